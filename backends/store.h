@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a store is to the rest of hpsd. A store holds *spaces*, one per resident version of a model; a
+ * space holds that version's tables. All calls are synchronous and batched, and may be made by any
+ * thread at the same time, unless said otherwise. Only server/main.c names a concrete store.
+ */
+#ifndef HPS_BACKENDS_STORE_H
+#define HPS_BACKENDS_STORE_H
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "base/types.h"
+
+/* One embedding table of one version. Owned by the version; immutable while it is resident. */
+struct hps_table {
+    const char *name;
+    uint32_t id;        /* index in the version, and its key prefix in stores */
+    uint32_t dim;       /* values per row */
+    uint32_t row_bytes; /* dim * bytes of dtype */
+    enum hps_dtype dtype;
+    uint64_t n_rows;         /* rows loaded from files */
+    const void *default_row; /* [row_bytes] */
+};
+
+/* Names a space. Strings are borrowed for the call. */
+struct hps_space_id {
+    const char *model;
+    int64_t version;
+    const struct hps_table *tables;
+    uint32_t n_tables;
+};
+
+/* What a call may cost. */
+struct hps_call {
+    struct hps_arena *scratch; /* of the calling thread; may be NULL (the store then uses the heap) */
+    uint64_t deadline_us;      /* hps_clock_us, 0 = none */
+};
+
+/* Keys still to be found. A store swaps each key it answers behind `n`, so that afterwards
+ * keys[n .. n_before) and slots[n .. n_before) are just what this store found. */
+struct hps_batch {
+    hps_key *keys;    /* [n on entry] permuted: missing first, found behind */
+    uint32_t *slots;  /* [n on entry] row number in `rows` of keys[i] */
+    uint8_t *rows;    /* row i at rows + i * row_bytes */
+    uint32_t n;       /* still missing */
+};
+
+/* Move keys[i] behind the missing ones: it has been answered. The key now at i is a new one. */
+static inline void hps_batch_found(struct hps_batch *batch, uint32_t i)
+{
+    uint32_t last = --batch->n;
+    hps_key key = batch->keys[i];
+    uint32_t slot = batch->slots[i];
+    batch->keys[i] = batch->keys[last];
+    batch->slots[i] = batch->slots[last];
+    batch->keys[last] = key;
+    batch->slots[last] = slot;
+}
+
+struct hps_store_usage {
+    uint64_t n_rows;         /* of the space (estimate where a store cannot count) */
+    uint64_t used_bytes;     /* of the space */
+    uint64_t capacity_bytes; /* of the whole store, 0 = unbounded */
+};
+
+enum {
+    HPS_STORE_DURABLE = 1,  /* survives the process; has records (the catalog lives there) */
+    HPS_STORE_BLOCKING = 2, /* get may block on I/O: not on a loop thread */
+};
+
+struct hps_store;
+struct hps_space;
+struct hps_store_load;
+
+/* Called for every record or space found; a status other than OK ends the scan and is returned. */
+typedef hps_status (*hps_record_fn)(void *ctx, const void *key, size_t key_size, const void *value,
+                                    size_t value_size);
+typedef hps_status (*hps_space_fn)(void *ctx, const char *model, int64_t version);
+
+struct hps_store_ops {
+    const char *name; /* metric label: "host", "rocksdb", … */
+    enum hps_tier_kind tier;
+    uint32_t caps;
+
+    /* Every space must have been closed. */
+    void (*close)(struct hps_store *store);
+
+    /* Open the space, making it if it does not exist. */
+    hps_status (*space_open)(struct hps_store *store, const struct hps_space_id *id,
+                             struct hps_space **out_space, struct hps_error *err);
+    /* Release the handle; what is stored stays in a durable store, and is gone from any other. */
+    void (*space_close)(struct hps_space *space);
+    /* Delete what is stored and release the handle. No call of this space may be under way. */
+    hps_status (*space_drop)(struct hps_space *space, struct hps_error *err);
+    void (*space_usage)(struct hps_space *space, struct hps_store_usage *out_usage);
+
+    /* Copy the rows of the keys it has (see struct hps_batch). On an error the batch is consistent:
+     * answered keys stay answered. UNAVAILABLE: skip this tier. DEADLINE: give up. */
+    hps_status (*get)(struct hps_space *space, const struct hps_call *call,
+                      const struct hps_table *table, struct hps_batch *batch);
+    /* Insert or replace n rows [n][row_bytes]. EXHAUSTED: over budget; then the keys that were not
+     * written are not in the store with an older row either. */
+    hps_status (*put)(struct hps_space *space, const struct hps_call *call,
+                      const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                      uint32_t n);
+    hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
+                        const struct hps_table *table, const hps_key *keys, uint32_t n);
+
+    /* Bulk load of a new space by one thread: tables in ascending id, keys of a table ascending
+     * (unsigned) and unique. Nothing is visible to get before load_commit returns OK; load_abort (also
+     * after a failed commit) leaves the space empty. Both free the load. bytes_expected: of all rows
+     * (0 unknown), refused with EXHAUSTED, needed and available bytes, when it cannot fit. */
+    hps_status (*load_begin)(struct hps_space *space, uint64_t rows_expected, uint64_t bytes_expected,
+                             struct hps_store_load **out_load, struct hps_error *err);
+    hps_status (*load_add)(struct hps_store_load *load, const struct hps_table *table,
+                           const hps_key *keys, const uint8_t *rows, uint32_t n,
+                           struct hps_error *err);
+    hps_status (*load_commit)(struct hps_store_load *load, struct hps_error *err);
+    void (*load_abort)(struct hps_store_load *load);
+
+    /* Every row of a table in key order, in batches; used to fill tiers above at start. NULL where a
+     * store cannot. `fn` is called with borrowed arrays; its failure ends the scan. */
+    hps_status (*scan)(struct hps_space *space, const struct hps_table *table,
+                       hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                        uint32_t n),
+                       void *ctx, struct hps_error *err);
+
+    /* Only durable stores (NULL elsewhere). Records are few and small: the catalog. */
+    hps_status (*record_put)(struct hps_store *store, const void *key, size_t key_size,
+                             const void *value, size_t value_size, struct hps_error *err); /* synced */
+    hps_status (*record_delete)(struct hps_store *store, const void *key, size_t key_size,
+                                struct hps_error *err); /* synced */
+    hps_status (*record_scan)(struct hps_store *store, hps_record_fn fn, void *ctx,
+                              struct hps_error *err);
+    /* Every space that exists on disk, opened or not. */
+    hps_status (*space_list)(struct hps_store *store, hps_space_fn fn, void *ctx,
+                             struct hps_error *err);
+    /* Bytes free for loads and updates before the free-space guard (0 = none left). */
+    uint64_t (*bytes_free)(struct hps_store *store);
+};
+
+struct hps_store {
+    const struct hps_store_ops *ops;
+};
+
+/* First member of a store's own space struct. */
+struct hps_space {
+    struct hps_store *store;
+};
+
+#endif

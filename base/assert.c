@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What happens when an assertion fails. Any thread.
+ */
+#include "base/assert.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void (*assert_hook)(const char *expr, const char *file, int line);
+
+void hps_assert_hook(void (*hook)(const char *expr, const char *file, int line))
+{
+    assert_hook = hook;
+}
+
+void hps_assert_failed(const char *expr, const char *file, int line)
+{
+    if (assert_hook != NULL) {
+        assert_hook(expr, file, line);
+    }
+    fprintf(stderr, "hps: assertion failed: %s (%s:%d)\n", expr, file, line);
+    abort();
+}

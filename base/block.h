@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pooled, reference-counted blocks of bytes: results are written into one once, and whoever still
+ * reads it (the socket, a copy engine) holds a reference. Any thread.
+ */
+#ifndef HPS_BASE_BLOCK_H
+#define HPS_BASE_BLOCK_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct hps_block_pool;
+
+struct hps_block {
+    struct hps_block_pool *pool;
+    struct hps_block *next_free;
+    uint8_t *data;   /* 64-byte aligned; 2 MB pages asked for when capacity >= 2 MB */
+    size_t capacity; /* bytes, at least what was asked for */
+    atomic_uint refs;
+};
+
+/* Keeps at most bytes_idle_max of freed blocks for reuse, in power-of-two classes. NULL: no memory. */
+struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
+/* Every block must have been released. */
+void hps_block_pool_free(struct hps_block_pool *pool);
+/* One reference, contents undefined. NULL: no memory. */
+struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size);
+void hps_block_ref(struct hps_block *block);
+void hps_block_unref(struct hps_block *block); /* NULL is legal; the last one gives it back */
+size_t hps_block_pool_bytes(const struct hps_block_pool *pool); /* in use, not idle */
+
+#endif

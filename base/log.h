@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One line per event on stderr, logfmt or JSON, with the fields of docs/operations.md.
+ * Any thread; a line is one write(2). Each call site is limited to 10 lines a second; what was held
+ * back is counted in the next line of that site (suppressed=N).
+ */
+#ifndef HPS_BASE_LOG_H
+#define HPS_BASE_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum hps_log_level { HPS_LOG_DEBUG, HPS_LOG_INFO, HPS_LOG_WARN, HPS_LOG_ERROR };
+enum hps_log_format { HPS_LOG_LOGFMT, HPS_LOG_JSON };
+
+struct hps_log_field {
+    const char *name;
+    enum { HPS_LOG_STR, HPS_LOG_I64, HPS_LOG_U64, HPS_LOG_F64 } type;
+    union {
+        const char *str;
+        int64_t i64;
+        uint64_t u64;
+        double f64;
+    } value;
+};
+
+#define HPS_STR(field, v) ((struct hps_log_field){(field), HPS_LOG_STR, {.str = (v)}})
+#define HPS_I64(field, v) ((struct hps_log_field){(field), HPS_LOG_I64, {.i64 = (int64_t)(v)}})
+#define HPS_U64(field, v) ((struct hps_log_field){(field), HPS_LOG_U64, {.u64 = (uint64_t)(v)}})
+#define HPS_F64(field, v) ((struct hps_log_field){(field), HPS_LOG_F64, {.f64 = (double)(v)}})
+#define HPS_LOG_END ((struct hps_log_field){0})
+
+/* Per call site; zero-initialised. */
+struct hps_log_site {
+    uint64_t window_us;
+    uint32_t count;
+    uint32_t suppressed;
+};
+
+/* HPS_LOG(WARN, "catalog", "version dropped", HPS_STR("model", name), HPS_I64("version", 3)); */
+#define HPS_LOG(lvl, component, msg, ...)                                                   \
+    do {                                                                                    \
+        static struct hps_log_site hps_log_site_;                                           \
+        if (hps_log_enabled(HPS_LOG_##lvl)) {                                               \
+            hps_log_write(&hps_log_site_, HPS_LOG_##lvl, (component), (msg),                \
+                          (struct hps_log_field[]){__VA_ARGS__ __VA_OPT__(,) HPS_LOG_END}); \
+        }                                                                                   \
+    } while (0)
+
+void hps_log_setup(enum hps_log_level level, enum hps_log_format format, int fd);
+void hps_log_level_set(enum hps_log_level level);
+enum hps_log_level hps_log_level_get(void);
+bool hps_log_enabled(enum hps_log_level level);
+/* "debug" "info" "warn" "error"; false: no such level. */
+bool hps_log_level_parse(const char *text, enum hps_log_level *out_level);
+void hps_log_write(struct hps_log_site *site, enum hps_log_level level, const char *component,
+                   const char *msg, const struct hps_log_field *fields);
+
+#endif

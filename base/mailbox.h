@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hand-over between threads: an intrusive bounded queue, many senders, one receiver that either waits
+ * (condition variable) or polls a descriptor (eventfd, signalled only on empty -> non-empty).
+ */
+#ifndef HPS_BASE_MAILBOX_H
+#define HPS_BASE_MAILBOX_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* Embed in the message; `run` is called by the receiver, which owns the message from then on. */
+struct hps_task {
+    struct hps_task *next;
+    void (*run)(struct hps_task *task);
+};
+
+struct hps_mailbox;
+
+/* capacity 0: unbounded (for completions, which must never fail). NULL: no memory or descriptor. */
+struct hps_mailbox *hps_mailbox_new(size_t capacity);
+void hps_mailbox_free(struct hps_mailbox *mailbox); /* must be empty */
+int hps_mailbox_fd(const struct hps_mailbox *mailbox); /* readable while there are tasks */
+/* takes `task`. EXHAUSTED: full; CLOSED: closed. Then the caller still owns it. Any thread. */
+hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task) HPS_MUST_CHECK;
+/* All waiting tasks as a list in order of posting, NULL if none; clears the descriptor. */
+struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox);
+/* Wait for and take one task; NULL once closed and empty. Any number of receivers may wait. */
+struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox);
+void hps_mailbox_close(struct hps_mailbox *mailbox); /* wakes waiters; posts fail from now on */
+size_t hps_mailbox_depth(const struct hps_mailbox *mailbox);
+
+#endif

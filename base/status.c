@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Texts and gRPC codes of statuses; formatting of error messages. Any thread.
+ */
+#include "base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *hps_status_text(hps_status status)
+{
+    switch (status) {
+#define HPS_STATUS_TEXT(name, number, text, grpc) \
+    case HPS_##name:                              \
+        return text;
+        HPS_STATUS_LIST(HPS_STATUS_TEXT)
+#undef HPS_STATUS_TEXT
+    }
+    return "unknown error";
+}
+
+int hps_status_grpc_code(hps_status status)
+{
+    switch (status) {
+#define HPS_STATUS_CODE(name, number, text, grpc) \
+    case HPS_##name:                              \
+        return grpc;
+        HPS_STATUS_LIST(HPS_STATUS_CODE)
+#undef HPS_STATUS_CODE
+    }
+    return 2;
+}
+
+hps_status hps_error_set(struct hps_error *err, hps_status status, const char *fmt, ...)
+{
+    if (err == NULL) {
+        return status;
+    }
+    va_list args;
+    va_start(args, fmt);
+    err->status = status;
+    vsnprintf(err->text, sizeof(err->text), fmt, args);
+    va_end(args);
+    return status;
+}
+
+hps_status hps_error_prefix(struct hps_error *err, hps_status status, const char *fmt, ...)
+{
+    if (err == NULL) {
+        return status;
+    }
+    char old[sizeof(err->text)];
+    memcpy(old, err->text, sizeof(old));
+    va_list args;
+    va_start(args, fmt);
+    int used = vsnprintf(err->text, sizeof(err->text), fmt, args);
+    va_end(args);
+    if (used >= 0 && (size_t)used < sizeof(err->text)) {
+        snprintf(err->text + used, sizeof(err->text) - (size_t)used, ": %s", old);
+    }
+    err->status = status;
+    return status;
+}
