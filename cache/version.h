@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One resident version of a model: its tables, and the space each tier keeps for it. Immutable but for
+ * its counters and pins. Whoever uses a version holds a pin; the catalog frees it when it has been
+ * taken out of the model set and the last pin is gone.
+ */
+#ifndef HPS_CACHE_VERSION_H
+#define HPS_CACHE_VERSION_H
+
+#include <stdatomic.h>
+
+#include "backends/store.h"
+#include "base/metric.h"
+
+enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
+
+enum hps_miss_policy { /* numbers of hps.v1.MissPolicy */
+    HPS_MISS_TABLE = 0,
+    HPS_MISS_EXACT = 1,
+    HPS_MISS_WAIT = 2,
+    HPS_MISS_MEMORY_ONLY = 3,
+    HPS_MISS_THRESHOLD = 4
+};
+
+enum hps_unknown_policy { /* numbers of hps.v1.UnknownKeyPolicy */
+    HPS_UNKNOWN_TABLE = 0,
+    HPS_UNKNOWN_DEFAULT_ROW = 1,
+    HPS_UNKNOWN_ZERO = 2,
+    HPS_UNKNOWN_ERROR = 3
+};
+
+/* Series of one table of a model; looked up once, shared by all versions of the model. */
+struct hps_table_metrics {
+    struct hps_metric *keys_found;     /* lookup_keys_total{status} */
+    struct hps_metric *keys_defaulted;
+    struct hps_metric *keys_unknown;
+    struct hps_metric *unique_keys;    /* lookup_unique_keys_total */
+    struct hps_metric *tier_hit[HPS_TIER_COUNT];  /* tier_keys_total{result="hit"} */
+    struct hps_metric *tier_miss[HPS_TIER_COUNT]; /* tier_keys_total{result="miss"} */
+};
+
+struct hps_version {
+    char *model;
+    int64_t number;
+    char *label;
+    char *lineage;
+    char *source;      /* directory it was loaded from */
+    char *fingerprint; /* of the source files */
+    char *load_id;     /* hash of the rows that were loaded, hex */
+    uint64_t loaded_unix_ms;
+    uint64_t duplicate_keys;
+
+    struct hps_table *tables;
+    uint32_t n_tables;
+    struct hps_table_metrics *metrics; /* [n_tables] */
+
+    /* Top to bottom; the last one is authoritative: it has every row. */
+    struct hps_space *tiers[HPS_TIERS_MAX];
+    uint32_t n_tiers;
+    /* The host map holds every row of this version: a miss there is a proof of absence. */
+    bool host_complete;
+
+    struct {
+        _Alignas(64) atomic_long n;
+    } pins[HPS_PIN_SHARDS];
+};
+
+/* Index of a table by name, or UINT32_MAX. Linear for few tables, hashed by the caller for many. */
+uint32_t hps_version_table(const struct hps_version *version, const char *name, size_t size);
+
+/* Any thread. The first pin comes from hps_models_pin; a holder may take more. */
+void hps_version_pin(struct hps_version *version);
+void hps_version_unpin(struct hps_version *version);
+/* True when nobody holds a pin. Only meaningful once no new first pin can be taken. */
+bool hps_version_idle(struct hps_version *version);
+
+/* Free memory of the version itself; its spaces must have been closed or dropped. NULL is legal. */
+void hps_version_free(struct hps_version *version);
+
+#endif
