@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Non-cryptographic hashing: the finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants of
+ * Stafford's "Mix13"), and a byte hash that folds 8-byte little-endian words through it. Any thread.
+ */
+#ifndef HPS_BASE_HASH_H
+#define HPS_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define HPS_HASH_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+
+/* A bijection of the 64-bit integers in which every input bit moves every output bit. */
+static inline uint64_t hps_mix64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+/* 64-bit hash of `size` bytes; chain calls by passing the last result as `seed`. Stable for ever:
+ * fingerprints made from it are stored on disk. */
+static inline uint64_t hps_hash_bytes(const void *data, size_t size, uint64_t seed)
+{
+    const unsigned char *bytes = (const unsigned char *)data;
+    uint64_t hash = hps_mix64(seed + HPS_HASH_GOLDEN + (uint64_t)size);
+
+    while (size > 0) {
+        size_t n = size < 8 ? size : 8;
+        uint64_t word = 0;
+
+        memcpy(&word, bytes, n);
+        hash = hps_mix64((hash ^ word) + HPS_HASH_GOLDEN);
+        bytes += n;
+        size -= n;
+    }
+    return hash;
+}
+
+#endif
