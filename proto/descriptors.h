@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The serialised google.protobuf.FileDescriptorSet of every proto, made by the build for reflection.
+ */
+#ifndef HPS_PROTO_DESCRIPTORS_H
+#define HPS_PROTO_DESCRIPTORS_H
+
+extern const unsigned char hps_descriptors[];
+extern const unsigned long hps_descriptors_size;
+
+#endif
