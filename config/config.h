@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The configuration of a daemon as one plain, owned struct. HPS's ps.json is read unchanged; ours lives
+ * in `server` and in new keys beside the old ones. options.def is the list of all options.
+ *
+ * Life: hps_config_parse_file (or _parse, or _for_tables) → hps_config_finish, which applies the flags of the
+ * command line, fills in what depends on the machine and checks what the options say together.
+ * Main thread only; the finished struct may be read by any thread while it is not changed.
+ */
+#ifndef HPS_CONFIG_CONFIG_H
+#define HPS_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/status.h"
+
+/* One enum per list: enum hps_config_volatile_type { HPS_CONFIG_VOLATILE_DISABLED = 0, ... } */
+#define ENUM_BEGIN(list) enum hps_config_##list {
+#define VALUE(list, constant, number, word, aliases, built) HPS_CONFIG_##constant = (number),
+#define ENUM_END(list) };
+#include "config/enums.def"
+#undef ENUM_BEGIN
+#undef VALUE
+#undef ENUM_END
+
+/* HPS_OPTION_server_keys_max and so on. */
+enum hps_option_id {
+#define OPTION(section, name, field, type, values, unit, def, min, max, flags, help) \
+    HPS_OPTION_##section##_##name,
+#include "config/options.def"
+#undef OPTION
+    HPS_OPTION_COUNT
+};
+
+/* Which options the file or a flag gave; the others hold their defaults. */
+struct hps_option_set {
+    uint64_t bits[(HPS_OPTION_COUNT + 63) / 64];
+};
+
+struct hps_strings {
+    char **items;
+    size_t n;
+};
+
+struct hps_config_listener {
+    char *address;  /* "host:port", "[v6]:port" or "unix:PATH"; NULL or "" is none */
+    bool plaintext; /* allowed beyond loopback without TLS; a TCP listener with it speaks no TLS */
+};
+
+struct hps_config_listeners {
+    struct hps_config_listener *items;
+    size_t n;
+};
+
+struct hps_config_volatile_db {
+    struct hps_option_set set;
+    enum hps_config_volatile_type type;
+    uint64_t memory_bytes; /* after finish never 0 */
+    uint64_t local_cache_bytes;
+    char *address;
+    char *user_name;
+    char *password;
+    uint32_t num_partitions;
+    uint64_t allocation_rate;
+    uint64_t shared_memory_size;
+    char *shared_memory_name;
+    bool shared_memory_auto_remove;
+    uint32_t num_node_connections;
+    uint64_t max_batch_size;
+    bool enable_tls;
+    char *tls_ca_certificate;
+    char *tls_client_certificate;
+    char *tls_client_key;
+    char *tls_server_name_identification;
+    uint64_t overflow_margin;
+    enum hps_config_overflow_policy overflow_policy;
+    double overflow_resolution_target;
+    double initial_cache_rate;
+    bool cache_missed_embeddings;
+    bool initialize_after_startup;
+    struct hps_strings update_filters;
+};
+
+struct hps_config_persistent_db {
+    struct hps_option_set set;
+    enum hps_config_persistent_type type;
+    char *path; /* after finish not empty when type is rocks_db; the database is in <path>/hpsd */
+    uint32_t num_threads;
+    bool read_only;
+    uint64_t max_batch_size;
+    bool initialize_after_startup;
+    struct hps_strings update_filters;
+};
+
+struct hps_config_update_source {
+    struct hps_option_set set;
+    enum hps_config_update_source_type type;
+    char *brokers;
+    uint32_t metadata_refresh_interval_ms;
+    uint64_t receive_buffer_size;
+    uint32_t poll_timeout_ms;
+    uint64_t max_batch_size;
+    uint32_t failure_backoff_ms;
+    uint32_t max_commit_interval;
+};
+
+struct hps_config_table {
+    char *name;
+    char *path;            /* as written: relative to the working directory */
+    uint32_t dim;          /* 0: take it from the file */
+    float *default_values; /* [n_default_values] */
+    uint32_t n_default_values; /* 1: the value of the whole row; else dim */
+    uint32_t keys_per_sample_max; /* maxnum_catfeature_query_per_table_per_sample; 0: not given */
+    uint64_t keys_max;            /* that × max_batch_size, HPS's workspace; 0: no such limit */
+};
+
+struct hps_config_model {
+    struct hps_option_set set;
+    char *name;
+    struct hps_config_table *tables;
+    size_t n_tables;
+    uint32_t *deployed_device_list;
+    size_t n_deployed_devices;
+    uint32_t max_batch_size;
+    bool gpucache;
+    double gpucacheper;
+    double hit_rate_threshold;
+    uint32_t num_of_worker_buffer_in_pool;
+    uint32_t num_of_refresher_buffer_in_pool;
+    double cache_refresh_percentage_per_iteration;
+    double refresh_delay;
+    double refresh_interval;
+    enum hps_config_cache_type embedding_cache_type;
+    bool use_static_table;
+    bool use_hctr_cache_implementation;
+    bool init_ec;
+    uint32_t thread_pool_size;
+    bool use_context_stream;
+    bool fuse_embedding_table;
+    bool enable_pagelock;
+    bool fp8_quant;
+    char *lineage;    /* "": that of the newest version */
+    uint64_t version; /* 0: the highest + 1 */
+    char *label;
+    enum hps_config_miss_policy miss_policy;               /* numbers of hps.v1.MissPolicy */
+    enum hps_config_unknown_key_policy unknown_key_policy; /* numbers of hps.v1.UnknownKeyPolicy */
+};
+
+struct hps_config_tls {
+    struct hps_option_set set;
+    char *certificate; /* "": no TLS */
+    char *key;
+    char *client_ca;
+    bool require_client_certificate;
+};
+
+struct hps_config_server {
+    struct hps_option_set set;
+    struct hps_config_listeners listen;
+    struct hps_config_listener http_listen;
+    struct hps_config_listener admin_listen; /* after finish: never none */
+    char *state_dir;                         /* after finish: never "" */
+    struct hps_config_tls tls;
+    bool plaintext;
+    char *admin_token_file; /* "": none */
+    uint64_t request_bytes_max;
+    uint64_t reply_bytes_max;
+    uint32_t keys_max;
+    uint32_t tables_max;
+    uint64_t reply_bytes_in_flight; /* after finish: never 0 */
+    uint64_t connection_reply_bytes;
+    uint32_t queue_ms_max;
+    uint32_t streams_per_connection;
+    uint32_t connections_max;
+    uint32_t connections_per_peer_max; /* 0: none */
+    uint32_t handshake_timeout_ms;
+    uint32_t http_head_timeout_ms;
+    uint32_t reply_stall_timeout_ms;
+    uint32_t idle_timeout_ms;  /* 0: never */
+    uint32_t connection_age_s; /* 0: never */
+    double connection_age_jitter;
+    uint32_t keepalive_ms; /* 0: never */
+    uint32_t keepalive_timeout_ms;
+    uint32_t drain_delay_ms;
+    uint32_t drain_timeout_ms;
+    uint32_t slow_request_ms;
+    uint32_t loop_threads;   /* after finish: never 0, as the next two */
+    uint32_t worker_threads;
+    uint32_t io_threads;
+    enum hps_config_log_level log_level;   /* numbers of enum hps_log_level */
+    enum hps_config_log_format log_format; /* numbers of enum hps_log_format */
+    uint32_t keep_versions;
+    struct hps_strings model_roots; /* after finish: never empty */
+    uint64_t disk_free_min_bytes;   /* 0: max(2 GiB, 5 % of the file system) */
+    uint64_t load_memory_bytes;
+    uint32_t activate_lag_max_s;
+    enum hps_config_nan_policy nan_policy;
+    enum hps_config_device_loss on_device_loss;
+    enum hps_config_lookup_path lookup_path;
+    bool async_without_gpu;
+};
+
+struct hps_config {
+    struct hps_option_set set;
+    char *file; /* where it came from, for messages; "--table" when from the command line */
+    bool supportlonglong;
+    uint32_t key_bytes; /* 8, or 4 when supportlonglong is false */
+    bool fuse_embedding_table;
+    struct hps_config_volatile_db volatile_db;
+    struct hps_config_persistent_db persistent_db;
+    struct hps_config_update_source update_source;
+    struct hps_config_model *models;
+    size_t n_models;
+    struct hps_config_server server;
+};
+
+/* What a person should know although the configuration is good. Owned by the caller. */
+struct hps_note {
+    bool warning; /* a likely mistake (misspelt key); else: what becomes of an HPS setting here */
+    char *text;
+};
+
+struct hps_notes {
+    struct hps_note *items;
+    size_t n;
+    size_t n_dropped; /* beyond HPS_NOTES_MAX */
+};
+
+enum { HPS_NOTES_MAX = 100 };
+
+void hps_notes_init(struct hps_notes *notes);
+void hps_notes_fini(struct hps_notes *notes); /* may be used again */
+
+/* Parse JSON text; // and block comments are allowed. `file` is for messages only.
+ *
+ * error   INVALID (exit 2): "FILE:LINE: PATH: got ..., expected ...; did you mean ...?"
+ *         UNIMPLEMENTED (exit 2): needs a part that this build lacks; NO_MEMORY
+ * owner   *out_config: the caller, hps_config_free; notes are appended to `notes` (may be NULL)
+ */
+hps_status hps_config_parse(const char *text, size_t size, const char *file, struct hps_config **out_config,
+                            struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
+/* The same from a file of at most 64 MiB; also IO, NOT_FOUND. */
+hps_status hps_config_parse_file(const char *path, struct hps_config **out_config,
+                                 struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
+
+/* The configuration of `--table NAME=PATH ...`: model "default", rocks_db in the state directory, every
+ * answer exact, dim from the files. */
+hps_status hps_config_for_tables(const char *const *args, size_t n_args, struct hps_config **out_config,
+                                 struct hps_error *err) HPS_MUST_CHECK;
+
+void hps_config_free(struct hps_config *config); /* NULL is legal */
+
+/* Flags of the command line; NULL or n 0: not given. Borrowed for the call. */
+struct hps_config_flags {
+    const char *const *listen;
+    size_t n_listen;
+    const char *http_listen;
+    const char *admin_listen;
+    const char *state_dir;
+    const char *log_level;
+    const char *log_format;
+};
+
+/* Apply the flags (may be NULL), fill in defaults that depend on the machine or on other options, check
+ * what options say together. On error the config is only good for hps_config_free. */
+hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
+                             struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
+
+/* TLS is configured / this listener speaks it (never on Unix sockets). */
+bool hps_config_has_tls(const struct hps_config_server *server);
+bool hps_config_listener_tls(const struct hps_config_server *server,
+                             const struct hps_config_listener *listener);
+/* "unix:...", 127.0.0.0/8, [::1] or localhost. */
+bool hps_config_address_is_local(const char *address);
+
+bool hps_option_is_set(const struct hps_option_set *set, enum hps_option_id id);
+
+/* JSON of every option: {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...}. Passwords
+ * are not printed. Appends to `buf`. */
+hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf) HPS_MUST_CHECK;
+
+struct hps_config_change {
+    char path[192];    /* "server.keys_max", "models[dlrm].label", "models[dlrm]" (added or removed) */
+    char before[96];   /* as printed; cut; "" when it did not exist */
+    char after[96];
+    bool reloadable;   /* else a restart is needed */
+};
+
+/* Calls `fn` for each option that differs; both configs finished. Returns how many need a restart. */
+size_t hps_config_diff(const struct hps_config *before, const struct hps_config *after,
+                       void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx);
+
+#endif
