@@ -57,15 +57,16 @@ struct hps_version {
     /* Top to bottom; the last one is authoritative: it has every row. */
     struct hps_space *tiers[HPS_TIERS_MAX];
     uint32_t n_tiers;
-    /* The host map holds every row of this version: a miss there is a proof of absence. */
-    bool host_complete;
+    /* The host map holds every row of this version: a miss there is a proof of absence. Becomes true
+     * once, when the rows have been put there. */
+    atomic_bool host_complete;
 
     struct {
         _Alignas(64) atomic_long n;
     } pins[HPS_PIN_SHARDS];
 };
 
-/* Index of a table by name, or UINT32_MAX. Linear for few tables, hashed by the caller for many. */
+/* Index of a table by name, or UINT32_MAX. A scan: versions have few tables. */
 uint32_t hps_version_table(const struct hps_version *version, const char *name, size_t size);
 
 /* Any thread. The first pin comes from hps_models_pin; a holder may take more. */
@@ -74,6 +75,9 @@ void hps_version_unpin(struct hps_version *version);
 /* True when nobody holds a pin. Only meaningful once no new first pin can be taken. */
 bool hps_version_idle(struct hps_version *version);
 
+/* A version with copies of the names and room for n_tables tables (zeroed; their names and default rows
+ * are freed with the version). NULL: no memory. */
+struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables);
 /* Free memory of the version itself; its spaces must have been closed or dropped. NULL is legal. */
 void hps_version_free(struct hps_version *version);
 

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory and pins of a version. Pins are counted per thread shard, so that concurrent requests do not
+ * fight for one cache line. Any thread.
+ */
+#include "cache/version.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+
+static atomic_uint next_shard;
+static _Thread_local unsigned my_shard = UINT32_MAX;
+
+static unsigned pin_shard(void)
+{
+    if (my_shard == UINT32_MAX) {
+        my_shard = atomic_fetch_add(&next_shard, 1) % HPS_PIN_SHARDS;
+    }
+    return my_shard;
+}
+
+struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables)
+{
+    struct hps_version *version = hps_alloc_aligned(64, sizeof(*version));
+    if (version == NULL) {
+        return NULL;
+    }
+    memset(version, 0, sizeof(*version));
+    version->number = number;
+    version->n_tables = n_tables;
+    version->model = hps_strdup(model);
+    version->tables = hps_calloc(n_tables, sizeof(*version->tables));
+    version->metrics = hps_calloc(n_tables, sizeof(*version->metrics));
+    if (version->model == NULL || version->tables == NULL || version->metrics == NULL) {
+        hps_version_free(version);
+        return NULL;
+    }
+    return version;
+}
+
+void hps_version_free(struct hps_version *version)
+{
+    if (version == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; version->tables != NULL && i < version->n_tables; i++) {
+        hps_free((void *)version->tables[i].name);
+        hps_free((void *)version->tables[i].default_row);
+    }
+    hps_free(version->tables);
+    hps_free(version->metrics);
+    hps_free(version->model);
+    hps_free(version->label);
+    hps_free(version->lineage);
+    hps_free(version->source);
+    hps_free(version->fingerprint);
+    hps_free(version->load_id);
+    hps_free_aligned(version);
+}
+
+uint32_t hps_version_table(const struct hps_version *version, const char *name, size_t size)
+{
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        const char *other = version->tables[i].name;
+        if (strncmp(other, name, size) == 0 && other[size] == '\0') {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+void hps_version_pin(struct hps_version *version)
+{
+    atomic_fetch_add(&version->pins[pin_shard()].n, 1);
+}
+
+/* A pin may be given back on another thread, so that one shard alone may be negative. */
+void hps_version_unpin(struct hps_version *version)
+{
+    atomic_fetch_sub(&version->pins[pin_shard()].n, 1);
+}
+
+/* Shards are read one after another. While nobody can take a first pin, only holders move counts: a
+ * pin is taken before its holder's other one is given back, so a sum of 0 over two equal passes means
+ * that no holder was left. */
+bool hps_version_idle(struct hps_version *version)
+{
+    long first[HPS_PIN_SHARDS];
+    long sum = 0;
+    for (unsigned i = 0; i < HPS_PIN_SHARDS; i++) {
+        first[i] = atomic_load(&version->pins[i].n);
+        sum += first[i];
+    }
+    for (unsigned i = 0; i < HPS_PIN_SHARDS; i++) {
+        if (atomic_load(&version->pins[i].n) != first[i]) {
+            return false;
+        }
+    }
+    HPS_ASSERT(sum >= 0);
+    return sum == 0;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The model set: what is pinned, what is active, and switches under readers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "cache/models.h"
+
+static struct hps_version *make(const char *model, int64_t number)
+{
+    struct hps_version *version = hps_version_new(model, number, 1);
+    assert_non_null(version);
+    return version;
+}
+
+static int64_t pinned_number(struct hps_models *models, const char *model, int64_t number)
+{
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    if (hps_models_pin(models, model, strlen(model), number, &version, &err) != HPS_OK) {
+        return -1;
+    }
+    int64_t found = version->number;
+    hps_version_unpin(version);
+    return found;
+}
+
+static void drop(struct hps_models *models, struct hps_version *version)
+{
+    assert_int_equal(hps_models_remove(models, version->model, version->number), HPS_OK);
+    assert_true(hps_version_idle(version));
+    hps_version_free(version);
+}
+
+static void test_pin_when_active_switches_then_follows(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *one = make("dlrm", 1);
+    struct hps_version *two = make("dlrm", 2);
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), -1);
+    assert_int_equal(hps_models_activate(models, "dlrm", 1), HPS_OK);
+    assert_int_equal(hps_models_add(models, two), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 1);
+    assert_int_equal(pinned_number(models, "dlrm", 2), 2);
+    assert_int_equal(hps_models_activate(models, "dlrm", 2), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 2);
+    assert_int_equal(hps_models_activate(models, "dlrm", 3), HPS_NOT_FOUND);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 2);
+    drop(models, one);
+    drop(models, two);
+    hps_models_free(models);
+}
+
+static void test_pin_when_unknown_then_error_names_it(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *one = make("dlrm", 1);
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    assert_int_equal(hps_models_pin(models, "nope", 4, 0, &version, &err), HPS_NOT_FOUND);
+    assert_non_null(strstr(err.text, "\"nope\""));
+    assert_int_equal(hps_models_pin(models, "dlrm", 3, 0, &version, &err), HPS_NOT_FOUND);
+    assert_int_equal(hps_models_pin(models, "dlrm", 4, 9, &version, &err), HPS_NOT_FOUND);
+    assert_non_null(strstr(err.text, "version 9"));
+    assert_int_equal(hps_models_pin(models, "dlrm", 4, 0, &version, &err), HPS_UNAVAILABLE);
+    assert_int_equal(hps_models_add(models, one), HPS_EXISTS);
+    drop(models, one);
+    hps_models_free(models);
+}
+
+struct race {
+    struct hps_models *models;
+    atomic_bool stop;
+    atomic_ulong pins;
+};
+
+static void *pin_for_ever(void *arg)
+{
+    struct race *race = arg;
+    while (!atomic_load(&race->stop)) {
+        struct hps_version *version = NULL;
+        struct hps_error err;
+        if (hps_models_pin(race->models, "m", 1, 0, &version, &err) == HPS_OK) {
+            if (strcmp(version->model, "m") != 0) {
+                return "freed under a pin";
+            }
+            hps_version_unpin(version);
+            atomic_fetch_add(&race->pins, 1);
+        }
+    }
+    return NULL;
+}
+
+static void test_remove_when_readers_pin_then_never_freed_under_them(void **state)
+{
+    (void)state;
+    struct race race = {.models = hps_models_new()};
+    pthread_t readers[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&readers[i], NULL, pin_for_ever, &race), 0);
+    }
+    struct hps_version *old = NULL;
+    for (int64_t number = 1; number <= 300 || atomic_load(&race.pins) < 1000; number++) {
+        struct hps_version *next = make("m", number);
+        assert_int_equal(hps_models_add(race.models, next), HPS_OK);
+        assert_int_equal(hps_models_activate(race.models, "m", number), HPS_OK);
+        if (old != NULL) {
+            assert_int_equal(hps_models_remove(race.models, "m", old->number), HPS_OK);
+            while (!hps_version_idle(old)) {
+                sched_yield();
+            }
+            memset(old->model, 'x', 1);
+            hps_version_free(old);
+        }
+        old = next;
+    }
+    atomic_store(&race.stop, true);
+    for (int i = 0; i < 2; i++) {
+        void *failure = NULL;
+        pthread_join(readers[i], &failure);
+        assert_null(failure);
+    }
+    drop(race.models, old);
+    hps_models_free(race.models);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pin_when_active_switches_then_follows),
+        cmocka_unit_test(test_pin_when_unknown_then_error_names_it),
+        cmocka_unit_test(test_remove_when_readers_pin_then_never_freed_under_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
