@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks in power-of-two classes from 4 KiB. From 2 MiB on they are mapped, aligned to 2 MiB, with huge
+ * pages asked for. Freed blocks wait in per-class lists for the next taker, up to bytes_idle_max.
+ * Any thread; one mutex guards the lists and is never held over a system call.
+ */
+#include "base/block.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/poison.h"
+
+enum { CLASS_BITS_MIN = 12, CLASS_BITS_MAX = 46, N_CLASSES = CLASS_BITS_MAX - CLASS_BITS_MIN + 1 };
+
+#define DATA_ALIGN ((size_t)64)
+#define HUGE_BYTES ((size_t)2 << 20)
+
+struct hps_block_pool {
+    pthread_mutex_t lock;
+    struct hps_block *idle[N_CLASSES]; /* lock */
+    size_t bytes_idle;                 /* lock */
+    size_t bytes_idle_max;
+    atomic_size_t bytes_used;
+};
+
+static unsigned class_of(size_t size)
+{
+    if (size <= (size_t)1 << CLASS_BITS_MIN) {
+        return 0;
+    }
+    unsigned bits = 64u - (unsigned)__builtin_clzll((unsigned long long)size - 1);
+    return bits - CLASS_BITS_MIN;
+}
+
+/* `capacity` bytes, a multiple of 2 MiB, on a 2 MiB boundary. */
+static uint8_t *huge_map(size_t capacity)
+{
+    size_t mapped = capacity + HUGE_BYTES;
+    uint8_t *raw = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (raw == MAP_FAILED) {
+        return NULL;
+    }
+    size_t head = (HUGE_BYTES - ((uintptr_t)raw & (HUGE_BYTES - 1))) & (HUGE_BYTES - 1);
+    if (head != 0) {
+        munmap(raw, head);
+    }
+    size_t tail = mapped - head - capacity;
+    if (tail != 0) {
+        munmap(raw + head + capacity, tail);
+    }
+    madvise(raw + head, capacity, MADV_HUGEPAGE); /* advice: without huge pages it works as well */
+    return raw + head;
+}
+
+static struct hps_block *block_create(struct hps_block_pool *pool, size_t capacity)
+{
+    struct hps_block *block = hps_alloc(sizeof(*block));
+    if (block == NULL) {
+        return NULL;
+    }
+    uint8_t *data =
+        capacity >= HUGE_BYTES ? huge_map(capacity) : hps_alloc_aligned(DATA_ALIGN, capacity);
+    if (data == NULL) {
+        hps_free(block);
+        return NULL;
+    }
+    block->pool = pool;
+    block->next_free = NULL;
+    block->data = data;
+    block->capacity = capacity;
+    atomic_init(&block->refs, 0);
+    return block;
+}
+
+static void block_destroy(struct hps_block *block)
+{
+    HPS_UNPOISON(block->data, block->capacity);
+    if (block->capacity >= HUGE_BYTES) {
+        munmap(block->data, block->capacity);
+    } else {
+        hps_free_aligned(block->data);
+    }
+    hps_free(block);
+}
+
+struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max)
+{
+    struct hps_block_pool *pool = hps_calloc(1, sizeof(*pool));
+    if (pool == NULL) {
+        return NULL;
+    }
+    pthread_mutex_init(&pool->lock, NULL);
+    pool->bytes_idle_max = bytes_idle_max;
+    atomic_init(&pool->bytes_used, 0);
+    return pool;
+}
+
+void hps_block_pool_free(struct hps_block_pool *pool)
+{
+    if (pool == NULL) {
+        return;
+    }
+    HPS_ASSERT(hps_block_pool_bytes(pool) == 0);
+    for (unsigned i = 0; i < N_CLASSES; i++) {
+        while (pool->idle[i] != NULL) {
+            struct hps_block *block = pool->idle[i];
+            pool->idle[i] = block->next_free;
+            block_destroy(block);
+        }
+    }
+    pthread_mutex_destroy(&pool->lock);
+    hps_free(pool);
+}
+
+struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size)
+{
+    if (size > (size_t)1 << CLASS_BITS_MAX) {
+        return NULL;
+    }
+    unsigned cls = class_of(size);
+    size_t capacity = (size_t)1 << (cls + CLASS_BITS_MIN);
+    pthread_mutex_lock(&pool->lock);
+    struct hps_block *block = pool->idle[cls];
+    if (block != NULL) {
+        pool->idle[cls] = block->next_free;
+        pool->bytes_idle -= capacity;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (block == NULL) {
+        block = block_create(pool, capacity);
+        if (block == NULL) {
+            return NULL;
+        }
+    }
+    HPS_UNPOISON(block->data, block->capacity);
+    block->next_free = NULL;
+    atomic_store_explicit(&block->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->bytes_used, capacity, memory_order_relaxed);
+    return block;
+}
+
+void hps_block_ref(struct hps_block *block)
+{
+    unsigned before = atomic_fetch_add_explicit(&block->refs, 1, memory_order_relaxed);
+    HPS_ASSERT(before != 0);
+}
+
+void hps_block_unref(struct hps_block *block)
+{
+    if (block == NULL) {
+        return;
+    }
+    unsigned before = atomic_fetch_sub_explicit(&block->refs, 1, memory_order_acq_rel);
+    HPS_ASSERT(before != 0);
+    if (before != 1) {
+        return;
+    }
+    struct hps_block_pool *pool = block->pool;
+    size_t capacity = block->capacity;
+    unsigned cls = class_of(capacity);
+    HPS_POISON(block->data, capacity);
+    pthread_mutex_lock(&pool->lock);
+    bool keep = capacity <= pool->bytes_idle_max - pool->bytes_idle;
+    if (keep) {
+        block->next_free = pool->idle[cls];
+        pool->idle[cls] = block;
+        pool->bytes_idle += capacity;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (!keep) {
+        block_destroy(block);
+    }
+    /* Last: from here on the pool may be freed. */
+    atomic_fetch_sub_explicit(&pool->bytes_used, capacity, memory_order_release);
+}
+
+size_t hps_block_pool_bytes(const struct hps_block_pool *pool)
+{
+    return atomic_load_explicit(&pool->bytes_used, memory_order_acquire);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tells AddressSanitizer which bytes of a pooled allocation nobody owns just now, so that a use after
+ * an arena's reset or a block's release is reported like a use after free. Nothing in other builds.
+ */
+#ifndef HPS_BASE_POISON_H
+#define HPS_BASE_POISON_H
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define HPS_POISON(ptr, size) __asan_poison_memory_region((ptr), (size))
+#define HPS_UNPOISON(ptr, size) __asan_unpoison_memory_region((ptr), (size))
+#else
+#define HPS_POISON(ptr, size) ((void)(ptr), (void)(size))
+#define HPS_UNPOISON(ptr, size) ((void)(ptr), (void)(size))
+#endif
+
+#endif
