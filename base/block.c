@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks in power-of-two classes from 4 KiB. From 2 MiB on they are mapped, aligned to 2 MiB, with huge
- * pages asked for. Freed blocks wait in per-class lists for the next taker, up to bytes_idle_max.
- * Any thread; one mutex guards the lists and is never held over a system call.
+ * Blocks in power-of-two classes from 4 KiB. From 2 MiB on they are mapped, aligned to 2 MiB, with
+ * huge pages asked for. Freed blocks wait in per-class lists for the next taker, up to
+ * bytes_idle_max. Any thread; one mutex guards the lists and is never held over a system call.
  */
 #include "base/block.h"
 

@@ -20,7 +20,8 @@ struct hps_block {
     atomic_uint refs;
 };
 
-/* Keeps at most bytes_idle_max of freed blocks for reuse, in power-of-two classes. NULL: no memory. */
+/* Keeps at most bytes_idle_max of freed blocks for reuse, in power-of-two classes. NULL: no
+ * memory. */
 struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
 /* Every block must have been released. */
 void hps_block_pool_free(struct hps_block_pool *pool);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Epoch-based reclamation. A reader claims any free slot, by preference the one its thread used last,
- * and announces the epoch in it. Any thread.
+ * Epoch-based reclamation. A reader claims any free slot, by preference the one its thread used
+ * last, and announces the epoch in it. Any thread.
  *
- * Why it is safe. The retirer unlinks, then increments `now` from E (the stamp), then scans the slots.
- * A reader announces, then loads `now`, then follows links. All of these are seq_cst, so either the
- * reader's load comes first, and then the scan sees its announcement (<= E: not passed), or it reads
- * the incremented value and thereby sees the unlink. A leaving reader's release store is what the scan
- * acquires before the memory is reused. No fences: ThreadSanitizer does not model them.
+ * Why it is safe. The retirer unlinks, then increments `now` from E (the stamp), then scans the
+ * slots. A reader announces, then loads `now`, then follows links. All of these are seq_cst, so
+ * either the reader's load comes first, and then the scan sees its announcement (<= E: not
+ * passed), or it reads the incremented value and thereby sees the unlink. A leaving reader's
+ * release store is what the scan acquires before the memory is reused. No fences: ThreadSanitizer
+ * does not model them.
  */
 #include "base/epoch.h"
 

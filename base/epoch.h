@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Epoch-based reclamation: readers announce the epoch they entered in; a retired thing is reused once
- * every reader that could have seen it has left. Readers never wait. Hold an epoch only while copying
- * rows, never across a store call, a queue or a send.
+ * Epoch-based reclamation: readers announce the epoch they entered in; a retired thing is reused
+ * once every reader that could have seen it has left. Readers never wait. Hold an epoch only while
+ * copying rows, never across a store call, a queue or a send.
  */
 #ifndef HPS_BASE_EPOCH_H
 #define HPS_BASE_EPOCH_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds one line on the stack and writes it with one write(2). Any thread; the only lock guards the
- * rate-limit windows of call sites, and a site that is over its limit does not even take that.
+ * Builds one line on the stack and writes it with one write(2). Any thread; the only lock guards
+ * the rate-limit windows of call sites, and a site that is over its limit does not even take that.
  */
 #include "base/log.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Hand-over between threads: a list under one mutex. Many threads post; receivers wait on the
- * condition variable or poll the eventfd. The eventfd is written only once somebody has asked for it,
- * so that pools of waiting threads pay no system calls.
+ * condition variable or poll the eventfd. The eventfd is written only once somebody has asked for
+ * it, so that pools of waiting threads pay no system calls.
  */
 #include "base/mailbox.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hand-over between threads: an intrusive bounded queue, many senders, one receiver that either waits
- * (condition variable) or polls a descriptor (eventfd, signalled only on empty -> non-empty).
+ * Hand-over between threads: an intrusive bounded queue, many senders, one receiver that either
+ * waits (condition variable) or polls a descriptor (eventfd, signalled only on empty ->
+ * non-empty).
  */
 #ifndef HPS_BASE_MAILBOX_H
 #define HPS_BASE_MAILBOX_H

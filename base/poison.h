@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tells AddressSanitizer which bytes of a pooled allocation nobody owns just now, so that a use after
- * an arena's reset or a block's release is reported like a use after free. Nothing in other builds.
+ * Tells AddressSanitizer which bytes of a pooled allocation nobody owns just now, so that a use
+ * after an arena's reset or a block's release is reported like a use after free. Nothing in other
+ * builds.
  */
 #ifndef HPS_BASE_POISON_H
 #define HPS_BASE_POISON_H

@@ -55,8 +55,13 @@ hps_status hps_error_prefix(struct hps_error *err, hps_status status, const char
     va_start(args, fmt);
     int used = vsnprintf(err->text, sizeof(err->text), fmt, args);
     va_end(args);
-    if (used >= 0 && (size_t)used < sizeof(err->text)) {
-        snprintf(err->text + used, sizeof(err->text) - (size_t)used, ": %s", old);
+    if (used >= 0 && (size_t)used + 2 < sizeof(err->text)) {
+        char *at = err->text + used;
+        size_t room = sizeof(err->text) - (size_t)used - 3; /* behind ": ", before the NUL */
+        size_t length = strnlen(old, room);
+        memcpy(at, ": ", 2);
+        memcpy(at + 2, old, length);
+        at[2 + length] = '\0';
     }
     err->status = status;
     return status;

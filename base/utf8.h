@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Length in bytes (1 to 4) of the well-formed sequence at text[0 .. size), its code point in
- * *out_point; 0 when it is not well-formed (overlong, surrogate, past U+10FFFF, cut) or size is 0. */
+ * *out_point; 0 when it is not well-formed (overlong, surrogate, past U+10FFFF, cut) or empty. */
 static inline size_t hps_utf8_decode(const char *text, size_t size, uint32_t *out_point)
 {
     static const uint32_t point_min[5] = {0, 0, 0x80, 0x800, 0x10000};
