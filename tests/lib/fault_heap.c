@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The failing heap of the tests. It stands where libc's heap stands, so it is the one file of the
+ * tests that calls malloc.
+ */
+#include "tests/lib/fault_heap.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/heap.h"
+
+static atomic_size_t attempts;
+static atomic_size_t live;
+static size_t fail_at;
+
+static bool fails_now(void)
+{
+    return atomic_fetch_add(&attempts, 1) + 1 == fail_at;
+}
+
+static void *fault_alloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    void *ptr = fails_now() ? NULL : malloc(size);
+    if (ptr != NULL) {
+        atomic_fetch_add(&live, 1);
+    }
+    return ptr;
+}
+
+static void *fault_realloc(void *ctx, void *ptr, size_t size)
+{
+    (void)ctx;
+    void *moved = fails_now() ? NULL : realloc(ptr, size);
+    if (moved != NULL && ptr == NULL) {
+        atomic_fetch_add(&live, 1);
+    }
+    return moved;
+}
+
+static void fault_free(void *ctx, void *ptr)
+{
+    (void)ctx;
+    atomic_fetch_sub(&live, 1);
+    free(ptr);
+}
+
+static const struct hps_heap fault_heap = {NULL, fault_alloc, fault_realloc, fault_free};
+
+void hps_fault_heap_install(size_t which)
+{
+    atomic_store(&attempts, 0);
+    atomic_store(&live, 0);
+    fail_at = which;
+    hps_heap_set(&fault_heap);
+}
+
+void hps_fault_heap_remove(void)
+{
+    hps_heap_set(NULL);
+}
+
+size_t hps_fault_heap_allocations(void)
+{
+    return atomic_load(&attempts);
+}
+
+size_t hps_fault_heap_live(void)
+{
+    return atomic_load(&live);
+}
+
+static size_t run_once(void (*scenario)(void *ctx), void *ctx, size_t which)
+{
+    hps_fault_heap_install(which);
+    scenario(ctx);
+    hps_fault_heap_remove();
+    if (hps_fault_heap_live() != 0) {
+        fail_msg("%zu blocks leaked when allocation %zu failed", hps_fault_heap_live(), which);
+    }
+    return hps_fault_heap_allocations();
+}
+
+size_t hps_fault_heap_run(void (*scenario)(void *ctx), void *ctx)
+{
+    size_t n = run_once(scenario, ctx, 0);
+    for (size_t i = 1; i <= n; i++) {
+        run_once(scenario, ctx, i);
+    }
+    return n;
+}

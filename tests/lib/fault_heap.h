@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A heap that counts, and that fails the allocation it is told to, so that a test can walk every
+ * out-of-memory path of a piece of code. One test at a time; the code under test may be threaded.
+ */
+#ifndef HPS_TESTS_LIB_FAULT_HEAP_H
+#define HPS_TESTS_LIB_FAULT_HEAP_H
+
+#include <stddef.h>
+
+/* Take over the heap; the `fail_at`-th allocation from now on (from 1; 0: none) gives NULL. */
+void hps_fault_heap_install(size_t fail_at);
+/* Give libc's heap back. Everything allocated since install must have been freed. */
+void hps_fault_heap_remove(void);
+size_t hps_fault_heap_allocations(void); /* attempts since install */
+size_t hps_fault_heap_live(void);        /* allocated and not freed */
+
+/* Run `scenario` once to count its allocations, then once for each of them with that one failing.
+ * The scenario must survive and free everything; a leak fails the test. Returns how many
+ * allocations were failed. */
+size_t hps_fault_heap_run(void (*scenario)(void *ctx), void *ctx);
+
+#endif
