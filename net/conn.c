@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One non-blocking byte stream, plain or TLS. Runs on the thread of the loop it is attached to.
+ */
+#include "net/conn.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "net/addr.h"
+#include "net/sock.h"
+#include "net/tls.h"
+
+#define RECORD_BYTES 16384u /* the most that one TLS record holds */
+
+enum state { STATE_CONNECTING, STATE_HANDSHAKE, STATE_OPEN, STATE_FAILED };
+
+struct hps_conn {
+    int fd;
+    enum state state;
+    hps_status failure; /* STATE_FAILED */
+    struct hps_tls_session *session; /* NULL: plain */
+    struct hps_loop *loop;           /* NULL: not attached */
+    struct hps_loop_fd handle;
+    struct hps_loop_later pending; /* decrypted bytes wait, the socket is silent */
+    struct hps_timer timer;        /* over the handshake */
+    void (*on_ready)(void *ctx, unsigned events);
+    void *ctx;
+    unsigned want;
+    bool timed_out;
+    bool read_waits_write; /* TLS: reading goes on once the socket can be written */
+    bool write_waits_read;
+    bool is_unix;
+    struct hps_sock_cred cred; /* is_unix */
+    uint8_t *record;           /* TLS: bytes gathered for one record */
+    size_t record_size;        /* > 0: that record was begun and must be written first */
+    char peer[HPS_ADDR_TEXT_MAX];
+};
+
+static void on_fd(void *ctx, unsigned events);
+static void on_pending(void *ctx);
+static void on_timer(void *ctx);
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* takes `fd`, also on failure. */
+static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum state state,
+                           struct hps_conn **out_conn, struct hps_error *err)
+{
+    struct hps_conn *conn = hps_calloc(1, sizeof(*conn));
+    if (!conn) {
+        close(fd);
+        return hps_error_set(err, HPS_NO_MEMORY, "connection: out of memory");
+    }
+    conn->fd = fd;
+    conn->state = state;
+    hps_loop_later_init(&conn->pending, on_pending, conn);
+    hps_timer_init(&conn->timer, on_timer, conn);
+    if (tls) {
+        hps_status status = hps_tls_session_new(tls, fd, host, &conn->session, err);
+        conn->record = status == HPS_OK ? hps_alloc(RECORD_BYTES) : NULL;
+        if (!conn->record) {
+            hps_conn_free(conn);
+            return status != HPS_OK
+                       ? status
+                       : hps_error_set(err, HPS_NO_MEMORY, "connection: out of memory");
+        }
+    }
+    *out_conn = conn;
+    return HPS_OK;
+}
+
+hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
+                        struct hps_error *err)
+{
+    struct hps_conn *conn;
+    hps_status status =
+        conn_new(fd, tls, NULL, tls ? STATE_HANDSHAKE : STATE_OPEN, &conn, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    hps_sock_peer(fd, conn->peer, sizeof(conn->peer));
+    conn->is_unix = hps_sock_peer_cred(fd, &conn->cred);
+    *out_conn = conn;
+    return HPS_OK;
+}
+
+hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps_conn **out_conn,
+                            struct hps_error *err)
+{
+    struct hps_addr addr;
+    hps_status status = hps_addr_parse(address, &addr, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    int fd;
+    status = hps_sock_connect(&addr, &fd, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct hps_conn *conn;
+    status = conn_new(fd, tls, addr.is_unix ? NULL : addr.host, STATE_CONNECTING, &conn, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    hps_addr_print(&addr, conn->peer, sizeof(conn->peer));
+    conn->is_unix = addr.is_unix && hps_sock_peer_cred(fd, &conn->cred);
+    *out_conn = conn;
+    return HPS_OK;
+}
+
+void hps_conn_free(struct hps_conn *conn)
+{
+    if (!conn) {
+        return;
+    }
+    hps_loop_fd_del(&conn->handle);
+    hps_loop_later_stop(&conn->pending);
+    hps_timer_stop(&conn->timer);
+    if (conn->session && conn->state == STATE_OPEN) {
+        hps_tls_session_shutdown(conn->session);
+    }
+    hps_tls_session_free(conn->session);
+    close(conn->fd);
+    hps_free(conn->record);
+    hps_free(conn);
+}
+
+/* ---- readiness ------------------------------------------------------------------------------- */
+
+/* What the socket must be ready for, so that what the user wants can go on. */
+static unsigned socket_events(const struct hps_conn *conn)
+{
+    unsigned events = 0;
+    if (conn->want & HPS_LOOP_READ) {
+        events |= conn->read_waits_write ? HPS_LOOP_WRITE : HPS_LOOP_READ;
+    }
+    if (conn->want & HPS_LOOP_WRITE) {
+        events |= conn->write_waits_read ? HPS_LOOP_READ : HPS_LOOP_WRITE;
+    }
+    return events;
+}
+
+static hps_status update(struct hps_conn *conn)
+{
+    if (conn->session && (conn->want & HPS_LOOP_READ) && hps_tls_session_pending(conn->session)) {
+        hps_loop_later_set(conn->loop, &conn->pending);
+    }
+    return hps_loop_fd_want(&conn->handle, socket_events(conn));
+}
+
+static void on_fd(void *ctx, unsigned events)
+{
+    struct hps_conn *conn = ctx;
+    if (conn->state != STATE_OPEN) {
+        conn->on_ready(conn->ctx, events);
+        return;
+    }
+    unsigned ready = 0;
+    if (events & (conn->read_waits_write ? HPS_LOOP_WRITE : HPS_LOOP_READ)) {
+        ready |= HPS_LOOP_READ;
+    }
+    if (events & (conn->write_waits_read ? HPS_LOOP_READ : HPS_LOOP_WRITE)) {
+        ready |= HPS_LOOP_WRITE;
+    }
+    ready &= conn->want;
+    if (ready) {
+        conn->on_ready(conn->ctx, ready);
+    }
+}
+
+static void on_pending(void *ctx)
+{
+    struct hps_conn *conn = ctx;
+    if ((conn->want & HPS_LOOP_READ) && hps_tls_session_pending(conn->session)) {
+        hps_loop_later_set(conn->loop, &conn->pending); /* again next turn, unless it is read now */
+        conn->on_ready(conn->ctx, HPS_LOOP_READ);
+    }
+}
+
+static void on_timer(void *ctx)
+{
+    struct hps_conn *conn = ctx;
+    conn->timed_out = true;
+    conn->on_ready(conn->ctx, HPS_LOOP_READ | HPS_LOOP_WRITE);
+}
+
+hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop, uint64_t handshake_timeout_us,
+                           void (*on_ready)(void *ctx, unsigned events), void *ctx)
+{
+    HPS_ASSERT(!conn->loop && on_ready);
+    unsigned events = 0;
+    if (conn->state == STATE_CONNECTING) {
+        events = HPS_LOOP_WRITE;
+    } else if (conn->state == STATE_HANDSHAKE) {
+        events = HPS_LOOP_READ;
+    }
+    hps_status status = hps_loop_fd_add(loop, &conn->handle, conn->fd, events, on_fd, conn);
+    if (status != HPS_OK) {
+        return status;
+    }
+    conn->loop = loop;
+    conn->on_ready = on_ready;
+    conn->ctx = ctx;
+    if (handshake_timeout_us > 0 && conn->state != STATE_OPEN) {
+        hps_timer_set_after(loop, &conn->timer, handshake_timeout_us);
+    }
+    return HPS_OK;
+}
+
+hps_status hps_conn_want(struct hps_conn *conn, unsigned events)
+{
+    HPS_ASSERT(conn->loop && conn->state == STATE_OPEN);
+    conn->want = events;
+    return update(conn);
+}
+
+/* ---- handshake ------------------------------------------------------------------------------- */
+
+static hps_status handshake_failed(struct hps_conn *conn, hps_status status)
+{
+    conn->state = STATE_FAILED;
+    conn->failure = status;
+    hps_timer_stop(&conn->timer);
+    hps_loop_fd_del(&conn->handle);
+    return status;
+}
+
+/* One step: OK to go on with the next state, AGAIN to wait. */
+static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
+{
+    if (conn->state == STATE_CONNECTING) {
+        hps_status status = hps_sock_connected(conn->fd, err);
+        if (status == HPS_OK) {
+            conn->state = conn->session ? STATE_HANDSHAKE : STATE_OPEN;
+        } else if (status != HPS_AGAIN) {
+            return hps_error_prefix(err, status, "cannot connect to %s", conn->peer);
+        }
+        return status;
+    }
+    enum hps_tls_wait wait = HPS_TLS_WAIT_READ;
+    hps_status status = hps_tls_session_handshake(conn->session, &wait, err);
+    if (status == HPS_OK) {
+        conn->state = STATE_OPEN;
+    } else if (status == HPS_AGAIN) {
+        unsigned events = wait == HPS_TLS_WAIT_WRITE ? HPS_LOOP_WRITE : HPS_LOOP_READ;
+        hps_status set = hps_loop_fd_want(&conn->handle, events);
+        return set == HPS_OK ? HPS_AGAIN
+                             : hps_error_set(err, set, "%s: %s", conn->peer, hps_status_text(set));
+    } else {
+        return hps_error_prefix(err, status, "%s", conn->peer);
+    }
+    return status;
+}
+
+hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err)
+{
+    HPS_ASSERT(conn->loop);
+    if (conn->state == STATE_FAILED) {
+        return hps_error_set(err, conn->failure, "%s: %s", conn->peer,
+                             hps_status_text(conn->failure));
+    }
+    while (conn->state != STATE_OPEN) {
+        if (conn->timed_out) {
+            hps_error_set(err, HPS_DEADLINE, "%s: %s timed out", conn->peer,
+                          conn->state == STATE_CONNECTING ? "connecting" : "the TLS handshake");
+            return handshake_failed(conn, HPS_DEADLINE);
+        }
+        hps_status status = handshake_step(conn, err);
+        if (status == HPS_AGAIN) {
+            return status;
+        }
+        if (status != HPS_OK) {
+            return handshake_failed(conn, status);
+        }
+        if (conn->state == STATE_OPEN) {
+            hps_timer_stop(&conn->timer);
+            status = update(conn);
+            if (status != HPS_OK) {
+                hps_error_set(err, status, "%s: %s", conn->peer, hps_status_text(status));
+                return handshake_failed(conn, status);
+            }
+        }
+    }
+    return HPS_OK;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static hps_status tls_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
+{
+    enum hps_tls_wait wait = HPS_TLS_WAIT_READ;
+    hps_status status = hps_tls_session_read(conn->session, data, capacity, out_size, &wait);
+    conn->read_waits_write = status == HPS_AGAIN && wait == HPS_TLS_WAIT_WRITE;
+    if (status == HPS_OK || status == HPS_AGAIN) {
+        hps_status set = update(conn);
+        return set == HPS_OK || status == HPS_OK ? status : set;
+    }
+    return status;
+}
+
+hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
+{
+    HPS_ASSERT(conn->state == STATE_OPEN && capacity > 0);
+    if (conn->session) {
+        return tls_read(conn, data, capacity, out_size);
+    }
+    ssize_t n;
+    do {
+        n = recv(conn->fd, data, capacity, 0);
+    } while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        *out_size = (size_t)n;
+        return HPS_OK;
+    }
+    if (n == 0) {
+        return HPS_CLOSED;
+    }
+    return errno == EAGAIN || errno == EWOULDBLOCK ? HPS_AGAIN : HPS_IO;
+}
+
+/* Where the gathering of records is in the caller's vector. */
+struct cursor {
+    const struct iovec *iov;
+    int n_iov;
+    size_t offset; /* within iov[0] */
+};
+
+static size_t gather(struct cursor *at, uint8_t *out, size_t capacity)
+{
+    size_t size = 0;
+    while (at->n_iov > 0 && size < capacity) {
+        size_t left = at->iov->iov_len - at->offset;
+        size_t take = left < capacity - size ? left : capacity - size;
+        if (take > 0) {
+            memcpy(out + size, (const uint8_t *)at->iov->iov_base + at->offset, take);
+        }
+        size += take;
+        at->offset += take;
+        if (at->offset == at->iov->iov_len) {
+            at->iov++;
+            at->n_iov--;
+            at->offset = 0;
+        }
+    }
+    return size;
+}
+
+static void skip(struct cursor *at, size_t size)
+{
+    while (size > 0) {
+        HPS_ASSERT(at->n_iov > 0); /* the bytes of a record that was begun must come again */
+        size_t left = at->iov->iov_len - at->offset;
+        size_t take = left < size ? left : size;
+        size -= take;
+        at->offset += take;
+        if (at->offset == at->iov->iov_len) {
+            at->iov++;
+            at->n_iov--;
+            at->offset = 0;
+        }
+    }
+}
+
+static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov,
+                             size_t *out_size)
+{
+    struct cursor at = {.iov = iov, .n_iov = n_iov};
+    size_t total = 0;
+    hps_status status = HPS_OK;
+    enum hps_tls_wait wait = HPS_TLS_WAIT_WRITE;
+    for (;;) {
+        if (conn->record_size > 0) {
+            skip(&at, conn->record_size);
+        } else {
+            conn->record_size = gather(&at, conn->record, RECORD_BYTES);
+        }
+        if (conn->record_size == 0) {
+            break;
+        }
+        size_t written = 0;
+        status = hps_tls_session_write(conn->session, conn->record, conn->record_size, &written, &wait);
+        if (status != HPS_OK) {
+            break;
+        }
+        HPS_ASSERT(written == conn->record_size); /* never more than a record, so never a part */
+        total += written;
+        conn->record_size = 0;
+    }
+    conn->write_waits_read = status == HPS_AGAIN && wait == HPS_TLS_WAIT_READ;
+    if (status == HPS_OK || status == HPS_AGAIN) {
+        hps_status set = update(conn);
+        status = set == HPS_OK ? status : set;
+    }
+    if (total > 0) {
+        *out_size = total;
+        return HPS_OK;
+    }
+    HPS_ASSERT(status != HPS_OK); /* an empty vector */
+    return status;
+}
+
+hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov, size_t *out_size)
+{
+    HPS_ASSERT(conn->state == STATE_OPEN && n_iov > 0);
+    if (conn->session) {
+        return tls_writev(conn, iov, n_iov, out_size);
+    }
+    struct msghdr msg = {
+        .msg_iov = (struct iovec *)(uintptr_t)iov,
+        .msg_iovlen = (size_t)(n_iov < IOV_MAX ? n_iov : IOV_MAX),
+    };
+    ssize_t n;
+    do {
+        n = sendmsg(conn->fd, &msg, MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    HPS_ASSERT(n != 0);
+    if (n > 0) {
+        *out_size = (size_t)n;
+        return HPS_OK;
+    }
+    switch (errno) {
+    case EAGAIN:
+    case ENOBUFS:
+        return HPS_AGAIN;
+    case EPIPE:
+    case ECONNRESET:
+        return HPS_CLOSED;
+    default:
+        return HPS_IO;
+    }
+}
+
+void hps_conn_shutdown_write(struct hps_conn *conn)
+{
+    if (conn->session) {
+        hps_tls_session_shutdown(conn->session);
+    }
+    (void)!shutdown(conn->fd, SHUT_WR); /* fails only if the peer is gone already */
+}
+
+/* ---- facts ----------------------------------------------------------------------------------- */
+
+bool hps_conn_is_tls(const struct hps_conn *conn) { return conn->session != NULL; }
+
+bool hps_conn_is_unix(const struct hps_conn *conn) { return conn->is_unix; }
+
+const char *hps_conn_alpn(const struct hps_conn *conn)
+{
+    return conn->session ? hps_tls_session_alpn(conn->session) : NULL;
+}
+
+const char *hps_conn_peer(const struct hps_conn *conn) { return conn->peer; }
+
+const char *hps_conn_identity(const struct hps_conn *conn)
+{
+    return conn->session ? hps_tls_session_identity(conn->session) : NULL;
+}
+
+bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid)
+{
+    if (!conn->is_unix) {
+        return false;
+    }
+    *out_uid = conn->cred.uid;
+    return true;
+}

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * TLS with OpenSSL 3. A context is an immutable SSL_CTX behind a lock, swapped by a reload; sessions keep
+ * the one they began with. Contexts: any thread; sessions: their loop's.
+ */
+#include "net/tls.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+
+struct hps_tls {
+    atomic_uint refs;
+    struct hps_tls_options options; /* strings are owned */
+    pthread_mutex_t lock;           /* over ctx */
+    SSL_CTX *ctx;
+};
+
+struct hps_tls_session {
+    SSL *ssl;
+    struct hps_tls *tls;
+    char alpn[16];
+    char identity[256];
+    bool established;
+    bool broken; /* after a fatal error OpenSSL must not be asked to shut down */
+};
+
+static const unsigned char alpn_h2[] = {2, 'h', '2'};
+
+static pthread_once_t signal_once = PTHREAD_ONCE_INIT;
+
+static void ignore_sigpipe(void)
+{
+    struct sigaction action;
+    if (sigaction(SIGPIPE, NULL, &action) == 0 && action.sa_handler == SIG_DFL) {
+        action.sa_handler = SIG_IGN;
+        sigaction(SIGPIPE, &action, NULL);
+    }
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* The first entry of this thread's queue says most; the rest are callers. Clears the queue. */
+static const char *openssl_reason(char *text, size_t capacity)
+{
+    unsigned long code = ERR_get_error();
+    const char *reason = code ? ERR_reason_error_string(code) : NULL;
+    if (reason) {
+        snprintf(text, capacity, "%s", reason);
+    } else if (code && ERR_SYSTEM_ERROR(code)) {
+        snprintf(text, capacity, "%s", strerror(ERR_GET_REASON(code)));
+    } else {
+        snprintf(text, capacity, "%s", code ? "OpenSSL error" : "unknown error");
+    }
+    ERR_clear_error();
+    return text;
+}
+
+static hps_status file_error(struct hps_error *err, const char *what, const char *file)
+{
+    char reason[200];
+    unsigned long code = ERR_peek_error();
+    hps_status status = code && ERR_SYSTEM_ERROR(code) ? HPS_IO : HPS_INVALID;
+    return hps_error_set(err, status, "TLS %s '%s': %s", what, file,
+                         openssl_reason(reason, sizeof(reason)));
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+static int select_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_size,
+                       const unsigned char *in, unsigned in_size, void *ctx)
+{
+    (void)ssl;
+    (void)ctx;
+    unsigned char *chosen = NULL;
+    if (SSL_select_next_proto(&chosen, out_size, alpn_h2, sizeof(alpn_h2), in, in_size) !=
+        OPENSSL_NPN_NEGOTIATED) {
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    }
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+/* A key that asks for a passphrase must not make a daemon wait at a terminal. */
+static int no_passphrase(char *text, int capacity, int writing, void *ctx)
+{
+    (void)text;
+    (void)capacity;
+    (void)writing;
+    (void)ctx;
+    return 0;
+}
+
+static hps_status load_own(SSL_CTX *ctx, const struct hps_tls_options *options, struct hps_error *err)
+{
+    const char *key_file = options->key_file ? options->key_file : options->cert_file;
+    if (!options->cert_file) {
+        return options->server ? hps_error_set(err, HPS_INVALID, "TLS: a server needs cert_file")
+                               : HPS_OK;
+    }
+    if (SSL_CTX_use_certificate_chain_file(ctx, options->cert_file) != 1) {
+        return file_error(err, "certificate", options->cert_file);
+    }
+    if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1) {
+        return file_error(err, "key", key_file);
+    }
+    if (SSL_CTX_check_private_key(ctx) != 1) {
+        return file_error(err, "key", key_file);
+    }
+    return HPS_OK;
+}
+
+static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options, struct hps_error *err)
+{
+    if (!options->ca_file) {
+        if (!options->server && SSL_CTX_set_default_verify_paths(ctx) != 1) {
+            return file_error(err, "CA certificates", "of the system");
+        }
+    } else if (SSL_CTX_load_verify_file(ctx, options->ca_file) != 1) {
+        return file_error(err, "CA", options->ca_file);
+    } else if (options->server) {
+        STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(options->ca_file);
+        if (!names) {
+            return file_error(err, "CA", options->ca_file);
+        }
+        SSL_CTX_set_client_CA_list(ctx, names);
+    }
+    if (!options->server) {
+        SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+    } else if (options->ca_file) {
+        SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    }
+    return HPS_OK;
+}
+
+static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_ctx,
+                          struct hps_error *err)
+{
+    static const unsigned char session_id[] = "hpsd";
+    ERR_clear_error();
+    SSL_CTX *ctx = SSL_CTX_new(options->server ? TLS_server_method() : TLS_client_method());
+    if (!ctx) {
+        ERR_clear_error();
+        return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+    }
+    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+    /* Moving buffers: a retried write comes with the same bytes, not at the same place. */
+    SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                              SSL_MODE_RELEASE_BUFFERS);
+    /* Kernel TLS is used where kernel, cipher and build have it. */
+    SSL_CTX_set_options(ctx, SSL_OP_ENABLE_KTLS | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                                 SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
+    if (options->server) {
+        SSL_CTX_set_alpn_select_cb(ctx, select_alpn, NULL);
+        SSL_CTX_set_session_id_context(ctx, session_id, sizeof(session_id) - 1);
+    }
+    hps_status status = HPS_OK;
+    if (!options->server && SSL_CTX_set_alpn_protos(ctx, alpn_h2, sizeof(alpn_h2)) != 0) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+    }
+    status = status == HPS_OK ? load_own(ctx, options, err) : status;
+    status = status == HPS_OK ? load_cas(ctx, options, err) : status;
+    if (status != HPS_OK) {
+        SSL_CTX_free(ctx);
+        return status;
+    }
+    *out_ctx = ctx;
+    return HPS_OK;
+}
+
+static void options_fini(struct hps_tls_options *options)
+{
+    hps_free((void *)(uintptr_t)options->cert_file);
+    hps_free((void *)(uintptr_t)options->key_file);
+    hps_free((void *)(uintptr_t)options->ca_file);
+    hps_free((void *)(uintptr_t)options->server_name);
+}
+
+static bool copy_text(const char *text, const char **out_text)
+{
+    *out_text = text ? hps_strdup(text) : NULL;
+    return !text || *out_text;
+}
+
+hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **out_tls,
+                       struct hps_error *err)
+{
+    pthread_once(&signal_once, ignore_sigpipe);
+    struct hps_tls *tls = hps_calloc(1, sizeof(*tls));
+    if (!tls) {
+        return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+    }
+    atomic_init(&tls->refs, 1);
+    pthread_mutex_init(&tls->lock, NULL);
+    tls->options.server = options->server;
+    hps_status status = HPS_OK;
+    if (!copy_text(options->cert_file, &tls->options.cert_file) ||
+        !copy_text(options->key_file, &tls->options.key_file) ||
+        !copy_text(options->ca_file, &tls->options.ca_file) ||
+        !copy_text(options->server_name, &tls->options.server_name)) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+    } else {
+        status = ctx_new(&tls->options, &tls->ctx, err);
+    }
+    if (status != HPS_OK) {
+        hps_tls_unref(tls);
+        return status;
+    }
+    *out_tls = tls;
+    return HPS_OK;
+}
+
+struct hps_tls *hps_tls_ref(struct hps_tls *tls)
+{
+    atomic_fetch_add_explicit(&tls->refs, 1, memory_order_relaxed);
+    return tls;
+}
+
+void hps_tls_unref(struct hps_tls *tls)
+{
+    if (!tls || atomic_fetch_sub_explicit(&tls->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    SSL_CTX_free(tls->ctx);
+    options_fini(&tls->options);
+    pthread_mutex_destroy(&tls->lock);
+    hps_free(tls);
+}
+
+hps_status hps_tls_reload(struct hps_tls *tls, struct hps_error *err)
+{
+    SSL_CTX *fresh;
+    hps_status status = ctx_new(&tls->options, &fresh, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&tls->lock);
+    SSL_CTX *old = tls->ctx;
+    tls->ctx = fresh;
+    pthread_mutex_unlock(&tls->lock);
+    SSL_CTX_free(old); /* lives on in its sessions */
+    return HPS_OK;
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+static bool expect_name(SSL *ssl, const char *name)
+{
+    unsigned char bytes[16];
+    if (inet_pton(AF_INET, name, bytes) == 1 || inet_pton(AF_INET6, name, bytes) == 1) {
+        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name) == 1;
+    }
+    return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
+}
+
+hps_status hps_tls_session_new(struct hps_tls *tls, int fd, const char *host,
+                               struct hps_tls_session **out_session, struct hps_error *err)
+{
+    struct hps_tls_session *session = hps_calloc(1, sizeof(*session));
+    if (!session) {
+        return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+    }
+    ERR_clear_error();
+    pthread_mutex_lock(&tls->lock);
+    session->ssl = SSL_new(tls->ctx);
+    pthread_mutex_unlock(&tls->lock);
+    session->tls = hps_tls_ref(tls);
+    const char *name = tls->options.server_name ? tls->options.server_name : host;
+    bool ok = session->ssl && SSL_set_fd(session->ssl, fd) == 1;
+    if (ok && tls->options.server) {
+        SSL_set_accept_state(session->ssl);
+    } else if (ok) {
+        SSL_set_connect_state(session->ssl);
+        ok = !name || expect_name(session->ssl, name);
+    }
+    if (!ok) {
+        ERR_clear_error();
+        hps_tls_session_free(session);
+        return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
+    }
+    *out_session = session;
+    return HPS_OK;
+}
+
+void hps_tls_session_free(struct hps_tls_session *session)
+{
+    if (!session) {
+        return;
+    }
+    SSL_free(session->ssl);
+    hps_tls_unref(session->tls);
+    hps_free(session);
+}
+
+/* The first useful alternative name as text; false if there is none. */
+static bool print_san(X509 *cert, char *text, size_t capacity)
+{
+    GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+    bool found = false;
+    for (int i = 0; names && !found && i < sk_GENERAL_NAME_num(names); i++) {
+        int type = 0;
+        ASN1_STRING *value = GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names, i), &type);
+        if (type != GEN_DNS && type != GEN_URI && type != GEN_EMAIL) {
+            continue;
+        }
+        const unsigned char *data = ASN1_STRING_get0_data(value);
+        size_t size = (size_t)ASN1_STRING_length(value);
+        /* Names with NUL inside, or too long to be told apart once cut, are nobody's. */
+        if (size > 0 && size < capacity && !memchr(data, 0, size)) {
+            memcpy(text, data, size);
+            text[size] = '\0';
+            found = true;
+        }
+    }
+    GENERAL_NAMES_free(names);
+    return found;
+}
+
+static bool print_cn(X509 *cert, char *text, size_t capacity)
+{
+    X509_NAME *subject = X509_get_subject_name(cert);
+    int index = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+    if (index < 0) {
+        return false;
+    }
+    unsigned char *utf8 = NULL;
+    int size = ASN1_STRING_to_UTF8(
+        &utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index)));
+    bool ok = size > 0 && (size_t)size + 4 <= capacity && !memchr(utf8, 0, (size_t)size);
+    if (ok) {
+        snprintf(text, capacity, "CN=%.*s", size, (const char *)utf8);
+    }
+    OPENSSL_free(utf8);
+    return ok;
+}
+
+static hps_status established(struct hps_tls_session *session, struct hps_error *err)
+{
+    const unsigned char *alpn = NULL;
+    unsigned alpn_size = 0;
+    SSL_get0_alpn_selected(session->ssl, &alpn, &alpn_size);
+    if (alpn_size != 2 || memcmp(alpn, "h2", 2) != 0) {
+        session->broken = true;
+        return hps_error_set(err, HPS_UNAVAILABLE, "TLS: the peer does not speak HTTP/2 (ALPN h2)");
+    }
+    memcpy(session->alpn, "h2", 3);
+    X509 *cert = SSL_get0_peer_certificate(session->ssl);
+    if (cert && !print_san(cert, session->identity, sizeof(session->identity)) &&
+        !print_cn(cert, session->identity, sizeof(session->identity))) {
+        session->identity[0] = '\0';
+    }
+    session->established = true;
+    ERR_clear_error();
+    return HPS_OK;
+}
+
+/* What a result other than success means. May clobber `out_wait` in any case. */
+static hps_status session_status(struct hps_tls_session *session, int rc, enum hps_tls_wait *out_wait)
+{
+    int error = errno;
+    switch (SSL_get_error(session->ssl, rc)) {
+    case SSL_ERROR_WANT_READ:
+        *out_wait = HPS_TLS_WAIT_READ;
+        return HPS_AGAIN;
+    case SSL_ERROR_WANT_WRITE:
+        *out_wait = HPS_TLS_WAIT_WRITE;
+        return HPS_AGAIN;
+    case SSL_ERROR_ZERO_RETURN:
+        return HPS_CLOSED;
+    case SSL_ERROR_SYSCALL:
+        session->broken = true;
+        return error == EPIPE ? HPS_CLOSED : HPS_IO;
+    default:
+        session->broken = true;
+        return HPS_IO;
+    }
+}
+
+hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_tls_wait *out_wait,
+                                     struct hps_error *err)
+{
+    if (session->established) {
+        return HPS_OK;
+    }
+    ERR_clear_error();
+    errno = 0;
+    int rc = SSL_do_handshake(session->ssl);
+    if (rc == 1) {
+        return established(session, err);
+    }
+    hps_status status = session_status(session, rc, out_wait);
+    if (status == HPS_AGAIN) {
+        return status;
+    }
+    int error = errno;
+    long verified = SSL_get_verify_result(session->ssl);
+    if (verified != X509_V_OK) {
+        ERR_clear_error();
+        return hps_error_set(err, HPS_UNAUTHENTICATED, "TLS: certificate of the peer: %s",
+                             X509_verify_cert_error_string(verified));
+    }
+    if (ERR_peek_error() == 0) {
+        return hps_error_set(err, HPS_CLOSED, "TLS: %s",
+                             error ? strerror(error) : "the peer hung up within the handshake");
+    }
+    unsigned long code = ERR_peek_error();
+    bool no_cert = ERR_GET_REASON(code) == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE;
+    char reason[200];
+    return hps_error_set(err, no_cert ? HPS_UNAUTHENTICATED : HPS_UNAVAILABLE, "TLS: %s",
+                         openssl_reason(reason, sizeof(reason)));
+}
+
+hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
+                                size_t *out_size, enum hps_tls_wait *out_wait)
+{
+    HPS_ASSERT(session->established && capacity > 0);
+    ERR_clear_error();
+    errno = 0;
+    size_t size = 0;
+    int rc = SSL_read_ex(session->ssl, data, capacity, &size);
+    if (rc == 1) {
+        *out_size = size;
+        return HPS_OK;
+    }
+    hps_status status = session_status(session, rc, out_wait);
+    ERR_clear_error();
+    return status;
+}
+
+hps_status hps_tls_session_write(struct hps_tls_session *session, const void *data, size_t size,
+                                 size_t *out_size, enum hps_tls_wait *out_wait)
+{
+    HPS_ASSERT(session->established && size > 0);
+    ERR_clear_error();
+    errno = 0;
+    size_t written = 0;
+    int rc = SSL_write_ex(session->ssl, data, size, &written);
+    if (rc == 1) {
+        *out_size = written;
+        return HPS_OK;
+    }
+    hps_status status = session_status(session, rc, out_wait);
+    ERR_clear_error();
+    return status;
+}
+
+void hps_tls_session_shutdown(struct hps_tls_session *session)
+{
+    if (session->established && !session->broken) {
+        ERR_clear_error();
+        (void)SSL_shutdown(session->ssl); /* the first half; the peer's answer is not waited for */
+        ERR_clear_error();
+    }
+}
+
+bool hps_tls_session_pending(const struct hps_tls_session *session)
+{
+    return SSL_pending(session->ssl) > 0;
+}
+
+const char *hps_tls_session_alpn(const struct hps_tls_session *session)
+{
+    return session->alpn[0] ? session->alpn : NULL;
+}
+
+const char *hps_tls_session_identity(const struct hps_tls_session *session)
+{
+    return session->identity[0] ? session->identity : NULL;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * TLS 1.2 and later with ALPN "h2", on sockets. Contexts are shared by threads and reloadable; a
+ * session belongs to the thread of its connection. net/conn.h is the way to use sessions.
+ */
+#ifndef HPS_NET_TLS_H
+#define HPS_NET_TLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+struct hps_tls;
+struct hps_tls_session;
+
+struct hps_tls_options {
+    bool server;
+    const char *cert_file; /* PEM chain, own certificate first; client: NULL for none */
+    const char *key_file;  /* PEM; NULL: in cert_file */
+    /* Server: CAs of clients, which then must show a certificate (mTLS); NULL: none is asked for.
+     * Client: CAs of servers; NULL: the system's. */
+    const char *ca_file;
+    /* Client: name or address the server's certificate must carry; NULL: the host connected to, which
+     * hps_tls_session_new gets. */
+    const char *server_name;
+};
+
+/* Reads the files now. INVALID or IO naming the file and OpenSSL's reason. From the first one on,
+ * SIGPIPE is ignored in this process (OpenSSL writes to sockets without MSG_NOSIGNAL). */
+hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **out_tls,
+                       struct hps_error *err) HPS_MUST_CHECK;
+struct hps_tls *hps_tls_ref(struct hps_tls *tls); /* any thread */
+void hps_tls_unref(struct hps_tls *tls);          /* any thread; NULL is legal */
+/* Read the files anew for sessions that begin from now on; on failure everything stays. Any thread. */
+hps_status hps_tls_reload(struct hps_tls *tls, struct hps_error *err) HPS_MUST_CHECK;
+
+/* One end of a stream over `fd` (borrowed, non-blocking). `host`: see server_name; ignored by servers. */
+hps_status hps_tls_session_new(struct hps_tls *tls, int fd, const char *host,
+                               struct hps_tls_session **out_session, struct hps_error *err)
+    HPS_MUST_CHECK;
+void hps_tls_session_free(struct hps_tls_session *session); /* NULL is legal */
+
+/* What a call that returned AGAIN waits for on the socket. */
+enum hps_tls_wait { HPS_TLS_WAIT_READ, HPS_TLS_WAIT_WRITE };
+
+hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_tls_wait *out_wait,
+                                     struct hps_error *err) HPS_MUST_CHECK;
+/* As hps_conn_read. */
+hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
+                                size_t *out_size, enum hps_tls_wait *out_wait) HPS_MUST_CHECK;
+/* One record. After AGAIN call again with the same bytes (they may have moved, none may be missing). */
+hps_status hps_tls_session_write(struct hps_tls_session *session, const void *data, size_t size,
+                                 size_t *out_size, enum hps_tls_wait *out_wait) HPS_MUST_CHECK;
+void hps_tls_session_shutdown(struct hps_tls_session *session); /* close_notify, best effort */
+/* Decrypted bytes that wait for hps_tls_session_read while the socket may be silent. */
+bool hps_tls_session_pending(const struct hps_tls_session *session);
+const char *hps_tls_session_alpn(const struct hps_tls_session *session); /* NULL: none */
+/* The peer's verified name: first DNS, URI or e-mail SAN, else "CN=..."; NULL: no certificate. */
+const char *hps_tls_session_identity(const struct hps_tls_session *session);
+
+#endif
