@@ -53,8 +53,9 @@ void hps_mailbox_free(struct hps_mailbox *mailbox)
     }
     /* A sender whose task has been taken may still be about to unlock. */
     pthread_mutex_lock(&mailbox->lock);
-    HPS_ASSERT(mailbox->head == NULL);
+    bool empty = mailbox->head == NULL;
     pthread_mutex_unlock(&mailbox->lock);
+    HPS_ASSERT(empty);
     close(mailbox->fd);
     pthread_cond_destroy(&mailbox->filled);
     pthread_mutex_destroy(&mailbox->lock);
