@@ -1,0 +1,724 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * manifest.json and the config.json of a DLE checkpoint. See config/manifest.h. Any thread.
+ */
+#include "config/manifest.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/crc32c.h"
+#include "base/fileio.h"
+#include "base/heap.h"
+
+enum { MANIFEST_VERSION = 1, MANIFEST_BYTES_MAX = 64 << 20, ITEMS_MAX = 1 << 20 };
+
+static const char format_name[] = "hpsd-manifest";
+
+/* What is being read, for errors. */
+struct source {
+    const char *path;
+    struct hps_error *err;
+};
+
+static hps_status no_memory(const struct source *source)
+{
+    return hps_error_set(source->err, HPS_NO_MEMORY, "%s: no memory to read it", source->path);
+}
+
+static hps_status wrong(const struct source *source, const char *where, const char *field,
+                        const char *expected)
+{
+    return hps_error_set(source->err, HPS_INVALID, "%s: %s%s: expected %s", source->path, where,
+                         field, expected);
+}
+
+/* A string of an object; NULL when it is missing and may be. owner of *out_text: the caller */
+static hps_status get_string(const struct source *source, const json_t *object, const char *where,
+                             const char *field, bool required, char **out_text)
+{
+    const json_t *value = json_object_get(object, field);
+
+    if (value == NULL && !required) {
+        *out_text = NULL;
+        return HPS_OK;
+    }
+    if (!json_is_string(value)) {
+        return wrong(source, where, field, "a string");
+    }
+    *out_text = hps_strdup(json_string_value(value));
+    return *out_text == NULL ? no_memory(source) : HPS_OK;
+}
+
+static hps_status get_integer(const struct source *source, const json_t *object, const char *where,
+                              const char *field, int64_t min, int64_t max, int64_t *out_value,
+                              bool *out_known)
+{
+    const json_t *value = json_object_get(object, field);
+
+    *out_known = value != NULL;
+    if (value == NULL) {
+        return HPS_OK;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < min ||
+        json_integer_value(value) > max) {
+        char expected[80];
+        (void)snprintf(expected, sizeof(expected), "an integer from %" PRId64 " to %" PRId64, min,
+                       max);
+        return wrong(source, where, field, expected);
+    }
+    *out_value = json_integer_value(value);
+    return HPS_OK;
+}
+
+/* An array of objects or values of an object; n 0 when it is missing. */
+static hps_status get_array(const struct source *source, const json_t *object, const char *where,
+                            const char *field, const json_t **out_array, size_t *out_n)
+{
+    const json_t *array = json_object_get(object, field);
+
+    *out_array = array;
+    *out_n = 0;
+    if (array == NULL) {
+        return HPS_OK;
+    }
+    if (!json_is_array(array) || json_array_size(array) > ITEMS_MAX) {
+        return wrong(source, where, field, "an array of at most 1048576 items");
+    }
+    *out_n = json_array_size(array);
+    return HPS_OK;
+}
+
+/* A file name that stays below the directory: relative, without "..". */
+static bool name_is_below(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n > 0 && name[0] != '/' && strcmp(name, "..") != 0 && strncmp(name, "../", 3) != 0 &&
+           strstr(name, "/../") == NULL && (n < 3 || strcmp(name + n - 3, "/..") != 0);
+}
+
+static hps_status read_crc(const struct source *source, const char *where, const char *text,
+                           uint32_t *out_crc)
+{
+    uint32_t crc = 0;
+    size_t n = strlen(text);
+
+    for (size_t i = 0; i < n; i++) {
+        const char *digit = strchr("0123456789abcdef", text[i] | 0x20);
+        if (digit == NULL || *digit == '\0') {
+            n = 0;
+            break;
+        }
+        crc = crc << 4 | (uint32_t)(digit - "0123456789abcdef");
+    }
+    if (n != 8) {
+        return wrong(source, where, "crc32c", "8 hexadecimal digits");
+    }
+    *out_crc = crc;
+    return HPS_OK;
+}
+
+static hps_status read_file_entry(const struct source *source, const json_t *json,
+                                  const char *where, struct hps_manifest_file *file)
+{
+    int64_t bytes = 0;
+    char *crc = NULL;
+
+    hps_status status = get_string(source, json, where, "name", true, &file->name);
+    if (status == HPS_OK && !name_is_below(file->name)) {
+        status = wrong(source, where, "name", "a relative file name without '..'");
+    }
+    if (status == HPS_OK) {
+        status = get_integer(source, json, where, "bytes", 0, INT64_MAX, &bytes,
+                             &file->bytes_known);
+        file->bytes = (uint64_t)bytes;
+    }
+    if (status == HPS_OK) {
+        status = get_string(source, json, where, "crc32c", false, &crc);
+    }
+    if (status == HPS_OK && crc != NULL) {
+        status = read_crc(source, where, crc, &file->crc32c);
+        file->crc32c_known = status == HPS_OK;
+    }
+    hps_free(crc);
+    return status;
+}
+
+static hps_status read_dtype(const struct source *source, const json_t *json, const char *where,
+                             struct hps_manifest_table *table)
+{
+    char *dtype = NULL;
+
+    hps_status status = get_string(source, json, where, "dtype", false, &dtype);
+    if (status != HPS_OK || dtype == NULL) {
+        return status;
+    }
+    if (strcmp(dtype, "fp32") == 0) {
+        table->dtype = HPS_DTYPE_FP32;
+    } else if (strcmp(dtype, "fp16") == 0) {
+        table->dtype = HPS_DTYPE_FP16;
+    } else {
+        status = wrong(source, where, "dtype", "\"fp32\" or \"fp16\"");
+    }
+    hps_free(dtype);
+    return status;
+}
+
+static hps_status read_table(const struct source *source, const json_t *json, size_t index,
+                             struct hps_manifest_table *table)
+{
+    char where[64];
+    const json_t *files = NULL;
+    size_t n_files = 0;
+    int64_t dim = 0;
+    int64_t n_rows = 0;
+    bool dim_known = false;
+
+    (void)snprintf(where, sizeof(where), "tables[%zu].", index);
+    hps_status status = get_string(source, json, where, "name", true, &table->name);
+    if (status == HPS_OK && !hps_model_name_valid(table->name)) {
+        status = wrong(source, where, "name", "1 to 120 letters, digits, '_' or '-'");
+    }
+    if (status == HPS_OK) {
+        status = get_integer(source, json, where, "dim", 1, HPS_ROW_DIM_MAX, &dim, &dim_known);
+        table->dim = (uint32_t)dim;
+    }
+    if (status == HPS_OK) {
+        status = get_integer(source, json, where, "rows", 0, INT64_MAX, &n_rows,
+                             &table->n_rows_known);
+        table->n_rows = (uint64_t)n_rows;
+    }
+    if (status == HPS_OK) {
+        status = read_dtype(source, json, where, table);
+    }
+    if (status == HPS_OK) {
+        status = get_array(source, json, where, "files", &files, &n_files);
+    }
+    if (status != HPS_OK || n_files == 0) {
+        return status;
+    }
+    table->files = hps_calloc(n_files, sizeof(*table->files));
+    if (table->files == NULL) {
+        return no_memory(source);
+    }
+    table->n_files = n_files;
+    for (size_t i = 0; i < n_files && status == HPS_OK; i++) {
+        (void)snprintf(where, sizeof(where), "tables[%zu].files[%zu].", index, i);
+        status = read_file_entry(source, json_array_get(files, i), where, &table->files[i]);
+    }
+    return status;
+}
+
+static hps_status read_tables(const struct source *source, const json_t *json,
+                              struct hps_manifest *manifest)
+{
+    const json_t *tables = NULL;
+    size_t n_tables = 0;
+
+    hps_status status = get_array(source, json, "", "tables", &tables, &n_tables);
+    if (status == HPS_OK && (n_tables == 0 || n_tables > HPS_MODEL_TABLES_MAX)) {
+        status = wrong(source, "", "tables", "an array of 1 to 4096 tables");
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    manifest->tables = hps_calloc(n_tables, sizeof(*manifest->tables));
+    if (manifest->tables == NULL) {
+        return no_memory(source);
+    }
+    manifest->n_tables = n_tables;
+    for (size_t i = 0; i < n_tables && status == HPS_OK; i++) {
+        status = read_table(source, json_array_get(tables, i), i, &manifest->tables[i]);
+        for (size_t k = 0; k < i && status == HPS_OK; k++) {
+            if (strcmp(manifest->tables[k].name, manifest->tables[i].name) == 0) {
+                status = hps_error_set(source->err, HPS_INVALID, "%s: table '%s' twice",
+                                       source->path, manifest->tables[i].name);
+            }
+        }
+    }
+    return status;
+}
+
+static hps_status read_position(const struct source *source, const json_t *json, size_t index,
+                                struct hps_manifest_position *position)
+{
+    char where[64];
+    int64_t partition = 0;
+    bool partition_known = false;
+    bool offset_known = false;
+
+    (void)snprintf(where, sizeof(where), "start_positions[%zu].", index);
+    hps_status status = get_string(source, json, where, "topic", true, &position->topic);
+    if (status == HPS_OK) {
+        status = get_string(source, json, where, "cluster", false, &position->cluster);
+    }
+    if (status == HPS_OK && position->cluster == NULL) {
+        position->cluster = hps_strdup("");
+        status = position->cluster == NULL ? no_memory(source) : HPS_OK;
+    }
+    if (status == HPS_OK) {
+        status = get_integer(source, json, where, "partition", 0, INT32_MAX, &partition,
+                             &partition_known);
+        position->partition = (int32_t)partition;
+    }
+    if (status == HPS_OK) {
+        status = get_integer(source, json, where, "offset", 0, INT64_MAX, &position->offset,
+                             &offset_known);
+    }
+    if (status == HPS_OK && !(partition_known && offset_known)) {
+        status = wrong(source, where, partition_known ? "offset" : "partition", "an integer");
+    }
+    return status;
+}
+
+static hps_status read_positions(const struct source *source, const json_t *json,
+                                 struct hps_manifest *manifest)
+{
+    const json_t *positions = NULL;
+    size_t n = 0;
+
+    hps_status status = get_array(source, json, "", "start_positions", &positions, &n);
+    if (status != HPS_OK || n == 0) {
+        return status;
+    }
+    manifest->positions = hps_calloc(n, sizeof(*manifest->positions));
+    if (manifest->positions == NULL) {
+        return no_memory(source);
+    }
+    manifest->n_positions = n;
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        status = read_position(source, json_array_get(positions, i), i, &manifest->positions[i]);
+    }
+    return status;
+}
+
+static hps_status read_manifest(const struct source *source, const json_t *json,
+                                struct hps_manifest *manifest)
+{
+    char *format = NULL;
+    int64_t version = MANIFEST_VERSION;
+    bool version_known = false;
+
+    hps_status status = get_string(source, json, "", "format", false, &format);
+    if (status == HPS_OK && format != NULL && strcmp(format, format_name) != 0) {
+        status = wrong(source, "", "format", "\"hpsd-manifest\"");
+    }
+    hps_free(format);
+    if (status == HPS_OK) {
+        status = get_integer(source, json, "", "version", 1, INT32_MAX, &version, &version_known);
+    }
+    if (status == HPS_OK && version > MANIFEST_VERSION) {
+        status = hps_error_set(source->err, HPS_NEWER_FORMAT,
+                               "%s: version: %" PRId64 ", this program reads up to %d",
+                               source->path, version, MANIFEST_VERSION);
+    }
+    if (status == HPS_OK) {
+        status = get_string(source, json, "", "lineage", false, &manifest->lineage);
+    }
+    if (status == HPS_OK) {
+        status = read_tables(source, json, manifest);
+    }
+    return status == HPS_OK ? read_positions(source, json, manifest) : status;
+}
+
+/* The DLE scripts write one width per table, or one for all. */
+static hps_status dle_dim(const struct source *source, const json_t *dims, size_t index,
+                          uint32_t *out_dim)
+{
+    const json_t *dim = json_is_array(dims) ? json_array_get(dims, index) : dims;
+
+    if (dim == NULL) {
+        *out_dim = 0;
+        return HPS_OK;
+    }
+    if (!json_is_integer(dim) || json_integer_value(dim) < 1 ||
+        json_integer_value(dim) > HPS_ROW_DIM_MAX) {
+        return wrong(source, "", "embedding_dim", "integers from 1 to 65536");
+    }
+    *out_dim = (uint32_t)json_integer_value(dim);
+    return HPS_OK;
+}
+
+static hps_status read_dle(const struct source *source, const json_t *json,
+                           struct hps_manifest *manifest)
+{
+    const json_t *rows = NULL;
+    size_t n_tables = 0;
+
+    hps_status status =
+        get_array(source, json, "", "categorical_cardinalities", &rows, &n_tables);
+    if (status != HPS_OK || n_tables == 0) {
+        return status; /* says nothing about tables: nothing to check */
+    }
+    if (n_tables > HPS_MODEL_TABLES_MAX) {
+        return wrong(source, "", "categorical_cardinalities", "at most 4096 tables");
+    }
+    manifest->tables = hps_calloc(n_tables, sizeof(*manifest->tables));
+    if (manifest->tables == NULL) {
+        return no_memory(source);
+    }
+    manifest->n_tables = n_tables;
+    for (size_t i = 0; i < n_tables && status == HPS_OK; i++) {
+        struct hps_manifest_table *table = &manifest->tables[i];
+        const json_t *n = json_array_get(rows, i);
+
+        if (!json_is_integer(n) || json_integer_value(n) < 0) {
+            return wrong(source, "", "categorical_cardinalities", "integers from 0");
+        }
+        table->n_rows = (uint64_t)json_integer_value(n);
+        table->n_rows_known = true;
+        table->name = hps_file_path("feature_%zu", i);
+        status = table->name == NULL ? no_memory(source)
+                                     : dle_dim(source, json_object_get(json, "embedding_dim"), i,
+                                               &table->dim);
+    }
+    return status;
+}
+
+/* The whole file as JSON. owner of *out_json: the caller (json_decref) */
+static hps_status load_json(const struct source *source, json_t **out_json)
+{
+    uint64_t bytes = 0;
+    int fd = -1;
+
+    hps_status status = hps_file_open_read(source->path, &fd, &bytes, source->err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (bytes > MANIFEST_BYTES_MAX) {
+        close(fd);
+        return hps_error_set(source->err, HPS_INVALID,
+                             "%s: %" PRIu64 " bytes, expected at most %d", source->path, bytes,
+                             MANIFEST_BYTES_MAX);
+    }
+    char *text = hps_alloc((size_t)bytes);
+    status = text == NULL ? no_memory(source)
+                          : hps_file_pread(fd, source->path, text, (size_t)bytes, 0, source->err);
+    close(fd);
+    if (status == HPS_OK) {
+        json_error_t error;
+        json_t *json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
+        if (json_is_object(json)) {
+            *out_json = json;
+        } else {
+            status = json != NULL ? wrong(source, "", "top level", "an object")
+                                  : hps_error_set(source->err, HPS_INVALID, "%s: line %d: %s",
+                                                  source->path, error.line, error.text);
+            json_decref(json);
+        }
+    }
+    hps_free(text);
+    return status;
+}
+
+static hps_status read_with(hps_status (*read)(const struct source *, const json_t *,
+                                               struct hps_manifest *),
+                            const char *path, struct hps_manifest *out_manifest,
+                            struct hps_error *err)
+{
+    struct source source = {.path = path, .err = err};
+    struct hps_manifest manifest = {0};
+    json_t *json = NULL;
+
+    hps_status status = load_json(&source, &json);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = read(&source, json, &manifest);
+    json_decref(json);
+    if (status != HPS_OK) {
+        hps_manifest_close(&manifest);
+        return status;
+    }
+    *out_manifest = manifest;
+    return HPS_OK;
+}
+
+hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest,
+                             struct hps_error *err)
+{
+    return read_with(read_manifest, path, out_manifest, err);
+}
+
+hps_status hps_manifest_read_dle(const char *path, struct hps_manifest *out_manifest,
+                                 struct hps_error *err)
+{
+    return read_with(read_dle, path, out_manifest, err);
+}
+
+hps_status hps_manifest_open(const struct hps_model_dir *dir, struct hps_manifest *out_manifest,
+                             struct hps_error *err)
+{
+    if (dir->manifest_path != NULL) {
+        return hps_manifest_read(dir->manifest_path, out_manifest, err);
+    }
+    if (dir->dle_path != NULL) {
+        return hps_manifest_read_dle(dir->dle_path, out_manifest, err);
+    }
+    *out_manifest = (struct hps_manifest){0};
+    return HPS_OK;
+}
+
+void hps_manifest_close(struct hps_manifest *manifest)
+{
+    for (size_t i = 0; i < manifest->n_tables; i++) {
+        for (size_t k = 0; k < manifest->tables[i].n_files; k++) {
+            hps_free(manifest->tables[i].files[k].name);
+        }
+        hps_free(manifest->tables[i].files);
+        hps_free(manifest->tables[i].name);
+    }
+    for (size_t i = 0; i < manifest->n_positions; i++) {
+        hps_free(manifest->positions[i].cluster);
+        hps_free(manifest->positions[i].topic);
+    }
+    hps_free(manifest->tables);
+    hps_free(manifest->positions);
+    hps_free(manifest->lineage);
+    *manifest = (struct hps_manifest){0};
+}
+
+const struct hps_manifest_table *hps_manifest_find(const struct hps_manifest *manifest,
+                                                   const char *table)
+{
+    for (size_t i = 0; i < manifest->n_tables; i++) {
+        if (strcmp(manifest->tables[i].name, table) == 0) {
+            return &manifest->tables[i];
+        }
+    }
+    return NULL;
+}
+
+static hps_status check_size(const struct hps_manifest_file *file, const char *dir_path,
+                             struct hps_error *err)
+{
+    struct stat st;
+    hps_status status = HPS_OK;
+
+    char *path = hps_file_path("%s/%s", dir_path, file->name);
+    if (path == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to check it", dir_path);
+    }
+    if (stat(path, &st) != 0) {
+        status = hps_file_error(err, errno, "manifest.json names", path);
+    } else if (file->bytes_known && (uint64_t)st.st_size != file->bytes) {
+        status = hps_error_set(err, HPS_PRECONDITION,
+                               "%s: %" PRIu64 " bytes, manifest.json says %" PRIu64, path,
+                               (uint64_t)st.st_size, file->bytes);
+    }
+    hps_free(path);
+    return status;
+}
+
+hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
+                                  const struct hps_model_dir *dir, struct hps_error *err)
+{
+    const char *source = dir->manifest_path != NULL ? "manifest.json" : "config.json";
+
+    if (manifest->n_tables == 0) {
+        return HPS_OK;
+    }
+    for (size_t i = 0; i < dir->n_tables; i++) {
+        if (hps_manifest_find(manifest, dir->tables[i].name) == NULL) {
+            return hps_error_set(err, HPS_PRECONDITION,
+                                 "%s: table '%s' has files but is not in %s", dir->path,
+                                 dir->tables[i].name, source);
+        }
+    }
+    for (size_t i = 0; i < manifest->n_tables; i++) {
+        const struct hps_manifest_table *table = &manifest->tables[i];
+        bool found = false;
+
+        for (size_t k = 0; k < dir->n_tables && !found; k++) {
+            found = strcmp(dir->tables[k].name, table->name) == 0;
+        }
+        if (!found) {
+            return hps_error_set(err, HPS_PRECONDITION,
+                                 "%s: table '%s' is in %s but has no files", dir->path,
+                                 table->name, source);
+        }
+        for (size_t k = 0; k < table->n_files; k++) {
+            hps_status status = check_size(&table->files[k], dir->path, err);
+            if (status != HPS_OK) {
+                return status;
+            }
+        }
+    }
+    return HPS_OK;
+}
+
+hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,
+                                    const struct hps_row_desc *desc, struct hps_error *err)
+{
+    const struct hps_manifest_table *said = hps_manifest_find(manifest, table);
+
+    if (said == NULL) {
+        return HPS_OK;
+    }
+    if (said->dim != 0 && said->dim != desc->dim) {
+        return hps_error_set(err, HPS_PRECONDITION,
+                             "table '%s': %" PRIu32 " values per row, its manifest says %" PRIu32,
+                             table, desc->dim, said->dim);
+    }
+    if (said->n_rows_known && said->n_rows != desc->n_rows) {
+        return hps_error_set(err, HPS_PRECONDITION,
+                             "table '%s': %" PRIu64 " rows, its manifest says %" PRIu64, table,
+                             desc->n_rows, said->n_rows);
+    }
+    if (said->dtype != 0 && said->dtype != desc->dtype) {
+        return hps_error_set(err, HPS_PRECONDITION,
+                             "table '%s': values of %" PRIu32 " bytes, its manifest says %" PRIu32,
+                             table, hps_dtype_bytes(desc->dtype), hps_dtype_bytes(said->dtype));
+    }
+    return HPS_OK;
+}
+
+hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const char *table,
+                                    const char *dir_path, const atomic_bool *cancel,
+                                    struct hps_error *err)
+{
+    const struct hps_manifest_table *said = hps_manifest_find(manifest, table);
+
+    for (size_t i = 0; said != NULL && i < said->n_files; i++) {
+        const struct hps_manifest_file *file = &said->files[i];
+        uint64_t bytes = 0;
+        uint32_t crc = 0;
+
+        if (!file->crc32c_known) {
+            continue;
+        }
+        char *path = hps_file_path("%s/%s", dir_path, file->name);
+        if (path == NULL) {
+            return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to check it", dir_path);
+        }
+        hps_status status = hps_crc32c_file(path, cancel, &crc, &bytes, err);
+        if (status == HPS_OK && crc != file->crc32c) {
+            status = hps_error_set(err, HPS_DATA_LOSS,
+                                   "%s: CRC-32C %08" PRIx32 ", its manifest says %08" PRIx32, path,
+                                   crc, file->crc32c);
+        }
+        hps_free(path);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    return HPS_OK;
+}
+
+/* The setters take their value, and fail on a NULL one: one check of all results is enough. */
+static json_t *file_json(const struct hps_manifest_file *file)
+{
+    char crc[16];
+    json_t *json = json_object();
+    int failed = json_object_set_new(json, "name", json_string(file->name));
+
+    if (file->bytes_known) {
+        failed |= json_object_set_new(json, "bytes", json_integer((json_int_t)file->bytes));
+    }
+    if (file->crc32c_known) {
+        (void)snprintf(crc, sizeof(crc), "%08" PRIx32, file->crc32c);
+        failed |= json_object_set_new(json, "crc32c", json_string(crc));
+    }
+    if (failed != 0) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
+}
+
+static json_t *table_json(const struct hps_manifest_table *table)
+{
+    json_t *json = json_object();
+    json_t *files = json_array();
+    int failed = json_object_set_new(json, "name", json_string(table->name));
+
+    if (table->dim != 0) {
+        failed |= json_object_set_new(json, "dim", json_integer(table->dim));
+    }
+    if (table->n_rows_known) {
+        failed |= json_object_set_new(json, "rows", json_integer((json_int_t)table->n_rows));
+    }
+    if (table->dtype != 0) {
+        const char *dtype = table->dtype == HPS_DTYPE_FP32 ? "fp32" : "fp16";
+        failed |= json_object_set_new(json, "dtype", json_string(dtype));
+    }
+    for (size_t i = 0; i < table->n_files; i++) {
+        failed |= json_array_append_new(files, file_json(&table->files[i]));
+    }
+    failed |= json_object_set_new(json, "files", files);
+    if (failed != 0) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
+}
+
+static json_t *position_json(const struct hps_manifest_position *position)
+{
+    return json_pack("{s:s, s:s, s:i, s:I}", "cluster", position->cluster, "topic",
+                     position->topic, "partition", (int)position->partition, "offset",
+                     (json_int_t)position->offset);
+}
+
+static json_t *manifest_json(const struct hps_manifest *manifest)
+{
+    json_t *json = json_object();
+    json_t *tables = json_array();
+    json_t *positions = json_array();
+    int failed = json_object_set_new(json, "format", json_string(format_name));
+
+    failed |= json_object_set_new(json, "version", json_integer(MANIFEST_VERSION));
+    if (manifest->lineage != NULL) {
+        failed |= json_object_set_new(json, "lineage", json_string(manifest->lineage));
+    }
+    for (size_t i = 0; i < manifest->n_tables; i++) {
+        failed |= json_array_append_new(tables, table_json(&manifest->tables[i]));
+    }
+    failed |= json_object_set_new(json, "tables", tables);
+    for (size_t i = 0; i < manifest->n_positions; i++) {
+        failed |= json_array_append_new(positions, position_json(&manifest->positions[i]));
+    }
+    if (manifest->n_positions > 0) {
+        failed |= json_object_set_new(json, "start_positions", positions);
+    } else {
+        json_decref(positions);
+    }
+    if (failed != 0) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
+}
+
+static int append_text(const char *data, size_t size, void *ctx)
+{
+    struct hps_buf *text = (struct hps_buf *)ctx;
+
+    return hps_buf_append(text, data, size) == HPS_OK ? 0 : -1;
+}
+
+hps_status hps_manifest_write(const struct hps_manifest *manifest, const char *path,
+                              struct hps_error *err)
+{
+    struct hps_buf text;
+    hps_status status = HPS_NO_MEMORY;
+
+    hps_buf_init(&text, MANIFEST_BYTES_MAX);
+    json_t *json = manifest_json(manifest);
+    if (json != NULL && json_dump_callback(json, append_text, &text, JSON_INDENT(2)) == 0 &&
+        append_text("\n", 1, &text) == 0) {
+        status = hps_file_replace(path, text.data, text.size, err);
+    } else {
+        hps_error_set(err, status, "%s: no memory to write it, or a name that is not UTF-8", path);
+    }
+    json_decref(json);
+    hps_buf_fini(&text);
+    return status;
+}
