@@ -30,19 +30,22 @@ struct hps_metric;  /* one series; lives as long as the registry, unless removed
 struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, unsigned n_defs,
                                     unsigned series_max);
 void hps_metrics_free(struct hps_metrics *metrics);
-/* The series of `family` (index in defs) with these label values (as many as the family has labels),
- * made if new. Never NULL: past series_max or without memory it is the dropped series. */
+/* The series of `family` (index in defs) with these label values (as many as the family has
+ * labels), made if new. Never NULL: past series_max or without memory it is the dropped series,
+ * which takes every kind of update and forgets it. */
 struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
                                   const char *const *values);
-/* Forget every series of any family whose label `label` has `value` (a model unloaded, say). Pointers
- * to them stay valid but are no longer printed. */
+/* Forget every series of any family whose label `label` has `value` (a model unloaded, say).
+ * Pointers to them stay valid but are no longer printed; asked for again, a series starts over. */
 void hps_metrics_remove(struct hps_metrics *metrics, const char *label, const char *value);
 
 void hps_metric_add(struct hps_metric *metric, uint64_t n);       /* counter */
 void hps_metric_set(struct hps_metric *metric, double value);     /* gauge */
 void hps_metric_gauge_add(struct hps_metric *metric, double n);   /* gauge, may be negative */
-void hps_metric_observe_us(struct hps_metric *metric, uint64_t us); /* histogram, seconds when printed */
-double hps_metric_value(const struct hps_metric *metric);         /* counter or gauge; histogram: count */
+/* Histogram; seconds when printed. */
+void hps_metric_observe_us(struct hps_metric *metric, uint64_t us);
+/* Of a counter or gauge; of a histogram its count. */
+double hps_metric_value(const struct hps_metric *metric);
 
 /* Called before each print, to refresh gauges that are computed (queue depths, sizes). */
 void hps_metrics_on_print(struct hps_metrics *metrics, void (*fn)(void *ctx), void *ctx);
