@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of one look-up: see lookup.h. On the thread that holds the look-up.
+ */
+#include "cache/lookup.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
+
+/* Up to this many keys are compared with each other; beyond it a set pays. */
+enum { QUADRATIC_KEYS_MAX = 8 };
+
+static hps_key key_at(const struct hps_lookup_part *part, uint32_t index)
+{
+    hps_key key;
+
+    memcpy(&key, part->keys + (size_t)index * sizeof(key), sizeof(key));
+    return key;
+}
+
+static enum hps_dtype output_type(const struct hps_lookup *lookup)
+{
+    return lookup->output == 0 ? HPS_DTYPE_FP32 : lookup->output;
+}
+
+/* ---- value types ----------------------------------------------------------------------------- */
+
+static uint32_t fp32_of_fp16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+    uint32_t exponent = (half >> 10) & 0x1fu;
+    uint32_t fraction = half & 0x3ffu;
+
+    if (exponent == 0x1f) {
+        return sign | 0x7f800000u | fraction << 13;
+    }
+    if (exponent != 0) {
+        return sign | (exponent + 112) << 23 | fraction << 13;
+    }
+    if (fraction == 0) {
+        return sign;
+    }
+    uint32_t shift = (uint32_t)__builtin_clz(fraction) - 21; /* to put the leading 1 at bit 10 */
+    return sign | (113 - shift) << 23 | ((fraction << shift) & 0x3ffu) << 13;
+}
+
+static uint16_t fp16_of_fp32(uint32_t bits)
+{
+    uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t magnitude = bits & 0x7fffffffu;
+
+    if (magnitude > 0x7f800000u) {
+        return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
+    }
+    if (magnitude >= 0x477ff000u) { /* half-way past 65504 */
+        return (uint16_t)(sign | 0x7c00u);
+    }
+    if (magnitude >= 0x38800000u) { /* 2^-14: normal; a carry of the rounding moves the exponent */
+        uint32_t rounded = magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u);
+        return (uint16_t)(sign | rounded >> 13);
+    }
+    if (magnitude <= 0x33000000u) { /* 2^-25, half of the least one: ties to zero */
+        return (uint16_t)sign;
+    }
+    uint32_t fraction = (magnitude & 0x7fffffu) | 0x800000u;
+    uint32_t shift = 126 - (magnitude >> 23); /* 14 to 24 */
+    uint32_t kept = fraction >> shift;
+    uint32_t rest = fraction & ((1u << shift) - 1);
+    uint32_t half = 1u << (shift - 1);
+    kept += rest > half || (rest == half && (kept & 1u) != 0) ? 1 : 0;
+    return (uint16_t)(sign | kept);
+}
+
+static uint16_t bf16_of_fp32(uint32_t bits)
+{
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (uint16_t)(bits >> 16 | 0x40u);
+    }
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+static uint32_t load_fp32(const uint8_t *from, enum hps_dtype type)
+{
+    uint16_t half;
+    uint32_t bits;
+
+    if (type == HPS_DTYPE_FP32) {
+        memcpy(&bits, from, sizeof(bits));
+        return bits;
+    }
+    memcpy(&half, from, sizeof(half));
+    return type == HPS_DTYPE_FP16 ? fp32_of_fp16(half) : (uint32_t)half << 16;
+}
+
+static void store_fp32(uint8_t *to, enum hps_dtype type, uint32_t bits)
+{
+    if (type == HPS_DTYPE_FP32) {
+        memcpy(to, &bits, sizeof(bits));
+        return;
+    }
+    uint16_t half = type == HPS_DTYPE_FP16 ? fp16_of_fp32(bits) : bf16_of_fp32(bits);
+    memcpy(to, &half, sizeof(half));
+}
+
+void hps_convert_values(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
+                        uint32_t n)
+{
+    uint32_t to_bytes = hps_dtype_bytes(to_type);
+    uint32_t from_bytes = hps_dtype_bytes(from_type);
+    uint8_t *out = to;
+    const uint8_t *in = from;
+
+    if (to_type == from_type) {
+        memmove(to, from, (size_t)n * to_bytes);
+        return;
+    }
+    if (to_bytes > from_bytes) { /* backwards, so that no value is overwritten before it is read */
+        for (size_t i = n; i-- > 0;) {
+            store_fp32(out + i * to_bytes, to_type, load_fp32(in + i * from_bytes, from_type));
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        store_fp32(out + i * to_bytes, to_type, load_fp32(in + i * from_bytes, from_type));
+    }
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+static uint64_t align_rows(uint64_t bytes)
+{
+    return (bytes + HPS_ROWS_ALIGN - 1) & ~(uint64_t)(HPS_ROWS_ALIGN - 1);
+}
+
+hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
+{
+    uint64_t total = 0;
+    uint64_t n_keys = 0;
+
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        struct hps_lookup_part *part = &lookup->parts[i];
+        uint64_t out_bytes = (uint64_t)part->table->dim * hps_dtype_bytes(output_type(lookup));
+        uint64_t wider = out_bytes > part->table->row_bytes ? out_bytes : part->table->row_bytes;
+        uint64_t room;
+
+        if (out_bytes > UINT32_MAX || __builtin_mul_overflow(wider, part->n_keys, &room) ||
+            room > UINT64_MAX / 4 || total > UINT64_MAX / 4) {
+            return hps_error_set(err, HPS_RANGE, "table '%s': %u rows of %" PRIu64 " bytes",
+                                 part->table->name, part->n_keys, wider);
+        }
+        part->row_bytes = (uint32_t)out_bytes;
+        part->rows_bytes = out_bytes * part->n_keys;
+        part->rows_offset = total;
+        part->rows = NULL;
+        part->n_unique = 0;
+        part->n_defaulted = 0;
+        part->n_unknown = 0;
+        part->key_status = NULL;
+        part->finished = false;
+        total += align_rows(room);
+        n_keys += part->n_keys;
+    }
+    lookup->rows_bytes = total;
+    lookup->n_keys = n_keys;
+    return HPS_OK;
+}
+
+/* ---- unique keys ----------------------------------------------------------------------------- */
+
+static hps_status add_duplicate(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                                uint32_t index, uint32_t first)
+{
+    if (part->duplicates == NULL) { /* at most all the keys from here on */
+        size_t size = (size_t)(part->n_keys - index) * sizeof(*part->duplicates);
+        part->duplicates = hps_arena_alloc(lookup->arena, size);
+        if (part->duplicates == NULL) {
+            return HPS_EXHAUSTED;
+        }
+    }
+    uint32_t n = index - part->n_unique;
+    part->duplicates[n] = (struct hps_duplicate){.index = index, .first = first};
+    return HPS_OK;
+}
+
+static void add_unique(struct hps_lookup_part *part, struct hps_batch *batch, uint32_t index,
+                       hps_key key)
+{
+    batch->keys[part->n_unique] = key;
+    batch->slots[part->n_unique] = index;
+    part->n_unique++;
+}
+
+static hps_status dedupe_few(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                             struct hps_batch *batch)
+{
+    for (uint32_t i = 0; i < part->n_keys; i++) {
+        hps_key key = key_at(part, i);
+        uint32_t u = 0;
+
+        while (u < part->n_unique && batch->keys[u] != key) {
+            u++;
+        }
+        if (u == part->n_unique) {
+            add_unique(part, batch, i, key);
+        } else if (add_duplicate(lookup, part, i, batch->slots[u]) != HPS_OK) {
+            return HPS_EXHAUSTED;
+        }
+    }
+    return HPS_OK;
+}
+
+/* The set maps a key to its place in the batch, plus one. It is at most half full. */
+static hps_status dedupe_many(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                              struct hps_batch *batch)
+{
+    uint64_t size = 16;
+
+    while (size < 2 * (uint64_t)part->n_keys) {
+        size *= 2;
+    }
+    if (size > lookup->set_size) {
+        lookup->set = hps_arena_alloc(lookup->arena, size * sizeof(*lookup->set));
+        if (lookup->set == NULL || size > UINT32_MAX) {
+            lookup->set_size = 0;
+            return HPS_EXHAUSTED;
+        }
+        lookup->set_size = (uint32_t)size;
+    }
+    memset(lookup->set, 0, size * sizeof(*lookup->set));
+    uint64_t mask = size - 1;
+    for (uint32_t i = 0; i < part->n_keys; i++) {
+        hps_key key = key_at(part, i);
+        uint64_t at = hps_mix64(key) & mask;
+
+        while (lookup->set[at] != 0 && batch->keys[lookup->set[at] - 1] != key) {
+            at = (at + 1) & mask;
+        }
+        if (lookup->set[at] == 0) {
+            add_unique(part, batch, i, key);
+            lookup->set[at] = part->n_unique;
+        } else if (add_duplicate(lookup, part, i, batch->slots[lookup->set[at] - 1]) != HPS_OK) {
+            return HPS_EXHAUSTED;
+        }
+    }
+    return HPS_OK;
+}
+
+/* Row i of the answer is also where row i of the table's type is fetched to. */
+static hps_status start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
+{
+    struct hps_batch batch = {.rows = lookup->rows + part->rows_offset};
+    hps_status status;
+
+    part->duplicates = NULL;
+    batch.keys = hps_arena_alloc(lookup->arena, part->n_keys * sizeof(*batch.keys));
+    batch.slots = hps_arena_alloc(lookup->arena, part->n_keys * sizeof(*batch.slots));
+    if (batch.keys == NULL || batch.slots == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    if (part->n_keys <= QUADRATIC_KEYS_MAX) {
+        status = dedupe_few(lookup, part, &batch);
+    } else {
+        status = dedupe_many(lookup, part, &batch);
+    }
+    batch.n = part->n_unique;
+    part->rows = batch.rows;
+    hps_walk_init(&part->walk, lookup->version, part->table, &batch);
+    return status;
+}
+
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+static uint32_t n_duplicates(const struct hps_lookup_part *part)
+{
+    return part->n_keys - part->n_unique;
+}
+
+static void count_status(struct hps_lookup_part *part, uint8_t status)
+{
+    part->n_unknown += status == HPS_KEY_UNKNOWN ? 1 : 0;
+    part->n_defaulted += status == HPS_KEY_DEFAULTED ? 1 : 0;
+}
+
+/* Default rows and status of the keys that were not found. */
+static hps_status fill_missing(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                               struct hps_error *err)
+{
+    const struct hps_batch *batch = &part->walk.batch;
+    const struct hps_table *table = part->table;
+    uint8_t status = part->walk.absent ? HPS_KEY_UNKNOWN : HPS_KEY_DEFAULTED;
+    bool zero = part->walk.absent && lookup->unknown_policy == HPS_UNKNOWN_ZERO;
+
+    if (batch->n == 0) {
+        return HPS_OK;
+    }
+    if (part->walk.absent && lookup->unknown_policy == HPS_UNKNOWN_ERROR) {
+        return hps_error_set(err, HPS_NOT_FOUND, "table '%s': unknown key %" PRId64, table->name,
+                             (int64_t)batch->keys[0]);
+    }
+    part->key_status = hps_arena_alloc(lookup->arena, part->n_keys);
+    if (part->key_status == NULL) {
+        return hps_error_set(err, HPS_EXHAUSTED, "table '%s': no memory for the status of %u keys",
+                             table->name, part->n_keys);
+    }
+    memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
+    for (uint32_t i = 0; i < batch->n; i++) {
+        uint8_t *row = batch->rows + (size_t)batch->slots[i] * table->row_bytes;
+
+        if (zero) {
+            memset(row, 0, table->row_bytes);
+        } else {
+            memcpy(row, table->default_row, table->row_bytes);
+        }
+        part->key_status[batch->slots[i]] = status;
+        count_status(part, status);
+    }
+    for (uint32_t d = 0; d < n_duplicates(part); d++) {
+        const struct hps_duplicate *duplicate = &part->duplicates[d];
+        part->key_status[duplicate->index] = part->key_status[duplicate->first];
+        count_status(part, part->key_status[duplicate->index]);
+    }
+    return HPS_OK;
+}
+
+static void convert_row(const struct hps_lookup *lookup, struct hps_lookup_part *part, size_t i)
+{
+    const struct hps_table *table = part->table;
+
+    hps_convert_values(part->rows + i * part->row_bytes, output_type(lookup),
+                       part->rows + i * table->row_bytes, table->dtype, table->dim);
+}
+
+/* Change the type of all rows but duplicates, in place: from the last one when rows grow. */
+static void convert_rows(const struct hps_lookup *lookup, struct hps_lookup_part *part)
+{
+    uint32_t n_dup = n_duplicates(part);
+
+    if (part->row_bytes > part->table->row_bytes) {
+        for (uint32_t i = part->n_keys, d = n_dup; i-- > 0;) {
+            if (d > 0 && part->duplicates[d - 1].index == i) {
+                d--;
+            } else {
+                convert_row(lookup, part, i);
+            }
+        }
+        return;
+    }
+    for (uint32_t i = 0, d = 0; i < part->n_keys; i++) {
+        if (d < n_dup && part->duplicates[d].index == i) {
+            d++;
+        } else {
+            convert_row(lookup, part, i);
+        }
+    }
+}
+
+static hps_status finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                              struct hps_error *err)
+{
+    hps_status status = fill_missing(lookup, part, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (output_type(lookup) != part->table->dtype) {
+        convert_rows(lookup, part);
+    }
+    for (uint32_t d = 0; d < n_duplicates(part); d++) {
+        const struct hps_duplicate *duplicate = &part->duplicates[d];
+        memcpy(part->rows + (size_t)duplicate->index * part->row_bytes,
+               part->rows + (size_t)duplicate->first * part->row_bytes, part->row_bytes);
+    }
+    part->finished = true;
+    return HPS_OK;
+}
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+static void count_fault(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
+                        hps_status status)
+{
+    enum hps_tier_fault fault = HPS_FAULT_OTHER;
+
+    if (status == HPS_OK || status == HPS_CANCELLED) {
+        return;
+    }
+    fault = status == HPS_UNAVAILABLE ? HPS_FAULT_UNAVAILABLE : fault;
+    fault = status == HPS_DEADLINE ? HPS_FAULT_DEADLINE : fault;
+    hps_metric_add(metrics->tier_errors[kind][fault], 1);
+}
+
+static void count_insertion(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
+                            const struct hps_tier_report *report)
+{
+    if (report->n_inserted > 0) {
+        hps_metric_add(metrics->insertion_rows[kind], report->n_inserted);
+    }
+    if (report->n_dropped > 0) {
+        enum hps_drop_reason reason =
+            report->insert_status == HPS_EXHAUSTED ? HPS_DROP_NO_SPACE : HPS_DROP_FAILED;
+        hps_metric_add(metrics->insertion_dropped[reason], report->n_dropped);
+    }
+}
+
+static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                       bool *tier_asked)
+{
+    const struct hps_version *version = lookup->version;
+    const struct hps_table_metrics *series =
+        version->metrics == NULL ? NULL : &version->metrics[part->table->id];
+
+    for (uint32_t t = 0; t < version->n_tiers; t++) {
+        const struct hps_tier_report *report = &part->walk.reports[t];
+        enum hps_tier_kind kind = version->tiers[t]->store->ops->tier;
+
+        if (report->n_asked == 0) {
+            continue;
+        }
+        tier_asked[kind] = true;
+        lookup->tier_us[kind] += report->duration_us;
+        if (lookup->metrics != NULL) {
+            count_fault(lookup->metrics, kind, report->status);
+            count_insertion(lookup->metrics, kind, report);
+        }
+        if (series != NULL && series->tier_hit[kind] != NULL) {
+            hps_metric_add(series->tier_hit[kind], report->n_found);
+            hps_metric_add(series->tier_miss[kind], report->n_asked - report->n_found);
+        }
+    }
+    if (series != NULL && part->finished) {
+        hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
+        hps_metric_add(series->keys_defaulted, part->n_defaulted);
+        hps_metric_add(series->keys_unknown, part->n_unknown);
+        hps_metric_add(series->unique_keys, part->n_unique);
+    }
+}
+
+/* Once per look-up, however it ended. */
+static hps_status conclude(struct hps_lookup *lookup, hps_status status)
+{
+    bool tier_asked[HPS_TIER_COUNT] = {false};
+
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        if (lookup->parts[i].rows != NULL) { /* it was begun */
+            count_part(lookup, &lookup->parts[i], tier_asked);
+        }
+    }
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT && lookup->metrics != NULL; kind++) {
+        if (tier_asked[kind]) {
+            hps_metric_observe_us(lookup->metrics->tier_duration[kind], lookup->tier_us[kind]);
+        }
+    }
+    return status;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t deadline_us)
+{
+    return (struct hps_walk_call){.scratch = lookup->scratch,
+                                  .deadline_us = deadline_us,
+                                  .cancelled = lookup->cancelled,
+                                  .cancelled_ctx = lookup->cancelled_ctx};
+}
+
+static bool waits_for_stores(const struct hps_lookup *lookup)
+{
+    if (lookup->miss_policy == HPS_MISS_MEMORY_ONLY) {
+        return false;
+    }
+    return lookup->miss_policy != HPS_MISS_WAIT || lookup->wait_us_max > 0;
+}
+
+static hps_status run_memory_of_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                                     struct hps_error *err)
+{
+    struct hps_walk_call call = walk_call(lookup, lookup->deadline_us);
+
+    if (part->n_keys == 0) {
+        part->finished = true;
+        return HPS_OK;
+    }
+    hps_status status = start_part(lookup, part);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "table '%s': no memory for %u keys", part->table->name,
+                             part->n_keys);
+    }
+    status = hps_walk_memory(&part->walk, &call, err);
+    if (status == HPS_OK && (hps_walk_done(&part->walk) || !waits_for_stores(lookup))) {
+        status = finish_part(lookup, part, err);
+    }
+    return status;
+}
+
+hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+{
+    bool done = true;
+
+    HPS_ASSERT(lookup->rows != NULL || lookup->rows_bytes == 0);
+    lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        struct hps_lookup_part *part = &lookup->parts[i];
+        hps_status status = run_memory_of_part(lookup, part, err);
+        if (status != HPS_OK) {
+            return conclude(lookup, status);
+        }
+        done = done && part->finished;
+    }
+    *out_done = done;
+    return done ? conclude(lookup, HPS_OK) : HPS_OK;
+}
+
+static hps_status run_rest_of_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                                   struct hps_error *err)
+{
+    uint64_t deadline_us = lookup->deadline_us;
+    bool wait = lookup->miss_policy == HPS_MISS_WAIT;
+
+    if (wait && (deadline_us == 0 || lookup->wait_deadline_us < deadline_us)) {
+        deadline_us = lookup->wait_deadline_us;
+    } else {
+        wait = false; /* the request's own deadline comes first, and fails it */
+    }
+    struct hps_walk_call call = walk_call(lookup, deadline_us);
+    hps_status status = hps_walk_rest(&part->walk, &call, err);
+    if (status == HPS_OK || (status == HPS_DEADLINE && wait)) {
+        return finish_part(lookup, part, err);
+    }
+    return status;
+}
+
+hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
+{
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        struct hps_lookup_part *part = &lookup->parts[i];
+        if (part->finished) {
+            continue;
+        }
+        hps_status status = run_rest_of_part(lookup, part, err);
+        if (status != HPS_OK) {
+            return conclude(lookup, status);
+        }
+    }
+    return conclude(lookup, HPS_OK);
+}

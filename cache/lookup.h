@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of one look-up, free of any transport: unique keys of each part, the walk down the tiers,
+ * default rows for what is missing, conversion to the asked type, and duplicates filled in. Rows are
+ * written once, where they will be sent from. A look-up belongs to one thread at a time: a loop runs
+ * the memory tiers, a worker what may block.
+ *
+ *     plan ─▶ caller provides lookup->rows ─▶ run_memory ─┬─▶ done
+ *                                                         └─▶ run_rest ─▶ done
+ */
+#ifndef HPS_CACHE_LOOKUP_H
+#define HPS_CACHE_LOOKUP_H
+
+#include "base/arena.h"
+#include "cache/tiers.h"
+
+enum { HPS_ROWS_ALIGN = 64 };
+
+/* Reasons of tier_errors_total and insertion_dropped_total. */
+enum hps_tier_fault { HPS_FAULT_UNAVAILABLE, HPS_FAULT_DEADLINE, HPS_FAULT_OTHER, HPS_FAULT_COUNT };
+enum hps_drop_reason { HPS_DROP_NO_SPACE, HPS_DROP_FAILED, HPS_DROP_COUNT };
+
+/* Series that all look-ups share. */
+struct hps_lookup_metrics {
+    struct hps_metric *tier_duration[HPS_TIER_COUNT];
+    struct hps_metric *tier_errors[HPS_TIER_COUNT][HPS_FAULT_COUNT];
+    struct hps_metric *insertion_rows[HPS_TIER_COUNT]; /* mode="sync" */
+    struct hps_metric *insertion_dropped[HPS_DROP_COUNT];
+};
+
+/* A key sent before: its row is that of keys[first]. */
+struct hps_duplicate {
+    uint32_t index;
+    uint32_t first;
+};
+
+/* One table of a request. */
+struct hps_lookup_part {
+    /* in */
+    const struct hps_table *table;
+    const uint8_t *keys; /* [n_keys] int64 LE, any alignment, borrowed */
+    uint32_t n_keys;
+
+    /* by plan */
+    uint32_t row_bytes;   /* of a row of the answer */
+    uint64_t rows_bytes;  /* n_keys * row_bytes */
+    uint64_t rows_offset; /* from lookup->rows, a multiple of HPS_ROWS_ALIGN */
+
+    /* out */
+    uint8_t *rows;       /* [n_keys][row_bytes] */
+    uint8_t *key_status; /* [n_keys] enum hps_key_status, NULL: all found */
+    uint32_t n_unique;
+    uint32_t n_defaulted; /* of keys as sent */
+    uint32_t n_unknown;
+    struct hps_duplicate *duplicates; /* [n_keys - n_unique], index ascending */
+    struct hps_walk walk;             /* what each tier did, and which keys it answered */
+    bool finished;
+};
+
+struct hps_lookup {
+    /* in */
+    struct hps_version *version;  /* pinned by the caller */
+    struct hps_arena *arena;      /* holds all that the look-up makes */
+    struct hps_arena *scratch;    /* for stores; NULL: they use the heap */
+    struct hps_lookup_part *parts;
+    uint32_t n_parts;
+    enum hps_miss_policy miss_policy;
+    enum hps_unknown_policy unknown_policy;
+    enum hps_dtype output;      /* 0: FP32 */
+    uint32_t wait_us_max;       /* HPS_MISS_WAIT */
+    uint64_t deadline_us;       /* 0 = none */
+    bool (*cancelled)(const void *ctx); /* any thread; NULL: never */
+    const void *cancelled_ctx;
+    const struct hps_lookup_metrics *metrics; /* NULL: not counted */
+
+    /* by plan */
+    uint64_t n_keys;
+    uint64_t rows_bytes; /* that the caller must provide at `rows`, aligned to HPS_ROWS_ALIGN */
+
+    uint8_t *rows; /* in, after plan */
+
+    /* out */
+    uint64_t tier_us[HPS_TIER_COUNT];
+    uint32_t *set; /* [set_size] of the dedupe, shared by all parts */
+    uint32_t set_size;
+    uint64_t wait_deadline_us;
+};
+
+/* Sizes and places of the rows. Rows that change type need room for the wider of both types, so
+ * rows_bytes may be more than what is sent.
+ * error   RANGE: the sizes do not fit 64 bits
+ */
+hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Dedupe and ask the memory tiers. out_done: every part is answered; else hps_lookup_run_rest must
+ * follow, on a thread that may block.
+ * error   NOT_FOUND (HPS_UNKNOWN_ERROR: names table and key), DEADLINE, CANCELLED, NO_MEMORY, EXHAUSTED
+ *         (arena), or what an authoritative tier answered
+ */
+hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+/* Ask the tiers that are left and finish all parts. thread: one that may block. error: as above. */
+hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Convert n values. `to` and `from` may overlap as rows that change their width in place do: `to` at or
+ * behind `from` when widening, at or before it otherwise. Narrowing rounds to nearest, ties to even;
+ * infinities stay, a NaN stays a NaN. */
+void hps_convert_values(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
+                        uint32_t n);
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of metric families, and the series that hot paths hold on to. Any thread.
+ */
+#include "server/metrics.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+static const struct hps_metric_family_def FAMILIES[HPS_M_COUNT] = {
+#define HPS_METRIC_DEF(id, type_, name_, labels_, help_) \
+    [HPS_M_##id] = {.name = (name_), .labels = (labels_), .type = HPS_METRIC_##type_, .help = (help_)},
+    HPS_METRIC_LIST(HPS_METRIC_DEF)
+#undef HPS_METRIC_DEF
+};
+
+static const char *const FAULT_NAMES[HPS_FAULT_COUNT] = {
+    [HPS_FAULT_UNAVAILABLE] = "unavailable",
+    [HPS_FAULT_DEADLINE] = "deadline",
+    [HPS_FAULT_OTHER] = "failed",
+};
+
+static const char *const DROP_NAMES[HPS_DROP_COUNT] = {
+    [HPS_DROP_NO_SPACE] = "no_space",
+    [HPS_DROP_FAILED] = "failed",
+};
+
+static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
+    [HPS_REJECT_REPLY_BYTES] = "reply_bytes",
+    [HPS_REJECT_QUEUE] = "queue",
+    [HPS_REJECT_WORKERS] = "workers",
+};
+
+/* Tiers that this build can have. */
+static const enum hps_tier_kind BUILT_TIERS[] = {HPS_TIER_HOST, HPS_TIER_ROCKSDB};
+
+const char *hps_stage_name(enum hps_stage stage)
+{
+    static const char *const names[HPS_STAGE_COUNT] = {
+#define HPS_STAGE_NAME(id, name) [HPS_STAGE_##id] = (name),
+        HPS_STAGE_LIST(HPS_STAGE_NAME)
+#undef HPS_STAGE_NAME
+    };
+
+    HPS_ASSERT((unsigned)stage < HPS_STAGE_COUNT);
+    return names[stage];
+}
+
+struct hps_metrics *hps_server_metrics_new(void)
+{
+    return hps_metrics_new(FAMILIES, HPS_M_COUNT, HPS_METRIC_SERIES_MAX);
+}
+
+struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
+                                     const char *v0, const char *v1, const char *v2,
+                                     const char *v3)
+{
+    const char *const values[HPS_METRIC_LABELS_MAX] = {v0, v1, v2, v3};
+
+    HPS_ASSERT((unsigned)id < HPS_M_COUNT);
+    return hps_metric_get(metrics, id, values);
+}
+
+static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
+                      struct hps_lookup_metrics *out)
+{
+    const char *tier = hps_tier_name(kind);
+
+    out->tier_duration[kind] = hps_server_metric(metrics, HPS_M_TIER_DURATION, tier, NULL, NULL, NULL);
+    for (unsigned f = 0; f < HPS_FAULT_COUNT; f++) {
+        out->tier_errors[kind][f] =
+            hps_server_metric(metrics, HPS_M_TIER_ERRORS, tier, FAULT_NAMES[f], NULL, NULL);
+    }
+    if (kind == HPS_TIER_HOST) {
+        out->insertion_rows[kind] =
+            hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "sync", NULL, NULL);
+    }
+}
+
+void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_metrics *out_series)
+{
+    struct hps_service_metrics series = {.registry = metrics};
+
+    for (unsigned i = 0; i < sizeof(BUILT_TIERS) / sizeof(BUILT_TIERS[0]); i++) {
+        fill_tier(metrics, BUILT_TIERS[i], &series.lookup);
+    }
+    for (unsigned i = 0; i < HPS_DROP_COUNT; i++) {
+        series.lookup.insertion_dropped[i] = hps_server_metric(metrics, HPS_M_INSERTION_DROPPED,
+                                                               DROP_NAMES[i], NULL, NULL, NULL);
+    }
+    for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
+        series.stage_duration[i] = hps_server_metric(metrics, HPS_M_LOOKUP_STAGE_DURATION,
+                                                     hps_stage_name(i), NULL, NULL, NULL);
+    }
+    for (unsigned i = 0; i < HPS_REJECT_COUNT; i++) {
+        series.rejected[i] = hps_server_metric(metrics, HPS_M_REQUESTS_REJECTED, REJECT_NAMES[i],
+                                               NULL, NULL, NULL);
+    }
+    series.requests_in_flight =
+        hps_server_metric(metrics, HPS_M_REQUESTS_IN_FLIGHT, NULL, NULL, NULL, NULL);
+    series.reply_bytes_in_flight =
+        hps_server_metric(metrics, HPS_M_REPLY_BYTES_IN_FLIGHT, NULL, NULL, NULL, NULL);
+    *out_series = series;
+}
+
+static struct hps_metric *keys_metric(struct hps_metrics *metrics, const char *model,
+                                      const char *table, const char *status)
+{
+    return hps_server_metric(metrics, HPS_M_LOOKUP_KEYS, model, table, status, NULL);
+}
+
+void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, const char *table,
+                            struct hps_space *const *tiers, uint32_t n_tiers,
+                            struct hps_table_metrics *out_series)
+{
+    struct hps_table_metrics series = {0};
+
+    series.keys_found = keys_metric(metrics, model, table, "found");
+    series.keys_defaulted = keys_metric(metrics, model, table, "defaulted");
+    series.keys_unknown = keys_metric(metrics, model, table, "unknown");
+    series.unique_keys =
+        hps_server_metric(metrics, HPS_M_LOOKUP_UNIQUE_KEYS, model, table, NULL, NULL);
+    for (uint32_t i = 0; i < n_tiers; i++) {
+        enum hps_tier_kind kind = tiers[i]->store->ops->tier;
+        const char *tier = hps_tier_name(kind);
+
+        series.tier_hit[kind] =
+            hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "hit");
+        series.tier_miss[kind] =
+            hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "miss");
+    }
+    *out_series = series;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every metric family of the daemon, in one list, and the series that hot paths hold on to.
+ * Any thread.
+ */
+#ifndef HPS_SERVER_METRICS_H
+#define HPS_SERVER_METRICS_H
+
+#include "base/metric.h"
+#include "cache/lookup.h"
+
+/* X(ID, type, name, labels, help) */
+#define HPS_METRIC_LIST(X)                                                                          \
+    X(BUILD_INFO, GAUGE, "build_info", "version,revision,cuda", "What is running; always 1.")       \
+    X(RPC_REQUESTS, COUNTER, "rpc_requests_total", "method,code", "RPCs that ended, by gRPC code.") \
+    X(RPC_DURATION, HISTOGRAM, "rpc_duration_seconds", "method",                                    \
+      "From the request's headers to the end of the call.")                                         \
+    X(REQUESTS_IN_FLIGHT, GAUGE, "requests_in_flight", "", "Look-ups that have not ended.")         \
+    X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                              \
+      "Look-ups refused for want of room.")                                                         \
+    X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                    \
+      "Bytes of admitted replies that have not ended.")                                             \
+    X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                           \
+    X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                   \
+      "Time of look-ups by stage.")                                                                 \
+    X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                              \
+      "Keys answered, as sent, by key status.")                                                     \
+    X(LOOKUP_DEFAULTED_KEYS, COUNTER, "lookup_defaulted_keys_total", "model,reason",                \
+      "Keys that got a default row because the true one was not waited for.")                       \
+    X(LOOKUP_UNIQUE_KEYS, COUNTER, "lookup_unique_keys_total", "model,table",                       \
+      "Keys answered, without duplicates of a request.")                                            \
+    X(TIER_KEYS, COUNTER, "tier_keys_total", "model,table,tier,result",                             \
+      "Unique keys asked of a tier: hit or miss.")                                                  \
+    X(TIER_DURATION, HISTOGRAM, "tier_duration_seconds", "tier", "Time of a look-up in a tier.")    \
+    X(TIER_ERRORS, COUNTER, "tier_errors_total", "tier,reason", "Failed calls of a tier.")          \
+    X(TIER_UP, GAUGE, "tier_up", "tier,node", "1 while the tier answers.")                          \
+    X(TIER_ROWS, GAUGE, "tier_rows", "model,version,tier", "Rows stored.")                          \
+    X(TIER_USED_BYTES, GAUGE, "tier_used_bytes", "model,version,tier", "Bytes used.")               \
+    X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")             \
+    X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                                 \
+      "Rows found in a lower tier and put into this one.")                                          \
+    X(INSERTION_DROPPED, COUNTER, "insertion_dropped_total", "reason",                              \
+      "Rows that a higher tier did not take.")                                                      \
+    X(STORE_READ_ONLY, GAUGE, "store_read_only", "", "1 while the persistent store takes no writes.") \
+    X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model", "Number of the active version.") \
+    X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                     \
+      "Share of a load that is done.")                                                              \
+    X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                      \
+      "Models whose configured files are not those that are served.")
+
+enum hps_metric_id {
+#define HPS_METRIC_ENUM(id, type, name, labels, help) HPS_M_##id,
+    HPS_METRIC_LIST(HPS_METRIC_ENUM)
+#undef HPS_METRIC_ENUM
+        HPS_M_COUNT
+};
+
+enum { HPS_METRIC_SERIES_MAX = 4096 };
+
+/* Stages of a look-up, in order; also in the slow log and in Explain. */
+#define HPS_STAGE_LIST(X) \
+    X(DECODE, "decode")   \
+    X(QUEUE, "queue")     \
+    X(HOST, "host")       \
+    X(ROCKSDB, "rocksdb") \
+    X(ENCODE, "encode")   \
+    X(SEND, "send")
+
+enum hps_stage {
+#define HPS_STAGE_ENUM(id, name) HPS_STAGE_##id,
+    HPS_STAGE_LIST(HPS_STAGE_ENUM)
+#undef HPS_STAGE_ENUM
+        HPS_STAGE_COUNT
+};
+
+const char *hps_stage_name(enum hps_stage stage);
+
+/* Why a look-up was refused. */
+enum hps_reject { HPS_REJECT_REPLY_BYTES, HPS_REJECT_QUEUE, HPS_REJECT_WORKERS, HPS_REJECT_COUNT };
+
+/* What the look-up service counts. */
+struct hps_service_metrics {
+    struct hps_metrics *registry;
+    struct hps_lookup_metrics lookup;
+    struct hps_metric *stage_duration[HPS_STAGE_COUNT];
+    struct hps_metric *rejected[HPS_REJECT_COUNT];
+    struct hps_metric *requests_in_flight;
+    struct hps_metric *reply_bytes_in_flight;
+};
+
+/* A registry with all families. NULL: no memory. Free with hps_metrics_free. */
+struct hps_metrics *hps_server_metrics_new(void);
+
+/* The series of a family; as many values as it has labels, the others NULL. Never NULL. */
+struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
+                                     const char *v0, const char *v1, const char *v2,
+                                     const char *v3);
+
+void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_metrics *out_series);
+/* Series of tiers that the version lacks stay NULL, so that they are not exported. */
+void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, const char *table,
+                            struct hps_space *const *tiers, uint32_t n_tiers,
+                            struct hps_table_metrics *out_series);
+
+#endif
