@@ -375,10 +375,9 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
     size_t total = 0;
     hps_status status = HPS_OK;
     enum hps_tls_wait wait = HPS_TLS_WAIT_WRITE;
+    skip(&at, conn->record_size);
     for (;;) {
-        if (conn->record_size > 0) {
-            skip(&at, conn->record_size);
-        } else {
+        if (conn->record_size == 0) {
             conn->record_size = gather(&at, conn->record, RECORD_BYTES);
         }
         if (conn->record_size == 0) {
@@ -389,9 +388,10 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
         if (status != HPS_OK) {
             break;
         }
-        HPS_ASSERT(written == conn->record_size); /* never more than a record, so never a part */
+        /* A part, if the peer asked for short records. */
+        memmove(conn->record, conn->record + written, conn->record_size - written);
         total += written;
-        conn->record_size = 0;
+        conn->record_size -= written;
     }
     conn->write_waits_read = status == HPS_AGAIN && wait == HPS_TLS_WAIT_READ;
     if (status == HPS_OK || status == HPS_AGAIN) {

@@ -20,7 +20,6 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "net/loop_private.h"
 
 _Static_assert(sizeof(struct event) <= HPS_LOOP_EVENT_BYTES, "raise HPS_LOOP_EVENT_BYTES");
 _Static_assert(_Alignof(struct event) <= 16, "struct hps_loop_fd aligns its events to 16");
@@ -367,8 +366,6 @@ uint64_t hps_loop_now_us(const struct hps_loop *loop)
 {
     return loop->in_turn ? loop->now_us : hps_clock_us();
 }
-
-struct event_base *hps_loop_event_base(struct hps_loop *loop) { return loop->base; }
 
 static uint64_t wait_us(const struct hps_loop *loop, uint64_t timeout_us)
 {

@@ -109,18 +109,6 @@ hps_status hps_sock_listen(const struct hps_addr *addr, mode_t mode, int *out_fd
     return HPS_OK;
 }
 
-void hps_sock_unlink(int fd)
-{
-    struct hps_addr addr;
-    struct stat st;
-    if (hps_sock_local(fd, &addr) != HPS_OK || !addr.is_unix || addr.path[0] == '\0') {
-        return;
-    }
-    if (lstat(addr.path, &st) == 0 && S_ISSOCK(st.st_mode)) {
-        unlink(addr.path);
-    }
-}
-
 hps_status hps_sock_local(int fd, struct hps_addr *out_addr)
 {
     struct sockaddr_storage sockaddr = {0};

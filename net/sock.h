@@ -13,11 +13,9 @@
 #include "net/addr.h"
 
 /* Listen on `addr`. A Unix socket gets `mode`; one left behind by a dead server is replaced, one that
- * answers is not. BUSY: taken; PERMISSION; UNAVAILABLE: no such interface; always naming the address. */
+ * answers is not. "[::]" is IPv6 only. BUSY: taken; PERMISSION; UNAVAILABLE: no such interface; always naming the address. */
 hps_status hps_sock_listen(const struct hps_addr *addr, mode_t mode, int *out_fd,
                            struct hps_error *err) HPS_MUST_CHECK;
-/* Remove the file of a listening Unix socket, if it is still that socket's. `fd` may have other kinds. */
-void hps_sock_unlink(int fd);
 /* Where `fd` is bound, with the port that the kernel chose. */
 hps_status hps_sock_local(int fd, struct hps_addr *out_addr) HPS_MUST_CHECK;
 

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * HTTP/1.1 for scrapers and probes: read one head, answer it, close. Runs on the thread of its loop.
+ */
+#include "net/http1.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "net/acceptor.h"
+#include "net/conn.h"
+
+#define LINGER_US 2000000u /* for the peer to take the answer in and close */
+
+enum phase { PHASE_HEAD, PHASE_SEND, PHASE_LINGER };
+
+struct exchange {
+    struct exchange *next, *prev;
+    struct hps_http1 *http;
+    struct hps_conn *conn;
+    void *ticket;
+    struct hps_timer timer;
+    enum phase phase;
+    size_t head_size;
+    char head[HPS_HTTP1_HEAD_BYTES_MAX + 1];
+    char out_head[512];
+    struct iovec out[2];
+    int n_out; /* left to send, at the end of `out` */
+    struct hps_http1_reply reply;
+};
+
+struct hps_http1 {
+    struct hps_loop *loop;
+    struct hps_http1_options options;
+    struct hps_acceptor *acceptor;
+    struct exchange *exchanges;
+};
+
+static void exchange_free(struct exchange *ex)
+{
+    if (ex->prev) {
+        ex->prev->next = ex->next;
+    } else {
+        ex->http->exchanges = ex->next;
+    }
+    if (ex->next) {
+        ex->next->prev = ex->prev;
+    }
+    hps_timer_stop(&ex->timer);
+    hps_conn_free(ex->conn);
+    hps_acceptor_gone(ex->ticket);
+    hps_buf_fini(&ex->reply.body);
+    hps_free(ex);
+}
+
+static void on_timeout(void *ctx) { exchange_free(ctx); }
+
+/* ---- answering ------------------------------------------------------------------------------- */
+
+static const char *reason_of(int status)
+{
+    switch (status) {
+    case 200:
+        return "OK";
+    case 400:
+        return "Bad Request";
+    case 404:
+        return "Not Found";
+    case 405:
+        return "Method Not Allowed";
+    case 431:
+        return "Request Header Fields Too Large";
+    case 503:
+        return "Service Unavailable";
+    default:
+        return "Internal Server Error";
+    }
+}
+
+/* May free `ex`. */
+static void send_more(struct exchange *ex)
+{
+    while (ex->n_out > 0) {
+        struct iovec *iov = &ex->out[2 - ex->n_out];
+        size_t written = 0;
+        hps_status status = hps_conn_writev(ex->conn, iov, ex->n_out, &written);
+        if (status == HPS_AGAIN && hps_conn_want(ex->conn, HPS_LOOP_WRITE) == HPS_OK) {
+            return;
+        }
+        if (status != HPS_OK) {
+            exchange_free(ex);
+            return;
+        }
+        while (ex->n_out > 0 && written >= iov->iov_len) {
+            written -= iov->iov_len;
+            iov++;
+            ex->n_out--;
+        }
+        if (ex->n_out > 0) {
+            iov->iov_base = (uint8_t *)iov->iov_base + written;
+            iov->iov_len -= written;
+        }
+    }
+    /* Closing while the peer still sends would reset the connection and lose the answer. */
+    ex->phase = PHASE_LINGER;
+    hps_timer_set_after(ex->http->loop, &ex->timer, LINGER_US);
+    hps_conn_shutdown_write(ex->conn);
+    if (hps_conn_want(ex->conn, HPS_LOOP_READ) != HPS_OK) {
+        exchange_free(ex);
+    }
+}
+
+/* Send ex->reply. May free `ex`. */
+static void answer(struct exchange *ex, bool with_body)
+{
+    struct hps_http1_reply *reply = &ex->reply;
+    int size = snprintf(ex->out_head, sizeof(ex->out_head),
+                        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s"
+                        "Cache-Control: no-store\r\nConnection: close\r\n\r\n",
+                        reply->status, reason_of(reply->status), reply->content_type,
+                        reply->body.size, reply->status == 405 ? "Allow: GET, HEAD\r\n" : "");
+    HPS_ASSERT(size > 0 && (size_t)size < sizeof(ex->out_head));
+    size_t body_size = with_body ? reply->body.size : 0;
+    ex->out[0] = (struct iovec){.iov_base = ex->out_head, .iov_len = (size_t)size};
+    ex->out[1] = (struct iovec){.iov_base = reply->body.data, .iov_len = body_size};
+    ex->n_out = 2;
+    ex->phase = PHASE_SEND;
+    hps_timer_set_after(ex->http->loop, &ex->timer, ex->http->options.send_timeout_us);
+    send_more(ex);
+}
+
+static void answer_plain(struct exchange *ex, int status, bool with_body)
+{
+    ex->reply.status = status;
+    ex->reply.content_type = "text/plain; charset=utf-8";
+    hps_buf_clear(&ex->reply.body);
+    /* Without memory the status line says it alone. */
+    hps_ignore(hps_buf_printf(&ex->reply.body, "%s\n", reason_of(status)));
+    answer(ex, with_body);
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+/* "Name: value" with a name of visible characters; folded lines are refused, as RFC 9112 asks. */
+static bool header_is_valid(const char *line, size_t size)
+{
+    const char *colon = memchr(line, ':', size);
+    if (!colon || colon == line || memchr(line, '\0', size)) {
+        return false;
+    }
+    for (const char *c = line; c < colon; c++) {
+        if (*c <= ' ' || *c > '~') {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool headers_are_valid(const char *at, const char *end)
+{
+    while (at < end) {
+        const char *eol = memchr(at, '\n', (size_t)(end - at));
+        size_t size = (size_t)((eol ? eol : end) - at);
+        size_t text = size > 0 && at[size - 1] == '\r' ? size - 1 : size;
+        if (text > 0 && !header_is_valid(at, text)) {
+            return false;
+        }
+        at += size + 1;
+    }
+    return true;
+}
+
+/* Splits "METHOD /path?query HTTP/1.x" in place; false: malformed. */
+static bool parse_request_line(char *line, const char **out_method, const char **out_path)
+{
+    char *target = strchr(line, ' ');
+    char *version = target ? strchr(target + 1, ' ') : NULL;
+    if (!version || target == line || target[1] != '/' ||
+        (strcmp(version, " HTTP/1.1") != 0 && strcmp(version, " HTTP/1.0") != 0)) {
+        return false;
+    }
+    *target = '\0';
+    *version = '\0';
+    for (const char *c = target + 1; *c; c++) {
+        if (*c < '!' || *c > '~') {
+            return false;
+        }
+    }
+    target[1 + strcspn(target + 1, "?#")] = '\0';
+    *out_method = line;
+    *out_path = target + 1;
+    return true;
+}
+
+/* May free `ex`. */
+static void respond(struct exchange *ex)
+{
+    char *eol = strchr(ex->head, '\n');
+    if (!eol || !headers_are_valid(eol + 1, ex->head + ex->head_size)) {
+        answer_plain(ex, 400, true);
+        return;
+    }
+    eol[eol > ex->head && eol[-1] == '\r' ? -1 : 0] = '\0';
+    const char *method;
+    const char *path;
+    if (!parse_request_line(ex->head, &method, &path)) {
+        answer_plain(ex, 400, true);
+        return;
+    }
+    bool is_head = strcmp(method, "HEAD") == 0;
+    if (!is_head && strcmp(method, "GET") != 0) {
+        answer_plain(ex, 405, true);
+        return;
+    }
+    const struct hps_http1_options *options = &ex->http->options;
+    hps_status status = options->on_get(options->ctx, path, &ex->reply);
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "http", "request failed", HPS_STR("path", path),
+                HPS_STR("reason", hps_status_text(status)));
+        answer_plain(ex, 500, !is_head);
+    } else if (ex->reply.status == 404 && ex->reply.body.size == 0) {
+        answer_plain(ex, 404, !is_head);
+    } else {
+        answer(ex, !is_head);
+    }
+}
+
+/* The size of the head with its empty line, 0 if that has not come. `from`: where new bytes begin. */
+static size_t head_end(const struct exchange *ex, size_t from)
+{
+    for (size_t i = from > 3 ? from - 3 : 0; i < ex->head_size; i++) {
+        const char *at = ex->head + i;
+        size_t left = ex->head_size - i;
+        if (left >= 2 && at[0] == '\n' && at[1] == '\n') {
+            return i + 2;
+        }
+        if (left >= 3 && memcmp(at, "\n\r\n", 3) == 0) {
+            return i + 3;
+        }
+    }
+    return 0;
+}
+
+/* May free `ex`. */
+static void read_head(struct exchange *ex)
+{
+    for (;;) {
+        size_t room = HPS_HTTP1_HEAD_BYTES_MAX - ex->head_size;
+        if (room == 0) {
+            answer_plain(ex, 431, true);
+            return;
+        }
+        size_t size = 0;
+        hps_status status = hps_conn_read(ex->conn, ex->head + ex->head_size, room, &size);
+        if (status == HPS_AGAIN) {
+            return;
+        }
+        if (status != HPS_OK) {
+            exchange_free(ex);
+            return;
+        }
+        size_t before = ex->head_size;
+        ex->head_size += size;
+        size_t end = head_end(ex, before);
+        if (end > 0) {
+            ex->head_size = end;
+            ex->head[end] = '\0';
+            respond(ex);
+            return;
+        }
+    }
+}
+
+/* May free `ex`. */
+static void drain(struct exchange *ex)
+{
+    char sink[4096];
+    size_t size = 0;
+    hps_status status = hps_conn_read(ex->conn, sink, sizeof(sink), &size);
+    if (status != HPS_OK && status != HPS_AGAIN) {
+        exchange_free(ex);
+    }
+}
+
+static void on_ready(void *ctx, unsigned events)
+{
+    struct exchange *ex = ctx;
+    (void)events;
+    switch (ex->phase) {
+    case PHASE_HEAD:
+        read_head(ex);
+        break;
+    case PHASE_SEND:
+        send_more(ex);
+        break;
+    case PHASE_LINGER:
+        drain(ex);
+        break;
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+{
+    struct hps_http1 *http = ctx;
+    (void)cookie;
+    struct exchange *ex = hps_calloc(1, sizeof(*ex));
+    if (!ex) {
+        hps_conn_free(conn);
+        hps_acceptor_gone(ticket);
+        return;
+    }
+    ex->http = http;
+    ex->conn = conn;
+    ex->ticket = ticket;
+    ex->reply.status = 404;
+    ex->reply.content_type = "text/plain; charset=utf-8";
+    hps_buf_init(&ex->reply.body, http->options.body_bytes_max);
+    hps_timer_init(&ex->timer, on_timeout, ex);
+    ex->next = http->exchanges;
+    if (ex->next) {
+        ex->next->prev = ex;
+    }
+    http->exchanges = ex;
+    if (hps_conn_attach(conn, http->loop, 0, on_ready, ex) != HPS_OK ||
+        hps_conn_want(conn, HPS_LOOP_READ) != HPS_OK) {
+        exchange_free(ex);
+        return;
+    }
+    hps_timer_set_after(http->loop, &ex->timer, http->options.head_timeout_us);
+}
+
+hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
+                         const struct hps_http1_options *options, struct hps_http1 **out_http,
+                         struct hps_error *err)
+{
+    HPS_ASSERT(options->on_get);
+    struct hps_http1 *http = hps_calloc(1, sizeof(*http));
+    if (!http) {
+        close(listen_fd);
+        return hps_error_set(err, HPS_NO_MEMORY, "HTTP server: out of memory");
+    }
+    http->loop = loop;
+    http->options = *options;
+    struct hps_acceptor_options acceptor_options = {
+        .connections_max = options->connections_max,
+        .on_accept = on_accept,
+        .ctx = http,
+    };
+    hps_status status = hps_acceptor_new(loop, &acceptor_options, &http->acceptor, err);
+    if (status != HPS_OK) {
+        close(listen_fd);
+        hps_free(http);
+        return status;
+    }
+    status = hps_acceptor_add(http->acceptor, listen_fd, NULL, 0, true, err);
+    if (status != HPS_OK) {
+        hps_http1_free(http);
+        return status;
+    }
+    *out_http = http;
+    return HPS_OK;
+}
+
+void hps_http1_free(struct hps_http1 *http)
+{
+    if (!http) {
+        return;
+    }
+    while (http->exchanges) {
+        exchange_free(http->exchanges);
+    }
+    hps_acceptor_free(http->acceptor);
+    hps_free(http);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The HTTP/1.1 that scrapers and probes speak: GET and HEAD, one request per connection, plain text.
+ * Own code, because evhttp has neither a time limit on the whole head nor one on connections. Belongs
+ * to the thread of its loop.
+ */
+#ifndef HPS_NET_HTTP1_H
+#define HPS_NET_HTTP1_H
+
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/status.h"
+#include "net/loop.h"
+
+#define HPS_HTTP1_HEAD_BYTES_MAX 8192
+
+struct hps_http1;
+
+struct hps_http1_reply {
+    int status;               /* 200, 404 or 503; 404 unless set */
+    const char *content_type; /* static; "text/plain; charset=utf-8" unless set */
+    struct hps_buf body;      /* initialised with body_bytes_max */
+};
+
+struct hps_http1_options {
+    unsigned connections_max;
+    uint64_t head_timeout_us; /* from the accept to the end of the head */
+    uint64_t send_timeout_us; /* for the whole answer */
+    size_t body_bytes_max;
+    /* Answer a GET of `path` ("/metrics", as sent, without the query). A failure becomes a 500. */
+    hps_status (*on_get)(void *ctx, const char *path, struct hps_http1_reply *reply);
+    void *ctx;
+};
+
+/* takes `listen_fd` (also on failure). */
+hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
+                         const struct hps_http1_options *options, struct hps_http1 **out_http,
+                         struct hps_error *err) HPS_MUST_CHECK;
+/* Closes everything at once. NULL is legal. Not within on_get. */
+void hps_http1_free(struct hps_http1 *http);
+
+#endif
