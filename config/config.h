@@ -289,8 +289,13 @@ struct hps_config_change {
     bool reloadable;   /* else a restart is needed */
 };
 
-/* Calls `fn` for each option that differs; both configs finished. Returns how many need a restart. */
-size_t hps_config_diff(const struct hps_config *before, const struct hps_config *after,
-                       void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx);
+/* Calls `fn` for each option that differs; both configs finished. *out_n_restart: how many of them are
+ * not reloadable. Error: NO_MEMORY. */
+hps_status hps_config_diff(const struct hps_config *before, const struct hps_config *after,
+                           void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx,
+                           size_t *out_n_restart) HPS_MUST_CHECK;
+
+/* docs/config.md, made from the table of options. Appends to `buf`. */
+hps_status hps_config_doc(struct hps_buf *buf) HPS_MUST_CHECK;
 
 #endif

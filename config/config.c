@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Life of struct hps_config outside the parser: defaults, the configuration of `--table`, notes, free.
+ * Main thread.
+ */
+#include "config/config.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/modeldir.h"
+#include "config/options.h"
+
+/* ---- notes ------------------------------------------------------------------------------------- */
+
+void hps_notes_init(struct hps_notes *notes)
+{
+    *notes = (struct hps_notes){0};
+}
+
+void hps_notes_fini(struct hps_notes *notes)
+{
+    for (size_t i = 0; i < notes->n; i++) {
+        hps_free(notes->items[i].text);
+    }
+    hps_free(notes->items);
+    hps_notes_init(notes);
+}
+
+hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
+{
+    if (notes == NULL) {
+        return HPS_OK;
+    }
+    if (notes->n == HPS_NOTES_MAX) {
+        notes->n_dropped++;
+        return HPS_OK;
+    }
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    char *copy = hps_strdup(text);
+    if (copy == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    struct hps_note *items = hps_realloc(notes->items, (notes->n + 1) * sizeof(*items));
+    if (items == NULL) {
+        hps_free(copy);
+        return HPS_NO_MEMORY;
+    }
+    notes->items = items;
+    notes->items[notes->n++] = (struct hps_note){.warning = warning, .text = copy};
+    return HPS_OK;
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+static const enum hps_option_section singletons[] = {
+    HPS_SECTION_top,           HPS_SECTION_volatile_db, HPS_SECTION_persistent_db,
+    HPS_SECTION_update_source, HPS_SECTION_server,      HPS_SECTION_tls,
+};
+
+enum { N_SINGLETONS = sizeof(singletons) / sizeof(singletons[0]) };
+
+hps_status hps_config_new(const char *file, struct hps_config **out_config, struct hps_error *err)
+{
+    struct hps_config *config = hps_calloc(1, sizeof(*config));
+    if (config == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "%s: out of memory", file);
+    }
+    config->file = hps_strdup(file);
+    hps_status status = config->file == NULL ? HPS_NO_MEMORY : HPS_OK;
+    for (size_t i = 0; i < N_SINGLETONS && status == HPS_OK; i++) {
+        status = hps_section_set_defaults(singletons[i], hps_section_base(config, singletons[i]));
+    }
+    if (status != HPS_OK) {
+        hps_config_free(config);
+        return hps_error_set(err, status, "%s: out of memory", file);
+    }
+    config->key_bytes = 8;
+    *out_config = config;
+    return HPS_OK;
+}
+
+static void table_fini(struct hps_config_table *table)
+{
+    hps_free(table->name);
+    hps_free(table->path);
+    hps_free(table->default_values);
+}
+
+static void model_fini(struct hps_config_model *model)
+{
+    for (size_t i = 0; i < model->n_tables; i++) {
+        table_fini(&model->tables[i]);
+    }
+    hps_free(model->tables);
+    hps_free(model->deployed_device_list);
+    hps_section_fini(HPS_SECTION_model, model);
+}
+
+void hps_config_free(struct hps_config *config)
+{
+    if (config == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < config->n_models; i++) {
+        model_fini(&config->models[i]);
+    }
+    hps_free(config->models);
+    for (size_t i = 0; i < N_SINGLETONS; i++) {
+        hps_section_fini(singletons[i], hps_section_base(config, singletons[i]));
+    }
+    hps_free(config->file);
+    hps_free(config);
+}
+
+hps_status hps_config_add_model(struct hps_config *config, struct hps_config_model **out_model)
+{
+    struct hps_config_model *models =
+        hps_realloc(config->models, (config->n_models + 1) * sizeof(*models));
+    if (models == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    config->models = models;
+    struct hps_config_model *model = &models[config->n_models];
+    *model = (struct hps_config_model){0};
+    config->n_models++; /* half-built models are freed with the config */
+    hps_status status = hps_section_set_defaults(HPS_SECTION_model, model);
+    if (status == HPS_OK) {
+        *out_model = model;
+    }
+    return status;
+}
+
+hps_status hps_config_add_table(struct hps_config_model *model, struct hps_config_table **out_table)
+{
+    struct hps_config_table *tables = hps_realloc(model->tables, (model->n_tables + 1) * sizeof(*tables));
+    if (tables == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    model->tables = tables;
+    struct hps_config_table *table = &tables[model->n_tables];
+    *table = (struct hps_config_table){0};
+    model->n_tables++;
+    *out_table = table;
+    return HPS_OK;
+}
+
+void hps_config_clear_listeners(struct hps_config_listeners *listeners)
+{
+    for (size_t i = 0; i < listeners->n; i++) {
+        hps_free(listeners->items[i].address);
+    }
+    hps_free(listeners->items);
+    *listeners = (struct hps_config_listeners){0};
+}
+
+hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const char *address,
+                                   bool plaintext)
+{
+    char *copy = hps_strdup(address);
+    if (copy == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    struct hps_config_listener *items =
+        hps_realloc(listeners->items, (listeners->n + 1) * sizeof(*items));
+    if (items == NULL) {
+        hps_free(copy);
+        return HPS_NO_MEMORY;
+    }
+    listeners->items = items;
+    items[listeners->n++] = (struct hps_config_listener){.address = copy, .plaintext = plaintext};
+    return HPS_OK;
+}
+
+/* ---- --table ----------------------------------------------------------------------------------- */
+
+static hps_status add_table_argument(struct hps_config_model *model, const char *argument,
+                                     struct hps_error *err)
+{
+    const char *equals = strchr(argument, '=');
+    if (equals == NULL || equals == argument || equals[1] == '\0') {
+        return hps_error_set(err, HPS_INVALID, "--table: got \"%.80s\", expected NAME=PATH", argument);
+    }
+    struct hps_config_table *table = NULL;
+    hps_status status = hps_config_add_table(model, &table);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "--table: out of memory");
+    }
+    table->name = hps_strndup(argument, (size_t)(equals - argument));
+    table->path = hps_strdup(equals + 1);
+    table->default_values = hps_calloc(1, sizeof(float));
+    table->n_default_values = table->default_values == NULL ? 0 : 1;
+    if (table->name == NULL || table->path == NULL || table->default_values == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "--table: out of memory");
+    }
+    if (!hps_model_name_valid(table->name)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "--table: got the name \"%.130s\", expected 1 to 120 of a-z A-Z 0-9 _ -",
+                             table->name);
+    }
+    for (size_t i = 0; i + 1 < model->n_tables; i++) {
+        if (strcmp(model->tables[i].name, table->name) == 0) {
+            return hps_error_set(err, HPS_INVALID, "--table: \"%s\" is given twice", table->name);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status set_option(enum hps_option_id id, void *base, struct hps_option_set *set,
+                             const char *text)
+{
+    hps_option_mark(set, &hps_options[id]);
+    return hps_option_set_text(&hps_options[id], base, text);
+}
+
+static hps_status set_table_mode(struct hps_config *config, struct hps_config_model *model)
+{
+    hps_status status = set_option(HPS_OPTION_model_model, model, &model->set, "default");
+    if (status == HPS_OK) {
+        status = set_option(HPS_OPTION_model_gpucache, model, &model->set, "false");
+    }
+    if (status == HPS_OK) {
+        status = set_option(HPS_OPTION_model_hit_rate_threshold, model, &model->set, "1.0");
+    }
+    if (status == HPS_OK) {
+        status = set_option(HPS_OPTION_model_miss_policy, model, &model->set, "exact");
+    }
+    if (status == HPS_OK) {
+        status = set_option(HPS_OPTION_persistent_db_type, &config->persistent_db,
+                            &config->persistent_db.set, "rocks_db");
+    }
+    return status;
+}
+
+hps_status hps_config_for_tables(const char *const *args, size_t n_args, struct hps_config **out_config,
+                                 struct hps_error *err)
+{
+    HPS_ASSERT(n_args > 0);
+    struct hps_config *config = NULL;
+    struct hps_config_model *model = NULL;
+    hps_status status = hps_config_new("--table", &config, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_config_add_model(config, &model);
+    if (status == HPS_OK) {
+        status = set_table_mode(config, model);
+    }
+    if (status != HPS_OK) {
+        (void)hps_error_set(err, status, "--table: %s", hps_status_text(status));
+    }
+    for (size_t i = 0; i < n_args && status == HPS_OK; i++) {
+        status = add_table_argument(model, args[i], err);
+    }
+    if (status != HPS_OK) {
+        hps_config_free(config);
+        return status;
+    }
+    *out_config = config;
+    return HPS_OK;
+}

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What can be known only when file and flags are read: defaults that depend on the machine or on other
+ * options, rules between options, and what becomes of HPS's settings here. Main thread.
+ */
+#include "config/config.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "base/assert.h"
+#include "base/fileio.h"
+#include "base/heap.h"
+#include "config/limits.h"
+#include "config/options.h"
+
+static hps_status no_memory(const struct hps_config *config, struct hps_error *err)
+{
+    return hps_error_set(err, HPS_NO_MEMORY, "%s: out of memory", config->file);
+}
+
+/* ---- flags ------------------------------------------------------------------------------------- */
+
+static hps_status apply_flag(struct hps_config *config, enum hps_option_id id, const char *flag,
+                             const char *text, struct hps_error *err)
+{
+    if (text == NULL) {
+        return HPS_OK;
+    }
+    const struct hps_option *option = &hps_options[id];
+    hps_status status = hps_option_set_text(option, &config->server, text);
+    if (status == HPS_OK) {
+        hps_option_mark(&config->server.set, option);
+        return HPS_OK;
+    }
+    struct hps_buf expected;
+    hps_buf_init(&expected, 256);
+    if (status == HPS_NO_MEMORY || hps_option_expected(option, &expected) != HPS_OK) {
+        hps_buf_fini(&expected);
+        return no_memory(config, err);
+    }
+    status = hps_error_set(err, HPS_INVALID, "%s: got \"%.80s\", expected %.*s", flag, text,
+                           (int)expected.size, (const char *)expected.data);
+    hps_buf_fini(&expected);
+    return status;
+}
+
+static hps_status apply_flags(struct hps_config *config, const struct hps_config_flags *flags,
+                              struct hps_error *err)
+{
+    struct hps_config_server *server = &config->server;
+    if (flags->n_listen > 0) {
+        hps_config_clear_listeners(&server->listen);
+        hps_option_mark(&server->set, &hps_options[HPS_OPTION_server_listen]);
+    }
+    for (size_t i = 0; i < flags->n_listen; i++) {
+        if (hps_config_add_listener(&server->listen, flags->listen[i], false) != HPS_OK) {
+            return no_memory(config, err);
+        }
+    }
+    const struct {
+        enum hps_option_id id;
+        const char *flag;
+        const char *text;
+    } scalars[] = {
+        {HPS_OPTION_server_http_listen, "--http-listen", flags->http_listen},
+        {HPS_OPTION_server_admin_listen, "--admin-listen", flags->admin_listen},
+        {HPS_OPTION_server_state_dir, "--state-dir", flags->state_dir},
+        {HPS_OPTION_server_log_level, "--log-level", flags->log_level},
+        {HPS_OPTION_server_log_format, "--log-format", flags->log_format},
+    };
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]) && status == HPS_OK; i++) {
+        status = apply_flag(config, scalars[i].id, scalars[i].flag, scalars[i].text, err);
+    }
+    return status;
+}
+
+/* ---- derived defaults -------------------------------------------------------------------------- */
+
+static uint32_t clamp_u32(uint32_t value, uint32_t min, uint32_t max)
+{
+    return value < min ? min : value > max ? max : value;
+}
+
+static void derive_sizes(struct hps_config *config)
+{
+    struct hps_config_server *server = &config->server;
+    uint64_t memory = hps_limits_memory_bytes();
+    uint32_t cpus = hps_limits_cpus();
+    if (config->volatile_db.memory_bytes == 0) {
+        config->volatile_db.memory_bytes = memory / 2;
+    }
+    if (config->volatile_db.num_partitions == 0) {
+        config->volatile_db.num_partitions = clamp_u32(cpus, 1, 16);
+    }
+    if (server->reply_bytes_in_flight == 0) {
+        server->reply_bytes_in_flight = memory / 4;
+    }
+    if (server->loop_threads == 0) {
+        server->loop_threads = clamp_u32(cpus / 4, 1, 8);
+    }
+    if (server->worker_threads == 0) {
+        server->worker_threads = clamp_u32(cpus, 1, 1024);
+    }
+    if (server->io_threads == 0) {
+        server->io_threads = clamp_u32(cpus >= 16 ? 64 : cpus * 4, 8, 64);
+    }
+}
+
+/* Replace an owned string; takes `fresh`, NULL is no memory. */
+static hps_status replace(struct hps_config *config, char **field, char *fresh, struct hps_error *err)
+{
+    if (fresh == NULL) {
+        return no_memory(config, err);
+    }
+    hps_free(*field);
+    *field = fresh;
+    return HPS_OK;
+}
+
+/* The directory that holds `path`: "/models/m/1/t" -> "/models/m/1", "t.npy" -> ".". */
+static char *directory_of(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    while (n > 0 && path[n - 1] != '/') {
+        n--;
+    }
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    return n == 0 ? hps_strdup(".") : hps_strndup(path, n);
+}
+
+static hps_status add_root(struct hps_strings *roots, const char *root)
+{
+    for (size_t i = 0; i < roots->n; i++) {
+        if (strcmp(roots->items[i], root) == 0) {
+            return HPS_OK;
+        }
+    }
+    return hps_strings_append(roots, root);
+}
+
+static hps_status derive_model_roots(struct hps_config *config, struct hps_error *err)
+{
+    struct hps_strings *roots = &config->server.model_roots;
+    if (roots->n > 0) {
+        return HPS_OK;
+    }
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < config->n_models && status == HPS_OK; i++) {
+        for (size_t j = 0; j < config->models[i].n_tables && status == HPS_OK; j++) {
+            char *dir = directory_of(config->models[i].tables[j].path);
+            status = dir == NULL ? HPS_NO_MEMORY : add_root(roots, dir);
+            hps_free(dir);
+        }
+    }
+    char *own = status == HPS_OK ? hps_file_path("%s/models", config->server.state_dir) : NULL;
+    status = own == NULL ? HPS_NO_MEMORY : add_root(roots, own);
+    hps_free(own);
+    return status == HPS_OK ? HPS_OK : no_memory(config, err);
+}
+
+static hps_status derive_paths(struct hps_config *config, struct hps_notes *notes, struct hps_error *err)
+{
+    struct hps_config_server *server = &config->server;
+    struct hps_config_persistent_db *persistent = &config->persistent_db;
+    hps_status status = HPS_OK;
+    if (server->state_dir[0] == '\0') {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.state_dir: got none, expected a directory: give it in the file or "
+                             "as --state-dir DIR",
+                             config->file);
+    }
+    if (server->admin_listen.address[0] == '\0') {
+        status = replace(config, &server->admin_listen.address,
+                         hps_file_path("unix:%s/admin.sock", server->state_dir), err);
+    }
+    if (status == HPS_OK && persistent->type == HPS_CONFIG_PERSISTENT_ROCKS_DB &&
+        persistent->path[0] == '\0') {
+        status = replace(config, &persistent->path, hps_strdup(server->state_dir), err);
+        if (status == HPS_OK && hps_option_is_set(&config->set, HPS_OPTION_top_persistent_db)) {
+            status = hps_notes_add(notes, false,
+                                   "%s: persistent_db.path: not given; the database is in %s/hpsd, where HPS "
+                                   "would use a temporary directory",
+                                   config->file, persistent->path);
+        }
+    }
+    return status == HPS_OK ? derive_model_roots(config, err) : status;
+}
+
+/* ---- listeners --------------------------------------------------------------------------------- */
+
+static const char *unix_path(const char *address)
+{
+    return strncmp(address, "unix:", 5) == 0 ? address + 5 : NULL;
+}
+
+/* The host of "host:port" or "[v6]:port"; false: it is neither. */
+static bool split_address(const char *address, char *out_host, size_t size)
+{
+    const char *colon = strrchr(address, ':');
+    if (colon == NULL || colon == address) {
+        return false;
+    }
+    size_t digits = strspn(colon + 1, "0123456789");
+    unsigned long port = 0;
+    for (size_t i = 0; i < digits && i < 6; i++) {
+        port = port * 10 + (unsigned long)(colon[1 + i] - '0');
+    }
+    if (digits == 0 || digits > 5 || colon[1 + digits] != '\0' || port > 65535) {
+        return false;
+    }
+    const char *host = address;
+    size_t n = (size_t)(colon - address);
+    bool bracketed = host[0] == '[' && n > 2 && host[n - 1] == ']';
+    if (bracketed) {
+        host++;
+        n -= 2;
+    }
+    if (n >= size || strcspn(host, " /[]") < n || (!bracketed && memchr(host, ':', n) != NULL)) {
+        return false;
+    }
+    memcpy(out_host, host, n);
+    out_host[n] = '\0';
+    return true;
+}
+
+bool hps_config_address_is_local(const char *address)
+{
+    char host[256];
+    if (unix_path(address) != NULL) {
+        return true;
+    }
+    if (!split_address(address, host, sizeof(host))) {
+        return false;
+    }
+    unsigned octets[4];
+    int end = 0;
+    bool loopback_v4 = sscanf(host, "%3u.%3u.%3u.%3u%n", &octets[0], &octets[1], &octets[2], &octets[3],
+                              &end) == 4 &&
+                       host[end] == '\0' && octets[0] == 127;
+    return loopback_v4 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+bool hps_config_has_tls(const struct hps_config_server *server)
+{
+    return server->tls.certificate[0] != '\0';
+}
+
+bool hps_config_listener_tls(const struct hps_config_server *server,
+                             const struct hps_config_listener *listener)
+{
+    return hps_config_has_tls(server) && !listener->plaintext && unix_path(listener->address) == NULL;
+}
+
+static hps_status check_listener(const struct hps_config *config, const char *name,
+                                 const struct hps_config_listener *listener, bool tls, struct hps_error *err)
+{
+    const char *address = listener->address;
+    const char *path = unix_path(address);
+    char host[256];
+    size_t path_max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+    if (path != NULL && (path[0] == '\0' || strlen(path) > path_max)) {
+        return hps_error_set(err, HPS_INVALID, "%s: server.%s: got \"%.200s\", expected unix:PATH of 1 to %zu "
+                             "bytes", config->file, name, address, path_max);
+    }
+    if (path == NULL && !split_address(address, host, sizeof(host))) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.%s: got \"%.200s\", expected host:port (0 to 65535), [v6]:port or "
+                             "unix:PATH",
+                             config->file, name, address);
+    }
+    if (!hps_config_address_is_local(address) && !tls && !listener->plaintext && !config->server.plaintext) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.%s: got \"%.200s\", which is open to the network, without TLS; "
+                             "expected server.tls (not for http_listen), or \"plaintext\": true",
+                             config->file, name, address);
+    }
+    return HPS_OK;
+}
+
+static bool asks_for_any_port(const char *address)
+{
+    size_t n = strlen(address);
+    return unix_path(address) == NULL && n >= 2 && strcmp(address + n - 2, ":0") == 0;
+}
+
+static hps_status check_repeats(const struct hps_config *config, struct hps_error *err)
+{
+    const struct hps_config_server *server = &config->server;
+    size_t n = server->listen.n + 2;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < i; j++) {
+            const char *pair[2];
+            const size_t at[2] = {j, i};
+            for (size_t k = 0; k < 2; k++) {
+                pair[k] = at[k] < server->listen.n    ? server->listen.items[at[k]].address
+                          : at[k] == server->listen.n ? server->http_listen.address
+                                                      : server->admin_listen.address;
+            }
+            if (strcmp(pair[0], pair[1]) == 0 && !asks_for_any_port(pair[0])) {
+                return hps_error_set(err, HPS_INVALID,
+                                     "%s: server: got the address \"%.200s\" for two listeners, expected "
+                                     "different ones",
+                                     config->file, pair[0]);
+            }
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status check_tls(const struct hps_config *config, struct hps_error *err)
+{
+    const struct hps_config_tls *tls = &config->server.tls;
+    if ((tls->certificate[0] == '\0') != (tls->key[0] == '\0')) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.tls: got only \"%s\", expected \"certificate\" and \"key\"",
+                             config->file, tls->key[0] == '\0' ? "certificate" : "key");
+    }
+    if (tls->certificate[0] == '\0' && (tls->client_ca[0] != '\0' || tls->require_client_certificate)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.tls: got no \"certificate\" and \"key\", which the other options "
+                             "of tls need",
+                             config->file);
+    }
+    if (tls->require_client_certificate && tls->client_ca[0] == '\0') {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.tls.client_ca: got none, expected a file, since "
+                             "require_client_certificate is true",
+                             config->file);
+    }
+    return HPS_OK;
+}
+
+static hps_status check_listeners(const struct hps_config *config, struct hps_error *err)
+{
+    const struct hps_config_server *server = &config->server;
+    const struct hps_config_listener *admin = &server->admin_listen;
+    hps_status status = check_tls(config, err);
+    for (size_t i = 0; i < server->listen.n && status == HPS_OK; i++) {
+        const struct hps_config_listener *listener = &server->listen.items[i];
+        status = check_listener(config, "listen", listener, hps_config_listener_tls(server, listener), err);
+    }
+    if (status == HPS_OK && server->http_listen.address[0] != '\0') {
+        status = check_listener(config, "http_listen", &server->http_listen, false, err);
+    }
+    bool admin_tls = hps_config_listener_tls(server, admin);
+    if (status == HPS_OK) {
+        status = check_listener(config, "admin_listen", admin, admin_tls, err);
+    }
+    if (status == HPS_OK && unix_path(admin->address) == NULL && server->admin_token_file[0] == '\0' &&
+        !(admin_tls && server->tls.require_client_certificate)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.admin_listen: got \"%.200s\", a TCP address that asks nobody who "
+                             "he is; expected admin_token_file, or tls with require_client_certificate",
+                             config->file, admin->address);
+    }
+    return status == HPS_OK ? check_repeats(config, err) : status;
+}
+
+/* ---- tiers, and what becomes of HPS's settings ------------------------------------------------- */
+
+static hps_status check_tiers(const struct hps_config *config, struct hps_notes *notes,
+                              struct hps_error *err)
+{
+    if (config->volatile_db.type == HPS_CONFIG_VOLATILE_DISABLED &&
+        config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.type and persistent_db.type: got \"disabled\" for both, "
+                             "expected a store for the rows (this build has no embedding cache in GPU memory)",
+                             config->file);
+    }
+    uint64_t memory = hps_limits_memory_bytes();
+    if (config->volatile_db.memory_bytes > memory) {
+        hps_status status = hps_notes_add(notes, true,
+                                          "%s: volatile_db.memory_bytes: got %" PRIu64
+                                          ", more than the %" PRIu64 " bytes that this process may use",
+                                          config->file, config->volatile_db.memory_bytes, memory);
+        return status == HPS_OK ? HPS_OK : no_memory(config, err);
+    }
+    return HPS_OK;
+}
+
+/* What any model asks for that is served in another way here. */
+struct model_wishes {
+    bool gpucache;
+    bool other_cache;
+    bool fp8;
+};
+
+static struct model_wishes wishes_of(const struct hps_config *config)
+{
+    struct model_wishes wishes = {0};
+    for (size_t i = 0; i < config->n_models; i++) {
+        const struct hps_config_model *model = &config->models[i];
+        wishes.gpucache = wishes.gpucache || model->gpucache;
+        wishes.other_cache = wishes.other_cache || model->embedding_cache_type != HPS_CONFIG_CACHE_DYNAMIC;
+        wishes.fp8 = wishes.fp8 || model->fp8_quant;
+    }
+    return wishes;
+}
+
+/* One note per subject, whatever the number of models. */
+static hps_status note_hps_settings(const struct hps_config *config, struct hps_notes *notes)
+{
+    const struct hps_config_volatile_db *volatile_db = &config->volatile_db;
+    const struct hps_option_set *set = &volatile_db->set;
+    const struct model_wishes wishes = wishes_of(config);
+    const struct {
+        bool applies;
+        const char *text;
+    } all[] = {
+        {!hps_option_is_set(&config->set, HPS_OPTION_top_supportlonglong) &&
+             hps_option_is_set(&config->set, HPS_OPTION_top_models),
+         "supportlonglong: not given; HPS requires it, here it is true"},
+        {config->fuse_embedding_table,
+         "fuse_embedding_table: tables keep their names and are not merged; one request for all tables is "
+         "answered at once"},
+        {wishes.gpucache, "models[].gpucache: this build has no embedding cache in GPU memory; every answer is "
+                          "exact and comes from host memory or the persistent store"},
+        {wishes.other_cache, "models[].embedding_cache_type: without an embedding cache the stores are filled "
+                             "and served for every type"},
+        {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
+        {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
+         "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every client shares"},
+        {hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_margin) ||
+             hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy) ||
+             hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_resolution_target),
+         "volatile_db.overflow_*: not applied, because rows are never evicted in this build; memory_bytes "
+         "bounds the host map"},
+        {volatile_db->initial_cache_rate < 1.0,
+         "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},
+        {!volatile_db->initialize_after_startup || !config->persistent_db.initialize_after_startup,
+         "initialize_after_startup: not applied, as in HPS; stores are filled at start"},
+        {hps_option_is_set(set, HPS_OPTION_volatile_db_max_get_batch_size) ||
+             hps_option_is_set(set, HPS_OPTION_volatile_db_max_set_batch_size) ||
+             hps_option_is_set(&config->persistent_db.set, HPS_OPTION_persistent_db_max_get_batch_size) ||
+             hps_option_is_set(&config->persistent_db.set, HPS_OPTION_persistent_db_max_set_batch_size),
+         "max_get_batch_size, max_set_batch_size: old spellings, ignored, as in HPS; the key is "
+         "max_batch_size"},
+    };
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && status == HPS_OK; i++) {
+        if (all[i].applies) {
+            status = hps_notes_add(notes, false, "%s: %s", config->file, all[i].text);
+        }
+    }
+    return status;
+}
+
+hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
+                             struct hps_notes *notes, struct hps_error *err)
+{
+    HPS_ASSERT(config != NULL);
+    hps_status status = flags == NULL ? HPS_OK : apply_flags(config, flags, err);
+    if (status == HPS_OK) {
+        derive_sizes(config);
+        status = derive_paths(config, notes, err);
+    }
+    if (status == HPS_OK) {
+        status = check_listeners(config, err);
+    }
+    if (status == HPS_OK) {
+        status = check_tiers(config, notes, err);
+    }
+    if (status == HPS_OK && note_hps_settings(config, notes) != HPS_OK) {
+        status = no_memory(config, err);
+    }
+    return status;
+}

@@ -1,0 +1,776 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of options and the conversions between text and the fields that it describes.
+ * Any thread.
+ */
+#include "config/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+#define ENUM_BEGIN(list) static const struct hps_option_value values_##list[] = {
+#define VALUE(list, constant, number, word, aliases, built) {(word), (aliases), (number), (built) != 0},
+#define ENUM_END(list)       \
+    { NULL, NULL, 0, false } \
+    }                        \
+    ;
+#include "config/enums.def"
+#undef ENUM_BEGIN
+#undef VALUE
+#undef ENUM_END
+
+#define values_none NULL
+
+typedef struct hps_config struct_top;
+typedef struct hps_config_volatile_db struct_volatile_db;
+typedef struct hps_config_persistent_db struct_persistent_db;
+typedef struct hps_config_update_source struct_update_source;
+typedef struct hps_config_model struct_model;
+typedef struct hps_config_server struct_server;
+typedef struct hps_config_tls struct_tls;
+
+#define FIELD_IS(section, field, type) _Generic(((struct_##section *)0)->field, type : 1, default : 0)
+#define CHECK_BOOL(section, field) FIELD_IS(section, field, bool)
+#define CHECK_U32(section, field) FIELD_IS(section, field, uint32_t)
+#define CHECK_U64(section, field) FIELD_IS(section, field, uint64_t)
+#define CHECK_BYTES(section, field) FIELD_IS(section, field, uint64_t)
+#define CHECK_F64(section, field) FIELD_IS(section, field, double)
+#define CHECK_ENUM(section, field) (sizeof(((struct_##section *)0)->field) == sizeof(uint32_t))
+#define CHECK_STRING(section, field) FIELD_IS(section, field, char *)
+#define CHECK_STRINGS(section, field) FIELD_IS(section, field, struct hps_strings)
+#define CHECK_LISTEN(section, field) FIELD_IS(section, field, struct hps_config_listener)
+#define CHECK_LISTENS(section, field) FIELD_IS(section, field, struct hps_config_listeners)
+#define CHECK_OBJECT(section, field) 1
+#define CHECK_TABLES(section, field) 1
+#define CHECK_IGNORED(section, field) 1
+
+/* A field of another type than its option says would be overwritten wrongly. */
+#define OPTION(section, name, field, type, values, unit, def, min, max, flags, help) \
+    _Static_assert(CHECK_##type(section, field), "type of " #section "." #field);
+#include "config/options.def"
+#undef OPTION
+
+#define OFFSET_BOOL(section, field) offsetof(struct_##section, field)
+#define OFFSET_U32 OFFSET_BOOL
+#define OFFSET_U64 OFFSET_BOOL
+#define OFFSET_BYTES OFFSET_BOOL
+#define OFFSET_F64 OFFSET_BOOL
+#define OFFSET_ENUM OFFSET_BOOL
+#define OFFSET_STRING OFFSET_BOOL
+#define OFFSET_STRINGS OFFSET_BOOL
+#define OFFSET_LISTEN OFFSET_BOOL
+#define OFFSET_LISTENS OFFSET_BOOL
+#define OFFSET_OBJECT OFFSET_BOOL
+#define OFFSET_TABLES OFFSET_BOOL
+#define OFFSET_IGNORED(section, field) 0
+
+#define REQUIRED HPS_OPTION_REQUIRED
+#define RELOAD HPS_OPTION_RELOAD
+#define OURS HPS_OPTION_OURS
+#define UNBUILT HPS_OPTION_UNBUILT
+#define NO_EFFECT HPS_OPTION_NO_EFFECT
+
+const struct hps_option hps_options[HPS_OPTION_COUNT] = {
+#define OPTION(section, name, field, type, values, unit, def, min, max, flags, help)             \
+    {HPS_SECTION_##section, HPS_OPTION_TYPE_##type, #name,          OFFSET_##type(section, field), \
+     values_##values,       (unit),                 (def),          (uint64_t)(min),               \
+     (uint64_t)(max),       (double)(min),          (double)(max),  (flags),                       \
+     (help)},
+#include "config/options.def"
+#undef OPTION
+};
+
+const char *hps_section_path(enum hps_option_section section)
+{
+    static const char *const paths[HPS_SECTION_COUNT] = {
+        "", "volatile_db", "persistent_db", "update_source", "models[]", "server", "server.tls",
+    };
+    return paths[section];
+}
+
+void *hps_section_base(struct hps_config *config, enum hps_option_section section)
+{
+    switch (section) {
+    case HPS_SECTION_volatile_db:
+        return &config->volatile_db;
+    case HPS_SECTION_persistent_db:
+        return &config->persistent_db;
+    case HPS_SECTION_update_source:
+        return &config->update_source;
+    case HPS_SECTION_server:
+        return &config->server;
+    case HPS_SECTION_tls:
+        return &config->server.tls;
+    default:
+        HPS_ASSERT(section == HPS_SECTION_top);
+        return config;
+    }
+}
+
+const void *hps_section_base_const(const struct hps_config *config, enum hps_option_section section)
+{
+    return hps_section_base((struct hps_config *)(uintptr_t)config, section);
+}
+
+/* ---- names ------------------------------------------------------------------------------------- */
+
+const struct hps_option *hps_option_find(enum hps_option_section section, const char *name)
+{
+    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+        if (hps_options[i].section == section && strcmp(hps_options[i].name, name) == 0) {
+            return &hps_options[i];
+        }
+    }
+    return NULL;
+}
+
+enum { NAME_CHARS_MAX = 64, DISTANCE_FAR = 1000 };
+
+static unsigned min_unsigned(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* Edits (insert, delete, replace, swap of neighbours; case is none) that make `a` of `b`. */
+static unsigned edit_distance(const char *a, const char *b)
+{
+    size_t n_a = strlen(a);
+    size_t n_b = strlen(b);
+    if (n_a > NAME_CHARS_MAX || n_b > NAME_CHARS_MAX) {
+        return DISTANCE_FAR;
+    }
+    unsigned rows[3][NAME_CHARS_MAX + 1];
+    unsigned *older = rows[0];
+    unsigned *old = rows[1];
+    unsigned *now = rows[2];
+    for (size_t j = 0; j <= n_b; j++) {
+        old[j] = (unsigned)j;
+        older[j] = 0;
+    }
+    for (size_t i = 1; i <= n_a; i++) {
+        now[0] = (unsigned)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            int ca = tolower((unsigned char)a[i - 1]);
+            int cb = tolower((unsigned char)b[j - 1]);
+            unsigned cost = old[j - 1] + (ca == cb ? 0 : 1);
+            cost = min_unsigned(cost, min_unsigned(old[j], now[j - 1]) + 1);
+            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) &&
+                cb == tolower((unsigned char)a[i - 2])) {
+                cost = min_unsigned(cost, older[j - 2] + 1);
+            }
+            now[j] = cost;
+        }
+        unsigned *spare = older;
+        older = old;
+        old = now;
+        now = spare;
+    }
+    return old[n_b];
+}
+
+/* Keep `candidate` when it is nearer to `name` than the best so far and within a third of its length. */
+static void nearer(const char *name, const char *candidate, const char **best, unsigned *best_distance)
+{
+    unsigned distance = edit_distance(name, candidate);
+    unsigned limit = (unsigned)(strlen(candidate) / 3) + 1;
+    if (distance <= limit && distance < *best_distance) {
+        *best = candidate;
+        *best_distance = distance;
+    }
+}
+
+const char *hps_option_suggest(enum hps_option_section section, const char *name)
+{
+    const char *best = NULL;
+    unsigned distance = DISTANCE_FAR;
+    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+        if (hps_options[i].section == section && hps_options[i].type != HPS_OPTION_TYPE_IGNORED) {
+            nearer(name, hps_options[i].name, &best, &distance);
+        }
+    }
+    return best;
+}
+
+const char *hps_option_suggest_word(const struct hps_option *option, const char *word)
+{
+    const char *best = NULL;
+    unsigned distance = DISTANCE_FAR;
+    for (const struct hps_option_value *v = option->values; v != NULL && v->word != NULL; v++) {
+        nearer(word, v->word, &best, &distance);
+    }
+    return best;
+}
+
+bool hps_option_is_set(const struct hps_option_set *set, enum hps_option_id id)
+{
+    return (set->bits[id / 64] >> (id % 64) & 1) != 0;
+}
+
+void hps_option_mark(struct hps_option_set *set, const struct hps_option *option)
+{
+    size_t id = (size_t)(option - hps_options);
+    set->bits[id / 64] |= UINT64_C(1) << (id % 64);
+}
+
+/* ---- values from text -------------------------------------------------------------------------- */
+
+static void *field_of(const struct hps_option *option, void *base)
+{
+    return (char *)base + option->offset;
+}
+
+static const void *field_of_const(const struct hps_option *option, const void *base)
+{
+    return (const char *)base + option->offset;
+}
+
+static hps_status parse_bool(const char *text, bool *out_value)
+{
+    if (strcasecmp(text, "true") == 0) {
+        *out_value = true;
+        return HPS_OK;
+    }
+    if (strcasecmp(text, "false") == 0) {
+        *out_value = false;
+        return HPS_OK;
+    }
+    return HPS_INVALID;
+}
+
+/* A finite decimal number; none of strtod's "inf", "nan" and "0x". */
+static hps_status parse_f64(const char *text, double *out_value)
+{
+    if (text[0] == '\0' || strspn(text, "0123456789+-.eE") != strlen(text)) {
+        return HPS_INVALID;
+    }
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (*end != '\0') {
+        return HPS_INVALID;
+    }
+    if (!isfinite(value)) {
+        return HPS_RANGE;
+    }
+    *out_value = value;
+    return HPS_OK;
+}
+
+/* Digits are read exactly; "4.0" and "5e3" are integers too. */
+static hps_status parse_u64(const char *text, uint64_t *out_value)
+{
+    if (text[0] != '\0' && strspn(text, "0123456789") == strlen(text)) {
+        errno = 0;
+        unsigned long long value = strtoull(text, NULL, 10);
+        if (errno == ERANGE) {
+            return HPS_RANGE;
+        }
+        *out_value = value;
+        return HPS_OK;
+    }
+    double value = 0;
+    hps_status status = parse_f64(text, &value);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (value != floor(value)) {
+        return HPS_INVALID;
+    }
+    if (value < 0 || value >= 18446744073709551616.0) {
+        return HPS_RANGE;
+    }
+    *out_value = (uint64_t)value;
+    return HPS_OK;
+}
+
+static bool unit_scale(const char *unit, double *out_scale)
+{
+    static const struct {
+        const char *unit;
+        double scale;
+    } units[] = {
+        {"", 1},
+        {"B", 1},
+        {"KiB", 1024.0},
+        {"MiB", 1048576.0},
+        {"GiB", 1073741824.0},
+        {"TiB", 1099511627776.0},
+        {"KB", 1e3},
+        {"MB", 1e6},
+        {"GB", 1e9},
+        {"TB", 1e12},
+    };
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (strcasecmp(unit, units[i].unit) == 0) {
+            *out_scale = units[i].scale;
+            return true;
+        }
+    }
+    return false;
+}
+
+hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes)
+{
+    hps_status status = parse_u64(text, out_bytes);
+    if (status != HPS_INVALID) {
+        return status;
+    }
+    char number[32];
+    size_t n = strspn(text, "0123456789.");
+    if (n == 0 || n >= sizeof(number)) {
+        return HPS_INVALID;
+    }
+    memcpy(number, text, n);
+    number[n] = '\0';
+    const char *unit = text + n;
+    while (*unit == ' ') {
+        unit++;
+    }
+    double scale = 1;
+    double value = 0;
+    if (!unit_scale(unit, &scale) || parse_f64(number, &value) != HPS_OK) {
+        return HPS_INVALID;
+    }
+    value = floor(value * scale);
+    if (value >= 18446744073709551616.0) {
+        return HPS_RANGE;
+    }
+    *out_bytes = (uint64_t)value;
+    return HPS_OK;
+}
+
+/* Lower case; space and '-' become '_'. False: too long to be a word. */
+static bool normalise_word(const char *text, char *out_word, size_t size)
+{
+    size_t n = strlen(text);
+    if (n >= size) {
+        return false;
+    }
+    for (size_t i = 0; i <= n; i++) {
+        char c = text[i];
+        out_word[i] = c == ' ' || c == '-' ? '_' : (char)tolower((unsigned char)c);
+    }
+    return true;
+}
+
+/* Is `word` one of the space-separated `list`? */
+static bool word_in_list(const char *word, const char *list)
+{
+    size_t n = strlen(word);
+    while (*list != '\0') {
+        size_t length = strcspn(list, " ");
+        if (length == n && memcmp(list, word, n) == 0) {
+            return true;
+        }
+        list += length;
+        list += strspn(list, " ");
+    }
+    return false;
+}
+
+static hps_status parse_enum(const struct hps_option *option, const char *text, uint32_t *out_number)
+{
+    char word[NAME_CHARS_MAX];
+    if (text[0] == '\0' || !normalise_word(text, word, sizeof(word))) {
+        return HPS_INVALID;
+    }
+    for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
+        if (strcmp(word, v->word) == 0 || word_in_list(word, v->aliases)) {
+            *out_number = v->number;
+            return v->built ? HPS_OK : HPS_UNIMPLEMENTED;
+        }
+    }
+    return HPS_INVALID;
+}
+
+void hps_strings_fini(struct hps_strings *strings)
+{
+    for (size_t i = 0; i < strings->n; i++) {
+        hps_free(strings->items[i]);
+    }
+    hps_free(strings->items);
+    strings->items = NULL;
+    strings->n = 0;
+}
+
+hps_status hps_strings_append(struct hps_strings *strings, const char *text)
+{
+    char *copy = hps_strdup(text);
+    if (copy == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    char **items = hps_realloc(strings->items, (strings->n + 1) * sizeof(*items));
+    if (items == NULL) {
+        hps_free(copy);
+        return HPS_NO_MEMORY;
+    }
+    strings->items = items;
+    strings->items[strings->n++] = copy;
+    return HPS_OK;
+}
+
+static hps_status set_string(char **field, const char *text)
+{
+    char *copy = hps_strdup(text);
+    if (copy == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    hps_free(*field);
+    *field = copy;
+    return HPS_OK;
+}
+
+static hps_status set_strings(struct hps_strings *field, const char *text)
+{
+    struct hps_strings fresh = {0};
+    if (text[0] != '\0') {
+        hps_status status = hps_strings_append(&fresh, text);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    hps_strings_fini(field);
+    *field = fresh;
+    return HPS_OK;
+}
+
+/* A listener's default: its address. */
+static hps_status set_listeners(struct hps_config_listeners *field, const char *text)
+{
+    hps_config_clear_listeners(field);
+    return hps_config_add_listener(field, text, false);
+}
+
+static hps_status set_integer(const struct hps_option *option, void *field, const char *text)
+{
+    uint64_t value = 0;
+    hps_status status = option->type == HPS_OPTION_TYPE_BYTES ? hps_bytes_parse(text, &value)
+                                                              : parse_u64(text, &value);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (value < option->min || value > option->max) {
+        return HPS_RANGE;
+    }
+    if (option->type == HPS_OPTION_TYPE_U32) {
+        *(uint32_t *)field = (uint32_t)value;
+    } else {
+        *(uint64_t *)field = value;
+    }
+    return HPS_OK;
+}
+
+static hps_status set_field(const struct hps_option *option, void *field, const char *text)
+{
+    double real = 0;
+    hps_status status = HPS_OK;
+    switch (option->type) {
+    case HPS_OPTION_TYPE_BOOL:
+        return parse_bool(text, field);
+    case HPS_OPTION_TYPE_U32:
+    case HPS_OPTION_TYPE_U64:
+    case HPS_OPTION_TYPE_BYTES:
+        return set_integer(option, field, text);
+    case HPS_OPTION_TYPE_F64:
+        status = parse_f64(text, &real);
+        if (status == HPS_OK && (real < option->f_min || real > option->f_max)) {
+            status = HPS_RANGE;
+        }
+        if (status == HPS_OK) {
+            *(double *)field = real;
+        }
+        return status;
+    case HPS_OPTION_TYPE_ENUM:
+        return parse_enum(option, text, field);
+    case HPS_OPTION_TYPE_STRING:
+        return set_string(field, text);
+    case HPS_OPTION_TYPE_STRINGS:
+        return set_strings(field, text);
+    case HPS_OPTION_TYPE_LISTEN:
+        return set_string(&((struct hps_config_listener *)field)->address, text);
+    case HPS_OPTION_TYPE_LISTENS:
+        return set_listeners(field, text);
+    default:
+        return HPS_OK; /* read by hand: no text form */
+    }
+}
+
+/* Does the option, of one of the types that can be UNBUILT, now hold its default? */
+static bool holds_default(const struct hps_option *option, const void *field)
+{
+    bool flag = false;
+    uint64_t number = 0;
+    switch (option->type) {
+    case HPS_OPTION_TYPE_BOOL:
+        return parse_bool(option->def, &flag) == HPS_OK && flag == *(const bool *)field;
+    case HPS_OPTION_TYPE_U32:
+        return parse_u64(option->def, &number) == HPS_OK && number == *(const uint32_t *)field;
+    default:
+        HPS_ASSERT(option->type == HPS_OPTION_TYPE_U64 || option->type == HPS_OPTION_TYPE_BYTES);
+        return hps_bytes_parse(option->def, &number) == HPS_OK && number == *(const uint64_t *)field;
+    }
+}
+
+hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
+{
+    void *field = field_of(option, base);
+    hps_status status = set_field(option, field, text);
+    if (status == HPS_OK && (option->flags & HPS_OPTION_UNBUILT) != 0 && !holds_default(option, field)) {
+        return HPS_UNIMPLEMENTED;
+    }
+    return status;
+}
+
+hps_status hps_section_set_defaults(enum hps_option_section section, void *base)
+{
+    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+        if (hps_options[i].section != section) {
+            continue;
+        }
+        hps_status status = hps_option_set_text(&hps_options[i], base, hps_options[i].def);
+        HPS_ASSERT(status == HPS_OK || status == HPS_NO_MEMORY);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    return HPS_OK;
+}
+
+void hps_section_fini(enum hps_option_section section, void *base)
+{
+    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+        const struct hps_option *option = &hps_options[i];
+        if (option->section != section) {
+            continue;
+        }
+        void *field = field_of(option, base);
+        if (option->type == HPS_OPTION_TYPE_STRING) {
+            hps_free(*(char **)field);
+            *(char **)field = NULL;
+        } else if (option->type == HPS_OPTION_TYPE_STRINGS) {
+            hps_strings_fini(field);
+        } else if (option->type == HPS_OPTION_TYPE_LISTEN) {
+            hps_free(((struct hps_config_listener *)field)->address);
+            ((struct hps_config_listener *)field)->address = NULL;
+        } else if (option->type == HPS_OPTION_TYPE_LISTENS) {
+            hps_config_clear_listeners(field);
+        }
+    }
+}
+
+/* ---- values to text ---------------------------------------------------------------------------- */
+
+hps_status hps_json_print_string(const char *text, struct hps_buf *buf)
+{
+    hps_status status = hps_buf_append(buf, "\"", 1);
+    for (const char *c = text; *c != '\0' && status == HPS_OK; c++) {
+        if (*c == '"' || *c == '\\') {
+            status = hps_buf_printf(buf, "\\%c", *c);
+        } else if ((unsigned char)*c < 0x20) {
+            status = hps_buf_printf(buf, "\\u%04x", (unsigned)(unsigned char)*c);
+        } else {
+            status = hps_buf_append(buf, c, 1);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(buf, "\"", 1) : status;
+}
+
+static hps_status print_strings(const struct hps_strings *strings, struct hps_buf *buf)
+{
+    hps_status status = hps_buf_append(buf, "[", 1);
+    for (size_t i = 0; i < strings->n && status == HPS_OK; i++) {
+        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
+        if (status == HPS_OK) {
+            status = hps_json_print_string(strings->items[i], buf);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+}
+
+static hps_status print_listener(const struct hps_config_listener *listener, struct hps_buf *buf)
+{
+    const char *address = listener->address == NULL ? "" : listener->address;
+    if (!listener->plaintext) {
+        return hps_json_print_string(address, buf);
+    }
+    hps_status status = hps_buf_printf(buf, "{\"address\": ");
+    if (status == HPS_OK) {
+        status = hps_json_print_string(address, buf);
+    }
+    return status == HPS_OK ? hps_buf_printf(buf, ", \"plaintext\": true}") : status;
+}
+
+static hps_status print_listeners(const struct hps_config_listeners *listeners, struct hps_buf *buf)
+{
+    hps_status status = hps_buf_append(buf, "[", 1);
+    for (size_t i = 0; i < listeners->n && status == HPS_OK; i++) {
+        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
+        if (status == HPS_OK) {
+            status = print_listener(&listeners->items[i], buf);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+}
+
+/* The shortest decimal that reads back as the same number. */
+static hps_status print_f64(double value, struct hps_buf *buf)
+{
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof(text), "%.*g", digits, value);
+        double back = 0;
+        if (parse_f64(text, &back) == HPS_OK && back == value) {
+            break;
+        }
+    }
+    return hps_buf_printf(buf, "%s", text);
+}
+
+static const char *word_of(const struct hps_option *option, uint32_t number)
+{
+    for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
+        if (v->number == number) {
+            return v->word;
+        }
+    }
+    return "";
+}
+
+static hps_status print_default_values(const struct hps_config_table *table, struct hps_buf *buf)
+{
+    if (table->n_default_values == 1) {
+        return print_f64((double)table->default_values[0], buf);
+    }
+    hps_status status = hps_buf_append(buf, "[", 1);
+    for (uint32_t i = 0; i < table->n_default_values && status == HPS_OK; i++) {
+        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
+        if (status == HPS_OK) {
+            status = print_f64((double)table->default_values[i], buf);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+}
+
+static hps_status print_of_table(enum hps_option_id id, const struct hps_config_table *table,
+                                 struct hps_buf *buf)
+{
+    switch (id) {
+    case HPS_OPTION_model_sparse_files:
+        return hps_json_print_string(table->path, buf);
+    case HPS_OPTION_model_embedding_table_names:
+        return hps_json_print_string(table->name, buf);
+    case HPS_OPTION_model_embedding_vecsize_per_table:
+        return hps_buf_printf(buf, "%" PRIu32, table->dim);
+    case HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample:
+        return hps_buf_printf(buf, "%" PRIu32, table->keys_per_sample_max);
+    default:
+        HPS_ASSERT(id == HPS_OPTION_model_default_value_for_each_table);
+        return print_default_values(table, buf);
+    }
+}
+
+static hps_status print_tables(enum hps_option_id id, const struct hps_config_model *model,
+                               struct hps_buf *buf)
+{
+    bool devices = id == HPS_OPTION_model_deployed_device_list;
+    size_t n = devices ? model->n_deployed_devices : model->n_tables;
+    hps_status status = hps_buf_append(buf, "[", 1);
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        status = i == 0 ? HPS_OK : hps_buf_append(buf, ", ", 2);
+        if (status != HPS_OK) {
+            return status;
+        }
+        status = devices ? hps_buf_printf(buf, "%" PRIu32, model->deployed_device_list[i])
+                         : print_of_table(id, &model->tables[i], buf);
+    }
+    return status == HPS_OK ? hps_buf_append(buf, "]", 1) : status;
+}
+
+hps_status hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf)
+{
+    const void *field = field_of_const(option, base);
+    switch (option->type) {
+    case HPS_OPTION_TYPE_BOOL:
+        return hps_buf_printf(buf, "%s", *(const bool *)field ? "true" : "false");
+    case HPS_OPTION_TYPE_U32:
+        return hps_buf_printf(buf, "%" PRIu32, *(const uint32_t *)field);
+    case HPS_OPTION_TYPE_U64:
+    case HPS_OPTION_TYPE_BYTES:
+        return hps_buf_printf(buf, "%" PRIu64, *(const uint64_t *)field);
+    case HPS_OPTION_TYPE_F64:
+        return print_f64(*(const double *)field, buf);
+    case HPS_OPTION_TYPE_ENUM:
+        return hps_json_print_string(word_of(option, *(const uint32_t *)field), buf);
+    case HPS_OPTION_TYPE_STRING:
+        return hps_json_print_string(*(char *const *)field, buf);
+    case HPS_OPTION_TYPE_STRINGS:
+        return print_strings(field, buf);
+    case HPS_OPTION_TYPE_LISTEN:
+        return print_listener(field, buf);
+    case HPS_OPTION_TYPE_LISTENS:
+        return print_listeners(field, buf);
+    case HPS_OPTION_TYPE_TABLES:
+        return print_tables((enum hps_option_id)(option - hps_options), base, buf);
+    default:
+        return hps_buf_printf(buf, "null");
+    }
+}
+
+static hps_status expected_integer(const struct hps_option *option, struct hps_buf *buf)
+{
+    bool bytes = option->type == HPS_OPTION_TYPE_BYTES;
+    const char *what = bytes ? "bytes, like 4096 or \"4GiB\"," : "an integer";
+    const char *unit = bytes || option->unit[0] == '\0' ? "" : option->unit;
+    hps_status status = option->max == UINT64_MAX
+                            ? hps_buf_printf(buf, "%s of at least %" PRIu64, what, option->min)
+                            : hps_buf_printf(buf, "%s from %" PRIu64 " to %" PRIu64, what, option->min,
+                                             option->max);
+    return status == HPS_OK && unit[0] != '\0' ? hps_buf_printf(buf, " (%s)", unit) : status;
+}
+
+static hps_status expected_word(const struct hps_option *option, struct hps_buf *buf)
+{
+    hps_status status = hps_buf_printf(buf, "one of");
+    const char *comma = " ";
+    for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
+        if (v->built && status == HPS_OK) {
+            status = hps_buf_printf(buf, "%s\"%s\"", comma, v->word);
+            comma = ", ";
+        }
+    }
+    return status;
+}
+
+hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *buf)
+{
+    switch (option->type) {
+    case HPS_OPTION_TYPE_BOOL:
+        return hps_buf_printf(buf, "true or false");
+    case HPS_OPTION_TYPE_U32:
+    case HPS_OPTION_TYPE_U64:
+    case HPS_OPTION_TYPE_BYTES:
+        return expected_integer(option, buf);
+    case HPS_OPTION_TYPE_F64:
+        return hps_buf_printf(buf, "a number from %g to %g", option->f_min, option->f_max);
+    case HPS_OPTION_TYPE_ENUM:
+        return expected_word(option, buf);
+    case HPS_OPTION_TYPE_STRINGS:
+        return hps_buf_printf(buf, "a list of strings");
+    case HPS_OPTION_TYPE_OBJECT:
+        return hps_buf_printf(buf, "an object");
+    case HPS_OPTION_TYPE_LISTEN:
+    case HPS_OPTION_TYPE_LISTENS:
+        return hps_buf_printf(buf, "\"host:port\", \"unix:PATH\" or {\"address\": ..., \"plaintext\": true}");
+    default:
+        return hps_buf_printf(buf, "a string");
+    }
+}

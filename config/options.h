@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of options.def as data, and what can be done with one option of it: read a value from text,
+ * print it, say what was expected. Private to config/. Any thread; the table is constant.
+ */
+#ifndef HPS_CONFIG_OPTIONS_H
+#define HPS_CONFIG_OPTIONS_H
+
+#include "config/config.h"
+
+enum hps_option_type {
+    HPS_OPTION_TYPE_BOOL,
+    HPS_OPTION_TYPE_U32,
+    HPS_OPTION_TYPE_U64,
+    HPS_OPTION_TYPE_BYTES,
+    HPS_OPTION_TYPE_F64,
+    HPS_OPTION_TYPE_ENUM,
+    HPS_OPTION_TYPE_STRING,
+    HPS_OPTION_TYPE_STRINGS,
+    HPS_OPTION_TYPE_OBJECT,
+    HPS_OPTION_TYPE_TABLES,
+    HPS_OPTION_TYPE_LISTEN,
+    HPS_OPTION_TYPE_LISTENS,
+    HPS_OPTION_TYPE_IGNORED
+};
+
+enum hps_option_section {
+    HPS_SECTION_top,
+    HPS_SECTION_volatile_db,
+    HPS_SECTION_persistent_db,
+    HPS_SECTION_update_source,
+    HPS_SECTION_model,
+    HPS_SECTION_server,
+    HPS_SECTION_tls,
+    HPS_SECTION_COUNT
+};
+
+enum {
+    HPS_OPTION_REQUIRED = 1,
+    HPS_OPTION_RELOAD = 2,
+    HPS_OPTION_OURS = 4,
+    HPS_OPTION_UNBUILT = 8,
+    HPS_OPTION_NO_EFFECT = 16
+};
+
+/* A word that an ENUM option takes. */
+struct hps_option_value {
+    const char *word; /* NULL ends the list */
+    const char *aliases;
+    uint32_t number;
+    bool built;
+};
+
+struct hps_option {
+    enum hps_option_section section;
+    enum hps_option_type type;
+    const char *name;
+    size_t offset; /* of the field in the section's struct; 0 for IGNORED */
+    const struct hps_option_value *values;
+    const char *unit;
+    const char *def;
+    uint64_t min;
+    uint64_t max;
+    double f_min;
+    double f_max;
+    unsigned flags;
+    const char *help;
+};
+
+extern const struct hps_option hps_options[HPS_OPTION_COUNT];
+
+/* Names as in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
+const char *hps_section_path(enum hps_option_section section);
+/* The struct that holds the options of `section`; not for models. */
+void *hps_section_base(struct hps_config *config, enum hps_option_section section);
+const void *hps_section_base_const(const struct hps_config *config, enum hps_option_section section);
+
+const struct hps_option *hps_option_find(enum hps_option_section section, const char *name);
+/* The nearest name of the section when it is near enough to be what was meant; else NULL. */
+const char *hps_option_suggest(enum hps_option_section section, const char *name);
+/* The same for the words of an ENUM option. */
+const char *hps_option_suggest_word(const struct hps_option *option, const char *word);
+
+void hps_option_mark(struct hps_option_set *set, const struct hps_option *option);
+
+/* Set the field of a scalar option from text, as it would stand in the file ("4GiB", "true", "redis").
+ * A STRINGS option becomes the list of this one string, the empty text the empty list.
+ *
+ * error   INVALID no such value; RANGE outside min and max; UNIMPLEMENTED not in this build; NO_MEMORY
+ * state   unchanged on error, but for UNIMPLEMENTED
+ */
+hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text) HPS_MUST_CHECK;
+/* Append `text` to a STRINGS field. */
+hps_status hps_strings_append(struct hps_strings *strings, const char *text) HPS_MUST_CHECK;
+void hps_strings_fini(struct hps_strings *strings);
+
+/* Give every option of the section its default. On error the struct is as far as it was; freeable. */
+hps_status hps_section_set_defaults(enum hps_option_section section, void *base) HPS_MUST_CHECK;
+/* Free what the options of the section own: strings and lists of strings. */
+void hps_section_fini(enum hps_option_section section, void *base);
+
+/* "an integer from 1 to 65536 (ms)" and so on. */
+hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *buf) HPS_MUST_CHECK;
+/* The value as JSON. */
+hps_status hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf)
+    HPS_MUST_CHECK;
+/* `text` as a JSON string, quotes included. */
+hps_status hps_json_print_string(const char *text, struct hps_buf *buf) HPS_MUST_CHECK;
+
+/* "32MiB", "1.5 GB", "4096": bytes. INVALID, RANGE. */
+hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK;
+
+/* Append a note; a NULL `notes` drops it. */
+hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...) HPS_PRINTF(3, 4)
+    HPS_MUST_CHECK;
+
+/* Defaults of a new config, of which nothing came from a file. */
+hps_status hps_config_new(const char *file, struct hps_config **out_config, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Append a model with its defaults, a table to a model; the results stay valid until the next append. */
+hps_status hps_config_add_model(struct hps_config *config, struct hps_config_model **out_model)
+    HPS_MUST_CHECK;
+hps_status hps_config_add_table(struct hps_config_model *model, struct hps_config_table **out_table)
+    HPS_MUST_CHECK;
+hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const char *address,
+                                   bool plaintext) HPS_MUST_CHECK;
+void hps_config_clear_listeners(struct hps_config_listeners *listeners);
+
+#endif

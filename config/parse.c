@@ -1,0 +1,779 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From JSON to struct hps_config, by the table of options. The only file that speaks to the JSON library.
+ * Main thread.
+ */
+#include <jansson.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/fileio.h"
+#include "base/heap.h"
+#include "base/modeldir.h"
+#include "config/options.h"
+#include "config/source.h"
+
+enum { FILE_BYTES_MAX = 64 * 1024 * 1024, PATH_CHARS = 192, GOT_CHARS = 64, EXPECTED_CHARS = 256 };
+
+struct reader {
+    struct hps_source source;
+    struct hps_config *config;
+    struct hps_notes *notes;
+    struct hps_error *err;
+};
+
+/* ---- messages ---------------------------------------------------------------------------------- */
+
+/* "FILE:LINE: PATH: " */
+static void where(const struct reader *reader, const struct hps_source_path *path, char *out_text,
+                  size_t size)
+{
+    char name[PATH_CHARS];
+    hps_source_path_print(path, name, sizeof(name));
+    unsigned line = hps_source_line(&reader->source, hps_source_locate(&reader->source, path));
+    (void)snprintf(out_text, size, "%s:%u: %s%s", reader->source.file, line, name,
+                   name[0] == '\0' ? "" : ": ");
+}
+
+static hps_status HPS_PRINTF(4, 5) fail(const struct reader *reader, const struct hps_source_path *path,
+                                        hps_status status, const char *fmt, ...)
+{
+    char place[PATH_CHARS + 128];
+    char text[sizeof(reader->err->text)];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    where(reader, path, place, sizeof(place));
+    return hps_error_set(reader->err, status, "%s%s", place, text);
+}
+
+static hps_status HPS_PRINTF(4, 5) note(const struct reader *reader, const struct hps_source_path *path,
+                                        bool warning, const char *fmt, ...)
+{
+    char place[PATH_CHARS + 128];
+    char text[400];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    where(reader, path, place, sizeof(place));
+    hps_status status = hps_notes_add(reader->notes, warning, "%s%s", place, text);
+    return status == HPS_OK ? HPS_OK : hps_error_set(reader->err, status, "%sout of memory", place);
+}
+
+static hps_status no_memory(const struct reader *reader)
+{
+    return hps_error_set(reader->err, HPS_NO_MEMORY, "%s: out of memory", reader->source.file);
+}
+
+static void expected_text(const struct hps_option *option, char *out_text, size_t size)
+{
+    struct hps_buf buf;
+    hps_buf_init(&buf, size);
+    bool good = hps_option_expected(option, &buf) == HPS_OK;
+    (void)snprintf(out_text, size, "%.*s", good ? (int)buf.size : 0, good ? (const char *)buf.data : "");
+    hps_buf_fini(&buf);
+}
+
+/* "got X, expected Y" with a suggestion, or what this build lacks. */
+static hps_status fail_value(const struct reader *reader, const struct hps_source_path *path,
+                             const struct hps_option *option, const char *word, hps_status status)
+{
+    if (status == HPS_NO_MEMORY) {
+        return no_memory(reader);
+    }
+    char got[GOT_CHARS];
+    char expected[EXPECTED_CHARS];
+    hps_source_spelling(&reader->source, path, got, sizeof(got));
+    expected_text(option, expected, sizeof(expected));
+    if (status == HPS_UNIMPLEMENTED && option->type != HPS_OPTION_TYPE_ENUM) {
+        return fail(reader, path, status, "got %s, which this build lacks the part for; expected %s", got,
+                    option->def);
+    }
+    if (status == HPS_UNIMPLEMENTED) {
+        return fail(reader, path, status, "got %s, which this build lacks; expected %s", got, expected);
+    }
+    const char *meant = word == NULL ? NULL : hps_option_suggest_word(option, word);
+    if (meant != NULL) {
+        return fail(reader, path, HPS_INVALID, "got %s, expected %s; did you mean \"%s\"?", got, expected,
+                    meant);
+    }
+    return fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
+}
+
+/* ---- options ----------------------------------------------------------------------------------- */
+
+/* The JSON value as the text that hps_option_set_text reads; NULL: not of the option's type. Numbers that a
+ * double does not hold exactly are read from the file. */
+static const char *scalar_text(const struct reader *reader, const struct hps_source_path *path,
+                               const struct hps_option *option, const json_t *value, char *scratch,
+                               size_t size)
+{
+    bool number = option->type == HPS_OPTION_TYPE_U32 || option->type == HPS_OPTION_TYPE_U64 ||
+                  option->type == HPS_OPTION_TYPE_BYTES || option->type == HPS_OPTION_TYPE_F64;
+    if (json_is_string(value)) {
+        return json_string_value(value);
+    }
+    if (json_is_boolean(value)) {
+        return option->type != HPS_OPTION_TYPE_BOOL ? NULL : json_is_true(value) ? "true" : "false";
+    }
+    if (!json_is_real(value) || !number) {
+        return NULL;
+    }
+    if (fabs(json_real_value(value)) >= 9007199254740992.0) {
+        hps_source_spelling(&reader->source, path, scratch, size);
+    } else {
+        (void)snprintf(scratch, size, "%.17g", json_real_value(value));
+    }
+    return scratch;
+}
+
+static hps_status read_strings(const struct reader *reader, const struct hps_source_path *path,
+                               const struct hps_option *option, const json_t *value, void *base)
+{
+    hps_status status = hps_option_set_text(option, base, "");
+    struct hps_strings *field = (struct hps_strings *)(void *)((char *)base + option->offset);
+    for (size_t i = 0; i < json_array_size(value) && status == HPS_OK; i++) {
+        const json_t *item = json_array_get(value, i);
+        struct hps_source_path inner = {.parent = path, .index = i};
+        if (!json_is_string(item)) {
+            char got[GOT_CHARS];
+            hps_source_spelling(&reader->source, &inner, got, sizeof(got));
+            return fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got);
+        }
+        status = hps_strings_append(field, json_string_value(item));
+    }
+    return status == HPS_OK ? HPS_OK : no_memory(reader);
+}
+
+static hps_status read_option(const struct reader *reader, const struct hps_source_path *path,
+                              const struct hps_option *option, const json_t *value, void *base)
+{
+    if (option->type == HPS_OPTION_TYPE_STRINGS && json_is_array(value)) {
+        return read_strings(reader, path, option, value, base);
+    }
+    char scratch[GOT_CHARS];
+    const char *text = scalar_text(reader, path, option, value, scratch, sizeof(scratch));
+    if (text == NULL) {
+        return fail_value(reader, path, option, NULL, HPS_INVALID);
+    }
+    hps_status status = hps_option_set_text(option, base, text);
+    return status == HPS_OK ? HPS_OK : fail_value(reader, path, option, text, status);
+}
+
+static const char *other_section_of(enum hps_option_section section, const char *name)
+{
+    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+        if (hps_options[i].section != section && strcmp(hps_options[i].name, name) == 0) {
+            const char *path = hps_section_path(hps_options[i].section);
+            return path[0] == '\0' ? "the top level" : path;
+        }
+    }
+    return NULL;
+}
+
+/* HPS ignores keys that it does not know, so in its sections ours only warns. */
+static hps_status unknown_key(const struct reader *reader, const struct hps_source_path *path,
+                              enum hps_option_section section)
+{
+    bool ours = section == HPS_SECTION_server || section == HPS_SECTION_tls;
+    const char *meant = hps_option_suggest(section, path->key);
+    const char *other = other_section_of(section, path->key);
+    char hint[128] = "";
+    if (other != NULL) {
+        (void)snprintf(hint, sizeof(hint), "; it belongs to %s", other);
+    } else if (meant != NULL) {
+        (void)snprintf(hint, sizeof(hint), "; did you mean \"%s\"?", meant);
+    }
+    char got[GOT_CHARS];
+    hps_source_spelling(&reader->source, path, got, sizeof(got));
+    if (ours) {
+        return fail(reader, path, HPS_INVALID, "unknown key (got %s), expected one of docs/config.md%s",
+                    got, hint);
+    }
+    return note(reader, path, true, "unknown key, ignored%s", hint);
+}
+
+static bool by_hand(const struct hps_option *option)
+{
+    return option->type == HPS_OPTION_TYPE_OBJECT || option->type == HPS_OPTION_TYPE_TABLES ||
+           option->type == HPS_OPTION_TYPE_LISTEN || option->type == HPS_OPTION_TYPE_LISTENS ||
+           option->type == HPS_OPTION_TYPE_IGNORED;
+}
+
+/* Read every key of `object` that the table can read; mark all that are present. */
+static hps_status read_section(const struct reader *reader, const struct hps_source_path *path,
+                               json_t *object, enum hps_option_section section, void *base,
+                               struct hps_option_set *set)
+{
+    if (!json_is_object(object)) {
+        char got[GOT_CHARS];
+        hps_source_spelling(&reader->source, path, got, sizeof(got));
+        return fail(reader, path, HPS_INVALID, "got %s, expected an object", got);
+    }
+    const char *key = NULL;
+    json_t *value = NULL;
+    hps_status status = HPS_OK;
+    json_object_foreach (object, key, value) {
+        struct hps_source_path inner = {.parent = path, .key = key};
+        const struct hps_option *option = hps_option_find(section, key);
+        if (option == NULL) {
+            status = unknown_key(reader, &inner, section);
+        } else {
+            hps_option_mark(set, option);
+            status = by_hand(option) ? HPS_OK : read_option(reader, &inner, option, value, base);
+        }
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+        const struct hps_option *option = &hps_options[i];
+        if (option->section == section && (option->flags & HPS_OPTION_REQUIRED) != 0 &&
+            json_object_get(object, option->name) == NULL) {
+            return fail(reader, path, HPS_INVALID, "got no \"%s\", which is required", option->name);
+        }
+    }
+    return HPS_OK;
+}
+
+/* ---- models[] ---------------------------------------------------------------------------------- */
+
+struct model_reader {
+    const struct reader *reader;
+    const struct hps_source_path *path;
+    json_t *object;
+    struct hps_config_model *model;
+};
+
+static hps_status fail_item(const struct reader *reader, const struct hps_source_path *path,
+                            const char *expected)
+{
+    char got[GOT_CHARS];
+    hps_source_spelling(&reader->source, path, got, sizeof(got));
+    return fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
+}
+
+/* The array of `id`, NULL when it is absent, checked for its type and, if n is not SIZE_MAX, its length. */
+static hps_status get_array(const struct model_reader *m, enum hps_option_id id, size_t n,
+                            const json_t **out_array)
+{
+    const json_t *array = json_object_get(m->object, hps_options[id].name);
+    struct hps_source_path path = {.parent = m->path, .key = hps_options[id].name};
+    if (array != NULL && !json_is_array(array)) {
+        return fail_item(m->reader, &path, "a list with one entry for each table");
+    }
+    if (array != NULL && n != SIZE_MAX && json_array_size(array) != n) {
+        return fail(m->reader, &path, HPS_INVALID,
+                    "got %zu entries, expected %zu, one for each table in sparse_files",
+                    json_array_size(array), n);
+    }
+    *out_array = array;
+    return HPS_OK;
+}
+
+/* An integer of a per-table list, within the option's range. */
+static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, const json_t *array, size_t i,
+                           uint32_t *out_value)
+{
+    const struct hps_option *option = &hps_options[id];
+    struct hps_source_path list = {.parent = m->path, .key = option->name};
+    struct hps_source_path path = {.parent = &list, .index = i};
+    const json_t *item = json_array_get(array, i);
+    struct hps_option number = *option;
+    number.type = HPS_OPTION_TYPE_U32;
+    number.offset = 0;
+    char scratch[GOT_CHARS];
+    const char *text = scalar_text(m->reader, &path, &number, item, scratch, sizeof(scratch));
+    hps_status status = text == NULL ? HPS_INVALID : hps_option_set_text(&number, out_value, text);
+    return status == HPS_OK ? HPS_OK : fail_value(m->reader, &path, &number, NULL, status);
+}
+
+static const char *remote_scheme(const char *path)
+{
+    static const char *const schemes[] = {"hdfs:", "s3:", "gs:", "https:", "http:"};
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        if (strncasecmp(path, schemes[i], strlen(schemes[i])) == 0) {
+            return schemes[i];
+        }
+    }
+    return NULL;
+}
+
+static hps_status read_sparse_files(const struct model_reader *m)
+{
+    const json_t *files = NULL;
+    hps_status status = get_array(m, HPS_OPTION_model_sparse_files, SIZE_MAX, &files);
+    struct hps_source_path list = {.parent = m->path, .key = "sparse_files"};
+    size_t n = json_array_size(files);
+    if (status == HPS_OK && (n == 0 || n > HPS_MODEL_TABLES_MAX)) {
+        return fail(m->reader, &list, HPS_INVALID, "got %zu entries, expected 1 to %d, one for each table",
+                    n, (int)HPS_MODEL_TABLES_MAX);
+    }
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_source_path path = {.parent = &list, .index = i};
+        const char *file = json_string_value(json_array_get(files, i));
+        if (file == NULL || file[0] == '\0') {
+            return fail_item(m->reader, &path, "the path of a table");
+        }
+        const char *scheme = remote_scheme(file);
+        if (scheme != NULL) {
+            return fail(m->reader, &path, HPS_UNIMPLEMENTED,
+                        "got \"%.60s\", but this build lacks %s files; expected a local path", file, scheme);
+        }
+        struct hps_config_table *table = NULL;
+        status = hps_config_add_table(m->model, &table);
+        if (status == HPS_OK) {
+            table->path = hps_strdup(file);
+            status = table->path == NULL ? HPS_NO_MEMORY : HPS_OK;
+        }
+        if (status != HPS_OK) {
+            return no_memory(m->reader);
+        }
+    }
+    return status;
+}
+
+static hps_status check_name(const struct reader *reader, const struct hps_source_path *path,
+                             const char *name)
+{
+    if (name != NULL && hps_model_name_valid(name)) {
+        return HPS_OK;
+    }
+    return fail_item(reader, path, "a name of 1 to 120 of a-z A-Z 0-9 _ -");
+}
+
+static hps_status read_table_names(const struct model_reader *m)
+{
+    const json_t *names = NULL;
+    size_t n = m->model->n_tables;
+    hps_status status = get_array(m, HPS_OPTION_model_embedding_table_names, n, &names);
+    struct hps_source_path list = {.parent = m->path, .key = "embedding_table_names"};
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        char fallback[48];
+        struct hps_source_path path = {.parent = &list, .index = i};
+        (void)snprintf(fallback, sizeof(fallback), "sparse_embedding%zu", i);
+        const char *name = names == NULL ? fallback : json_string_value(json_array_get(names, i));
+        status = check_name(m->reader, &path, name);
+        for (size_t j = 0; j < i && status == HPS_OK; j++) {
+            if (strcmp(m->model->tables[j].name, name) == 0) {
+                status = fail(m->reader, &path, HPS_INVALID, "got \"%s\" again, expected different names",
+                              name);
+            }
+        }
+        if (status == HPS_OK) {
+            m->model->tables[i].name = hps_strdup(name);
+            status = m->model->tables[i].name == NULL ? no_memory(m->reader) : HPS_OK;
+        }
+    }
+    return status;
+}
+
+static hps_status read_widths(const struct model_reader *m)
+{
+    const json_t *dims = NULL;
+    const json_t *counts = NULL;
+    struct hps_config_model *model = m->model;
+    hps_status status =
+        get_array(m, HPS_OPTION_model_embedding_vecsize_per_table, model->n_tables, &dims);
+    if (status == HPS_OK) {
+        status = get_array(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
+                           model->n_tables, &counts);
+    }
+    for (size_t i = 0; i < model->n_tables && status == HPS_OK; i++) {
+        struct hps_config_table *table = &model->tables[i];
+        status = read_u32(m, HPS_OPTION_model_embedding_vecsize_per_table, dims, i, &table->dim);
+        if (status == HPS_OK) {
+            status = read_u32(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample, counts, i,
+                              &table->keys_per_sample_max);
+        }
+        table->keys_max = (uint64_t)table->keys_per_sample_max * model->max_batch_size;
+    }
+    return status;
+}
+
+/* A number, or a string of one, that float32 can hold. */
+static hps_status read_float(const struct reader *reader, const struct hps_source_path *path,
+                             const json_t *item, float *out_value)
+{
+    static const struct hps_option number = {.type = HPS_OPTION_TYPE_F64,
+                                             .f_min = -(double)FLT_MAX,
+                                             .f_max = (double)FLT_MAX};
+    char scratch[GOT_CHARS];
+    double value = 0;
+    const char *text = scalar_text(reader, path, &number, item, scratch, sizeof(scratch));
+    if (text == NULL || hps_option_set_text(&number, &value, text) != HPS_OK) {
+        return fail_item(reader, path, "a number that fits float32");
+    }
+    *out_value = (float)value;
+    return HPS_OK;
+}
+
+/* One entry of default_value_for_each_table: NULL (short list), a number, or a row. */
+static hps_status read_default_value(const struct reader *reader, const struct hps_source_path *path,
+                                     const json_t *item, struct hps_config_table *table)
+{
+    uint32_t n = json_is_array(item) ? table->dim : 1;
+    if (json_is_array(item) && json_array_size(item) != n) {
+        return fail(reader, path, HPS_INVALID,
+                    "got %zu numbers, expected %u, the width of the table, or one number without a list",
+                    json_array_size(item), (unsigned)n);
+    }
+    table->default_values = hps_calloc(n, sizeof(float));
+    if (table->default_values == NULL) {
+        return no_memory(reader);
+    }
+    table->n_default_values = n;
+    if (item == NULL) {
+        return HPS_OK;
+    }
+    if (!json_is_array(item)) {
+        return read_float(reader, path, item, table->default_values);
+    }
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_source_path inner = {.parent = path, .index = i};
+        status = read_float(reader, &inner, json_array_get(item, i), &table->default_values[i]);
+    }
+    return status;
+}
+
+static hps_status read_default_values(const struct model_reader *m)
+{
+    const json_t *values = NULL;
+    size_t n = m->model->n_tables;
+    hps_status status = get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
+    struct hps_source_path list = {.parent = m->path, .key = "default_value_for_each_table"};
+    if (status == HPS_OK && json_array_size(values) != n) {
+        status = note(m->reader, &list, true,
+                      "got %zu entries, expected %zu, one for each table; missing ones are 0.0, more are "
+                      "ignored",
+                      json_array_size(values), n);
+    }
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        struct hps_source_path path = {.parent = &list, .index = i};
+        status = read_default_value(m->reader, &path, json_array_get(values, i), &m->model->tables[i]);
+    }
+    return status;
+}
+
+static hps_status read_devices(const struct model_reader *m)
+{
+    const json_t *devices = NULL;
+    hps_status status = get_array(m, HPS_OPTION_model_deployed_device_list, SIZE_MAX, &devices);
+    size_t n = json_array_size(devices);
+    if (status != HPS_OK || n == 0) {
+        return status;
+    }
+    m->model->deployed_device_list = hps_calloc(n, sizeof(uint32_t));
+    if (m->model->deployed_device_list == NULL) {
+        return no_memory(m->reader);
+    }
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        status = read_u32(m, HPS_OPTION_model_deployed_device_list, devices, i,
+                          &m->model->deployed_device_list[i]);
+        m->model->n_deployed_devices = i + 1;
+    }
+    return status;
+}
+
+static hps_status check_model(const struct model_reader *m)
+{
+    const struct hps_config *config = m->reader->config;
+    struct hps_source_path name = {.parent = m->path, .key = "model"};
+    hps_status status = check_name(m->reader, &name, m->model->name);
+    for (size_t i = 0; i + 1 < config->n_models && status == HPS_OK; i++) {
+        if (strcmp(config->models[i].name, m->model->name) == 0) {
+            status = fail(m->reader, &name, HPS_INVALID, "got \"%s\" again, expected different names",
+                          m->model->name);
+        }
+    }
+    if (m->model->use_static_table) {
+        m->model->embedding_cache_type = HPS_CONFIG_CACHE_STATIC;
+    }
+    return status;
+}
+
+static hps_status read_model(const struct reader *reader, const struct hps_source_path *path, json_t *object)
+{
+    struct model_reader m = {.reader = reader, .path = path, .object = object};
+    if (hps_config_add_model(reader->config, &m.model) != HPS_OK) {
+        return no_memory(reader);
+    }
+    hps_status status =
+        read_section(reader, path, object, HPS_SECTION_model, m.model, &m.model->set);
+    if (status == HPS_OK) {
+        status = check_model(&m);
+    }
+    if (status == HPS_OK) {
+        status = read_sparse_files(&m);
+    }
+    if (status == HPS_OK) {
+        status = read_table_names(&m);
+    }
+    if (status == HPS_OK) {
+        status = read_widths(&m);
+    }
+    if (status == HPS_OK) {
+        status = read_default_values(&m);
+    }
+    return status == HPS_OK ? read_devices(&m) : status;
+}
+
+static hps_status read_models(const struct reader *reader, json_t *root)
+{
+    json_t *models = json_object_get(root, "models");
+    struct hps_source_path list = {.key = "models"};
+    if (!json_is_array(models)) {
+        return fail_item(reader, &list, "a list of models");
+    }
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < json_array_size(models) && status == HPS_OK; i++) {
+        struct hps_source_path path = {.parent = &list, .index = i};
+        status = read_model(reader, &path, json_array_get(models, i));
+    }
+    return status;
+}
+
+/* ---- server ------------------------------------------------------------------------------------ */
+
+/* A string, or {"address": ..., "plaintext": ...}. */
+static hps_status read_listener(const struct reader *reader, const struct hps_source_path *path,
+                                const json_t *value, const char **out_address, bool *out_plaintext)
+{
+    const json_t *address = json_is_object(value) ? json_object_get(value, "address") : value;
+    const json_t *plaintext = json_is_object(value) ? json_object_get(value, "plaintext") : NULL;
+    size_t n_known = json_is_object(value) ? 1 + (size_t)(plaintext != NULL) : 0;
+    if (!json_is_string(address) || json_object_size(value) != n_known ||
+        (plaintext != NULL && !json_is_boolean(plaintext))) {
+        return fail_item(reader, path,
+                         "\"host:port\", \"unix:PATH\" or {\"address\": \"host:port\", \"plaintext\": true}");
+    }
+    *out_address = json_string_value(address);
+    *out_plaintext = json_is_true(plaintext);
+    return HPS_OK;
+}
+
+static hps_status read_listen_list(const struct reader *reader, const struct hps_source_path *path,
+                                   const json_t *value, struct hps_config_listeners *listeners)
+{
+    size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    if (n == 0) {
+        return fail_item(reader, path, "at least one address");
+    }
+    hps_config_clear_listeners(listeners);
+    for (size_t i = 0; i < n; i++) {
+        struct hps_source_path inner = {.parent = path, .index = i};
+        const char *address = NULL;
+        bool plaintext = false;
+        hps_status status = json_is_array(value)
+                                ? read_listener(reader, &inner, json_array_get(value, i), &address, &plaintext)
+                                : read_listener(reader, path, value, &address, &plaintext);
+        if (status != HPS_OK) {
+            return status;
+        }
+        if (hps_config_add_listener(listeners, address, plaintext) != HPS_OK) {
+            return no_memory(reader);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status read_one_listener(const struct reader *reader, const struct hps_source_path *path,
+                                    const json_t *value, struct hps_config_listener *listener)
+{
+    const char *address = NULL;
+    bool plaintext = false;
+    hps_status status = read_listener(reader, path, value, &address, &plaintext);
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *copy = hps_strdup(address);
+    if (copy == NULL) {
+        return no_memory(reader);
+    }
+    hps_free(listener->address);
+    *listener = (struct hps_config_listener){.address = copy, .plaintext = plaintext};
+    return HPS_OK;
+}
+
+static hps_status read_server(const struct reader *reader, json_t *root)
+{
+    json_t *object = json_object_get(root, "server");
+    struct hps_config_server *server = &reader->config->server;
+    struct hps_source_path path = {.key = "server"};
+    if (object == NULL) {
+        return HPS_OK;
+    }
+    hps_status status = read_section(reader, &path, object, HPS_SECTION_server, server, &server->set);
+    json_t *value = json_object_get(object, "listen");
+    if (status == HPS_OK && value != NULL) {
+        struct hps_source_path inner = {.parent = &path, .key = "listen"};
+        status = read_listen_list(reader, &inner, value, &server->listen);
+    }
+    value = json_object_get(object, "http_listen");
+    if (status == HPS_OK && value != NULL) {
+        struct hps_source_path inner = {.parent = &path, .key = "http_listen"};
+        status = read_one_listener(reader, &inner, value, &server->http_listen);
+    }
+    value = json_object_get(object, "admin_listen");
+    if (status == HPS_OK && value != NULL) {
+        struct hps_source_path inner = {.parent = &path, .key = "admin_listen"};
+        status = read_one_listener(reader, &inner, value, &server->admin_listen);
+    }
+    value = json_object_get(object, "tls");
+    if (status == HPS_OK && value != NULL) {
+        struct hps_source_path inner = {.parent = &path, .key = "tls"};
+        status = read_section(reader, &inner, value, HPS_SECTION_tls, &server->tls, &server->tls.set);
+    }
+    return status;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------- */
+
+/* A store's block without `type` turns the store off in HPS. */
+static hps_status check_types(const struct reader *reader)
+{
+    struct hps_config *config = reader->config;
+    struct hps_source_path path = {.key = "volatile_db"};
+    if (hps_option_is_set(&config->set, HPS_OPTION_top_volatile_db) &&
+        !hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_type)) {
+        config->volatile_db.type = HPS_CONFIG_VOLATILE_DISABLED;
+        return note(reader, &path, true, "got no \"type\", so it is disabled, as in HPS");
+    }
+    return HPS_OK;
+}
+
+static hps_status read_blocks(const struct reader *reader, json_t *root)
+{
+    struct hps_config *config = reader->config;
+    const struct {
+        enum hps_option_section section;
+        struct hps_option_set *set;
+    } blocks[] = {
+        {HPS_SECTION_volatile_db, &config->volatile_db.set},
+        {HPS_SECTION_persistent_db, &config->persistent_db.set},
+        {HPS_SECTION_update_source, &config->update_source.set},
+    };
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]) && status == HPS_OK; i++) {
+        const char *name = hps_section_path(blocks[i].section);
+        json_t *object = json_object_get(root, name);
+        struct hps_source_path path = {.key = name};
+        if (object != NULL) {
+            status = read_section(reader, &path, object, blocks[i].section,
+                                  hps_section_base(config, blocks[i].section), blocks[i].set);
+        }
+    }
+    return status;
+}
+
+static hps_status read_root(const struct reader *reader, json_t *root)
+{
+    struct hps_config *config = reader->config;
+    hps_status status = read_section(reader, NULL, root, HPS_SECTION_top, config, &config->set);
+    if (status == HPS_OK) {
+        status = read_blocks(reader, root);
+    }
+    if (status == HPS_OK) {
+        status = check_types(reader);
+    }
+    if (status == HPS_OK) {
+        status = read_models(reader, root);
+    }
+    if (status == HPS_OK) {
+        status = read_server(reader, root);
+    }
+    config->key_bytes = config->supportlonglong ? 8 : 4;
+    return status;
+}
+
+static hps_status fail_json(const struct reader *reader, const json_error_t *error)
+{
+    const struct hps_source *source = &reader->source;
+    if (json_error_code(error) == json_error_out_of_memory) {
+        return no_memory(reader);
+    }
+    char path[PATH_CHARS];
+    size_t offset = error->position < 0 ? 0 : (size_t)error->position;
+    hps_source_path_at(source, offset, path, sizeof(path));
+    return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%s, expected legal JSON", source->file,
+                         hps_source_line(source, offset), path, path[0] == '\0' ? "" : ": ", error->text);
+}
+
+static json_t *load_json(const struct reader *reader, hps_status *out_status)
+{
+    json_error_t error;
+    json_set_alloc_funcs(hps_alloc, hps_free);
+    json_t *root = json_loadb(reader->source.text, reader->source.size,
+                              JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    *out_status = root == NULL ? fail_json(reader, &error) : HPS_OK;
+    return root;
+}
+
+hps_status hps_config_parse(const char *text, size_t size, const char *file, struct hps_config **out_config,
+                            struct hps_notes *notes, struct hps_error *err)
+{
+    HPS_ASSERT(file != NULL);
+    HPS_ASSERT(out_config != NULL);
+    struct reader reader = {.notes = notes, .err = err};
+    hps_status status = hps_source_init(&reader.source, file, text, size, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    json_t *root = load_json(&reader, &status);
+    if (root == NULL) {
+        goto free_source;
+    }
+    status = hps_config_new(file, &reader.config, err);
+    if (status != HPS_OK) {
+        goto free_json;
+    }
+    status = read_root(&reader, root);
+    if (status == HPS_OK) {
+        *out_config = reader.config;
+    } else {
+        hps_config_free(reader.config);
+    }
+free_json:
+    json_decref(root);
+free_source:
+    hps_source_fini(&reader.source);
+    return status;
+}
+
+hps_status hps_config_parse_file(const char *path, struct hps_config **out_config,
+                                 struct hps_notes *notes, struct hps_error *err)
+{
+    int fd = -1;
+    uint64_t size = 0;
+    hps_status status = hps_file_open_read(path, &fd, &size, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *text = NULL;
+    if (size > FILE_BYTES_MAX) {
+        status = hps_error_set(err, HPS_INVALID, "%s: got %llu bytes, expected at most %d", path,
+                               (unsigned long long)size, (int)FILE_BYTES_MAX);
+        goto close_file;
+    }
+    text = hps_alloc(size + 1);
+    if (text == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "%s: out of memory", path);
+        goto close_file;
+    }
+    status = hps_file_pread(fd, path, text, size, 0, err);
+    if (status == HPS_OK) {
+        status = hps_config_parse(text, size, path, out_config, notes, err);
+    }
+close_file:
+    hps_free(text);
+    (void)close(fd);
+    return status;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Positions in a configuration file. Slow and simple: it runs only to word a message. Main thread.
+ */
+#include "config/source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/heap.h"
+
+static size_t skip_string(const char *text, size_t size, size_t at)
+{
+    for (at++; at < size && text[at] != '"' && text[at] != '\n'; at++) {
+        if (text[at] == '\\') {
+            at++;
+        }
+    }
+    return at < size ? at + 1 : size;
+}
+
+/* Blank the comment at `at`; its end, or 0 when it has none. */
+static size_t blank_comment(char *text, size_t size, size_t at)
+{
+    bool block = text[at + 1] == '*';
+    size_t end = at + 2;
+    while (end < size && !(block ? text[end] == '/' && text[end - 1] == '*' && end > at + 2
+                                 : text[end] == '\n')) {
+        end++;
+    }
+    if (block && end == size) {
+        return 0;
+    }
+    end += block ? 1 : 0;
+    for (size_t i = at; i < end; i++) {
+        if (text[i] != '\n') {
+            text[i] = ' ';
+        }
+    }
+    return end;
+}
+
+hps_status hps_source_init(struct hps_source *source, const char *file, const char *text, size_t size,
+                           struct hps_error *err)
+{
+    char *copy = hps_alloc(size + 1);
+    if (copy == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "%s: out of memory", file);
+    }
+    if (size > 0) {
+        memcpy(copy, text, size);
+    }
+    copy[size] = '\0';
+    *source = (struct hps_source){.file = file, .text = copy, .size = size};
+    size_t at = size >= 3 && memcmp(copy, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    if (at == 3) {
+        memset(copy, ' ', 3); /* byte order mark */
+    }
+    while (at < size) {
+        if (copy[at] == '"') {
+            at = skip_string(copy, size, at);
+        } else if (copy[at] == '/' && at + 1 < size && (copy[at + 1] == '/' || copy[at + 1] == '*')) {
+            size_t end = blank_comment(copy, size, at);
+            if (end == 0) {
+                unsigned line = hps_source_line(source, at);
+                hps_source_fini(source);
+                return hps_error_set(err, HPS_INVALID, "%s:%u: the comment that begins here is not closed",
+                                     file, line);
+            }
+            at = end;
+        } else {
+            at++;
+        }
+    }
+    return HPS_OK;
+}
+
+void hps_source_fini(struct hps_source *source)
+{
+    hps_free(source->text);
+    *source = (struct hps_source){0};
+}
+
+unsigned hps_source_line(const struct hps_source *source, size_t offset)
+{
+    unsigned line = 1;
+    for (size_t i = 0; i < offset && i < source->size; i++) {
+        line += source->text[i] == '\n' ? 1 : 0;
+    }
+    return line;
+}
+
+static size_t skip_blank(const struct hps_source *source, size_t at)
+{
+    while (at < source->size && strchr(" \t\r\n", source->text[at]) != NULL) {
+        at++;
+    }
+    return at;
+}
+
+/* The end of the value that begins at `at`. */
+static size_t skip_value(const struct hps_source *source, size_t at)
+{
+    size_t depth = 0;
+    while (at < source->size) {
+        char c = source->text[at];
+        if (c == '"') {
+            at = skip_string(source->text, source->size, at);
+        } else if (c == '{' || c == '[') {
+            depth++;
+            at++;
+            continue;
+        } else if (c == '}' || c == ']') {
+            if (depth == 0) {
+                return at;
+            }
+            depth--;
+            at++;
+        } else if (depth == 0) {
+            return at + strcspn(source->text + at, ",]} \t\r\n");
+        } else {
+            at++;
+            continue;
+        }
+        if (depth == 0) {
+            return at;
+        }
+    }
+    return source->size;
+}
+
+/* The value of `step` in the object or array that begins at `at`; false: not there. */
+static bool find_member(const struct hps_source *source, size_t at, const struct hps_source_path *step,
+                        size_t *out_at)
+{
+    char open = source->text[at];
+    if (open != (step->key != NULL ? '{' : '[')) {
+        return false;
+    }
+    size_t key_size = step->key == NULL ? 0 : strlen(step->key);
+    at = skip_blank(source, at + 1);
+    for (size_t index = 0; at < source->size && source->text[at] != '}' && source->text[at] != ']';
+         index++) {
+        bool found = step->key == NULL && index == step->index;
+        if (step->key != NULL) {
+            size_t key = at + 1;
+            at = skip_string(source->text, source->size, at);
+            found = at - key == key_size + 1 && memcmp(source->text + key, step->key, key_size) == 0;
+            at = skip_blank(source, at);
+            at = skip_blank(source, at + 1); /* the colon */
+        }
+        if (found) {
+            *out_at = at;
+            return true;
+        }
+        at = skip_blank(source, skip_value(source, at));
+        at = at < source->size && source->text[at] == ',' ? skip_blank(source, at + 1) : at;
+    }
+    return false;
+}
+
+size_t hps_source_locate(const struct hps_source *source, const struct hps_source_path *path)
+{
+    if (path == NULL) {
+        return skip_blank(source, 0);
+    }
+    size_t at = hps_source_locate(source, path->parent);
+    size_t inner = 0;
+    return at < source->size && find_member(source, at, path, &inner) ? inner : at;
+}
+
+void hps_source_spelling(const struct hps_source *source, const struct hps_source_path *path, char *out_text,
+                         size_t size)
+{
+    size_t at = hps_source_locate(source, path);
+    size_t n = skip_value(source, at) - at;
+    bool cut = n >= size;
+    n = cut ? size - 1 : n;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)source->text[at + i];
+        out_text[i] = c < 0x20 || c == 0x7f ? ' ' : (char)c;
+    }
+    out_text[n] = '\0';
+    if (cut && size > 4) {
+        memcpy(out_text + size - 4, "...", 4);
+    }
+}
+
+/* Append to a text that is cut when full. */
+static void append(char *text, size_t size, const char *more, size_t n)
+{
+    size_t used = strlen(text);
+    if (used + n >= size) {
+        n = size - 1 - used;
+    }
+    memcpy(text + used, more, n);
+    text[used + n] = '\0';
+}
+
+void hps_source_path_print(const struct hps_source_path *path, char *out_text, size_t size)
+{
+    if (path == NULL) {
+        out_text[0] = '\0';
+        return;
+    }
+    hps_source_path_print(path->parent, out_text, size);
+    if (path->key == NULL) {
+        char index[32];
+        int n = snprintf(index, sizeof(index), "[%zu]", path->index);
+        append(out_text, size, index, (size_t)n);
+        return;
+    }
+    if (out_text[0] != '\0') {
+        append(out_text, size, ".", 1);
+    }
+    append(out_text, size, path->key, strlen(path->key));
+}
+
+enum { DEPTH_MAX = 8 };
+
+/* What encloses the byte: per level the last key, or the index of the element. */
+struct level {
+    bool object;
+    size_t key;
+    size_t key_size;
+    size_t index;
+};
+
+static void print_levels(const struct hps_source *source, const struct level *levels, size_t n,
+                         char *out_text, size_t size)
+{
+    out_text[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        if (!levels[i].object) {
+            char index[32];
+            int length = snprintf(index, sizeof(index), "[%zu]", levels[i].index);
+            append(out_text, size, index, (size_t)length);
+        } else if (levels[i].key_size > 0) {
+            append(out_text, size, ".", out_text[0] == '\0' ? 0 : 1);
+            append(out_text, size, source->text + levels[i].key, levels[i].key_size);
+        }
+    }
+}
+
+void hps_source_path_at(const struct hps_source *source, size_t offset, char *out_text, size_t size)
+{
+    struct level levels[DEPTH_MAX] = {{0}};
+    size_t depth = 0;
+    bool expect_key = false;
+    offset = offset < source->size ? offset : source->size;
+    for (size_t at = 0; at < offset;) {
+        char c = source->text[at];
+        struct level *level = depth > 0 && depth <= DEPTH_MAX ? &levels[depth - 1] : NULL;
+        if (c == '"') {
+            size_t end = skip_string(source->text, offset, at);
+            if (level != NULL && level->object && expect_key) {
+                level->key = at + 1;
+                level->key_size = end - at < 2 ? 0 : end - at - 2;
+                expect_key = false;
+            }
+            at = end;
+            continue;
+        }
+        if (c == '{' || c == '[') {
+            if (depth < DEPTH_MAX) {
+                levels[depth] = (struct level){.object = c == '{'};
+            }
+            depth++;
+            expect_key = c == '{';
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            depth--;
+        } else if (c == ',' && level != NULL) {
+            level->index++;
+            expect_key = level->object;
+        }
+        at++;
+    }
+    print_levels(source, levels, depth < DEPTH_MAX ? depth : DEPTH_MAX, out_text, size);
+}
