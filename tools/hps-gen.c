@@ -1,0 +1,854 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hps-gen: write embedding tables whose every value can be verified (base/rowgen.h), in any form that
+ * hpsd reads, with a matching ps.json and manifest.json. Everything is written into a hidden directory
+ * beside the target and renamed at the end: an interrupted run leaves nothing. One thread.
+ */
+#include <errno.h>
+#include <ftw.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/fileio.h"
+#include "base/heap.h"
+#include "base/modeldir.h"
+#include "base/rowfile.h"
+#include "base/rowgen.h"
+#include "base/status.h"
+#include "config/manifest.h"
+
+enum {
+    EXIT_USAGE = 2,
+    PIECE_BYTES = 1 << 20,
+    PROGRESS_US = 200000,
+    PS_JSON_BYTES_MAX = 16 << 20,
+    MAX_BATCH_SIZE = 65536
+};
+
+/* Criteo 1TB as in MLPerf's DLRM-DCNv2: rows (capped at 40 M) and keys per sample of 26 tables. */
+static const uint64_t dcnv2_rows[] = {40000000, 39060,  17295,    7424,     20265,    3,      7122,
+                                      1543,     63,     40000000, 3067956,  405282,   10,     2209,
+                                      11938,    155,    4,        976,      14,       40000000,
+                                      40000000, 40000000, 590152, 12973,    108,      36};
+static const uint32_t dcnv2_keys[] = {3, 2, 1, 2, 6,  1, 1, 1, 1, 7,   3,  8,  1,
+                                      6, 9, 5, 1, 1,  1, 12, 100, 27, 10, 3, 1, 1};
+enum {
+    DCNV2_TABLES = sizeof(dcnv2_rows) / sizeof(dcnv2_rows[0]),
+    DCNV2_DIM = 128
+};
+_Static_assert(sizeof(dcnv2_keys) / sizeof(dcnv2_keys[0]) == DCNV2_TABLES, "one per table");
+
+struct gen {
+    /* What was asked for. */
+    bool preset;
+    double scale;
+    uint64_t n_tables;
+    uint64_t rows;
+    uint64_t dim;
+    uint64_t seed;
+    enum hps_dtype dtype;
+    enum hps_row_form form;
+    bool dle;
+    bool hashed;
+    const char *model;
+    const char *state_dir;
+    const char *out;
+    /* What follows from it. */
+    char *out_path;   /* absolute */
+    char *stage_path; /* where everything is written first */
+    char *state_path; /* absolute */
+    uint64_t bytes_total;
+    uint64_t bytes_done;
+    uint64_t begin_us;
+    uint64_t shown_us;
+    bool show;
+};
+
+static volatile sig_atomic_t interrupted; /* the number of the signal */
+
+static void on_signal(int number)
+{
+    interrupted = number;
+}
+
+static const char usage[] =
+    "Usage: hps-gen --preset dlrm-dcnv2 [--scale F] --out DIR [options]\n"
+    "       hps-gen --tables N --rows N --dim N --out DIR [options]\n"
+    "\n"
+    "Write synthetic embedding tables feature_0, feature_1, ... with a ps.json and a manifest.json\n"
+    "into DIR, which must be new or empty. Row `key` of table feature_<t> is a pure function of\n"
+    "(seed, t, key): see base/rowgen.h, tests/lib/hpsgen.py and hps-bench --verify.\n"
+    "\n"
+    "  --preset dlrm-dcnv2   26 tables of MLPerf's DLRM-DCNv2 (204 M rows, dim 128)\n"
+    "  --scale F             share of the preset's rows, (0, 1] (default 1)\n"
+    "  --tables N            number of tables, 1 to 4096\n"
+    "  --rows N              rows of each table\n"
+    "  --dim N               values per row, 1 to 65536\n"
+    "  --dtype fp32|fp16     how values are stored (default fp32; hugectr knows fp32 only)\n"
+    "  --seed N              default 1\n"
+    "  --format hugectr|npy|dle\n"
+    "                        hugectr (default): T/key and T/emb_vector, keys shuffled;\n"
+    "                        npy: T.npy, or T.keys.npy and T.rows.npy with --keys hashed;\n"
+    "                        dle: T.npy and config.json as DeepLearningExamples write them\n"
+    "  --keys dense|hashed   keys 0 ... rows-1 (default), or those hashed to 64 bits\n"
+    "  --model NAME          model in ps.json (default dlrm for the preset, else model)\n"
+    "  --state-dir DIR       where ps.json puts the persistent store (default DIR of --out)\n"
+    "  --out DIR             where to write\n"
+    "  --help, --version\n"
+    "\n"
+    "Exit codes: 0 written, 1 failed, 2 usage.\n";
+
+static int usage_error(const char *option, const char *value, const char *expected)
+{
+    fprintf(stderr, "hps-gen: --%s %s: expected %s (see hps-gen --help)\n", option, value,
+            expected);
+    return EXIT_USAGE;
+}
+
+static bool parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out_value)
+{
+    char *end = NULL;
+
+    if (text[0] < '0' || text[0] > '9') {
+        return false;
+    }
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0' || value < min || value > max) {
+        return false;
+    }
+    *out_value = value;
+    return true;
+}
+
+static bool parse_scale(const char *text, double *out_scale)
+{
+    char *end = NULL;
+
+    errno = 0;
+    double scale = strtod(text, &end);
+    if (end == text || *end != '\0' || errno != 0 || !(scale > 0.0) || scale > 1.0) {
+        return false;
+    }
+    *out_scale = scale;
+    return true;
+}
+
+enum {
+    OPTION_PRESET = 256,
+    OPTION_SCALE,
+    OPTION_TABLES,
+    OPTION_ROWS,
+    OPTION_DIM,
+    OPTION_DTYPE,
+    OPTION_SEED,
+    OPTION_FORMAT,
+    OPTION_KEYS,
+    OPTION_MODEL,
+    OPTION_STATE_DIR,
+    OPTION_OUT,
+    OPTION_HELP,
+    OPTION_VERSION
+};
+
+static const struct option options[] = {
+    {"preset", required_argument, NULL, OPTION_PRESET},
+    {"scale", required_argument, NULL, OPTION_SCALE},
+    {"tables", required_argument, NULL, OPTION_TABLES},
+    {"rows", required_argument, NULL, OPTION_ROWS},
+    {"dim", required_argument, NULL, OPTION_DIM},
+    {"dtype", required_argument, NULL, OPTION_DTYPE},
+    {"seed", required_argument, NULL, OPTION_SEED},
+    {"format", required_argument, NULL, OPTION_FORMAT},
+    {"keys", required_argument, NULL, OPTION_KEYS},
+    {"model", required_argument, NULL, OPTION_MODEL},
+    {"state-dir", required_argument, NULL, OPTION_STATE_DIR},
+    {"out", required_argument, NULL, OPTION_OUT},
+    {"help", no_argument, NULL, OPTION_HELP},
+    {"version", no_argument, NULL, OPTION_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+static int apply_word(struct gen *gen, int option, const char *value)
+{
+    switch (option) {
+    case OPTION_PRESET:
+        gen->preset = true;
+        return strcmp(value, "dlrm-dcnv2") == 0 ? 0 : usage_error("preset", value, "dlrm-dcnv2");
+    case OPTION_DTYPE:
+        gen->dtype = strcmp(value, "fp16") == 0 ? HPS_DTYPE_FP16 : HPS_DTYPE_FP32;
+        return gen->dtype == HPS_DTYPE_FP16 || strcmp(value, "fp32") == 0
+                   ? 0
+                   : usage_error("dtype", value, "fp32 or fp16");
+    case OPTION_FORMAT:
+        gen->dle = strcmp(value, "dle") == 0;
+        gen->form = strcmp(value, "hugectr") == 0 ? HPS_ROW_FORM_HUGECTR : HPS_ROW_FORM_NPY;
+        return gen->dle || gen->form == HPS_ROW_FORM_HUGECTR || strcmp(value, "npy") == 0
+                   ? 0
+                   : usage_error("format", value, "hugectr, npy or dle");
+    case OPTION_KEYS:
+        gen->hashed = strcmp(value, "hashed") == 0;
+        return gen->hashed || strcmp(value, "dense") == 0
+                   ? 0
+                   : usage_error("keys", value, "dense or hashed");
+    case OPTION_MODEL:
+        gen->model = value;
+        return hps_model_name_valid(value)
+                   ? 0
+                   : usage_error("model", value, "1 to 120 letters, digits, '_' or '-'");
+    case OPTION_STATE_DIR:
+        gen->state_dir = value;
+        return 0;
+    default:
+        HPS_ASSERT(option == OPTION_OUT);
+        gen->out = value;
+        return value[0] != '\0' ? 0 : usage_error("out", "''", "a directory");
+    }
+}
+
+static int apply_option(struct gen *gen, int option, const char *value)
+{
+    switch (option) {
+    case OPTION_SCALE:
+        return parse_scale(value, &gen->scale) ? 0
+                                               : usage_error("scale", value, "a number in (0, 1]");
+    case OPTION_TABLES:
+        return parse_u64(value, 1, HPS_MODEL_TABLES_MAX, &gen->n_tables)
+                   ? 0
+                   : usage_error("tables", value, "1 to 4096");
+    case OPTION_ROWS:
+        return parse_u64(value, 1, UINT64_C(1) << 40, &gen->rows)
+                   ? 0
+                   : usage_error("rows", value, "1 to 2^40");
+    case OPTION_DIM:
+        return parse_u64(value, 1, HPS_ROW_DIM_MAX, &gen->dim)
+                   ? 0
+                   : usage_error("dim", value, "1 to 65536");
+    case OPTION_SEED:
+        return parse_u64(value, 0, UINT64_MAX, &gen->seed)
+                   ? 0
+                   : usage_error("seed", value, "an integer from 0 to 2^64-1");
+    default:
+        return apply_word(gen, option, value);
+    }
+}
+
+static int complain(const char *text)
+{
+    fprintf(stderr, "hps-gen: %s (see hps-gen --help)\n", text);
+    return EXIT_USAGE;
+}
+
+/* Check the options together and fill in defaults. */
+static int settle(struct gen *gen)
+{
+    if (gen->preset && (gen->n_tables != 0 || gen->rows != 0)) {
+        return complain("--preset cannot be combined with --tables or --rows");
+    }
+    if (!gen->preset && gen->scale != 0) {
+        return complain("--scale needs --preset");
+    }
+    if (!gen->preset && (gen->n_tables == 0 || gen->rows == 0 || gen->dim == 0)) {
+        return complain("expected --preset, or --tables, --rows and --dim");
+    }
+    if (gen->out == NULL) {
+        return complain("expected --out DIR");
+    }
+    if (gen->form == HPS_ROW_FORM_HUGECTR && gen->dtype != HPS_DTYPE_FP32) {
+        return complain("--format hugectr stores fp32 only; --dtype fp16 needs --format npy or dle");
+    }
+    if (gen->dle && gen->hashed) {
+        return complain("--format dle has no keys; --keys hashed needs --format hugectr or npy");
+    }
+    if (gen->preset) {
+        gen->n_tables = DCNV2_TABLES;
+        gen->dim = gen->dim != 0 ? gen->dim : DCNV2_DIM;
+        gen->scale = gen->scale != 0 ? gen->scale : 1.0;
+    }
+    if (gen->form == HPS_ROW_FORM_NPY && gen->hashed) {
+        gen->form = HPS_ROW_FORM_NPY_PAIR;
+    }
+    if (gen->model == NULL) {
+        gen->model = gen->preset ? "dlrm" : "model";
+    }
+    return 0;
+}
+
+/* -1: go on, else the exit code. */
+static int parse_options(struct gen *gen, int argc, char **argv)
+{
+    for (;;) {
+        int option = getopt_long(argc, argv, "h", options, NULL);
+
+        if (option == -1) {
+            break;
+        }
+        if (option == OPTION_HELP || option == 'h') {
+            fputs(usage, stdout);
+            return 0;
+        }
+        if (option == OPTION_VERSION) {
+            puts("hps-gen (hpsd)");
+            return 0;
+        }
+        if (option == '?') {
+            return EXIT_USAGE; /* getopt has said why */
+        }
+        int code = apply_option(gen, option, optarg);
+        if (code != 0) {
+            return code;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "hps-gen: unexpected argument '%s' (see hps-gen --help)\n", argv[optind]);
+        return EXIT_USAGE;
+    }
+    int code = settle(gen);
+    return code != 0 ? code : -1;
+}
+
+static uint64_t table_rows(const struct gen *gen, uint64_t table)
+{
+    if (!gen->preset) {
+        return gen->rows;
+    }
+    uint64_t rows = (uint64_t)ceil((double)dcnv2_rows[table] * gen->scale);
+    return rows == 0 ? 1 : rows;
+}
+
+static size_t row_bytes(const struct gen *gen)
+{
+    return (size_t)gen->dim * hps_dtype_bytes(gen->dtype);
+}
+
+/* Name of a table's files in `dir`; the form that hps_row_writer_open wants. */
+static char *table_path(const struct gen *gen, const char *dir, uint64_t table)
+{
+    const char *tail = gen->form == HPS_ROW_FORM_HUGECTR ? ""
+                       : gen->form == HPS_ROW_FORM_NPY   ? ".npy"
+                                                         : ".rows.npy";
+
+    return hps_file_path("%s/feature_%" PRIu64 "%s", dir, table, tail);
+}
+
+static void show_progress(struct gen *gen, uint64_t table, bool last)
+{
+    uint64_t now_us = hps_clock_us();
+
+    if (!gen->show || (!last && now_us - gen->shown_us < PROGRESS_US)) {
+        return;
+    }
+    double seconds = (double)(now_us - gen->begin_us) / 1e6;
+    fprintf(stderr, "\rtable %" PRIu64 "/%" PRIu64 "  %.1f of %.1f MB  %.0f MB/s   %s", table + 1,
+            gen->n_tables, (double)gen->bytes_done / 1e6, (double)gen->bytes_total / 1e6,
+            seconds > 0 ? (double)gen->bytes_done / 1e6 / seconds : 0.0, last ? "\n" : "");
+    gen->shown_us = now_us;
+}
+
+/* Steps of this size visit 0 ... n-1 in an order that is not ascending: near n / golden ratio, and
+ * without a common divisor with n. */
+static uint64_t shuffle_step(uint64_t n)
+{
+    uint64_t step = (uint64_t)((double)n * 0.6180339887498949) | 1;
+
+    for (;; step += 2) {
+        uint64_t a = n;
+        uint64_t b = step;
+
+        while (b != 0) {
+            uint64_t rest = a % b;
+
+            a = b;
+            b = rest;
+        }
+        if (a == 1) {
+            return step;
+        }
+    }
+}
+
+/* The key at place `place` of the file. */
+static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_t step)
+{
+    uint64_t row = place;
+
+    if (gen->form == HPS_ROW_FORM_HUGECTR) {
+        row = (uint64_t)(((unsigned __int128)(n - 1 - place) * step + n / 2) % n);
+    }
+    return hps_rowgen_key(row, gen->hashed);
+}
+
+static hps_status write_rows(struct gen *gen, uint64_t table, struct hps_row_writer *writer,
+                             hps_key *keys, uint8_t *rows, size_t piece_rows,
+                             struct hps_error *err)
+{
+    uint64_t n = table_rows(gen, table);
+    uint64_t step = shuffle_step(n);
+    size_t stride = row_bytes(gen);
+
+    for (uint64_t place = 0; place < n;) {
+        size_t m = n - place < piece_rows ? (size_t)(n - place) : piece_rows;
+
+        if (interrupted != 0) {
+            return hps_error_set(err, HPS_CANCELLED, "interrupted; nothing was written");
+        }
+        for (size_t i = 0; i < m; i++) {
+            keys[i] = key_at(gen, place + i, n, step);
+            hps_rowgen_row(gen->seed, (uint32_t)table, keys[i], (uint32_t)gen->dim, gen->dtype,
+                           rows + i * stride);
+        }
+        hps_status status = hps_row_writer_append(writer, keys, rows, m, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        place += m;
+        gen->bytes_done += m * stride;
+        show_progress(gen, table, false);
+    }
+    return HPS_OK;
+}
+
+static hps_status write_table(struct gen *gen, uint64_t table, struct hps_error *err)
+{
+    struct hps_row_writer_options writer_options = {
+        .form = gen->form, .dim = (uint32_t)gen->dim, .dtype = gen->dtype};
+    struct hps_row_writer *writer = NULL;
+    size_t piece_rows = PIECE_BYTES / row_bytes(gen) + 1;
+    hps_key *keys = hps_alloc(piece_rows * sizeof(*keys));
+    uint8_t *rows = hps_alloc_aligned(64, piece_rows * row_bytes(gen));
+    char *path = table_path(gen, gen->stage_path, table);
+    hps_status status;
+
+    if (keys == NULL || rows == NULL || path == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    } else {
+        status = hps_row_writer_open(path, &writer_options, &writer, err);
+    }
+    if (status == HPS_OK) {
+        status = write_rows(gen, table, writer, keys, rows, piece_rows, err);
+        if (status == HPS_OK) {
+            status = hps_row_writer_close(writer, err);
+        } else {
+            hps_row_writer_abort(writer);
+        }
+    }
+    hps_free(keys);
+    hps_free_aligned(rows);
+    hps_free(path);
+    return status;
+}
+
+/* Size and checksum of a file that was written. takes `name` (may be NULL: no memory) */
+static hps_status describe_file(const struct gen *gen, char *name, struct hps_manifest_file *file,
+                                struct hps_error *err)
+{
+    file->name = name;
+    char *path = name == NULL ? NULL : hps_file_path("%s/%s", gen->stage_path, name);
+    if (path == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    hps_status status = hps_crc32c_file(path, NULL, &file->crc32c, &file->bytes, err);
+    file->bytes_known = true;
+    file->crc32c_known = true;
+    hps_free(path);
+    return status;
+}
+
+static hps_status describe_table(const struct gen *gen, uint64_t table,
+                                 struct hps_manifest_table *said, struct hps_error *err)
+{
+    said->name = hps_file_path("feature_%" PRIu64, table);
+    said->dim = (uint32_t)gen->dim;
+    said->dtype = gen->dtype;
+    said->n_rows = table_rows(gen, table);
+    said->n_rows_known = true;
+    said->files = hps_calloc(2, sizeof(*said->files));
+    if (said->name == NULL || said->files == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    if (gen->form == HPS_ROW_FORM_NPY) {
+        said->n_files = 1;
+        return describe_file(gen, hps_file_path("%s.npy", said->name), &said->files[0], err);
+    }
+    bool is_pair = gen->form == HPS_ROW_FORM_NPY_PAIR;
+    said->n_files = 2;
+    hps_status status =
+        describe_file(gen, hps_file_path(is_pair ? "%s.keys.npy" : "%s/key", said->name),
+                      &said->files[0], err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    return describe_file(gen, hps_file_path(is_pair ? "%s.rows.npy" : "%s/emb_vector", said->name),
+                         &said->files[1], err);
+}
+
+static hps_status put_string(struct hps_buf *text, const char *string)
+{
+    hps_status status = hps_buf_append(text, "\"", 1);
+
+    for (const char *c = string; *c != '\0' && status == HPS_OK; c++) {
+        if (*c == '"' || *c == '\\') {
+            status = hps_buf_printf(text, "\\%c", *c);
+        } else if ((unsigned char)*c < 0x20) {
+            status = hps_buf_printf(text, "\\u%04x", (unsigned)*c);
+        } else {
+            status = hps_buf_append(text, c, 1);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(text, "\"", 1) : status;
+}
+
+/* ,\n      "name": [ one item per table ] */
+static hps_status put_list(const struct gen *gen, struct hps_buf *text, const char *name,
+                           hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t))
+{
+    hps_status status = hps_buf_printf(text, ",\n      \"%s\": [", name);
+
+    for (uint64_t i = 0; i < gen->n_tables && status == HPS_OK; i++) {
+        if (i > 0) {
+            status = hps_buf_printf(text, ", ");
+        }
+        if (status == HPS_OK) {
+            status = put(gen, text, i);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(text, "]", 1) : status;
+}
+
+static hps_status put_path(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    char *path = table_path(gen, gen->out_path, table);
+    hps_status status = path == NULL ? HPS_NO_MEMORY : put_string(text, path);
+
+    hps_free(path);
+    return status;
+}
+
+static hps_status put_name(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    (void)gen;
+    return hps_buf_printf(text, "\"feature_%" PRIu64 "\"", table);
+}
+
+static hps_status put_dim(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    (void)table;
+    return hps_buf_printf(text, "%" PRIu64, gen->dim);
+}
+
+static hps_status put_keys(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    return hps_buf_printf(text, "%" PRIu32, gen->preset ? dcnv2_keys[table] : 1);
+}
+
+static hps_status put_default(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    (void)gen;
+    (void)table;
+    return hps_buf_printf(text, "0.0");
+}
+
+static hps_status put_rows(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    return hps_buf_printf(text, "%" PRIu64, table_rows(gen, table));
+}
+
+static hps_status put_ps_json(const struct gen *gen, struct hps_buf *text)
+{
+    hps_status status = hps_buf_printf(text,
+                                       "{\n"
+                                       "  \"supportlonglong\": true,\n"
+                                       "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
+                                       "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
+    if (status == HPS_OK) {
+        status = put_string(text, gen->state_path);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_printf(text,
+                                "},\n"
+                                "  \"models\": [\n"
+                                "    {\n"
+                                "      \"model\": \"%s\",\n"
+                                "      \"max_batch_size\": %d,\n"
+                                "      \"deployed_device_list\": [0],\n"
+                                "      \"gpucache\": true,\n"
+                                "      \"gpucacheper\": 0.2,\n"
+                                "      \"hit_rate_threshold\": 1.0",
+                                gen->model, MAX_BATCH_SIZE);
+    }
+    static const struct {
+        const char *name;
+        hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t);
+    } lists[] = {{"embedding_table_names", put_name},
+                 {"sparse_files", put_path},
+                 {"embedding_vecsize_per_table", put_dim},
+                 {"maxnum_catfeature_query_per_table_per_sample", put_keys},
+                 {"default_value_for_each_table", put_default}};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && status == HPS_OK; i++) {
+        status = put_list(gen, text, lists[i].name, lists[i].put);
+    }
+    return status == HPS_OK ? hps_buf_printf(text, "\n    }\n  ]\n}\n") : status;
+}
+
+/* The config.json of a DLE checkpoint. */
+static hps_status put_dle_json(const struct gen *gen, struct hps_buf *text)
+{
+    hps_status status = hps_buf_printf(text, "{\n      \"seed\": %" PRIu64, gen->seed);
+
+    if (status == HPS_OK) {
+        status = put_list(gen, text, "categorical_cardinalities", put_rows);
+    }
+    if (status == HPS_OK) {
+        status = put_list(gen, text, "embedding_dim", put_dim);
+    }
+    return status == HPS_OK ? hps_buf_printf(text, "\n}\n") : status;
+}
+
+static hps_status write_json(const struct gen *gen, const char *name,
+                             hps_status (*put)(const struct gen *, struct hps_buf *),
+                             struct hps_error *err)
+{
+    struct hps_buf text;
+
+    hps_buf_init(&text, PS_JSON_BYTES_MAX);
+    char *path = hps_file_path("%s/%s", gen->stage_path, name);
+    hps_status status = path == NULL ? HPS_NO_MEMORY : put(gen, &text);
+    if (status == HPS_OK) {
+        status = hps_file_replace(path, text.data, text.size, err);
+    } else {
+        hps_error_set(err, status, "%s: %s", name, hps_status_text(status));
+    }
+    hps_free(path);
+    hps_buf_fini(&text);
+    return status;
+}
+
+static hps_status write_manifest(const struct gen *gen, struct hps_manifest *manifest,
+                                 struct hps_error *err)
+{
+    char *path = hps_file_path("%s/manifest.json", gen->stage_path);
+    if (path == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    hps_status status = hps_manifest_write(manifest, path, err);
+    hps_free(path);
+    return status;
+}
+
+static hps_status write_all(struct gen *gen, struct hps_error *err)
+{
+    struct hps_manifest manifest = {0};
+    hps_status status = HPS_OK;
+
+    manifest.tables = hps_calloc(gen->n_tables, sizeof(*manifest.tables));
+    if (manifest.tables == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    manifest.n_tables = gen->n_tables;
+    for (uint64_t i = 0; i < gen->n_tables && status == HPS_OK; i++) {
+        status = write_table(gen, i, err);
+        if (status == HPS_OK) {
+            status = describe_table(gen, i, &manifest.tables[i], err);
+        }
+    }
+    if (status == HPS_OK) {
+        status = write_manifest(gen, &manifest, err);
+    }
+    if (status == HPS_OK) {
+        status = write_json(gen, "ps.json", put_ps_json, err);
+    }
+    if (status == HPS_OK && gen->dle) {
+        status = write_json(gen, "config.json", put_dle_json, err);
+    }
+    hps_manifest_close(&manifest);
+    return status;
+}
+
+static hps_status check_space(const struct gen *gen, struct hps_error *err)
+{
+    struct statvfs fs;
+
+    if (statvfs(gen->stage_path, &fs) != 0) {
+        return hps_file_error(err, errno, "cannot read the free space of", gen->stage_path);
+    }
+    uint64_t bytes_free = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (bytes_free < gen->bytes_total) {
+        return hps_error_set(err, HPS_EXHAUSTED, "%s: %" PRIu64 " bytes free, expected at least "
+                             "%" PRIu64, gen->out_path, bytes_free, gen->bytes_total);
+    }
+    return HPS_OK;
+}
+
+/* An absolute path without its last part having to exist. owner the caller */
+static hps_status absolute(const char *path, char **out_path, struct hps_error *err)
+{
+    char real[PATH_MAX];
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    char *trimmed = hps_strndup(path, n);
+    if (trimmed == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    hps_status status = HPS_OK;
+    char *slash = strrchr(trimmed, '/');
+    char *result = NULL;
+    if (realpath(trimmed, real) != NULL) {
+        result = hps_strdup(real);
+    } else {
+        const char *base = slash == NULL ? trimmed : slash + 1;
+        const char *parent = slash == NULL ? "." : slash == trimmed ? "/" : trimmed;
+        if (slash != NULL) {
+            *slash = '\0';
+        }
+        if (realpath(parent, real) == NULL) {
+            status = hps_file_error(err, errno, "cannot find directory", parent);
+        } else {
+            result = hps_file_path("%s/%s", strcmp(real, "/") == 0 ? "" : real, base);
+        }
+    }
+    hps_free(trimmed);
+    if (status == HPS_OK && result == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    if (status == HPS_OK) {
+        *out_path = result;
+    }
+    return status;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *walk)
+{
+    (void)st;
+    (void)type;
+    (void)walk;
+    (void)remove(path); /* what stays behind is hidden and named .tmp */
+    return 0;
+}
+
+/* Find the paths, and make the directory where everything is written first. */
+static hps_status begin(struct gen *gen, struct hps_error *err)
+{
+    hps_status status = absolute(gen->out, &gen->out_path, err);
+
+    if (status == HPS_OK && gen->state_dir != NULL) {
+        char *state_dir = NULL;
+        status = absolute(gen->state_dir, &state_dir, err);
+        gen->state_path = state_dir == NULL ? NULL : hps_file_path("%s/rocksdb", state_dir);
+        hps_free(state_dir);
+    } else if (status == HPS_OK) {
+        gen->state_path = hps_file_path("%s/rocksdb", gen->out_path);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    /* Fails like the rename at the end would; an empty directory is made again by it. */
+    if (rmdir(gen->out_path) != 0 && errno != ENOENT) {
+        return hps_file_error(err, errno, "cannot write to", gen->out_path);
+    }
+    gen->stage_path = hps_file_temp_name(gen->out_path);
+    if (gen->stage_path == NULL || gen->state_path == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    if (mkdir(gen->stage_path, 0777) != 0) {
+        status = hps_file_error(err, errno, "cannot create", gen->stage_path);
+        hps_free(gen->stage_path);
+        gen->stage_path = NULL;
+    }
+    return status;
+}
+
+static hps_status finish(struct gen *gen, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+
+    if (rename(gen->stage_path, gen->out_path) != 0) {
+        return hps_file_error(err, errno, "cannot rename to", gen->out_path);
+    }
+    hps_free(gen->stage_path);
+    gen->stage_path = NULL;
+    status = hps_file_sync_parent(gen->out_path, err);
+    if (status == HPS_OK) {
+        show_progress(gen, gen->n_tables - 1, true);
+    }
+    return status;
+}
+
+static hps_status generate(struct gen *gen, struct hps_error *err)
+{
+    uint64_t n_rows = 0;
+
+    for (uint64_t i = 0; i < gen->n_tables; i++) {
+        n_rows += table_rows(gen, i);
+    }
+    /* At most 2^12 tables x 2^40 rows x 2^18 bytes would overflow: no disk holds 2^63 bytes. */
+    if (__builtin_mul_overflow(n_rows, (uint64_t)row_bytes(gen), &gen->bytes_total)) {
+        return hps_error_set(err, HPS_EXHAUSTED, "%" PRIu64 " rows of %zu bytes: too many bytes",
+                             n_rows, row_bytes(gen));
+    }
+    gen->begin_us = hps_clock_us();
+    gen->show = isatty(STDERR_FILENO) != 0;
+    hps_status status = begin(gen, err);
+    if (status == HPS_OK) {
+        status = check_space(gen, err);
+    }
+    if (status == HPS_OK) {
+        status = write_all(gen, err);
+    }
+    if (status == HPS_OK) {
+        status = finish(gen, err);
+    }
+    if (gen->stage_path != NULL) {
+        (void)nftw(gen->stage_path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    }
+    if (status == HPS_OK) {
+        printf("%s: model %s, %" PRIu64 " tables, %" PRIu64 " rows, %.1f MB, %.1f s\n",
+               gen->out_path, gen->model, gen->n_tables, n_rows, (double)gen->bytes_total / 1e6,
+               (double)(hps_clock_us() - gen->begin_us) / 1e6);
+    }
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct gen gen = {.seed = 1, .dtype = HPS_DTYPE_FP32, .form = HPS_ROW_FORM_HUGECTR};
+    struct sigaction action = {.sa_handler = on_signal};
+    struct hps_error err = {0};
+
+    int code = parse_options(&gen, argc, argv);
+    if (code >= 0) {
+        return code;
+    }
+    sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL); /* cannot fail for these */
+    (void)sigaction(SIGTERM, &action, NULL);
+    hps_status status = generate(&gen, &err);
+    hps_free(gen.out_path);
+    hps_free(gen.stage_path);
+    hps_free(gen.state_path);
+    if (status == HPS_OK) {
+        return 0;
+    }
+    fprintf(stderr, "%shps-gen: %s\n", gen.show ? "\n" : "", err.text);
+    if (interrupted != 0) {
+        /* Die by the signal, so that a shell's loop stops too. */
+        (void)signal(interrupted, SIG_DFL);
+        (void)raise(interrupted);
+    }
+    return 1;
+}
