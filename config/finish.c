@@ -431,9 +431,7 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every client shares"},
-        {hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_margin) ||
-             hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy) ||
-             hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_resolution_target),
+        {volatile_db->overflow_margin != UINT64_MAX,
          "volatile_db.overflow_*: not applied, because rows are never evicted in this build; memory_bytes "
          "bounds the host map"},
         {volatile_db->initial_cache_rate < 1.0,

@@ -728,13 +728,17 @@ hps_status hps_option_print(const struct hps_option *option, const void *base, s
 static hps_status expected_integer(const struct hps_option *option, struct hps_buf *buf)
 {
     bool bytes = option->type == HPS_OPTION_TYPE_BYTES;
-    const char *what = bytes ? "bytes, like 4096 or \"4GiB\"," : "an integer";
-    const char *unit = bytes || option->unit[0] == '\0' ? "" : option->unit;
-    hps_status status = option->max == UINT64_MAX
-                            ? hps_buf_printf(buf, "%s of at least %" PRIu64, what, option->min)
-                            : hps_buf_printf(buf, "%s from %" PRIu64 " to %" PRIu64, what, option->min,
-                                             option->max);
-    return status == HPS_OK && unit[0] != '\0' ? hps_buf_printf(buf, " (%s)", unit) : status;
+    hps_status status = hps_buf_printf(buf, "%s", bytes ? "bytes, like 4096 or \"4GiB\"" : "an integer");
+    if (status == HPS_OK && option->max != UINT64_MAX) {
+        status = hps_buf_printf(buf, "%s from %" PRIu64 " to %" PRIu64, bytes ? "," : "", option->min,
+                                option->max);
+    } else if (status == HPS_OK && option->min > 0) {
+        status = hps_buf_printf(buf, "%s of at least %" PRIu64, bytes ? "," : "", option->min);
+    }
+    if (status == HPS_OK && !bytes && option->unit[0] != '\0') {
+        status = hps_buf_printf(buf, " (%s)", option->unit);
+    }
+    return status;
 }
 
 static hps_status expected_word(const struct hps_option *option, struct hps_buf *buf)

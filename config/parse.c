@@ -16,12 +16,12 @@
 #include "base/heap.h"
 #include "base/modeldir.h"
 #include "config/options.h"
-#include "config/source.h"
+#include "config/text.h"
 
 enum { FILE_BYTES_MAX = 64 * 1024 * 1024, PATH_CHARS = 192, GOT_CHARS = 64, EXPECTED_CHARS = 256 };
 
 struct reader {
-    struct hps_source source;
+    struct hps_text source;
     struct hps_config *config;
     struct hps_notes *notes;
     struct hps_error *err;
@@ -30,17 +30,17 @@ struct reader {
 /* ---- messages ---------------------------------------------------------------------------------- */
 
 /* "FILE:LINE: PATH: " */
-static void where(const struct reader *reader, const struct hps_source_path *path, char *out_text,
+static void where(const struct reader *reader, const struct hps_text_path *path, char *out_text,
                   size_t size)
 {
     char name[PATH_CHARS];
-    hps_source_path_print(path, name, sizeof(name));
-    unsigned line = hps_source_line(&reader->source, hps_source_locate(&reader->source, path));
+    hps_text_path_print(path, name, sizeof(name));
+    unsigned line = hps_text_line(&reader->source, hps_text_locate(&reader->source, path));
     (void)snprintf(out_text, size, "%s:%u: %s%s", reader->source.file, line, name,
                    name[0] == '\0' ? "" : ": ");
 }
 
-static hps_status HPS_PRINTF(4, 5) fail(const struct reader *reader, const struct hps_source_path *path,
+static hps_status HPS_PRINTF(4, 5) fail(const struct reader *reader, const struct hps_text_path *path,
                                         hps_status status, const char *fmt, ...)
 {
     char place[PATH_CHARS + 128];
@@ -53,7 +53,7 @@ static hps_status HPS_PRINTF(4, 5) fail(const struct reader *reader, const struc
     return hps_error_set(reader->err, status, "%s%s", place, text);
 }
 
-static hps_status HPS_PRINTF(4, 5) note(const struct reader *reader, const struct hps_source_path *path,
+static hps_status HPS_PRINTF(4, 5) note(const struct reader *reader, const struct hps_text_path *path,
                                         bool warning, const char *fmt, ...)
 {
     char place[PATH_CHARS + 128];
@@ -82,7 +82,7 @@ static void expected_text(const struct hps_option *option, char *out_text, size_
 }
 
 /* "got X, expected Y" with a suggestion, or what this build lacks. */
-static hps_status fail_value(const struct reader *reader, const struct hps_source_path *path,
+static hps_status fail_value(const struct reader *reader, const struct hps_text_path *path,
                              const struct hps_option *option, const char *word, hps_status status)
 {
     if (status == HPS_NO_MEMORY) {
@@ -90,7 +90,7 @@ static hps_status fail_value(const struct reader *reader, const struct hps_sourc
     }
     char got[GOT_CHARS];
     char expected[EXPECTED_CHARS];
-    hps_source_spelling(&reader->source, path, got, sizeof(got));
+    hps_text_spelling(&reader->source, path, got, sizeof(got));
     expected_text(option, expected, sizeof(expected));
     if (status == HPS_UNIMPLEMENTED && option->type != HPS_OPTION_TYPE_ENUM) {
         return fail(reader, path, status, "got %s, which this build lacks the part for; expected %s", got,
@@ -111,7 +111,7 @@ static hps_status fail_value(const struct reader *reader, const struct hps_sourc
 
 /* The JSON value as the text that hps_option_set_text reads; NULL: not of the option's type. Numbers that a
  * double does not hold exactly are read from the file. */
-static const char *scalar_text(const struct reader *reader, const struct hps_source_path *path,
+static const char *scalar_text(const struct reader *reader, const struct hps_text_path *path,
                                const struct hps_option *option, const json_t *value, char *scratch,
                                size_t size)
 {
@@ -127,24 +127,24 @@ static const char *scalar_text(const struct reader *reader, const struct hps_sou
         return NULL;
     }
     if (fabs(json_real_value(value)) >= 9007199254740992.0) {
-        hps_source_spelling(&reader->source, path, scratch, size);
+        hps_text_spelling(&reader->source, path, scratch, size);
     } else {
         (void)snprintf(scratch, size, "%.17g", json_real_value(value));
     }
     return scratch;
 }
 
-static hps_status read_strings(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_strings(const struct reader *reader, const struct hps_text_path *path,
                                const struct hps_option *option, const json_t *value, void *base)
 {
     hps_status status = hps_option_set_text(option, base, "");
     struct hps_strings *field = (struct hps_strings *)(void *)((char *)base + option->offset);
     for (size_t i = 0; i < json_array_size(value) && status == HPS_OK; i++) {
         const json_t *item = json_array_get(value, i);
-        struct hps_source_path inner = {.parent = path, .index = i};
+        struct hps_text_path inner = {.parent = path, .index = i};
         if (!json_is_string(item)) {
             char got[GOT_CHARS];
-            hps_source_spelling(&reader->source, &inner, got, sizeof(got));
+            hps_text_spelling(&reader->source, &inner, got, sizeof(got));
             return fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got);
         }
         status = hps_strings_append(field, json_string_value(item));
@@ -152,7 +152,7 @@ static hps_status read_strings(const struct reader *reader, const struct hps_sou
     return status == HPS_OK ? HPS_OK : no_memory(reader);
 }
 
-static hps_status read_option(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_option(const struct reader *reader, const struct hps_text_path *path,
                               const struct hps_option *option, const json_t *value, void *base)
 {
     if (option->type == HPS_OPTION_TYPE_STRINGS && json_is_array(value)) {
@@ -179,7 +179,7 @@ static const char *other_section_of(enum hps_option_section section, const char 
 }
 
 /* HPS ignores keys that it does not know, so in its sections ours only warns. */
-static hps_status unknown_key(const struct reader *reader, const struct hps_source_path *path,
+static hps_status unknown_key(const struct reader *reader, const struct hps_text_path *path,
                               enum hps_option_section section)
 {
     bool ours = section == HPS_SECTION_server || section == HPS_SECTION_tls;
@@ -192,7 +192,7 @@ static hps_status unknown_key(const struct reader *reader, const struct hps_sour
         (void)snprintf(hint, sizeof(hint), "; did you mean \"%s\"?", meant);
     }
     char got[GOT_CHARS];
-    hps_source_spelling(&reader->source, path, got, sizeof(got));
+    hps_text_spelling(&reader->source, path, got, sizeof(got));
     if (ours) {
         return fail(reader, path, HPS_INVALID, "unknown key (got %s), expected one of docs/config.md%s",
                     got, hint);
@@ -208,20 +208,20 @@ static bool by_hand(const struct hps_option *option)
 }
 
 /* Read every key of `object` that the table can read; mark all that are present. */
-static hps_status read_section(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_section(const struct reader *reader, const struct hps_text_path *path,
                                json_t *object, enum hps_option_section section, void *base,
                                struct hps_option_set *set)
 {
     if (!json_is_object(object)) {
         char got[GOT_CHARS];
-        hps_source_spelling(&reader->source, path, got, sizeof(got));
+        hps_text_spelling(&reader->source, path, got, sizeof(got));
         return fail(reader, path, HPS_INVALID, "got %s, expected an object", got);
     }
     const char *key = NULL;
     json_t *value = NULL;
     hps_status status = HPS_OK;
     json_object_foreach (object, key, value) {
-        struct hps_source_path inner = {.parent = path, .key = key};
+        struct hps_text_path inner = {.parent = path, .key = key};
         const struct hps_option *option = hps_option_find(section, key);
         if (option == NULL) {
             status = unknown_key(reader, &inner, section);
@@ -247,16 +247,16 @@ static hps_status read_section(const struct reader *reader, const struct hps_sou
 
 struct model_reader {
     const struct reader *reader;
-    const struct hps_source_path *path;
+    const struct hps_text_path *path;
     json_t *object;
     struct hps_config_model *model;
 };
 
-static hps_status fail_item(const struct reader *reader, const struct hps_source_path *path,
+static hps_status fail_item(const struct reader *reader, const struct hps_text_path *path,
                             const char *expected)
 {
     char got[GOT_CHARS];
-    hps_source_spelling(&reader->source, path, got, sizeof(got));
+    hps_text_spelling(&reader->source, path, got, sizeof(got));
     return fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
 }
 
@@ -265,7 +265,7 @@ static hps_status get_array(const struct model_reader *m, enum hps_option_id id,
                             const json_t **out_array)
 {
     const json_t *array = json_object_get(m->object, hps_options[id].name);
-    struct hps_source_path path = {.parent = m->path, .key = hps_options[id].name};
+    struct hps_text_path path = {.parent = m->path, .key = hps_options[id].name};
     if (array != NULL && !json_is_array(array)) {
         return fail_item(m->reader, &path, "a list with one entry for each table");
     }
@@ -283,8 +283,8 @@ static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, 
                            uint32_t *out_value)
 {
     const struct hps_option *option = &hps_options[id];
-    struct hps_source_path list = {.parent = m->path, .key = option->name};
-    struct hps_source_path path = {.parent = &list, .index = i};
+    struct hps_text_path list = {.parent = m->path, .key = option->name};
+    struct hps_text_path path = {.parent = &list, .index = i};
     const json_t *item = json_array_get(array, i);
     struct hps_option number = *option;
     number.type = HPS_OPTION_TYPE_U32;
@@ -310,14 +310,14 @@ static hps_status read_sparse_files(const struct model_reader *m)
 {
     const json_t *files = NULL;
     hps_status status = get_array(m, HPS_OPTION_model_sparse_files, SIZE_MAX, &files);
-    struct hps_source_path list = {.parent = m->path, .key = "sparse_files"};
+    struct hps_text_path list = {.parent = m->path, .key = "sparse_files"};
     size_t n = json_array_size(files);
     if (status == HPS_OK && (n == 0 || n > HPS_MODEL_TABLES_MAX)) {
         return fail(m->reader, &list, HPS_INVALID, "got %zu entries, expected 1 to %d, one for each table",
                     n, (int)HPS_MODEL_TABLES_MAX);
     }
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_source_path path = {.parent = &list, .index = i};
+        struct hps_text_path path = {.parent = &list, .index = i};
         const char *file = json_string_value(json_array_get(files, i));
         if (file == NULL || file[0] == '\0') {
             return fail_item(m->reader, &path, "the path of a table");
@@ -340,7 +340,7 @@ static hps_status read_sparse_files(const struct model_reader *m)
     return status;
 }
 
-static hps_status check_name(const struct reader *reader, const struct hps_source_path *path,
+static hps_status check_name(const struct reader *reader, const struct hps_text_path *path,
                              const char *name)
 {
     if (name != NULL && hps_model_name_valid(name)) {
@@ -354,10 +354,10 @@ static hps_status read_table_names(const struct model_reader *m)
     const json_t *names = NULL;
     size_t n = m->model->n_tables;
     hps_status status = get_array(m, HPS_OPTION_model_embedding_table_names, n, &names);
-    struct hps_source_path list = {.parent = m->path, .key = "embedding_table_names"};
+    struct hps_text_path list = {.parent = m->path, .key = "embedding_table_names"};
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         char fallback[48];
-        struct hps_source_path path = {.parent = &list, .index = i};
+        struct hps_text_path path = {.parent = &list, .index = i};
         (void)snprintf(fallback, sizeof(fallback), "sparse_embedding%zu", i);
         const char *name = names == NULL ? fallback : json_string_value(json_array_get(names, i));
         status = check_name(m->reader, &path, name);
@@ -399,7 +399,7 @@ static hps_status read_widths(const struct model_reader *m)
 }
 
 /* A number, or a string of one, that float32 can hold. */
-static hps_status read_float(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_float(const struct reader *reader, const struct hps_text_path *path,
                              const json_t *item, float *out_value)
 {
     static const struct hps_option number = {.type = HPS_OPTION_TYPE_F64,
@@ -416,7 +416,7 @@ static hps_status read_float(const struct reader *reader, const struct hps_sourc
 }
 
 /* One entry of default_value_for_each_table: NULL (short list), a number, or a row. */
-static hps_status read_default_value(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_default_value(const struct reader *reader, const struct hps_text_path *path,
                                      const json_t *item, struct hps_config_table *table)
 {
     uint32_t n = json_is_array(item) ? table->dim : 1;
@@ -438,7 +438,7 @@ static hps_status read_default_value(const struct reader *reader, const struct h
     }
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_source_path inner = {.parent = path, .index = i};
+        struct hps_text_path inner = {.parent = path, .index = i};
         status = read_float(reader, &inner, json_array_get(item, i), &table->default_values[i]);
     }
     return status;
@@ -449,7 +449,7 @@ static hps_status read_default_values(const struct model_reader *m)
     const json_t *values = NULL;
     size_t n = m->model->n_tables;
     hps_status status = get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
-    struct hps_source_path list = {.parent = m->path, .key = "default_value_for_each_table"};
+    struct hps_text_path list = {.parent = m->path, .key = "default_value_for_each_table"};
     if (status == HPS_OK && json_array_size(values) != n) {
         status = note(m->reader, &list, true,
                       "got %zu entries, expected %zu, one for each table; missing ones are 0.0, more are "
@@ -457,7 +457,7 @@ static hps_status read_default_values(const struct model_reader *m)
                       json_array_size(values), n);
     }
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_source_path path = {.parent = &list, .index = i};
+        struct hps_text_path path = {.parent = &list, .index = i};
         status = read_default_value(m->reader, &path, json_array_get(values, i), &m->model->tables[i]);
     }
     return status;
@@ -486,7 +486,7 @@ static hps_status read_devices(const struct model_reader *m)
 static hps_status check_model(const struct model_reader *m)
 {
     const struct hps_config *config = m->reader->config;
-    struct hps_source_path name = {.parent = m->path, .key = "model"};
+    struct hps_text_path name = {.parent = m->path, .key = "model"};
     hps_status status = check_name(m->reader, &name, m->model->name);
     for (size_t i = 0; i + 1 < config->n_models && status == HPS_OK; i++) {
         if (strcmp(config->models[i].name, m->model->name) == 0) {
@@ -500,7 +500,7 @@ static hps_status check_model(const struct model_reader *m)
     return status;
 }
 
-static hps_status read_model(const struct reader *reader, const struct hps_source_path *path, json_t *object)
+static hps_status read_model(const struct reader *reader, const struct hps_text_path *path, json_t *object)
 {
     struct model_reader m = {.reader = reader, .path = path, .object = object};
     if (hps_config_add_model(reader->config, &m.model) != HPS_OK) {
@@ -529,13 +529,13 @@ static hps_status read_model(const struct reader *reader, const struct hps_sourc
 static hps_status read_models(const struct reader *reader, json_t *root)
 {
     json_t *models = json_object_get(root, "models");
-    struct hps_source_path list = {.key = "models"};
+    struct hps_text_path list = {.key = "models"};
     if (!json_is_array(models)) {
         return fail_item(reader, &list, "a list of models");
     }
     hps_status status = HPS_OK;
     for (size_t i = 0; i < json_array_size(models) && status == HPS_OK; i++) {
-        struct hps_source_path path = {.parent = &list, .index = i};
+        struct hps_text_path path = {.parent = &list, .index = i};
         status = read_model(reader, &path, json_array_get(models, i));
     }
     return status;
@@ -544,7 +544,7 @@ static hps_status read_models(const struct reader *reader, json_t *root)
 /* ---- server ------------------------------------------------------------------------------------ */
 
 /* A string, or {"address": ..., "plaintext": ...}. */
-static hps_status read_listener(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_listener(const struct reader *reader, const struct hps_text_path *path,
                                 const json_t *value, const char **out_address, bool *out_plaintext)
 {
     const json_t *address = json_is_object(value) ? json_object_get(value, "address") : value;
@@ -560,7 +560,7 @@ static hps_status read_listener(const struct reader *reader, const struct hps_so
     return HPS_OK;
 }
 
-static hps_status read_listen_list(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_listen_list(const struct reader *reader, const struct hps_text_path *path,
                                    const json_t *value, struct hps_config_listeners *listeners)
 {
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
@@ -569,7 +569,7 @@ static hps_status read_listen_list(const struct reader *reader, const struct hps
     }
     hps_config_clear_listeners(listeners);
     for (size_t i = 0; i < n; i++) {
-        struct hps_source_path inner = {.parent = path, .index = i};
+        struct hps_text_path inner = {.parent = path, .index = i};
         const char *address = NULL;
         bool plaintext = false;
         hps_status status = json_is_array(value)
@@ -585,7 +585,7 @@ static hps_status read_listen_list(const struct reader *reader, const struct hps
     return HPS_OK;
 }
 
-static hps_status read_one_listener(const struct reader *reader, const struct hps_source_path *path,
+static hps_status read_one_listener(const struct reader *reader, const struct hps_text_path *path,
                                     const json_t *value, struct hps_config_listener *listener)
 {
     const char *address = NULL;
@@ -607,29 +607,29 @@ static hps_status read_server(const struct reader *reader, json_t *root)
 {
     json_t *object = json_object_get(root, "server");
     struct hps_config_server *server = &reader->config->server;
-    struct hps_source_path path = {.key = "server"};
+    struct hps_text_path path = {.key = "server"};
     if (object == NULL) {
         return HPS_OK;
     }
     hps_status status = read_section(reader, &path, object, HPS_SECTION_server, server, &server->set);
     json_t *value = json_object_get(object, "listen");
     if (status == HPS_OK && value != NULL) {
-        struct hps_source_path inner = {.parent = &path, .key = "listen"};
+        struct hps_text_path inner = {.parent = &path, .key = "listen"};
         status = read_listen_list(reader, &inner, value, &server->listen);
     }
     value = json_object_get(object, "http_listen");
     if (status == HPS_OK && value != NULL) {
-        struct hps_source_path inner = {.parent = &path, .key = "http_listen"};
+        struct hps_text_path inner = {.parent = &path, .key = "http_listen"};
         status = read_one_listener(reader, &inner, value, &server->http_listen);
     }
     value = json_object_get(object, "admin_listen");
     if (status == HPS_OK && value != NULL) {
-        struct hps_source_path inner = {.parent = &path, .key = "admin_listen"};
+        struct hps_text_path inner = {.parent = &path, .key = "admin_listen"};
         status = read_one_listener(reader, &inner, value, &server->admin_listen);
     }
     value = json_object_get(object, "tls");
     if (status == HPS_OK && value != NULL) {
-        struct hps_source_path inner = {.parent = &path, .key = "tls"};
+        struct hps_text_path inner = {.parent = &path, .key = "tls"};
         status = read_section(reader, &inner, value, HPS_SECTION_tls, &server->tls, &server->tls.set);
     }
     return status;
@@ -641,7 +641,7 @@ static hps_status read_server(const struct reader *reader, json_t *root)
 static hps_status check_types(const struct reader *reader)
 {
     struct hps_config *config = reader->config;
-    struct hps_source_path path = {.key = "volatile_db"};
+    struct hps_text_path path = {.key = "volatile_db"};
     if (hps_option_is_set(&config->set, HPS_OPTION_top_volatile_db) &&
         !hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_type)) {
         config->volatile_db.type = HPS_CONFIG_VOLATILE_DISABLED;
@@ -665,7 +665,7 @@ static hps_status read_blocks(const struct reader *reader, json_t *root)
     for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]) && status == HPS_OK; i++) {
         const char *name = hps_section_path(blocks[i].section);
         json_t *object = json_object_get(root, name);
-        struct hps_source_path path = {.key = name};
+        struct hps_text_path path = {.key = name};
         if (object != NULL) {
             status = read_section(reader, &path, object, blocks[i].section,
                                   hps_section_base(config, blocks[i].section), blocks[i].set);
@@ -696,15 +696,15 @@ static hps_status read_root(const struct reader *reader, json_t *root)
 
 static hps_status fail_json(const struct reader *reader, const json_error_t *error)
 {
-    const struct hps_source *source = &reader->source;
+    const struct hps_text *source = &reader->source;
     if (json_error_code(error) == json_error_out_of_memory) {
         return no_memory(reader);
     }
     char path[PATH_CHARS];
     size_t offset = error->position < 0 ? 0 : (size_t)error->position;
-    hps_source_path_at(source, offset, path, sizeof(path));
+    hps_text_path_at(source, offset, path, sizeof(path));
     return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%s, expected legal JSON", source->file,
-                         hps_source_line(source, offset), path, path[0] == '\0' ? "" : ": ", error->text);
+                         hps_text_line(source, offset), path, path[0] == '\0' ? "" : ": ", error->text);
 }
 
 static json_t *load_json(const struct reader *reader, hps_status *out_status)
@@ -723,7 +723,7 @@ hps_status hps_config_parse(const char *text, size_t size, const char *file, str
     HPS_ASSERT(file != NULL);
     HPS_ASSERT(out_config != NULL);
     struct reader reader = {.notes = notes, .err = err};
-    hps_status status = hps_source_init(&reader.source, file, text, size, err);
+    hps_status status = hps_text_init(&reader.source, file, text, size, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -744,7 +744,7 @@ hps_status hps_config_parse(const char *text, size_t size, const char *file, str
 free_json:
     json_decref(root);
 free_source:
-    hps_source_fini(&reader.source);
+    hps_text_fini(&reader.source);
     return status;
 }
 

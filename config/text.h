@@ -3,8 +3,8 @@
  * The text of a configuration file: removes its comments without moving anything, and finds the line and
  * the spelling of a value from its JSON path, which the JSON library does not keep. Private to config/.
  */
-#ifndef HPS_CONFIG_SOURCE_H
-#define HPS_CONFIG_SOURCE_H
+#ifndef HPS_CONFIG_TEXT_H
+#define HPS_CONFIG_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,35 +12,35 @@
 
 #include "base/status.h"
 
-struct hps_source {
+struct hps_text {
     const char *file;
     char *text; /* NUL-terminated; comments are blanks */
     size_t size;
 };
 
 /* One step of a JSON path, innermost first. key NULL: element `index` of an array. */
-struct hps_source_path {
-    const struct hps_source_path *parent; /* NULL: the root */
+struct hps_text_path {
+    const struct hps_text_path *parent; /* NULL: the root */
     const char *key;
     size_t index;
 };
 
 /* Copy `text` and blank its comments. INVALID: a comment is not closed; NO_MEMORY. */
-hps_status hps_source_init(struct hps_source *source, const char *file, const char *text, size_t size,
+hps_status hps_text_init(struct hps_text *source, const char *file, const char *text, size_t size,
                            struct hps_error *err) HPS_MUST_CHECK;
-void hps_source_fini(struct hps_source *source);
+void hps_text_fini(struct hps_text *source);
 
 /* Line, counted from 1, of a byte. */
-unsigned hps_source_line(const struct hps_source *source, size_t offset);
+unsigned hps_text_line(const struct hps_text *source, size_t offset);
 /* Offset of the value at `path` in text that is legal JSON; where it cannot be told, of the nearest
  * enclosing value. `path` NULL: the root. */
-size_t hps_source_locate(const struct hps_source *source, const struct hps_source_path *path);
+size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
 /* The value as written, cut to size; blanks for control characters. */
-void hps_source_spelling(const struct hps_source *source, const struct hps_source_path *path, char *out_text,
+void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
                          size_t size);
 /* "models[0].sparse_files"; cut to size. "" for the root. */
-void hps_source_path_print(const struct hps_source_path *path, char *out_text, size_t size);
+void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size);
 /* The path of the byte at `offset`, for errors of the JSON library itself. */
-void hps_source_path_at(const struct hps_source *source, size_t offset, char *out_text, size_t size);
+void hps_text_path_at(const struct hps_text *source, size_t offset, char *out_text, size_t size);
 
 #endif

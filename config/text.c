@@ -2,7 +2,7 @@
  *
  * Positions in a configuration file. Slow and simple: it runs only to word a message. Main thread.
  */
-#include "config/source.h"
+#include "config/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static size_t blank_comment(char *text, size_t size, size_t at)
     return end;
 }
 
-hps_status hps_source_init(struct hps_source *source, const char *file, const char *text, size_t size,
+hps_status hps_text_init(struct hps_text *source, const char *file, const char *text, size_t size,
                            struct hps_error *err)
 {
     char *copy = hps_alloc(size + 1);
@@ -51,7 +51,7 @@ hps_status hps_source_init(struct hps_source *source, const char *file, const ch
         memcpy(copy, text, size);
     }
     copy[size] = '\0';
-    *source = (struct hps_source){.file = file, .text = copy, .size = size};
+    *source = (struct hps_text){.file = file, .text = copy, .size = size};
     size_t at = size >= 3 && memcmp(copy, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
     if (at == 3) {
         memset(copy, ' ', 3); /* byte order mark */
@@ -62,8 +62,8 @@ hps_status hps_source_init(struct hps_source *source, const char *file, const ch
         } else if (copy[at] == '/' && at + 1 < size && (copy[at + 1] == '/' || copy[at + 1] == '*')) {
             size_t end = blank_comment(copy, size, at);
             if (end == 0) {
-                unsigned line = hps_source_line(source, at);
-                hps_source_fini(source);
+                unsigned line = hps_text_line(source, at);
+                hps_text_fini(source);
                 return hps_error_set(err, HPS_INVALID, "%s:%u: the comment that begins here is not closed",
                                      file, line);
             }
@@ -75,13 +75,13 @@ hps_status hps_source_init(struct hps_source *source, const char *file, const ch
     return HPS_OK;
 }
 
-void hps_source_fini(struct hps_source *source)
+void hps_text_fini(struct hps_text *source)
 {
     hps_free(source->text);
-    *source = (struct hps_source){0};
+    *source = (struct hps_text){0};
 }
 
-unsigned hps_source_line(const struct hps_source *source, size_t offset)
+unsigned hps_text_line(const struct hps_text *source, size_t offset)
 {
     unsigned line = 1;
     for (size_t i = 0; i < offset && i < source->size; i++) {
@@ -90,7 +90,7 @@ unsigned hps_source_line(const struct hps_source *source, size_t offset)
     return line;
 }
 
-static size_t skip_blank(const struct hps_source *source, size_t at)
+static size_t skip_blank(const struct hps_text *source, size_t at)
 {
     while (at < source->size && strchr(" \t\r\n", source->text[at]) != NULL) {
         at++;
@@ -99,7 +99,7 @@ static size_t skip_blank(const struct hps_source *source, size_t at)
 }
 
 /* The end of the value that begins at `at`. */
-static size_t skip_value(const struct hps_source *source, size_t at)
+static size_t skip_value(const struct hps_text *source, size_t at)
 {
     size_t depth = 0;
     while (at < source->size) {
@@ -130,7 +130,7 @@ static size_t skip_value(const struct hps_source *source, size_t at)
 }
 
 /* The value of `step` in the object or array that begins at `at`; false: not there. */
-static bool find_member(const struct hps_source *source, size_t at, const struct hps_source_path *step,
+static bool find_member(const struct hps_text *source, size_t at, const struct hps_text_path *step,
                         size_t *out_at)
 {
     char open = source->text[at];
@@ -159,20 +159,20 @@ static bool find_member(const struct hps_source *source, size_t at, const struct
     return false;
 }
 
-size_t hps_source_locate(const struct hps_source *source, const struct hps_source_path *path)
+size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path)
 {
     if (path == NULL) {
         return skip_blank(source, 0);
     }
-    size_t at = hps_source_locate(source, path->parent);
+    size_t at = hps_text_locate(source, path->parent);
     size_t inner = 0;
     return at < source->size && find_member(source, at, path, &inner) ? inner : at;
 }
 
-void hps_source_spelling(const struct hps_source *source, const struct hps_source_path *path, char *out_text,
+void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
                          size_t size)
 {
-    size_t at = hps_source_locate(source, path);
+    size_t at = hps_text_locate(source, path);
     size_t n = skip_value(source, at) - at;
     bool cut = n >= size;
     n = cut ? size - 1 : n;
@@ -197,13 +197,13 @@ static void append(char *text, size_t size, const char *more, size_t n)
     text[used + n] = '\0';
 }
 
-void hps_source_path_print(const struct hps_source_path *path, char *out_text, size_t size)
+void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size)
 {
     if (path == NULL) {
         out_text[0] = '\0';
         return;
     }
-    hps_source_path_print(path->parent, out_text, size);
+    hps_text_path_print(path->parent, out_text, size);
     if (path->key == NULL) {
         char index[32];
         int n = snprintf(index, sizeof(index), "[%zu]", path->index);
@@ -226,7 +226,7 @@ struct level {
     size_t index;
 };
 
-static void print_levels(const struct hps_source *source, const struct level *levels, size_t n,
+static void print_levels(const struct hps_text *source, const struct level *levels, size_t n,
                          char *out_text, size_t size)
 {
     out_text[0] = '\0';
@@ -242,7 +242,7 @@ static void print_levels(const struct hps_source *source, const struct level *le
     }
 }
 
-void hps_source_path_at(const struct hps_source *source, size_t offset, char *out_text, size_t size)
+void hps_text_path_at(const struct hps_text *source, size_t offset, char *out_text, size_t size)
 {
     struct level levels[DEPTH_MAX] = {{0}};
     size_t depth = 0;

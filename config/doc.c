@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * docs/config.md, made from the table of options so that it cannot disagree with the parser. Runs in
+ * tools/gen-config-doc and in the test that compares the committed file.
+ */
+#include <string.h>
+
+#include "config/options.h"
+
+static const char intro[] =
+    "<!-- Made by gen-config-doc from config/options.def. Do not edit. -->\n"
+    "\n"
+    "# Configuration\n"
+    "\n"
+    "One JSON file, `hpsd --config FILE`. A `ps.json` of NVIDIA HPS is read unchanged; what hpsd adds is in the\n"
+    "`server` object and in new keys beside the old ones (marked **+** below). `hpsd --check --config FILE`\n"
+    "validates it and prints every option with its value and whether that is the default.\n"
+    "Samples: `config/samples/`.\n"
+    "\n"
+    "- `//` and `/* */` comments are allowed. The same key twice in one object is an error.\n"
+    "- Numbers and booleans may be written as strings (`\"0.5\"`, `\"TRUE\"`). Words are read without regard to\n"
+    "  case, and space and `-` as `_`.\n"
+    "- Sizes are bytes, or strings with a unit: `\"4GiB\"`, `\"1.5 MB\"` (KiB MiB GiB TiB are powers of 1024, KB\n"
+    "  MB GB TB of 1000).\n"
+    "- A key that is not known is ignored with a warning in HPS's sections, as HPS does, and is an error in\n"
+    "  `server`. A word that is not known is an error everywhere (HPS silently takes a default).\n"
+    "- What needs a part that this build lacks is an error that says so. Keys marked *no effect* are read and\n"
+    "  checked, and change nothing in this build.\n"
+    "- Errors read `FILE:LINE: PATH: got ..., expected ...` and end the program with exit code 2.\n"
+    "- The environment is not read. `--listen`, `--http-listen`, `--admin-listen`, `--state-dir`, `--log-level`\n"
+    "  and `--log-format` replace the options of the same name in `server`.\n"
+    "- SIGHUP reads the file again: options marked *reload* change at once, others are reported and wait for a\n"
+    "  restart.\n"
+    "\n"
+    "`--table NAME=PATH` instead of a file serves one model named `default`: the rows live in `rocks_db` in the\n"
+    "state directory and in the host map, `miss_policy` is `exact`, `hit_rate_threshold` 1.0, `gpucache` false, and\n"
+    "the width of a table is that of its file.\n"
+    "\n"
+    "## What becomes of HPS's settings\n"
+    "\n"
+    "- **Memory.** HPS has no limit, and each shard of each table holds a page of `allocation_rate` bytes. The\n"
+    "  host map has one budget, `volatile_db.memory_bytes`. A load beyond it is refused with the bytes that it\n"
+    "  needs and the bytes that are left. Rows are never evicted, so `overflow_margin`, `overflow_policy` and\n"
+    "  `overflow_resolution_target` are noted as not applied.\n"
+    "- **Kinds of map.** `hash_map`, `parallel_hash_map` and `multi_process_hash_map` are the host map.\n"
+    "- **GPU.** This build has no embedding cache. A model with `gpucache` (HPS's default) is served exactly\n"
+    "  from host memory, with one note. The keys of the cache are checked and kept.\n"
+    "- **Widths.** HPS does not compare `embedding_vecsize_per_table` with the files; hpsd does, and refuses.\n"
+    "- **`persistent_db.path`.** hpsd's database is `<path>/hpsd`; one that HPS made there is left alone.\n"
+    "- **`supportlonglong: false`.** Key files hold int64 in both modes; each key is truncated to uint32.\n"
+    "- **Workspaces, streams, chunks, thread pools** of HPS have no counterpart that could run out.\n";
+
+static const char *type_name(const struct hps_option *option)
+{
+    switch (option->type) {
+    case HPS_OPTION_TYPE_BOOL:
+        return "bool";
+    case HPS_OPTION_TYPE_U32:
+    case HPS_OPTION_TYPE_U64:
+        return "integer";
+    case HPS_OPTION_TYPE_BYTES:
+        return "size";
+    case HPS_OPTION_TYPE_F64:
+        return "number";
+    case HPS_OPTION_TYPE_ENUM:
+        return "word";
+    case HPS_OPTION_TYPE_STRING:
+        return "string";
+    case HPS_OPTION_TYPE_STRINGS:
+        return "strings";
+    case HPS_OPTION_TYPE_OBJECT:
+        return option == &hps_options[HPS_OPTION_top_models] ? "list" : "object";
+    case HPS_OPTION_TYPE_TABLES:
+        return "list";
+    case HPS_OPTION_TYPE_LISTEN:
+        return "address";
+    case HPS_OPTION_TYPE_LISTENS:
+        return "addresses";
+    default:
+        return "any";
+    }
+}
+
+/* Text inside a table cell: a bar would end it. */
+static hps_status print_cell(struct hps_buf *buf, const char *text)
+{
+    hps_status status = HPS_OK;
+    for (const char *c = text; *c != '\0' && status == HPS_OK; c++) {
+        status = *c == '|' ? hps_buf_append(buf, "\\|", 2) : hps_buf_append(buf, c, 1);
+    }
+    return status;
+}
+
+static hps_status print_words(const struct hps_option *option, struct hps_buf *buf)
+{
+    hps_status status = HPS_OK;
+    for (const struct hps_option_value *v = option->values; v->word != NULL && status == HPS_OK; v++) {
+        status = hps_buf_printf(buf, "%s`%s`", v == option->values ? "" : ", ", v->word);
+        if (status == HPS_OK && v->aliases[0] != '\0') {
+            status = hps_buf_printf(buf, " (%s)", v->aliases);
+        }
+        if (status == HPS_OK && !v->built) {
+            status = hps_buf_printf(buf, " *not in this build*");
+        }
+    }
+    return status;
+}
+
+/* What may be written: words or range. */
+static hps_status print_range(const struct hps_option *option, struct hps_buf *buf)
+{
+    struct hps_option bare = *option;
+    bool ranged = option->max != 0 && option->type != HPS_OPTION_TYPE_IGNORED;
+    switch (option->type) {
+    case HPS_OPTION_TYPE_ENUM:
+        return print_words(option, buf);
+    case HPS_OPTION_TYPE_TABLES:
+        bare.type = HPS_OPTION_TYPE_U32;
+        return ranged ? hps_option_expected(&bare, buf) : HPS_OK;
+    case HPS_OPTION_TYPE_F64:
+    case HPS_OPTION_TYPE_U32:
+    case HPS_OPTION_TYPE_U64:
+    case HPS_OPTION_TYPE_BYTES:
+        return hps_option_expected(option, buf);
+    default:
+        return HPS_OK;
+    }
+}
+
+static hps_status print_flags(const struct hps_option *option, struct hps_buf *buf)
+{
+    static const struct {
+        unsigned flag;
+        const char *text;
+    } flags[] = {
+        {HPS_OPTION_REQUIRED, "required"},
+        {HPS_OPTION_RELOAD, "reload"},
+        {HPS_OPTION_NO_EFFECT, "no effect"},
+        {HPS_OPTION_UNBUILT, "only the default in this build"},
+    };
+    hps_status status = HPS_OK;
+    const char *comma = "";
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]) && status == HPS_OK; i++) {
+        if ((option->flags & flags[i].flag) != 0) {
+            status = hps_buf_printf(buf, "%s*%s*", comma, flags[i].text);
+            comma = ", ";
+        }
+    }
+    return status;
+}
+
+static hps_status print_row(const struct hps_option *option, struct hps_buf *buf)
+{
+    hps_status status = hps_buf_printf(buf, "| `%s`%s | %s | ", option->name,
+                                       (option->flags & HPS_OPTION_OURS) != 0 ? " **+**" : "",
+                                       type_name(option));
+    if (status == HPS_OK && option->def[0] != '\0') {
+        status = hps_buf_printf(buf, "`%s`", option->def);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_append(buf, " | ", 3);
+    }
+    if (status == HPS_OK) {
+        status = print_range(option, buf);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_append(buf, " | ", 3);
+    }
+    if (status == HPS_OK) {
+        status = print_flags(option, buf);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_append(buf, " | ", 3);
+    }
+    if (status == HPS_OK) {
+        status = print_cell(buf, option->help);
+    }
+    return status == HPS_OK ? hps_buf_append(buf, " |\n", 3) : status;
+}
+
+hps_status hps_config_doc(struct hps_buf *buf)
+{
+    hps_status status = hps_buf_append(buf, intro, strlen(intro));
+    for (int i = 0; i < (int)HPS_SECTION_COUNT && status == HPS_OK; i++) {
+        enum hps_option_section section = (enum hps_option_section)i;
+        const char *path = hps_section_path(section);
+        status = hps_buf_printf(buf, "\n## %s%s%s\n\n| key | type | default | values | | meaning |\n"
+                                "|---|---|---|---|---|---|\n",
+                                path[0] == '\0' ? "Top level" : "`", path, path[0] == '\0' ? "" : "`");
+        for (size_t j = 0; j < HPS_OPTION_COUNT && status == HPS_OK; j++) {
+            if (hps_options[j].section == section) {
+                status = print_row(&hps_options[j], buf);
+            }
+        }
+    }
+    return status;
+}
