@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The catalog's state: opening, closing, and the views that others get.
+ */
+#include "server/catalog.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/catalog_internal.h"
+#include "server/catalog_records.h"
+#include "server/metrics.h"
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make)
+{
+    struct catalog_model **at = &catalog->models;
+    while (*at != NULL && strcmp((*at)->name, name) < 0) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL && strcmp((*at)->name, name) == 0) {
+        return *at;
+    }
+    struct catalog_model *model = make ? hps_calloc(1, sizeof(*model)) : NULL;
+    if (model == NULL) {
+        return NULL;
+    }
+    model->name = hps_strdup(name);
+    if (model->name == NULL) {
+        hps_free(model);
+        return NULL;
+    }
+    for (size_t i = 0; i < catalog->options.config->n_models; i++) {
+        if (strcmp(catalog->options.config->models[i].name, name) == 0) {
+            model->config = &catalog->options.config->models[i];
+        }
+    }
+    model->next = *at;
+    *at = model;
+    return model;
+}
+
+struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number)
+{
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        if (entry->version->number == number) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_version *version,
+                                        enum entry_state state)
+{
+    struct catalog_entry *entry = hps_calloc(1, sizeof(*entry));
+    if (entry == NULL) {
+        hps_version_free(version);
+        return NULL;
+    }
+    entry->version = version;
+    entry->state = state;
+    struct catalog_entry **at = &model->entries;
+    while (*at != NULL && (*at)->version->number < version->number) {
+        at = &(*at)->next;
+    }
+    entry->next = *at;
+    *at = entry;
+    return entry;
+}
+
+static void model_free(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    struct catalog_model **at = &catalog->models;
+    while (*at != model) {
+        at = &(*at)->next;
+    }
+    *at = model->next;
+    hps_free(model->name);
+    hps_free(model);
+}
+
+void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
+                          struct catalog_entry *entry)
+{
+    struct catalog_entry **at = &model->entries;
+    while (*at != entry) {
+        at = &(*at)->next;
+    }
+    *at = entry->next;
+    hps_free(entry);
+    if (model->entries == NULL && model->config == NULL) {
+        model_free(catalog, model);
+    }
+}
+
+void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    for (uint32_t i = 0; i < entry->version->n_tiers; i++) {
+        struct hps_space *space = entry->version->tiers[i];
+        if (space->store == catalog->options.env.host) {
+            entry->host = space;
+        } else {
+            entry->durable = space;
+        }
+    }
+}
+
+void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version)
+{
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        hps_table_metrics_fill(catalog->options.metrics, version->model, version->tables[i].name,
+                               version->tiers, version->n_tiers, &version->metrics[i]);
+    }
+}
+
+static uint64_t space_bytes(struct hps_space *space, uint64_t *out_rows)
+{
+    struct hps_store_usage usage = {0};
+    if (space != NULL) {
+        space->store->ops->space_usage(space, &usage);
+    }
+    if (out_rows != NULL) {
+        *out_rows += usage.n_rows;
+    }
+    return usage.used_bytes;
+}
+
+uint64_t catalog_host_used(struct hps_catalog *catalog)
+{
+    uint64_t bytes = 0;
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            bytes += space_bytes(entry->host, NULL);
+        }
+    }
+    return bytes;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static hps_status adopt_version(void *ctx, struct hps_version *version, struct hps_error *err)
+{
+    struct hps_catalog *catalog = ctx;
+    struct catalog_model *model = catalog_model(catalog, version->model, true);
+    if (model == NULL) {
+        hps_version_free(version);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    if (catalog_entry_add(model, version, ENTRY_LOADING) == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    return HPS_OK;
+}
+
+static hps_status adopt_model(void *ctx, const char *name, int64_t active, int64_t previous)
+{
+    struct catalog_model *model = catalog_model(ctx, name, true);
+    if (model == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    model->active = active;
+    model->previous = previous;
+    return HPS_OK;
+}
+
+struct orphans {
+    struct hps_catalog *catalog;
+    struct orphan {
+        struct orphan *next;
+        char model[128];
+        int64_t version;
+    } *list;
+};
+
+static hps_status find_orphan(void *ctx, const char *name, int64_t number)
+{
+    struct orphans *orphans = ctx;
+    struct catalog_model *model = catalog_model(orphans->catalog, name, false);
+    if (model != NULL && catalog_entry(model, number) != NULL) {
+        return HPS_OK;
+    }
+    struct orphan *orphan = hps_calloc(1, sizeof(*orphan));
+    if (orphan == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    snprintf(orphan->model, sizeof(orphan->model), "%s", name);
+    orphan->version = number;
+    orphan->next = orphans->list;
+    orphans->list = orphan;
+    return HPS_OK;
+}
+
+/* Spaces that no record names are what a crash left of a load or an unload. */
+static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
+{
+    struct hps_store *store = catalog->options.env.durable;
+    struct orphans orphans = {catalog, NULL};
+    hps_status status = store->ops->space_list(store, find_orphan, &orphans, err);
+    while (orphans.list != NULL) {
+        struct orphan *orphan = orphans.list;
+        orphans.list = orphan->next;
+        struct hps_space *space = NULL;
+        const struct hps_space_id id = {orphan->model, orphan->version, NULL, 0};
+        if (status == HPS_OK) {
+            status = store->ops->space_open(store, &id, &space, err);
+        }
+        if (status == HPS_OK) {
+            HPS_LOG(INFO, "catalog", "removed an unfinished version", HPS_STR("model", orphan->model),
+                    HPS_I64("version", orphan->version));
+            status = store->ops->space_drop(space, err);
+        }
+        hps_free(orphan);
+    }
+    return status;
+}
+
+static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry *entry,
+                              struct hps_error *err)
+{
+    struct hps_load_env *env = &catalog->options.env;
+    struct hps_version *version = entry->version;
+    const struct hps_space_id id = {version->model, version->number, version->tables,
+                                    version->n_tables};
+    struct hps_store *stores[2] = {env->host, env->durable};
+    for (int i = 0; i < 2; i++) {
+        if (stores[i] == NULL) {
+            continue;
+        }
+        hps_status status =
+            stores[i]->ops->space_open(stores[i], &id, &version->tiers[version->n_tiers], err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        version->n_tiers++;
+    }
+    catalog_entry_spaces(catalog, entry);
+    catalog_version_metrics(catalog, version);
+    hps_status status = hps_models_add(catalog->options.models, version);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for the model set");
+    }
+    entry->state = ENTRY_RESIDENT;
+    return HPS_OK;
+}
+
+static void run_fill(struct hps_task *task)
+{
+    struct fill_task *fill = (struct fill_task *)task;
+    struct hps_catalog *catalog = fill->catalog;
+    struct hps_error err = {0};
+    struct hps_store_usage usage = {0};
+    hps_status status = HPS_OK;
+    struct hps_load_env *env = &catalog->options.env;
+    uint64_t needed = hps_load_host_bytes(fill->version->tables, fill->version->n_tables);
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t used = catalog_host_used(catalog);
+    pthread_mutex_unlock(&catalog->lock);
+    fill->version->tiers[0]->store->ops->space_usage(fill->version->tiers[0], &usage);
+    if (used - usage.used_bytes + needed > env->host_bytes_max) {
+        HPS_LOG(INFO, "catalog", "rows do not all fit the host map, they come in as they are asked for",
+                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
+                HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
+    } else {
+        status = hps_load_fill_host(env, fill->version, &catalog->closing, &err);
+    }
+    if (status != HPS_OK && status != HPS_CANCELLED) {
+        HPS_LOG(WARN, "catalog", "the host map was not filled", HPS_STR("model", fill->version->model),
+                HPS_I64("version", fill->version->number),
+                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
+    }
+    hps_version_unpin(fill->version);
+    hps_free(fill);
+}
+
+static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
+{
+    struct hps_load_env *env = &catalog->options.env;
+    struct fill_task *fill = NULL;
+    if (env->host == NULL || env->durable == NULL || env->durable->ops->scan == NULL) {
+        return;
+    }
+    fill = hps_calloc(1, sizeof(*fill));
+    if (fill == NULL) {
+        return; /* rows come into the map as they are asked for */
+    }
+    fill->task.run = run_fill;
+    fill->catalog = catalog;
+    fill->version = version;
+    hps_version_pin(version);
+    if (hps_pool_post(catalog->loader, &fill->task) != HPS_OK) {
+        hps_version_unpin(version);
+        hps_free(fill);
+    }
+}
+
+static void check_drift(struct catalog_model *model)
+{
+    struct catalog_entry *entry = catalog_entry(model, model->active);
+    struct hps_source source;
+    struct hps_error err;
+    if (model->config == NULL || entry == NULL ||
+        hps_source_open_config(model->config, &source, &err) != HPS_OK) {
+        return; /* files may be gone: the store has the rows */
+    }
+    model->drift = strcmp(source.print.text, entry->version->fingerprint) != 0;
+    hps_source_close(&source);
+    if (model->drift) {
+        HPS_LOG(WARN, "catalog", "configured files differ from those that are served; load them when wanted",
+                HPS_STR("model", model->name), HPS_I64("version", model->active));
+    }
+}
+
+static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
+{
+    struct hps_store *durable = catalog->options.env.durable;
+    const struct hps_records_reader reader = {catalog, adopt_version, adopt_model};
+    hps_status status = hps_records_read(durable, &reader, err);
+    if (status == HPS_OK) {
+        status = drop_orphans(catalog, err);
+    }
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        for (struct catalog_entry *entry = model->entries; status == HPS_OK && entry != NULL;
+             entry = entry->next) {
+            status = open_spaces(catalog, entry, err);
+        }
+        if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
+            status = hps_models_activate(catalog->options.models, model->name, model->active);
+            start_fill(catalog, catalog_entry(model, model->active)->version);
+            check_drift(model);
+        }
+        for (struct catalog_entry *entry = model->entries; status == HPS_OK && entry != NULL;
+             entry = entry->next) {
+            if (entry->version->number != model->active) {
+                start_fill(catalog, entry->version);
+            }
+        }
+    }
+    return status;
+}
+
+hps_status hps_catalog_open(const struct hps_catalog_options *options,
+                            struct hps_catalog **out_catalog, struct hps_error *err)
+{
+    struct hps_catalog *catalog = hps_calloc(1, sizeof(*catalog));
+    if (catalog == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    catalog->options = *options;
+    HPS_ASSERT(options->env.host != NULL || options->env.durable != NULL);
+    pthread_mutex_init(&catalog->lock, NULL);
+    pthread_mutex_init(&catalog->switch_lock, NULL);
+    hps_status status = hps_pool_new("loader", 1, 0, &catalog->loader);
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_set(err, status, "the loader thread cannot be started"));
+    } else if (options->env.durable != NULL) {
+        status = recover(catalog, err);
+    }
+    if (status != HPS_OK) {
+        hps_catalog_close(catalog);
+        return status;
+    }
+    *out_catalog = catalog;
+    return HPS_OK;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+static void close_version(struct hps_catalog *catalog, struct hps_version *version)
+{
+    if (hps_models_remove(catalog->options.models, version->model, version->number) == HPS_OK) {
+        HPS_ASSERT(hps_version_idle(version));
+    }
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        version->tiers[i]->store->ops->space_close(version->tiers[i]);
+    }
+    hps_version_free(version);
+}
+
+void hps_catalog_close(struct hps_catalog *catalog)
+{
+    if (catalog == NULL) {
+        return;
+    }
+    atomic_store(&catalog->closing, true);
+    pthread_mutex_lock(&catalog->lock);
+    for (struct hps_load *load = catalog->loads; load != NULL; load = load->next) {
+        atomic_store(&load->progress.cancel, true);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    hps_pool_free(catalog->loader);
+    while (catalog->models != NULL) {
+        struct catalog_model *model = catalog->models;
+        model->config = NULL;
+        if (model->entries == NULL) {
+            model_free(catalog, model);
+            continue;
+        }
+        close_version(catalog, model->entries->version);
+        catalog_entry_remove(catalog, model, model->entries);
+    }
+    pthread_mutex_destroy(&catalog->lock);
+    pthread_mutex_destroy(&catalog->switch_lock);
+    hps_free(catalog);
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+static const char *state_text(const struct catalog_model *model, const struct catalog_entry *entry)
+{
+    switch (entry->state) {
+    case ENTRY_LOADING:
+        return "loading";
+    case ENTRY_UNLOADING:
+        return "unloading";
+    case ENTRY_RESIDENT:
+        break;
+    }
+    return entry->version->number == model->active ? "active" : "resident";
+}
+
+void hps_catalog_each(struct hps_catalog *catalog,
+                      void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx)
+{
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            struct hps_version_view view = {.model = model->name,
+                                            .active_version = model->active,
+                                            .state = state_text(model, entry),
+                                            .version = entry->version};
+            for (uint32_t i = 0; entry->state != ENTRY_LOADING && i < entry->version->n_tables; i++) {
+                view.n_rows += entry->version->tables[i].n_rows;
+            }
+            view.host_bytes = space_bytes(entry->host, NULL);
+            view.persistent_bytes = space_bytes(entry->durable, NULL);
+            fn(ctx, &view);
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+}
+
+bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
+                       void *ctx)
+{
+    bool ready = true;
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        struct catalog_entry *entry = catalog_entry(model, model->active);
+        if (entry != NULL && entry->state != ENTRY_LOADING) {
+            continue;
+        }
+        if (entry == NULL && model->config == NULL) {
+            continue; /* a first load at run time, which nobody waits for yet */
+        }
+        ready = false;
+        char reason[256];
+        snprintf(reason, sizeof(reason), "model \"%s\" has no active version", model->name);
+        if (fn != NULL) {
+            fn(ctx, reason);
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return ready;
+}
+
+unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
+                           void *ctx)
+{
+    unsigned n = 0;
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        if (model->drift) {
+            n++;
+            if (fn != NULL) {
+                fn(ctx, model->name);
+            }
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return n;
+}
+
+void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals)
+{
+    struct hps_catalog_totals totals = {0};
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            totals.host_bytes += space_bytes(entry->host, &totals.host_rows);
+            totals.persistent_bytes += space_bytes(entry->durable, &totals.persistent_rows);
+            totals.n_loading += entry->state == ENTRY_LOADING;
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    *out_totals = totals;
+}

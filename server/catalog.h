@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The catalog of models and versions: loads, switches, rolls back and unloads them at run time, and
+ * keeps what it knows in the persistent store, so that a restart serves what was served before.
+ *
+ * Any thread. Calls that say "may block" do I/O: not on a loop thread.
+ */
+#ifndef HPS_SERVER_CATALOG_H
+#define HPS_SERVER_CATALOG_H
+
+#include "cache/models.h"
+#include "config/config.h"
+#include "server/loader.h"
+
+struct hps_catalog;
+
+struct hps_catalog_options {
+    struct hps_models *models; /* borrowed, as all of these */
+    const struct hps_config *config;
+    struct hps_metrics *metrics;
+    struct hps_load_env env;
+};
+
+/* Bring back the versions of the persistent store and remove what no record names. May block.
+ * error   DATA_LOSS: a record cannot be read; what the store says */
+hps_status hps_catalog_open(const struct hps_catalog_options *options,
+                            struct hps_catalog **out_catalog, struct hps_error *err) HPS_MUST_CHECK;
+/* Begin to load each models[] entry that has no version yet; what fails is logged and keeps the server
+ * unready. */
+void hps_catalog_ensure_models(struct hps_catalog *catalog);
+/* End loads (cancelled), wait for their threads, close every space. No pin may be left. May block. */
+void hps_catalog_close(struct hps_catalog *catalog);
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+struct hps_load_request {
+    const char *model;
+    const char *directory;
+    int64_t version;     /* 0: the highest + 1 */
+    const char *label;   /* "" or NULL: none */
+    const char *lineage; /* "" or NULL: that of the newest version */
+    bool activate;
+};
+
+struct hps_load; /* a load under way; reference-counted, outlives the catalog's own interest */
+
+struct hps_load_state {
+    int64_t version;
+    const char *stage;
+    char table[128];
+    uint64_t rows_done, rows_total, bytes_done, bytes_total, remaining_ms;
+    uint64_t duplicate_keys;
+    bool done;
+    bool activated;
+    struct hps_error error; /* status OK unless the load failed */
+};
+
+/* Check the request and begin. May block (opens the files). out_load: a reference of the caller's.
+ * error   INVALID, NOT_FOUND, EXISTS (the version), PERMISSION (outside model_roots), EXHAUSTED,
+ *         UNAVAILABLE (draining) */
+hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
+                            struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
+/* What hps_catalog_load would need. May block. out_version holds the tables; free it with
+ * hps_version_free. Errors as above. */
+hps_status hps_catalog_load_plan(struct hps_catalog *catalog, const struct hps_load_request *request,
+                                 struct hps_load_plan *out_plan, struct hps_version **out_version,
+                                 struct hps_error *err) HPS_MUST_CHECK;
+void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state);
+void hps_load_unref(struct hps_load *load);
+
+/* ---- versions -------------------------------------------------------------------------------- */
+
+/* All may block. NOT_FOUND: no such model or version; PRECONDITION: not possible now. */
+hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *model, int64_t version,
+                                int64_t *out_previous, uint64_t *out_pause_us,
+                                struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model, int64_t *out_version,
+                                int64_t *out_previous, uint64_t *out_pause_us,
+                                struct hps_error *err) HPS_MUST_CHECK;
+/* Waits until no request uses the version. The active one only when it is the model's last. */
+hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
+                              struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+struct hps_version_view {
+    const char *model;
+    int64_t active_version; /* of the model */
+    const char *state;      /* "loading", "resident", "active", "unloading" */
+    const struct hps_version *version;
+    uint64_t n_rows, host_bytes, persistent_bytes;
+};
+
+/* Calls `fn` for every version, models by name, versions ascending, under the catalog's lock: copy what
+ * is needed, call nothing of the catalog. */
+void hps_catalog_each(struct hps_catalog *catalog,
+                      void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx);
+/* Every models[] entry and every model has an active version. Otherwise `fn` gets each reason. */
+bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
+                       void *ctx);
+/* Models whose configured files are not those that are served; returns how many. */
+unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
+                           void *ctx);
+struct hps_catalog_totals {
+    uint64_t host_rows, host_bytes, persistent_rows, persistent_bytes;
+    unsigned n_loading;
+};
+void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals);
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the catalog share. `lock` protects everything that is not immutable; it is never
+ * held while rows are read or written, only over the small synced records.
+ */
+#ifndef HPS_SERVER_CATALOG_INTERNAL_H
+#define HPS_SERVER_CATALOG_INTERNAL_H
+
+#include <pthread.h>
+
+#include "base/pool.h"
+#include "server/catalog.h"
+
+enum entry_state { ENTRY_LOADING, ENTRY_RESIDENT, ENTRY_UNLOADING };
+
+struct catalog_entry {
+    struct catalog_entry *next; /* of the model, versions ascending */
+    struct hps_version *version;
+    struct hps_space *host, *durable; /* NULL: not there; those of version->tiers */
+    enum entry_state state;
+};
+
+struct catalog_model {
+    struct catalog_model *next; /* by name */
+    char *name;
+    int64_t active;   /* 0: none */
+    int64_t previous; /* what rollback goes back to; 0: nothing */
+    struct catalog_entry *entries;
+    const struct hps_config_model *config; /* NULL: only loaded at run time */
+    bool drift;
+};
+
+struct hps_load {
+    struct hps_task task;
+    atomic_uint refs;
+    struct hps_catalog *catalog;
+    struct hps_load *next; /* of catalog->loads */
+    struct hps_source source;
+    struct hps_load_plan plan;
+    struct hps_load_progress progress;
+    struct catalog_model *model;
+    struct catalog_entry *entry;
+    bool activate;
+    /* under the catalog's lock */
+    int64_t number;
+    char table[128];
+    uint64_t duplicate_keys;
+    bool done;
+    bool activated;
+    struct hps_error error;
+};
+
+struct fill_task {
+    struct hps_task task;
+    struct fill_task *next;
+    struct hps_catalog *catalog;
+    struct hps_version *version;
+    bool pinned;
+};
+
+struct hps_catalog {
+    struct hps_catalog_options options;
+    pthread_mutex_t lock;
+    pthread_mutex_t switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
+    struct catalog_model *models;
+    struct hps_load *loads; /* under way */
+    struct hps_pool *loader;
+    atomic_bool closing;
+};
+
+/* The model, made if `make`; NULL: not there (or no memory). Lock held. */
+struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make);
+struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
+/* Take `version` (also on failure, NULL) into the list. Lock held. */
+struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_version *version,
+                                        enum entry_state state);
+/* Unlink and free the entry, not its version; a model without versions that no configuration names
+ * goes too. Lock held. */
+void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
+                          struct catalog_entry *entry);
+void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *entry);
+void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version);
+uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
+
+/* Make a resident version the active one and write it down. switch_lock held, lock not. */
+hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
+                                   int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
+                                   struct hps_error *err) HPS_MUST_CHECK;
+/* Take a resident version out and delete what is stored of it. switch_lock held, lock not. */
+hps_status catalog_unload_locked(struct hps_catalog *catalog, struct catalog_model *model,
+                                 struct catalog_entry *entry, struct hps_error *err) HPS_MUST_CHECK;
+/* Unload the oldest versions beyond keep_versions, but neither the active one nor `keep`. switch_lock
+ * held, lock not. */
+void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep);
+
+#endif

@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads at run time: checked on the caller's thread, carried out one after the other on the loader
+ * thread, made visible by one switch.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/catalog_internal.h"
+#include "server/catalog_records.h"
+#include "server/metrics.h"
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/* Is `path` one of the roots or below it? Both resolved, so that no link leads out. */
+static bool below_root(const char *path, const char *root)
+{
+    char resolved[PATH_MAX];
+    if (realpath(root, resolved) == NULL) {
+        return false;
+    }
+    size_t size = strlen(resolved);
+    return strncmp(path, resolved, size) == 0 &&
+           (path[size] == '\0' || path[size] == '/' || strcmp(resolved, "/") == 0);
+}
+
+static hps_status check_directory(struct hps_catalog *catalog, const char *directory,
+                                  char out_resolved[PATH_MAX], struct hps_error *err)
+{
+    const struct hps_strings *roots = &catalog->options.config->server.model_roots;
+    bool allowed = false;
+    bool there = realpath(directory, out_resolved) != NULL;
+    if (!there) {
+        snprintf(out_resolved, PATH_MAX, "%s", directory);
+    }
+    for (size_t i = 0; i < roots->n && !allowed; i++) {
+        allowed = below_root(out_resolved, roots->items[i]);
+    }
+    if (!there) {
+        return hps_error_set(err, HPS_NOT_FOUND, "directory \"%s\" is not there, or hpsd may not see it",
+                             directory);
+    }
+    if (!allowed) {
+        return hps_error_set(err, HPS_PERMISSION,
+                             "directory \"%s\" is not below any of server.model_roots (%zu; first \"%s\")",
+                             directory, roots->n, roots->n > 0 ? roots->items[0] : "");
+    }
+    return HPS_OK;
+}
+
+static hps_status check_request(struct hps_catalog *catalog, const struct hps_load_request *request,
+                                char out_resolved[PATH_MAX], struct hps_error *err)
+{
+    if (!hps_model_name_valid(request->model)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "model: got \"%.130s\", expected 1 to 120 of a-z A-Z 0-9 _ -",
+                             request->model);
+    }
+    if (request->version < 0) {
+        return hps_error_set(err, HPS_INVALID, "version: got %" PRId64 ", expected 1 or more (0: next)",
+                             request->version);
+    }
+    if (request->label != NULL && strlen(request->label) > 256) {
+        return hps_error_set(err, HPS_INVALID, "label: got %zu bytes, at most 256 are taken",
+                             strlen(request->label));
+    }
+    if (catalog->options.env.durable == NULL && catalog->options.env.host == NULL) {
+        return hps_error_set(err, HPS_PRECONDITION, "no store is configured");
+    }
+    return check_directory(catalog, request->directory, out_resolved, err);
+}
+
+/* The version with the highest number, loading ones included. Lock held. */
+static struct hps_version *newest(struct catalog_model *model)
+{
+    struct hps_version *version = NULL;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        version = entry->version;
+    }
+    return version;
+}
+
+/* Number, lineage and names of the new version. Lock held. */
+static hps_status name_version(struct catalog_model *model, const struct hps_load_request *request,
+                               const struct hps_source *source, struct hps_version **out_version,
+                               struct hps_error *err)
+{
+    const struct hps_version *last = newest(model);
+    int64_t number = request->version;
+    if (number == 0) {
+        number = last != NULL ? last->number + 1 : 1;
+    }
+    if (catalog_entry(model, number) != NULL) {
+        return hps_error_set(err, HPS_EXISTS, "version %" PRId64 " of model \"%s\" is there already", number,
+                             model->name);
+    }
+    struct hps_version *version = hps_version_new(model->name, number, source->n_tables);
+    if (version == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
+    }
+    char own[48];
+    snprintf(own, sizeof(own), "%" PRId64, number);
+    const char *lineage = request->lineage;
+    if (lineage == NULL || lineage[0] == '\0') {
+        lineage = source->manifest.lineage;
+    }
+    if (lineage == NULL) {
+        lineage = last != NULL && last->lineage != NULL ? last->lineage : own;
+    }
+    version->lineage = hps_strdup(lineage);
+    version->label = hps_strdup(request->label != NULL ? request->label : "");
+    version->source = hps_strdup(source->text);
+    version->fingerprint = hps_strdup(source->print.text);
+    if (version->lineage == NULL || version->label == NULL || version->source == NULL ||
+        version->fingerprint == NULL) {
+        hps_version_free(version);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
+    }
+    *out_version = version;
+    return HPS_OK;
+}
+
+/* ---- a load ---------------------------------------------------------------------------------- */
+
+void hps_load_unref(struct hps_load *load)
+{
+    if (load == NULL || atomic_fetch_sub(&load->refs, 1) != 1) {
+        return;
+    }
+    hps_source_close(&load->source);
+    hps_free(load);
+}
+
+static void load_unlink(struct hps_load *load)
+{
+    struct hps_load **at = &load->catalog->loads;
+    while (*at != load) {
+        at = &(*at)->next;
+    }
+    *at = load->next;
+}
+
+/* Visible, written down, active if wanted. switch_lock held. */
+static hps_status publish(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct catalog_entry *entry = load->entry;
+    struct hps_store *durable = catalog->options.env.durable;
+    if (durable != NULL) {
+        hps_status status = hps_records_put_version(durable, entry->version, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    pthread_mutex_lock(&catalog->lock);
+    catalog_entry_spaces(catalog, entry);
+    catalog_version_metrics(catalog, entry->version);
+    pthread_mutex_unlock(&catalog->lock);
+    hps_status status = hps_models_add(catalog->options.models, entry->version);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for the model set");
+    }
+    pthread_mutex_lock(&catalog->lock);
+    entry->state = ENTRY_RESIDENT;
+    bool activate = load->activate || load->model->active == 0;
+    pthread_mutex_unlock(&catalog->lock);
+    if (activate) {
+        int64_t previous;
+        uint64_t pause_us;
+        status = catalog_activate_locked(catalog, load->model, load->number, &previous, &pause_us, err);
+        if (status != HPS_OK) {
+            return hps_error_prefix(err, status, "loaded, but not activated");
+        }
+        load->activated = true;
+    }
+    return HPS_OK;
+}
+
+/* Undo what a failed publish left: the version must not be seen by anybody. */
+static void unpublish(struct hps_load *load)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_version *version = load->entry->version;
+    struct hps_error err = {0};
+    if (load->entry->state == ENTRY_RESIDENT) {
+        return; /* loaded, only the activation failed: it stays for another try */
+    }
+    if (catalog->options.env.durable != NULL) {
+        hps_ignore(hps_records_delete_version(catalog->options.env.durable, version->model,
+                                              version->number, &err)); /* if it got there at all */
+    }
+    pthread_mutex_lock(&catalog->lock);
+    load->entry->host = NULL;
+    load->entry->durable = NULL;
+    pthread_mutex_unlock(&catalog->lock);
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        hps_ignore(version->tiers[i]->store->ops->space_drop(version->tiers[i], &err));
+    }
+}
+
+static void log_end(const struct hps_load *load, hps_status status, const struct hps_error *err)
+{
+    uint64_t us = hps_clock_us() - atomic_load(&load->progress.started_us);
+    if (status == HPS_OK) {
+        HPS_LOG(INFO, "catalog", "version loaded", HPS_STR("model", load->model->name),
+                HPS_I64("version", load->number), HPS_U64("rows", load->plan.n_rows),
+                HPS_U64("bytes", load->plan.row_bytes), HPS_U64("duplicates", load->duplicate_keys),
+                HPS_U64("duration_us", us));
+    } else {
+        HPS_LOG(ERROR, "catalog", "load failed", HPS_STR("model", load->model->name),
+                HPS_I64("version", load->number), HPS_STR("error", err->text));
+    }
+}
+
+static hps_status carry_out(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t used = catalog_host_used(catalog);
+    pthread_mutex_unlock(&catalog->lock);
+    uint64_t budget = catalog->options.env.host_bytes_max;
+    load->plan.host_bytes_available = budget > used ? budget - used : 0;
+    hps_status status = hps_load_run(&catalog->options.env, &load->source, &load->plan,
+                                     load->entry->version, &load->progress, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    load->duplicate_keys = load->entry->version->duplicate_keys;
+    pthread_mutex_lock(&catalog->switch_lock);
+    status = publish(load, err);
+    if (status != HPS_OK) {
+        unpublish(load);
+    } else {
+        catalog_retire_locked(catalog, load->model, load->number);
+    }
+    pthread_mutex_unlock(&catalog->switch_lock);
+    return status;
+}
+
+static void run_load(struct hps_task *task)
+{
+    struct hps_load *load = (struct hps_load *)task;
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_error err = {0};
+    hps_status status = carry_out(load, &err);
+    log_end(load, status, &err);
+    char number[32];
+    snprintf(number, sizeof(number), "%" PRId64, load->number);
+    hps_metric_set(hps_server_metric(catalog->options.metrics, HPS_M_MODEL_LOAD_PROGRESS,
+                                     load->model->name, number, NULL, NULL),
+                   status == HPS_OK ? 1 : 0);
+    pthread_mutex_lock(&catalog->lock);
+    load_unlink(load);
+    if (status != HPS_OK && load->entry->state == ENTRY_LOADING) {
+        struct hps_version *version = load->entry->version;
+        catalog_entry_remove(catalog, load->model, load->entry);
+        hps_version_free(version);
+    }
+    load->entry = NULL;
+    load->model = NULL;
+    load->error = err;
+    load->error.status = status;
+    load->done = true;
+    pthread_mutex_unlock(&catalog->lock);
+    hps_load_unref(load);
+}
+
+/* Find a number for it and put it into the lists. takes `source` on success. */
+static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_request *request,
+                          struct hps_source *source, struct hps_load *load, struct hps_error *err)
+{
+    struct hps_version *version = NULL;
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, request->model, true);
+    if (model == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a model");
+        goto out;
+    }
+    if (newest(model) != NULL) {
+        hps_source_order_like(source, newest(model));
+    }
+    status = name_version(model, request, source, &version, err);
+    if (status != HPS_OK) {
+        goto out;
+    }
+    load->entry = catalog_entry_add(model, version, ENTRY_LOADING);
+    if (load->entry == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
+        goto out;
+    }
+    load->model = model;
+    load->number = version->number;
+    load->source = *source;
+    memset(source, 0, sizeof(*source));
+    load->next = catalog->loads;
+    catalog->loads = load;
+out:
+    pthread_mutex_unlock(&catalog->lock);
+    return status;
+}
+
+static void abandon(struct hps_load *load)
+{
+    struct hps_catalog *catalog = load->catalog;
+    pthread_mutex_lock(&catalog->lock);
+    struct hps_version *version = load->entry->version;
+    load_unlink(load);
+    catalog_entry_remove(catalog, load->model, load->entry);
+    pthread_mutex_unlock(&catalog->lock);
+    hps_version_free(version);
+    hps_load_unref(load);
+}
+
+/* takes what is in `source`, also on failure. */
+static hps_status begin(struct hps_catalog *catalog, const struct hps_load_request *request,
+                        struct hps_source *source, struct hps_load **out_load, struct hps_error *err)
+{
+    struct hps_load *load = hps_calloc(1, sizeof(*load));
+    if (load == NULL) {
+        hps_source_close(source);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a load");
+    }
+    load->task.run = run_load;
+    load->catalog = catalog;
+    load->activate = request->activate;
+    atomic_store(&load->refs, 1);
+    atomic_store(&load->progress.stage, "plan");
+    hps_status status = reserve(catalog, request, source, load, err);
+    if (status != HPS_OK) {
+        hps_source_close(source);
+        hps_load_unref(load);
+        return status;
+    }
+    /* Only now are the files read: the entry keeps its number meanwhile. */
+    status = hps_load_plan(&catalog->options.env, &load->source, 0, load->entry->version, &load->plan,
+                           err);
+    if (status == HPS_OK && atomic_load(&catalog->closing)) {
+        status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
+    }
+    if (status == HPS_OK) {
+        atomic_fetch_add(&load->refs, 1);
+        if (hps_pool_post(catalog->loader, &load->task) != HPS_OK) {
+            atomic_fetch_sub(&load->refs, 1);
+            status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
+        }
+    }
+    if (status != HPS_OK) {
+        abandon(load);
+        return status;
+    }
+    *out_load = load;
+    return HPS_OK;
+}
+
+static const struct hps_config_model *config_model(struct hps_catalog *catalog, const char *name)
+{
+    const struct hps_config *config = catalog->options.config;
+    for (size_t i = 0; i < config->n_models; i++) {
+        if (strcmp(config->models[i].name, name) == 0) {
+            return &config->models[i];
+        }
+    }
+    return NULL;
+}
+
+hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
+                            struct hps_load **out_load, struct hps_error *err)
+{
+    char resolved[PATH_MAX];
+    struct hps_source source;
+    hps_status status = check_request(catalog, request, resolved, err);
+    if (status == HPS_OK) {
+        status = hps_source_open_dir(resolved, config_model(catalog, request->model), &source, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    return begin(catalog, request, &source, out_load, err);
+}
+
+hps_status hps_catalog_load_plan(struct hps_catalog *catalog, const struct hps_load_request *request,
+                                 struct hps_load_plan *out_plan, struct hps_version **out_version,
+                                 struct hps_error *err)
+{
+    char resolved[PATH_MAX];
+    struct hps_source source;
+    struct hps_version *version = NULL;
+    struct catalog_model unknown = {.name = (char *)request->model};
+    hps_status status = check_request(catalog, request, resolved, err);
+    if (status == HPS_OK) {
+        status = hps_source_open_dir(resolved, config_model(catalog, request->model), &source, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, request->model, false);
+    status = name_version(model != NULL ? model : &unknown, request, &source, &version, err);
+    uint64_t used = catalog_host_used(catalog);
+    pthread_mutex_unlock(&catalog->lock);
+    if (status == HPS_OK) {
+        status = hps_load_plan(&catalog->options.env, &source, used, version, out_plan, err);
+    }
+    hps_source_close(&source);
+    if (status != HPS_OK) {
+        hps_version_free(version);
+        return status;
+    }
+    *out_version = version;
+    return HPS_OK;
+}
+
+void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
+{
+    struct hps_load_state state = {0};
+    struct hps_load_progress *progress = &load->progress;
+    state.stage = atomic_load(&progress->stage);
+    state.rows_done = atomic_load(&progress->rows_done);
+    state.rows_total = atomic_load(&progress->rows_total);
+    state.bytes_done = atomic_load(&progress->bytes_done);
+    state.bytes_total = atomic_load(&progress->bytes_total);
+    uint32_t table = atomic_load(&progress->table);
+    if (table < load->source.n_tables) {
+        snprintf(state.table, sizeof(state.table), "%s", load->source.tables[table].files.name);
+    }
+    uint64_t started_us = atomic_load(&progress->started_us);
+    if (started_us != 0 && state.rows_done > 0 && state.rows_done < state.rows_total) {
+        uint64_t ms = (hps_clock_us() - started_us) / 1000;
+        state.remaining_ms = (uint64_t)((double)ms * (double)(state.rows_total - state.rows_done) /
+                                        (double)state.rows_done);
+    }
+    pthread_mutex_lock(&load->catalog->lock);
+    state.version = load->number;
+    state.duplicate_keys = load->duplicate_keys;
+    state.done = load->done;
+    state.activated = load->activated;
+    state.error = load->error;
+    pthread_mutex_unlock(&load->catalog->lock);
+    *out_state = state;
+}
+
+/* ---- models[] -------------------------------------------------------------------------------- */
+
+static void ensure_model(struct hps_catalog *catalog, const struct hps_config_model *config)
+{
+    const struct hps_load_request request = {.model = config->name,
+                                             .version = (int64_t)config->version,
+                                             .label = config->label,
+                                             .lineage = config->lineage,
+                                             .activate = true};
+    struct hps_source source;
+    struct hps_load *load = NULL;
+    struct hps_error err = {0};
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, config->name, true);
+    bool there = model != NULL && model->entries != NULL;
+    pthread_mutex_unlock(&catalog->lock);
+    if (there) {
+        return;
+    }
+    hps_status status = hps_source_open_config(config, &source, &err);
+    if (status == HPS_OK) {
+        status = begin(catalog, &request, &source, &load, &err);
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "catalog", "a configured model cannot be loaded", HPS_STR("model", config->name),
+                HPS_STR("error", err.text));
+        return;
+    }
+    hps_load_unref(load);
+}
+
+void hps_catalog_ensure_models(struct hps_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->options.config->n_models; i++) {
+        ensure_model(catalog, &catalog->options.config->models[i]);
+    }
+}

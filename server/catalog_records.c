@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The catalog's records, encoded as the messages of proto/hps/v1/catalog.proto.
+ */
+#include "server/catalog_records.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "hps/v1/catalog.pb-c.h"
+
+enum { RECORD_KEY_BYTES_MAX = 192 };
+
+static size_t version_key(char *key, const char *model, int64_t number)
+{
+    int size = snprintf(key, RECORD_KEY_BYTES_MAX, "version/%s/%" PRId64, model, number);
+    return (size_t)size;
+}
+
+static size_t model_key(char *key, const char *model)
+{
+    return (size_t)snprintf(key, RECORD_KEY_BYTES_MAX, "model/%s", model);
+}
+
+static hps_status put_message(struct hps_store *store, const char *key, size_t key_size,
+                              const ProtobufCMessage *message, struct hps_error *err)
+{
+    size_t size = protobuf_c_message_get_packed_size(message);
+    uint8_t *bytes = hps_alloc(size);
+    if (bytes == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a catalog record");
+    }
+    protobuf_c_message_pack(message, bytes);
+    hps_status status = store->ops->record_put(store, key, key_size, bytes, size, err);
+    hps_free(bytes);
+    return status;
+}
+
+hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
+                                   struct hps_error *err)
+{
+    Hps__V1__VersionRecord record = HPS__V1__VERSION_RECORD__INIT;
+    size_t n = version->n_tables;
+    Hps__V1__TableRecord *tables = hps_calloc(n, sizeof(*tables));
+    Hps__V1__TableRecord **pointers = hps_calloc(n, sizeof(*pointers));
+    hps_status status = HPS_NO_MEMORY;
+    if (tables == NULL || pointers == NULL) {
+        hps_ignore(hps_error_set(err, status, "no memory for a catalog record"));
+        goto out;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct hps_table *table = &version->tables[i];
+        hps__v1__table_record__init(&tables[i]);
+        tables[i].table = (char *)table->name;
+        tables[i].dim = table->dim;
+        tables[i].data_type = (uint32_t)table->dtype;
+        tables[i].row_count = table->n_rows;
+        tables[i].default_row.data = (uint8_t *)table->default_row;
+        tables[i].default_row.len = table->row_bytes;
+        pointers[i] = &tables[i];
+    }
+    record.model = version->model;
+    record.version = version->number;
+    record.label = version->label;
+    record.lineage = version->lineage;
+    record.source = version->source;
+    record.source_fingerprint = version->fingerprint;
+    record.load_id = version->load_id;
+    record.loaded_unix_ms = version->loaded_unix_ms;
+    record.duplicate_key_count = version->duplicate_keys;
+    record.n_tables = n;
+    record.tables = pointers;
+    char key[RECORD_KEY_BYTES_MAX];
+    status = put_message(store, key, version_key(key, version->model, version->number),
+                         &record.base, err);
+out:
+    hps_free(tables);
+    hps_free(pointers);
+    return status;
+}
+
+hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
+                                      struct hps_error *err)
+{
+    char key[RECORD_KEY_BYTES_MAX];
+    return store->ops->record_delete(store, key, version_key(key, model, number), err);
+}
+
+hps_status hps_records_put_model(struct hps_store *store, const char *model, int64_t active,
+                                 int64_t previous, struct hps_error *err)
+{
+    Hps__V1__ModelRecord record = HPS__V1__MODEL_RECORD__INIT;
+    record.model = (char *)model;
+    record.active_version = active;
+    record.previous_version = previous;
+    char key[RECORD_KEY_BYTES_MAX];
+    return put_message(store, key, model_key(key, model), &record.base, err);
+}
+
+hps_status hps_records_delete_model(struct hps_store *store, const char *model,
+                                    struct hps_error *err)
+{
+    char key[RECORD_KEY_BYTES_MAX];
+    return store->ops->record_delete(store, key, model_key(key, model), err);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool table_from(const Hps__V1__TableRecord *record, uint32_t id, struct hps_table *table)
+{
+    enum hps_dtype dtype = (enum hps_dtype)record->data_type;
+    if (dtype < HPS_DTYPE_FP32 || dtype > HPS_DTYPE_BF16 || record->dim == 0 ||
+        record->default_row.len != (size_t)record->dim * hps_dtype_bytes(dtype)) {
+        return false;
+    }
+    void *row = hps_alloc(record->default_row.len);
+    table->name = hps_strdup(record->table);
+    table->default_row = row;
+    if (row == NULL || table->name == NULL) {
+        return false;
+    }
+    memcpy(row, record->default_row.data, record->default_row.len);
+    table->id = id;
+    table->dim = record->dim;
+    table->dtype = dtype;
+    table->row_bytes = (uint32_t)record->default_row.len;
+    table->n_rows = record->row_count;
+    return true;
+}
+
+static struct hps_version *version_from(const Hps__V1__VersionRecord *record)
+{
+    struct hps_version *version =
+        hps_version_new(record->model, record->version, (uint32_t)record->n_tables);
+    if (version == NULL) {
+        return NULL;
+    }
+    version->label = hps_strdup(record->label);
+    version->lineage = hps_strdup(record->lineage);
+    version->source = hps_strdup(record->source);
+    version->fingerprint = hps_strdup(record->source_fingerprint);
+    version->load_id = hps_strdup(record->load_id);
+    version->loaded_unix_ms = record->loaded_unix_ms;
+    version->duplicate_keys = record->duplicate_key_count;
+    bool good = version->label != NULL && version->lineage != NULL && version->source != NULL &&
+                version->fingerprint != NULL && version->load_id != NULL;
+    for (uint32_t i = 0; good && i < version->n_tables; i++) {
+        good = table_from(record->tables[i], i, &version->tables[i]);
+    }
+    if (!good) {
+        hps_version_free(version);
+        return NULL;
+    }
+    return version;
+}
+
+struct scan {
+    const struct hps_records_reader *reader;
+    struct hps_error *err;
+};
+
+static hps_status read_version(struct scan *scan, size_t size, const uint8_t *value)
+{
+    Hps__V1__VersionRecord *record = hps__v1__version_record__unpack(NULL, size, value);
+    if (record == NULL) {
+        return HPS_DATA_LOSS;
+    }
+    struct hps_version *version = version_from(record);
+    hps__v1__version_record__free_unpacked(record, NULL);
+    if (version == NULL) {
+        return HPS_DATA_LOSS;
+    }
+    return scan->reader->version(scan->reader->ctx, version, scan->err);
+}
+
+static hps_status read_model(struct scan *scan, size_t size, const uint8_t *value)
+{
+    Hps__V1__ModelRecord *record = hps__v1__model_record__unpack(NULL, size, value);
+    if (record == NULL) {
+        return HPS_DATA_LOSS;
+    }
+    hps_status status = scan->reader->model(scan->reader->ctx, record->model,
+                                            record->active_version, record->previous_version);
+    hps__v1__model_record__free_unpacked(record, NULL);
+    return status;
+}
+
+static hps_status read_record(void *ctx, const void *key, size_t key_size, const void *value,
+                              size_t value_size)
+{
+    struct scan *scan = ctx;
+    hps_status status = HPS_OK;
+    if (key_size > 8 && memcmp(key, "version/", 8) == 0) {
+        status = read_version(scan, value_size, value);
+    } else if (key_size > 6 && memcmp(key, "model/", 6) == 0) {
+        status = read_model(scan, value_size, value);
+    }
+    if (status == HPS_DATA_LOSS) {
+        return hps_error_set(scan->err, status, "catalog record \"%.*s\" (%zu bytes) cannot be read",
+                             (int)key_size, (const char *)key, value_size);
+    }
+    return status;
+}
+
+hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,
+                            struct hps_error *err)
+{
+    struct scan scan = {reader, err};
+    return store->ops->record_scan(store, read_record, &scan, err);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records of the catalog: what is written to and read from the persistent store. Used under the
+ * catalog's lock.
+ */
+#ifndef HPS_SERVER_CATALOG_RECORDS_H
+#define HPS_SERVER_CATALOG_RECORDS_H
+
+#include "cache/version.h"
+
+/* All write synced and may block. */
+hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
+                                   struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
+                                      struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_records_put_model(struct hps_store *store, const char *model, int64_t active,
+                                 int64_t previous, struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_records_delete_model(struct hps_store *store, const char *model,
+                                    struct hps_error *err) HPS_MUST_CHECK;
+
+struct hps_records_reader {
+    void *ctx;
+    /* takes `version` (no tiers yet), whatever it returns */
+    hps_status (*version)(void *ctx, struct hps_version *version, struct hps_error *err);
+    hps_status (*model)(void *ctx, const char *model, int64_t active, int64_t previous);
+};
+
+/* Every record. DATA_LOSS names the record that cannot be read. */
+hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,
+                            struct hps_error *err) HPS_MUST_CHECK;
+
+#endif

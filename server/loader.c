@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The load of one version: plan, sort, write, ingest. Runs on the loader thread.
+ */
+#include "server/loader.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/rowsort.h"
+#include "cache/lookup.h"
+
+enum { LOAD_BATCH_BYTES = 1 << 20 };
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+static hps_status fill_default_row(const struct hps_source_table *source, struct hps_table *table,
+                                   struct hps_error *err)
+{
+    uint32_t n = source->n_default_values;
+    if (n > 1 && n != table->dim) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table \"%s\": default row has %u values, the table has width %u",
+                             table->name, n, table->dim);
+    }
+    float *row = hps_calloc(table->dim, sizeof(*row));
+    void *stored = hps_calloc(1, table->row_bytes);
+    if (row == NULL || stored == NULL) {
+        hps_free(row);
+        hps_free(stored);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a row of %u values", table->dim);
+    }
+    for (uint32_t i = 0; n > 0 && i < table->dim; i++) {
+        row[i] = source->default_values[n == 1 ? 0 : i];
+    }
+    hps_convert_values(stored, table->dtype, row, HPS_DTYPE_FP32, table->dim);
+    hps_free(row);
+    table->default_row = stored;
+    return HPS_OK;
+}
+
+static hps_status open_reader(const struct hps_load_env *env, const struct hps_source_table *table,
+                              struct hps_row_reader **out_reader, struct hps_error *err)
+{
+    const struct hps_row_options options = {.form = table->files.form,
+                                            .dim = table->dim,
+                                            .key_bytes = env->key_bytes,
+                                            .nan_allowed = env->nan_allowed};
+    hps_status status = hps_row_reader_open(table->files.path, &options, out_reader, err);
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "table \"%s\"", table->files.name);
+    }
+    return HPS_OK;
+}
+
+static hps_status plan_table(const struct hps_load_env *env, const struct hps_source *source,
+                             uint32_t i, struct hps_table *table, struct hps_load_plan *plan,
+                             struct hps_error *err)
+{
+    const struct hps_source_table *from = &source->tables[i];
+    struct hps_row_reader *reader = NULL;
+    hps_status status = open_reader(env, from, &reader, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    const struct hps_row_desc desc = *hps_row_reader_desc(reader);
+    hps_row_reader_close(reader);
+    status = hps_manifest_check_table(&source->manifest, from->files.name, &desc, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *name = hps_strdup(from->files.name);
+    if (name == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a table's name");
+    }
+    *table = (struct hps_table){.name = name,
+                                .id = i,
+                                .dim = desc.dim,
+                                .row_bytes = desc.dim * hps_dtype_bytes(desc.dtype),
+                                .dtype = desc.dtype,
+                                .n_rows = desc.n_rows};
+    plan->n_rows += desc.n_rows;
+    plan->row_bytes += desc.n_rows * table->row_bytes;
+    uint64_t spilled = desc.n_rows * (table->row_bytes + sizeof(hps_key));
+    if (!desc.sorted_unique && spilled > env->memory_bytes && spilled > plan->disk_bytes_needed) {
+        plan->disk_bytes_needed = spilled; /* the largest sort: they run one after the other */
+    }
+    return fill_default_row(from, table, err);
+}
+
+uint64_t hps_load_host_bytes(const struct hps_table *tables, uint32_t n_tables)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        uint64_t row = ((uint64_t)tables[i].row_bytes + 15) / 16 * 16;
+        bytes += tables[i].n_rows * (row + 24) + 4096;
+    }
+    return bytes;
+}
+
+hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
+                         uint64_t host_used_bytes, struct hps_version *version,
+                         struct hps_load_plan *out_plan, struct hps_error *err)
+{
+    HPS_ASSERT(version->n_tables == source->n_tables);
+    struct hps_load_plan plan = {0};
+    for (uint32_t i = 0; i < source->n_tables; i++) {
+        hps_status status = plan_table(env, source, i, &version->tables[i], &plan, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    if (env->durable != NULL) {
+        /* Rows, 12 key bytes and about 3 % of index and filter. */
+        plan.disk_bytes_needed += plan.row_bytes + plan.row_bytes / 32 + plan.n_rows * 16;
+        plan.disk_bytes_available = env->durable->ops->bytes_free(env->durable);
+    }
+    if (env->host != NULL) {
+        plan.host_bytes_needed = hps_load_host_bytes(version->tables, version->n_tables);
+        plan.host_bytes_available =
+            env->host_bytes_max > host_used_bytes ? env->host_bytes_max - host_used_bytes : 0;
+    }
+    *out_plan = plan;
+    return HPS_OK;
+}
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
+struct run {
+    const struct hps_load_env *env;
+    const struct hps_source *source;
+    struct hps_version *version;
+    struct hps_load_progress *progress;
+    struct hps_space *host_space;
+    struct hps_space *durable_space;
+    struct hps_store_load *host;
+    struct hps_store_load *durable;
+    uint64_t load_hash;
+    hps_key *keys;   /* [batch] */
+    uint8_t *rows;   /* [batch][row_bytes] */
+    uint32_t batch;
+};
+
+static hps_status begin_store(struct run *run, struct hps_store *store, struct hps_space **out_space,
+                              struct hps_store_load **out_load, const struct hps_load_plan *plan,
+                              struct hps_error *err)
+{
+    const struct hps_space_id id = {.model = run->version->model,
+                                    .version = run->version->number,
+                                    .tables = run->version->tables,
+                                    .n_tables = run->version->n_tables};
+    struct hps_space *space = NULL;
+    hps_status status = store->ops->space_open(store, &id, &space, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    *out_space = space;
+    return store->ops->load_begin(space, plan->n_rows, plan->row_bytes, out_load, err);
+}
+
+static hps_status begin_stores(struct run *run, const struct hps_load_plan *plan,
+                               struct hps_error *err)
+{
+    const struct hps_load_env *env = run->env;
+    if (env->durable != NULL) {
+        if (plan->disk_bytes_needed > plan->disk_bytes_available) {
+            return hps_error_set(err, HPS_EXHAUSTED,
+                                 "disk: %" PRIu64 " bytes needed, %" PRIu64 " available",
+                                 plan->disk_bytes_needed, plan->disk_bytes_available);
+        }
+        hps_status status =
+            begin_store(run, env->durable, &run->durable_space, &run->durable, plan, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    if (env->host == NULL) {
+        return HPS_OK;
+    }
+    hps_status status = HPS_EXHAUSTED;
+    if (env->durable == NULL || plan->host_bytes_needed <= plan->host_bytes_available) {
+        status = begin_store(run, env->host, &run->host_space, &run->host, plan, err);
+    }
+    if (status != HPS_EXHAUSTED || env->durable == NULL) {
+        return status;
+    }
+    /* Not all rows fit: the map starts empty and takes rows as they are asked for. */
+    if (run->host_space != NULL) {
+        return HPS_OK;
+    }
+    const struct hps_space_id id = {.model = run->version->model,
+                                    .version = run->version->number,
+                                    .tables = run->version->tables,
+                                    .n_tables = run->version->n_tables};
+    return env->host->ops->space_open(env->host, &id, &run->host_space, err);
+}
+
+static hps_status write_batch(struct run *run, const struct hps_table *table, uint32_t n,
+                              struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    if (run->durable != NULL) {
+        status = run->env->durable->ops->load_add(run->durable, table, run->keys, run->rows, n, err);
+    }
+    if (status == HPS_OK && run->host != NULL) {
+        status = run->env->host->ops->load_add(run->host, table, run->keys, run->rows, n, err);
+        if (status == HPS_EXHAUSTED && run->durable != NULL) {
+            run->env->host->ops->load_abort(run->host);
+            run->host = NULL;
+            status = HPS_OK;
+        }
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    uint64_t bytes = (uint64_t)n * table->row_bytes;
+    run->load_hash = hps_hash_bytes(run->keys, n * sizeof(*run->keys), run->load_hash);
+    run->load_hash = hps_hash_bytes(run->rows, bytes, run->load_hash);
+    atomic_fetch_add(&run->progress->rows_done, n);
+    atomic_fetch_add(&run->progress->bytes_done, bytes);
+    return HPS_OK;
+}
+
+static hps_status write_sorted(struct run *run, struct hps_rowsort *sort, struct hps_table *table,
+                               struct hps_error *err)
+{
+    uint64_t n_rows = 0;
+    for (;;) {
+        size_t n = 0;
+        hps_status status = hps_rowsort_next(sort, run->batch, run->keys, run->rows, &n, err);
+        if (status == HPS_OK && n > 0) {
+            status = write_batch(run, table, (uint32_t)n, err);
+        }
+        if (status != HPS_OK) {
+            return status;
+        }
+        if (n == 0) {
+            break;
+        }
+        n_rows += n;
+    }
+    struct hps_rowsort_progress done;
+    hps_rowsort_progress_get(sort, &done);
+    run->version->duplicate_keys += done.n_duplicates;
+    atomic_fetch_add(&run->progress->rows_done, done.n_duplicates);
+    table->n_rows = n_rows;
+    return HPS_OK;
+}
+
+static hps_status batch_room(struct run *run, const struct hps_table *table, struct hps_error *err)
+{
+    hps_free(run->keys);
+    hps_free(run->rows);
+    run->batch = LOAD_BATCH_BYTES / table->row_bytes + 1;
+    run->keys = hps_calloc(run->batch, sizeof(*run->keys));
+    run->rows = hps_alloc((size_t)run->batch * table->row_bytes);
+    if (run->keys == NULL || run->rows == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %u rows", run->batch);
+    }
+    return HPS_OK;
+}
+
+static hps_status load_table(struct run *run, uint32_t i, struct hps_error *err)
+{
+    struct hps_table *table = &run->version->tables[i];
+    const struct hps_source_table *from = &run->source->tables[i];
+    struct hps_row_reader *reader = NULL;
+    struct hps_rowsort *sort = NULL;
+    atomic_store(&run->progress->table, i);
+    hps_status status = batch_room(run, table, err);
+    if (status == HPS_OK && run->source->dir != NULL) {
+        status = hps_manifest_check_files(&run->source->manifest, table->name, run->source->dir,
+                                          &run->progress->cancel, err);
+    }
+    if (status == HPS_OK) {
+        status = open_reader(run->env, from, &reader, err);
+    }
+    if (status != HPS_OK) {
+        goto out;
+    }
+    const struct hps_row_desc *desc = hps_row_reader_desc(reader);
+    if (desc->dim != table->dim || desc->dtype != table->dtype) {
+        status = hps_error_set(err, HPS_PRECONDITION, "%s changed since the load began",
+                               from->files.path);
+        goto out;
+    }
+    const struct hps_rowsort_options options = {.row_bytes = table->row_bytes,
+                                                .memory_bytes = run->env->memory_bytes,
+                                                .n_rows_hint = desc->n_rows,
+                                                .dir = run->env->spill_dir,
+                                                .disk_free_bytes_min = run->env->disk_free_min_bytes,
+                                                .cancel = &run->progress->cancel};
+    atomic_store(&run->progress->stage, "sort");
+    status = hps_rowsort_new(&options, &sort, err);
+    if (status == HPS_OK) {
+        status = hps_rowsort_take(sort, reader, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_rowsort_finish(sort, err);
+    }
+    if (status == HPS_OK) {
+        atomic_store(&run->progress->stage, "write");
+        status = write_sorted(run, sort, table, err);
+    }
+    if (status != HPS_OK) {
+        status = hps_error_prefix(err, status, "table \"%s\"", table->name);
+    }
+out:
+    hps_rowsort_free(sort);
+    hps_row_reader_close(reader);
+    return status;
+}
+
+static hps_status commit_stores(struct run *run, struct hps_error *err)
+{
+    atomic_store(&run->progress->stage, "ingest");
+    if (run->durable != NULL) {
+        struct hps_store_load *load = run->durable;
+        hps_status status = run->env->durable->ops->load_commit(load, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        run->durable = NULL;
+    }
+    if (run->host != NULL) {
+        hps_status status = run->env->host->ops->load_commit(run->host, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        run->host = NULL;
+        atomic_store(&run->version->host_complete, true);
+    }
+    return HPS_OK;
+}
+
+static void drop_space(struct hps_store *store, struct hps_space *space)
+{
+    if (space != NULL) {
+        hps_ignore(store->ops->space_drop(space, NULL)); /* what is left is removed at the next open */
+    }
+}
+
+static void undo(struct run *run)
+{
+    if (run->durable != NULL) {
+        run->env->durable->ops->load_abort(run->durable);
+    }
+    if (run->host != NULL) {
+        run->env->host->ops->load_abort(run->host);
+    }
+    drop_space(run->env->durable, run->durable_space);
+    drop_space(run->env->host, run->host_space);
+}
+
+static hps_status finish_version(struct run *run, struct hps_error *err)
+{
+    struct hps_version *version = run->version;
+    char id[17];
+    snprintf(id, sizeof(id), "%016" PRIx64, run->load_hash);
+    version->load_id = hps_strdup(id);
+    if (version->load_id == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the load id");
+    }
+    if (run->host_space != NULL) {
+        version->tiers[version->n_tiers++] = run->host_space;
+    }
+    if (run->durable_space != NULL) {
+        version->tiers[version->n_tiers++] = run->durable_space;
+    }
+    version->loaded_unix_ms = hps_clock_wall_ms();
+    return HPS_OK;
+}
+
+hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source *source,
+                        const struct hps_load_plan *plan, struct hps_version *version,
+                        struct hps_load_progress *progress, struct hps_error *err)
+{
+    struct run run = {.env = env, .source = source, .version = version, .progress = progress};
+    atomic_store(&progress->started_us, hps_clock_us());
+    atomic_store(&progress->rows_total, plan->n_rows);
+    atomic_store(&progress->bytes_total, plan->row_bytes);
+    hps_status status = begin_stores(&run, plan, err);
+    for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
+        status = load_table(&run, i, err);
+    }
+    if (status == HPS_OK) {
+        status = commit_stores(&run, err);
+    }
+    if (status == HPS_OK) {
+        status = finish_version(&run, err);
+    }
+    if (status != HPS_OK) {
+        undo(&run);
+    } else {
+        atomic_store(&progress->stage, "done");
+    }
+    hps_free(run.keys);
+    hps_free(run.rows);
+    return status;
+}
+
+/* ---- fill ------------------------------------------------------------------------------------ */
+
+struct fill {
+    struct hps_space *host;
+    const struct hps_table *table;
+    const atomic_bool *cancel;
+};
+
+static hps_status fill_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    struct fill *fill = ctx;
+    if (atomic_load(fill->cancel)) {
+        return HPS_CANCELLED;
+    }
+    const struct hps_call call = {0};
+    return fill->host->store->ops->put(fill->host, &call, fill->table, keys, rows, n);
+}
+
+hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
+                              const atomic_bool *cancel, struct hps_error *err)
+{
+    struct hps_space *from = version->tiers[version->n_tiers - 1];
+    struct hps_space *host = version->tiers[0];
+    HPS_ASSERT(host->store == env->host && from != host);
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        struct fill fill = {.host = host, .table = &version->tables[i], .cancel = cancel};
+        hps_status status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    atomic_store(&version->host_complete, true);
+    return HPS_OK;
+}

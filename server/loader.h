@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows from files into the stores of a new version, streaming: sort (where keys do not ascend already),
+ * then one pass into the persistent store and the host map together. Runs on the loader thread.
+ */
+#ifndef HPS_SERVER_LOADER_H
+#define HPS_SERVER_LOADER_H
+
+#include "backends/store.h"
+#include "cache/version.h"
+#include "server/source.h"
+
+struct hps_load_env {
+    struct hps_store *host;    /* NULL: no host tier */
+    struct hps_store *durable; /* NULL: no persistent store; one of both is there */
+    const char *spill_dir;     /* for the runs of a sort */
+    uint64_t memory_bytes;     /* of a sort */
+    uint64_t host_bytes_max;
+    uint32_t key_bytes;        /* 8 or 4, as supportlonglong says */
+    bool nan_allowed;
+    uint64_t disk_free_min_bytes;
+};
+
+/* Bytes; available is what may be used. */
+struct hps_load_plan {
+    uint64_t n_rows;
+    uint64_t row_bytes; /* of all rows */
+    uint64_t disk_bytes_needed;
+    uint64_t disk_bytes_available; /* 0 and needed 0: nothing goes to disk */
+    uint64_t host_bytes_needed;
+    uint64_t host_bytes_available;
+};
+
+/* Written by the loader, read by any thread. */
+struct hps_load_progress {
+    _Atomic(const char *) stage; /* "plan", "sort", "write", "ingest", "done"; static text */
+    atomic_uint table;           /* index */
+    _Atomic uint64_t rows_done;
+    _Atomic uint64_t rows_total;
+    _Atomic uint64_t bytes_done;
+    _Atomic uint64_t bytes_total;
+    _Atomic uint64_t started_us;
+    atomic_bool cancel; /* set by anybody: the load ends with CANCELLED */
+};
+
+/* Open every file once, fill version->tables (names, widths, default rows) and say what a load needs.
+ * host_used_bytes: by all resident versions. version has as many tables as the source. */
+hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
+                         uint64_t host_used_bytes, struct hps_version *version,
+                         struct hps_load_plan *out_plan, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Load. On success version->tiers hold open spaces, load_id and duplicates are set; on failure nothing
+ * is left in any store. Without room in the host map, rows come into it as they are asked for; that
+ * needs a persistent store, else EXHAUSTED. */
+hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source *source,
+                        const struct hps_load_plan *plan, struct hps_version *version,
+                        struct hps_load_progress *progress, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Put every row of the authoritative tier into the host map of a version whose map is empty, and mark
+ * it complete. Used after a restart, while the version already serves. */
+hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
+                              const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
+/* What the host map needs for all rows of these tables. */
+uint64_t hps_load_host_bytes(const struct hps_table *tables, uint32_t n_tables);
+
+#endif

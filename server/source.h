@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a load reads: the files of every table, from a model directory or from models[] of the
+ * configuration, checked against their manifest. Used by one thread at a time.
+ */
+#ifndef HPS_SERVER_SOURCE_H
+#define HPS_SERVER_SOURCE_H
+
+#include "base/modeldir.h"
+#include "cache/version.h"
+#include "config/config.h"
+#include "config/manifest.h"
+
+struct hps_source_table {
+    struct hps_model_table files;
+    uint32_t dim;                /* that the configuration demands; 0: what the files say */
+    const float *default_values; /* borrowed from the configuration; NULL: zeros */
+    uint32_t n_default_values;   /* 1: the value of a whole row; else dim */
+};
+
+struct hps_source {
+    char *text; /* for people: the directory, or the configuration's name */
+    char *dir;  /* NULL when the tables lie in several places */
+    struct hps_source_table *tables;
+    uint32_t n_tables;
+    struct hps_manifest manifest;
+    struct hps_fingerprint print;
+};
+
+/* The tables of a directory, in the manifest's order where there is one, else by name. Default rows
+ * come from `model` (may be NULL) where it has a table of that name. out_source is owned by the caller:
+ * hps_source_close. */
+hps_status hps_source_open_dir(const char *dir, const struct hps_config_model *model,
+                               struct hps_source *out_source, struct hps_error *err) HPS_MUST_CHECK;
+/* The tables of models[], in its order. */
+hps_status hps_source_open_config(const struct hps_config_model *model,
+                                  struct hps_source *out_source, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Put the tables into the order of `version`, if both have the same names. */
+void hps_source_order_like(struct hps_source *source, const struct hps_version *version);
+void hps_source_close(struct hps_source *source); /* a zeroed one is legal */
+
+#endif
