@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The blocking client: starts one call on the channel, turns the loop until it is over. Runs on the
+ * thread that calls it.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "client/wire.h"
+#include "net/loop.h"
+#include "net/tls.h"
+
+enum {
+    TOKEN_BYTES_MAX = 4096,
+    TURN_US = 100 * 1000,      /* how late `stop` is seen at most */
+    HEALTH_STATUS_SERVING = 1, /* of grpc.health.v1 */
+};
+
+#define CONNECT_TIMEOUT_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
+#define REPLY_BYTES_MAX_DEFAULT ((size_t)1 << 30)
+#define HEALTH_PATH "/grpc.health.v1.Health/Check"
+
+struct hps_client {
+    struct hps_loop *loop;
+    struct hps_tls *tls;
+    struct hps_grpc_channel *channel;
+};
+
+/* One call under way; lives on the stack of its caller. */
+struct pending {
+    hps_client_message_fn fn;
+    void *ctx;
+    struct hps_grpc_client_call *call; /* NULL once it is over */
+    struct hps_error *err;
+    hps_status refused; /* by fn */
+    int grpc_code;
+    bool done;
+    char message[400];
+};
+
+hps_status hps_client_status(int grpc_code)
+{
+    static const hps_status by_code[] = {
+        HPS_OK,        HPS_CANCELLED,    HPS_UNKNOWN,       HPS_INVALID,      HPS_DEADLINE,
+        HPS_NOT_FOUND, HPS_EXISTS,       HPS_PERMISSION,    HPS_EXHAUSTED,    HPS_PRECONDITION,
+        HPS_ABORTED,   HPS_RANGE,        HPS_UNIMPLEMENTED, HPS_INTERNAL,     HPS_UNAVAILABLE,
+        HPS_DATA_LOSS, HPS_UNAUTHENTICATED,
+    };
+
+    if (grpc_code < 0 || (size_t)grpc_code >= sizeof(by_code) / sizeof(by_code[0])) {
+        return HPS_UNKNOWN;
+    }
+    return by_code[grpc_code];
+}
+
+static void pending_message(void *ctx, const uint8_t *data, size_t size)
+{
+    struct pending *pending = ctx;
+
+    if (pending->refused != HPS_OK) {
+        return;
+    }
+    pending->refused = pending->fn(pending->ctx, data, size, pending->err);
+    if (pending->refused != HPS_OK && pending->call != NULL) {
+        hps_grpc_client_cancel(pending->call);
+    }
+}
+
+static void pending_done(void *ctx, int grpc_code, const char *message)
+{
+    struct pending *pending = ctx;
+    const char *text = message == NULL ? "" : message;
+
+    pending->grpc_code = grpc_code;
+    pending->done = true;
+    pending->call = NULL;
+    memcpy(pending->message, text, strnlen(text, sizeof(pending->message) - 1));
+}
+
+static void pending_wait(struct hps_client *client, struct pending *pending,
+                         const volatile bool *stop)
+{
+    bool cancelled = false;
+
+    while (!pending->done) {
+        hps_loop_turn(client->loop, TURN_US);
+        if (stop != NULL && *stop && !cancelled && !pending->done) {
+            cancelled = true;
+            hps_grpc_client_cancel(pending->call);
+        }
+    }
+}
+
+hps_status hps_client_stream(struct hps_client *client, const char *path, const void *request,
+                             size_t request_size, uint64_t timeout_us, hps_client_message_fn fn,
+                             void *ctx, const volatile bool *stop, struct hps_error *err)
+{
+    static const struct hps_grpc_client_events events = {pending_message, pending_done};
+    struct pending pending = {.fn = fn, .ctx = ctx, .err = err};
+    uint64_t deadline_us = timeout_us == 0 ? 0 : hps_clock_us() + timeout_us;
+    hps_status status = hps_grpc_client_start(client->channel, path, request, request_size,
+                                              deadline_us, &events, &pending, &pending.call);
+
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "%s: %s", path, hps_status_text(status));
+    }
+    pending_wait(client, &pending, stop);
+    if (pending.refused != HPS_OK) {
+        return pending.refused;
+    }
+    if (pending.grpc_code == 0) {
+        return HPS_OK;
+    }
+    status = hps_client_status(pending.grpc_code);
+    return hps_error_set(err, status, "%s",
+                         pending.message[0] != '\0' ? pending.message : hps_status_text(status));
+}
+
+/* ---- unary ----------------------------------------------------------------------------------- */
+
+struct unary {
+    struct hps_buf *reply;
+    size_t size_before;
+    unsigned n_messages;
+};
+
+static hps_status unary_message(void *ctx, const uint8_t *data, size_t size, struct hps_error *err)
+{
+    struct unary *unary = ctx;
+
+    if (unary->n_messages++ > 0) {
+        return hps_error_set(err, HPS_INTERNAL, "the server sent two replies to one call");
+    }
+    hps_status status = hps_buf_append(unary->reply, data, size);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "a reply of %zu bytes: %s", size,
+                             hps_status_text(status));
+    }
+    return HPS_OK;
+}
+
+hps_status hps_client_call(struct hps_client *client, const char *path, const void *request,
+                           size_t request_size, uint64_t timeout_us, struct hps_buf *reply,
+                           struct hps_error *err)
+{
+    struct unary unary = {reply, reply->size, 0};
+    hps_status status = hps_client_stream(client, path, request, request_size, timeout_us,
+                                          unary_message, &unary, NULL, err);
+
+    if (status == HPS_OK && unary.n_messages == 0) {
+        status = hps_error_set(err, HPS_INTERNAL, "%s: the server sent no reply", path);
+    }
+    if (status != HPS_OK) {
+        reply->size = unary.size_before;
+    }
+    return status;
+}
+
+hps_status hps_client_health(struct hps_client *client, const char *service, uint64_t timeout_us,
+                             bool *out_serving, struct hps_error *err)
+{
+    struct hps_buf request, reply;
+    struct hps_wire_field field;
+    bool serving = false;
+
+    hps_buf_init(&request, 4096);
+    hps_buf_init(&reply, 4096);
+    hps_status status = hps_wire_put_text(&request, 1, service);
+    if (status != HPS_OK) {
+        (void)hps_error_set(err, status, "health check: %s", hps_status_text(status));
+        goto out;
+    }
+    status = hps_client_call(client, HEALTH_PATH, request.data, request.size, timeout_us, &reply,
+                             err);
+    if (status != HPS_OK) {
+        goto out;
+    }
+    struct hps_wire_reader reader = {reply.data, reply.size, 0};
+    while (hps_wire_next(&reader, &field)) {
+        serving = field.number == 1 && field.value == HEALTH_STATUS_SERVING;
+    }
+    *out_serving = serving;
+out:
+    hps_buf_fini(&reply);
+    hps_buf_fini(&request);
+    return status;
+}
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+/* First line of the file, in `token[TOKEN_BYTES_MAX]`. */
+static hps_status token_read(const char *path, char *token, struct hps_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0) {
+        hps_status status = errno == ENOENT   ? HPS_NOT_FOUND
+                            : errno == EACCES ? HPS_PERMISSION
+                                              : HPS_IO;
+        return hps_error_set(err, status, "token file %s: %s", path, strerror(errno));
+    }
+    ssize_t n;
+    do {
+        n = read(fd, token, TOKEN_BYTES_MAX);
+    } while (n < 0 && errno == EINTR);
+    int read_errno = errno;
+    close(fd);
+    if (n < 0) {
+        return hps_error_set(err, HPS_IO, "token file %s: %s", path, strerror(read_errno));
+    }
+    size_t size = 0;
+    while (size < (size_t)n && token[size] > ' ' && token[size] <= '~') {
+        size++;
+    }
+    if (size == 0 || size == TOKEN_BYTES_MAX ||
+        (size < (size_t)n && token[size] != '\n' && token[size] != '\r')) {
+        return hps_error_set(err, HPS_INVALID,
+                             "token file %s: expected one line of 1 to %d printable characters "
+                             "without spaces",
+                             path, TOKEN_BYTES_MAX - 1);
+    }
+    token[size] = '\0';
+    return HPS_OK;
+}
+
+static hps_status tls_open(const struct hps_client_options *options, struct hps_tls **out_tls,
+                           struct hps_error *err)
+{
+    if (!options->tls && options->tls_ca == NULL && options->tls_cert == NULL &&
+        options->tls_key == NULL) {
+        *out_tls = NULL;
+        return HPS_OK;
+    }
+    if (options->tls_cert == NULL && options->tls_key != NULL) {
+        return hps_error_set(err, HPS_INVALID, "a TLS key without its certificate");
+    }
+    struct hps_tls_options tls = {
+        .cert_file = options->tls_cert,
+        .key_file = options->tls_key,
+        .ca_file = options->tls_ca,
+    };
+    return hps_tls_new(&tls, out_tls, err);
+}
+
+/* Wait for any answer: only UNAVAILABLE and DEADLINE mean that nobody is there. */
+static hps_status reach(struct hps_client *client, const struct hps_client_options *options,
+                        uint64_t timeout_us, struct hps_error *err)
+{
+    struct hps_error cause = {0};
+    bool serving;
+    hps_status status = hps_client_health(client, "", timeout_us, &serving, &cause);
+
+    if (status != HPS_UNAVAILABLE && status != HPS_DEADLINE) {
+        return HPS_OK;
+    }
+    size_t size = strlen(options->address);
+    const char *text = cause.text;
+    if (strncmp(text, options->address, size) == 0 && strncmp(text + size, ": ", 2) == 0) {
+        text += size + 2;
+    }
+    return hps_error_set(err, HPS_UNAVAILABLE, "cannot reach %s: %s", options->address,
+                         status == HPS_DEADLINE ? "no answer in time" : text);
+}
+
+hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
+                           struct hps_error *err)
+{
+    char token[TOKEN_BYTES_MAX + 1] = "";
+    uint64_t timeout_us = options->connect_timeout_us == 0 ? CONNECT_TIMEOUT_US_DEFAULT
+                                                           : options->connect_timeout_us;
+    hps_status status = HPS_OK;
+    struct hps_client *client = hps_calloc(1, sizeof(*client));
+
+    if (client == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a client");
+    }
+    if (options->token_file != NULL) {
+        status = token_read(options->token_file, token, err);
+        if (status != HPS_OK) {
+            goto fail;
+        }
+    }
+    status = tls_open(options, &client->tls, err);
+    if (status != HPS_OK) {
+        goto fail;
+    }
+    status = hps_loop_new(&client->loop, err);
+    if (status != HPS_OK) {
+        goto fail;
+    }
+    struct hps_grpc_channel_options channel = {
+        .address = options->address,
+        .tls = client->tls,
+        .bearer_token = token[0] == '\0' ? NULL : token,
+        .reply_bytes_max =
+            options->reply_bytes_max == 0 ? REPLY_BYTES_MAX_DEFAULT : options->reply_bytes_max,
+        .connect_timeout_us = timeout_us,
+    };
+    status = hps_grpc_channel_new(client->loop, &channel, &client->channel, err);
+    if (status != HPS_OK) {
+        (void)hps_error_prefix(err, status, "cannot reach %s", options->address);
+        goto fail;
+    }
+    status = reach(client, options, timeout_us, err);
+    if (status != HPS_OK) {
+        goto fail;
+    }
+    *out_client = client;
+    return HPS_OK;
+fail:
+    hps_client_close(client);
+    return status;
+}
+
+void hps_client_close(struct hps_client *client)
+{
+    if (client == NULL) {
+        return;
+    }
+    if (client->channel != NULL) {
+        hps_grpc_channel_free(client->channel);
+    }
+    hps_loop_free(client->loop);
+    if (client->tls != NULL) {
+        hps_tls_unref(client->tls);
+    }
+    hps_free(client);
+}
+
+struct hps_loop *hps_client_loop(struct hps_client *client)
+{
+    return client->loop;
+}
+
+struct hps_grpc_channel *hps_client_channel(struct hps_client *client)
+{
+    return client->channel;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the verbs of hpsctl share: the parsed command line, calls that report their own failure, and
+ * output as a table or as JSON. One thread.
+ */
+#ifndef HPS_TOOLS_HPSCTL_H
+#define HPS_TOOLS_HPSCTL_H
+
+#include "base/buf.h"
+#include "base/status.h"
+#include "client/args.h"
+#include "client/client.h"
+#include "client/message.h"
+#include "hps/v1/admin.pb-c.h"
+
+/* Exit codes of all tools. */
+enum hpsctl_exit {
+    HPSCTL_OK = 0,
+    HPSCTL_REFUSED = 1,
+    HPSCTL_USAGE = 2,
+    HPSCTL_UNREACHABLE = 3,
+    HPSCTL_DEADLINE = 4,
+    HPSCTL_NEGATIVE = 5,
+    HPSCTL_INTERRUPTED = 130,
+};
+
+struct hpsctl_verb;
+
+struct hpsctl {
+    struct hps_client_options connect;
+    const char *output; /* "table" or "json" */
+    uint64_t timeout_us;
+    bool help;
+    bool version;
+    const struct hpsctl_verb *verb;
+    struct hps_client *client;
+    char **words; /* behind the verb */
+    int n_words;
+};
+
+struct hpsctl_verb {
+    const char *name;
+    const char *words; /* "MODEL VERSION", for the usage line */
+    const char *summary;
+    int n_words_min;
+    int n_words_max;
+    const struct hps_arg *args; /* NULL: none of its own */
+    bool offline;               /* needs no server */
+    int (*run)(struct hpsctl *ctl);
+};
+
+extern const struct hpsctl_verb hpsctl_verbs[]; /* ends with a NULL name */
+extern const struct hps_arg *hpsctl_global_args(void);
+
+static inline bool hpsctl_json(const struct hpsctl *ctl)
+{
+    return ctl->output[0] == 'j';
+}
+
+/* Print "hpsctl: text" and give the exit code of a failed call. */
+int hpsctl_fail(struct hpsctl *ctl, const struct hps_error *err);
+/* Print the text and the verb's usage; HPSCTL_USAGE. */
+int hpsctl_usage(const struct hpsctl *ctl, const char *fmt, ...) HPS_PRINTF(2, 3);
+/* Call a method of Admin. Returns HPSCTL_OK and the reply (hps_message_free), or what to exit with. */
+int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
+                const ProtobufCMessageDescriptor *reply_type, void *out_reply);
+/* hpsctl_call, then print the reply: JSON if asked for, else by `print`. */
+int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
+                      const ProtobufCMessageDescriptor *reply_type,
+                      int (*print)(struct hpsctl *ctl, const void *reply));
+/* A version number or a key from the command line; false after saying what is wrong. */
+bool hpsctl_version_arg(const struct hpsctl *ctl, const char *text, int64_t *out_version);
+bool hpsctl_key_arg(const struct hpsctl *ctl, const char *text, uint64_t *out_key);
+/* false after printing that `word` is none of the words. */
+bool hpsctl_word_arg(const struct hpsctl *ctl, const char *word, const char *const *words);
+
+/* ---- output ---------------------------------------------------------------------------------- */
+
+/* Rows of text cells. Control characters of cells are replaced, so that names from a server cannot
+ * drive the terminal. */
+struct hpsctl_table {
+    struct hps_buf text; /* NUL-terminated cells, row by row */
+    const char *const *columns;
+    unsigned n_columns;
+    unsigned n_cells;
+    bool broken; /* no memory */
+};
+
+/* `columns` ends with NULL; a name that begins with '>' is a column of numbers. */
+void hpsctl_table_init(struct hpsctl_table *table, const char *const *columns);
+void hpsctl_table_cell(struct hpsctl_table *table, const char *fmt, ...) HPS_PRINTF(2, 3);
+/* Print and free. Returns the exit code. */
+int hpsctl_table_print(struct hpsctl_table *table);
+
+/* "1.5 GiB" and "3 d 4 h" into `out`; they return it. */
+enum { HPSCTL_TEXT_BYTES = 40 };
+const char *hpsctl_bytes_text(uint64_t bytes, char out[HPSCTL_TEXT_BYTES]);
+const char *hpsctl_duration_text(uint64_t duration_s, char out[HPSCTL_TEXT_BYTES]);
+const char *hpsctl_time_text(int64_t unix_ms, char out[HPSCTL_TEXT_BYTES]);
+/* "98.2%", or "-" of nothing. */
+const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT_BYTES]);
+/* Print the bytes and a newline to stdout; frees the buffer. Returns the exit code. */
+int hpsctl_print_buf(struct hps_buf *buf, hps_status status);
+
+/* ---- verbs ----------------------------------------------------------------------------------- */
+
+int hpsctl_ping(struct hpsctl *ctl);
+int hpsctl_status(struct hpsctl *ctl);
+int hpsctl_models(struct hpsctl *ctl);
+int hpsctl_tables(struct hpsctl *ctl);
+int hpsctl_load(struct hpsctl *ctl);
+int hpsctl_activate(struct hpsctl *ctl);
+int hpsctl_rollback(struct hpsctl *ctl);
+int hpsctl_unload(struct hpsctl *ctl);
+int hpsctl_lookup(struct hpsctl *ctl);
+int hpsctl_explain(struct hpsctl *ctl);
+int hpsctl_stats(struct hpsctl *ctl);
+int hpsctl_slowlog(struct hpsctl *ctl);
+int hpsctl_config(struct hpsctl *ctl);
+int hpsctl_log_level(struct hpsctl *ctl);
+int hpsctl_drain(struct hpsctl *ctl);
+int hpsctl_top(struct hpsctl *ctl);
+int hpsctl_completion(struct hpsctl *ctl);
+
+extern const struct hps_arg hpsctl_load_args[];
+extern const struct hps_arg hpsctl_tables_args[];
+extern const struct hps_arg hpsctl_lookup_args[];
+extern const struct hps_arg hpsctl_explain_args[];
+extern const struct hps_arg hpsctl_top_args[];
+
+#endif

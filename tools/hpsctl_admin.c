@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Verbs of hpsctl about the daemon: ping, status, stats, slowlog, config, log-level, drain. One thread.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "tools/hpsctl.h"
+
+/* ---- ping and status ------------------------------------------------------------------------- */
+
+/* Why the server is not ready, on stderr; nothing where that cannot be asked. */
+static void print_reasons(struct hpsctl *ctl)
+{
+    Hps__V1__GetStatusRequest request = HPS__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+    struct hps_error ignored = {0};
+
+    if (hps_client_call_message(ctl->client, "/hps.v1.Admin/GetStatus", &request.base,
+                                &hps__v1__get_status_response__descriptor, ctl->timeout_us, &reply,
+                                &ignored) != HPS_OK) {
+        return;
+    }
+    const Hps__V1__GetStatusResponse *status = (const Hps__V1__GetStatusResponse *)reply;
+    for (size_t i = 0; i < status->n_not_ready_reasons; i++) {
+        (void)fprintf(stderr, "hpsctl: not ready: %s\n", status->not_ready_reasons[i]);
+    }
+    hps_message_free(reply);
+}
+
+static int print_ping(struct hpsctl *ctl, const char *version, bool serving, uint64_t duration_us)
+{
+    struct hps_buf buf;
+
+    if (!hpsctl_json(ctl)) {
+        printf("hpsd %s at %s is %s (%.2f ms)\n", version, ctl->connect.address,
+               serving ? "serving" : "not ready", (double)duration_us / 1000.0);
+        return HPSCTL_OK;
+    }
+    hps_buf_init(&buf, SIZE_MAX);
+    hps_status status = hps_buf_append(&buf, "{\"address\":", 11);
+    if (status == HPS_OK) {
+        status = hps_json_text(&buf, ctl->connect.address, strlen(ctl->connect.address));
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_append(&buf, ",\"version\":", 11);
+    }
+    if (status == HPS_OK) {
+        status = hps_json_text(&buf, version, strlen(version));
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_printf(&buf, ",\"serving\":%s,\"duration_us\":%" PRIu64 "}",
+                                serving ? "true" : "false", duration_us);
+    }
+    return hpsctl_print_buf(&buf, status);
+}
+
+int hpsctl_ping(struct hpsctl *ctl)
+{
+    Hps__V1__PingRequest request = HPS__V1__PING_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+    struct hps_error err = {0};
+    bool serving = false;
+    uint64_t start_us = hps_clock_us();
+    hps_status status = hps_client_health(ctl->client, "", ctl->timeout_us, &serving, &err);
+    uint64_t duration_us = hps_clock_us() - start_us;
+
+    if (status != HPS_OK) {
+        return hpsctl_fail(ctl, &err);
+    }
+    status = hps_client_call_message(ctl->client, "/hps.v1.Admin/Ping", &request.base,
+                                     &hps__v1__ping_response__descriptor, ctl->timeout_us, &reply,
+                                     &err);
+    if (status != HPS_OK && status != HPS_UNIMPLEMENTED) { /* a listener without Admin has none */
+        return hpsctl_fail(ctl, &err);
+    }
+    int code = print_ping(ctl, reply == NULL ? "" : ((const Hps__V1__PingResponse *)reply)->version,
+                          serving, duration_us);
+    hps_message_free(reply);
+    if (!serving) {
+        print_reasons(ctl);
+        return HPSCTL_NEGATIVE;
+    }
+    return code;
+}
+
+static int print_tiers(const Hps__V1__GetStatusResponse *status)
+{
+    static const char *const columns[] = {"TIER",      "UP",    "AUTHORITATIVE", ">USED",
+                                          ">CAPACITY", ">ROWS", "NOTE",          NULL};
+    struct hpsctl_table table;
+    char text[HPSCTL_TEXT_BYTES];
+
+    hpsctl_table_init(&table, columns);
+    for (size_t i = 0; i < status->n_tiers; i++) {
+        const Hps__V1__TierStatus *tier = status->tiers[i];
+        hpsctl_table_cell(&table, "%s", tier->tier);
+        hpsctl_table_cell(&table, "%s", tier->up ? "yes" : "NO");
+        hpsctl_table_cell(&table, "%s", tier->authoritative ? "yes" : "no");
+        hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(tier->used_bytes, text));
+        hpsctl_table_cell(&table, "%s", tier->capacity_bytes == 0
+                                            ? "unbounded"
+                                            : hpsctl_bytes_text(tier->capacity_bytes, text));
+        hpsctl_table_cell(&table, "%" PRIu64, tier->row_count);
+        hpsctl_table_cell(&table, "%s", tier->note);
+    }
+    return hpsctl_table_print(&table);
+}
+
+static int print_status(struct hpsctl *ctl, const void *reply)
+{
+    const Hps__V1__GetStatusResponse *status = reply;
+    char text[HPSCTL_TEXT_BYTES];
+
+    (void)ctl;
+    printf("hpsd         %s (%s), pid %" PRIu32 ", up %s\n", status->version, status->revision,
+           status->pid, hpsctl_duration_text(status->uptime_s, text));
+    printf("ready        %s%s\n", status->ready ? "yes" : "NO",
+           status->draining ? ", draining" : "");
+    for (size_t i = 0; i < status->n_not_ready_reasons; i++) {
+        printf("             %s\n", status->not_ready_reasons[i]);
+    }
+    for (size_t i = 0; i < status->n_grpc_addresses; i++) {
+        printf("grpc         %s\n", status->grpc_addresses[i]);
+    }
+    printf("http         %s\n", status->http_address);
+    printf("admin        %s\n", status->admin_address);
+    printf("memory       %s resident\n", hpsctl_bytes_text(status->resident_bytes, text));
+    printf("now          %" PRIu32 " connections, %" PRIu32 " requests, %s of replies\n",
+           status->connections, status->requests_in_flight,
+           hpsctl_bytes_text(status->reply_bytes_in_flight, text));
+    for (size_t i = 0; i < status->n_config_drift; i++) {
+        printf("drift        %s: its files have changed since they were loaded\n",
+               status->config_drift[i]);
+    }
+    printf("\n");
+    return print_tiers(status);
+}
+
+int hpsctl_status(struct hpsctl *ctl)
+{
+    Hps__V1__GetStatusRequest request = HPS__V1__GET_STATUS_REQUEST__INIT;
+
+    return hpsctl_call_print(ctl, "GetStatus", &request.base,
+                             &hps__v1__get_status_response__descriptor, print_status);
+}
+
+/* ---- stats ----------------------------------------------------------------------------------- */
+
+static void tier_hits_text(const Hps__V1__TableStats *stats, char *out, size_t size)
+{
+    char text[HPSCTL_TEXT_BYTES];
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < stats->n_tiers && used + 1 < size; i++) {
+        const Hps__V1__TierStats *tier = stats->tiers[i];
+        int n = snprintf(out + used, size - used, "%s%s %s", i == 0 ? "" : "  ", tier->tier,
+                         hpsctl_share_text(tier->hit_key_count, tier->miss_key_count, text));
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static int print_stats(struct hpsctl *ctl, const void *reply)
+{
+    static const char *const columns[] = {"MODEL",      "TABLE",    ">KEYS",     ">UNIQUE", ">FOUND",
+                                          ">DEFAULTED", ">UNKNOWN", "TIER HITS", NULL};
+    static const char *const method_columns[] = {"METHOD", ">CALLS", ">ERRORS", NULL};
+    const Hps__V1__GetStatsResponse *stats = reply;
+    struct hpsctl_table table;
+    char text[200];
+
+    (void)ctl;
+    hpsctl_table_init(&table, columns);
+    for (size_t i = 0; i < stats->n_tables; i++) {
+        const Hps__V1__TableStats *of = stats->tables[i];
+        tier_hits_text(of, text, sizeof(text));
+        hpsctl_table_cell(&table, "%s", of->model);
+        hpsctl_table_cell(&table, "%s", of->table);
+        hpsctl_table_cell(&table, "%" PRIu64, of->key_count);
+        hpsctl_table_cell(&table, "%" PRIu64, of->unique_key_count);
+        hpsctl_table_cell(&table, "%" PRIu64, of->found_key_count);
+        hpsctl_table_cell(&table, "%" PRIu64, of->defaulted_key_count);
+        hpsctl_table_cell(&table, "%" PRIu64, of->unknown_key_count);
+        hpsctl_table_cell(&table, "%s", text);
+    }
+    int code = hpsctl_table_print(&table);
+    if (code != HPSCTL_OK) {
+        return code;
+    }
+    printf("\n");
+    hpsctl_table_init(&table, method_columns);
+    for (size_t i = 0; i < stats->n_methods; i++) {
+        hpsctl_table_cell(&table, "%s", stats->methods[i]->method);
+        hpsctl_table_cell(&table, "%" PRIu64, stats->methods[i]->call_count);
+        hpsctl_table_cell(&table, "%" PRIu64, stats->methods[i]->error_count);
+    }
+    return hpsctl_table_print(&table);
+}
+
+int hpsctl_stats(struct hpsctl *ctl)
+{
+    Hps__V1__GetStatsRequest request = HPS__V1__GET_STATS_REQUEST__INIT;
+
+    request.model = ctl->n_words > 0 ? ctl->words[0] : request.model;
+    return hpsctl_call_print(ctl, "GetStats", &request.base,
+                             &hps__v1__get_stats_response__descriptor, print_stats);
+}
+
+/* ---- slowlog --------------------------------------------------------------------------------- */
+
+static const char *code_text(uint32_t code)
+{
+    return hps_status_text(hps_client_status(code > 16 ? 2 : (int)code));
+}
+
+static int print_slowlog(struct hpsctl *ctl, const void *reply)
+{
+    static const char *const columns[] = {"TIME",  "MODEL",   ">VER",   ">KEYS",  ">TOTAL US",
+                                          ">DECODE", ">QUEUE", ">HOST",  ">ROCKSDB", ">ENCODE",
+                                          ">SEND", ">REPLY",  "CODE",   "PEER",   "REQUEST",
+                                          NULL};
+    const Hps__V1__GetSlowLogResponse *log = reply;
+    struct hpsctl_table table;
+    char text[HPSCTL_TEXT_BYTES];
+
+    (void)ctl;
+    hpsctl_table_init(&table, columns);
+    for (size_t i = 0; i < log->n_requests; i++) {
+        const Hps__V1__SlowRequest *slow = log->requests[i];
+        const uint64_t numbers[] = {slow->key_count, slow->duration_us, slow->decode_us,
+                                    slow->queue_us,  slow->host_us,     slow->rocksdb_us,
+                                    slow->encode_us, slow->send_us};
+        hpsctl_table_cell(&table, "%s", hpsctl_time_text(slow->unix_ms, text));
+        hpsctl_table_cell(&table, "%s", slow->model);
+        hpsctl_table_cell(&table, "%" PRId64, slow->version);
+        for (size_t n = 0; n < sizeof(numbers) / sizeof(numbers[0]); n++) {
+            hpsctl_table_cell(&table, "%" PRIu64, numbers[n]);
+        }
+        hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(slow->reply_bytes, text));
+        hpsctl_table_cell(&table, "%s", code_text(slow->code));
+        hpsctl_table_cell(&table, "%s", slow->peer);
+        hpsctl_table_cell(&table, "%s", slow->request_id);
+    }
+    return hpsctl_table_print(&table);
+}
+
+static int print_ok(struct hpsctl *ctl, const void *reply)
+{
+    (void)reply;
+    printf("%s: done\n", ctl->verb->name);
+    return HPSCTL_OK;
+}
+
+int hpsctl_slowlog(struct hpsctl *ctl)
+{
+    static const char *const words[] = {"get", "reset", NULL};
+    Hps__V1__GetSlowLogRequest get = HPS__V1__GET_SLOW_LOG_REQUEST__INIT;
+    Hps__V1__ResetSlowLogRequest reset = HPS__V1__RESET_SLOW_LOG_REQUEST__INIT;
+
+    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
+        return HPSCTL_USAGE;
+    }
+    if (strcmp(ctl->words[0], "reset") == 0) {
+        return hpsctl_call_print(ctl, "ResetSlowLog", &reset.base,
+                                 &hps__v1__reset_slow_log_response__descriptor, print_ok);
+    }
+    return hpsctl_call_print(ctl, "GetSlowLog", &get.base,
+                             &hps__v1__get_slow_log_response__descriptor, print_slowlog);
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+int hpsctl_config(struct hpsctl *ctl)
+{
+    static const char *const words[] = {"get", NULL};
+    Hps__V1__GetConfigRequest request = HPS__V1__GET_CONFIG_REQUEST__INIT;
+    Hps__V1__GetConfigResponse *reply = NULL;
+
+    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
+        return HPSCTL_USAGE;
+    }
+    int code = hpsctl_call(ctl, "GetConfig", &request.base,
+                           &hps__v1__get_config_response__descriptor, &reply);
+    if (code != HPSCTL_OK) {
+        return code;
+    }
+    (void)fputs(reply->json, stdout); /* it is JSON already */
+    size_t size = strlen(reply->json);
+    if (size == 0 || reply->json[size - 1] != '\n') {
+        printf("\n");
+    }
+    hps_message_free(&reply->base);
+    return HPSCTL_OK;
+}
+
+static int print_log_level(struct hpsctl *ctl, const void *reply)
+{
+    printf("log level %s (was %s)\n", ctl->words[0],
+           ((const Hps__V1__SetLogLevelResponse *)reply)->previous_level);
+    return HPSCTL_OK;
+}
+
+int hpsctl_log_level(struct hpsctl *ctl)
+{
+    static const char *const words[] = {"debug", "info", "warn", "error", NULL};
+    Hps__V1__SetLogLevelRequest request = HPS__V1__SET_LOG_LEVEL_REQUEST__INIT;
+
+    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
+        return HPSCTL_USAGE;
+    }
+    request.level = ctl->words[0];
+    return hpsctl_call_print(ctl, "SetLogLevel", &request.base,
+                             &hps__v1__set_log_level_response__descriptor, print_log_level);
+}
+
+static int print_drain(struct hpsctl *ctl, const void *reply)
+{
+    (void)reply;
+    printf("hpsd at %s drains: it finishes its calls and exits\n", ctl->connect.address);
+    return HPSCTL_OK;
+}
+
+int hpsctl_drain(struct hpsctl *ctl)
+{
+    Hps__V1__DrainRequest request = HPS__V1__DRAIN_REQUEST__INIT;
+
+    return hpsctl_call_print(ctl, "Drain", &request.base, &hps__v1__drain_response__descriptor,
+                             print_drain);
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Verbs of hpsctl about models: models, tables, load, activate, rollback, unload. One thread.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/hpsctl.h"
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static int print_models(struct hpsctl *ctl, const void *reply)
+{
+    static const char *const columns[] = {"MODEL",  ">VERSION",   "STATE", "LABEL",  ">TABLES",
+                                          ">ROWS",  ">HOST",      ">DISK", "LOADED", "LINEAGE",
+                                          "SOURCE", NULL};
+    const Hps__V1__ListModelsResponse *list = reply;
+    struct hpsctl_table table;
+    char text[HPSCTL_TEXT_BYTES];
+
+    (void)ctl;
+    hpsctl_table_init(&table, columns);
+    for (size_t m = 0; m < list->n_models; m++) {
+        const Hps__V1__ModelInfo *model = list->models[m];
+        for (size_t v = 0; v < model->n_versions; v++) {
+            const Hps__V1__VersionInfo *version = model->versions[v];
+            hpsctl_table_cell(&table, "%s", model->model);
+            hpsctl_table_cell(&table, "%" PRId64, version->version);
+            hpsctl_table_cell(&table, "%s", version->state);
+            hpsctl_table_cell(&table, "%s", version->label);
+            hpsctl_table_cell(&table, "%" PRIu32, version->table_count);
+            hpsctl_table_cell(&table, "%" PRIu64, version->row_count);
+            hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->host_bytes, text));
+            hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->persistent_bytes, text));
+            hpsctl_table_cell(&table, "%s", hpsctl_time_text(version->loaded_unix_ms, text));
+            hpsctl_table_cell(&table, "%s", version->lineage);
+            hpsctl_table_cell(&table, "%s", version->source);
+        }
+    }
+    return hpsctl_table_print(&table);
+}
+
+int hpsctl_models(struct hpsctl *ctl)
+{
+    Hps__V1__ListModelsRequest request = HPS__V1__LIST_MODELS_REQUEST__INIT;
+
+    return hpsctl_call_print(ctl, "ListModels", &request.base,
+                             &hps__v1__list_models_response__descriptor, print_models);
+}
+
+static int64_t tables_version;
+
+const struct hps_arg hpsctl_tables_args[] = {
+    {"version", 0, HPS_ARG_I64, "N", &tables_version, "of this version (default: the active one)"},
+    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+};
+
+static void table_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *info)
+{
+    hpsctl_table_cell(table, "%s", info->model);
+    hpsctl_table_cell(table, "%" PRId64, info->version);
+    hpsctl_table_cell(table, "%s", info->table);
+    hpsctl_table_cell(table, "%" PRIu32, info->dim);
+    hpsctl_table_cell(table, "%s", info->data_type);
+    hpsctl_table_cell(table, "%" PRIu64, info->row_count);
+}
+
+static const char *const table_columns[] = {"MODEL", ">VERSION", "TABLE", ">DIM",
+                                            "TYPE",  ">ROWS",    NULL};
+
+static int print_tables(struct hpsctl *ctl, const void *reply)
+{
+    const Hps__V1__ListTablesResponse *list = reply;
+    struct hpsctl_table table;
+
+    (void)ctl;
+    hpsctl_table_init(&table, table_columns);
+    for (size_t i = 0; i < list->n_tables; i++) {
+        table_cells(&table, list->tables[i]);
+    }
+    return hpsctl_table_print(&table);
+}
+
+int hpsctl_tables(struct hpsctl *ctl)
+{
+    Hps__V1__ListTablesRequest request = HPS__V1__LIST_TABLES_REQUEST__INIT;
+
+    request.model = ctl->n_words > 0 ? ctl->words[0] : request.model;
+    request.version = tables_version;
+    return hpsctl_call_print(ctl, "ListTables", &request.base,
+                             &hps__v1__list_tables_response__descriptor, print_tables);
+}
+
+/* ---- load ------------------------------------------------------------------------------------ */
+
+enum { BAR_WIDTH = 28, LINE_STEP_PERCENT = 10 };
+
+static struct {
+    const char *from;
+    int64_t version;
+    const char *label;
+    const char *lineage;
+    bool activate;
+    bool dry_run;
+    bool no_wait;
+} load_flags;
+
+const struct hps_arg hpsctl_load_args[] = {
+    {"from", 0, HPS_ARG_TEXT, "DIR", &load_flags.from,
+     "directory of the model files, on the server's machine and below its model_roots"},
+    {"version", 0, HPS_ARG_I64, "N", &load_flags.version, "its number (default: the highest + 1)"},
+    {"label", 0, HPS_ARG_TEXT, "TEXT", &load_flags.label, "a name for people"},
+    {"lineage", 0, HPS_ARG_TEXT, "NAME", &load_flags.lineage,
+     "training run it belongs to (default: that of the newest version)"},
+    {"activate", 0, HPS_ARG_FLAG, NULL, &load_flags.activate, "switch to it when it is loaded"},
+    {"dry-run", 0, HPS_ARG_FLAG, NULL, &load_flags.dry_run,
+     "check the files, say what disk and memory they need"},
+    {"no-wait", 0, HPS_ARG_FLAG, NULL, &load_flags.no_wait, "return once the load has begun"},
+    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+};
+
+static volatile bool load_interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    load_interrupted = true;
+}
+
+struct load_view {
+    struct hpsctl *ctl;
+    bool terminal;
+    bool any;
+    bool done;
+    bool short_of_room; /* dry run: it would not fit */
+    char stage[24];
+    unsigned percent_shown;
+    size_t line_width; /* of the bar last drawn */
+};
+
+static unsigned progress_percent(const Hps__V1__LoadProgress *progress)
+{
+    uint64_t done = progress->bytes_total > 0 ? progress->bytes_done : progress->rows_done;
+    uint64_t total = progress->bytes_total > 0 ? progress->bytes_total : progress->rows_total;
+
+    if (total == 0) {
+        return 0;
+    }
+    double percent = 100.0 * (double)done / (double)total;
+    return percent > 100.0 ? 100 : (unsigned)percent;
+}
+
+static void progress_text(const Hps__V1__LoadProgress *progress, char *out, size_t size)
+{
+    char bytes[HPSCTL_TEXT_BYTES], left[HPSCTL_TEXT_BYTES];
+    bool remaining = progress->remaining_ms > 0;
+
+    (void)snprintf(out, size, "%-6s %3u%%  %" PRIu64 " rows  %s%s%s", progress->stage,
+                   progress_percent(progress), progress->rows_done,
+                   hpsctl_bytes_text(progress->bytes_done, bytes), remaining ? "  left " : "",
+                   remaining ? hpsctl_duration_text((progress->remaining_ms + 999) / 1000, left)
+                             : "");
+}
+
+static void draw_bar(struct load_view *view, const Hps__V1__LoadProgress *progress)
+{
+    unsigned filled = progress_percent(progress) * BAR_WIDTH / 100;
+    char text[160], bar[BAR_WIDTH + 1];
+
+    memset(bar, ' ', BAR_WIDTH);
+    memset(bar, '#', filled);
+    bar[BAR_WIDTH] = '\0';
+    progress_text(progress, text, sizeof(text));
+    int n = fprintf(stderr, "\r[%s] %s", bar, text);
+    size_t width = n > 0 ? (size_t)n : 0;
+    if (width < view->line_width) {
+        (void)fprintf(stderr, "%*s", (int)(view->line_width - width), "");
+    }
+    view->line_width = width;
+    (void)fflush(stderr);
+}
+
+static void end_bar(struct load_view *view)
+{
+    if (view->line_width > 0) {
+        (void)fputc('\n', stderr);
+        view->line_width = 0;
+    }
+}
+
+static void draw_line(struct load_view *view, const Hps__V1__LoadProgress *progress)
+{
+    unsigned percent = progress_percent(progress);
+    char text[160];
+
+    if (strncmp(view->stage, progress->stage, sizeof(view->stage) - 1) == 0 &&
+        percent < view->percent_shown + LINE_STEP_PERCENT) {
+        return;
+    }
+    (void)snprintf(view->stage, sizeof(view->stage), "%s", progress->stage);
+    view->percent_shown = percent;
+    progress_text(progress, text, sizeof(text));
+    (void)fprintf(stderr, "%s\n", text);
+}
+
+static void need_cells(struct hpsctl_table *table, const char *what, uint64_t needed,
+                       uint64_t available)
+{
+    char text[HPSCTL_TEXT_BYTES];
+
+    hpsctl_table_cell(table, "%s", what);
+    hpsctl_table_cell(table, "%s", hpsctl_bytes_text(needed, text));
+    hpsctl_table_cell(table, "%s", hpsctl_bytes_text(available, text));
+    hpsctl_table_cell(table, "%s", needed <= available ? "yes" : "NO");
+}
+
+static void print_plan(const Hps__V1__LoadPlan *plan)
+{
+    static const char *const columns[] = {"RESOURCE", ">NEEDED", ">AVAILABLE", "FITS", NULL};
+    struct hpsctl_table table;
+
+    hpsctl_table_init(&table, table_columns);
+    for (size_t i = 0; i < plan->n_tables; i++) {
+        table_cells(&table, plan->tables[i]);
+    }
+    (void)hpsctl_table_print(&table);
+    printf("\n");
+    hpsctl_table_init(&table, columns);
+    need_cells(&table, "disk", plan->disk_bytes_needed, plan->disk_bytes_available);
+    need_cells(&table, "host memory", plan->host_bytes_needed, plan->host_bytes_available);
+    if (plan->device_bytes_needed > 0) {
+        char text[HPSCTL_TEXT_BYTES];
+        hpsctl_table_cell(&table, "device memory");
+        hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(plan->device_bytes_needed, text));
+        hpsctl_table_cell(&table, "-");
+        hpsctl_table_cell(&table, "-");
+    }
+    (void)hpsctl_table_print(&table);
+}
+
+static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progress)
+{
+    end_bar(view);
+    printf("%s version %" PRId64 " loaded, %" PRIu64 " rows%s", progress->model,
+           progress->version, progress->rows_done, progress->activated ? ", active" : "");
+    if (progress->duplicate_key_count > 0) {
+        printf("; %" PRIu64 " duplicate keys, the last row of each was kept",
+               progress->duplicate_key_count);
+    }
+    printf("\n");
+    if (!progress->activated) {
+        printf("it is not active yet: hpsctl activate %s %" PRId64 "\n", progress->model,
+               progress->version);
+    }
+}
+
+static void show_progress(struct load_view *view, const Hps__V1__LoadProgress *progress)
+{
+    if (progress->plan != NULL) {
+        end_bar(view);
+        print_plan(progress->plan);
+    } else if (progress->done && !load_flags.dry_run) {
+        show_done(view, progress);
+    } else if (progress->done) {
+        end_bar(view);
+    } else if (view->terminal) {
+        draw_bar(view, progress);
+    } else {
+        draw_line(view, progress);
+    }
+}
+
+static hps_status on_progress(void *ctx, const uint8_t *data, size_t size, struct hps_error *err)
+{
+    struct load_view *view = ctx;
+    ProtobufCMessage *message = NULL;
+    hps_status status =
+        hps_message_decode(&hps__v1__load_progress__descriptor, data, size, &message, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    const Hps__V1__LoadProgress *progress = (const Hps__V1__LoadProgress *)message;
+    view->any = true;
+    view->done = view->done || progress->done;
+    if (progress->plan != NULL) {
+        view->short_of_room =
+            progress->plan->disk_bytes_needed > progress->plan->disk_bytes_available ||
+            progress->plan->host_bytes_needed > progress->plan->host_bytes_available;
+    }
+    if (hpsctl_json(view->ctl)) {
+        struct hps_buf buf;
+        hps_buf_init(&buf, SIZE_MAX);
+        status = hps_message_json(message, &buf);
+        (void)hpsctl_print_buf(&buf, status);
+    } else {
+        show_progress(view, progress);
+    }
+    hps_message_free(message);
+    return HPS_OK;
+}
+
+static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status status,
+                       const struct hps_error *err)
+{
+    end_bar(view);
+    if (load_interrupted && status != HPS_OK) {
+        (void)fprintf(stderr,
+                      "hpsctl: the load of %s goes on in the server; see `hpsctl models`\n",
+                      ctl->words[0]);
+        return HPSCTL_INTERRUPTED;
+    }
+    if (status != HPS_OK) {
+        return hpsctl_fail(ctl, err);
+    }
+    if (load_flags.dry_run) {
+        return view->short_of_room ? HPSCTL_NEGATIVE : HPSCTL_OK;
+    }
+    if (load_flags.no_wait && !view->done && !hpsctl_json(ctl)) {
+        printf("the load of %s has begun; see `hpsctl models`\n", ctl->words[0]);
+    }
+    return HPSCTL_OK;
+}
+
+int hpsctl_load(struct hpsctl *ctl)
+{
+    Hps__V1__LoadModelRequest request = HPS__V1__LOAD_MODEL_REQUEST__INIT;
+    struct load_view view = {.ctl = ctl, .terminal = isatty(STDERR_FILENO) == 1};
+    struct sigaction action = {.sa_handler = on_interrupt};
+    struct hps_error err = {0};
+    struct hps_buf encoded;
+    char directory[PATH_MAX];
+
+    if (load_flags.from == NULL) {
+        return hpsctl_usage(ctl, "load: --from DIR is missing");
+    }
+    /* A directory that the server cannot see from here is its business to judge. */
+    if (realpath(load_flags.from, directory) == NULL) {
+        (void)snprintf(directory, sizeof(directory), "%s", load_flags.from);
+    }
+    request.model = ctl->words[0];
+    request.directory = directory;
+    request.version = load_flags.version;
+    request.label = load_flags.label != NULL ? (char *)(uintptr_t)load_flags.label : request.label;
+    request.lineage =
+        load_flags.lineage != NULL ? (char *)(uintptr_t)load_flags.lineage : request.lineage;
+    request.activate = load_flags.activate;
+    request.dry_run = load_flags.dry_run;
+    request.no_wait = load_flags.no_wait;
+    hps_buf_init(&encoded, 1 << 20);
+    hps_status status = hps_message_encode(&request.base, &encoded, &err);
+    if (status == HPS_OK) {
+        (void)sigaction(SIGINT, &action, NULL);
+        status = hps_client_stream(ctl->client, "/hps.v1.Admin/LoadModel", encoded.data,
+                                   encoded.size, ctl->timeout_us, on_progress, &view,
+                                   &load_interrupted, &err);
+    }
+    hps_buf_fini(&encoded);
+    return load_result(ctl, &view, status, &err);
+}
+
+/* ---- switch ---------------------------------------------------------------------------------- */
+
+static int print_activated(struct hpsctl *ctl, const void *reply)
+{
+    const Hps__V1__ActivateVersionResponse *answer = reply;
+
+    printf("%s: version %" PRId64 " is active", ctl->words[0], answer->version);
+    if (answer->previous_version != 0 && answer->previous_version != answer->version) {
+        printf(" (was %" PRId64 ")", answer->previous_version);
+    }
+    printf(", switched in %" PRIu64 " us\n", answer->pause_us);
+    return HPSCTL_OK;
+}
+
+int hpsctl_activate(struct hpsctl *ctl)
+{
+    Hps__V1__ActivateVersionRequest request = HPS__V1__ACTIVATE_VERSION_REQUEST__INIT;
+
+    request.model = ctl->words[0];
+    if (!hpsctl_version_arg(ctl, ctl->words[1], &request.version)) {
+        return HPSCTL_USAGE;
+    }
+    return hpsctl_call_print(ctl, "ActivateVersion", &request.base,
+                             &hps__v1__activate_version_response__descriptor, print_activated);
+}
+
+int hpsctl_rollback(struct hpsctl *ctl)
+{
+    Hps__V1__RollbackModelRequest request = HPS__V1__ROLLBACK_MODEL_REQUEST__INIT;
+
+    request.model = ctl->words[0];
+    return hpsctl_call_print(ctl, "RollbackModel", &request.base,
+                             &hps__v1__activate_version_response__descriptor, print_activated);
+}
+
+static int print_unloaded(struct hpsctl *ctl, const void *reply)
+{
+    (void)reply;
+    printf("%s: version %s is unloaded\n", ctl->words[0], ctl->words[1]);
+    return HPSCTL_OK;
+}
+
+int hpsctl_unload(struct hpsctl *ctl)
+{
+    Hps__V1__UnloadVersionRequest request = HPS__V1__UNLOAD_VERSION_REQUEST__INIT;
+
+    request.model = ctl->words[0];
+    if (!hpsctl_version_arg(ctl, ctl->words[1], &request.version)) {
+        return HPSCTL_USAGE;
+    }
+    return hpsctl_call_print(ctl, "UnloadVersion", &request.base,
+                             &hps__v1__unload_version_response__descriptor, print_unloaded);
+}
