@@ -1,0 +1,926 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The two look-up methods. A request belongs to the loop thread of its connection but while a worker
+ * runs it; it lives as long as somebody holds it: the call until it closes, the admission queue, the
+ * worker, and each callback that is running.
+ *
+ *     on_message ─▶ decode, pin, plan ─▶ admission ─┬─▶ memory tiers, here ─┬──────────▶ reply
+ *                                        │ (waits)  └─▶ worker ◀────────────┘ (rest)  ▲
+ *                                        └─ on_granted: posted to the loop            │
+ *                                                      worker ── posted to the loop ──┘
+ */
+#include "server/service_lookup.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "net/loop.h"
+#include "server/decode.h"
+#include "server/encode.h"
+
+enum {
+    ARENA_BYTES_FIRST = 32 * 1024,
+    ARENA_BYTES_BASE = 8 * 1024 * 1024, /* parts, names, slices */
+    ARENA_BYTES_PER_KEY = 56,           /* keys twice, slots, set, duplicates, status, stream marks */
+    SCRATCH_BYTES_FIRST = 16 * 1024,
+    SCRATCH_BYTES_MAX = 64 * 1024 * 1024,
+    STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX,
+    TABLES_SCANNED_MAX = 16, /* more than this many tables are found by hash */
+    NOTES_MAX = 64
+};
+
+/* What a client that was refused for want of room should wait before it tries again. */
+static const char PUSHBACK_NAME[] = "grpc-retry-pushback-ms";
+static const char PUSHBACK_MS[] = "100";
+
+#define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+
+struct request {
+    struct request *next_idle;
+    struct hps_arena *arena;
+    struct hps_arena *scratch;
+
+    /* From here on zeroed for each request. */
+    struct hps_lookup_service *service;
+    struct hps_grpc_call *call;
+    struct hps_loop *loop;
+    unsigned n_holders; /* loop thread */
+    bool streaming;
+    bool closed;      /* on_close was called */
+    bool explain;
+    bool memory_done; /* the memory tiers have been asked */
+    struct hps_admission_ticket ticket;
+    struct hps_timer queue_timer;
+    struct hps_task task; /* to a worker, or to the loop */
+    struct hps_lookup lookup;
+    struct hps_block *rows;
+    struct hps_stream *stream;
+    hps_status status; /* of the worker */
+    struct hps_error err;
+    int code; /* of the call, -1: not ended by us */
+    uint64_t start_us;
+    uint64_t queued_us; /* since when it waits */
+    uint64_t encoded_us;
+    uint64_t closed_us;
+    struct hps_slow_request slow;
+};
+
+struct hps_lookup_service {
+    struct hps_lookup_service_parts parts;
+    struct hps_decode_limits decode_limits;
+    struct hps_grpc_method methods[2];
+    struct hps_grpc_service grpc;
+    pthread_mutex_t lock;
+    struct request *idle;
+    uint32_t n_idle;
+    uint32_t n_used;
+};
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void request_free(struct request *request)
+{
+    if (request == NULL) {
+        return;
+    }
+    hps_arena_free(request->arena);
+    hps_arena_free(request->scratch);
+    hps_free(request);
+}
+
+static struct request *request_make(const struct hps_lookup_service *service)
+{
+    struct request *request = hps_calloc(1, sizeof(*request));
+    size_t arena_max =
+        ARENA_BYTES_BASE + (size_t)ARENA_BYTES_PER_KEY * service->parts.limits.keys_max;
+
+    if (request == NULL) {
+        return NULL;
+    }
+    request->arena = hps_arena_new(ARENA_BYTES_FIRST, arena_max);
+    request->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
+    if (request->arena == NULL || request->scratch == NULL) {
+        request_free(request);
+        return NULL;
+    }
+    return request;
+}
+
+static struct request *request_take(struct hps_lookup_service *service)
+{
+    struct request *request;
+
+    pthread_mutex_lock(&service->lock);
+    request = service->idle;
+    if (request != NULL) {
+        service->idle = request->next_idle;
+        service->n_idle--;
+    }
+    service->n_used++;
+    pthread_mutex_unlock(&service->lock);
+    if (request == NULL) {
+        request = request_make(service);
+    }
+    if (request == NULL) {
+        pthread_mutex_lock(&service->lock);
+        service->n_used--;
+        pthread_mutex_unlock(&service->lock);
+    }
+    return request;
+}
+
+static void request_give(struct hps_lookup_service *service, struct request *request)
+{
+    bool keep;
+
+    hps_arena_reset(request->arena);
+    hps_arena_reset(request->scratch);
+    pthread_mutex_lock(&service->lock);
+    keep = service->n_idle < service->parts.limits.arenas_idle_max;
+    if (keep) {
+        request->next_idle = service->idle;
+        service->idle = request;
+        service->n_idle++;
+    }
+    service->n_used--;
+    pthread_mutex_unlock(&service->lock);
+    if (!keep) {
+        request_free(request);
+    }
+}
+
+static void request_hold(struct request *request)
+{
+    HPS_ASSERT(request->n_holders > 0);
+    request->n_holders++;
+}
+
+/* Rows are copied or of no use any more: let the catalog have the version. */
+static void unpin(struct request *request)
+{
+    if (request->lookup.version != NULL) {
+        hps_version_unpin(request->lookup.version);
+        request->lookup.version = NULL;
+    }
+}
+
+static int code_of_closed(const struct request *request)
+{
+    uint64_t deadline_us = request->lookup.deadline_us;
+
+    if (request->code >= 0) {
+        return request->code;
+    }
+    return hps_status_grpc_code(deadline_us != 0 && request->closed_us >= deadline_us
+                                    ? HPS_DEADLINE
+                                    : HPS_CANCELLED);
+}
+
+static void account(struct request *request)
+{
+    const struct hps_service_metrics *metrics = request->service->parts.metrics;
+    struct hps_slow_request *slow = &request->slow;
+
+    slow->grpc_code = code_of_closed(request);
+    slow->duration_us = request->closed_us - request->start_us;
+    slow->n_keys = request->lookup.n_keys;
+    if (request->encoded_us != 0) {
+        slow->stage_us[HPS_STAGE_SEND] = request->closed_us - request->encoded_us;
+        for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
+            hps_metric_observe_us(metrics->stage_duration[i], slow->stage_us[i]);
+        }
+    }
+    hps_slowlog_add(request->service->parts.slowlog, slow);
+    hps_metric_gauge_add(metrics->requests_in_flight, -1);
+}
+
+static void request_drop(struct request *request)
+{
+    struct hps_lookup_service *service = request->service;
+
+    HPS_ASSERT(request->n_holders > 0);
+    if (--request->n_holders > 0) {
+        return;
+    }
+    HPS_ASSERT(request->closed);
+    account(request);
+    unpin(request);
+    hps_block_unref(request->rows);
+    hps_admission_release(service->parts.admission, &request->ticket);
+    hps_grpc_call_unref(request->call);
+    request_give(service, request);
+}
+
+/* End the call with an error. */
+static void request_fail(struct request *request, hps_status status, const struct hps_error *err)
+{
+    if (request->closed || request->code >= 0) {
+        return;
+    }
+    request->code = hps_status_grpc_code(status);
+    hps_grpc_call_fail(request->call, err);
+}
+
+/* End the call for want of room: the client is told when to come back. */
+static void request_reject(struct request *request, enum hps_reject reason,
+                           const struct hps_error *err)
+{
+    hps_metric_add(request->service->parts.metrics->rejected[reason], 1);
+    if (request->closed) {
+        return;
+    }
+    /* Without the hint the client falls back to its own pace. */
+    hps_ignore(hps_grpc_call_add_trailer(request->call, PUSHBACK_NAME, PUSHBACK_MS,
+                                         sizeof(PUSHBACK_MS) - 1));
+    request_fail(request, err->status, err);
+}
+
+/* ---- decode, pin, plan ----------------------------------------------------------------------- */
+
+static void copy_text(char *to, size_t to_size, const char *from, size_t from_size)
+{
+    size_t size = from_size < to_size - 1 ? from_size : to_size - 1;
+
+    if (size > 0) {
+        memcpy(to, from, size);
+    }
+    to[size] = '\0';
+}
+
+static void note_identity(struct request *request, const struct hps_lookup_request *message)
+{
+    struct hps_slow_request *slow = &request->slow;
+    const char *id = message->request_id;
+    size_t id_size = message->request_id_size;
+    const char *peer = hps_grpc_call_peer(request->call);
+
+    if (id == NULL) {
+        id = hps_grpc_call_header(request->call, "x-request-id", &id_size);
+    }
+    copy_text(slow->request_id, sizeof(slow->request_id), id, id == NULL ? 0 : id_size);
+    copy_text(slow->model, sizeof(slow->model), message->model, message->model_size);
+    copy_text(slow->peer, sizeof(slow->peer), peer, peer == NULL ? 0 : strlen(peer));
+}
+
+/* Tables by name for requests that name many: open addressing over name hashes, ids plus one. */
+struct table_index {
+    const struct hps_version *version;
+    uint32_t *slots;
+    uint32_t mask;
+};
+
+static hps_status table_index_build(struct table_index *index, struct hps_arena *arena)
+{
+    uint32_t size = 16;
+
+    while (size < 2 * index->version->n_tables) {
+        size *= 2;
+    }
+    index->slots = hps_arena_calloc(arena, size, sizeof(*index->slots));
+    if (index->slots == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    index->mask = size - 1;
+    for (uint32_t i = 0; i < index->version->n_tables; i++) {
+        const char *name = index->version->tables[i].name;
+        uint32_t at = (uint32_t)hps_hash_bytes(name, strlen(name), 0) & index->mask;
+
+        while (index->slots[at] != 0) {
+            at = (at + 1) & index->mask;
+        }
+        index->slots[at] = i + 1;
+    }
+    return HPS_OK;
+}
+
+static bool table_is_named(const struct hps_version *version, uint32_t table, const char *name,
+                           size_t size)
+{
+    const char *own = version->tables[table].name;
+
+    return strncmp(own, name, size) == 0 && own[size] == '\0';
+}
+
+static uint32_t table_index_find(const struct table_index *index, const char *name, size_t size)
+{
+    uint32_t at = (uint32_t)hps_hash_bytes(name, size, 0) & index->mask;
+
+    for (; index->slots[at] != 0; at = (at + 1) & index->mask) {
+        if (table_is_named(index->version, index->slots[at] - 1, name, size)) {
+            return index->slots[at] - 1;
+        }
+    }
+    return UINT32_MAX;
+}
+
+/* Which table query i means: by name, or the i-th one. */
+static hps_status find_table(struct table_index *index, struct hps_arena *arena,
+                             const struct hps_lookup_query *query, uint32_t i, uint32_t *out_table,
+                             struct hps_error *err)
+{
+    const struct hps_version *version = index->version;
+    uint32_t table = UINT32_MAX;
+
+    if (query->table_size == 0 || (i < version->n_tables &&
+                                   table_is_named(version, i, query->table, query->table_size))) {
+        if (i >= version->n_tables) {
+            return hps_error_set(err, HPS_INVALID,
+                                 "queries[%u].table: empty, and model '%s' has %u tables", i,
+                                 version->model, version->n_tables);
+        }
+        *out_table = i;
+        return HPS_OK;
+    }
+    if (version->n_tables <= TABLES_SCANNED_MAX) {
+        table = hps_version_table(version, query->table, query->table_size);
+    } else if (index->slots != NULL || table_index_build(index, arena) == HPS_OK) {
+        table = table_index_find(index, query->table, query->table_size);
+    } else {
+        return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u tables", version->n_tables);
+    }
+    if (table == UINT32_MAX) {
+        return hps_error_set(err, HPS_NOT_FOUND,
+                             "queries[%u].table: model '%s' version %" PRId64 " has no table '%.*s'",
+                             i, version->model, version->number,
+                             (int)(query->table_size < 128 ? query->table_size : 128),
+                             query->table);
+    }
+    *out_table = table;
+    return HPS_OK;
+}
+
+/* The message is only valid in its callback, and the look-up may run later and elsewhere: 8 bytes a
+ * key are copied, against a row each that is gathered. */
+static hps_status make_part(struct request *request, const struct hps_lookup_query *query,
+                            uint32_t table, struct hps_lookup_part *part)
+{
+    part->table = &request->lookup.version->tables[table];
+    part->n_keys = query->n_keys;
+    if (query->n_keys == 0) {
+        return HPS_OK;
+    }
+    size_t size = (size_t)query->n_keys * sizeof(hps_key);
+    uint8_t *keys = hps_arena_alloc(request->arena, size);
+    if (keys == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    memcpy(keys, query->keys, size);
+    part->keys = keys;
+    return HPS_OK;
+}
+
+static hps_status make_parts(struct request *request, const struct hps_lookup_request *message,
+                             struct hps_error *err)
+{
+    struct hps_lookup *lookup = &request->lookup;
+    struct table_index index = {.version = lookup->version};
+
+    lookup->parts = hps_arena_calloc(request->arena, message->n_queries + (size_t)1,
+                                     sizeof(*lookup->parts));
+    if (lookup->parts == NULL) {
+        return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u queries", message->n_queries);
+    }
+    for (uint32_t i = 0; i < message->n_queries; i++) {
+        uint32_t table = 0;
+        hps_status status =
+            find_table(&index, request->arena, &message->queries[i], i, &table, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        status = make_part(request, &message->queries[i], table, &lookup->parts[i]);
+        if (status != HPS_OK) {
+            return hps_error_set(err, status, "queries[%u]: no memory for %u keys", i,
+                                 message->queries[i].n_keys);
+        }
+    }
+    lookup->n_parts = message->n_queries;
+    return HPS_OK;
+}
+
+static bool call_cancelled(const void *ctx)
+{
+    return hps_grpc_call_cancelled(ctx);
+}
+
+static hps_status prepare(struct request *request, const uint8_t *data, size_t size,
+                          struct hps_error *err)
+{
+    struct hps_lookup_service *service = request->service;
+    struct hps_lookup *lookup = &request->lookup;
+    struct hps_lookup_request message;
+    hps_status status =
+        hps_decode_lookup(data, size, &service->decode_limits, request->arena, &message, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    note_identity(request, &message);
+    if (message.model_size == 0) {
+        return hps_error_set(err, HPS_INVALID, "model: empty");
+    }
+    status = hps_models_pin(service->parts.models, message.model, message.model_size,
+                            message.version, &lookup->version, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    request->slow.version = lookup->version->number;
+    request->explain = message.explain;
+    lookup->arena = request->arena;
+    lookup->scratch = request->scratch;
+    lookup->miss_policy = message.miss_policy;
+    lookup->unknown_policy = message.unknown_policy;
+    lookup->output = message.output;
+    lookup->wait_us_max = message.max_wait_us;
+    lookup->deadline_us = hps_grpc_call_deadline_us(request->call);
+    lookup->cancelled = call_cancelled;
+    lookup->cancelled_ctx = request->call;
+    lookup->metrics = &service->parts.metrics->lookup;
+    status = make_parts(request, &message, err);
+    return status == HPS_OK ? hps_lookup_plan(lookup, err) : status;
+}
+
+/* ---- reply ----------------------------------------------------------------------------------- */
+
+static const char *printed_note(struct hps_arena *arena, const char *table, const char *what,
+                                uint32_t n, uint32_t of)
+{
+    char text[256];
+    int size = snprintf(text, sizeof(text), "table '%s': %s %u of %u", table, what, n, of);
+
+    return size < 0 ? NULL : hps_arena_strndup(arena, text, strlen(text));
+}
+
+static void add_note(struct hps_encode_explain *explain, const char **notes, const char *note)
+{
+    if (note != NULL && explain->n_notes < NOTES_MAX) {
+        notes[explain->n_notes++] = note;
+    }
+}
+
+/* Why the keys of a part got what they got. */
+static void explain_part(struct request *request, const struct hps_lookup_part *part,
+                         struct hps_encode_explain *explain, const char **notes)
+{
+    const struct hps_version *version = request->lookup.version;
+    const char *table = part->table->name;
+    char what[64];
+
+    for (uint32_t t = 0; t < version->n_tiers && part->n_keys > 0; t++) {
+        const struct hps_tier_report *report = &part->walk.reports[t];
+        const char *tier = version->tiers[t]->store->ops->name;
+
+        if (report->n_asked == 0) {
+            continue;
+        }
+        snprintf(what, sizeof(what), "%s (%s) found", tier, hps_status_text(report->status));
+        add_note(explain, notes,
+                 printed_note(request->arena, table, what, report->n_found, report->n_asked));
+    }
+    if (part->n_unknown > 0) {
+        add_note(explain, notes,
+                 printed_note(request->arena, table, "in no tier", part->n_unknown, part->n_keys));
+    }
+    if (part->n_defaulted > 0) {
+        add_note(explain, notes,
+                 printed_note(request->arena, table, "not waited for", part->n_defaulted,
+                              part->n_keys));
+    }
+}
+
+/* Explain of the answer; NULL if not asked for, or without memory for it. */
+static const struct hps_encode_explain *make_explain(struct request *request)
+{
+    struct hps_encode_explain *explain = NULL;
+    struct hps_encode_stage *stages = NULL;
+    const char **notes = NULL;
+
+    if (request->explain) {
+        explain = hps_arena_calloc(request->arena, 1, sizeof(*explain));
+        stages = hps_arena_calloc(request->arena, HPS_STAGE_ENCODE, sizeof(*stages));
+        notes = hps_arena_calloc(request->arena, NOTES_MAX, sizeof(*notes));
+    }
+    if (explain == NULL || stages == NULL || notes == NULL) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < HPS_STAGE_ENCODE; i++) { /* those that have ended */
+        stages[i].name = hps_stage_name(i);
+        stages[i].duration_us = request->slow.stage_us[i];
+    }
+    explain->stages = stages;
+    explain->n_stages = HPS_STAGE_ENCODE;
+    explain->notes = notes;
+    for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
+        explain_part(request, &request->lookup.parts[i], explain, notes);
+    }
+    return explain;
+}
+
+static void count_answer(struct request *request)
+{
+    const struct hps_lookup *lookup = &request->lookup;
+    struct hps_slow_request *slow = &request->slow;
+
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        slow->n_unique += lookup->parts[i].n_unique;
+        slow->n_defaulted += lookup->parts[i].n_defaulted;
+        slow->n_unknown += lookup->parts[i].n_unknown;
+    }
+    slow->stage_us[HPS_STAGE_HOST] = lookup->tier_us[HPS_TIER_HOST];
+    slow->stage_us[HPS_STAGE_ROCKSDB] = lookup->tier_us[HPS_TIER_ROCKSDB];
+    if (slow->n_defaulted > 0) {
+        const char *reason =
+            lookup->miss_policy == HPS_MISS_MEMORY_ONLY ? "memory_only" : "deadline";
+        hps_metric_add(hps_server_metric(request->service->parts.metrics->registry,
+                                         HPS_M_LOOKUP_DEFAULTED_KEYS, lookup->version->model,
+                                         reason, NULL, NULL),
+                       slow->n_defaulted);
+    }
+}
+
+static void finish_ok(struct request *request)
+{
+    request->code = 0;
+    hps_grpc_call_finish(request->call, 0, NULL);
+}
+
+/* Send messages of the stream while little is queued; on_drained comes back for the rest. */
+static void pump(struct request *request)
+{
+    while (!request->closed && request->code < 0 &&
+           hps_grpc_call_queued(request->call) < STREAM_QUEUED_LOW) {
+        if (hps_stream_done(request->stream)) {
+            finish_ok(request);
+            return;
+        }
+        struct hps_encoded encoded;
+        hps_status status = hps_stream_next(request->stream, &encoded);
+        if (status != HPS_OK) {
+            struct hps_error err;
+            hps_error_set(&err, status, "no memory for a message of the stream");
+            request_fail(request, status, &err);
+            return;
+        }
+        hps_grpc_call_send(request->call, encoded.slices, encoded.n_slices);
+    }
+}
+
+static hps_status send_whole(struct request *request, const struct hps_encode_explain *explain)
+{
+    struct hps_encoded encoded;
+    hps_status status = hps_encode_lookup(&request->lookup, explain, request->rows,
+                                          request->service->parts.blocks, request->arena, &encoded);
+
+    if (status == HPS_OK) {
+        hps_grpc_call_send(request->call, encoded.slices, encoded.n_slices);
+    }
+    return status;
+}
+
+/* The look-up is done: encode, let go of the version, send. Loop thread. */
+static void reply(struct request *request)
+{
+    uint64_t start_us = hps_clock_us();
+    hps_status status;
+
+    if (request->closed) {
+        return;
+    }
+    count_answer(request);
+    const struct hps_encode_explain *explain = make_explain(request);
+    if (request->streaming) {
+        status = hps_stream_new(&request->lookup, explain, request->rows,
+                                request->service->parts.blocks, request->arena, &request->stream);
+    } else {
+        status = send_whole(request, explain);
+    }
+    unpin(request);
+    request->encoded_us = hps_clock_us();
+    request->slow.stage_us[HPS_STAGE_ENCODE] = request->encoded_us - start_us;
+    if (status != HPS_OK) {
+        struct hps_error err;
+        hps_error_set(&err, status, "no memory to encode %" PRIu64 " keys", request->lookup.n_keys);
+        request_fail(request, status, &err);
+    } else if (request->streaming) {
+        pump(request);
+    } else {
+        finish_ok(request);
+    }
+}
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+static void note_queue_end(struct request *request)
+{
+    request->slow.stage_us[HPS_STAGE_QUEUE] += hps_clock_us() - request->queued_us;
+}
+
+/* Loop thread: a worker is done with the request. */
+static void on_worked(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    if (request->status != HPS_OK) {
+        request_fail(request, request->status, &request->err);
+    } else {
+        reply(request);
+    }
+    request_drop(request);
+}
+
+static hps_status work(struct request *request)
+{
+    bool done = false;
+
+    if (hps_grpc_call_cancelled(request->call)) {
+        return hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+    }
+    if (!request->memory_done) {
+        hps_status status = hps_lookup_run_memory(&request->lookup, &done, &request->err);
+        if (status != HPS_OK || done) {
+            return status;
+        }
+    }
+    return hps_lookup_run_rest(&request->lookup, &request->err);
+}
+
+/* Worker thread. */
+static void on_worker(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    note_queue_end(request);
+    request->status = work(request);
+    request->task.run = on_worked;
+    hps_loop_post(request->loop, &request->task);
+}
+
+static void post_to_worker(struct request *request)
+{
+    struct hps_pool *workers = request->service->parts.workers;
+
+    request->queued_us = hps_clock_us();
+    request->task.run = on_worker;
+    request_hold(request);
+    if (hps_pool_post(workers, &request->task) != HPS_OK) {
+        struct hps_error err;
+        hps_error_set(&err, HPS_EXHAUSTED, "%zu look-ups wait for a worker already",
+                      hps_pool_depth(workers));
+        request_reject(request, HPS_REJECT_WORKERS, &err);
+        request_drop(request);
+    }
+}
+
+/* Loop thread; there is room for the reply. */
+static void start_work(struct request *request)
+{
+    const struct hps_lookup_service_parts *parts = &request->service->parts;
+    struct hps_lookup *lookup = &request->lookup;
+    struct hps_error err;
+    bool done = false;
+
+    note_queue_end(request);
+    size_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : (size_t)lookup->rows_bytes;
+    request->rows = hps_block_new(parts->blocks, size);
+    if (request->rows == NULL) {
+        hps_error_set(&err, HPS_NO_MEMORY, "no memory for %" PRIu64 " bytes of rows",
+                      lookup->rows_bytes);
+        request_fail(request, HPS_NO_MEMORY, &err);
+        return;
+    }
+    lookup->rows = request->rows->data;
+    if (lookup->rows_bytes > parts->limits.inline_bytes_max ||
+        lookup->n_keys > parts->limits.inline_keys_max) {
+        post_to_worker(request);
+        return;
+    }
+    hps_status status = hps_lookup_run_memory(lookup, &done, &err);
+    request->memory_done = true;
+    if (status != HPS_OK) {
+        request_fail(request, status, &err);
+    } else if (done) {
+        reply(request);
+    } else {
+        post_to_worker(request);
+    }
+}
+
+/* ---- admission ------------------------------------------------------------------------------- */
+
+/* Loop thread: the wait for room is over. */
+static void on_admitted(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    hps_timer_stop(&request->queue_timer);
+    if (!request->closed) {
+        start_work(request);
+    }
+    request_drop(request);
+}
+
+/* Any thread. */
+static void on_granted(struct hps_admission_ticket *ticket)
+{
+    struct request *request = CONTAINER_OF(ticket, struct request, ticket);
+
+    request->task.run = on_admitted;
+    hps_loop_post(request->loop, &request->task);
+}
+
+static void on_queue_timeout(void *ctx)
+{
+    struct request *request = ctx;
+    struct hps_lookup_service *service = request->service;
+
+    if (!hps_admission_cancel(service->parts.admission, &request->ticket)) {
+        return; /* let in meanwhile: on_admitted is on its way */
+    }
+    struct hps_error err;
+    hps_error_set(&err, HPS_EXHAUSTED,
+                  "no room for a reply of %" PRIu64 " bytes within %" PRIu64
+                  " us; replies in flight have %" PRIu64 " bytes",
+                  request->ticket.bytes, service->parts.limits.queue_us_max,
+                  hps_admission_bytes(service->parts.admission));
+    request_reject(request, HPS_REJECT_QUEUE, &err);
+    request_drop(request);
+}
+
+static void admit(struct request *request)
+{
+    struct hps_lookup_service *service = request->service;
+    uint64_t bytes = hps_encode_size_max(&request->lookup);
+    struct hps_error err;
+    bool held = false;
+
+    if (bytes < request->lookup.rows_bytes) { /* rows that shrink when they change type */
+        bytes = request->lookup.rows_bytes;
+    }
+    request->queued_us = hps_clock_us();
+    request->ticket.on_granted = on_granted;
+    request_hold(request); /* by the queue, if it has to wait */
+    hps_status status =
+        hps_admission_ask(service->parts.admission, &request->ticket, bytes, &held, &err);
+    if (status == HPS_OK && !held) {
+        hps_timer_set_after(request->loop, &request->queue_timer,
+                            service->parts.limits.queue_us_max);
+        return;
+    }
+    if (status == HPS_OK) {
+        start_work(request);
+    } else if (status == HPS_RANGE) { /* no use in trying again */
+        err.status = HPS_EXHAUSTED;
+        hps_metric_add(service->parts.metrics->rejected[HPS_REJECT_REPLY_BYTES], 1);
+        request_fail(request, HPS_EXHAUSTED, &err);
+    } else {
+        request_reject(request, HPS_REJECT_QUEUE, &err);
+    }
+    request_drop(request);
+}
+
+/* ---- callbacks of the call ------------------------------------------------------------------- */
+
+static struct request *request_begin(struct hps_lookup_service *service, struct hps_grpc_call *call,
+                                     bool streaming)
+{
+    struct request *request = request_take(service);
+
+    if (request == NULL) {
+        return NULL;
+    }
+    memset(&request->service, 0, sizeof(*request) - offsetof(struct request, service));
+    request->service = service;
+    request->call = call;
+    request->loop = hps_grpc_call_loop(call);
+    request->streaming = streaming;
+    request->code = -1;
+    request->start_us = hps_grpc_call_start_us(call);
+    request->n_holders = 1; /* the call */
+    hps_timer_init(&request->queue_timer, on_queue_timeout, request);
+    hps_grpc_call_ref(call);
+    hps_grpc_call_set_user(call, request);
+    hps_metric_gauge_add(service->parts.metrics->requests_in_flight, 1);
+    return request;
+}
+
+static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size, bool streaming)
+{
+    struct hps_lookup_service *service = hps_grpc_call_ctx(call);
+    struct request *request = request_begin(service, call, streaming);
+    uint64_t start_us = hps_clock_us();
+    struct hps_error err;
+
+    if (request == NULL) {
+        hps_error_set(&err, HPS_NO_MEMORY, "no memory for a request");
+        hps_grpc_call_fail(call, &err);
+        return;
+    }
+    request_hold(request);
+    hps_status status = prepare(request, data, size, &err);
+    request->slow.stage_us[HPS_STAGE_DECODE] = hps_clock_us() - start_us;
+    if (status == HPS_OK) {
+        admit(request);
+    } else {
+        request_fail(request, status, &err);
+    }
+    request_drop(request);
+}
+
+static void on_lookup(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    on_message(call, data, size, false);
+}
+
+static void on_lookup_stream(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    on_message(call, data, size, true);
+}
+
+static void on_drained(struct hps_grpc_call *call)
+{
+    struct request *request = hps_grpc_call_user(call);
+
+    if (request == NULL || request->stream == NULL) {
+        return;
+    }
+    request_hold(request);
+    pump(request);
+    request_drop(request);
+}
+
+static void on_close(struct hps_grpc_call *call)
+{
+    struct request *request = hps_grpc_call_user(call);
+
+    if (request == NULL) {
+        return; /* closed before its message was whole */
+    }
+    hps_grpc_call_set_user(call, NULL);
+    request->closed = true;
+    request->closed_us = hps_clock_us();
+    hps_timer_stop(&request->queue_timer);
+    if (hps_admission_cancel(request->service->parts.admission, &request->ticket)) {
+        request_drop(request);
+    }
+    request_drop(request);
+}
+
+/* ---- the service ----------------------------------------------------------------------------- */
+
+struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts)
+{
+    struct hps_lookup_service *service = hps_calloc(1, sizeof(*service));
+
+    if (service == NULL) {
+        return NULL;
+    }
+    service->parts = *parts;
+    service->decode_limits = (struct hps_decode_limits){.tables_max = parts->limits.tables_max,
+                                                        .keys_max = parts->limits.keys_max,
+                                                        .request_id_max = HPS_REQUEST_ID_MAX};
+    service->methods[0] =
+        (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/Lookup",
+                                 .request_bytes_max = parts->limits.request_bytes_max,
+                                 .on_message = on_lookup,
+                                 .on_close = on_close};
+    service->methods[1] =
+        (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
+                                 .request_bytes_max = parts->limits.request_bytes_max,
+                                 .on_message = on_lookup_stream,
+                                 .on_close = on_close,
+                                 .on_drained = on_drained};
+    service->grpc = (struct hps_grpc_service){.name = "hps.v1.ParameterServer",
+                                              .methods = service->methods,
+                                              .n_methods = 2,
+                                              .ctx = service};
+    if (pthread_mutex_init(&service->lock, NULL) != 0) {
+        hps_free(service);
+        return NULL;
+    }
+    return service;
+}
+
+void hps_lookup_service_free(struct hps_lookup_service *service)
+{
+    if (service == NULL) {
+        return;
+    }
+    HPS_ASSERT(service->n_used == 0);
+    while (service->idle != NULL) {
+        struct request *request = service->idle;
+        service->idle = request->next_idle;
+        request_free(request);
+    }
+    pthread_mutex_destroy(&service->lock);
+    hps_free(service);
+}
+
+const struct hps_grpc_service *hps_lookup_service_grpc(const struct hps_lookup_service *service)
+{
+    return &service->grpc;
+}

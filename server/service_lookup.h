@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hps.v1.ParameterServer: from a request message to its answer. Small look-ups of memory tiers run on
+ * the loop thread of their connection, all others on the worker pool. Any number of loops share one
+ * service.
+ */
+#ifndef HPS_SERVER_SERVICE_LOOKUP_H
+#define HPS_SERVER_SERVICE_LOOKUP_H
+
+#include "base/block.h"
+#include "base/pool.h"
+#include "cache/models.h"
+#include "net/grpc.h"
+#include "server/admission.h"
+#include "server/metrics.h"
+#include "server/slowlog.h"
+
+struct hps_lookup_limits {
+    uint32_t tables_max;       /* queries of one request */
+    uint32_t keys_max;         /* of one request */
+    size_t request_bytes_max;  /* of one message; 0 = the server's */
+    uint64_t queue_us_max;     /* wait for room of other replies */
+    uint64_t inline_bytes_max; /* rows of a look-up that may run on a loop thread */
+    uint32_t inline_keys_max;
+    uint32_t arenas_idle_max;  /* kept for reuse */
+};
+
+/* What SURFACE says; the caller overrides what its configuration names. */
+#define HPS_LOOKUP_LIMITS_DEFAULT                                                        \
+    ((struct hps_lookup_limits){.tables_max = 1024,                                      \
+                                .keys_max = 2 * 1024 * 1024,                             \
+                                .queue_us_max = 250 * 1000,                              \
+                                .inline_bytes_max = 256 * 1024,                          \
+                                .inline_keys_max = 8192,                                 \
+                                .arenas_idle_max = 256})
+
+/* All borrowed for the life of the service. */
+struct hps_lookup_service_parts {
+    struct hps_models *models;
+    struct hps_pool *workers;
+    struct hps_block_pool *blocks;
+    struct hps_admission *admission;
+    struct hps_slowlog *slowlog;
+    const struct hps_service_metrics *metrics;
+    struct hps_lookup_limits limits;
+};
+
+struct hps_lookup_service;
+
+/* NULL: no memory. */
+struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts);
+/* No request may be left: loops drained, workers stopped. NULL is legal. */
+void hps_lookup_service_free(struct hps_lookup_service *service);
+/* For hps_grpc_server_add. */
+const struct hps_grpc_service *hps_lookup_service_grpc(const struct hps_lookup_service *service);
+
+#endif
