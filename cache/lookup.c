@@ -108,8 +108,8 @@ static void store_fp32(uint8_t *to, enum hps_dtype type, uint32_t bits)
     memcpy(to, &half, sizeof(half));
 }
 
-void hps_convert_values(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
-                        uint32_t n)
+void hps_convert_values(void *to, enum hps_dtype to_type, const void *from,
+                        enum hps_dtype from_type, uint32_t n)
 {
     uint32_t to_bytes = hps_dtype_bytes(to_type);
     uint32_t from_bytes = hps_dtype_bytes(from_type);
@@ -413,6 +413,10 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
     const struct hps_version *version = lookup->version;
     const struct hps_table_metrics *series =
         version->metrics == NULL ? NULL : &version->metrics[part->table->id];
+
+    if (series != NULL && series->unique_keys == NULL) {
+        series = NULL; /* not counted */
+    }
 
     for (uint32_t t = 0; t < version->n_tiers; t++) {
         const struct hps_tier_report *report = &part->walk.reports[t];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of one look-up, free of any transport: unique keys of each part, the walk down the tiers,
- * default rows for what is missing, conversion to the asked type, and duplicates filled in. Rows are
- * written once, where they will be sent from. A look-up belongs to one thread at a time: a loop runs
- * the memory tiers, a worker what may block.
+ * The life of one look-up, free of any transport: unique keys of each part, the walk down the
+ * tiers, default rows for what is missing, conversion to the asked type, and duplicates filled in.
+ * Rows are written once, where they will be sent from. A look-up belongs to one thread at a time: a
+ * loop runs the memory tiers, a worker what may block.
  *
  *     plan ─▶ caller provides lookup->rows ─▶ run_memory ─┬─▶ done
  *                                                         └─▶ run_rest ─▶ done
@@ -94,8 +94,8 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err) HPS
 
 /* Dedupe and ask the memory tiers. out_done: every part is answered; else hps_lookup_run_rest must
  * follow, on a thread that may block.
- * error   NOT_FOUND (HPS_UNKNOWN_ERROR: names table and key), DEADLINE, CANCELLED, NO_MEMORY, EXHAUSTED
- *         (arena), or what an authoritative tier answered
+ * error   NOT_FOUND (HPS_UNKNOWN_ERROR: names table and key), DEADLINE, CANCELLED, NO_MEMORY,
+ *         EXHAUSTED (arena), or what an authoritative tier answered
  */
 hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -103,10 +103,10 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
 /* Ask the tiers that are left and finish all parts. thread: one that may block. error: as above. */
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Convert n values. `to` and `from` may overlap as rows that change their width in place do: `to` at or
- * behind `from` when widening, at or before it otherwise. Narrowing rounds to nearest, ties to even;
- * infinities stay, a NaN stays a NaN. */
-void hps_convert_values(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
-                        uint32_t n);
+/* Convert n values. `to` and `from` may overlap as rows that change their width in place do: `to`
+ * at or behind `from` when widening, at or before it otherwise. Narrowing rounds to nearest, ties
+ * to even; infinities stay, a NaN stays a NaN. */
+void hps_convert_values(void *to, enum hps_dtype to_type, const void *from,
+                        enum hps_dtype from_type, uint32_t n);
 
 #endif

@@ -91,7 +91,8 @@ static void batch_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
  *     [ missing | chunk | not asked | answered ]
  *     0         lo              *hi
  *
- * Afterwards the answered ones of the chunk have moved behind *hi. Returns how many are missing of it. */
+ * Afterwards the answered ones of the chunk have moved behind *hi. Returns how many of it are
+ * missing. */
 static uint32_t get_chunk(struct hps_walk *walk, uint32_t tier, const struct hps_call *call,
                           uint32_t lo, uint32_t n, uint32_t *hi, hps_status *out_status)
 {

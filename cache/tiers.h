@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The walk of one part down the tiers of its version: `for each tier while keys are missing: get`.
- * Memory tiers may be asked on a loop thread, blocking ones only on a worker; hence two steps. A walk
- * is used by one thread at a time and may move between threads between its steps.
+ * Memory tiers may be asked on a loop thread, blocking ones only on a worker; hence two steps. A
+ * walk is used by one thread at a time and may move between threads between its steps.
  */
 #ifndef HPS_CACHE_TIERS_H
 #define HPS_CACHE_TIERS_H
@@ -52,9 +52,9 @@ bool hps_walk_done(const struct hps_walk *walk);
 hps_status hps_walk_memory(struct hps_walk *walk, const struct hps_walk_call *call,
                            struct hps_error *err) HPS_MUST_CHECK;
 
-/* Ask all tiers that are left, then insert what they found into the host tier above them. A tier that
- * fails is skipped, but for the last one. Afterwards walk->batch holds the missing keys, and behind
- * them, tier by tier from the back, those found.
+/* Ask all tiers that are left, then insert what they found into the host tier above them. A tier
+ * that fails is skipped, but for the last one. Afterwards walk->batch holds the missing keys, and
+ * behind them, tier by tier from the back, those found.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED (keys found so far stay found); what the authoritative tier answered

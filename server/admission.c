@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admission of replies: one counter and one queue in order of arrival, under one mutex that is held for
- * a few instructions. Any thread.
+ * Admission of replies: one counter and one queue in order of arrival, under one mutex that is held
+ * for a few instructions. Any thread.
  */
 #include "server/admission.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admission by the size of the *result*, before any work: the bytes of all replies that have not ended
- * stay under one cap. What does not fit waits in order of arrival for a bounded time. Any thread.
+ * Admission by the size of the *result*, before any work: the bytes of all replies that have not
+ * ended stay under one cap. What does not fit waits in order of arrival for a bounded time. Any
+ * thread.
  */
 #ifndef HPS_SERVER_ADMISSION_H
 #define HPS_SERVER_ADMISSION_H
@@ -31,17 +32,18 @@ struct hps_admission_options {
 
 /* NULL: no memory. */
 struct hps_admission *hps_admission_new(const struct hps_admission_options *options);
-void hps_admission_free(struct hps_admission *admission); /* NULL is legal; no ticket may be held or waiting */
+/* No ticket may be held or waiting. NULL is legal. */
+void hps_admission_free(struct hps_admission *admission);
 
-/* Ask for room for `bytes` of reply. out_held: there was; otherwise on_granted follows, maybe before
- * this returns, unless the wait is cancelled. A lone reply is let in whatever bytes_max is.
+/* Ask for room for `bytes` of reply. out_held: there was; otherwise on_granted follows, maybe
+ * before this returns, unless the wait is cancelled. A lone reply is let in whatever bytes_max is.
  *
  * error   RANGE: more than reply_bytes_max; EXHAUSTED: waiting_max tickets wait already
  */
 hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admission_ticket *ticket,
                              uint64_t bytes, bool *out_held, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Stop waiting. True: the ticket is idle and on_granted is not called; false: it was not waiting. */
+/* Stop waiting. True: the ticket is idle and on_granted is not called; false: it did not wait. */
 bool hps_admission_cancel(struct hps_admission *admission, struct hps_admission_ticket *ticket);
 
 /* Give back what the ticket holds (nothing, if idle). It must not be waiting. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bounded decoder of LookupRequest. Protobuf's rules: the last of a scalar wins, repeated fields may
- * come in pieces, unknown fields are skipped; a known field of the wrong wire type is malformed. Any
- * thread.
+ * The bounded decoder of LookupRequest. Protobuf's rules: the last of a scalar wins, repeated
+ * fields may come in pieces, unknown fields are skipped; a known field of the wrong wire type is
+ * malformed. Any thread.
  */
 #include "server/decode.h"
 
@@ -249,13 +249,13 @@ static hps_status check_query(const struct decoder *decoder, const struct raw_qu
     }
     if (size > 0 && raw->n_listed > 0) {
         return hps_error_set(decoder->err, HPS_INVALID,
-                             "queries[%u]: both keys (%zu) and key_list (%" PRIu64 ") are set", index,
-                             size / sizeof(hps_key), raw->n_listed);
+                             "queries[%u]: both keys (%zu) and key_list (%" PRIu64 ") are set",
+                             index, size / sizeof(hps_key), raw->n_listed);
     }
     return HPS_OK;
 }
 
-/* keys_left: what the limit leaves for this query. */
+/* n_keys_before: of the queries before this one. */
 static hps_status decode_query(const struct decoder *decoder, struct cursor in, uint32_t index,
                                uint64_t n_keys_before, struct hps_lookup_query *out)
 {
@@ -284,8 +284,8 @@ static hps_status decode_query(const struct decoder *decoder, struct cursor in, 
     } else if (raw.n_pieces > 1) {
         out->keys = join_pieces(decoder, in, raw.n_listed);
         if (out->keys == NULL) {
-            return hps_error_set(decoder->err, HPS_EXHAUSTED, "queries[%u]: no memory for %" PRIu64
-                                 " keys", index, n_keys);
+            return hps_error_set(decoder->err, HPS_EXHAUSTED,
+                                 "queries[%u]: no memory for %" PRIu64 " keys", index, n_keys);
         }
     }
     return HPS_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LookupRequest from its bytes: a bounded decoder that points into the message instead of copying, and
- * refuses what this build does not do. Compared with protobuf-c by tests/fuzz/fuzz_request.c.
+ * LookupRequest from its bytes: a bounded decoder that points into the message instead of copying,
+ * and refuses what this build does not do. Compared with protobuf-c by tests/fuzz/fuzz_request.c.
  * Any thread.
  */
 #ifndef HPS_SERVER_DECODE_H

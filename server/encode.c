@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * LookupResponse by hand: the heads are a few bytes per table and are written before the rows they
- * describe, which stay where they are. A head is written behind a gap that then takes its length, right
- * up to the head:
+ * describe, which stay where they are. A head is written behind a gap that then takes its length,
+ * right up to the head; the rows of the table follow as a slice of their own:
  *
  *     heads block   [ response head ][ gap | tag, length | result head ][ gap | ... ]
- *     rows block                                          ^ rows of the table follow as their own slice
  *
  * Used by one thread at a time.
  */
@@ -26,7 +25,13 @@ enum {
 enum wire { WIRE_VARINT = 0, WIRE_LEN = 2 };
 
 /* Field numbers of lookup.proto. */
-enum { RESPONSE_MODEL = 1, RESPONSE_VERSION, RESPONSE_LABEL, RESPONSE_RESULTS, RESPONSE_EXPLAIN = 7 };
+enum {
+    RESPONSE_MODEL = 1,
+    RESPONSE_VERSION,
+    RESPONSE_LABEL,
+    RESPONSE_RESULTS,
+    RESPONSE_EXPLAIN = 7
+};
 enum {
     RESULT_TABLE = 1,
     RESULT_DIM,

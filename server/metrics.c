@@ -10,7 +10,8 @@
 
 static const struct hps_metric_family_def FAMILIES[HPS_M_COUNT] = {
 #define HPS_METRIC_DEF(id, type_, name_, labels_, help_) \
-    [HPS_M_##id] = {.name = (name_), .labels = (labels_), .type = HPS_METRIC_##type_, .help = (help_)},
+    [HPS_M_##id] = {                                     \
+        .name = (name_), .labels = (labels_), .type = HPS_METRIC_##type_, .help = (help_)},
     HPS_METRIC_LIST(HPS_METRIC_DEF)
 #undef HPS_METRIC_DEF
 };
@@ -67,7 +68,8 @@ static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
 {
     const char *tier = hps_tier_name(kind);
 
-    out->tier_duration[kind] = hps_server_metric(metrics, HPS_M_TIER_DURATION, tier, NULL, NULL, NULL);
+    out->tier_duration[kind] =
+        hps_server_metric(metrics, HPS_M_TIER_DURATION, tier, NULL, NULL, NULL);
     for (unsigned f = 0; f < HPS_FAULT_COUNT; f++) {
         out->tier_errors[kind][f] =
             hps_server_metric(metrics, HPS_M_TIER_ERRORS, tier, FAULT_NAMES[f], NULL, NULL);

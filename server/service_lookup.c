@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two look-up methods. A request belongs to the loop thread of its connection but while a worker
- * runs it; it lives as long as somebody holds it: the call until it closes, the admission queue, the
- * worker, and each callback that is running.
+ * The two look-up methods. A request belongs to the loop thread of its connection but while a
+ * worker runs it; it lives as long as somebody holds it: the call until it closes, the admission
+ * queue, the worker, and each callback that is running.
  *
  *     on_message ─▶ decode, pin, plan ─▶ admission ─┬─▶ memory tiers, here ─┬──────────▶ reply
  *                                        │ (waits)  └─▶ worker ◀────────────┘ (rest)  ▲
@@ -27,7 +27,7 @@
 enum {
     ARENA_BYTES_FIRST = 32 * 1024,
     ARENA_BYTES_BASE = 8 * 1024 * 1024, /* parts, names, slices */
-    ARENA_BYTES_PER_KEY = 56,           /* keys twice, slots, set, duplicates, status, stream marks */
+    ARENA_BYTES_PER_KEY = 56, /* keys twice, slots, set, duplicates, status, marks of the stream */
     SCRATCH_BYTES_FIRST = 16 * 1024,
     SCRATCH_BYTES_MAX = 64 * 1024 * 1024,
     STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX,
@@ -54,6 +54,7 @@ struct request {
     bool streaming;
     bool closed;      /* on_close was called */
     bool explain;
+    bool pumping;
     bool memory_done; /* the memory tiers have been asked */
     struct hps_admission_ticket ticket;
     struct hps_timer queue_timer;
@@ -346,7 +347,8 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
     }
     if (table == UINT32_MAX) {
         return hps_error_set(err, HPS_NOT_FOUND,
-                             "queries[%u].table: model '%s' version %" PRId64 " has no table '%.*s'",
+                             "queries[%u].table: model '%s' version %" PRId64
+                             " has no table '%.*s'",
                              i, version->model, version->number,
                              (int)(query->table_size < 128 ? query->table_size : 128),
                              query->table);
@@ -550,7 +552,7 @@ static void finish_ok(struct request *request)
 }
 
 /* Send messages of the stream while little is queued; on_drained comes back for the rest. */
-static void pump(struct request *request)
+static void send_messages(struct request *request)
 {
     while (!request->closed && request->code < 0 &&
            hps_grpc_call_queued(request->call) < STREAM_QUEUED_LOW) {
@@ -567,6 +569,16 @@ static void pump(struct request *request)
             return;
         }
         hps_grpc_call_send(request->call, encoded.slices, encoded.n_slices);
+    }
+}
+
+/* Sending may lead to on_drained at once, which must not send out of order. */
+static void pump(struct request *request)
+{
+    if (!request->pumping) {
+        request->pumping = true;
+        send_messages(request);
+        request->pumping = false;
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.ParameterServer: from a request message to its answer. Small look-ups of memory tiers run on
- * the loop thread of their connection, all others on the worker pool. Any number of loops share one
- * service.
+ * hps.v1.ParameterServer: from a request message to its answer. Small look-ups of memory tiers run
+ * on the loop thread of their connection, all others on the worker pool. Any number of loops share
+ * one service.
  */
 #ifndef HPS_SERVER_SERVICE_LOOKUP_H
 #define HPS_SERVER_SERVICE_LOOKUP_H
