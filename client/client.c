@@ -29,6 +29,7 @@ enum {
 
 struct hps_client {
     struct hps_loop *loop;
+    bool loop_owned;
     struct hps_tls *tls;
     struct hps_grpc_channel *channel;
 };
@@ -291,9 +292,13 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
     if (status != HPS_OK) {
         goto fail;
     }
-    status = hps_loop_new(&client->loop, err);
-    if (status != HPS_OK) {
-        goto fail;
+    client->loop = options->loop;
+    if (client->loop == NULL) {
+        status = hps_loop_new(&client->loop, err);
+        if (status != HPS_OK) {
+            goto fail;
+        }
+        client->loop_owned = true;
     }
     struct hps_grpc_channel_options channel = {
         .address = options->address,
@@ -327,10 +332,10 @@ void hps_client_close(struct hps_client *client)
     if (client->channel != NULL) {
         hps_grpc_channel_free(client->channel);
     }
-    hps_loop_free(client->loop);
-    if (client->tls != NULL) {
-        hps_tls_unref(client->tls);
+    if (client->loop_owned) {
+        hps_loop_free(client->loop);
     }
+    hps_tls_unref(client->tls);
     hps_free(client);
 }
 

@@ -27,6 +27,7 @@ struct hps_client_options {
     const char *tls_key;
     uint64_t connect_timeout_us; /* 0: 10 s */
     size_t reply_bytes_max;      /* per message; 0: 1 GiB */
+    struct hps_loop *loop;       /* shared with other clients of the thread, borrowed; NULL: its own */
 };
 
 struct hps_client;

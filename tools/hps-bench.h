@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the parts of hps-bench share. The main thread parses, starts workers, prints; each worker thread
+ * has an event loop with its share of the connections.
+ */
+#ifndef HPS_TOOLS_HPS_BENCH_H
+#define HPS_TOOLS_HPS_BENCH_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/types.h"
+#include "client/client.h"
+#include "client/hist.h"
+#include "client/zipf.h"
+
+enum { BENCH_CODES = 17, BENCH_TIERS_MAX = 8, BENCH_NAME_BYTES = 121, BENCH_TIER_NAME_BYTES = 24 };
+
+struct bench_table {
+    char name[BENCH_NAME_BYTES];
+    uint32_t number; /* of base/rowgen.h */
+    uint64_t n_rows;
+    enum hps_dtype dtype; /* as stored */
+    struct hps_zipf zipf;
+};
+
+/* What was asked for; constant while workers run. */
+struct bench_plan {
+    struct hps_client_options connect;
+    const char *model;
+    const char *method;
+    bool stream;
+    bool verify;
+    bool hashed;
+    uint64_t duration_us; /* 0: until n_requests */
+    uint64_t n_requests;  /* 0: until duration_us */
+    double rate;          /* requests a second in all; 0: as fast as possible */
+    uint64_t n_connections;
+    uint64_t n_threads;
+    uint64_t concurrency; /* calls under way per connection */
+    uint64_t n_keys;      /* per table and request */
+    uint64_t timeout_us;
+    uint32_t miss_policy;
+    uint32_t max_wait_us;
+    uint32_t output_type;
+    uint64_t seed;
+    uint64_t data_seed;
+    struct bench_table *tables;
+    uint64_t n_tables;
+};
+
+struct bench_tier {
+    char name[BENCH_TIER_NAME_BYTES];
+    uint64_t found_keys;
+};
+
+/* What one worker has seen. */
+struct bench_counts {
+    uint64_t n_ok;
+    uint64_t n_by_code[BENCH_CODES];
+    uint64_t n_unsent; /* due before the end of an open loop, never sent */
+    uint64_t n_keys;
+    uint64_t n_unique;
+    uint64_t n_defaulted;
+    uint64_t n_unknown;
+    uint64_t reply_bytes;
+    uint64_t n_rows_checked;
+    uint64_t n_rows_wrong;
+    struct bench_tier tiers[BENCH_TIERS_MAX];
+    char error_text[320]; /* of the first call that failed */
+    char wrong_text[320]; /* of the first wrong row */
+};
+
+/* Shared by the main thread and the workers. */
+struct bench_live {
+    atomic_ullong requests_started;
+    atomic_ullong requests_done;
+    atomic_ullong keys_done;
+    atomic_ullong bytes_done;
+    atomic_ullong errors;
+    atomic_uint n_ready;   /* workers whose connections stand */
+    atomic_uint n_running; /* workers not yet over */
+    atomic_ullong start_us; /* 0: not yet */
+    atomic_bool stop;
+};
+
+struct bench_worker {
+    const struct bench_plan *plan;
+    struct bench_live *live;
+    unsigned index;
+    pthread_t thread;
+    hps_status status; /* of connecting */
+    struct hps_error err;
+    struct bench_counts counts;
+    struct hps_hist latency_us;
+    struct hps_loop *loop;
+    struct hps_client **clients;
+    uint64_t n_clients;
+    struct bench_slot *slots;
+    uint64_t n_slots;
+    uint64_t n_idle;
+    struct bench_slot *idle;
+    uint64_t n_due_taken; /* of an open loop: intended starts handed out so far */
+    uint64_t end_us;      /* 0: none */
+    struct hps_random random;
+};
+
+/* Body of a worker thread; `ctx` is its struct bench_worker. */
+void *bench_worker_run(void *ctx);
+/* Check the rows of one result against base/rowgen.h and count. keys[result->row_count]. */
+struct hps_lookup_result;
+void bench_verify(struct bench_worker *worker, const struct bench_table *table,
+                  const struct hps_lookup_result *result, const hps_key *keys);
+/* Fill plan->tables, from Admin/ListTables at `admin`, or from names and a row count. */
+hps_status bench_tables_ask(struct bench_plan *plan, const struct hps_client_options *admin,
+                            const char *names, struct hps_error *err) HPS_MUST_CHECK;
+hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64_t n_rows,
+                              struct hps_error *err) HPS_MUST_CHECK;
+
+#endif

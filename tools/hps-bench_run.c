@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hps-bench: the load itself. Runs on worker threads; each has its own loop, connections and slots, and
+ * shares only struct bench_live.
+ *
+ * A slot is one call under way. Closed loop: a slot that is done starts its next call. Open loop: starts
+ * are due at fixed times, whether or not a slot is free; latency counts from the time a start was due.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/rowgen.h"
+#include "client/lookup.h"
+#include "net/loop.h"
+#include "tools/hps-bench.h"
+
+enum { TURN_US = 20 * 1000, REQUEST_BYTES_MAX = 64 << 20, DRAIN_US = 30 * 1000 * 1000 };
+
+struct bench_slot {
+    struct bench_worker *worker;
+    struct hps_grpc_channel *channel;
+    struct bench_slot *next; /* idle */
+    struct hps_buf request;
+    hps_key *keys; /* [n_tables][n_keys] */
+    struct hps_lookup_query *queries;
+    uint64_t start_us; /* the call's, or when it was due */
+    /* The answer so far. */
+    uint64_t table_at;
+    uint64_t row_at;
+    bool broken;
+};
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void count_tier(struct bench_counts *counts, const struct hps_lookup_tier *tier)
+{
+    for (unsigned i = 0; i < BENCH_TIERS_MAX; i++) {
+        struct bench_tier *into = &counts->tiers[i];
+        if (into->name[0] == '\0' && tier->name.size > 0 && tier->name.size < sizeof(into->name)) {
+            memcpy(into->name, tier->name.data, tier->name.size);
+        }
+        if (strlen(into->name) == tier->name.size &&
+            memcmp(into->name, tier->name.data, tier->name.size) == 0) {
+            into->found_keys += tier->found_keys;
+            return;
+        }
+    }
+}
+
+static void break_slot(struct bench_slot *slot, const char *text)
+{
+    struct bench_counts *counts = &slot->worker->counts;
+
+    slot->broken = true;
+    if (counts->error_text[0] == '\0') {
+        (void)snprintf(counts->error_text, sizeof(counts->error_text), "%s", text);
+    }
+}
+
+/* One result: the next rows of the table that the answer has come to. */
+static void take_result(struct bench_slot *slot, const struct hps_lookup_result *result)
+{
+    struct bench_worker *worker = slot->worker;
+    const struct bench_plan *plan = worker->plan;
+    struct bench_counts *counts = &worker->counts;
+
+    if (slot->table_at >= plan->n_tables || result->row_count > plan->n_keys - slot->row_at) {
+        break_slot(slot, "the answer has more rows than keys were asked for");
+        return;
+    }
+    counts->n_keys += result->row_count;
+    counts->n_unique += result->unique_key_count;
+    counts->n_defaulted += result->defaulted_key_count;
+    counts->n_unknown += result->unknown_key_count;
+    for (uint32_t i = 0; i < result->n_tiers; i++) {
+        count_tier(counts, &result->tiers[i]);
+    }
+    if (plan->verify) {
+        bench_verify(worker, &plan->tables[slot->table_at], result,
+                     slot->keys + slot->table_at * plan->n_keys + slot->row_at);
+    }
+    slot->row_at += result->row_count;
+    if (slot->row_at == plan->n_keys) {
+        slot->row_at = 0;
+        slot->table_at++;
+    }
+}
+
+static void on_message(void *ctx, const uint8_t *data, size_t size)
+{
+    struct bench_slot *slot = ctx;
+    struct hps_lookup_reply reply;
+    struct hps_lookup_result result;
+    struct hps_error err = {0};
+
+    slot->worker->counts.reply_bytes += size;
+    atomic_fetch_add_explicit(&slot->worker->live->bytes_done, size, memory_order_relaxed);
+    if (hps_lookup_reply_open(data, size, &reply, &err) != HPS_OK) {
+        break_slot(slot, err.text);
+        return;
+    }
+    for (uint32_t i = 0; i < reply.n_results && !slot->broken; i++) {
+        if (hps_lookup_reply_next(&reply, &result, &err) != HPS_OK) {
+            break_slot(slot, err.text);
+            return;
+        }
+        take_result(slot, &result);
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static void start_call(struct bench_slot *slot, uint64_t intended_us);
+static void fill_slots(struct bench_worker *worker);
+
+static void make_idle(struct bench_slot *slot)
+{
+    slot->next = slot->worker->idle;
+    slot->worker->idle = slot;
+    slot->worker->n_idle++;
+}
+
+static void count_end(struct bench_slot *slot, int code, const char *message)
+{
+    struct bench_worker *worker = slot->worker;
+    struct bench_counts *counts = &worker->counts;
+    unsigned at = code >= 0 && code < BENCH_CODES ? (unsigned)code : 2;
+
+    counts->n_by_code[at]++;
+    if (code == 0) {
+        counts->n_ok++;
+        hps_hist_add(&worker->latency_us, hps_clock_us() - slot->start_us);
+        atomic_fetch_add_explicit(&worker->live->keys_done,
+                                  worker->plan->n_tables * worker->plan->n_keys,
+                                  memory_order_relaxed);
+    } else {
+        atomic_fetch_add_explicit(&worker->live->errors, 1, memory_order_relaxed);
+        if (counts->error_text[0] == '\0') {
+            (void)snprintf(counts->error_text, sizeof(counts->error_text), "%s: %s",
+                           hps_status_text(hps_client_status(code)),
+                           message == NULL ? "" : message);
+        }
+    }
+    atomic_fetch_add_explicit(&worker->live->requests_done, 1, memory_order_relaxed);
+}
+
+static void on_done(void *ctx, int grpc_code, const char *message)
+{
+    static const int data_loss = 15;
+    struct bench_slot *slot = ctx;
+
+    if (grpc_code == 0 && !slot->broken && slot->table_at != slot->worker->plan->n_tables) {
+        break_slot(slot, "the answer has fewer rows than keys were asked for");
+    }
+    count_end(slot, grpc_code == 0 && slot->broken ? data_loss : grpc_code, message);
+    make_idle(slot);
+    /* While nobody is there calls fail at once: then wait for the next turn of the worker. */
+    if (grpc_code == 0) {
+        fill_slots(slot->worker);
+    }
+}
+
+static hps_status draw_request(struct bench_slot *slot)
+{
+    struct bench_worker *worker = slot->worker;
+    const struct bench_plan *plan = worker->plan;
+    hps_key *keys = slot->keys;
+
+    for (uint64_t t = 0; t < plan->n_tables; t++) {
+        const struct hps_zipf *zipf = &plan->tables[t].zipf;
+        for (uint64_t i = 0; i < plan->n_keys; i++) {
+            uint64_t row = hps_zipf_row(zipf, hps_zipf_rank(zipf, &worker->random));
+            keys[i] = hps_rowgen_key(row, plan->hashed);
+        }
+        slot->queries[t] = (struct hps_lookup_query){plan->tables[t].name, keys, plan->n_keys};
+        keys += plan->n_keys;
+    }
+    struct hps_lookup lookup = {
+        .model = plan->model,
+        .queries = slot->queries,
+        .n_queries = plan->n_tables,
+        .miss_policy = plan->miss_policy,
+        .max_wait_us = plan->max_wait_us,
+        .output_type = plan->output_type,
+    };
+    hps_buf_clear(&slot->request);
+    return hps_lookup_encode(&lookup, &slot->request);
+}
+
+static void start_call(struct bench_slot *slot, uint64_t intended_us)
+{
+    static const struct hps_grpc_client_events events = {on_message, on_done};
+    const struct bench_plan *plan = slot->worker->plan;
+    hps_status status = draw_request(slot);
+    uint64_t now_us = hps_clock_us();
+
+    slot->start_us = intended_us == 0 ? now_us : intended_us;
+    slot->table_at = 0;
+    slot->row_at = 0;
+    slot->broken = false;
+    if (status == HPS_OK) {
+        status = hps_grpc_client_start(slot->channel, plan->method, slot->request.data,
+                                       slot->request.size, now_us + plan->timeout_us, &events, slot,
+                                       NULL);
+    }
+    if (status != HPS_OK) {
+        count_end(slot, hps_status_grpc_code(status), hps_status_text(status));
+        make_idle(slot);
+    }
+}
+
+/* When the n-th start of this worker is due; workers take turns. */
+static uint64_t due_us(const struct bench_worker *worker, uint64_t n)
+{
+    double number = (double)n * (double)worker->plan->n_threads + (double)worker->index;
+
+    return atomic_load(&worker->live->start_us) + (uint64_t)(number * 1e6 / worker->plan->rate);
+}
+
+/* Is there one more request to make? Takes it. */
+static bool take_request(struct bench_worker *worker, uint64_t now_us, uint64_t *out_intended_us)
+{
+    const struct bench_plan *plan = worker->plan;
+    uint64_t intended_us = 0;
+
+    if (atomic_load_explicit(&worker->live->stop, memory_order_relaxed) ||
+        (worker->end_us != 0 && now_us >= worker->end_us)) {
+        return false;
+    }
+    if (plan->rate > 0) {
+        intended_us = due_us(worker, worker->n_due_taken);
+        if (intended_us > now_us) {
+            return false;
+        }
+    }
+    if (plan->n_requests != 0 &&
+        atomic_fetch_add(&worker->live->requests_started, 1) >= plan->n_requests) {
+        return false;
+    }
+    worker->n_due_taken++;
+    *out_intended_us = intended_us;
+    return true;
+}
+
+static void fill_slots(struct bench_worker *worker)
+{
+    uint64_t intended_us;
+
+    for (uint64_t tries = worker->n_idle; tries > 0 && worker->idle != NULL; tries--) {
+        if (!take_request(worker, hps_clock_us(), &intended_us)) {
+            return;
+        }
+        struct bench_slot *slot = worker->idle;
+        worker->idle = slot->next;
+        worker->n_idle--;
+        start_call(slot, intended_us);
+    }
+}
+
+/* ---- worker ---------------------------------------------------------------------------------- */
+
+static bool is_over(const struct bench_worker *worker, uint64_t now_us)
+{
+    const struct bench_plan *plan = worker->plan;
+
+    return atomic_load(&worker->live->stop) || (worker->end_us != 0 && now_us >= worker->end_us) ||
+           (plan->n_requests != 0 &&
+            atomic_load(&worker->live->requests_started) >= plan->n_requests);
+}
+
+static void run_load(struct bench_worker *worker)
+{
+    const struct bench_plan *plan = worker->plan;
+    uint64_t start_us = atomic_load(&worker->live->start_us);
+    uint64_t now_us = hps_clock_us();
+
+    worker->end_us = plan->duration_us == 0 ? 0 : start_us + plan->duration_us;
+    while (!is_over(worker, now_us)) {
+        uint64_t wait_us = TURN_US;
+        fill_slots(worker);
+        if (plan->rate > 0 && worker->idle != NULL) {
+            uint64_t next_us = due_us(worker, worker->n_due_taken);
+            now_us = hps_clock_us();
+            wait_us = next_us <= now_us ? 0 : next_us - now_us;
+            wait_us = wait_us < TURN_US ? wait_us : TURN_US;
+        }
+        hps_loop_turn(worker->loop, wait_us);
+        now_us = hps_clock_us();
+    }
+    for (uint64_t n = worker->n_due_taken;
+         plan->rate > 0 && worker->end_us != 0 && due_us(worker, n) < worker->end_us; n++) {
+        worker->counts.n_unsent++;
+    }
+    uint64_t give_up_us = now_us + DRAIN_US;
+    while (worker->n_idle < worker->n_slots && hps_clock_us() < give_up_us) {
+        hps_loop_turn(worker->loop, TURN_US);
+    }
+}
+
+static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot,
+                            struct hps_client *client)
+{
+    const struct bench_plan *plan = worker->plan;
+
+    slot->worker = worker;
+    slot->channel = hps_client_channel(client);
+    hps_buf_init(&slot->request, REQUEST_BYTES_MAX);
+    slot->keys = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->keys));
+    slot->queries = hps_calloc(plan->n_tables, sizeof(*slot->queries));
+    make_idle(slot);
+    return slot->keys == NULL || slot->queries == NULL ? HPS_NO_MEMORY : HPS_OK;
+}
+
+static hps_status worker_open(struct bench_worker *worker)
+{
+    const struct bench_plan *plan = worker->plan;
+    struct hps_client_options options = plan->connect;
+    hps_status status = hps_loop_new(&worker->loop, &worker->err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    options.loop = worker->loop;
+    uint64_t share = plan->n_connections / plan->n_threads +
+                     (worker->index < plan->n_connections % plan->n_threads);
+    worker->n_slots = share * plan->concurrency;
+    worker->clients = hps_calloc(share, sizeof(struct hps_client *));
+    worker->slots = hps_calloc(worker->n_slots, sizeof(*worker->slots));
+    if (worker->clients == NULL || worker->slots == NULL) {
+        return hps_error_set(&worker->err, HPS_NO_MEMORY, "no memory for %" PRIu64 " calls",
+                             worker->n_slots);
+    }
+    for (uint64_t c = 0; c < share; c++) {
+        status = hps_client_open(&options, &worker->clients[c], &worker->err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        worker->n_clients++;
+        for (uint64_t i = 0; i < plan->concurrency; i++) {
+            status = slot_init(worker, &worker->slots[i * share + c], worker->clients[c]);
+            if (status != HPS_OK) {
+                return hps_error_set(&worker->err, status, "no memory for keys");
+            }
+        }
+    }
+    return HPS_OK;
+}
+
+static void worker_close(struct bench_worker *worker)
+{
+    for (uint64_t c = 0; c < worker->n_clients; c++) {
+        hps_client_close(worker->clients[c]);
+    }
+    for (uint64_t i = 0; worker->slots != NULL && i < worker->n_slots; i++) {
+        hps_buf_fini(&worker->slots[i].request);
+        hps_free(worker->slots[i].keys);
+        hps_free(worker->slots[i].queries);
+    }
+    hps_free(worker->slots);
+    hps_free(worker->clients);
+    hps_loop_free(worker->loop);
+}
+
+void *bench_worker_run(void *ctx)
+{
+    struct bench_worker *worker = ctx;
+    struct bench_live *live = worker->live;
+
+    worker->random.state = hps_mix64(worker->plan->seed) + worker->index;
+    worker->status = worker_open(worker);
+    if (worker->status != HPS_OK) {
+        atomic_store(&live->stop, true);
+    }
+    atomic_fetch_add(&live->n_ready, 1);
+    while (worker->status == HPS_OK && !atomic_load(&live->stop) &&
+           atomic_load(&live->start_us) == 0) {
+        hps_loop_turn(worker->loop, 1000);
+    }
+    if (worker->status == HPS_OK && !atomic_load(&live->stop)) {
+        run_load(worker);
+    }
+    atomic_store(&live->stop, atomic_load(&live->stop) || worker->status != HPS_OK);
+    worker_close(worker);
+    atomic_fetch_sub(&live->n_running, 1);
+    return NULL;
+}
