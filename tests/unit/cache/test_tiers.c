@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tier walk: order, ranges, insertion upward, tiers that fail, deadlines. One thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "cache/tiers.h"
+#include "tests/lib/lookup_fixture.h"
+
+enum { KEYS_MAX = 6000 };
+
+struct walk_test {
+    struct fixture fx;
+    hps_key keys[KEYS_MAX];
+    uint32_t slots[KEYS_MAX];
+    uint8_t rows[KEYS_MAX * 16];
+    struct hps_walk walk;
+    struct hps_walk_call call;
+    struct hps_error err;
+};
+
+static int setup(void **state)
+{
+    struct walk_test *t = hps_calloc(1, sizeof(*t));
+
+    assert_non_null(t);
+    fixture_open(&t->fx, 0);
+    *state = t;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct walk_test *t = *state;
+
+    hps_clock_real();
+    fixture_close(&t->fx);
+    hps_free(t);
+    return 0;
+}
+
+/* Walk over keys 0 .. n of table t0. */
+static void begin(struct walk_test *t, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        t->keys[i] = i;
+        t->slots[i] = i;
+    }
+    struct hps_batch batch = {.keys = t->keys, .slots = t->slots, .rows = t->rows, .n = n};
+    hps_walk_init(&t->walk, &t->fx.version, &t->fx.tables[0], &batch);
+}
+
+static void put_range(struct walk_test *t, uint32_t tier, hps_key from, hps_key to)
+{
+    for (hps_key key = from; key < to; key++) {
+        fixture_put(&t->fx, tier, 0, key);
+    }
+}
+
+/* Keys of a range of the batch still belong to their slots and have the right row. */
+static void assert_found(struct walk_test *t, uint32_t tier, bool (*expected)(hps_key))
+{
+    uint32_t from = hps_walk_found_begin(&t->walk, tier);
+    uint8_t row[16];
+
+    for (uint32_t i = from; i < from + t->walk.reports[tier].n_found; i++) {
+        hps_key key = t->walk.batch.keys[i];
+        assert_int_equal(key, t->walk.batch.slots[i]);
+        assert_true(expected(key));
+        fixture_row(&t->fx.tables[0], key, row);
+        assert_memory_equal(t->rows + key * 16, row, 16);
+    }
+}
+
+static bool is_third(hps_key key)
+{
+    return key % 3 == 0;
+}
+
+static bool is_other_even(hps_key key)
+{
+    return key % 3 != 0 && key % 2 == 0;
+}
+
+static void test_walk_when_host_has_all_then_nothing_else_is_asked(void **state)
+{
+    struct walk_test *t = *state;
+
+    put_range(t, FIXTURE_HOST, 0, 10);
+    begin(t, 10);
+    assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_true(hps_walk_done(&t->walk));
+    assert_int_equal(t->walk.reports[0].n_found, 10);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
+}
+
+static void test_walk_when_keys_are_spread_then_ranges_tell_who_found_what(void **state)
+{
+    struct walk_test *t = *state;
+    uint32_t n = 5000; /* several chunks */
+
+    for (hps_key key = 0; key < n; key++) {
+        if (is_third(key)) {
+            fixture_put(&t->fx, FIXTURE_HOST, 0, key);
+        } else if (is_other_even(key)) {
+            fixture_put(&t->fx, FIXTURE_DISK, 0, key);
+        }
+    }
+    begin(t, n);
+    assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_false(hps_walk_done(&t->walk));
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_true(t->walk.absent);
+    assert_int_equal(t->walk.reports[0].n_found, 1667);
+    assert_int_equal(t->walk.reports[1].n_asked, 3333);
+    assert_int_equal(t->walk.reports[1].n_found, 1666);
+    assert_int_equal(t->walk.batch.n, 1667);
+    assert_found(t, 0, is_third);
+    assert_found(t, 1, is_other_even);
+    for (uint32_t i = 0; i < t->walk.batch.n; i++) {
+        assert_false(is_third(t->walk.batch.keys[i]) || is_other_even(t->walk.batch.keys[i]));
+    }
+}
+
+static void test_walk_when_found_below_then_host_has_it_afterwards(void **state)
+{
+    struct walk_test *t = *state;
+
+    t->call.scratch = hps_arena_new(1024, 1 << 20);
+    put_range(t, FIXTURE_DISK, 0, 100);
+    begin(t, 110);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.reports[0].n_inserted, 100);
+    assert_int_equal(t->walk.reports[0].n_dropped, 0);
+    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 0));
+    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 99));
+    assert_false(fixture_has(&t->fx, FIXTURE_HOST, 0, 105)); /* unknown keys are not kept */
+    hps_arena_free(t->call.scratch);
+    t->call.scratch = NULL;
+}
+
+static void test_walk_when_host_takes_no_more_then_rows_are_right_and_drops_counted(void **state)
+{
+    struct walk_test *t = *state;
+
+    put_range(t, FIXTURE_DISK, 0, 100);
+    hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_PUT, HPS_EXHAUSTED, 0, UINT32_MAX, 0);
+    begin(t, 100);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.reports[1].n_found, 100);
+    assert_int_equal(t->walk.reports[0].n_dropped, 100);
+    assert_int_equal(t->walk.reports[0].insert_status, HPS_EXHAUSTED);
+}
+
+static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void **state)
+{
+    struct walk_test *t = *state;
+
+    put_range(t, FIXTURE_DISK, 0, 100);
+    hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
+    begin(t, 100);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.reports[0].status, HPS_UNAVAILABLE);
+    assert_int_equal(t->walk.reports[1].n_found, 100);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_PUT), 0);
+}
+
+static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **state)
+{
+    struct walk_test *t = *state;
+    uint32_t n = 3000;
+
+    put_range(t, FIXTURE_HOST, 0, n);
+    put_range(t, FIXTURE_DISK, 0, n);
+    hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_IO, 1, 1, 100);
+    begin(t, n);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.reports[0].n_found, HPS_WALK_KEYS_MEMORY + 100);
+    assert_int_equal(t->walk.reports[1].n_found, n - HPS_WALK_KEYS_MEMORY - 100);
+    assert_int_equal(t->walk.batch.n, 0);
+}
+
+static void test_walk_when_last_tier_fails_then_the_part_fails(void **state)
+{
+    struct walk_test *t = *state;
+
+    hps_fake_fail(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
+    begin(t, 3);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_UNAVAILABLE);
+    assert_non_null(strstr(t->err.text, "rocksdb"));
+    assert_non_null(strstr(t->err.text, "t0"));
+}
+
+static void test_walk_when_host_is_complete_then_a_miss_is_proof(void **state)
+{
+    struct walk_test *t = *state;
+
+    t->fx.version.host_complete = true;
+    begin(t, 3);
+    assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_true(hps_walk_done(&t->walk));
+    assert_true(t->walk.absent);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
+}
+
+static void test_walk_when_complete_host_fails_then_nothing_is_proven(void **state)
+{
+    struct walk_test *t = *state;
+
+    t->fx.version.host_complete = true;
+    put_range(t, FIXTURE_DISK, 0, 3);
+    hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
+    begin(t, 3);
+    assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_false(hps_walk_done(&t->walk));
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.reports[1].n_found, 3);
+}
+
+static void test_walk_when_deadline_passes_then_found_keys_stay_found(void **state)
+{
+    struct walk_test *t = *state;
+    uint32_t n = 3000;
+
+    hps_clock_fake(1000);
+    hps_fake_latency(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, 100);
+    put_range(t, FIXTURE_HOST, 0, n);
+    t->call.deadline_us = 1150;
+    begin(t, n);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_DEADLINE);
+    assert_int_equal(t->walk.reports[0].n_found, HPS_WALK_KEYS_MEMORY);
+    assert_int_equal(t->walk.reports[0].duration_us, 200);
+    assert_int_equal(t->walk.batch.n, n - HPS_WALK_KEYS_MEMORY);
+    assert_false(t->walk.absent);
+}
+
+static bool cancelled_after_two(const void *ctx)
+{
+    const struct walk_test *t = ctx;
+
+    return hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) >= 2;
+}
+
+static void test_walk_when_cancelled_then_work_stops_at_the_next_chunk(void **state)
+{
+    struct walk_test *t = *state;
+
+    t->call.cancelled = cancelled_after_two;
+    t->call.cancelled_ctx = t;
+    begin(t, KEYS_MAX);
+    assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_CANCELLED);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET), 2);
+}
+
+int main(void)
+{
+#define WALK_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        WALK_TEST(test_walk_when_host_has_all_then_nothing_else_is_asked),
+        WALK_TEST(test_walk_when_keys_are_spread_then_ranges_tell_who_found_what),
+        WALK_TEST(test_walk_when_found_below_then_host_has_it_afterwards),
+        WALK_TEST(test_walk_when_host_takes_no_more_then_rows_are_right_and_drops_counted),
+        WALK_TEST(test_walk_when_host_is_down_then_it_is_skipped_and_left_alone),
+        WALK_TEST(test_walk_when_host_fails_half_way_then_what_it_found_counts),
+        WALK_TEST(test_walk_when_last_tier_fails_then_the_part_fails),
+        WALK_TEST(test_walk_when_host_is_complete_then_a_miss_is_proof),
+        WALK_TEST(test_walk_when_complete_host_fails_then_nothing_is_proven),
+        WALK_TEST(test_walk_when_deadline_passes_then_found_keys_stay_found),
+        WALK_TEST(test_walk_when_cancelled_then_work_stops_at_the_next_chunk),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
