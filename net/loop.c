@@ -385,14 +385,12 @@ static uint64_t wait_us(const struct hps_loop *loop, uint64_t timeout_us)
 static void turn(struct hps_loop *loop, uint64_t timeout_us)
 {
     uint64_t wait = wait_us(loop, timeout_us);
-    int flags = EVLOOP_ONCE;
+    int flags = EVLOOP_ONCE | EVLOOP_NONBLOCK; /* NONBLOCK alone goes on while anything is ready */
+    event_del(loop->wait_event);
     if (wait > 0) {
         struct timeval tv = {.tv_sec = (time_t)(wait / 1000000),
                              .tv_usec = (suseconds_t)(wait % 1000000)};
-        flags = event_add(loop->wait_event, &tv) == 0 ? EVLOOP_ONCE : EVLOOP_NONBLOCK;
-    } else {
-        event_del(loop->wait_event);
-        flags = EVLOOP_NONBLOCK;
+        flags = event_add(loop->wait_event, &tv) == 0 ? EVLOOP_ONCE : flags;
     }
     loop->in_turn = false; /* callbacks of descriptors read the clock until the first one has set it */
     event_base_loop(loop->base, flags);
