@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every allocation of the host map fails once: it reports, stays whole, and gives all memory back.
+ */
+// clang-format off
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
+#include "backends/host_map.h"
+#include "tests/lib/fault_heap.h"
+
+enum { N_KEYS = 200 };
+
+static const struct hps_call no_limit = {0};
+static const struct hps_table tables[2] = {
+    {.name = "a", .id = 0, .dim = 2, .row_bytes = 8, .dtype = HPS_DTYPE_FP32},
+    {.name = "b", .id = 1, .dim = 4, .row_bytes = 16, .dtype = HPS_DTYPE_FP32},
+};
+
+/* Whatever failed before, a row that is found must be its key's. */
+static void check_rows(struct hps_space *space)
+{
+    for (hps_key i = 0; i < N_KEYS; i++) {
+        hps_key key = i;
+        uint32_t slot = 0;
+        uint64_t value = 0;
+        struct hps_batch batch = {&key, &slot, (uint8_t *)&value, 1};
+        assert_int_equal(space->store->ops->get(space, &no_limit, &tables[0], &batch), HPS_OK);
+        assert_true(batch.n == 1 || value == i);
+    }
+}
+
+static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    (void)keys;
+    (void)rows;
+    *(uint32_t *)ctx += n;
+    return HPS_OK;
+}
+
+static void use_space(struct hps_space *space)
+{
+    const struct hps_store_ops *ops = space->store->ops;
+    struct hps_error err;
+    struct hps_store_load *load = NULL;
+    if (ops->load_begin(space, 0, 0, &load, &err) == HPS_OK) {
+        hps_status status = HPS_OK;
+        for (hps_key key = 0; key < N_KEYS && status == HPS_OK; key++) {
+            status = ops->load_add(load, &tables[0], &key, (const uint8_t *)&key, 1, &err);
+        }
+        if (status != HPS_OK || ops->load_commit(load, &err) != HPS_OK) {
+            ops->load_abort(load);
+        }
+    }
+    check_rows(space);
+    for (hps_key key = 0; key < N_KEYS; key++) {
+        hps_status status =
+            ops->put(space, &no_limit, &tables[0], &key, (const uint8_t *)&key, 1);
+        assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
+    }
+    check_rows(space);
+    uint32_t n_rows = 0;
+    hps_status status = ops->scan(space, &tables[0], count_rows, &n_rows, &err);
+    assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
+}
+
+static void scenario(void *ctx)
+{
+    (void)ctx;
+    struct hps_error err;
+    struct hps_store *store = NULL;
+    hps_status status = hps_host_map_open(UINT64_C(1) << 24, &store, &err);
+    if (status != HPS_OK) {
+        assert_int_equal(status, HPS_NO_MEMORY);
+        return;
+    }
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = tables, .n_tables = 2};
+    struct hps_space *space = NULL;
+    status = store->ops->space_open(store, &id, &space, &err);
+    if (status == HPS_OK) {
+        use_space(space);
+        store->ops->space_close(space);
+    } else {
+        assert_int_equal(status, HPS_NO_MEMORY);
+    }
+    store->ops->close(store);
+}
+
+static void test_host_map_when_each_allocation_fails_then_reports_and_leaks_nothing(void **state)
+{
+    (void)state;
+    assert_true(hps_fault_heap_run(scenario, NULL) > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_host_map_when_each_allocation_fails_then_reports_and_leaks_nothing),
+    };
+    return cmocka_run_group_tests_name("fault_host_map", tests, NULL, NULL);
+}

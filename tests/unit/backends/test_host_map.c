@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What only the host map promises: growth, full buckets, reuse of erased slots, the budget to the byte.
+ */
+// clang-format off
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "backends/host_map.h"
+#include "base/heap.h"
+
+static struct hps_error error;
+static const struct hps_call no_limit = {0};
+static const struct hps_table narrow = {
+    .name = "narrow", .id = 0, .dim = 2, .row_bytes = 8, .dtype = HPS_DTYPE_FP32};
+
+struct fixture {
+    struct hps_store *store;
+    struct hps_space *space;
+};
+
+static struct fixture open_with(uint64_t bytes_max, const struct hps_table *table)
+{
+    struct fixture f = {0};
+    assert_int_equal(hps_host_map_open(bytes_max, &f.store, &error), HPS_OK);
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = table, .n_tables = 1};
+    assert_int_equal(f.store->ops->space_open(f.store, &id, &f.space, &error), HPS_OK);
+    return f;
+}
+
+static void close_all(struct fixture *f)
+{
+    f->store->ops->space_close(f->space);
+    f->store->ops->close(f->store); /* asserts that every byte was given back */
+}
+
+static hps_status put(struct fixture *f, hps_key key, uint64_t value)
+{
+    return f->store->ops->put(f->space, &no_limit, &narrow, &key, (const uint8_t *)&value, 1);
+}
+
+static bool get(struct fixture *f, hps_key key, uint64_t *out_value)
+{
+    uint32_t slot = 0;
+    struct hps_batch batch = {&key, &slot, (uint8_t *)out_value, 1};
+    assert_int_equal(f->store->ops->get(f->space, &no_limit, &narrow, &batch), HPS_OK);
+    return batch.n == 0;
+}
+
+static struct hps_store_usage usage_of(struct fixture *f)
+{
+    struct hps_store_usage usage;
+    f->store->ops->space_usage(f->space, &usage);
+    return usage;
+}
+
+/* Buckets fill unevenly, so that this goes through many growths and thousands of overflows. */
+static void test_put_when_many_keys_then_index_grows_and_keeps_all(void **state)
+{
+    (void)state;
+    enum { N = 300000 };
+    struct fixture f = open_with(UINT64_C(1) << 30, &narrow);
+    for (uint64_t key = 0; key < N; key++) {
+        assert_int_equal(put(&f, key * key, key), HPS_OK);
+    }
+    uint64_t value = 0;
+    for (uint64_t key = 0; key < N; key++) {
+        assert_true(get(&f, key * key, &value));
+        assert_true(value == key);
+        assert_false(get(&f, key * key + UINT64_MAX / 2, &value));
+    }
+    struct hps_store_usage usage = usage_of(&f);
+    assert_int_equal(usage.n_rows, N);
+    assert_true(usage.used_bytes >= N * 16);
+    assert_true(usage.used_bytes <= (uint64_t)N * (16 + 26)); /* rows, and 64 / 5 / 0.5 of index */
+    close_all(&f);
+}
+
+static void test_put_when_keys_come_and_go_then_erased_slots_are_used_again(void **state)
+{
+    (void)state;
+    enum { ALIVE = 1000, TURNS = 200000 };
+    struct fixture f = open_with(UINT64_C(1) << 20, &narrow);
+    uint64_t value = 0;
+    for (uint64_t i = 0; i < TURNS; i++) {
+        assert_int_equal(put(&f, i, i), HPS_OK);
+        if (i >= ALIVE) {
+            hps_key old = i - ALIVE;
+            assert_int_equal(f.store->ops->erase(f.space, &no_limit, &narrow, &old, 1), HPS_OK);
+            assert_false(get(&f, old, &value));
+        }
+    }
+    for (uint64_t i = TURNS - ALIVE; i < TURNS; i++) {
+        assert_true(get(&f, i, &value));
+        assert_true(value == i);
+    }
+    assert_int_equal(usage_of(&f).n_rows, ALIVE);
+    close_all(&f);
+}
+
+/* At the budget there is no room for a new index: erased slots must come back where they are. */
+static void test_put_when_full_and_keys_come_and_go_then_never_stuck(void **state)
+{
+    (void)state;
+    struct fixture f = open_with(100000, &narrow);
+    uint64_t n = 0;
+    while (put(&f, n, n) == HPS_OK) {
+        n++;
+    }
+    assert_true(n > 500);
+    for (uint64_t i = 0; i < 20 * n; i++) {
+        hps_key old = i;
+        assert_int_equal(f.store->ops->erase(f.space, &no_limit, &narrow, &old, 1), HPS_OK);
+        assert_int_equal(put(&f, n + i, i), HPS_OK);
+    }
+    assert_int_equal(usage_of(&f).n_rows, n);
+    close_all(&f);
+}
+
+static void test_budget_when_filled_then_never_passed_and_well_used(void **state)
+{
+    (void)state;
+    static const struct hps_table wide = {
+        .name = "wide", .id = 0, .dim = 128, .row_bytes = 512, .dtype = HPS_DTYPE_FP32};
+    const uint64_t budget = 8 << 20;
+    struct fixture f = open_with(budget, &wide);
+    uint8_t row[512] = {1};
+    hps_status status = HPS_OK;
+    hps_key key = 0;
+    while (status == HPS_OK) {
+        status = f.store->ops->put(f.space, &no_limit, &wide, &key, row, 1);
+        key++;
+        assert_true(usage_of(&f).used_bytes <= budget);
+    }
+    assert_int_equal(status, HPS_EXHAUSTED);
+    struct hps_store_usage usage = usage_of(&f);
+    assert_int_equal(usage.capacity_bytes, budget);
+    assert_true(usage.n_rows * 512 * 6 / 5 >= budget); /* at most 1.2 x the raw rows */
+    close_all(&f);
+}
+
+static void test_budget_when_spaces_share_it_then_counted_together(void **state)
+{
+    (void)state;
+    struct fixture f = open_with(200000, &narrow);
+    struct hps_space_id id = {.model = "other", .version = 1, .tables = &narrow, .n_tables = 1};
+    struct hps_space *other = NULL;
+    assert_int_equal(f.store->ops->space_open(f.store, &id, &other, &error), HPS_OK);
+    uint64_t n = 0;
+    while (put(&f, n, n) == HPS_OK) {
+        n++;
+    }
+    struct fixture g = {f.store, other};
+    uint64_t m = 0;
+    while (put(&g, m, m) == HPS_OK) {
+        m++;
+    }
+    assert_true(m < n);
+    f.store->ops->space_close(other);
+    struct hps_space_id third = {.model = "third", .version = 1, .tables = &narrow, .n_tables = 1};
+    assert_int_equal(f.store->ops->space_open(f.store, &third, &other, &error), HPS_OK);
+    f.store->ops->space_close(other);
+    close_all(&f);
+}
+
+static void test_open_when_budget_holds_no_index_then_exhausted_with_numbers(void **state)
+{
+    (void)state;
+    struct hps_store *store = NULL;
+    assert_int_equal(hps_host_map_open(100, &store, &error), HPS_OK);
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = &narrow, .n_tables = 1};
+    struct hps_space *space = NULL;
+    assert_int_equal(store->ops->space_open(store, &id, &space, &error), HPS_EXHAUSTED);
+    assert_null(space);
+    assert_non_null(strstr(error.text, " of 100 "));
+    store->ops->close(store);
+}
+
+/* What load_begin accepts for exactly the rows announced must then fit. */
+static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused(void **state)
+{
+    (void)state;
+    enum { N = 10000 };
+    struct hps_table table = narrow;
+    table.n_rows = N;
+    uint64_t bytes = 0;
+    for (uint64_t budget = 4096; bytes == 0; budget *= 2) { /* find the need in the message */
+        struct fixture f = open_with(budget, &table);
+        struct hps_store_load *load = NULL;
+        hps_status status = f.store->ops->load_begin(f.space, N, N * 8, &load, &error);
+        if (status == HPS_OK) {
+            f.store->ops->load_abort(load);
+            bytes = budget;
+        }
+        close_all(&f);
+    }
+    uint64_t low = bytes / 2;
+    while (bytes - low > 1) {
+        uint64_t middle = low + (bytes - low) / 2;
+        struct fixture f = open_with(middle, &table);
+        struct hps_store_load *load = NULL;
+        if (f.store->ops->load_begin(f.space, N, N * 8, &load, &error) == HPS_OK) {
+            f.store->ops->load_abort(load);
+            bytes = middle;
+        } else {
+            low = middle;
+        }
+        close_all(&f);
+    }
+    struct fixture f = open_with(bytes, &table);
+    struct hps_store_load *load = NULL;
+    assert_int_equal(f.store->ops->load_begin(f.space, N, N * 8, &load, &error), HPS_OK);
+    for (uint64_t key = 0; key < N; key++) {
+        assert_int_equal(f.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1,
+                                                &error),
+                         HPS_OK);
+    }
+    assert_int_equal(f.store->ops->load_commit(load, &error), HPS_OK);
+    uint64_t value = 0;
+    assert_true(get(&f, N - 1, &value));
+    close_all(&f);
+}
+
+static void test_space_when_row_is_empty_then_invalid(void **state)
+{
+    (void)state;
+    struct hps_store *store = NULL;
+    assert_int_equal(hps_host_map_open(1 << 20, &store, &error), HPS_OK);
+    struct hps_table none = narrow;
+    none.row_bytes = 0;
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = &none, .n_tables = 1};
+    struct hps_space *space = NULL;
+    assert_int_equal(store->ops->space_open(store, &id, &space, &error), HPS_INVALID);
+    store->ops->close(store);
+}
+
+struct race {
+    struct fixture f;
+    atomic_bool done;
+    atomic_uint n_bad;
+};
+
+static void *read_fixed_keys(void *ctx)
+{
+    struct race *race = ctx;
+    uint64_t value = 0;
+    while (!atomic_load(&race->done)) {
+        for (hps_key key = 0; key < 64; key++) {
+            if (!get(&race->f, key, &value) || value != key) {
+                atomic_fetch_add(&race->n_bad, 1);
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Keys that nobody touches must stay visible while the index is rebuilt around them. */
+static void test_get_when_index_grows_and_is_cleaned_then_no_key_blinks(void **state)
+{
+    (void)state;
+    struct race race = {.f = open_with(UINT64_C(64) << 20, &narrow)};
+    for (hps_key key = 0; key < 64; key++) {
+        assert_int_equal(put(&race.f, key, key), HPS_OK);
+    }
+    pthread_t reader;
+    assert_int_equal(pthread_create(&reader, NULL, read_fixed_keys, &race), 0);
+    for (uint64_t i = 64; i < 60000; i++) {
+        assert_int_equal(put(&race.f, i, i), HPS_OK);
+        if (i % 3 != 0) {
+            hps_key old = i;
+            assert_int_equal(race.f.store->ops->erase(race.f.space, &no_limit, &narrow, &old, 1),
+                             HPS_OK);
+        }
+    }
+    atomic_store(&race.done, true);
+    pthread_join(reader, NULL);
+    assert_int_equal(atomic_load(&race.n_bad), 0);
+    close_all(&race.f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put_when_many_keys_then_index_grows_and_keeps_all),
+        cmocka_unit_test(test_put_when_keys_come_and_go_then_erased_slots_are_used_again),
+        cmocka_unit_test(test_put_when_full_and_keys_come_and_go_then_never_stuck),
+        cmocka_unit_test(test_budget_when_filled_then_never_passed_and_well_used),
+        cmocka_unit_test(test_budget_when_spaces_share_it_then_counted_together),
+        cmocka_unit_test(test_open_when_budget_holds_no_index_then_exhausted_with_numbers),
+        cmocka_unit_test(test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused),
+        cmocka_unit_test(test_space_when_row_is_empty_then_invalid),
+        cmocka_unit_test(test_get_when_index_grows_and_is_cleaned_then_no_key_blinks),
+    };
+    return cmocka_run_group_tests_name("host_map", tests, NULL, NULL);
+}
