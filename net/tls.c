@@ -479,3 +479,9 @@ const char *hps_tls_session_identity(const struct hps_tls_session *session)
 {
     return session->identity[0] ? session->identity : NULL;
 }
+
+hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32])
+{
+    return EVP_Digest(data, size, out_digest, NULL, EVP_sha256(), NULL) == 1 ? HPS_OK
+                                                                            : HPS_NO_MEMORY;
+}

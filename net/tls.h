@@ -59,4 +59,7 @@ const char *hps_tls_session_alpn(const struct hps_tls_session *session); /* NULL
 /* The peer's verified name: first DNS, URI or e-mail SAN, else "CN=..."; NULL: no certificate. */
 const char *hps_tls_session_identity(const struct hps_tls_session *session);
 
+/* SHA-256 of `size` bytes. Any thread. */
+hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32]) HPS_MUST_CHECK;
+
 #endif

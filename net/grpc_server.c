@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The server connections of a loop: their methods, limits, age and end. The method table is immutable
+ * once connections come; everything else runs on the loop thread.
+ */
+#include "net/grpc_internal.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+
+enum {
+    WINDOW_BYTES = 1024 * 1024,
+    CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024,
+    FRAME_BYTES_MAX = 16 * 1024, /* requests are small; more only widens what one frame can do */
+    HEADER_BYTES_MAX = 16 * 1024,
+    HEADER_FIELDS_MAX = 64,
+    TICK_US_MIN = 5 * 1000,
+    TICK_US_MAX = 1000 * 1000,
+    DRAIN_NOTICE_US = 1000 * 1000,         /* for a client that does not answer the PING */
+    AGE_GRACE_US = 5 * 60 * 1000 * 1000,   /* calls of an aged connection may still take this long */
+};
+
+/* ---- methods --------------------------------------------------------------------------------- */
+
+struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits,
+                                            const struct hps_grpc_observer *observer)
+{
+    struct hps_grpc_server *server = hps_calloc(1, sizeof *server);
+
+    HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
+    if (server != NULL) {
+        server->limits = *limits;
+        if (observer != NULL) {
+            server->observer = *observer;
+        }
+    }
+    return server;
+}
+
+hps_status hps_grpc_server_add(struct hps_grpc_server *server,
+                               const struct hps_grpc_service *service, uint32_t listener_mask)
+{
+    unsigned n = server->n_entries + service->n_methods;
+    struct grpc_entry *entries = hps_realloc(server->entries, n * sizeof *entries);
+
+    if (entries == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    server->entries = entries;
+    for (unsigned i = 0; i < service->n_methods; i++) {
+        const struct hps_grpc_method *method = &service->methods[i];
+        HPS_ASSERT(method->path[0] == '/' && method->on_message != NULL);
+        entries[server->n_entries++] = (struct grpc_entry){.service = service,
+                                                           .method = method,
+                                                           .path_size = strlen(method->path),
+                                                           .listener_mask = listener_mask};
+    }
+    return HPS_OK;
+}
+
+void hps_grpc_server_free(struct hps_grpc_server *server)
+{
+    if (server != NULL) {
+        hps_free(server->entries);
+        hps_free(server);
+    }
+}
+
+const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
+                                          size_t path_size, uint32_t listener_mask)
+{
+    for (unsigned i = 0; i < server->n_entries; i++) {
+        const struct grpc_entry *entry = &server->entries[i];
+        if (entry->path_size == path_size && (entry->listener_mask & listener_mask) != 0 &&
+            memcmp(entry->method->path, path, path_size) == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+/* ---- back-pressure --------------------------------------------------------------------------- */
+
+bool grpc_conn_is_full(const struct grpc_conn *conn)
+{
+    return hps_http2_queued(conn->h2) > conn->grpc_loop->server->limits.connection_reply_bytes_max;
+}
+
+/* Replies have gone: let waiting requests on, oldest first, and give window back. */
+void grpc_conn_release_held(struct grpc_conn *conn)
+{
+    while (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
+        struct hps_grpc_call *call = conn->held_head;
+        conn->held_head = call->held_next;
+        if (conn->held_head == NULL) {
+            conn->held_tail = NULL;
+        }
+        call->held = false;
+        grpc_call_dispatch(call);
+    }
+    if (!conn->withheld || grpc_conn_is_full(conn)) {
+        return;
+    }
+    conn->withheld = false;
+    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+        if (call->unconsumed > 0) {
+            hps_http2_consume(call->stream, call->unconsumed);
+            call->unconsumed = 0;
+        }
+    }
+}
+
+/* ---- events of a connection ------------------------------------------------------------------ */
+
+static void on_stream(void *ctx, struct hps_http2_stream *stream)
+{
+    struct grpc_conn *conn = ctx;
+    struct hps_grpc_call *call = grpc_call_new(conn, stream);
+
+    if (call == NULL) {
+        hps_http2_reset(stream, HPS_HTTP2_REFUSED_STREAM);
+        return;
+    }
+    hps_http2_set_user(stream, call);
+}
+
+static void on_header(void *ctx, struct hps_http2_stream *stream, const char *name,
+                      size_t name_size, const char *value, size_t value_size)
+{
+    struct hps_grpc_call *call = hps_http2_user(stream);
+
+    (void)ctx;
+    if (call != NULL) {
+        grpc_call_header(call, name, name_size, value, value_size);
+    }
+}
+
+static void on_headers(void *ctx, struct hps_http2_stream *stream)
+{
+    struct hps_grpc_call *call = hps_http2_user(stream);
+
+    (void)ctx;
+    if (call != NULL) {
+        grpc_call_headers_done(call);
+    }
+}
+
+static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
+{
+    struct hps_grpc_call *call = hps_http2_user(stream);
+
+    (void)ctx;
+    if (call != NULL) {
+        grpc_call_data(call, data, size);
+    } else {
+        hps_http2_consume(stream, size);
+    }
+}
+
+static void on_end(void *ctx, struct hps_http2_stream *stream)
+{
+    struct hps_grpc_call *call = hps_http2_user(stream);
+
+    (void)ctx;
+    if (call != NULL) {
+        grpc_call_end(call);
+    }
+}
+
+static void on_trailers(void *ctx, struct hps_http2_stream *stream)
+{
+    (void)ctx;
+    grpc_call_trailers(hps_http2_user(stream));
+}
+
+static void on_sent(void *ctx, struct hps_http2_stream *stream)
+{
+    struct hps_grpc_call *call = hps_http2_user(stream);
+
+    if (call != NULL) {
+        grpc_call_sent(call);
+    }
+    grpc_conn_release_held(ctx);
+}
+
+static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
+{
+    struct grpc_conn *conn = ctx;
+    struct hps_grpc_call *call = hps_http2_user(stream);
+
+    if (call != NULL) {
+        grpc_call_closed(call, error);
+    }
+    if (error != HPS_HTTP2_LOST) {
+        grpc_conn_release_held(conn);
+    }
+}
+
+static void loop_unref(struct hps_grpc_loop *grpc_loop)
+{
+    if (atomic_fetch_sub_explicit(&grpc_loop->refs, 1, memory_order_acq_rel) == 1) {
+        hps_free(grpc_loop);
+    }
+}
+
+static void conn_gone(struct grpc_conn *conn)
+{
+    struct hps_grpc_loop *grpc_loop = conn->grpc_loop;
+    const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
+
+    if (conn->prev != NULL) {
+        conn->prev->next = conn->next;
+    } else {
+        grpc_loop->conns = conn->next;
+    }
+    if (conn->next != NULL) {
+        conn->next->prev = conn->prev;
+    }
+    atomic_fetch_sub_explicit(&grpc_loop->n_conns, 1, memory_order_relaxed);
+    if (observer->on_connection != NULL) {
+        observer->on_connection(observer->ctx, -1);
+    }
+    if (conn->on_gone != NULL) {
+        conn->on_gone(conn->on_gone_ctx);
+    }
+    hps_free(conn);
+    if (grpc_loop->draining && grpc_loop->conns == NULL && !grpc_loop->freed) {
+        hps_loop_later_set(grpc_loop->loop, &grpc_loop->drained);
+    }
+}
+
+static void on_closed(void *ctx, const struct hps_error *why)
+{
+    HPS_LOG(DEBUG, "grpc", "connection closed", HPS_STR("reason", why->text));
+    conn_gone(ctx);
+}
+
+static const struct hps_http2_events events = {
+    .on_stream = on_stream,
+    .on_header = on_header,
+    .on_headers = on_headers,
+    .on_data = on_data,
+    .on_end = on_end,
+    .on_trailers = on_trailers,
+    .on_sent = on_sent,
+    .on_stream_closed = on_stream_closed,
+    .on_closed = on_closed,
+};
+
+/* ---- adoption -------------------------------------------------------------------------------- */
+
+struct adoption {
+    struct hps_task task;
+    struct hps_grpc_loop *grpc_loop;
+    struct hps_conn *conn;
+    struct grpc_conn *made; /* all of its memory, so that nothing is missing later */
+};
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool read_hex(const char *hex, uint8_t out[32])
+{
+    if (strlen(hex) != 64) {
+        return false;
+    }
+    for (unsigned i = 0; i < 32; i++) {
+        int high = hex_digit(hex[2 * i]);
+        int low = hex_digit(hex[2 * i + 1]);
+        if (high < 0 || low < 0) {
+            return false;
+        }
+        out[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
+static uint64_t jittered(struct hps_grpc_loop *grpc_loop, uint64_t us)
+{
+    uint64_t x = grpc_loop->jitter;
+
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    grpc_loop->jitter = x;
+    return us - us / 10 + (us / 5 > 0 ? x % (us / 5) : 0);
+}
+
+static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, struct grpc_conn *conn)
+{
+    const struct hps_grpc_limits *limits = &grpc_loop->server->limits;
+    const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
+    struct hps_http2_options options = {
+        .server = true,
+        .streams_max = limits->streams_max,
+        .window_bytes = WINDOW_BYTES,
+        .connection_window_bytes = CONNECTION_WINDOW_BYTES,
+        .frame_bytes_max = FRAME_BYTES_MAX,
+        .header_bytes_max = HEADER_BYTES_MAX,
+        .header_fields_max = HEADER_FIELDS_MAX,
+        .handshake_timeout_us = limits->handshake_timeout_us,
+    };
+    struct hps_error err;
+    uint64_t now_us = hps_clock_us();
+
+    conn->grpc_loop = grpc_loop;
+    conn->idle_us = now_us;
+    conn->written_us = now_us;
+    conn->age_end_us =
+        limits->age_max_us > 0 ? now_us + jittered(grpc_loop, limits->age_max_us) : 0;
+    strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
+    if (hps_http2_new(grpc_loop->shared, raw, &options, &events, conn, &conn->h2, &err) != HPS_OK) {
+        HPS_LOG(WARN, "grpc", "connection refused", HPS_STR("reason", err.text));
+        if (conn->on_gone != NULL) {
+            conn->on_gone(conn->on_gone_ctx);
+        }
+        hps_free(conn);
+        return;
+    }
+    conn->next = grpc_loop->conns;
+    if (conn->next != NULL) {
+        conn->next->prev = conn;
+    }
+    grpc_loop->conns = conn;
+    atomic_fetch_add_explicit(&grpc_loop->n_conns, 1, memory_order_relaxed);
+    if (observer->on_connection != NULL) {
+        observer->on_connection(observer->ctx, 1);
+    }
+}
+
+static void adopt(struct hps_task *task)
+{
+    struct adoption *adoption = (struct adoption *)task;
+    struct hps_grpc_loop *grpc_loop = adoption->grpc_loop;
+
+    if (grpc_loop->freed || grpc_loop->draining) {
+        hps_conn_free(adoption->conn);
+        if (adoption->made->on_gone != NULL) {
+            adoption->made->on_gone(adoption->made->on_gone_ctx);
+        }
+        hps_free(adoption->made);
+    } else {
+        open_conn(grpc_loop, adoption->conn, adoption->made);
+    }
+    hps_free(adoption);
+    loop_unref(grpc_loop);
+}
+
+void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
+                         uint32_t listener_mask, const char *required_token_sha256,
+                         void (*on_gone)(void *ctx), void *on_gone_ctx)
+{
+    struct adoption *adoption = hps_calloc(1, sizeof *adoption);
+    struct grpc_conn *made = hps_calloc(1, sizeof *made);
+    const char *reason = "no memory";
+
+    if (adoption == NULL || made == NULL) {
+        goto fail;
+    }
+    made->listener_mask = listener_mask;
+    made->on_gone = on_gone;
+    made->on_gone_ctx = on_gone_ctx;
+    if (required_token_sha256 != NULL) {
+        made->has_token = true;
+        if (!read_hex(required_token_sha256, made->token_sha256)) {
+            reason = "the listener's token hash is not 64 hex digits";
+            goto fail;
+        }
+    }
+    *adoption = (struct adoption){
+        .task = {.run = adopt}, .grpc_loop = grpc_loop, .conn = conn, .made = made};
+    atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
+    hps_loop_post(grpc_loop->loop, &adoption->task);
+    return;
+
+fail:
+    HPS_LOG(WARN, "grpc", "connection refused", HPS_STR("peer", hps_conn_peer(conn)),
+            HPS_STR("reason", reason));
+    hps_free(made);
+    hps_free(adoption);
+    hps_conn_free(conn);
+    if (on_gone != NULL) {
+        on_gone(on_gone_ctx);
+    }
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static void drain_conn(struct grpc_conn *conn, uint64_t now_us)
+{
+    if (conn->drain_us == 0) {
+        conn->drain_us = now_us;
+        hps_http2_drain(conn->h2);
+    }
+}
+
+static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
+{
+    return limit_us > 0 && now_us > since_us && now_us - since_us > limit_us;
+}
+
+static void check_silence(struct grpc_conn *conn, uint64_t now_us)
+{
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->server->limits;
+    uint64_t read_us = hps_http2_read_us(conn->h2);
+
+    if (conn->ping_us != 0 && read_us >= conn->ping_us) {
+        conn->ping_us = 0;
+    }
+    if (conn->ping_us == 0) {
+        if (passed(now_us, read_us, limits->keepalive_us)) {
+            conn->ping_us = now_us;
+            hps_http2_ping(conn->h2);
+        }
+    } else if (passed(now_us, conn->ping_us, limits->keepalive_timeout_us)) {
+        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "keepalive PING not answered");
+    }
+}
+
+/* Calls whose peer neither takes the reply nor sends the rest of the request. */
+static void check_calls(struct grpc_conn *conn, uint64_t now_us)
+{
+    uint64_t stall_us = conn->grpc_loop->server->limits.stall_timeout_us;
+    uint64_t written = hps_http2_written(conn->h2);
+
+    if (written != conn->written || !hps_http2_blocked(conn->h2)) {
+        conn->written = written;
+        conn->written_us = now_us;
+    } else if (passed(now_us, conn->written_us, stall_us)) {
+        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "the peer does not read");
+        return;
+    }
+    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+        uint64_t framed = hps_http2_stream_framed(call->stream);
+        bool sending = hps_http2_stream_queued(call->stream) > 0;
+        bool receiving = !call->ended && !call->finished && call->unconsumed == 0 &&
+                         (call->entry == NULL || !call->entry->method->client_streaming);
+        if (framed != call->framed || (!sending && !receiving)) {
+            call->framed = framed;
+            call->progress_us = now_us;
+        } else if (passed(now_us, call->progress_us, stall_us)) {
+            call->progress_us = now_us;
+            grpc_call_stalled(call);
+        }
+    }
+}
+
+static void check_conn(struct grpc_conn *conn, uint64_t now_us)
+{
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->server->limits;
+
+    if (!hps_http2_is_ready(conn->h2)) {
+        return; /* the connection itself watches its handshake */
+    }
+    if (!conn->had_request && passed(now_us, conn->idle_us, limits->handshake_timeout_us)) {
+        hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "no request in time");
+        return;
+    }
+    if (conn->drain_us != 0) {
+        if (passed(now_us, conn->drain_us, DRAIN_NOTICE_US)) {
+            hps_http2_drain_now(conn->h2);
+        }
+        if (passed(now_us, conn->drain_us, AGE_GRACE_US)) {
+            hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "calls outlived the drain");
+            return;
+        }
+    } else if ((conn->age_end_us != 0 && now_us > conn->age_end_us) ||
+               (conn->calls == NULL && passed(now_us, conn->idle_us, limits->idle_timeout_us))) {
+        drain_conn(conn, now_us);
+    }
+    check_silence(conn, now_us);
+    check_calls(conn, now_us);
+}
+
+static void on_tick(void *ctx)
+{
+    struct hps_grpc_loop *grpc_loop = ctx;
+    uint64_t now_us = hps_clock_us();
+
+    /* Nothing here closes a connection at once, so that the list stands still. */
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+        check_conn(conn, now_us);
+    }
+    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, grpc_loop->tick_us);
+}
+
+static uint64_t tick_of(const struct hps_grpc_limits *limits)
+{
+    const uint64_t times[] = {limits->handshake_timeout_us, limits->stall_timeout_us,
+                              limits->idle_timeout_us,      limits->age_max_us,
+                              limits->keepalive_us,         limits->keepalive_timeout_us};
+    uint64_t tick_us = TICK_US_MAX;
+
+    for (unsigned i = 0; i < sizeof times / sizeof *times; i++) {
+        if (times[i] > 0 && times[i] / 8 < tick_us) {
+            tick_us = times[i] / 8;
+        }
+    }
+    return tick_us < TICK_US_MIN ? TICK_US_MIN : tick_us;
+}
+
+/* ---- loops ----------------------------------------------------------------------------------- */
+
+static void on_drained(void *ctx)
+{
+    struct hps_grpc_loop *grpc_loop = ctx;
+    void (*done)(void *) = grpc_loop->drain_done;
+
+    if (done != NULL && grpc_loop->conns == NULL) {
+        grpc_loop->drain_done = NULL;
+        done(grpc_loop->drain_ctx);
+    }
+}
+
+hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
+                             struct hps_grpc_loop **out_grpc_loop)
+{
+    struct hps_grpc_loop *grpc_loop = hps_calloc(1, sizeof *grpc_loop);
+
+    if (grpc_loop == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    grpc_loop->shared = hps_http2_shared_new(loop);
+    if (grpc_loop->shared == NULL) {
+        hps_free(grpc_loop);
+        return HPS_NO_MEMORY;
+    }
+    grpc_loop->server = server;
+    grpc_loop->loop = loop;
+    grpc_loop->tick_us = tick_of(&server->limits);
+    grpc_loop->jitter = hps_clock_us() ^ (uint64_t)(uintptr_t)grpc_loop ^ 0x9e3779b97f4a7c15u;
+    atomic_init(&grpc_loop->refs, 1);
+    atomic_init(&grpc_loop->n_conns, 0);
+    hps_loop_later_init(&grpc_loop->drained, on_drained, grpc_loop);
+    hps_timer_init(&grpc_loop->tick, on_tick, grpc_loop);
+    hps_timer_set_after(loop, &grpc_loop->tick, grpc_loop->tick_us);
+    *out_grpc_loop = grpc_loop;
+    return HPS_OK;
+}
+
+void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx)
+{
+    uint64_t now_us = hps_clock_us();
+
+    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
+    grpc_loop->draining = true;
+    grpc_loop->drain_done = done;
+    grpc_loop->drain_ctx = ctx;
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+        if (hps_http2_is_ready(conn->h2)) {
+            drain_conn(conn, now_us);
+        } else {
+            hps_http2_abort(conn->h2, HPS_HTTP2_NO_ERROR, "draining");
+        }
+    }
+    if (grpc_loop->conns == NULL) {
+        hps_loop_later_set(grpc_loop->loop, &grpc_loop->drained);
+    }
+}
+
+void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
+{
+    if (grpc_loop == NULL) {
+        return;
+    }
+    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
+    grpc_loop->freed = true;
+    hps_timer_stop(&grpc_loop->tick);
+    while (grpc_loop->conns != NULL) {
+        struct grpc_conn *conn = grpc_loop->conns;
+        hps_http2_free(conn->h2);
+        conn_gone(conn);
+    }
+    hps_loop_later_stop(&grpc_loop->drained);
+    hps_http2_shared_free(grpc_loop->shared);
+    grpc_loop->shared = NULL;
+    loop_unref(grpc_loop);
+}
+
+size_t hps_grpc_loop_bytes_in_flight(const struct hps_grpc_loop *grpc_loop)
+{
+    return hps_http2_shared_queued(grpc_loop->shared);
+}
+
+unsigned hps_grpc_loop_connections(const struct hps_grpc_loop *grpc_loop)
+{
+    return atomic_load_explicit(&grpc_loop->n_conns, memory_order_relaxed);
+}

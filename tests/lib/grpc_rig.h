@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A gRPC server with a few methods and its clients, all on one loop that the test turns by hand, so
+ * that nothing depends on timing. Test thread.
+ */
+#ifndef HPS_TESTS_LIB_GRPC_RIG_H
+#define HPS_TESTS_LIB_GRPC_RIG_H
+
+#include "base/block.h"
+#include "base/buf.h"
+#include "net/grpc.h"
+#include "net/loop.h"
+
+struct rig {
+    struct hps_loop *loop;
+    struct hps_grpc_server *server;
+    struct hps_grpc_loop *grpc_loop;
+    struct hps_block_pool *blocks;
+    struct hps_loop_fd listener;
+    int listen_fd;
+    char address[64];
+    const char *token_sha256; /* of connections accepted from now on */
+    struct hps_tls *tls;      /* the same */
+    struct hps_grpc_service service;
+    /* what the methods saw */
+    unsigned n_messages;
+    unsigned n_half_closes;
+    unsigned n_closes;
+    unsigned n_drains;
+    unsigned n_gone;
+    int n_connections;
+    unsigned n_ended[17]; /* by gRPC code */
+    size_t bytes;
+    struct hps_grpc_call *parked; /* the last call to /t.T/Park, with a reference */
+    char header[64];              /* value of x-test of the last call */
+    bool drained;
+};
+
+/* Methods: Echo · Big (u32 LE bytes of reply from one block, byte i = i * 31 >> 3) · Park (never
+ * answers) · Fail (code 9 and a message that needs escapes) · Count (client streaming: u32 LE messages) ·
+ * Pour (u32 LE messages of 64 KB, as the queue drains) · Meta (headers and trailers back) ·
+ * /grpc.health.v1.Health/Check (empty). */
+void rig_open(struct rig *rig, const struct hps_grpc_limits *limits);
+void rig_close(struct rig *rig);
+extern const struct hps_grpc_limits rig_limits;
+
+/* One end of a socket whose other end the server has; non-blocking. */
+int rig_raw(struct rig *rig);
+struct hps_grpc_channel *rig_channel(struct rig *rig);
+void rig_turn(struct rig *rig); /* waits at most 10 ms */
+#define RIG_UNTIL(rig, condition)                       \
+    do {                                                \
+        unsigned rig_turns_ = 0;                        \
+        while (!(condition)) {                          \
+            rig_turn(rig);                              \
+            assert_true(++rig_turns_ < 20000);          \
+        }                                               \
+    } while (0)
+
+/* A client call and how it went. */
+struct reply {
+    struct hps_buf data; /* the last message */
+    unsigned n_messages;
+    unsigned n_done;
+    int code;
+    char text[256];
+};
+extern const struct hps_grpc_client_events reply_events;
+void reply_init(struct reply *reply);
+void reply_fini(struct reply *reply);
+/* Start, wait until done, and return the code. */
+int rig_call(struct rig *rig, struct hps_grpc_channel *channel, const char *path,
+             const void *request, size_t size, struct reply *reply);
+
+uint8_t rig_byte(size_t i); /* byte i of a Big reply */
+
+/* ---- hand-made frames ------------------------------------------------------------------------ */
+
+struct wire {
+    struct rig *rig;
+    int fd;
+    bool closed; /* the server closed it */
+    struct hps_buf in;
+};
+void wire_open(struct wire *wire, struct rig *rig); /* preface and SETTINGS are sent */
+void wire_close(struct wire *wire);
+/* Send, turning the loop while the socket is full. False: the server has closed it. */
+bool wire_send(struct wire *wire, const void *data, size_t size);
+bool wire_frame(struct wire *wire, uint8_t type, uint8_t flags, uint32_t stream, const void *payload,
+                size_t size);
+/* HEADERS of a call, without compression; `extra` more name/value pairs, NULL-ended. */
+bool wire_request(struct wire *wire, uint32_t stream, const char *path, bool end,
+                  const char *const *extra);
+void wire_pump(struct wire *wire); /* one turn, and read what came */
+/* Does a frame of this type (and stream, unless 0) lie in what came? Its payload is set, if so. */
+bool wire_find(const struct wire *wire, uint8_t type, uint32_t stream, const uint8_t **out_payload,
+               size_t *out_size);
+#define WIRE_UNTIL(wire, condition)                     \
+    do {                                                \
+        unsigned wire_turns_ = 0;                       \
+        while (!(condition)) {                          \
+            wire_pump(wire);                            \
+            assert_true(++wire_turns_ < 20000);         \
+        }                                               \
+    } while (0)
+
+#endif

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Client channels against our own server on one loop. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "tests/lib/grpc_rig.h"
+
+struct fixture {
+    struct rig rig;
+    struct hps_grpc_channel *channel;
+    struct reply reply;
+};
+
+static int setup(void **state)
+{
+    static struct fixture f;
+
+    rig_open(&f.rig, &rig_limits);
+    f.channel = rig_channel(&f.rig);
+    reply_init(&f.reply);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    hps_grpc_channel_free(f->channel);
+    reply_fini(&f->reply);
+    rig_close(&f->rig);
+    return 0;
+}
+
+static void test_unary_call_when_answered_then_delivers(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Echo", "hello", 5, &f->reply), 0);
+    assert_int_equal(f->reply.n_messages, 1);
+    assert_int_equal(f->reply.data.size, 5);
+    assert_memory_equal(f->reply.data.data, "hello", 5);
+    RIG_UNTIL(&f->rig, f->rig.n_closes == 1);
+    assert_int_equal(f->rig.n_ended[0], 1);
+}
+
+static void test_unary_call_when_empty_then_one_empty_message(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Echo", "", 0, &f->reply), 0);
+    assert_int_equal(f->reply.n_messages, 1);
+    assert_int_equal(f->reply.data.size, 0);
+}
+
+static void test_calls_when_many_at_once_then_all_answered(void **state)
+{
+    enum { N = 200 };
+    struct fixture *f = *state;
+    static struct reply replies[N];
+    unsigned n_done = 0;
+
+    for (uint32_t i = 0; i < N; i++) {
+        reply_init(&replies[i]);
+        assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Echo", &i, sizeof i, 0,
+                                               &reply_events, &replies[i], NULL),
+                         HPS_OK);
+    }
+    while (n_done < N) {
+        rig_turn(&f->rig);
+        n_done = 0;
+        for (unsigned i = 0; i < N; i++) {
+            n_done += replies[i].n_done;
+        }
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(replies[i].code, 0);
+        assert_memory_equal(replies[i].data.data, &i, sizeof i);
+        reply_fini(&replies[i]);
+    }
+}
+
+static void test_failed_call_when_message_has_escapes_then_text_is_kept(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Fail", "", 0, &f->reply), 9);
+    assert_string_equal(f->reply.text, "50 % of \xc3\xa9\n");
+    assert_int_equal(f->reply.n_messages, 0);
+}
+
+static void test_unknown_method_then_unimplemented(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Nope", "", 0, &f->reply), 12);
+    assert_non_null(strstr(f->reply.text, "/t.T/Nope"));
+}
+
+static void test_large_reply_then_intact_and_blocks_released(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t n = 64 * 1024 * 1024 + 7;
+
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Big", &n, sizeof n, &f->reply), 0);
+    assert_int_equal(f->reply.data.size, n);
+    size_t bad = 0;
+    for (size_t i = 0; i < n; i++) {
+        bad += f->reply.data.data[i] != rig_byte(i);
+    }
+    assert_int_equal(bad, 0);
+    RIG_UNTIL(&f->rig, f->rig.n_closes == 1);
+    assert_int_equal(hps_block_pool_bytes(f->rig.blocks), 0);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 0);
+}
+
+static void test_reply_when_above_limit_then_exhausted_and_names_it(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t n = 1000;
+    struct hps_grpc_channel_options options = {.address = f->rig.address, .reply_bytes_max = 999};
+    struct hps_grpc_channel *channel;
+
+    assert_int_equal(hps_grpc_channel_new(f->rig.loop, &options, &channel, NULL), HPS_OK);
+    assert_int_equal(rig_call(&f->rig, channel, "/t.T/Big", &n, sizeof n, &f->reply), 8);
+    assert_non_null(strstr(f->reply.text, "1000"));
+    assert_non_null(strstr(f->reply.text, "999"));
+    assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "ok", 2, &f->reply), 0);
+    hps_grpc_channel_free(channel);
+}
+
+static void test_streamed_reply_then_every_message_and_bounded_queue(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t n = 300;
+
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Pour", &n, sizeof n, &f->reply), 0);
+    assert_int_equal(f->reply.n_messages, 300);
+    assert_true(f->rig.n_drains > 0);
+}
+
+static void test_deadline_when_passed_then_code_4_and_server_cancelled(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Park", "", 0,
+                                           hps_clock_us() + 30 * 1000, &reply_events, &f->reply,
+                                           NULL),
+                     HPS_OK);
+    RIG_UNTIL(&f->rig, f->reply.n_done == 1);
+    assert_int_equal(f->reply.code, 4);
+    RIG_UNTIL(&f->rig, f->rig.n_closes == f->rig.n_messages);
+    if (f->rig.parked != NULL) {
+        assert_true(hps_grpc_call_cancelled(f->rig.parked));
+    }
+}
+
+static void test_cancel_then_done_at_once_and_server_told(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_client_call *call;
+
+    assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Park", "", 0, 0, &reply_events,
+                                           &f->reply, &call),
+                     HPS_OK);
+    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+    assert_false(hps_grpc_call_cancelled(f->rig.parked));
+    hps_grpc_client_cancel(call);
+    assert_int_equal(f->reply.n_done, 1);
+    assert_int_equal(f->reply.code, 1);
+    RIG_UNTIL(&f->rig, hps_grpc_call_cancelled(f->rig.parked));
+    RIG_UNTIL(&f->rig, f->rig.n_closes == 1);
+    assert_int_equal(f->rig.n_ended[1], 1);
+    /* A worker that comes back late must find nothing to break. */
+    hps_grpc_call_send_copy(f->rig.parked, "late", 4);
+    hps_grpc_call_finish(f->rig.parked, 0, NULL);
+}
+
+static void test_cancel_when_large_reply_is_under_way_then_blocks_released(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t n = 64 * 1024 * 1024;
+
+    for (unsigned round = 0; round < 4; round++) {
+        struct hps_grpc_client_call *call;
+        assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Big", &n, sizeof n, 0,
+                                               &reply_events, &f->reply, &call),
+                         HPS_OK);
+        RIG_UNTIL(&f->rig, f->rig.n_messages == round + 1);
+        for (unsigned i = 0; i < round * 3; i++) {
+            rig_turn(&f->rig);
+        }
+        assert_int_equal(f->reply.n_done, round);
+        hps_grpc_client_cancel(call);
+        RIG_UNTIL(&f->rig, hps_block_pool_bytes(f->rig.blocks) == 0);
+        RIG_UNTIL(&f->rig, f->rig.n_closes == round + 1);
+    }
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Echo", "still", 5, &f->reply), 0);
+    assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 0);
+}
+
+static void test_channel_free_when_calls_are_under_way_then_cancelled(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_channel *channel = rig_channel(&f->rig);
+
+    assert_int_equal(
+        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &f->reply, NULL), HPS_OK);
+    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+    hps_grpc_channel_free(channel);
+    assert_int_equal(f->reply.n_done, 1);
+    assert_int_equal(f->reply.code, 1);
+    RIG_UNTIL(&f->rig, f->rig.n_closes == 1);
+}
+
+struct nested {
+    struct hps_grpc_channel *channel;
+    unsigned n_done;
+};
+
+static void nested_message(void *ctx, const uint8_t *data, size_t size)
+{
+    struct nested *nested = ctx;
+
+    (void)data;
+    (void)size;
+    hps_grpc_channel_free(nested->channel);
+}
+
+static void nested_done(void *ctx, int code, const char *message)
+{
+    (void)code;
+    (void)message;
+    ((struct nested *)ctx)->n_done++;
+}
+
+static void test_channel_free_when_inside_callback_then_safe(void **state)
+{
+    struct fixture *f = *state;
+    struct nested nested = {.channel = rig_channel(&f->rig)};
+    static const struct hps_grpc_client_events nested_events = {nested_message, nested_done};
+
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(hps_grpc_client_start(nested.channel, "/t.T/Echo", "x", 1, 0,
+                                               &nested_events, &nested, NULL),
+                         HPS_OK);
+    }
+    RIG_UNTIL(&f->rig, nested.n_done == 3);
+}
+
+static void test_connect_when_nobody_listens_then_unavailable_and_later_works(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_channel_options options = {.address = "127.0.0.1:1",
+                                               .reply_bytes_max = 100,
+                                               .connect_timeout_us = 5 * 1000 * 1000};
+    struct hps_grpc_channel *channel;
+    struct hps_error err;
+    hps_status status = hps_grpc_channel_new(f->rig.loop, &options, &channel, &err);
+
+    if (status != HPS_OK) {
+        assert_int_equal(status, HPS_UNAVAILABLE);
+        return;
+    }
+    assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "x", 1, &f->reply), 14);
+    assert_true(strlen(f->reply.text) > 0);
+    assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "x", 1, &f->reply), 14);
+    hps_grpc_channel_free(channel);
+}
+
+static void test_call_when_connection_was_drained_then_new_connection(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_limits limits = rig_limits;
+    struct rig rig;
+
+    limits.idle_timeout_us = 40 * 1000;
+    rig_open(&rig, &limits);
+    struct hps_grpc_channel *channel = rig_channel(&rig);
+    assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
+    assert_int_equal(rig.n_connections, 1);
+    RIG_UNTIL(&rig, rig.n_gone == 1);
+    assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
+    hps_grpc_channel_free(channel);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_unary_call_when_answered_then_delivers),
+        TEST(test_unary_call_when_empty_then_one_empty_message),
+        TEST(test_calls_when_many_at_once_then_all_answered),
+        TEST(test_failed_call_when_message_has_escapes_then_text_is_kept),
+        TEST(test_unknown_method_then_unimplemented),
+        TEST(test_large_reply_then_intact_and_blocks_released),
+        TEST(test_reply_when_above_limit_then_exhausted_and_names_it),
+        TEST(test_streamed_reply_then_every_message_and_bounded_queue),
+        TEST(test_deadline_when_passed_then_code_4_and_server_cancelled),
+        TEST(test_cancel_then_done_at_once_and_server_told),
+        TEST(test_cancel_when_large_reply_is_under_way_then_blocks_released),
+        TEST(test_channel_free_when_calls_are_under_way_then_cancelled),
+        TEST(test_channel_free_when_inside_callback_then_safe),
+        TEST(test_connect_when_nobody_listens_then_unavailable_and_later_works),
+        TEST(test_call_when_connection_was_drained_then_new_connection),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
