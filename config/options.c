@@ -340,6 +340,9 @@ hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes)
     if (!unit_scale(unit, &scale) || parse_f64(number, &value) != HPS_OK) {
         return HPS_INVALID;
     }
+    if (scale <= 1 && value != floor(value)) {
+        return HPS_INVALID;
+    }
     value = floor(value * scale);
     if (value >= 18446744073709551616.0) {
         return HPS_RANGE;

@@ -697,7 +697,8 @@ static hps_status read_root(const struct reader *reader, json_t *root)
 static hps_status fail_json(const struct reader *reader, const json_error_t *error)
 {
     const struct hps_text *source = &reader->source;
-    if (json_error_code(error) == json_error_out_of_memory) {
+    /* jansson sets no text where an allocation of a value fails */
+    if (json_error_code(error) == json_error_out_of_memory || error->text[0] == '\0') {
         return no_memory(reader);
     }
     char path[PATH_CHARS];

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Flags, derived defaults, and the rules between options.
+ */
+#include "tests/unit/config/config_test.h"
+
+#include "config/limits.h"
+
+static void finish_bad(const char *text, const struct hps_config_flags *flags, const char *expected)
+{
+    struct hps_config *config = parse_good(text, NULL);
+    struct hps_config_flags with_dir = {.state_dir = "/s"};
+    struct hps_error err = {0};
+    hps_status status = hps_config_finish(config, flags == NULL ? &with_dir : flags, NULL, &err);
+    assert_int_equal(status, HPS_INVALID);
+    if (strstr(err.text, expected) == NULL) {
+        fail_msg("expected \"%s\" in \"%s\"", expected, err.text);
+    }
+    hps_config_free(config);
+}
+
+static void test_finish_when_nothing_is_said_then_defaults_of_the_machine(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good("{\"supportlonglong\":true," MODELS "}", NULL);
+    finish_good(config, NULL);
+    uint64_t memory = hps_limits_memory_bytes();
+    const struct hps_config_server *server = &config->server;
+    assert_int_equal(config->volatile_db.memory_bytes, memory / 2);
+    assert_int_equal(server->reply_bytes_in_flight, memory / 4);
+    assert_true(server->loop_threads >= 1 && server->worker_threads >= 1 && server->io_threads >= 8);
+    assert_true(config->volatile_db.num_partitions >= 1 && config->volatile_db.num_partitions <= 16);
+    assert_string_equal(server->admin_listen.address, "unix:/var/lib/hpsd/admin.sock");
+    assert_int_equal(server->model_roots.n, 2);
+    assert_string_equal(server->model_roots.items[0], "d/m/1");
+    assert_string_equal(server->model_roots.items[1], "/var/lib/hpsd/models");
+    assert_string_equal(config->persistent_db.path, "");
+    hps_config_free(config);
+}
+
+static void test_finish_when_no_state_dir_then_refused(void **state)
+{
+    (void)state;
+    struct hps_config_flags none = {0};
+    finish_bad("{" MODELS "}", &none, "server.state_dir: got none");
+}
+
+static void test_flags_when_given_then_they_win(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(
+        FILE_WITH("\"server\":{\"listen\":\"0.0.0.0:1\",\"state_dir\":\"/file\",\"log_level\":\"error\"}"), NULL);
+    const char *const listen[] = {"127.0.0.1:0", "unix:/run/x.sock"};
+    struct hps_config_flags flags = {.listen = listen,
+                                     .n_listen = 2,
+                                     .http_listen = "127.0.0.1:0",
+                                     .admin_listen = "unix:/run/a.sock",
+                                     .state_dir = "/flag",
+                                     .log_level = "debug",
+                                     .log_format = "json"};
+    struct hps_error err = {0};
+    assert_int_equal(hps_config_finish(config, &flags, NULL, &err), HPS_OK);
+    const struct hps_config_server *server = &config->server;
+    assert_int_equal(server->listen.n, 2);
+    assert_string_equal(server->listen.items[0].address, "127.0.0.1:0");
+    assert_string_equal(server->http_listen.address, "127.0.0.1:0");
+    assert_string_equal(server->admin_listen.address, "unix:/run/a.sock");
+    assert_string_equal(server->state_dir, "/flag");
+    assert_int_equal(server->log_level, HPS_CONFIG_LOG_LEVEL_DEBUG);
+    assert_int_equal(server->log_format, HPS_CONFIG_LOG_FORMAT_JSON);
+    assert_true(hps_option_is_set(&server->set, HPS_OPTION_server_log_format));
+    hps_config_free(config);
+    struct hps_config_flags loud = {.state_dir = "/s", .log_level = "loud"};
+    finish_bad("{" MODELS "}", &loud, "--log-level: got \"loud\", expected one of \"debug\"");
+}
+
+static void test_listener_when_open_to_the_network_then_needs_tls_or_plaintext(void **state)
+{
+    (void)state;
+    static const char *const open[] = {"0.0.0.0:8601", "[::]:8601",      "10.0.0.1:1", "example.org:1",
+                                       "127.evil.org:1", "127.0.0.1.org:1", "[::2]:1"};
+    for (size_t i = 0; i < sizeof(open) / sizeof(open[0]); i++) {
+        struct hps_config_flags flags = {.listen = &open[i], .n_listen = 1, .state_dir = "/s"};
+        finish_bad("{" MODELS "}", &flags, "which is open to the network, without TLS");
+        struct hps_config *config = parse_good(FILE_WITH("\"server\":{\"plaintext\":true}"), NULL);
+        assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
+        assert_false(hps_config_listener_tls(&config->server, &config->server.listen.items[0]));
+        hps_config_free(config);
+    }
+    finish_bad(FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\",\"tls\":{\"certificate\":\"c\",\"key\":\"k\"}}"),
+               NULL, "server.http_listen");
+}
+
+static void test_listener_when_local_then_allowed_in_plaintext(void **state)
+{
+    (void)state;
+    static const char *const local[] = {"127.0.0.1:0", "127.8.9.1:65535", "[::1]:1", "localhost:1", "unix:/x"};
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++) {
+        assert_true(hps_config_address_is_local(local[i]));
+        struct hps_config *config = parse_good("{" MODELS "}", NULL);
+        struct hps_config_flags flags = {.listen = &local[i], .n_listen = 1, .state_dir = "/s"};
+        assert_int_equal(hps_config_finish(config, &flags, NULL, NULL), HPS_OK);
+        hps_config_free(config);
+    }
+}
+
+static void test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(
+        FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\",\"key\":\"k\"},\"listen\":[\"0.0.0.0:1\",\"unix:/a\","
+                  "{\"address\":\"10.0.0.1:2\",\"plaintext\":true}]}"),
+        NULL);
+    finish_good(config, NULL);
+    const struct hps_config_server *server = &config->server;
+    assert_true(hps_config_has_tls(server));
+    assert_true(hps_config_listener_tls(server, &server->listen.items[0]));
+    assert_false(hps_config_listener_tls(server, &server->listen.items[1]));
+    assert_false(hps_config_listener_tls(server, &server->listen.items[2]));
+    hps_config_free(config);
+}
+
+static void test_listener_when_address_is_malformed_then_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"8601", ":8601", "host:", "host:65536", "host:1x", "::1:5", "[::1]",
+                                      "a b:1", "unix:", "", "host:-1", "host:123456", "[]:1", "http://a:1"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct hps_config_flags flags = {.listen = &bad[i], .n_listen = 1, .state_dir = "/s"};
+        finish_bad("{" MODELS "}", &flags, "server.listen: got \"");
+    }
+    char path[160] = "unix:/";
+    memset(path + 6, 'x', 110);
+    const char *long_path = path;
+    struct hps_config_flags flags = {.listen = &long_path, .n_listen = 1, .state_dir = "/s"};
+    finish_bad("{" MODELS "}", &flags, "expected unix:PATH of 1 to 107 bytes");
+}
+
+static void test_listeners_when_one_address_twice_then_refused(void **state)
+{
+    (void)state;
+    finish_bad(FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:9\",\"http_listen\":\"127.0.0.1:9\"}"), NULL,
+               "for two listeners");
+    finish_bad(FILE_WITH("\"server\":{\"listen\":[\"unix:/a\",\"unix:/a\"]}"), NULL, "for two listeners");
+    struct hps_config *config =
+        parse_good(FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:0\",\"http_listen\":\"127.0.0.1:0\"}"), NULL);
+    finish_good(config, NULL);
+    hps_config_free(config);
+}
+
+static void test_admin_when_tcp_then_needs_token_or_mutual_tls(void **state)
+{
+    (void)state;
+    finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\"}"), NULL, "server.admin_listen");
+    finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\",\"key\":\"k\"}}"),
+               NULL, "asks nobody who he is");
+    static const char *const good[] = {
+        FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\",\"admin_token_file\":\"/t\"}"),
+        FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\",\"key\":\"k\","
+                  "\"client_ca\":\"a\",\"require_client_certificate\":true}}"),
+    };
+    for (size_t i = 0; i < 2; i++) {
+        struct hps_config *config = parse_good(good[i], NULL);
+        finish_good(config, NULL);
+        hps_config_free(config);
+    }
+}
+
+static void test_tls_when_halves_are_missing_then_refused(void **state)
+{
+    (void)state;
+    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\"}}"), NULL, "got only \"certificate\"");
+    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"key\":\"c\"}}"), NULL, "got only \"key\"");
+    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"client_ca\":\"c\"}}"), NULL, "got no \"certificate\"");
+    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\",\"key\":\"k\","
+                         "\"require_client_certificate\":true}}"),
+               NULL, "server.tls.client_ca");
+}
+
+static void test_tiers_when_all_are_disabled_then_refused(void **state)
+{
+    (void)state;
+    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"none\"}"), NULL, "expected a store for the rows");
+    struct hps_config *config = parse_good(
+        FILE_WITH("\"volatile_db\":{\"type\":\"none\"},\"persistent_db\":{\"type\":\"rocks_db\"}"), NULL);
+    finish_good(config, NULL);
+    assert_string_equal(config->persistent_db.path, "/var/lib/hpsd");
+    hps_config_free(config);
+}
+
+static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good(
+        "{\"fuse_embedding_table\":true," MODELS ",\"volatile_db\":{\"type\":\"multi_process_hash_map\","
+        "\"overflow_margin\":1000,\"initial_cache_rate\":0.5,\"initialize_after_startup\":false,"
+        "\"max_get_batch_size\":10000,\"memory_bytes\":\"1000TiB\"},\"persistent_db\":{\"type\":\"rocks_db\"}}",
+        &notes);
+    assert_int_equal(notes.n, 0);
+    finish_good(config, &notes);
+    static const char *const expected[] = {
+        "supportlonglong: not given",
+        "fuse_embedding_table: tables keep their names",
+        "models[].gpucache: this build has no embedding cache",
+        "multi_process_hash_map is the host map",
+        "volatile_db.overflow_*: not applied, because rows are never evicted",
+        "initial_cache_rate",
+        "initialize_after_startup",
+        "max_get_batch_size",
+        "persistent_db.path: not given; the database is in /var/lib/hpsd/hpsd",
+        "volatile_db.memory_bytes: got 1099511627776000, more than",
+    };
+    enum { N = sizeof(expected) / sizeof(expected[0]) };
+    for (size_t i = 0; i < N; i++) {
+        if (!has_note(&notes, expected[i])) {
+            fail_msg("no note \"%s\"", expected[i]);
+        }
+    }
+    assert_int_equal(notes.n, N);
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+static void test_notes_when_cache_is_static_or_fp8_then_said(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config =
+        parse_good(FILE_WITH_MODEL("\"gpucache\":false,\"embedding_cache_type\":\"uvm\",\"fp8_quant\":true"), NULL);
+    finish_good(config, &notes);
+    assert_int_equal(notes.n, 2);
+    assert_true(has_note(&notes, "embedding_cache_type"));
+    assert_true(has_note(&notes, "fp8_quant"));
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+static void test_roots_when_tables_share_directories_then_each_once(void **state)
+{
+    (void)state;
+    const char *const args[] = {"a=x.npy", "b=/m/1/b/", "c=/m/1//c", "d=/d"};
+    struct hps_config *config = NULL;
+    assert_int_equal(hps_config_for_tables(args, 4, &config, NULL), HPS_OK);
+    finish_good(config, NULL);
+    const struct hps_strings *roots = &config->server.model_roots;
+    assert_int_equal(roots->n, 4);
+    assert_string_equal(roots->items[0], ".");
+    assert_string_equal(roots->items[1], "/m/1");
+    assert_string_equal(roots->items[2], "/");
+    assert_string_equal(roots->items[3], "/var/lib/hpsd/models");
+    hps_config_free(config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finish_when_nothing_is_said_then_defaults_of_the_machine),
+        cmocka_unit_test(test_finish_when_no_state_dir_then_refused),
+        cmocka_unit_test(test_flags_when_given_then_they_win),
+        cmocka_unit_test(test_listener_when_open_to_the_network_then_needs_tls_or_plaintext),
+        cmocka_unit_test(test_listener_when_local_then_allowed_in_plaintext),
+        cmocka_unit_test(test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not),
+        cmocka_unit_test(test_listener_when_address_is_malformed_then_refused),
+        cmocka_unit_test(test_listeners_when_one_address_twice_then_refused),
+        cmocka_unit_test(test_admin_when_tcp_then_needs_token_or_mutual_tls),
+        cmocka_unit_test(test_tls_when_halves_are_missing_then_refused),
+        cmocka_unit_test(test_tiers_when_all_are_disabled_then_refused),
+        cmocka_unit_test(test_notes_when_hps_settings_change_nothing_then_each_is_said_once),
+        cmocka_unit_test(test_notes_when_cache_is_static_or_fp8_then_said),
+        cmocka_unit_test(test_roots_when_tables_share_directories_then_each_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

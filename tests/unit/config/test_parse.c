@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From text to struct hps_config: every key, HPS's defaults, and messages that a person can act on.
+ */
+#include "tests/unit/config/config_test.h"
+
+#include <unistd.h>
+
+#include "base/heap.h"
+#include "config/options.h"
+#include "tests/lib/fault_heap.h"
+
+#define SAMPLES HPS_SOURCE_DIR "/config/samples/"
+
+static struct hps_config *parse_sample(const char *path, struct hps_notes *notes)
+{
+    struct hps_config *config = NULL;
+    struct hps_error err = {0};
+    if (hps_config_parse_file(path, &config, notes, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    return config;
+}
+
+static void assert_near(double value, double expected)
+{
+    assert_true(value > expected - 1e-9 && value < expected + 1e-9);
+}
+
+/* ---- the whole of HPS's file ------------------------------------------------------------------- */
+
+static void test_full_sample_when_parsed_then_every_hps_key_is_set(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_sample(SAMPLES "hps-full.json", &notes);
+    assert_int_equal(notes.n, 0);
+    for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
+        const struct hps_option *option = &hps_options[i];
+        bool ours = (option->flags & HPS_OPTION_OURS) != 0;
+        bool old = strcmp(option->name, "max_get_batch_size") == 0 ||
+                   strcmp(option->name, "max_set_batch_size") == 0;
+        const struct hps_option_set *set = option->section == HPS_SECTION_model
+                                               ? &config->models[0].set
+                                           : option->section == HPS_SECTION_volatile_db
+                                               ? &config->volatile_db.set
+                                           : option->section == HPS_SECTION_persistent_db
+                                               ? &config->persistent_db.set
+                                           : option->section == HPS_SECTION_update_source
+                                               ? &config->update_source.set
+                                               : &config->set;
+        if (!ours && !old && !hps_option_is_set(set, (enum hps_option_id)i)) {
+            fail_msg("%s is not in the sample", option->name);
+        }
+    }
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+static void test_full_sample_when_parsed_then_values_are_those_written(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_sample(SAMPLES "hps-full.json", NULL);
+    assert_true(config->supportlonglong);
+    assert_int_equal(config->key_bytes, 8);
+    assert_int_equal(config->volatile_db.num_partitions, 8);
+    assert_true(config->volatile_db.overflow_margin == UINT64_MAX);
+    assert_int_equal(config->volatile_db.overflow_policy, HPS_CONFIG_OVERFLOW_EVICT_OLDEST);
+    assert_string_equal(config->volatile_db.update_filters.items[0], ".+");
+    assert_int_equal(config->persistent_db.type, HPS_CONFIG_PERSISTENT_ROCKS_DB);
+    assert_string_equal(config->persistent_db.path, "/var/lib/hps");
+    assert_int_equal(config->update_source.type, HPS_CONFIG_UPDATE_SOURCE_NULL);
+    assert_int_equal(config->n_models, 1);
+    const struct hps_config_model *model = &config->models[0];
+    assert_string_equal(model->name, "wdl");
+    assert_int_equal(model->n_tables, 2);
+    assert_string_equal(model->tables[1].name, "deep");
+    assert_string_equal(model->tables[1].path, "/models/wdl/1/wdl1_sparse_2000.model");
+    assert_int_equal(model->tables[1].dim, 16);
+    assert_int_equal(model->tables[1].keys_per_sample_max, 26);
+    assert_int_equal(model->tables[1].keys_max, 26 * 1024);
+    assert_int_equal(model->tables[1].n_default_values, 1);
+    assert_near((double)model->tables[1].default_values[0], (double)0.01f);
+    assert_int_equal(model->n_deployed_devices, 1);
+    assert_near(model->gpucacheper, 0.5);
+    assert_near(model->refresh_interval, 10);
+    assert_int_equal(model->num_of_worker_buffer_in_pool, 4);
+    hps_config_free(config);
+}
+
+static void test_commented_sample_when_parsed_then_as_without_comments(void **state)
+{
+    (void)state;
+    struct hps_buf text[2];
+    const char *const paths[2] = {SAMPLES "hps-full.json", SAMPLES "hps-full-commented.json"};
+    for (size_t i = 0; i < 2; i++) {
+        struct hps_config *config = parse_sample(paths[i], NULL);
+        hps_buf_init(&text[i], 1024 * 1024);
+        assert_int_equal(hps_config_print_effective(config, &text[i]), HPS_OK);
+        hps_config_free(config);
+    }
+    assert_int_equal(text[0].size, text[1].size);
+    assert_memory_equal(text[0].data, text[1].data, text[0].size);
+    hps_buf_fini(&text[0]);
+    hps_buf_fini(&text[1]);
+}
+
+static void test_production_sample_when_parsed_then_server_is_set(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_sample(SAMPLES "hpsd.json", NULL);
+    const struct hps_config_server *server = &config->server;
+    assert_int_equal(server->listen.n, 2);
+    assert_string_equal(server->listen.items[1].address, "unix:/run/hpsd/grpc.sock");
+    assert_true(server->http_listen.plaintext);
+    assert_string_equal(server->tls.key, "/etc/hpsd/tls.key");
+    assert_true(server->tls.require_client_certificate);
+    assert_int_equal(server->load_memory_bytes, UINT64_C(4) << 30);
+    assert_int_equal(server->log_format, HPS_CONFIG_LOG_FORMAT_JSON);
+    assert_string_equal(server->model_roots.items[0], "/models");
+    assert_int_equal(config->models[0].version, 20260101);
+    assert_string_equal(config->models[0].lineage, "dlrm-daily");
+    assert_int_equal(config->models[0].tables[1].n_default_values, 4);
+    assert_near((double)config->models[0].tables[1].default_values[3], 0.25);
+    assert_int_equal(config->models[0].n_deployed_devices, 0);
+    finish_good(config, NULL);
+    assert_string_equal(server->state_dir, "/var/lib/hpsd");
+    hps_config_free(config);
+}
+
+static void test_minimal_sample_when_parsed_then_hps_defaults(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_sample(SAMPLES "minimal.json", NULL);
+    const struct hps_config_model *model = &config->models[0];
+    assert_int_equal(config->volatile_db.type, HPS_CONFIG_VOLATILE_PARALLEL_HASH_MAP);
+    assert_int_equal(config->volatile_db.max_batch_size, 65536);
+    assert_string_equal(config->volatile_db.update_filters.items[0], "^hps_.+$");
+    assert_int_equal(config->persistent_db.type, HPS_CONFIG_PERSISTENT_DISABLED);
+    assert_int_equal(config->persistent_db.num_threads, 16);
+    assert_int_equal(config->update_source.max_batch_size, 8192);
+    assert_int_equal(config->update_source.metadata_refresh_interval_ms, 30000);
+    assert_int_equal(model->max_batch_size, 64);
+    assert_true(model->gpucache);
+    assert_near(model->gpucacheper, 0.2);
+    assert_near(model->hit_rate_threshold, 0.9);
+    assert_int_equal(model->miss_policy, HPS_CONFIG_MISS_THRESHOLD);
+    assert_string_equal(model->tables[0].name, "sparse_embedding0");
+    assert_int_equal(config->server.request_bytes_max, 32u << 20);
+    assert_int_equal(config->server.keys_max, 2u << 20);
+    assert_string_equal(config->server.listen.items[0].address, "127.0.0.1:8601");
+    hps_config_free(config);
+}
+
+/* ---- what this build lacks --------------------------------------------------------------------- */
+
+static void expect_refused(const char *path, const char *where, const char *word)
+{
+    struct hps_config *config = NULL;
+    struct hps_error err = {0};
+    assert_int_equal(hps_config_parse_file(path, &config, NULL, &err), HPS_UNIMPLEMENTED);
+    assert_non_null(strstr(err.text, where));
+    assert_non_null(strstr(err.text, word));
+    assert_non_null(strstr(err.text, "this build lacks"));
+    assert_null(config);
+}
+
+static void test_stores_when_not_built_then_refused_by_name(void **state)
+{
+    (void)state;
+    expect_refused(SAMPLES "redis.json", "redis.json:5: volatile_db.type: ", "redis_cluster");
+    expect_refused(SAMPLES "kafka.json", "kafka.json:6: update_source.type: ", "kafka_message_queue");
+    parse_bad(FILE_WITH("\"server\":{\"lookup_path\":\"gpu\"}"), HPS_UNIMPLEMENTED,
+              "server.lookup_path: got \"gpu\", which this build lacks", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"on_device_loss\":\"exit\"}"), HPS_UNIMPLEMENTED, "on_device_loss",
+              NULL);
+    parse_bad(FILE_WITH("\"server\":{\"async_without_gpu\":true}"), HPS_UNIMPLEMENTED,
+              "server.async_without_gpu: got true", "expected false", NULL);
+    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"), HPS_UNIMPLEMENTED,
+              "volatile_db.local_cache_bytes", NULL);
+    parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_only\":true}"), HPS_UNIMPLEMENTED,
+              "persistent_db.read_only", NULL);
+    parse_bad("{\"models\":[{" MODEL_KEYS ",\"miss_policy\":\"wait\"}]}", HPS_UNIMPLEMENTED,
+              "models[0].miss_policy", NULL);
+    parse_bad("{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"hdfs://a/b\"],"
+              "\"embedding_vecsize_per_table\":[4],\"maxnum_catfeature_query_per_table_per_sample\":[2],"
+              "\"deployed_device_list\":[0],\"default_value_for_each_table\":[0]}]}",
+              HPS_UNIMPLEMENTED, "models[0].sparse_files[0]", "hdfs: files", NULL);
+}
+
+/* ---- spelling ---------------------------------------------------------------------------------- */
+
+static void test_unknown_key_when_in_hps_section_then_warning_with_suggestion(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good(
+        "{\"supportlonglong\":true,\n\"peristent_db\":{},\n" MODELS ",\"volatile_db\":{\"type\":\"map\",\n"
+        "\"overflow_margins\":1,\"keys_max\":7,\"zzz\":1}}",
+        &notes);
+    assert_int_equal(notes.n, 4);
+    assert_true(notes.items[0].warning);
+    assert_true(has_note(&notes, "ps.json:2: peristent_db: unknown key, ignored; did you mean \"persistent_db\"?"));
+    assert_true(has_note(&notes, "ps.json:4: volatile_db.overflow_margins: unknown key, ignored; did you mean "
+                                 "\"overflow_margin\"?"));
+    assert_true(has_note(&notes, "volatile_db.keys_max: unknown key, ignored; it belongs to server"));
+    assert_true(has_note(&notes, "volatile_db.zzz: unknown key, ignored"));
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+static void test_unknown_key_when_in_server_then_error_with_suggestion(void **state)
+{
+    (void)state;
+    parse_bad("{" MODELS ",\n\"server\":{\n\"key_max\":5}}", HPS_INVALID, "ps.json:3: server.key_max: unknown key",
+              "got 5", "did you mean \"keys_max\"?", NULL);
+    parse_bad("{" MODELS ",\"server\":{\"tls\":{\"cert\":\"x\"}}}", HPS_INVALID, "server.tls.cert", NULL);
+}
+
+static void test_unknown_keys_when_very_many_then_notes_are_bounded(void **state)
+{
+    (void)state;
+    struct hps_buf text;
+    hps_buf_init(&text, 1024 * 1024);
+    assert_int_equal(hps_buf_printf(&text, "{\"models\":[]"), HPS_OK);
+    for (int i = 0; i < 300; i++) {
+        assert_int_equal(hps_buf_printf(&text, ",\"unknown%d\":0", i), HPS_OK);
+    }
+    assert_int_equal(hps_buf_append(&text, "}", 2), HPS_OK);
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good((const char *)text.data, &notes);
+    assert_int_equal(notes.n, HPS_NOTES_MAX);
+    assert_int_equal(notes.n_dropped, 300 - HPS_NOTES_MAX);
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+    hps_buf_fini(&text);
+}
+
+static void test_word_when_misspelt_then_error_with_suggestion(void **state)
+{
+    (void)state;
+    parse_bad(FILE_WITH("\n\"volatile_db\":{\n\"type\": \"hash_mapp\"}"), HPS_INVALID,
+              "ps.json:3: volatile_db.type: got \"hash_mapp\"", "expected one of \"disabled\", \"hash_map\"",
+              "did you mean \"hash_map\"?", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"log_level\":\"loud\"}"), HPS_INVALID, "server.log_level: got \"loud\"",
+              "\"debug\", \"info\", \"warn\", \"error\"", NULL);
+    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"rocks_db\"}"), HPS_INVALID, "volatile_db.type", NULL);
+}
+
+static void test_duplicate_key_when_anywhere_then_error(void **state)
+{
+    (void)state;
+    parse_bad("{\n\"models\":[],\n\"models\":[]}", HPS_INVALID, "ps.json:3: models: duplicate object key", NULL);
+    parse_bad("{\"models\":[{\"x\":{\n\"a\":1,\n\"a\":1}}]}", HPS_INVALID,
+              "ps.json:3: models[0].x.a: duplicate object key", NULL);
+}
+
+/* ---- types, ranges, syntax ---------------------------------------------------------------------- */
+
+static void test_strings_when_in_place_of_numbers_then_read_as_triton_did(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(
+        "{\"supportlonglong\":\"False\",\"models\":[{" MODEL_KEYS ",\"gpucache\":\"TRUE\",\"gpucacheper\":\"0.5\","
+        "\"max_batch_size\":\"128\",\"embedding_cache_type\":\"Static\"}],"
+        "\"volatile_db\":{\"type\":\"Parallel Hash-Map\",\"memory_bytes\":\"4GiB\"}}",
+        NULL);
+    assert_false(config->supportlonglong);
+    assert_int_equal(config->key_bytes, 4);
+    assert_true(config->models[0].gpucache);
+    assert_near(config->models[0].gpucacheper, 0.5);
+    assert_int_equal(config->models[0].tables[0].keys_max, 256);
+    assert_int_equal(config->models[0].embedding_cache_type, HPS_CONFIG_CACHE_STATIC);
+    assert_int_equal(config->volatile_db.memory_bytes, UINT64_C(4) << 30);
+    hps_config_free(config);
+}
+
+static void test_numbers_when_large_then_exact(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(
+        "{\"models\":[{" MODEL_KEYS ",\"version\":9007199254740993}],"
+        "\"volatile_db\":{\"type\":\"map\",\"overflow_margin\":18446744073709551614}}",
+        NULL);
+    assert_true(config->models[0].version == UINT64_C(9007199254740993));
+    assert_true(config->volatile_db.overflow_margin == UINT64_MAX - 1);
+    hps_config_free(config);
+}
+
+static void test_value_when_wrong_type_then_got_and_expected(void **state)
+{
+    (void)state;
+    parse_bad(FILE_WITH("\"server\":{\"keys_max\":true}"), HPS_INVALID,
+              "server.keys_max: got true, expected an integer from 1 to 4294967295 (keys)", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"keys_max\":null}"), HPS_INVALID, "got null", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"state_dir\":3}"), HPS_INVALID, "got 3, expected a string", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"plaintext\":1}"), HPS_INVALID, "got 1, expected true or false", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"log_level\":1}"), HPS_INVALID, "got 1, expected one of", NULL);
+    parse_bad(FILE_WITH("\"server\":[1,2]"), HPS_INVALID, "server: got [1,2], expected an object", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"model_roots\":[\"/a\",{}]}"), HPS_INVALID,
+              "server.model_roots[1]: got {}, expected a string", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"tls\":7}"), HPS_INVALID, "server.tls: got 7", NULL);
+    parse_bad("[]", HPS_INVALID, "ps.json:1: got [], expected an object", NULL);
+    parse_bad("{\"models\":{}}", HPS_INVALID, "models: got {}, expected a list", NULL);
+    parse_bad("{\"models\":[3]}", HPS_INVALID, "models[0]: got 3, expected an object", NULL);
+}
+
+static void test_value_when_out_of_range_then_limits_are_named(void **state)
+{
+    (void)state;
+    parse_bad(FILE_WITH("\"server\":{\"keys_max\":0}"), HPS_INVALID, "got 0", "from 1 to", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"keys_max\":1.5}"), HPS_INVALID, "got 1.5", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"keys_max\":-1}"), HPS_INVALID, "got -1", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"request_bytes_max\":\"4 GiB\"}"), HPS_INVALID, "got \"4 GiB\"",
+              "from 1024 to 2147483647", NULL);
+    parse_bad(FILE_WITH("\"volatile_db\":{\"overflow_margin\":18446744073709551616}"), HPS_INVALID,
+              "got 18446744073709551616", NULL);
+    parse_bad(FILE_WITH("\"volatile_db\":{\"overflow_resolution_target\":1.1}"), HPS_INVALID,
+              "a number from 0 to 1", NULL);
+    /* HPS aborts on these */
+    parse_bad(FILE_WITH("\"update_source\":{\"metadata_refresh_interval_ms\":9}"), HPS_INVALID, "from 10", NULL);
+    parse_bad(FILE_WITH("\"update_source\":{\"receive_buffer_size\":1023}"), HPS_INVALID, "from 1024", NULL);
+    parse_bad(FILE_WITH("\"update_source\":{\"poll_timeout_ms\":0}"), HPS_INVALID, "from 1", NULL);
+    parse_bad(FILE_WITH("\"update_source\":{\"max_batch_size\":0}"), HPS_INVALID, "from 1", NULL);
+    parse_bad(FILE_WITH("\"update_source\":{\"max_commit_interval\":0}"), HPS_INVALID, "from 1", NULL);
+}
+
+static void test_syntax_when_wrong_then_line_and_path(void **state)
+{
+    (void)state;
+    parse_bad("", HPS_INVALID, "ps.json:1: ", "expected legal JSON", NULL);
+    parse_bad("// only a comment", HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad("{\"models\":[],\n/* two\nlines */ \"server\":{\"a\" 1}}", HPS_INVALID, "ps.json:3: server.a: ",
+              NULL);
+    parse_bad("{\"models\":[]} x", HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad("{\"models\":[],\"x\":1e400}", HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad("{\"models\":[],\"x\":\"\xff\"}", HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad("{\"models\":[],\"x\":\"a\\u0000b\"}", HPS_INVALID, "expected legal JSON", NULL);
+    parse_bad("/* never closed", HPS_INVALID, "ps.json:1: the comment", NULL);
+    char deep[5000];
+    memset(deep, '[', sizeof(deep) - 1);
+    deep[sizeof(deep) - 1] = '\0';
+    parse_bad(deep, HPS_INVALID, "expected legal JSON", NULL);
+}
+
+static void test_file_when_absent_or_a_directory_then_says_so(void **state)
+{
+    (void)state;
+    struct hps_config *config = NULL;
+    struct hps_error err = {0};
+    assert_int_equal(hps_config_parse_file("/nonexistent/ps.json", &config, NULL, &err), HPS_NOT_FOUND);
+    assert_non_null(strstr(err.text, "/nonexistent/ps.json"));
+    assert_int_not_equal(hps_config_parse_file("/tmp", &config, NULL, &err), HPS_OK);
+    assert_null(config);
+}
+
+/* ---- models ------------------------------------------------------------------------------------ */
+
+static void test_models_when_required_key_is_missing_then_named(void **state)
+{
+    (void)state;
+    parse_bad("{\"supportlonglong\":true}", HPS_INVALID, "got no \"models\", which is required", NULL);
+    static const char *const keys[] = {
+        "\"model\":\"m\"",
+        "\"sparse_files\":[\"f\"]",
+        "\"embedding_vecsize_per_table\":[4]",
+        "\"maxnum_catfeature_query_per_table_per_sample\":[2]",
+        "\"default_value_for_each_table\":[0]",
+        "\"deployed_device_list\":[0]",
+    };
+    enum { N = sizeof(keys) / sizeof(keys[0]) };
+    for (size_t skip = 0; skip < N; skip++) {
+        char text[512] = "{\"models\":[{";
+        size_t used = strlen(text);
+        for (size_t i = 0; i < N; i++) {
+            if (i != skip) {
+                used += (size_t)snprintf(text + used, sizeof(text) - used, "%s,", keys[i]);
+            }
+        }
+        (void)snprintf(text + used - 1, sizeof(text) - used, "}]}");
+        char expected[80];
+        (void)snprintf(expected, sizeof(expected), "got no %.*s, which is required",
+                       (int)strcspn(keys[skip], ":"), keys[skip]);
+        parse_bad(text, HPS_INVALID, "models[0]: ", expected, NULL);
+    }
+}
+
+/* Two tables with these lists. */
+static const char *two_tables(const char *dims, const char *counts, const char *defaults, const char *more)
+{
+    static char text[1024];
+    (void)snprintf(text, sizeof(text),
+                   "{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"a\",\"b\"],\n"
+                   "\"embedding_vecsize_per_table\":%s,\n"
+                   "\"maxnum_catfeature_query_per_table_per_sample\":%s,\n"
+                   "\"default_value_for_each_table\":%s,\n\"deployed_device_list\":[0]%s}]}",
+                   dims, counts, defaults, more);
+    return text;
+}
+
+static void test_tables_when_lists_disagree_then_refused(void **state)
+{
+    (void)state;
+    parse_bad(two_tables("[4]", "[1,1]", "[0,0]", ""), HPS_INVALID,
+              "ps.json:2: models[0].embedding_vecsize_per_table: got 1 entries, expected 2", NULL);
+    parse_bad(two_tables("[4,4]", "[1,1,1]", "[0,0]", ""), HPS_INVALID,
+              "ps.json:3: models[0].maxnum_catfeature_query_per_table_per_sample: got 3 entries", NULL);
+    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\"]"), HPS_INVALID,
+              "models[0].embedding_table_names: got 1 entries", NULL);
+    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"a\"]"), HPS_INVALID,
+              "models[0].embedding_table_names[1]: got \"a\" again", NULL);
+    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"b.c\"]"), HPS_INVALID,
+              "embedding_table_names[1]: got \"b.c\", expected a name", NULL);
+    parse_bad(two_tables("[4,0]", "[1,1]", "[0,0]", ""), HPS_INVALID,
+              "embedding_vecsize_per_table[1]: got 0, expected an integer from 1 to 65536", NULL);
+    parse_bad(two_tables("4", "[1,1]", "[0,0]", ""), HPS_INVALID, "got 4, expected a list", NULL);
+    parse_bad(two_tables("[4,\"x\"]", "[1,1]", "[0,0]", ""), HPS_INVALID, "got \"x\"", NULL);
+}
+
+static void test_defaults_when_row_or_short_then_read(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good(two_tables("[2,3]", "[1,1]", "[[1.5,\"-2\"]]", ""), &notes);
+    assert_int_equal(config->models[0].tables[0].n_default_values, 2);
+    assert_near((double)config->models[0].tables[0].default_values[1], -2);
+    assert_int_equal(config->models[0].tables[1].n_default_values, 1);
+    assert_near((double)config->models[0].tables[1].default_values[0], 0);
+    assert_true(has_note(&notes, "default_value_for_each_table: got 1 entries, expected 2"));
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+    parse_bad(two_tables("[2,3]", "[1,1]", "[0,[1,2]]", ""), HPS_INVALID,
+              "default_value_for_each_table[1]: got 2 numbers, expected 3", NULL);
+    parse_bad(two_tables("[2,3]", "[1,1]", "[0,[1,2,1e39]]", ""), HPS_INVALID,
+              "default_value_for_each_table[1][2]: got 1e39, expected a number that fits float32", NULL);
+    parse_bad(two_tables("[2,3]", "[1,1]", "[0,true]", ""), HPS_INVALID, "got true", NULL);
+}
+
+static void test_models_when_names_are_bad_or_twice_then_refused(void **state)
+{
+    (void)state;
+    parse_bad("{\"models\":[{" MODEL_KEYS "},{" MODEL_KEYS "}]}", HPS_INVALID,
+              "models[1].model: got \"m\" again", NULL);
+    char text[512];
+    (void)snprintf(text, sizeof(text), "%s", "{\"models\":[{" MODEL_KEYS "}]}");
+    strstr(text, "\"m\"")[1] = '/';
+    parse_bad(text, HPS_INVALID, "models[0].model: got \"/\", expected a name", NULL);
+}
+
+static void test_models_when_static_table_then_cache_type_is_static(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(FILE_WITH_MODEL("\"use_static_table\":true"), NULL);
+    assert_int_equal(config->models[0].embedding_cache_type, HPS_CONFIG_CACHE_STATIC);
+    hps_config_free(config);
+}
+
+static void test_volatile_db_when_block_has_no_type_then_disabled_with_warning(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good(FILE_WITH("\"volatile_db\":{}"), &notes);
+    assert_int_equal(config->volatile_db.type, HPS_CONFIG_VOLATILE_DISABLED);
+    assert_true(has_note(&notes, "volatile_db: got no \"type\", so it is disabled"));
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+static void test_listeners_when_string_list_or_object_then_read(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(
+        FILE_WITH("\"server\":{\"listen\":[\"unix:/a\",{\"address\":\"0.0.0.0:1\",\"plaintext\":true}],"
+                  "\"http_listen\":\"\",\"admin_listen\":{\"address\":\"unix:/b\"}}"),
+        NULL);
+    assert_int_equal(config->server.listen.n, 2);
+    assert_false(config->server.listen.items[0].plaintext);
+    assert_true(config->server.listen.items[1].plaintext);
+    assert_string_equal(config->server.http_listen.address, "");
+    assert_string_equal(config->server.admin_listen.address, "unix:/b");
+    hps_config_free(config);
+    parse_bad(FILE_WITH("\"server\":{\"listen\":[]}"), HPS_INVALID, "server.listen: got []", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"listen\":[\"a:1\",5]}"), HPS_INVALID, "server.listen[1]: got 5", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"listen\":{\"plaintext\":true}}"), HPS_INVALID, "server.listen", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"listen\":{\"address\":\"a:1\",\"plain\":true}}"), HPS_INVALID,
+              "server.listen", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"http_listen\":{\"address\":\"a:1\",\"plaintext\":1}}"), HPS_INVALID,
+              "server.http_listen", NULL);
+}
+
+/* ---- no memory --------------------------------------------------------------------------------- */
+
+static void parse_and_free(void *ctx)
+{
+    struct hps_config *config = NULL;
+    struct hps_notes notes;
+    struct hps_error err = {0};
+    const struct hps_config_flags flags = {.state_dir = "/var/lib/hpsd", .log_level = "warn"};
+    hps_notes_init(&notes);
+    hps_status status = hps_config_parse(ctx, strlen(ctx), "ps.json", &config, &notes, &err);
+    if (status == HPS_OK) {
+        status = hps_config_finish(config, &flags, &notes, &err);
+    }
+    if (status != HPS_OK && (status != HPS_NO_MEMORY || strstr(err.text, "out of memory") == NULL)) {
+        fail_msg("%s", err.text);
+    }
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
+static void test_parse_when_any_allocation_fails_then_no_memory_and_no_leak(void **state)
+{
+    (void)state;
+    char text[] = "{\"peristent_db\":{},\"models\":[{" MODEL_KEYS ",\"embedding_table_names\":[\"a\"]}],"
+                  "\"persistent_db\":{\"type\":\"rocks_db\"},\"server\":{\"listen\":[\"unix:/a\",\"[::1]:0\"],"
+                  "\"http_listen\":\"127.0.0.1:0\",\"model_roots\":[\"/a\",\"/b\"],\"slow_request_ms\":1}}";
+    assert_true(hps_fault_heap_run(parse_and_free, text) > 50);
+}
+
+static void parse_bad_and_free(void *ctx)
+{
+    struct hps_config *config = NULL;
+    struct hps_error err = {0};
+    hps_status status = hps_config_parse(ctx, strlen(ctx), "ps.json", &config, NULL, &err);
+    assert_true(status == HPS_INVALID || status == HPS_NO_MEMORY);
+    assert_true(err.text[0] != '\0');
+    assert_null(config);
+}
+
+static void test_parse_when_bad_and_any_allocation_fails_then_an_error_and_no_leak(void **state)
+{
+    (void)state;
+    char text[] = "{\"models\":[{" MODEL_KEYS "}],\"server\":{\"log_level\":\"inf\"}}";
+    assert_true(hps_fault_heap_run(parse_bad_and_free, text) > 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_full_sample_when_parsed_then_every_hps_key_is_set),
+        cmocka_unit_test(test_full_sample_when_parsed_then_values_are_those_written),
+        cmocka_unit_test(test_commented_sample_when_parsed_then_as_without_comments),
+        cmocka_unit_test(test_production_sample_when_parsed_then_server_is_set),
+        cmocka_unit_test(test_minimal_sample_when_parsed_then_hps_defaults),
+        cmocka_unit_test(test_stores_when_not_built_then_refused_by_name),
+        cmocka_unit_test(test_unknown_key_when_in_hps_section_then_warning_with_suggestion),
+        cmocka_unit_test(test_unknown_key_when_in_server_then_error_with_suggestion),
+        cmocka_unit_test(test_unknown_keys_when_very_many_then_notes_are_bounded),
+        cmocka_unit_test(test_word_when_misspelt_then_error_with_suggestion),
+        cmocka_unit_test(test_duplicate_key_when_anywhere_then_error),
+        cmocka_unit_test(test_strings_when_in_place_of_numbers_then_read_as_triton_did),
+        cmocka_unit_test(test_numbers_when_large_then_exact),
+        cmocka_unit_test(test_value_when_wrong_type_then_got_and_expected),
+        cmocka_unit_test(test_value_when_out_of_range_then_limits_are_named),
+        cmocka_unit_test(test_syntax_when_wrong_then_line_and_path),
+        cmocka_unit_test(test_file_when_absent_or_a_directory_then_says_so),
+        cmocka_unit_test(test_models_when_required_key_is_missing_then_named),
+        cmocka_unit_test(test_tables_when_lists_disagree_then_refused),
+        cmocka_unit_test(test_defaults_when_row_or_short_then_read),
+        cmocka_unit_test(test_models_when_names_are_bad_or_twice_then_refused),
+        cmocka_unit_test(test_models_when_static_table_then_cache_type_is_static),
+        cmocka_unit_test(test_volatile_db_when_block_has_no_type_then_disabled_with_warning),
+        cmocka_unit_test(test_listeners_when_string_list_or_object_then_read),
+        cmocka_unit_test(test_parse_when_any_allocation_fails_then_no_memory_and_no_leak),
+        cmocka_unit_test(test_parse_when_bad_and_any_allocation_fails_then_an_error_and_no_leak),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
