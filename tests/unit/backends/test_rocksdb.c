@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What only the persistent store promises: durability, whose directory it is, damage noticed, crashes
+ * in the middle of a load, and a disk that fills up.
+ */
+// clang-format off
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <rocksdb/c.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backends/rocksdb.h"
+#include "base/heap.h"
+
+enum { ROW_BYTES = 512, FREE_MIN = 8 << 20 };
+
+static char dir[256];
+static struct hps_error error;
+static const struct hps_call no_limit = {0};
+static const struct hps_table table = {
+    .name = "t", .id = 0, .dim = 128, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32};
+
+/* ---- helpers ---- */
+
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw)
+{
+    (void)info;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    const char *tmp = getenv("TMPDIR");
+    (void)snprintf(dir, sizeof(dir), "%s/hps-rocksdb-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    return mkdtemp(dir) != NULL ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    (void)umount2(dir, MNT_DETACH); /* only mounted in one test */
+    return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static struct hps_rocksdb_options options_of(bool read_only)
+{
+    return (struct hps_rocksdb_options){
+        .path = dir,
+        .n_threads = 2,
+        .batch_keys_max = 1000,
+        .read_only = read_only,
+        .disk_free_min_bytes = FREE_MIN,
+    };
+}
+
+static hps_status try_open(bool read_only, struct hps_store **out_store)
+{
+    struct hps_rocksdb_options options = options_of(read_only);
+    error.text[0] = '\0';
+    return hps_rocksdb_open(&options, out_store, &error);
+}
+
+static struct hps_store *open_store(void)
+{
+    struct hps_store *store = NULL;
+    if (try_open(false, &store) != HPS_OK) {
+        fail_msg("open: %s", error.text);
+    }
+    return store;
+}
+
+static hps_status space_open(struct hps_store *store, const char *model, int64_t version,
+                             struct hps_space **out_space)
+{
+    struct hps_space_id id = {.model = model, .version = version, .tables = &table, .n_tables = 1};
+    return store->ops->space_open(store, &id, out_space, &error);
+}
+
+static struct hps_space *open_space(struct hps_store *store)
+{
+    struct hps_space *space = NULL;
+    if (space_open(store, "m", 1, &space) != HPS_OK) {
+        fail_msg("space_open: %s", error.text);
+    }
+    return space;
+}
+
+static void fill(uint8_t *row, hps_key key)
+{
+    for (unsigned i = 0; i < ROW_BYTES; i++) {
+        row[i] = (uint8_t)(key * 31 + i * 7 + (key >> 8));
+    }
+}
+
+static hps_status load_rows(struct hps_store *store, struct hps_store_load *load, hps_key from,
+                            hps_key to)
+{
+    hps_status status = HPS_OK;
+    uint8_t row[ROW_BYTES];
+    for (hps_key key = from; key < to && status == HPS_OK; key++) {
+        fill(row, key);
+        status = store->ops->load_add(load, &table, &key, row, 1, &error);
+    }
+    return status;
+}
+
+static void load(struct hps_space *space, hps_key n)
+{
+    struct hps_store *store = space->store;
+    struct hps_store_load *rows = NULL;
+    assert_int_equal(store->ops->load_begin(space, n, n * ROW_BYTES, &rows, &error), HPS_OK);
+    assert_int_equal(load_rows(store, rows, 0, n), HPS_OK);
+    assert_int_equal(store->ops->load_commit(rows, &error), HPS_OK);
+}
+
+static hps_status get(struct hps_space *space, const struct hps_table *of, hps_key key,
+                      bool *out_found)
+{
+    uint8_t row[2 * ROW_BYTES];
+    uint8_t expected[ROW_BYTES];
+    uint32_t slot = 0;
+    hps_key keys[1] = {key};
+    struct hps_batch batch = {keys, &slot, row, 1};
+    hps_status status = space->store->ops->get(space, &no_limit, of, &batch);
+    if (batch.n == 0) {
+        fill(expected, key);
+        assert_memory_equal(row, expected, ROW_BYTES);
+    }
+    *out_found = batch.n == 0;
+    return status;
+}
+
+static bool has(struct hps_space *space, hps_key key)
+{
+    bool found = false;
+    assert_int_equal(get(space, &table, key, &found), HPS_OK);
+    return found;
+}
+
+static hps_status put(struct hps_space *space, hps_key key)
+{
+    uint8_t row[ROW_BYTES];
+    fill(row, key);
+    return space->store->ops->put(space, &no_limit, &table, &key, row, 1);
+}
+
+static const char *below(const char *name)
+{
+    static char path[600];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return path;
+}
+
+/* Names, sizes and times of all files below hpsd, summed up. */
+static uint64_t directory_sum(void)
+{
+    uint64_t sum = 0;
+    DIR *listing = opendir(below("hpsd"));
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        char name[300];
+        struct stat info;
+        if (strcmp(entry->d_name, "..") == 0) {
+            continue; /* the lock file is made there */
+        }
+        (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
+        assert_int_equal(stat(below(name), &info), 0);
+        for (const char *c = entry->d_name; *c != '\0'; c++) {
+            sum = sum * 31 + (uint64_t)*c;
+        }
+        sum += (uint64_t)info.st_size + (uint64_t)info.st_mtim.tv_nsec +
+               (uint64_t)info.st_mtim.tv_sec;
+    }
+    closedir(listing);
+    return sum;
+}
+
+/* Change the database as another program would. */
+static void raw_put(const char *path, const char *family, const char *key, size_t key_size,
+                    const char *value)
+{
+    char *text = NULL;
+    rocksdb_options_t *options = rocksdb_options_create();
+    rocksdb_options_set_create_if_missing(options, 1);
+    const char *names[3] = {"default", "catalog", "m@1"};
+    const rocksdb_options_t *each[3] = {options, options, options};
+    rocksdb_column_family_handle_t *handles[3] = {NULL, NULL, NULL};
+    int n = family != NULL ? 3 : 2;
+    rocksdb_t *db = access(path, F_OK) == 0
+                        ? rocksdb_open_column_families(options, path, n, names, each, handles, &text)
+                        : rocksdb_open(options, path, &text);
+    if (text != NULL) {
+        fail_msg("raw open: %s", text);
+    }
+    rocksdb_writeoptions_t *write = rocksdb_writeoptions_create();
+    if (family == NULL) {
+        rocksdb_put(db, write, key, key_size, value, strlen(value), &text);
+    } else {
+        rocksdb_put_cf(db, write, handles[2], key, key_size, value, strlen(value), &text);
+    }
+    assert_null(text);
+    for (unsigned i = 0; i < 3; i++) {
+        if (handles[i] != NULL) {
+            rocksdb_column_family_handle_destroy(handles[i]);
+        }
+    }
+    rocksdb_writeoptions_destroy(write);
+    rocksdb_close(db);
+    rocksdb_options_destroy(options);
+}
+
+/* ---- durability ---- */
+
+static void test_open_when_closed_before_then_rows_and_records_are_there(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 5000);
+    assert_int_equal(put(space, 7000), HPS_OK);
+    hps_key gone = 11;
+    assert_int_equal(store->ops->erase(space, &no_limit, &table, &gone, 1), HPS_OK);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    store->ops->space_close(space);
+    store->ops->close(store);
+    for (unsigned round = 0; round < 2; round++) { /* then once read-only */
+        assert_int_equal(try_open(round == 1, &store), HPS_OK);
+        space = open_space(store);
+        assert_true(has(space, 0));
+        assert_true(has(space, 4999));
+        assert_true(has(space, 7000));
+        assert_false(has(space, 11));
+        assert_false(has(space, 5000));
+        store->ops->space_close(space);
+        store->ops->close(store);
+    }
+}
+
+static void test_open_when_read_only_then_writes_are_refused(void **state)
+{
+    (void)state;
+    struct hps_store *store = NULL;
+    assert_int_equal(try_open(true, &store), HPS_NOT_FOUND);
+    store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 10);
+    store->ops->space_close(space);
+    store->ops->close(store);
+    assert_int_equal(try_open(true, &store), HPS_OK);
+    space = open_space(store);
+    struct hps_space *other = NULL;
+    struct hps_store_load *rows = NULL;
+    assert_int_equal(space_open(store, "m", 2, &other), HPS_PRECONDITION);
+    assert_int_equal(put(space, 1), HPS_PRECONDITION);
+    assert_int_equal(store->ops->load_begin(space, 0, 0, &rows, &error), HPS_PRECONDITION);
+    assert_int_equal(store->ops->space_drop(space, &error), HPS_PRECONDITION);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_PRECONDITION);
+    assert_int_equal(store->ops->record_delete(store, "k", 1, &error), HPS_PRECONDITION);
+    assert_true(has(space, 9));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+static void test_open_when_open_elsewhere_then_busy(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_store *other = NULL;
+    assert_int_equal(try_open(false, &other), HPS_BUSY);
+    assert_int_equal(try_open(true, &other), HPS_BUSY);
+    assert_null(other);
+    store->ops->close(store);
+    store = open_store();
+    store->ops->close(store);
+}
+
+/* ---- whose directory it is ---- */
+
+static void test_open_when_format_is_newer_then_refused_and_untouched(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    store->ops->close(store);
+    raw_put(below("hpsd"), NULL, "hpsd.format", 11, "2");
+    uint64_t before = directory_sum();
+    assert_int_equal(try_open(false, &store), HPS_NEWER_FORMAT);
+    assert_int_equal(try_open(true, &store), HPS_NEWER_FORMAT);
+    assert_true(directory_sum() == before);
+    raw_put(below("hpsd"), NULL, "hpsd.format", 11, "one");
+    assert_int_equal(try_open(false, &store), HPS_DATA_LOSS);
+}
+
+static void test_open_when_database_is_foreign_then_refused_and_untouched(void **state)
+{
+    (void)state;
+    raw_put(below("hpsd"), NULL, "something", 9, "else");
+    uint64_t before = directory_sum();
+    struct hps_store *store = NULL;
+    assert_int_equal(try_open(false, &store), HPS_PRECONDITION);
+    assert_non_null(strstr(error.text, "not ours"));
+    assert_true(directory_sum() == before);
+}
+
+static void test_open_when_directory_holds_other_files_then_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(below("hpsd"), 0700), 0);
+    struct hps_store *store = open_store(); /* an empty directory is taken */
+    store->ops->close(store);
+    assert_int_equal(nftw(below("hpsd"), remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
+    assert_int_equal(mkdir(below("hpsd"), 0700), 0);
+    int fd = open(below("hpsd/notes.txt"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(try_open(false, &store), HPS_PRECONDITION);
+    assert_int_equal(access(below("hpsd/notes.txt"), F_OK), 0);
+}
+
+static void test_open_when_creation_was_cut_short_then_created_again(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(below("hpsd.new"), 0700), 0);
+    int fd = open(below("hpsd.new/MANIFEST-000001"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    struct hps_store *store = open_store();
+    store->ops->close(store);
+    assert_int_equal(access(below("hpsd.new"), F_OK), -1);
+}
+
+static void test_space_when_name_is_illegal_then_invalid(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"", "a@b", "a/b", "..", "a b", "\xc3\xa9"};
+    struct hps_store *store = open_store();
+    struct hps_space *space = NULL;
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        assert_int_equal(space_open(store, names[i], 1, &space), HPS_INVALID);
+    }
+    char name[122];
+    memset(name, 'x', 121);
+    name[121] = '\0';
+    assert_int_equal(space_open(store, name, 1, &space), HPS_INVALID);
+    name[120] = '\0';
+    assert_int_equal(space_open(store, "m", -1, &space), HPS_INVALID);
+    assert_int_equal(space_open(store, name, INT64_MAX, &space), HPS_OK);
+    assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
+    store->ops->close(store);
+}
+
+/* ---- damage ---- */
+
+static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    (void)keys;
+    (void)rows;
+    *(uint64_t *)ctx += n;
+    return HPS_OK;
+}
+
+/* Flip bytes in the first third of every table file: row blocks, not the index behind them. */
+static unsigned damage_files(void)
+{
+    unsigned n = 0;
+    DIR *listing = opendir(below("hpsd"));
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        char name[300];
+        struct stat info;
+        (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
+        if (strstr(name, ".sst") == NULL || stat(below(name), &info) != 0 ||
+            info.st_size < 100000) {
+            continue;
+        }
+        int fd = open(below(name), O_WRONLY | O_CLOEXEC);
+        assert_true(fd >= 0);
+        for (off_t at = 1000; at < info.st_size / 3; at += 4096) {
+            assert_int_equal(pwrite(fd, "damage", 6, at), 6);
+        }
+        close(fd);
+        n++;
+    }
+    closedir(listing);
+    return n;
+}
+
+static void test_get_when_file_is_damaged_then_data_loss_and_never_a_wrong_row(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 5000);
+    store->ops->space_close(space);
+    store->ops->close(store);
+    assert_int_equal(damage_files(), 1);
+    store = open_store();
+    space = open_space(store);
+    unsigned n_lost = 0;
+    for (hps_key key = 0; key < 5000; key += 5) {
+        bool found = false;
+        hps_status status = get(space, &table, key, &found); /* checks the row if found */
+        assert_true(status == HPS_OK || status == HPS_DATA_LOSS);
+        assert_true(found == (status == HPS_OK));
+        n_lost += status == HPS_DATA_LOSS;
+    }
+    assert_true(n_lost > 100);
+    assert_true(n_lost < 900);
+    uint64_t n_rows = 0;
+    assert_int_equal(store->ops->scan(space, &table, count_rows, &n_rows, &error), HPS_DATA_LOSS);
+    assert_non_null(strstr(error.text, ".sst"));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+static void test_get_when_row_has_a_wrong_size_then_data_loss(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 3);
+    store->ops->space_close(space);
+    store->ops->close(store);
+    raw_put(below("hpsd"), "m@1", "\0\0\0\0\0\0\0\0\0\0\0\1", 12, "short");
+    store = open_store();
+    space = open_space(store);
+    bool found = true;
+    assert_int_equal(get(space, &table, 1, &found), HPS_DATA_LOSS);
+    assert_false(found);
+    assert_true(has(space, 0));
+    assert_true(has(space, 2));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+/* ---- crashes ---- */
+
+static void crash_in_load(void)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct hps_store *store = NULL;
+        struct hps_space *space = NULL;
+        struct hps_store_load *rows = NULL;
+        bool good = try_open(false, &store) == HPS_OK &&
+                    space_open(store, "m", 1, &space) == HPS_OK &&
+                    store->ops->load_begin(space, 0, 0, &rows, &error) == HPS_OK &&
+                    load_rows(store, rows, 0, 2000) == HPS_OK;
+        _exit(good ? 42 : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 42);
+}
+
+static void test_open_when_a_load_was_cut_short_then_nothing_of_it_is_left(void **state)
+{
+    (void)state;
+    crash_in_load();
+    assert_int_equal(access(below("hpsd/load-m@1"), F_OK), 0);
+    struct hps_store *store = open_store();
+    assert_int_equal(access(below("hpsd/load-m@1"), F_OK), -1);
+    struct hps_space *space = open_space(store);
+    assert_false(has(space, 0));
+    load(space, 100);
+    assert_true(has(space, 99));
+    assert_int_equal(access(below("hpsd/load-m@1"), F_OK), -1);
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+/* ---- a disk that fills up ---- */
+
+static hps_status fill_by_load(struct hps_space *space)
+{
+    struct hps_store *store = space->store;
+    struct hps_store_load *rows = NULL;
+    assert_int_equal(store->ops->load_begin(space, 0, 0, &rows, &error), HPS_OK);
+    hps_status status = load_rows(store, rows, 0, 1000000);
+    store->ops->load_abort(rows);
+    return status;
+}
+
+static hps_status fill_by_put(struct hps_space *space)
+{
+    enum { N = 500 };
+    hps_key keys[N];
+    uint8_t *rows = hps_alloc((size_t)N * ROW_BYTES);
+    hps_status status = HPS_OK;
+    for (hps_key key = 0; status == HPS_OK && key < 1000000; key += N) {
+        for (unsigned i = 0; i < N; i++) {
+            keys[i] = key + i;
+            fill(rows + (size_t)i * ROW_BYTES, keys[i]);
+        }
+        status = space->store->ops->put(space, &no_limit, &table, keys, rows, N);
+    }
+    hps_free(rows);
+    return status;
+}
+
+static void test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on(void **state)
+{
+    (void)state;
+    if (mount("tmpfs", dir, "tmpfs", 0, "size=96m") != 0) {
+        print_message("SKIPPED: cannot mount a small tmpfs: %s\n", strerror(errno));
+        skip();
+    }
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    struct hps_store_load *rows = NULL;
+    assert_int_equal(store->ops->load_begin(space, 1000000, 512000000, &rows, &error),
+                     HPS_EXHAUSTED);
+    assert_non_null(strstr(error.text, "needed"));
+    assert_int_equal(fill_by_load(space), HPS_EXHAUSTED);
+    assert_true(store->ops->bytes_free(store) > 60 << 20); /* the aborted load is gone */
+    load(space, 1000);
+    assert_int_equal(fill_by_put(space), HPS_EXHAUSTED);
+    assert_true(has(space, 999));
+    hps_status status = HPS_OK;
+    for (hps_key key = 0; key < 10000 && status == HPS_OK; key++) { /* what a batch left over */
+        status = put(space, key);
+    }
+    assert_int_equal(status, HPS_EXHAUSTED);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
+    store->ops->close(store);
+    store = open_store(); /* and it opens again */
+    store->ops->close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_open_when_closed_before_then_rows_and_records_are_there, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_read_only_then_writes_are_refused, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_open_elsewhere_then_busy, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_format_is_newer_then_refused_and_untouched,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_database_is_foreign_then_refused_and_untouched, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_directory_holds_other_files_then_refused,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_creation_was_cut_short_then_created_again,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_space_when_name_is_illegal_then_invalid, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_get_when_file_is_damaged_then_data_loss_and_never_a_wrong_row, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_get_when_row_has_a_wrong_size_then_data_loss, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_a_load_was_cut_short_then_nothing_of_it_is_left, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("rocksdb", tests, NULL, NULL);
+}
