@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The host tier. Readers run on any thread and take no lock: they find a row id in a 64-byte bucket
- * (one cache line) and copy the row, inside an epoch. Writers of a table take its mutex, write a new row
- * beside the old one and publish its id; the old row is reused once every reader has left. So a published
- * row never changes and none is ever seen torn.
+ * (one cache line) and copy the row, inside an epoch. Writers of a table take its mutex, write a
+ * new row beside the old one and publish its id; the old row is reused once every reader has left.
+ * So a published row never changes and none is ever seen torn.
  *
  * Measured (10 M rows of 512 bytes): keys in the bucket itself beat byte tags, which are a second
- * dependent cache line; multiply-high indexing uses the memory budget exactly; prefetching a block of
- * keys before probing it is worth a third.
+ * dependent cache line; multiply-high indexing uses the memory budget exactly; prefetching a block
+ * of keys before probing it is worth a third.
  */
 #include "backends/host_map.h"
 
@@ -28,8 +28,8 @@
 enum {
     BUCKET_KEYS = 5,
     BUCKETS_MIN = 4,
-    BLOCK_KEYS = 64,     /* looked up together; 32 to 128 measured the same */
-    ROW_ALIGN = 16,      /* row starts; 64 would cost narrow rows up to 4 x their size */
+    BLOCK_KEYS = 64, /* looked up together; 32 to 128 measured the same */
+    ROW_ALIGN = 16,  /* row starts; 64 would cost narrow rows up to 4 x their size */
     HUGE_BYTES = 2 << 20,
     STEP_BYTES = 64 << 10, /* rows are charged to the budget by steps of this size */
     LIMBO_ROWS = 256,
@@ -38,12 +38,12 @@ enum {
 
 #define ROW_NONE UINT32_MAX
 
-/* meta: bits 0-4 slot holds a key, bits 8-12 slot held one that was erased, bit 31 some key that hashes
- * to this bucket or one before it lies behind it. */
+/* meta: bits 0-4 slot holds a key, bits 8-12 slot held one that was erased, bit 31 some key that
+ * hashes to this bucket or one before it lies behind it. */
 #define META_LIVE(slot) (UINT32_C(1) << (slot))
 #define META_DEAD(slot) (UINT32_C(1) << (8 + (slot)))
-#define META_DEAD_ALL (UINT32_C(0x1f) << 8)
-#define META_OVERFLOW (UINT32_C(1) << 31)
+#define META_DEAD_ALL   (UINT32_C(0x1f) << 8)
+#define META_OVERFLOW   (UINT32_C(1) << 31)
 
 struct bucket {
     _Atomic(uint64_t) keys[BUCKET_KEYS];
@@ -99,7 +99,7 @@ struct host_space {
     char *model;
     int64_t version;
     uint32_t n_tables;
-    struct hps_table *tables; /* [n_tables] copies, names not used */
+    struct hps_table *tables;  /* [n_tables] copies, names not used */
     pthread_rwlock_t set_lock; /* writers share it; held alone while `set` is replaced */
     _Atomic(struct map_set *) set;
     bool loading; /* under the store's lock */
@@ -342,8 +342,7 @@ static size_t slab_bytes(const struct map *map)
 
 static uint8_t *row_at(const struct map *map, uint32_t row)
 {
-    uint8_t *slab =
-        atomic_load_explicit(&map->slabs[row >> map->slab_shift], memory_order_acquire);
+    uint8_t *slab = atomic_load_explicit(&map->slabs[row >> map->slab_shift], memory_order_acquire);
     return slab + (size_t)(row & ((UINT32_C(1) << map->slab_shift) - 1)) * map->stride;
 }
 
@@ -364,7 +363,8 @@ static hps_status rows_grow(struct map *map)
             discharge(map, n_step * map->stride);
             return HPS_NO_MEMORY;
         }
-        /* a small table would waste a huge page: the first slab gets them when a second is needed */
+        /* a small table would waste a huge page: the first slab gets them when a second is needed
+         */
         (void)madvise(pages, slab_bytes(map), slab == 0 ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
         if (slab == 1) {
             uint8_t *first = atomic_load_explicit(&map->slabs[0], memory_order_relaxed);
@@ -551,8 +551,8 @@ static void map_purge(struct map *map)
     map->n_dead = 0;
 }
 
-/* See to it that one more key finds a slot: at most 4/5 of the slots are taken, 9/10 when the budget
- * has no room for a larger index. */
+/* See to it that one more key finds a slot: at most 4/5 of the slots are taken, 9/10 when the
+ * budget has no room for a larger index. */
 static hps_status map_make_room(struct map *map)
 {
     const struct buckets *buckets = atomic_load_explicit(&map->buckets, memory_order_relaxed);
@@ -699,10 +699,9 @@ static hps_status fail_budget(struct host_map *store, hps_status status, const c
     if (status != HPS_EXHAUSTED) {
         return hps_error_set(err, status, "host: no memory for %s", what);
     }
-    return hps_error_set(err, status,
-                         "host: %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
-                         " are available",
-                         what, bytes, bytes_available(store), store->bytes_max);
+    return hps_error_set(
+        err, status, "host: %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64 " are available",
+        what, bytes, bytes_available(store), store->bytes_max);
 }
 
 /* What the tables will take with the rows they expect. */
@@ -1020,8 +1019,8 @@ static hps_status host_load_add(struct hps_store_load *load, const struct hps_ta
     struct map *map = load->set->maps[table->id];
     HPS_ASSERT(map->row_bytes == table->row_bytes);
     for (uint32_t i = 0; i < n; i++) {
-        if (load->any && (table->id < load->table ||
-                          (table->id == load->table && keys[i] <= load->key))) {
+        if (load->any &&
+            (table->id < load->table || (table->id == load->table && keys[i] <= load->key))) {
             return hps_error_set(err, HPS_INVALID,
                                  "host: table %s: key %" PRIu64 " is not above the one before it",
                                  table->name, keys[i]);
@@ -1043,8 +1042,7 @@ static hps_status host_load_commit(struct hps_store_load *load, struct hps_error
     struct host_space *space = load->space;
     struct hps_epoch *epoch = host_of(&space->base)->epoch;
     pthread_rwlock_wrlock(&space->set_lock);
-    struct map_set *old =
-        atomic_exchange_explicit(&space->set, load->set, memory_order_acq_rel);
+    struct map_set *old = atomic_exchange_explicit(&space->set, load->set, memory_order_acq_rel);
     pthread_rwlock_unlock(&space->set_lock);
     uint64_t stamp = hps_epoch_retire(epoch);
     while (!hps_epoch_passed(epoch, stamp)) {

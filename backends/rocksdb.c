@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The persistent store, and the only file that knows RocksDB. Calls block on disk, so they come from
- * worker threads; any number at a time.
+ * The persistent store, and the only file that knows RocksDB. Calls block on disk, so they come
+ * from worker threads; any number at a time.
  *
  * On disk: `<path>/hpsd` is the database, `<path>/hpsd.lock` keeps it to one process. The default
- * family holds one record, the format. "catalog" holds the records, `<model>@<version>` one version:
- * its keys are table id and key, both big-endian, so that key order is load order.
+ * family holds one record, the format. "catalog" holds the records, `<model>@<version>` one
+ * version: its keys are table id and key, both big-endian, so that key order is load order.
  *
- * RocksDB aborts the process when the disk is full under its write-ahead log, so every write looks at
- * the free space first and stops well before.
+ * RocksDB aborts the process when the disk is full under its write-ahead log, so every write looks
+ * at the free space first and stops well before.
  */
 #include "backends/rocksdb.h"
 
@@ -34,16 +34,16 @@
 #include "base/heap.h"
 #include "base/log.h"
 
-#define MIB (UINT64_C(1) << 20)
-#define GIB (UINT64_C(1) << 30)
-#define FORMAT_KEY "hpsd.format"
-#define CATALOG "catalog"
+#define MIB            (UINT64_C(1) << 20)
+#define GIB            (UINT64_C(1) << 30)
+#define FORMAT_KEY     "hpsd.format"
+#define CATALOG        "catalog"
 #define DEFAULT_FAMILY "default"
 /* No directory can be made there, so RocksDB goes without its own log file. */
 #define NO_LOG_DIR "/dev/null/none"
 
 enum {
-    KEY_BYTES = 12, /* table u32, key u64 */
+    KEY_BYTES = 12,   /* table u32, key u64 */
     ENTRY_BYTES = 24, /* key and the block format's own share of a row, rounded up */
     NAME_MAX_BYTES = 160,
     MODEL_MAX_BYTES = 120,
@@ -54,11 +54,11 @@ enum {
     FLOOR_BYTES = 64 << 10, /* catalog records may still be written at the free-space guard */
 };
 
-#define SST_BYTES (256 * MIB)
+#define SST_BYTES          (256 * MIB)
 #define WRITE_BUFFER_BYTES (256 * MIB)
-#define WAL_BYTES (256 * MIB)
-#define CHECK_BYTES (64 * MIB)
-#define BATCH_BYTES (16 * MIB)
+#define WAL_BYTES          (256 * MIB)
+#define CHECK_BYTES        (64 * MIB)
+#define BATCH_BYTES        (16 * MIB)
 
 struct family {
     char *name;
@@ -267,9 +267,10 @@ static hps_status take_lock(struct rocks *store, const char *dir, struct hps_err
     if (fd < 0 && !(store->read_only && errno == ENOENT)) {
         status = fail_errno(err, "cannot open", path);
     } else if (fd >= 0 && flock(fd, (store->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
-        status = errno != EWOULDBLOCK
-                     ? fail_errno(err, "cannot lock", path)
-                     : hps_error_set(err, HPS_BUSY, "rocksdb: %s is taken by another process", path);
+        status =
+            errno != EWOULDBLOCK
+                ? fail_errno(err, "cannot lock", path)
+                : hps_error_set(err, HPS_BUSY, "rocksdb: %s is taken by another process", path);
         close(fd);
         fd = -1;
     }
@@ -371,7 +372,8 @@ static rocksdb_options_t *options_new(const struct rocks *store,
     rocksdb_options_set_max_total_wal_size(options, clamp(buffers, MIB, WAL_BYTES));
     rocksdb_options_set_manifest_preallocation_size(options, 64 << 10);
     /* A torn tail is what a crash leaves; a hole in the middle is data loss and must be seen. */
-    rocksdb_options_set_wal_recovery_mode(options, rocksdb_tolerate_corrupted_tail_records_recovery);
+    rocksdb_options_set_wal_recovery_mode(options,
+                                          rocksdb_tolerate_corrupted_tail_records_recovery);
     rocksdb_options_set_info_log_level(options, 2 /* warnings */);
     rocksdb_options_set_keep_log_file_num(options, 4);
     rocksdb_options_set_max_log_file_size(options, 16 << 20);
@@ -392,7 +394,8 @@ static void options_fill(struct rocks *store, const struct hps_rocksdb_options *
     store->read_scan = rocksdb_readoptions_create();
     rocksdb_readoptions_set_fill_cache(store->read_scan, 0);
     rocksdb_readoptions_set_readahead_size(store->read_scan, 2 * MIB);
-    /* A batch that names a dropped family would otherwise poison the database, over restarts too. */
+    /* A batch that names a dropped family would otherwise poison the database, over restarts too.
+     */
     store->write = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_ignore_missing_column_families(store->write, 1);
     store->write_synced = rocksdb_writeoptions_create();
@@ -470,8 +473,8 @@ static bool family_parse(const char *name, char *out_model, int64_t *out_version
 
 /* ---- open ---- */
 
-/* Make the database beside its place and move it there, so that one without a format record is never
- * ours, not even after a crash. */
+/* Make the database beside its place and move it there, so that one without a format record is
+ * never ours, not even after a crash. */
 static hps_status database_create(struct rocks *store, const char *dir, struct hps_error *err)
 {
     char *fresh = path_join(dir, "hpsd.new");
@@ -702,9 +705,9 @@ static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_optio
         return status;
     }
     if (state == DIR_OTHER) {
-        return hps_error_set(err, HPS_PRECONDITION,
-                             "rocksdb: %s is not ours (not empty, and no database) and is left alone",
-                             store->path);
+        return hps_error_set(
+            err, HPS_PRECONDITION,
+            "rocksdb: %s is not ours (not empty, and no database) and is left alone", store->path);
     }
     if (state != DIR_DATABASE && store->read_only) {
         return hps_error_set(err, HPS_NOT_FOUND, "rocksdb: there is no database in %s",
@@ -1085,9 +1088,8 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
     struct hps_error error;
     size_t row_bytes = rows != NULL ? table->row_bytes : 0;
     /* twice: into the log now and into a file when the memory is written out */
-    hps_status status =
-        guard_space(store, 2 * n * (uint64_t)(row_bytes + ENTRY_BYTES),
-                    store->disk_free_min_bytes, &error);
+    hps_status status = guard_space(store, 2 * n * (uint64_t)(row_bytes + ENTRY_BYTES),
+                                    store->disk_free_min_bytes, &error);
     if (status != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
         return status;
@@ -1110,8 +1112,8 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
 }
 
 static hps_status write_all(struct hps_space *space, const struct hps_call *call,
-                            const struct hps_table *table, const hps_key *keys,
-                            const uint8_t *rows, uint32_t n)
+                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                            uint32_t n)
 {
     struct rocks *store = rocks_of(space);
     if (store->read_only) {
@@ -1132,8 +1134,8 @@ static hps_status write_all(struct hps_space *space, const struct hps_call *call
 }
 
 static hps_status rocks_put(struct hps_space *space, const struct hps_call *call,
-                            const struct hps_table *table, const hps_key *keys,
-                            const uint8_t *rows, uint32_t n)
+                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                            uint32_t n)
 {
     return write_all(space, call, table, keys, rows, n);
 }
@@ -1158,8 +1160,8 @@ static hps_status space_check_empty(struct rocks_space *space, struct hps_error 
     if (text != NULL) {
         status = fail_text(text, err, "cannot read the family");
     } else if (rocksdb_iter_valid(iter)) {
-        status = hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is not empty",
-                               space->family->name);
+        status =
+            hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is not empty", space->family->name);
     }
     rocksdb_iter_destroy(iter);
     return status;
@@ -1302,8 +1304,7 @@ static hps_status load_check_space(struct hps_store_load *load, uint64_t bytes,
 static hps_status load_add_row(struct hps_store_load *load, const struct hps_table *table,
                                hps_key key, const uint8_t *row, struct hps_error *err)
 {
-    if (load->any &&
-        (table->id < load->table || (table->id == load->table && key <= load->key))) {
+    if (load->any && (table->id < load->table || (table->id == load->table && key <= load->key))) {
         return hps_error_set(err, HPS_INVALID,
                              "rocksdb: table %s: key %" PRIu64 " is not above the one before it",
                              table->name, key);
@@ -1325,8 +1326,8 @@ static hps_status load_add_row(struct hps_store_load *load, const struct hps_tab
     char encoded[KEY_BYTES];
     char *text = NULL;
     key_encode(encoded, table->id, key);
-    rocksdb_sstfilewriter_put(load->writer, encoded, KEY_BYTES, (const char *)row,
-                              table->row_bytes, &text);
+    rocksdb_sstfilewriter_put(load->writer, encoded, KEY_BYTES, (const char *)row, table->row_bytes,
+                              &text);
     if (text != NULL) {
         return fail_text(text, err, "cannot write a load file");
     }

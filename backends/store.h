@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a store is to the rest of hpsd. A store holds *spaces*, one per resident version of a model; a
- * space holds that version's tables. All calls are synchronous and batched, and may be made by any
- * thread at the same time, unless said otherwise. Only server/main.c names a concrete store.
+ * What a store is to the rest of hpsd. A store holds *spaces*, one per resident version of a model;
+ * a space holds that version's tables. All calls are synchronous and batched, and may be made by
+ * any thread at the same time, unless said otherwise. Only server/main.c names a concrete store.
  */
 #ifndef HPS_BACKENDS_STORE_H
 #define HPS_BACKENDS_STORE_H
@@ -32,17 +32,17 @@ struct hps_space_id {
 
 /* What a call may cost. */
 struct hps_call {
-    struct hps_arena *scratch; /* of the calling thread; may be NULL (the store then uses the heap) */
+    struct hps_arena *scratch; /* of the calling thread; NULL or full: the store uses the heap */
     uint64_t deadline_us;      /* hps_clock_us, 0 = none */
 };
 
 /* Keys still to be found. A store swaps each key it answers behind `n`, so that afterwards
  * keys[n .. n_before) and slots[n .. n_before) are just what this store found. */
 struct hps_batch {
-    hps_key *keys;    /* [n on entry] permuted: missing first, found behind */
-    uint32_t *slots;  /* [n on entry] row number in `rows` of keys[i] */
-    uint8_t *rows;    /* row i at rows + i * row_bytes */
-    uint32_t n;       /* still missing */
+    hps_key *keys;   /* [n on entry] permuted: missing first, found behind */
+    uint32_t *slots; /* [n on entry] row number in `rows` of keys[i] */
+    uint8_t *rows;   /* row i at rows + i * row_bytes */
+    uint32_t n;      /* still missing */
 };
 
 /* Move keys[i] behind the missing ones: it has been answered. The key now at i is a new one. */
@@ -85,7 +85,7 @@ struct hps_store_ops {
     /* Every space must have been closed. */
     void (*close)(struct hps_store *store);
 
-    /* Open the space, making it if it does not exist. */
+    /* Open the space, making it if it does not exist. EXISTS: there is an open handle already. */
     hps_status (*space_open)(struct hps_store *store, const struct hps_space_id *id,
                              struct hps_space **out_space, struct hps_error *err);
     /* Release the handle; what is stored stays in a durable store, and is gone from any other. */
@@ -98,38 +98,43 @@ struct hps_store_ops {
      * answered keys stay answered. UNAVAILABLE: skip this tier. DEADLINE: give up. */
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch);
-    /* Insert or replace n rows [n][row_bytes]. EXHAUSTED: over budget; then the keys that were not
-     * written are not in the store with an older row either. */
+    /* Insert or replace n rows [n][row_bytes]; of a key given twice the last one stays. EXHAUSTED:
+     * over budget; then the keys that were not written are not in the store with an older row either
+     * (a durable store keeps them: the disk guard refused the write, try again later). */
     hps_status (*put)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 
-    /* Bulk load of a new space by one thread: tables in ascending id, keys of a table ascending
-     * (unsigned) and unique. Nothing is visible to get before load_commit returns OK; load_abort (also
-     * after a failed commit) leaves the space empty. Both free the load. bytes_expected: of all rows
-     * (0 unknown), refused with EXHAUSTED, needed and available bytes, when it cannot fit. */
-    hps_status (*load_begin)(struct hps_space *space, uint64_t rows_expected, uint64_t bytes_expected,
-                             struct hps_store_load **out_load, struct hps_error *err);
+    /* Bulk load of an empty space (else PRECONDITION) by one thread: tables in ascending id, keys of
+     * a table ascending (unsigned) and unique, else INVALID. Nothing is visible to get before
+     * load_commit returns OK, then all tables are at once. A commit that succeeds frees the load;
+     * after any failure, a commit's too, load_abort frees it and leaves the space empty.
+     * bytes_expected: of all rows (0 unknown), refused with EXHAUSTED, needed and available bytes,
+     * when it cannot fit. */
+    hps_status (*load_begin)(struct hps_space *space, uint64_t rows_expected,
+                             uint64_t bytes_expected, struct hps_store_load **out_load,
+                             struct hps_error *err);
     hps_status (*load_add)(struct hps_store_load *load, const struct hps_table *table,
                            const hps_key *keys, const uint8_t *rows, uint32_t n,
                            struct hps_error *err);
     hps_status (*load_commit)(struct hps_store_load *load, struct hps_error *err);
     void (*load_abort)(struct hps_store_load *load);
 
-    /* Every row of a table in key order, in batches; used to fill tiers above at start. NULL where a
-     * store cannot. `fn` is called with borrowed arrays; its failure ends the scan. */
+    /* Every row of a table in key order, in batches; used to fill tiers above at start. NULL where
+     * a store cannot. `fn` is called with borrowed arrays; its failure ends the scan. */
     hps_status (*scan)(struct hps_space *space, const struct hps_table *table,
                        hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                         uint32_t n),
                        void *ctx, struct hps_error *err);
 
     /* Only durable stores (NULL elsewhere). Records are few and small: the catalog. */
+    /* Both are on disk when they return OK. */
     hps_status (*record_put)(struct hps_store *store, const void *key, size_t key_size,
-                             const void *value, size_t value_size, struct hps_error *err); /* synced */
+                             const void *value, size_t value_size, struct hps_error *err);
     hps_status (*record_delete)(struct hps_store *store, const void *key, size_t key_size,
-                                struct hps_error *err); /* synced */
+                                struct hps_error *err);
     hps_status (*record_scan)(struct hps_store *store, hps_record_fn fn, void *ctx,
                               struct hps_error *err);
     /* Every space that exists on disk, opened or not. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scriptable store keeps the contract of stores, so that what is tested over it holds over others.
+ * The scriptable store keeps the contract of stores, so that what is tested over it holds over
+ * others.
  */
 #include "tests/contract/store_contract.h"
 #include "tests/lib/fake_store.h"

@@ -57,8 +57,7 @@ static void use_space(struct hps_space *space)
     }
     check_rows(space);
     for (hps_key key = 0; key < N_KEYS; key++) {
-        hps_status status =
-            ops->put(space, &no_limit, &tables[0], &key, (const uint8_t *)&key, 1);
+        hps_status status = ops->put(space, &no_limit, &tables[0], &key, (const uint8_t *)&key, 1);
         assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
     }
     check_rows(space);

@@ -277,8 +277,7 @@ static void table_erase(struct fake *store, struct fake_table *table, hps_key ke
 
 static struct fake_tables *tables_new(const struct hps_table *tables, uint32_t n_tables)
 {
-    struct fake_tables *data =
-        hps_calloc(1, sizeof(*data) + n_tables * sizeof(data->tables[0]));
+    struct fake_tables *data = hps_calloc(1, sizeof(*data) + n_tables * sizeof(data->tables[0]));
     if (data != NULL) {
         data->n_tables = n_tables;
         for (uint32_t i = 0; i < n_tables; i++) {
@@ -571,8 +570,8 @@ static hps_status fake_load_add(struct hps_store_load *load, const struct hps_ta
     hps_status status = play_error(store, HPS_FAKE_LOAD_ADD, err);
     HPS_ASSERT(table->id < load->data->n_tables);
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
-        if (load->any && (table->id < load->table ||
-                          (table->id == load->table && keys[i] <= load->key))) {
+        if (load->any &&
+            (table->id < load->table || (table->id == load->table && keys[i] <= load->key))) {
             status = hps_error_set(err, HPS_INVALID, "fake: table %s: keys are not ascending",
                                    table->name);
             break;

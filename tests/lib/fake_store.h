@@ -25,10 +25,10 @@ enum hps_fake_op {
 };
 
 struct hps_fake_options {
-    const char *name;        /* NULL: "fake" */
+    const char *name; /* NULL: "fake" */
     enum hps_tier_kind tier;
-    uint32_t caps;           /* HPS_STORE_DURABLE: closed spaces keep their rows; has records */
-    uint64_t bytes_max;      /* of rows, 0 = unbounded */
+    uint32_t caps;      /* HPS_STORE_DURABLE: closed spaces keep their rows; has records */
+    uint64_t bytes_max; /* of rows, 0 = unbounded */
 };
 
 /* NULL: no memory. Close by ops. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What only the host map promises: growth, full buckets, reuse of erased slots, the budget to the byte.
+ * What only the host map promises: growth, full buckets, reuse of erased slots, the budget to the
+ * byte.
  */
 // clang-format off
 #include <stdarg.h>
@@ -218,9 +219,8 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     struct hps_store_load *load = NULL;
     assert_int_equal(f.store->ops->load_begin(f.space, N, N * 8, &load, &error), HPS_OK);
     for (uint64_t key = 0; key < N; key++) {
-        assert_int_equal(f.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1,
-                                                &error),
-                         HPS_OK);
+        assert_int_equal(
+            f.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error), HPS_OK);
     }
     assert_int_equal(f.store->ops->load_commit(load, &error), HPS_OK);
     uint64_t value = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What only the persistent store promises: durability, whose directory it is, damage noticed, crashes
- * in the middle of a load, and a disk that fills up.
+ * What only the persistent store promises: durability, whose directory it is, damage noticed,
+ * crashes in the middle of a load, and a disk that fills up.
  */
 // clang-format off
 #include <stdarg.h>
@@ -185,8 +185,8 @@ static uint64_t directory_sum(void)
         for (const char *c = entry->d_name; *c != '\0'; c++) {
             sum = sum * 31 + (uint64_t)*c;
         }
-        sum += (uint64_t)info.st_size + (uint64_t)info.st_mtim.tv_nsec +
-               (uint64_t)info.st_mtim.tv_sec;
+        sum +=
+            (uint64_t)info.st_size + (uint64_t)info.st_mtim.tv_nsec + (uint64_t)info.st_mtim.tv_sec;
     }
     closedir(listing);
     return sum;
@@ -203,9 +203,9 @@ static void raw_put(const char *path, const char *family, const char *key, size_
     const rocksdb_options_t *each[3] = {options, options, options};
     rocksdb_column_family_handle_t *handles[3] = {NULL, NULL, NULL};
     int n = family != NULL ? 3 : 2;
-    rocksdb_t *db = access(path, F_OK) == 0
-                        ? rocksdb_open_column_families(options, path, n, names, each, handles, &text)
-                        : rocksdb_open(options, path, &text);
+    rocksdb_t *db = access(path, F_OK) == 0 ? rocksdb_open_column_families(options, path, n, names,
+                                                                           each, handles, &text)
+                                            : rocksdb_open(options, path, &text);
     if (text != NULL) {
         fail_msg("raw open: %s", text);
     }
