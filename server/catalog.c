@@ -486,6 +486,11 @@ unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, co
     return n;
 }
 
+const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog)
+{
+    return &catalog->options.env;
+}
+
 void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals)
 {
     struct hps_catalog_totals totals = {0};

@@ -101,6 +101,7 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
 /* Models whose configured files are not those that are served; returns how many. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
+const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);
 struct hps_catalog_totals {
     uint64_t host_rows, host_bytes, persistent_rows, persistent_bytes;
     unsigned n_loading;

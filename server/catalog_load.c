@@ -87,6 +87,16 @@ static struct hps_version *newest(struct catalog_model *model)
     return version;
 }
 
+/* The newest version whose tables are known for good. Lock held. */
+static struct hps_version *newest_resident(struct catalog_model *model)
+{
+    struct hps_version *version = NULL;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        version = entry->state == ENTRY_RESIDENT ? entry->version : version;
+    }
+    return version;
+}
+
 /* Number, lineage and names of the new version. Lock held. */
 static hps_status name_version(struct catalog_model *model, const struct hps_load_request *request,
                                const struct hps_source *source, struct hps_version **out_version,
@@ -284,8 +294,8 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a model");
         goto out;
     }
-    if (newest(model) != NULL) {
-        hps_source_order_like(source, newest(model));
+    if (newest_resident(model) != NULL) {
+        hps_source_order_like(source, newest_resident(model));
     }
     status = name_version(model, request, source, &version, err);
     if (status != HPS_OK) {

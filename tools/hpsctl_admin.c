@@ -167,7 +167,6 @@ static int print_stats(struct hpsctl *ctl, const void *reply)
 {
     static const char *const columns[] = {"MODEL",      "TABLE",    ">KEYS",     ">UNIQUE", ">FOUND",
                                           ">DEFAULTED", ">UNKNOWN", "TIER HITS", NULL};
-    static const char *const method_columns[] = {"METHOD", ">CALLS", ">ERRORS", NULL};
     const Hps__V1__GetStatsResponse *stats = reply;
     struct hpsctl_table table;
     char text[200];
@@ -185,17 +184,6 @@ static int print_stats(struct hpsctl *ctl, const void *reply)
         hpsctl_table_cell(&table, "%" PRIu64, of->defaulted_key_count);
         hpsctl_table_cell(&table, "%" PRIu64, of->unknown_key_count);
         hpsctl_table_cell(&table, "%s", text);
-    }
-    int code = hpsctl_table_print(&table);
-    if (code != HPSCTL_OK) {
-        return code;
-    }
-    printf("\n");
-    hpsctl_table_init(&table, method_columns);
-    for (size_t i = 0; i < stats->n_methods; i++) {
-        hpsctl_table_cell(&table, "%s", stats->methods[i]->method);
-        hpsctl_table_cell(&table, "%" PRIu64, stats->methods[i]->call_count);
-        hpsctl_table_cell(&table, "%" PRIu64, stats->methods[i]->error_count);
     }
     return hpsctl_table_print(&table);
 }
@@ -220,7 +208,7 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
 {
     static const char *const columns[] = {"TIME",  "MODEL",   ">VER",   ">KEYS",  ">TOTAL US",
                                           ">DECODE", ">QUEUE", ">HOST",  ">ROCKSDB", ">ENCODE",
-                                          ">SEND", ">REPLY",  "CODE",   "PEER",   "REQUEST",
+                                          ">SEND", "CODE",   "PEER",   "REQUEST",
                                           NULL};
     const Hps__V1__GetSlowLogResponse *log = reply;
     struct hpsctl_table table;
@@ -239,7 +227,6 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
         for (size_t n = 0; n < sizeof(numbers) / sizeof(numbers[0]); n++) {
             hpsctl_table_cell(&table, "%" PRIu64, numbers[n]);
         }
-        hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(slow->reply_bytes, text));
         hpsctl_table_cell(&table, "%s", code_text(slow->code));
         hpsctl_table_cell(&table, "%s", slow->peer);
         hpsctl_table_cell(&table, "%s", slow->request_id);

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Admin methods on models, versions and keys. Runs on the admin pool.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "hps/v1/admin.pb-c.h"
+#include "server/admin_op.h"
+
+static char *dtype_text(enum hps_dtype dtype)
+{
+    static char fp32[] = "fp32", fp16[] = "fp16", bf16[] = "bf16";
+    return dtype == HPS_DTYPE_FP32 ? fp32 : dtype == HPS_DTYPE_FP16 ? fp16 : bf16;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+struct model_list {
+    struct admin_op *op;
+    size_t n_views;
+    Hps__V1__ModelInfo **models;
+    size_t n_models;
+    Hps__V1__VersionInfo **versions; /* of the last model */
+};
+
+static void count_view(void *ctx, const struct hps_version_view *view)
+{
+    (void)view;
+    ((struct model_list *)ctx)->n_views++;
+}
+
+static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_version_view *view)
+{
+    const struct hps_version *version = view->version;
+    Hps__V1__VersionInfo *info = admin_alloc(op, 1, sizeof(*info));
+    if (info == NULL) {
+        return NULL;
+    }
+    hps__v1__version_info__init(info);
+    bool loaded = strcmp(view->state, "loading") != 0;
+    info->version = version->number;
+    info->state = (char *)view->state;
+    info->label = admin_text(op, version->label);
+    info->lineage = admin_text(op, version->lineage);
+    info->source = admin_text(op, version->source);
+    info->source_fingerprint = admin_text(op, version->fingerprint);
+    info->load_id = admin_text(op, loaded ? version->load_id : NULL);
+    info->loaded_unix_ms = loaded ? (int64_t)version->loaded_unix_ms : 0;
+    info->table_count = version->n_tables;
+    info->row_count = view->n_rows;
+    info->host_bytes = view->host_bytes;
+    info->persistent_bytes = view->persistent_bytes;
+    info->duplicate_key_count = loaded ? version->duplicate_keys : 0;
+    return info;
+}
+
+static void add_view(void *ctx, const struct hps_version_view *view)
+{
+    struct model_list *list = ctx;
+    struct admin_op *op = list->op;
+    Hps__V1__ModelInfo *last = list->n_models > 0 ? list->models[list->n_models - 1] : NULL;
+    if (last == NULL || strcmp(last->model, view->model) != 0) {
+        last = admin_alloc(op, 1, sizeof(*last));
+        Hps__V1__VersionInfo **versions = admin_alloc(op, list->n_views, sizeof(Hps__V1__VersionInfo *));
+        if (last == NULL || versions == NULL || list->n_models == list->n_views) {
+            return;
+        }
+        hps__v1__model_info__init(last);
+        last->model = admin_text(op, view->model);
+        last->active_version = view->active_version;
+        last->versions = versions;
+        list->models[list->n_models++] = last;
+    }
+    Hps__V1__VersionInfo *info = version_info(op, view);
+    if (info != NULL && last->n_versions < list->n_views) {
+        last->versions[last->n_versions++] = info;
+    }
+}
+
+void admin_list_models(struct admin_op *op)
+{
+    static Hps__V1__ListModelsResponse empty = HPS__V1__LIST_MODELS_RESPONSE__INIT;
+    struct model_list list = {.op = op};
+    /* A version that comes between count and list is left out, never written past the end. */
+    hps_catalog_each(op->parts->catalog, count_view, &list);
+    Hps__V1__ListModelsResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    list.models = admin_alloc(op, list.n_views, sizeof(Hps__V1__ModelInfo *));
+    if (reply == NULL || list.models == NULL) {
+        return;
+    }
+    hps_catalog_each(op->parts->catalog, add_view, &list);
+    *reply = empty;
+    reply->n_models = list.n_models;
+    reply->models = list.models;
+    op->reply = &reply->base;
+}
+
+static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_version *version)
+{
+    Hps__V1__TableInfo **pointers = admin_alloc(op, version->n_tables, sizeof(*pointers));
+    Hps__V1__TableInfo *infos = admin_alloc(op, version->n_tables, sizeof(*infos));
+    if (pointers == NULL || infos == NULL) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        const struct hps_table *table = &version->tables[i];
+        hps__v1__table_info__init(&infos[i]);
+        infos[i].model = admin_text(op, version->model);
+        infos[i].version = version->number;
+        infos[i].table = admin_text(op, table->name);
+        infos[i].dim = table->dim;
+        infos[i].data_type = dtype_text(table->dtype);
+        infos[i].row_count = table->n_rows;
+        pointers[i] = &infos[i];
+    }
+    return pointers;
+}
+
+struct table_list {
+    struct admin_op *op;
+    const char *model; /* "": every one */
+    int64_t version;   /* 0: the active one */
+    Hps__V1__TableInfo **tables;
+    size_t n_tables;
+    bool found;
+};
+
+static void add_tables(void *ctx, const struct hps_version_view *view)
+{
+    struct table_list *list = ctx;
+    int64_t wanted = list->version != 0 ? list->version : view->active_version;
+    if ((list->model[0] != '\0' && strcmp(list->model, view->model) != 0) ||
+        view->version->number != wanted || strcmp(view->state, "loading") == 0) {
+        return;
+    }
+    Hps__V1__TableInfo **more = table_infos(list->op, view->version);
+    size_t n = view->version->n_tables;
+    Hps__V1__TableInfo **all =
+        admin_alloc(list->op, list->n_tables + n, sizeof(Hps__V1__TableInfo *));
+    if (more == NULL || all == NULL) {
+        return;
+    }
+    if (list->n_tables > 0) {
+        memcpy(all, list->tables, list->n_tables * sizeof(*all));
+    }
+    memcpy(all + list->n_tables, more, n * sizeof(*all));
+    list->tables = all;
+    list->n_tables += n;
+    list->found = true;
+}
+
+void admin_list_tables(struct admin_op *op)
+{
+    const Hps__V1__ListTablesRequest *request = (const Hps__V1__ListTablesRequest *)op->request;
+    struct table_list list = {.op = op, .model = request->model, .version = request->version};
+    hps_catalog_each(op->parts->catalog, add_tables, &list);
+    if (!list.found && (request->model[0] != '\0' || request->version != 0)) {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                 "model \"%s\" has no resident version %lld", request->model,
+                                 (long long)request->version));
+        return;
+    }
+    Hps__V1__ListTablesResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    if (reply != NULL) {
+        hps__v1__list_tables_response__init(reply);
+        reply->tables = list.tables;
+        reply->n_tables = list.n_tables;
+        op->reply = &reply->base;
+    }
+}
+
+/* ---- loads and switches ---------------------------------------------------------------------- */
+
+static void dry_run(struct admin_op *op, const struct hps_load_request *request)
+{
+    struct hps_load_plan plan;
+    struct hps_version *version = NULL;
+    hps_status status =
+        hps_catalog_load_plan(op->parts->catalog, request, &plan, &version, &op->error);
+    if (status != HPS_OK) {
+        return;
+    }
+    Hps__V1__LoadProgress *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__LoadPlan *answer = admin_alloc(op, 1, sizeof(*answer));
+    Hps__V1__TableInfo **tables = table_infos(op, version);
+    if (reply != NULL && answer != NULL && tables != NULL) {
+        hps__v1__load_progress__init(reply);
+        hps__v1__load_plan__init(answer);
+        answer->disk_bytes_needed = plan.disk_bytes_needed;
+        answer->disk_bytes_available = plan.disk_bytes_available;
+        answer->host_bytes_needed = plan.host_bytes_needed;
+        answer->host_bytes_available = plan.host_bytes_available;
+        answer->tables = tables;
+        answer->n_tables = version->n_tables;
+        reply->model = admin_text(op, version->model);
+        reply->version = version->number;
+        reply->stage = (char *)"plan";
+        reply->rows_total = plan.n_rows;
+        reply->bytes_total = plan.row_bytes;
+        reply->done = true;
+        reply->plan = answer;
+        op->reply = &reply->base;
+    }
+    hps_version_free(version);
+}
+
+void admin_load_model(struct admin_op *op)
+{
+    const Hps__V1__LoadModelRequest *message = (const Hps__V1__LoadModelRequest *)op->request;
+    const struct hps_load_request request = {.model = message->model,
+                                             .directory = message->directory,
+                                             .version = message->version,
+                                             .label = message->label,
+                                             .lineage = message->lineage,
+                                             .activate = message->activate};
+    if (message->directory[0] == '\0') {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID, "directory: missing"));
+    } else if (message->dry_run) {
+        dry_run(op, &request);
+    } else {
+        op->error.status = hps_catalog_load(op->parts->catalog, &request, &op->load, &op->error);
+    }
+}
+
+static void reply_activated(struct admin_op *op, int64_t version, int64_t previous, uint64_t pause_us)
+{
+    Hps__V1__ActivateVersionResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    if (reply != NULL) {
+        hps__v1__activate_version_response__init(reply);
+        reply->version = version;
+        reply->previous_version = previous;
+        reply->pause_us = pause_us;
+        op->reply = &reply->base;
+    }
+}
+
+void admin_activate(struct admin_op *op)
+{
+    const Hps__V1__ActivateVersionRequest *request =
+        (const Hps__V1__ActivateVersionRequest *)op->request;
+    int64_t previous;
+    uint64_t pause_us;
+    if (hps_catalog_activate(op->parts->catalog, request->model, request->version, &previous, &pause_us,
+                             &op->error) == HPS_OK) {
+        reply_activated(op, request->version, previous, pause_us);
+    }
+}
+
+void admin_rollback(struct admin_op *op)
+{
+    const Hps__V1__RollbackModelRequest *request = (const Hps__V1__RollbackModelRequest *)op->request;
+    int64_t version, previous;
+    uint64_t pause_us;
+    if (hps_catalog_rollback(op->parts->catalog, request->model, &version, &previous, &pause_us,
+                             &op->error) == HPS_OK) {
+        reply_activated(op, version, previous, pause_us);
+    }
+}
+
+void admin_unload(struct admin_op *op)
+{
+    static const Hps__V1__UnloadVersionResponse reply = HPS__V1__UNLOAD_VERSION_RESPONSE__INIT;
+    const Hps__V1__UnloadVersionRequest *request = (const Hps__V1__UnloadVersionRequest *)op->request;
+    op->error.status =
+        hps_catalog_unload(op->parts->catalog, request->model, request->version, &op->error);
+    op->reply = &reply.base;
+}
+
+/* ---- one key --------------------------------------------------------------------------------- */
+
+static void ask_tier(struct admin_op *op, struct hps_space *space, const struct hps_table *table,
+                     hps_key key, Hps__V1__TierAnswer *answer)
+{
+    uint32_t slot = 0;
+    uint8_t *row = admin_alloc(op, 1, table->row_bytes);
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
+    const struct hps_call call = {0};
+    hps__v1__tier_answer__init(answer);
+    answer->tier = (char *)space->store->ops->name;
+    if (row == NULL) {
+        return;
+    }
+    uint64_t start_us = hps_clock_us();
+    hps_status status = space->store->ops->get(space, &call, table, &batch);
+    answer->duration_us = hps_clock_us() - start_us;
+    answer->found = batch.n == 0;
+    if (status != HPS_OK) {
+        answer->error = admin_text(op, hps_status_text(status));
+    }
+    if (answer->found) {
+        answer->row.data = row;
+        answer->row.len = table->row_bytes;
+    }
+}
+
+static void explain(struct admin_op *op, struct hps_version *version, const struct hps_table *table,
+                    hps_key key)
+{
+    Hps__V1__ExplainKeyResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__TierAnswer *answers = admin_alloc(op, version->n_tiers, sizeof(*answers));
+    Hps__V1__TierAnswer **pointers = admin_alloc(op, version->n_tiers, sizeof(*pointers));
+    if (reply == NULL || answers == NULL || pointers == NULL) {
+        return;
+    }
+    hps__v1__explain_key_response__init(reply);
+    reply->version = version->number;
+    reply->state = HPS__V1__KEY_STATE__KEY_STATE_UNKNOWN;
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        ask_tier(op, version->tiers[i], table, key, &answers[i]);
+        pointers[i] = &answers[i];
+        if (answers[i].found) {
+            reply->state = HPS__V1__KEY_STATE__KEY_STATE_FOUND;
+        }
+    }
+    reply->tiers = pointers;
+    reply->n_tiers = version->n_tiers;
+    op->reply = &reply->base;
+}
+
+void admin_explain_key(struct admin_op *op)
+{
+    const Hps__V1__ExplainKeyRequest *request = (const Hps__V1__ExplainKeyRequest *)op->request;
+    struct hps_version *version;
+    if (hps_models_pin(op->parts->models, request->model, strlen(request->model), request->version,
+                       &version, &op->error) != HPS_OK) {
+        return;
+    }
+    uint32_t table = hps_version_table(version, request->table, strlen(request->table));
+    if (table == UINT32_MAX) {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND, "table \"%s\" is not in model \"%s\"",
+                                 request->table, request->model));
+    } else {
+        explain(op, version, &version->tables[table], (hps_key)request->key);
+    }
+    hps_version_unpin(version);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One admin call while it is worked on: request and answer live in its arena. The work runs on the admin
+ * pool; only admin_op.c touches the call, on its loop.
+ */
+#ifndef HPS_SERVER_ADMIN_OP_H
+#define HPS_SERVER_ADMIN_OP_H
+
+#include "server/message.h"
+#include "server/service_admin.h"
+
+struct admin_op {
+    struct hps_task task;
+    struct hps_grpc_call *call; /* referenced */
+    const struct hps_admin_parts *parts;
+    struct hps_arena *arena;
+    const ProtobufCMessage *request;
+    const ProtobufCMessage *reply; /* set by the work, in the arena (or borrowed) */
+    void (*work)(struct admin_op *op);
+    struct hps_load *load; /* LoadModel: the load to report on; taken by the stream */
+    struct hps_error error; /* status not OK: the call fails */
+};
+
+/* From the arena, zeroed; NULL sets op->error. */
+void *admin_alloc(struct admin_op *op, size_t count, size_t size);
+/* A copy in the arena; "" for NULL or without memory. */
+char *admin_text(struct admin_op *op, const char *text);
+
+/* The work of each method (admin_models.c, admin_state.c). */
+void admin_ping(struct admin_op *op);
+void admin_get_status(struct admin_op *op);
+void admin_list_models(struct admin_op *op);
+void admin_list_tables(struct admin_op *op);
+void admin_load_model(struct admin_op *op);
+void admin_activate(struct admin_op *op);
+void admin_rollback(struct admin_op *op);
+void admin_unload(struct admin_op *op);
+void admin_get_stats(struct admin_op *op);
+void admin_explain_key(struct admin_op *op);
+void admin_get_slow_log(struct admin_op *op);
+void admin_reset_slow_log(struct admin_op *op);
+void admin_get_config(struct admin_op *op);
+void admin_set_log_level(struct admin_op *op);
+void admin_drain(struct admin_op *op);
+
+#endif

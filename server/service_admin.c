@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Method table, hand-over to the admin pool and back, and the progress stream of a load.
+ */
+#include "server/service_admin.h"
+
+#include <string.h>
+
+#include "base/heap.h"
+#include "hps/v1/admin.pb-c.h"
+#include "server/admin_op.h"
+
+enum { ADMIN_ARENA_BYTES = 16 * 1024, ADMIN_ARENA_BYTES_MAX = 64 << 20 };
+enum { PROGRESS_PERIOD_US = 200 * 1000 };
+
+static const struct admin_method {
+    const char *path;
+    const ProtobufCMessageDescriptor *request;
+    void (*work)(struct admin_op *op);
+} admin_methods[] = {
+#define METHOD(name, request, work) \
+    {"/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work}
+    METHOD("Ping", ping, admin_ping),
+    METHOD("GetStatus", get_status, admin_get_status),
+    METHOD("ListModels", list_models, admin_list_models),
+    METHOD("ListTables", list_tables, admin_list_tables),
+    METHOD("LoadModel", load_model, admin_load_model),
+    METHOD("ActivateVersion", activate_version, admin_activate),
+    METHOD("RollbackModel", rollback_model, admin_rollback),
+    METHOD("UnloadVersion", unload_version, admin_unload),
+    METHOD("GetStats", get_stats, admin_get_stats),
+    METHOD("ExplainKey", explain_key, admin_explain_key),
+    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log),
+    METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log),
+    METHOD("GetConfig", get_config, admin_get_config),
+    METHOD("SetLogLevel", set_log_level, admin_set_log_level),
+    METHOD("Drain", drain, admin_drain),
+#undef METHOD
+};
+
+enum { N_METHODS = sizeof(admin_methods) / sizeof(admin_methods[0]) };
+
+struct hps_admin_service {
+    struct hps_admin_parts parts;
+    struct hps_grpc_service grpc;
+    struct hps_grpc_method methods[N_METHODS];
+};
+
+/* The progress stream of one load, on its call's loop. */
+struct progress_stream {
+    struct hps_grpc_call *call;
+    struct hps_load *load;
+    struct hps_timer timer;
+    char *model;
+    bool no_wait;
+};
+
+void *admin_alloc(struct admin_op *op, size_t count, size_t size)
+{
+    void *memory = hps_arena_calloc(op->arena, count != 0 ? count : 1, size);
+    if (memory == NULL) {
+        hps_ignore(hps_error_set(&op->error, HPS_NO_MEMORY, "no memory for the answer"));
+    }
+    return memory;
+}
+
+char *admin_text(struct admin_op *op, const char *text)
+{
+    static char none[] = "";
+    char *copy = text != NULL ? hps_arena_strndup(op->arena, text, strlen(text)) : NULL;
+    return copy != NULL ? copy : none;
+}
+
+static void op_free(struct admin_op *op)
+{
+    hps_load_unref(op->load);
+    hps_grpc_call_unref(op->call);
+    hps_arena_free(op->arena);
+    hps_free(op);
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+static void stream_free(struct progress_stream *stream)
+{
+    hps_timer_stop(&stream->timer);
+    hps_load_unref(stream->load);
+    hps_free(stream->model);
+    hps_free(stream);
+}
+
+static void send_progress(struct progress_stream *stream, const struct hps_load_state *state)
+{
+    Hps__V1__LoadProgress progress = HPS__V1__LOAD_PROGRESS__INIT;
+    progress.model = stream->model;
+    progress.version = state->version;
+    progress.stage = (char *)state->stage;
+    progress.rows_done = state->rows_done;
+    progress.rows_total = state->rows_total;
+    progress.bytes_done = state->bytes_done;
+    progress.bytes_total = state->bytes_total;
+    progress.remaining_ms = state->remaining_ms;
+    progress.table = (char *)state->table;
+    progress.done = state->done;
+    progress.activated = state->activated;
+    progress.duplicate_key_count = state->duplicate_keys;
+    hps_message_send(stream->call, &progress.base);
+}
+
+static void on_progress(void *ctx)
+{
+    struct progress_stream *stream = ctx;
+    struct hps_load_state state;
+    hps_load_state_get(stream->load, &state);
+    if (state.done && state.error.status != HPS_OK) {
+        hps_grpc_call_fail(stream->call, &state.error);
+        return;
+    }
+    /* A watcher that does not read gets fewer messages, not more memory. */
+    if (state.done || hps_grpc_call_queued(stream->call) == 0) {
+        send_progress(stream, &state);
+    }
+    if (state.done || stream->no_wait) {
+        hps_grpc_call_finish(stream->call, 0, NULL);
+        return;
+    }
+    hps_timer_set_after(hps_grpc_call_loop(stream->call), &stream->timer, PROGRESS_PERIOD_US);
+}
+
+static void start_stream(struct admin_op *op)
+{
+    const Hps__V1__LoadModelRequest *request = (const Hps__V1__LoadModelRequest *)op->request;
+    struct progress_stream *stream = hps_calloc(1, sizeof(*stream));
+    char *model = hps_strdup(request->model);
+    if (stream == NULL || model == NULL) {
+        hps_free(stream);
+        hps_free(model);
+        hps_grpc_call_finish(op->call, hps_status_grpc_code(HPS_NO_MEMORY),
+                             "the load goes on, but no memory to report on it");
+        return;
+    }
+    stream->call = op->call;
+    stream->load = op->load;
+    op->load = NULL;
+    stream->model = model;
+    stream->no_wait = request->no_wait;
+    hps_timer_init(&stream->timer, on_progress, stream);
+    hps_grpc_call_set_user(op->call, stream);
+    on_progress(stream);
+}
+
+/* ---- to the pool and back -------------------------------------------------------------------- */
+
+static void run_reply(struct hps_task *task)
+{
+    struct admin_op *op = (struct admin_op *)task;
+    if (hps_grpc_call_cancelled(op->call)) {
+        op_free(op);
+        return;
+    }
+    if (op->error.status != HPS_OK) {
+        hps_grpc_call_fail(op->call, &op->error);
+    } else if (op->load != NULL) {
+        start_stream(op);
+    } else {
+        hps_message_send(op->call, op->reply);
+        hps_grpc_call_finish(op->call, 0, NULL);
+    }
+    op_free(op);
+}
+
+static void run_work(struct hps_task *task)
+{
+    struct admin_op *op = (struct admin_op *)task;
+    struct hps_loop *loop = hps_grpc_call_loop(op->call);
+    op->work(op);
+    op->task.run = run_reply;
+    hps_loop_post(loop, &op->task);
+}
+
+static const struct admin_method *method_of(const struct hps_grpc_call *call)
+{
+    const char *path = hps_grpc_call_path(call);
+    size_t i = 0;
+    while (strcmp(admin_methods[i].path, path) != 0) {
+        i++; /* a call only gets here through one of these paths */
+    }
+    return &admin_methods[i];
+}
+
+static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct hps_admin_service *service = hps_grpc_call_ctx(call);
+    const struct admin_method *method = method_of(call);
+    struct admin_op *op = hps_calloc(1, sizeof(*op));
+    struct hps_arena *arena = hps_arena_new(ADMIN_ARENA_BYTES, ADMIN_ARENA_BYTES_MAX);
+    if (op == NULL || arena == NULL) {
+        hps_free(op);
+        hps_arena_free(arena);
+        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_NO_MEMORY), "no memory for the call");
+        return;
+    }
+    op->arena = arena;
+    op->call = call;
+    hps_grpc_call_ref(call);
+    op->parts = &service->parts;
+    op->work = method->work;
+    op->task.run = run_work;
+    op->request = hps_message_unpack(method->request, arena, data, size);
+    if (op->request == NULL) {
+        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_INVALID), "request: malformed message");
+        op_free(op);
+    } else if (hps_pool_post(service->parts.pool, &op->task) != HPS_OK) {
+        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_EXHAUSTED),
+                             "too many admin calls are waiting");
+        op_free(op);
+    }
+}
+
+static void on_close(struct hps_grpc_call *call)
+{
+    struct progress_stream *stream = hps_grpc_call_user(call);
+    if (stream != NULL) {
+        hps_grpc_call_set_user(call, NULL);
+        stream_free(stream);
+    }
+}
+
+struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *parts)
+{
+    struct hps_admin_service *service = hps_calloc(1, sizeof(*service));
+    if (service == NULL) {
+        return NULL;
+    }
+    service->parts = *parts;
+    for (unsigned i = 0; i < N_METHODS; i++) {
+        service->methods[i] = (struct hps_grpc_method){
+            .path = admin_methods[i].path, .on_message = on_message, .on_close = on_close};
+    }
+    service->grpc = (struct hps_grpc_service){.name = "hps.v1.Admin",
+                                              .methods = service->methods,
+                                              .n_methods = N_METHODS,
+                                              .ctx = service};
+    return service;
+}
+
+void hps_admin_service_free(struct hps_admin_service *service)
+{
+    hps_free(service);
+}
+
+const struct hps_grpc_service *hps_admin_service_grpc(const struct hps_admin_service *service)
+{
+    return &service->grpc;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hps.v1.Admin: one method per verb of hpsctl. Work runs on the admin pool, because it may block;
+ * answers go back through the call's loop.
+ */
+#ifndef HPS_SERVER_SERVICE_ADMIN_H
+#define HPS_SERVER_SERVICE_ADMIN_H
+
+#include "base/pool.h"
+#include "net/grpc.h"
+#include "server/catalog.h"
+#include "server/metrics.h"
+#include "server/slowlog.h"
+
+/* What only the daemon as a whole knows; filled by its callback. Text is borrowed from the daemon. */
+struct hps_admin_status {
+    bool ready;
+    bool draining;
+    uint64_t started_us;
+    const char *const *grpc_addresses;
+    unsigned n_grpc_addresses;
+    const char *http_address;
+    const char *admin_address;
+    uint64_t connections;
+};
+
+struct hps_admin_parts { /* all borrowed for the life of the service */
+    struct hps_pool *pool;
+    struct hps_catalog *catalog;
+    struct hps_models *models;
+    struct hps_slowlog *slowlog;
+    const struct hps_service_metrics *metrics;
+    const struct hps_config *config;
+    void *ctx;
+    void (*status)(void *ctx, struct hps_admin_status *out_status); /* any thread */
+    void (*drain)(void *ctx);                                       /* any thread */
+};
+
+struct hps_admin_service;
+
+struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *parts); /* NULL: memory */
+void hps_admin_service_free(struct hps_admin_service *service); /* no call may be left */
+const struct hps_grpc_service *hps_admin_service_grpc(const struct hps_admin_service *service);
+
+#endif
