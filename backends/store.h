@@ -99,16 +99,16 @@ struct hps_store_ops {
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch);
     /* Insert or replace n rows [n][row_bytes]; of a key given twice the last one stays. EXHAUSTED:
-     * over budget; then the keys that were not written are not in the store with an older row either
-     * (a durable store keeps them: the disk guard refused the write, try again later). */
+     * over budget; then the keys that were not written are not in the store with an older row
+     * either (a durable store keeps them: the disk guard refused the write, try again later). */
     hps_status (*put)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 
-    /* Bulk load of an empty space (else PRECONDITION) by one thread: tables in ascending id, keys of
-     * a table ascending (unsigned) and unique, else INVALID. Nothing is visible to get before
+    /* Bulk load of an empty space (else PRECONDITION) by one thread: tables in ascending id, keys
+     * of a table ascending (unsigned) and unique, else INVALID. Nothing is visible to get before
      * load_commit returns OK, then all tables are at once. A commit that succeeds frees the load;
      * after any failure, a commit's too, load_abort frees it and leaves the space empty.
      * bytes_expected: of all rows (0 unknown), refused with EXHAUSTED, needed and available bytes,
