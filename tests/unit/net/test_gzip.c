@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bounded inflation: good messages, bombs, damage, truncation at every byte.
+ */
+#include "net/gzip.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <zlib.h>
+
+#include <cmocka.h>
+
+#include "base/heap.h"
+#include "tests/lib/fault_heap.h"
+
+static size_t deflate_to(const void *data, size_t size, int window, uint8_t *out, size_t capacity)
+{
+    z_stream zs = {.next_in = (Bytef *)(uintptr_t)data, .avail_in = (uInt)size};
+    assert_int_equal(deflateInit2(&zs, 9, Z_DEFLATED, window, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    zs.next_out = out;
+    zs.avail_out = (uInt)capacity;
+    assert_int_equal(deflate(&zs, Z_FINISH), Z_STREAM_END);
+    deflateEnd(&zs);
+    return capacity - zs.avail_out;
+}
+
+static size_t gzip(const void *data, size_t size, uint8_t *out, size_t capacity)
+{
+    return deflate_to(data, size, 15 + 16, out, capacity);
+}
+
+static void test_inflate_when_good_then_appends(void **state)
+{
+    (void)state;
+    uint8_t packed[256];
+    struct hps_buf out;
+    hps_buf_init(&out, 1000);
+    assert_int_equal(hps_buf_append(&out, "ab", 2), HPS_OK);
+    size_t size = gzip("hello, hello, hello", 19, packed, sizeof(packed));
+    assert_int_equal(hps_gzip_inflate(packed, size, &out, NULL), HPS_OK);
+    assert_int_equal(out.size, 21);
+    assert_memory_equal(out.data, "abhello, hello, hello", 21);
+    size_t empty = gzip("", 0, packed, sizeof(packed));
+    assert_int_equal(hps_gzip_inflate(packed, empty, &out, NULL), HPS_OK);
+    assert_int_equal(out.size, 21);
+    hps_buf_fini(&out);
+}
+
+static void test_inflate_when_two_members_then_both(void **state)
+{
+    (void)state;
+    uint8_t packed[256];
+    struct hps_buf out;
+    hps_buf_init(&out, 6);
+    size_t size = gzip("abc", 3, packed, sizeof(packed));
+    size += gzip("def", 3, packed + size, sizeof(packed) - size);
+    assert_int_equal(hps_gzip_inflate(packed, size, &out, NULL), HPS_OK);
+    assert_int_equal(out.size, 6);
+    assert_memory_equal(out.data, "abcdef", 6);
+    hps_buf_fini(&out);
+}
+
+static void test_inflate_when_at_the_cap_then_ok_and_one_more_exhausted(void **state)
+{
+    (void)state;
+    static uint8_t zeros[3000001];
+    static uint8_t packed[20000];
+    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 100000, 3000000};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct hps_buf out;
+        struct hps_error err = {0};
+        hps_buf_init(&out, sizes[i]);
+        size_t size = gzip(zeros, sizes[i], packed, sizeof(packed));
+        assert_int_equal(hps_gzip_inflate(packed, size, &out, &err), HPS_OK);
+        assert_int_equal(out.size, sizes[i]);
+        hps_buf_clear(&out);
+        size = gzip(zeros, sizes[i] + 1, packed, sizeof(packed));
+        assert_int_equal(hps_gzip_inflate(packed, size, &out, &err), HPS_EXHAUSTED);
+        assert_int_equal(out.size, 0);
+        assert_non_null(strstr(err.text, "more than"));
+        hps_buf_fini(&out);
+    }
+}
+
+static void test_inflate_when_bomb_then_exhausted_within_the_cap(void **state)
+{
+    (void)state;
+    static uint8_t zeros[1 << 20];
+    static uint8_t packed[1 << 21];
+    size_t size = 0;
+    for (unsigned i = 0; i < 1000; i++) { /* 1 GB in members of 1 MB */
+        size += i == 0 ? gzip(zeros, sizeof(zeros), packed, sizeof(packed)) : 0;
+        if (i > 0) {
+            size_t one = size / i;
+            memcpy(packed + size, packed, one);
+            size += one;
+        }
+    }
+    struct hps_buf out;
+    hps_buf_init(&out, 5 << 20);
+    assert_int_equal(hps_gzip_inflate(packed, size, &out, NULL), HPS_EXHAUSTED);
+    assert_true(out.capacity <= 5 << 20);
+    assert_int_equal(out.size, 0);
+    hps_buf_fini(&out);
+}
+
+static void test_inflate_when_cut_anywhere_then_invalid(void **state)
+{
+    (void)state;
+    uint8_t packed[512];
+    size_t size = gzip("some text that is long enough, some text", 40, packed, sizeof(packed));
+    for (size_t cut = 0; cut < size; cut++) {
+        struct hps_buf out;
+        struct hps_error err = {0};
+        hps_buf_init(&out, 1000);
+        uint8_t *exact = hps_alloc(cut);
+        assert_non_null(exact);
+        memcpy(exact, packed, cut);
+        assert_int_equal(hps_gzip_inflate(exact, cut, &out, &err), HPS_INVALID);
+        assert_true(err.text[0] != '\0');
+        hps_free(exact);
+        hps_buf_fini(&out);
+    }
+}
+
+static void test_inflate_when_damaged_then_never_wrong_bytes(void **state)
+{
+    (void)state;
+    static const char text[] = "some text that is long enough, some text";
+    uint8_t packed[512];
+    size_t size = gzip(text, 40, packed, sizeof(packed));
+    for (size_t at = 0; at < size; at++) {
+        struct hps_buf out;
+        hps_buf_init(&out, 1000);
+        packed[at] ^= 0x10;
+        /* Header fields that carry no data (time, system) may change without harm. */
+        if (hps_gzip_inflate(packed, size, &out, NULL) == HPS_OK) {
+            assert_int_equal(out.size, 40);
+            assert_memory_equal(out.data, text, 40);
+        }
+        packed[at] ^= 0x10;
+        hps_buf_fini(&out);
+    }
+}
+
+static void test_inflate_when_not_gzip_or_more_follows_then_invalid(void **state)
+{
+    (void)state;
+    uint8_t packed[256];
+    struct hps_buf out;
+    hps_buf_init(&out, 1000);
+    assert_int_equal(hps_gzip_inflate("plain text", 10, &out, NULL), HPS_INVALID);
+    size_t size = deflate_to("abc", 3, 15, packed, sizeof(packed)); /* zlib's own format */
+    assert_int_equal(hps_gzip_inflate(packed, size, &out, NULL), HPS_INVALID);
+    size = gzip("abc", 3, packed, sizeof(packed));
+    packed[size] = 'x';
+    assert_int_equal(hps_gzip_inflate(packed, size + 1, &out, NULL), HPS_INVALID);
+    assert_int_equal(out.size, 0);
+    hps_buf_fini(&out);
+}
+
+struct message {
+    uint8_t packed[4096];
+    size_t size;
+};
+
+static void scenario(void *ctx)
+{
+    const struct message *message = ctx;
+    struct hps_buf out;
+    hps_buf_init(&out, 1 << 20);
+    hps_status status = hps_gzip_inflate(message->packed, message->size, &out, NULL);
+    assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
+    hps_buf_fini(&out);
+}
+
+static void test_inflate_when_allocation_fails_then_no_memory(void **state)
+{
+    (void)state;
+    static uint8_t zeros[100000];
+    struct message message;
+    message.size = gzip(zeros, sizeof(zeros), message.packed, sizeof(message.packed));
+    assert_true(hps_fault_heap_run(scenario, &message) >= 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_inflate_when_good_then_appends),
+        cmocka_unit_test(test_inflate_when_two_members_then_both),
+        cmocka_unit_test(test_inflate_when_at_the_cap_then_ok_and_one_more_exhausted),
+        cmocka_unit_test(test_inflate_when_bomb_then_exhausted_within_the_cap),
+        cmocka_unit_test(test_inflate_when_cut_anywhere_then_invalid),
+        cmocka_unit_test(test_inflate_when_damaged_then_never_wrong_bytes),
+        cmocka_unit_test(test_inflate_when_not_gzip_or_more_follows_then_invalid),
+        cmocka_unit_test(test_inflate_when_allocation_fails_then_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
