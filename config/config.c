@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Life of struct hps_config outside the parser: defaults, the configuration of `--table`, notes, free.
- * Main thread.
+ * Life of struct hps_config outside the parser: defaults, the configuration of `--table`, notes,
+ * free. Main thread.
  */
 #include "config/config.h"
 
@@ -14,7 +14,7 @@
 #include "base/modeldir.h"
 #include "config/options.h"
 
-/* ---- notes ------------------------------------------------------------------------------------- */
+/* ---- notes ----------------------------------------------------------------------------------- */
 
 void hps_notes_init(struct hps_notes *notes)
 {
@@ -58,7 +58,7 @@ hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt,
     return HPS_OK;
 }
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static const enum hps_option_section singletons[] = {
     HPS_SECTION_top,           HPS_SECTION_volatile_db, HPS_SECTION_persistent_db,
@@ -140,7 +140,8 @@ hps_status hps_config_add_model(struct hps_config *config, struct hps_config_mod
 
 hps_status hps_config_add_table(struct hps_config_model *model, struct hps_config_table **out_table)
 {
-    struct hps_config_table *tables = hps_realloc(model->tables, (model->n_tables + 1) * sizeof(*tables));
+    struct hps_config_table *tables =
+        hps_realloc(model->tables, (model->n_tables + 1) * sizeof(*tables));
     if (tables == NULL) {
         return HPS_NO_MEMORY;
     }
@@ -179,14 +180,15 @@ hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const
     return HPS_OK;
 }
 
-/* ---- --table ----------------------------------------------------------------------------------- */
+/* ---- --table --------------------------------------------------------------------------------- */
 
 static hps_status add_table_argument(struct hps_config_model *model, const char *argument,
                                      struct hps_error *err)
 {
     const char *equals = strchr(argument, '=');
     if (equals == NULL || equals == argument || equals[1] == '\0') {
-        return hps_error_set(err, HPS_INVALID, "--table: got \"%.80s\", expected NAME=PATH", argument);
+        return hps_error_set(err, HPS_INVALID, "--table: got \"%.80s\", expected NAME=PATH",
+                             argument);
     }
     struct hps_config_table *table = NULL;
     hps_status status = hps_config_add_table(model, &table);
@@ -201,9 +203,9 @@ static hps_status add_table_argument(struct hps_config_model *model, const char 
         return hps_error_set(err, HPS_NO_MEMORY, "--table: out of memory");
     }
     if (!hps_model_name_valid(table->name)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "--table: got the name \"%.130s\", expected 1 to 120 of a-z A-Z 0-9 _ -",
-                             table->name);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "--table: got the name \"%.130s\", expected 1 to 120 of a-z A-Z 0-9 _ -", table->name);
     }
     for (size_t i = 0; i + 1 < model->n_tables; i++) {
         if (strcmp(model->tables[i].name, table->name) == 0) {
@@ -239,8 +241,8 @@ static hps_status set_table_mode(struct hps_config *config, struct hps_config_mo
     return status;
 }
 
-hps_status hps_config_for_tables(const char *const *args, size_t n_args, struct hps_config **out_config,
-                                 struct hps_error *err)
+hps_status hps_config_for_tables(const char *const *args, size_t n_args,
+                                 struct hps_config **out_config, struct hps_error *err)
 {
     HPS_ASSERT(n_args > 0);
     struct hps_config *config = NULL;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The configuration of a daemon as one plain, owned struct. HPS's ps.json is read unchanged; ours lives
- * in `server` and in new keys beside the old ones. options.def is the list of all options.
+ * The configuration of a daemon as one plain, owned struct. HPS's ps.json is read unchanged; ours
+ * lives in `server` and in new keys beside the old ones. options.def is the list of all options.
  *
- * Life: hps_config_parse_file (or _parse, or _for_tables) → hps_config_finish, which applies the flags of the
- * command line, fills in what depends on the machine and checks what the options say together.
- * Main thread only; the finished struct may be read by any thread while it is not changed.
+ * Life: hps_config_parse_file (or _parse, or _for_tables) → hps_config_finish, which applies the
+ * flags of the command line, fills in what depends on the machine and checks what the options say
+ * together. Main thread only; the finished struct may be read by any thread while it is not
+ * changed.
  */
 #ifndef HPS_CONFIG_CONFIG_H
 #define HPS_CONFIG_CONFIG_H
@@ -18,9 +19,13 @@
 #include "base/status.h"
 
 /* One enum per list: enum hps_config_volatile_type { HPS_CONFIG_VOLATILE_DISABLED = 0, ... } */
-#define ENUM_BEGIN(list) enum hps_config_##list {
+#define ENUM_BEGIN(list)   \
+    enum hps_config_##list \
+    {
 #define VALUE(list, constant, number, word, aliases, built) HPS_CONFIG_##constant = (number),
-#define ENUM_END(list) };
+#define ENUM_END(list) \
+    }                  \
+    ;
 #include "config/enums.def"
 #undef ENUM_BEGIN
 #undef VALUE
@@ -109,10 +114,10 @@ struct hps_config_update_source {
 
 struct hps_config_table {
     char *name;
-    char *path;            /* as written: relative to the working directory */
-    uint32_t dim;          /* 0: take it from the file */
-    float *default_values; /* [n_default_values] */
-    uint32_t n_default_values; /* 1: the value of the whole row; else dim */
+    char *path;                   /* as written: relative to the working directory */
+    uint32_t dim;                 /* 0: take it from the file */
+    float *default_values;        /* [n_default_values] */
+    uint32_t n_default_values;    /* 1: the value of the whole row; else dim */
     uint32_t keys_per_sample_max; /* maxnum_catfeature_query_per_table_per_sample; 0: not given */
     uint64_t keys_max;            /* that × max_batch_size, HPS's workspace; 0: no such limit */
 };
@@ -187,7 +192,7 @@ struct hps_config_server {
     uint32_t drain_delay_ms;
     uint32_t drain_timeout_ms;
     uint32_t slow_request_ms;
-    uint32_t loop_threads;   /* after finish: never 0, as the next two */
+    uint32_t loop_threads; /* after finish: never 0, as the next two */
     uint32_t worker_threads;
     uint32_t io_threads;
     enum hps_config_log_level log_level;   /* numbers of enum hps_log_level */
@@ -240,16 +245,18 @@ void hps_notes_fini(struct hps_notes *notes); /* may be used again */
  *         UNIMPLEMENTED (exit 2): needs a part that this build lacks; NO_MEMORY
  * owner   *out_config: the caller, hps_config_free; notes are appended to `notes` (may be NULL)
  */
-hps_status hps_config_parse(const char *text, size_t size, const char *file, struct hps_config **out_config,
-                            struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_config_parse(const char *text, size_t size, const char *file,
+                            struct hps_config **out_config, struct hps_notes *notes,
+                            struct hps_error *err) HPS_MUST_CHECK;
 /* The same from a file of at most 64 MiB; also IO, NOT_FOUND. */
 hps_status hps_config_parse_file(const char *path, struct hps_config **out_config,
                                  struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
-/* The configuration of `--table NAME=PATH ...`: model "default", rocks_db in the state directory, every
- * answer exact, dim from the files. */
-hps_status hps_config_for_tables(const char *const *args, size_t n_args, struct hps_config **out_config,
-                                 struct hps_error *err) HPS_MUST_CHECK;
+/* The configuration of `--table NAME=PATH ...`: model "default", rocks_db in the state directory,
+ * every answer exact, dim from the files. */
+hps_status hps_config_for_tables(const char *const *args, size_t n_args,
+                                 struct hps_config **out_config, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 void hps_config_free(struct hps_config *config); /* NULL is legal */
 
@@ -264,8 +271,8 @@ struct hps_config_flags {
     const char *log_format;
 };
 
-/* Apply the flags (may be NULL), fill in defaults that depend on the machine or on other options, check
- * what options say together. On error the config is only good for hps_config_free. */
+/* Apply the flags (may be NULL), fill in defaults that depend on the machine or on other options,
+ * check what options say together. On error the config is only good for hps_config_free. */
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
@@ -278,19 +285,20 @@ bool hps_config_address_is_local(const char *address);
 
 bool hps_option_is_set(const struct hps_option_set *set, enum hps_option_id id);
 
-/* JSON of every option: {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...}. Passwords
- * are not printed. Appends to `buf`. */
-hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf) HPS_MUST_CHECK;
+/* JSON of every option: {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...}.
+ * Passwords are not printed. Appends to `buf`. */
+hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf)
+    HPS_MUST_CHECK;
 
 struct hps_config_change {
-    char path[192];    /* "server.keys_max", "models[dlrm].label", "models[dlrm]" (added or removed) */
-    char before[96];   /* as printed; cut; "" when it did not exist */
+    char path[192]; /* "server.keys_max", "models[dlrm].label", "models[dlrm]" (added or removed) */
+    char before[96]; /* as printed; cut; "" when it did not exist */
     char after[96];
-    bool reloadable;   /* else a restart is needed */
+    bool reloadable; /* else a restart is needed */
 };
 
-/* Calls `fn` for each option that differs; both configs finished. *out_n_restart: how many of them are
- * not reloadable. Error: NO_MEMORY. */
+/* Calls `fn` for each option that differs; both configs finished. *out_n_restart: how many of them
+ * are not reloadable. Error: NO_MEMORY. */
 hps_status hps_config_diff(const struct hps_config *before, const struct hps_config *after,
                            void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx,
                            size_t *out_n_restart) HPS_MUST_CHECK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * docs/config.md, made from the table of options so that it cannot disagree with the parser. Runs in
- * tools/gen-config-doc and in the test that compares the committed file.
+ * docs/config.md, made from the table of options so that it cannot disagree with the parser. Runs
+ * in tools/gen-config-doc and in the test that compares the committed file.
  */
 #include <string.h>
 
@@ -12,43 +12,54 @@ static const char intro[] =
     "\n"
     "# Configuration\n"
     "\n"
-    "One JSON file, `hpsd --config FILE`. A `ps.json` of NVIDIA HPS is read unchanged; what hpsd adds is in the\n"
-    "`server` object and in new keys beside the old ones (marked **+** below). `hpsd --check --config FILE`\n"
-    "validates it and prints every option with its value and whether that is the default.\n"
-    "Samples: `config/samples/`.\n"
+    "One JSON file, `hpsd --config FILE`. A `ps.json` of NVIDIA HPS is read unchanged; what\n"
+    "hpsd adds is in the `server` object and in new keys beside the old ones (marked **+**\n"
+    "below). `hpsd --check --config FILE` validates it and prints every option with its\n"
+    "value and whether that is the default. Samples: `config/samples/`.\n"
     "\n"
     "- `//` and `/* */` comments are allowed. The same key twice in one object is an error.\n"
-    "- Numbers and booleans may be written as strings (`\"0.5\"`, `\"TRUE\"`). Words are read without regard to\n"
-    "  case, and space and `-` as `_`.\n"
-    "- Sizes are bytes, or strings with a unit: `\"4GiB\"`, `\"1.5 MB\"` (KiB MiB GiB TiB are powers of 1024, KB\n"
-    "  MB GB TB of 1000).\n"
-    "- A key that is not known is ignored with a warning in HPS's sections, as HPS does, and is an error in\n"
-    "  `server`. A word that is not known is an error everywhere (HPS silently takes a default).\n"
-    "- What needs a part that this build lacks is an error that says so. Keys marked *no effect* are read and\n"
-    "  checked, and change nothing in this build.\n"
-    "- Errors read `FILE:LINE: PATH: got ..., expected ...` and end the program with exit code 2.\n"
-    "- The environment is not read. `--listen`, `--http-listen`, `--admin-listen`, `--state-dir`, `--log-level`\n"
-    "  and `--log-format` replace the options of the same name in `server`.\n"
-    "- SIGHUP reads the file again: options marked *reload* change at once, others are reported and wait for a\n"
-    "  restart.\n"
+    "- Numbers and booleans may be written as strings (`\"0.5\"`, `\"TRUE\"`). Words are read\n"
+    "  without regard to case, and space and `-` as `_`.\n"
+    "- Sizes are bytes, or strings with a unit: `\"4GiB\"`, `\"1.5 MB\"` (KiB MiB GiB TiB are\n"
+    "  powers of 1024, KB MB GB TB of 1000).\n"
+    "- A key that is not known is ignored with a warning in HPS's sections, as HPS does,\n"
+    "  and is an error in `server`. A word that is not known is an error everywhere (HPS\n"
+    "  silently takes a default).\n"
+    "- What needs a part that this build lacks is an error that says so. Keys marked *no\n"
+    "  effect* are read and checked, and change nothing in this build.\n"
+    "- Errors read `FILE:LINE: PATH: got ..., expected ...` and end the program with exit\n"
+    "  code 2.\n"
+    "- The environment is not read. `--listen`, `--http-listen`, `--admin-listen`,\n"
+    "  `--state-dir`, `--log-level` and `--log-format` replace the options of the same name\n"
+    "  in `server`.\n"
+    "- SIGHUP reads the file again: options marked *reload* change at once, others are\n"
+    "  reported and wait for a restart.\n"
     "\n"
-    "`--table NAME=PATH` instead of a file serves one model named `default`: the rows live in `rocks_db` in the\n"
-    "state directory and in the host map, `miss_policy` is `exact`, `hit_rate_threshold` 1.0, `gpucache` false, and\n"
-    "the width of a table is that of its file.\n"
+    "`--table NAME=PATH` instead of a file serves one model named `default`: the rows live\n"
+    "in `rocks_db` in the state directory and in the host map, `miss_policy` is `exact`,\n"
+    "`hit_rate_threshold` 1.0, `gpucache` false, and the width of a table is that of its\n"
+    "file.\n"
     "\n"
     "## What becomes of HPS's settings\n"
     "\n"
-    "- **Memory.** HPS has no limit, and each shard of each table holds a page of `allocation_rate` bytes. The\n"
-    "  host map has one budget, `volatile_db.memory_bytes`. A load beyond it is refused with the bytes that it\n"
-    "  needs and the bytes that are left. Rows are never evicted, so `overflow_margin`, `overflow_policy` and\n"
+    "- **Memory.** HPS has no limit, and each shard of each table holds a page of\n"
+    "  `allocation_rate` bytes. The host map has one budget, `volatile_db.memory_bytes`. A\n"
+    "  load beyond it is refused with the bytes that it needs and the bytes that are left.\n"
+    "  Rows are never evicted, so `overflow_margin`, `overflow_policy` and\n"
     "  `overflow_resolution_target` are noted as not applied.\n"
-    "- **Kinds of map.** `hash_map`, `parallel_hash_map` and `multi_process_hash_map` are the host map.\n"
-    "- **GPU.** This build has no embedding cache. A model with `gpucache` (HPS's default) is served exactly\n"
-    "  from host memory, with one note. The keys of the cache are checked and kept.\n"
-    "- **Widths.** HPS does not compare `embedding_vecsize_per_table` with the files; hpsd does, and refuses.\n"
-    "- **`persistent_db.path`.** hpsd's database is `<path>/hpsd`; one that HPS made there is left alone.\n"
-    "- **`supportlonglong: false`.** Key files hold int64 in both modes; each key is truncated to uint32.\n"
-    "- **Workspaces, streams, chunks, thread pools** of HPS have no counterpart that could run out.\n";
+    "- **Kinds of map.** `hash_map`, `parallel_hash_map` and `multi_process_hash_map` are\n"
+    "  the host map.\n"
+    "- **GPU.** This build has no embedding cache. A model with `gpucache` (HPS's default)\n"
+    "  is served exactly from host memory, with one note. The keys of the cache are checked\n"
+    "  and kept.\n"
+    "- **Widths.** HPS does not compare `embedding_vecsize_per_table` with the files; hpsd\n"
+    "  does, and refuses.\n"
+    "- **`persistent_db.path`.** hpsd's database is `<path>/hpsd`; one that HPS made there\n"
+    "  is left alone.\n"
+    "- **`supportlonglong: false`.** Key files hold int64 in both modes; each key is\n"
+    "  truncated to uint32.\n"
+    "- **Workspaces, streams, chunks, thread pools** of HPS have no counterpart that could\n"
+    "  run out.\n";
 
 static const char *type_name(const struct hps_option *option)
 {
@@ -94,7 +105,8 @@ static hps_status print_cell(struct hps_buf *buf, const char *text)
 static hps_status print_words(const struct hps_option *option, struct hps_buf *buf)
 {
     hps_status status = HPS_OK;
-    for (const struct hps_option_value *v = option->values; v->word != NULL && status == HPS_OK; v++) {
+    for (const struct hps_option_value *v = option->values; v->word != NULL && status == HPS_OK;
+         v++) {
         status = hps_buf_printf(buf, "%s`%s`", v == option->values ? "" : ", ", v->word);
         if (status == HPS_OK && v->aliases[0] != '\0') {
             status = hps_buf_printf(buf, " (%s)", v->aliases);
@@ -151,9 +163,9 @@ static hps_status print_flags(const struct hps_option *option, struct hps_buf *b
 
 static hps_status print_row(const struct hps_option *option, struct hps_buf *buf)
 {
-    hps_status status = hps_buf_printf(buf, "| `%s`%s | %s | ", option->name,
-                                       (option->flags & HPS_OPTION_OURS) != 0 ? " **+**" : "",
-                                       type_name(option));
+    hps_status status =
+        hps_buf_printf(buf, "| `%s`%s | %s | ", option->name,
+                       (option->flags & HPS_OPTION_OURS) != 0 ? " **+**" : "", type_name(option));
     if (status == HPS_OK && option->def[0] != '\0') {
         status = hps_buf_printf(buf, "`%s`", option->def);
     }
@@ -184,9 +196,11 @@ hps_status hps_config_doc(struct hps_buf *buf)
     for (int i = 0; i < (int)HPS_SECTION_COUNT && status == HPS_OK; i++) {
         enum hps_option_section section = (enum hps_option_section)i;
         const char *path = hps_section_path(section);
-        status = hps_buf_printf(buf, "\n## %s%s%s\n\n| key | type | default | values | | meaning |\n"
-                                "|---|---|---|---|---|---|\n",
-                                path[0] == '\0' ? "Top level" : "`", path, path[0] == '\0' ? "" : "`");
+        status =
+            hps_buf_printf(buf,
+                           "\n## %s%s%s\n\n| key | type | default | values | | meaning |\n"
+                           "|---|---|---|---|---|---|\n",
+                           path[0] == '\0' ? "Top level" : "`", path, path[0] == '\0' ? "" : "`");
         for (size_t j = 0; j < HPS_OPTION_COUNT && status == HPS_OK; j++) {
             if (hps_options[j].section == section) {
                 status = print_row(&hps_options[j], buf);

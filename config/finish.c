@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What can be known only when file and flags are read: defaults that depend on the machine or on other
- * options, rules between options, and what becomes of HPS's settings here. Main thread.
+ * What can be known only when file and flags are read: defaults that depend on the machine or on
+ * other options, rules between options, and what becomes of HPS's settings here. Main thread.
  */
 #include "config/config.h"
 
@@ -22,7 +22,7 @@ static hps_status no_memory(const struct hps_config *config, struct hps_error *e
     return hps_error_set(err, HPS_NO_MEMORY, "%s: out of memory", config->file);
 }
 
-/* ---- flags ------------------------------------------------------------------------------------- */
+/* ---- flags ----------------------------------------------------------------------------------- */
 
 static hps_status apply_flag(struct hps_config *config, enum hps_option_id id, const char *flag,
                              const char *text, struct hps_error *err)
@@ -79,7 +79,7 @@ static hps_status apply_flags(struct hps_config *config, const struct hps_config
     return status;
 }
 
-/* ---- derived defaults -------------------------------------------------------------------------- */
+/* ---- derived defaults ------------------------------------------------------------------------ */
 
 static uint32_t clamp_u32(uint32_t value, uint32_t min, uint32_t max)
 {
@@ -112,7 +112,8 @@ static void derive_sizes(struct hps_config *config)
 }
 
 /* Replace an owned string; takes `fresh`, NULL is no memory. */
-static hps_status replace(struct hps_config *config, char **field, char *fresh, struct hps_error *err)
+static hps_status replace(struct hps_config *config, char **field, char *fresh,
+                          struct hps_error *err)
 {
     if (fresh == NULL) {
         return no_memory(config, err);
@@ -168,16 +169,18 @@ static hps_status derive_model_roots(struct hps_config *config, struct hps_error
     return status == HPS_OK ? HPS_OK : no_memory(config, err);
 }
 
-static hps_status derive_paths(struct hps_config *config, struct hps_notes *notes, struct hps_error *err)
+static hps_status derive_paths(struct hps_config *config, struct hps_notes *notes,
+                               struct hps_error *err)
 {
     struct hps_config_server *server = &config->server;
     struct hps_config_persistent_db *persistent = &config->persistent_db;
     hps_status status = HPS_OK;
     if (server->state_dir[0] == '\0') {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.state_dir: got none, expected a directory: give it in the file or "
-                             "as --state-dir DIR",
-                             config->file);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: server.state_dir: got none, expected a directory: give it in the file or "
+            "as --state-dir DIR",
+            config->file);
     }
     if (server->admin_listen.address[0] == '\0') {
         status = replace(config, &server->admin_listen.address,
@@ -187,16 +190,19 @@ static hps_status derive_paths(struct hps_config *config, struct hps_notes *note
         persistent->path[0] == '\0') {
         status = replace(config, &persistent->path, hps_strdup(server->state_dir), err);
         if (status == HPS_OK && hps_option_is_set(&config->set, HPS_OPTION_top_persistent_db)) {
-            status = hps_notes_add(notes, false,
-                                   "%s: persistent_db.path: not given; the database is in %s/hpsd, where HPS "
-                                   "would use a temporary directory",
-                                   config->file, persistent->path);
+            status = hps_notes_add(
+                         notes, false,
+                         "%s: persistent_db.path: not given; the database is in %s/hpsd, where HPS "
+                         "would use a temporary directory",
+                         config->file, persistent->path) == HPS_OK
+                         ? HPS_OK
+                         : no_memory(config, err);
         }
     }
     return status == HPS_OK ? derive_model_roots(config, err) : status;
 }
 
-/* ---- listeners --------------------------------------------------------------------------------- */
+/* ---- listeners ------------------------------------------------------------------------------- */
 
 static const char *unix_path(const char *address)
 {
@@ -244,8 +250,8 @@ bool hps_config_address_is_local(const char *address)
     }
     unsigned octets[4];
     int end = 0;
-    bool loopback_v4 = sscanf(host, "%3u.%3u.%3u.%3u%n", &octets[0], &octets[1], &octets[2], &octets[3],
-                              &end) == 4 &&
+    bool loopback_v4 = sscanf(host, "%3u.%3u.%3u.%3u%n", &octets[0], &octets[1], &octets[2],
+                              &octets[3], &end) == 4 &&
                        host[end] == '\0' && octets[0] == 127;
     return loopback_v4 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
@@ -258,31 +264,38 @@ bool hps_config_has_tls(const struct hps_config_server *server)
 bool hps_config_listener_tls(const struct hps_config_server *server,
                              const struct hps_config_listener *listener)
 {
-    return hps_config_has_tls(server) && !listener->plaintext && unix_path(listener->address) == NULL;
+    return hps_config_has_tls(server) && !listener->plaintext &&
+           unix_path(listener->address) == NULL;
 }
 
 static hps_status check_listener(const struct hps_config *config, const char *name,
-                                 const struct hps_config_listener *listener, bool tls, struct hps_error *err)
+                                 const struct hps_config_listener *listener, bool tls,
+                                 struct hps_error *err)
 {
     const char *address = listener->address;
     const char *path = unix_path(address);
     char host[256];
     size_t path_max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
     if (path != NULL && (path[0] == '\0' || strlen(path) > path_max)) {
-        return hps_error_set(err, HPS_INVALID, "%s: server.%s: got \"%.200s\", expected unix:PATH of 1 to %zu "
-                             "bytes", config->file, name, address, path_max);
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: server.%s: got \"%.200s\", expected unix:PATH of 1 to %zu "
+                             "bytes",
+                             config->file, name, address, path_max);
     }
     if (path == NULL && !split_address(address, host, sizeof(host))) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.%s: got \"%.200s\", expected host:port (0 to 65535), [v6]:port or "
-                             "unix:PATH",
-                             config->file, name, address);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: server.%s: got \"%.200s\", expected host:port (0 to 65535), [v6]:port or "
+            "unix:PATH",
+            config->file, name, address);
     }
-    if (!hps_config_address_is_local(address) && !tls && !listener->plaintext && !config->server.plaintext) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.%s: got \"%.200s\", which is open to the network, without TLS; "
-                             "expected server.tls (not for http_listen), or \"plaintext\": true",
-                             config->file, name, address);
+    if (!hps_config_address_is_local(address) && !tls && !listener->plaintext &&
+        !config->server.plaintext) {
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: server.%s: got \"%.200s\", which is open to the network, without TLS; "
+            "expected server.tls (not for http_listen), or \"plaintext\": true",
+            config->file, name, address);
     }
     return HPS_OK;
 }
@@ -307,10 +320,11 @@ static hps_status check_repeats(const struct hps_config *config, struct hps_erro
                                                       : server->admin_listen.address;
             }
             if (strcmp(pair[0], pair[1]) == 0 && !asks_for_any_port(pair[0])) {
-                return hps_error_set(err, HPS_INVALID,
-                                     "%s: server: got the address \"%.200s\" for two listeners, expected "
-                                     "different ones",
-                                     config->file, pair[0]);
+                return hps_error_set(
+                    err, HPS_INVALID,
+                    "%s: server: got the address \"%.200s\" for two listeners, expected "
+                    "different ones",
+                    config->file, pair[0]);
             }
         }
     }
@@ -321,15 +335,18 @@ static hps_status check_tls(const struct hps_config *config, struct hps_error *e
 {
     const struct hps_config_tls *tls = &config->server.tls;
     if ((tls->certificate[0] == '\0') != (tls->key[0] == '\0')) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.tls: got only \"%s\", expected \"certificate\" and \"key\"",
-                             config->file, tls->key[0] == '\0' ? "certificate" : "key");
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: server.tls: got only \"%s\", expected \"certificate\" and \"key\"", config->file,
+            tls->key[0] == '\0' ? "certificate" : "key");
     }
-    if (tls->certificate[0] == '\0' && (tls->client_ca[0] != '\0' || tls->require_client_certificate)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.tls: got no \"certificate\" and \"key\", which the other options "
-                             "of tls need",
-                             config->file);
+    if (tls->certificate[0] == '\0' &&
+        (tls->client_ca[0] != '\0' || tls->require_client_certificate)) {
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: server.tls: got no \"certificate\" and \"key\", which the other options "
+            "of tls need",
+            config->file);
     }
     if (tls->require_client_certificate && tls->client_ca[0] == '\0') {
         return hps_error_set(err, HPS_INVALID,
@@ -347,7 +364,8 @@ static hps_status check_listeners(const struct hps_config *config, struct hps_er
     hps_status status = check_tls(config, err);
     for (size_t i = 0; i < server->listen.n && status == HPS_OK; i++) {
         const struct hps_config_listener *listener = &server->listen.items[i];
-        status = check_listener(config, "listen", listener, hps_config_listener_tls(server, listener), err);
+        status = check_listener(config, "listen", listener,
+                                hps_config_listener_tls(server, listener), err);
     }
     if (status == HPS_OK && server->http_listen.address[0] != '\0') {
         status = check_listener(config, "http_listen", &server->http_listen, false, err);
@@ -356,34 +374,38 @@ static hps_status check_listeners(const struct hps_config *config, struct hps_er
     if (status == HPS_OK) {
         status = check_listener(config, "admin_listen", admin, admin_tls, err);
     }
-    if (status == HPS_OK && unix_path(admin->address) == NULL && server->admin_token_file[0] == '\0' &&
+    if (status == HPS_OK && unix_path(admin->address) == NULL &&
+        server->admin_token_file[0] == '\0' &&
         !(admin_tls && server->tls.require_client_certificate)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: server.admin_listen: got \"%.200s\", a TCP address that asks nobody who "
-                             "he is; expected admin_token_file, or tls with require_client_certificate",
-                             config->file, admin->address);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: server.admin_listen: got \"%.200s\", a TCP address that asks nobody who "
+            "he is; expected admin_token_file, or tls with require_client_certificate",
+            config->file, admin->address);
     }
     return status == HPS_OK ? check_repeats(config, err) : status;
 }
 
-/* ---- tiers, and what becomes of HPS's settings ------------------------------------------------- */
+/* ---- tiers, and what becomes of HPS's settings ----------------------------------------------- */
 
 static hps_status check_tiers(const struct hps_config *config, struct hps_notes *notes,
                               struct hps_error *err)
 {
     if (config->volatile_db.type == HPS_CONFIG_VOLATILE_DISABLED &&
         config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: volatile_db.type and persistent_db.type: got \"disabled\" for both, "
-                             "expected a store for the rows (this build has no embedding cache in GPU memory)",
-                             config->file);
+        return hps_error_set(
+            err, HPS_INVALID,
+            "%s: volatile_db.type and persistent_db.type: got \"disabled\" for both, "
+            "expected a store for the rows (this build has no embedding cache in GPU memory)",
+            config->file);
     }
     uint64_t memory = hps_limits_memory_bytes();
     if (config->volatile_db.memory_bytes > memory) {
-        hps_status status = hps_notes_add(notes, true,
-                                          "%s: volatile_db.memory_bytes: got %" PRIu64
-                                          ", more than the %" PRIu64 " bytes that this process may use",
-                                          config->file, config->volatile_db.memory_bytes, memory);
+        hps_status status =
+            hps_notes_add(notes, true,
+                          "%s: volatile_db.memory_bytes: got %" PRIu64 ", more than the %" PRIu64
+                          " bytes that this process may use",
+                          config->file, config->volatile_db.memory_bytes, memory);
         return status == HPS_OK ? HPS_OK : no_memory(config, err);
     }
     return HPS_OK;
@@ -402,7 +424,8 @@ static struct model_wishes wishes_of(const struct hps_config *config)
     for (size_t i = 0; i < config->n_models; i++) {
         const struct hps_config_model *model = &config->models[i];
         wishes.gpucache = wishes.gpucache || model->gpucache;
-        wishes.other_cache = wishes.other_cache || model->embedding_cache_type != HPS_CONFIG_CACHE_DYNAMIC;
+        wishes.other_cache =
+            wishes.other_cache || model->embedding_cache_type != HPS_CONFIG_CACHE_DYNAMIC;
         wishes.fp8 = wishes.fp8 || model->fp8_quant;
     }
     return wishes;
@@ -421,18 +444,22 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {!hps_option_is_set(&config->set, HPS_OPTION_top_supportlonglong) &&
              hps_option_is_set(&config->set, HPS_OPTION_top_models),
          "supportlonglong: not given; HPS requires it, here it is true"},
-        {config->fuse_embedding_table,
-         "fuse_embedding_table: tables keep their names and are not merged; one request for all tables is "
-         "answered at once"},
-        {wishes.gpucache, "models[].gpucache: this build has no embedding cache in GPU memory; every answer is "
-                          "exact and comes from host memory or the persistent store"},
-        {wishes.other_cache, "models[].embedding_cache_type: without an embedding cache the stores are filled "
-                             "and served for every type"},
+        {config->fuse_embedding_table, "fuse_embedding_table: tables keep their names and are not "
+                                       "merged; one request for all tables is "
+                                       "answered at once"},
+        {wishes.gpucache,
+         "models[].gpucache: this build has no embedding cache in GPU memory; every answer is "
+         "exact and comes from host memory or the persistent store"},
+        {wishes.other_cache,
+         "models[].embedding_cache_type: without an embedding cache the stores are filled "
+         "and served for every type"},
         {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
-         "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every client shares"},
+         "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "
+         "client shares"},
         {volatile_db->overflow_margin != UINT64_MAX,
-         "volatile_db.overflow_*: not applied, because rows are never evicted in this build; memory_bytes "
+         "volatile_db.overflow_*: not applied, because rows are never evicted in this build; "
+         "memory_bytes "
          "bounds the host map"},
         {volatile_db->initial_cache_rate < 1.0,
          "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},
@@ -440,8 +467,10 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
          "initialize_after_startup: not applied, as in HPS; stores are filled at start"},
         {hps_option_is_set(set, HPS_OPTION_volatile_db_max_get_batch_size) ||
              hps_option_is_set(set, HPS_OPTION_volatile_db_max_set_batch_size) ||
-             hps_option_is_set(&config->persistent_db.set, HPS_OPTION_persistent_db_max_get_batch_size) ||
-             hps_option_is_set(&config->persistent_db.set, HPS_OPTION_persistent_db_max_set_batch_size),
+             hps_option_is_set(&config->persistent_db.set,
+                               HPS_OPTION_persistent_db_max_get_batch_size) ||
+             hps_option_is_set(&config->persistent_db.set,
+                               HPS_OPTION_persistent_db_max_set_batch_size),
          "max_get_batch_size, max_set_batch_size: old spellings, ignored, as in HPS; the key is "
          "max_batch_size"},
     };

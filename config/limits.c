@@ -156,7 +156,8 @@ uint64_t hps_limits_memory_bytes_at(const char *root)
         bytes = min_u64(bytes, least_up_the_tree(root, "/sys/fs/cgroup", path, memory_limit_v2));
     }
     if (cgroup_path(root, "memory", path, sizeof(path))) {
-        bytes = min_u64(bytes, least_up_the_tree(root, "/sys/fs/cgroup/memory", path, memory_limit_v1));
+        bytes =
+            min_u64(bytes, least_up_the_tree(root, "/sys/fs/cgroup/memory", path, memory_limit_v1));
     }
     return bytes >= (UINT64_C(1) << 60) ? memory_bytes_unknown : bytes;
 }

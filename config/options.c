@@ -16,12 +16,15 @@
 #include "base/assert.h"
 #include "base/heap.h"
 
-/* ---- the table --------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define ENUM_BEGIN(list) static const struct hps_option_value values_##list[] = {
-#define VALUE(list, constant, number, word, aliases, built) {(word), (aliases), (number), (built) != 0},
+#define VALUE(list, constant, number, word, aliases, built) \
+    {(word), (aliases), (number), (built) != 0},
 #define ENUM_END(list)       \
-    { NULL, NULL, 0, false } \
+    {                        \
+        NULL, NULL, 0, false \
+    }                        \
     }                        \
     ;
 #include "config/enums.def"
@@ -39,19 +42,20 @@ typedef struct hps_config_model struct_model;
 typedef struct hps_config_server struct_server;
 typedef struct hps_config_tls struct_tls;
 
-#define FIELD_IS(section, field, type) _Generic(((struct_##section *)0)->field, type : 1, default : 0)
-#define CHECK_BOOL(section, field) FIELD_IS(section, field, bool)
-#define CHECK_U32(section, field) FIELD_IS(section, field, uint32_t)
-#define CHECK_U64(section, field) FIELD_IS(section, field, uint64_t)
-#define CHECK_BYTES(section, field) FIELD_IS(section, field, uint64_t)
-#define CHECK_F64(section, field) FIELD_IS(section, field, double)
-#define CHECK_ENUM(section, field) (sizeof(((struct_##section *)0)->field) == sizeof(uint32_t))
-#define CHECK_STRING(section, field) FIELD_IS(section, field, char *)
+#define FIELD_IS(section, field, type) \
+    _Generic(((struct_##section *)0)->field, type : 1, default : 0)
+#define CHECK_BOOL(section, field)    FIELD_IS(section, field, bool)
+#define CHECK_U32(section, field)     FIELD_IS(section, field, uint32_t)
+#define CHECK_U64(section, field)     FIELD_IS(section, field, uint64_t)
+#define CHECK_BYTES(section, field)   FIELD_IS(section, field, uint64_t)
+#define CHECK_F64(section, field)     FIELD_IS(section, field, double)
+#define CHECK_ENUM(section, field)    (sizeof(((struct_##section *)0)->field) == sizeof(uint32_t))
+#define CHECK_STRING(section, field)  FIELD_IS(section, field, char *)
 #define CHECK_STRINGS(section, field) FIELD_IS(section, field, struct hps_strings)
-#define CHECK_LISTEN(section, field) FIELD_IS(section, field, struct hps_config_listener)
+#define CHECK_LISTEN(section, field)  FIELD_IS(section, field, struct hps_config_listener)
 #define CHECK_LISTENS(section, field) FIELD_IS(section, field, struct hps_config_listeners)
-#define CHECK_OBJECT(section, field) 1
-#define CHECK_TABLES(section, field) 1
+#define CHECK_OBJECT(section, field)  1
+#define CHECK_TABLES(section, field)  1
 #define CHECK_IGNORED(section, field) 1
 
 /* A field of another type than its option says would be overwritten wrongly. */
@@ -60,31 +64,40 @@ typedef struct hps_config_tls struct_tls;
 #include "config/options.def"
 #undef OPTION
 
-#define OFFSET_BOOL(section, field) offsetof(struct_##section, field)
-#define OFFSET_U32 OFFSET_BOOL
-#define OFFSET_U64 OFFSET_BOOL
-#define OFFSET_BYTES OFFSET_BOOL
-#define OFFSET_F64 OFFSET_BOOL
-#define OFFSET_ENUM OFFSET_BOOL
-#define OFFSET_STRING OFFSET_BOOL
-#define OFFSET_STRINGS OFFSET_BOOL
-#define OFFSET_LISTEN OFFSET_BOOL
-#define OFFSET_LISTENS OFFSET_BOOL
-#define OFFSET_OBJECT OFFSET_BOOL
-#define OFFSET_TABLES OFFSET_BOOL
+#define OFFSET_BOOL(section, field)    offsetof(struct_##section, field)
+#define OFFSET_U32                     OFFSET_BOOL
+#define OFFSET_U64                     OFFSET_BOOL
+#define OFFSET_BYTES                   OFFSET_BOOL
+#define OFFSET_F64                     OFFSET_BOOL
+#define OFFSET_ENUM                    OFFSET_BOOL
+#define OFFSET_STRING                  OFFSET_BOOL
+#define OFFSET_STRINGS                 OFFSET_BOOL
+#define OFFSET_LISTEN                  OFFSET_BOOL
+#define OFFSET_LISTENS                 OFFSET_BOOL
+#define OFFSET_OBJECT                  OFFSET_BOOL
+#define OFFSET_TABLES                  OFFSET_BOOL
 #define OFFSET_IGNORED(section, field) 0
 
-#define REQUIRED HPS_OPTION_REQUIRED
-#define RELOAD HPS_OPTION_RELOAD
-#define OURS HPS_OPTION_OURS
-#define UNBUILT HPS_OPTION_UNBUILT
+#define REQUIRED  HPS_OPTION_REQUIRED
+#define RELOAD    HPS_OPTION_RELOAD
+#define OURS      HPS_OPTION_OURS
+#define UNBUILT   HPS_OPTION_UNBUILT
 #define NO_EFFECT HPS_OPTION_NO_EFFECT
 
 const struct hps_option hps_options[HPS_OPTION_COUNT] = {
-#define OPTION(section, name, field, type, values, unit, def, min, max, flags, help)             \
-    {HPS_SECTION_##section, HPS_OPTION_TYPE_##type, #name,          OFFSET_##type(section, field), \
-     values_##values,       (unit),                 (def),          (uint64_t)(min),               \
-     (uint64_t)(max),       (double)(min),          (double)(max),  (flags),                       \
+#define OPTION(section, name, field, type, values, unit, def, min, max, flags, help) \
+    {HPS_SECTION_##section,                                                          \
+     HPS_OPTION_TYPE_##type,                                                         \
+     #name,                                                                          \
+     OFFSET_##type(section, field),                                                  \
+     values_##values,                                                                \
+     (unit),                                                                         \
+     (def),                                                                          \
+     (uint64_t)(min),                                                                \
+     (uint64_t)(max),                                                                \
+     (double)(min),                                                                  \
+     (double)(max),                                                                  \
+     (flags),                                                                        \
      (help)},
 #include "config/options.def"
 #undef OPTION
@@ -122,7 +135,7 @@ const void *hps_section_base_const(const struct hps_config *config, enum hps_opt
     return hps_section_base((struct hps_config *)(uintptr_t)config, section);
 }
 
-/* ---- names ------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 const struct hps_option *hps_option_find(enum hps_option_section section, const char *name)
 {
@@ -178,8 +191,10 @@ static unsigned edit_distance(const char *a, const char *b)
     return old[n_b];
 }
 
-/* Keep `candidate` when it is nearer to `name` than the best so far and within a third of its length. */
-static void nearer(const char *name, const char *candidate, const char **best, unsigned *best_distance)
+/* Keep `candidate` when it is nearer to `name` than the best so far and within a third of its
+ * length. */
+static void nearer(const char *name, const char *candidate, const char **best,
+                   unsigned *best_distance)
 {
     unsigned distance = edit_distance(name, candidate);
     unsigned limit = (unsigned)(strlen(candidate) / 3) + 1;
@@ -222,7 +237,7 @@ void hps_option_mark(struct hps_option_set *set, const struct hps_option *option
     set->bits[id / 64] |= UINT64_C(1) << (id % 64);
 }
 
-/* ---- values from text -------------------------------------------------------------------------- */
+/* ---- values from text ------------------------------------------------------------------------ */
 
 static void *field_of(const struct hps_option *option, void *base)
 {
@@ -380,7 +395,8 @@ static bool word_in_list(const char *word, const char *list)
     return false;
 }
 
-static hps_status parse_enum(const struct hps_option *option, const char *text, uint32_t *out_number)
+static hps_status parse_enum(const struct hps_option *option, const char *text,
+                             uint32_t *out_number)
 {
     char word[NAME_CHARS_MAX];
     if (text[0] == '\0' || !normalise_word(text, word, sizeof(word))) {
@@ -519,7 +535,8 @@ static bool holds_default(const struct hps_option *option, const void *field)
         return parse_u64(option->def, &number) == HPS_OK && number == *(const uint32_t *)field;
     default:
         HPS_ASSERT(option->type == HPS_OPTION_TYPE_U64 || option->type == HPS_OPTION_TYPE_BYTES);
-        return hps_bytes_parse(option->def, &number) == HPS_OK && number == *(const uint64_t *)field;
+        return hps_bytes_parse(option->def, &number) == HPS_OK &&
+               number == *(const uint64_t *)field;
     }
 }
 
@@ -527,7 +544,8 @@ hps_status hps_option_set_text(const struct hps_option *option, void *base, cons
 {
     void *field = field_of(option, base);
     hps_status status = set_field(option, field, text);
-    if (status == HPS_OK && (option->flags & HPS_OPTION_UNBUILT) != 0 && !holds_default(option, field)) {
+    if (status == HPS_OK && (option->flags & HPS_OPTION_UNBUILT) != 0 &&
+        !holds_default(option, field)) {
         return HPS_UNIMPLEMENTED;
     }
     return status;
@@ -570,7 +588,7 @@ void hps_section_fini(enum hps_option_section section, void *base)
     }
 }
 
-/* ---- values to text ---------------------------------------------------------------------------- */
+/* ---- values to text -------------------------------------------------------------------------- */
 
 hps_status hps_json_print_string(const char *text, struct hps_buf *buf)
 {
@@ -731,10 +749,11 @@ hps_status hps_option_print(const struct hps_option *option, const void *base, s
 static hps_status expected_integer(const struct hps_option *option, struct hps_buf *buf)
 {
     bool bytes = option->type == HPS_OPTION_TYPE_BYTES;
-    hps_status status = hps_buf_printf(buf, "%s", bytes ? "bytes, like 4096 or \"4GiB\"" : "an integer");
+    hps_status status =
+        hps_buf_printf(buf, "%s", bytes ? "bytes, like 4096 or \"4GiB\"" : "an integer");
     if (status == HPS_OK && option->max != UINT64_MAX) {
-        status = hps_buf_printf(buf, "%s from %" PRIu64 " to %" PRIu64, bytes ? "," : "", option->min,
-                                option->max);
+        status = hps_buf_printf(buf, "%s from %" PRIu64 " to %" PRIu64, bytes ? "," : "",
+                                option->min, option->max);
     } else if (status == HPS_OK && option->min > 0) {
         status = hps_buf_printf(buf, "%s of at least %" PRIu64, bytes ? "," : "", option->min);
     }
@@ -776,7 +795,8 @@ hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *
         return hps_buf_printf(buf, "an object");
     case HPS_OPTION_TYPE_LISTEN:
     case HPS_OPTION_TYPE_LISTENS:
-        return hps_buf_printf(buf, "\"host:port\", \"unix:PATH\" or {\"address\": ..., \"plaintext\": true}");
+        return hps_buf_printf(
+            buf, "\"host:port\", \"unix:PATH\" or {\"address\": ..., \"plaintext\": true}");
     default:
         return hps_buf_printf(buf, "a string");
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of options.def as data, and what can be done with one option of it: read a value from text,
- * print it, say what was expected. Private to config/. Any thread; the table is constant.
+ * The table of options.def as data, and what can be done with one option of it: read a value from
+ * text, print it, say what was expected. Private to config/. Any thread; the table is constant.
  */
 #ifndef HPS_CONFIG_OPTIONS_H
 #define HPS_CONFIG_OPTIONS_H
@@ -73,7 +73,8 @@ extern const struct hps_option hps_options[HPS_OPTION_COUNT];
 const char *hps_section_path(enum hps_option_section section);
 /* The struct that holds the options of `section`; not for models. */
 void *hps_section_base(struct hps_config *config, enum hps_option_section section);
-const void *hps_section_base_const(const struct hps_config *config, enum hps_option_section section);
+const void *hps_section_base_const(const struct hps_config *config,
+                                   enum hps_option_section section);
 
 const struct hps_option *hps_option_find(enum hps_option_section section, const char *name);
 /* The nearest name of the section when it is near enough to be what was meant; else NULL. */
@@ -83,18 +84,20 @@ const char *hps_option_suggest_word(const struct hps_option *option, const char 
 
 void hps_option_mark(struct hps_option_set *set, const struct hps_option *option);
 
-/* Set the field of a scalar option from text, as it would stand in the file ("4GiB", "true", "redis").
- * A STRINGS option becomes the list of this one string, the empty text the empty list.
+/* Set the field of a scalar option from text, as it would stand in the file ("4GiB", "true",
+ * "redis"). A STRINGS option becomes the list of this one string, the empty text the empty list.
  *
- * error   INVALID no such value; RANGE outside min and max; UNIMPLEMENTED not in this build; NO_MEMORY
- * state   unchanged on error, but for UNIMPLEMENTED
+ * error   INVALID no such value; RANGE outside min and max; UNIMPLEMENTED not in this build;
+ * NO_MEMORY state   unchanged on error, but for UNIMPLEMENTED
  */
-hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text) HPS_MUST_CHECK;
+hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
+    HPS_MUST_CHECK;
 /* Append `text` to a STRINGS field. */
 hps_status hps_strings_append(struct hps_strings *strings, const char *text) HPS_MUST_CHECK;
 void hps_strings_fini(struct hps_strings *strings);
 
-/* Give every option of the section its default. On error the struct is as far as it was; freeable. */
+/* Give every option of the section its default. On error the struct is as far as it was; freeable.
+ */
 hps_status hps_section_set_defaults(enum hps_option_section section, void *base) HPS_MUST_CHECK;
 /* Free what the options of the section own: strings and lists of strings. */
 void hps_section_fini(enum hps_option_section section, void *base);
@@ -111,13 +114,14 @@ hps_status hps_json_print_string(const char *text, struct hps_buf *buf) HPS_MUST
 hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK;
 
 /* Append a note; a NULL `notes` drops it. */
-hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...) HPS_PRINTF(3, 4)
-    HPS_MUST_CHECK;
+hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
+    HPS_PRINTF(3, 4) HPS_MUST_CHECK;
 
 /* Defaults of a new config, of which nothing came from a file. */
 hps_status hps_config_new(const char *file, struct hps_config **out_config, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Append a model with its defaults, a table to a model; the results stay valid until the next append. */
+/* Append a model with its defaults, a table to a model; the results stay valid until the next
+ * append. */
 hps_status hps_config_add_model(struct hps_config *config, struct hps_config_model **out_model)
     HPS_MUST_CHECK;
 hps_status hps_config_add_table(struct hps_config_model *model, struct hps_config_table **out_table)

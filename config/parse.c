@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From JSON to struct hps_config, by the table of options. The only file that speaks to the JSON library.
- * Main thread.
+ * From JSON to struct hps_config, by the table of options. The only file that speaks to the JSON
+ * library. Main thread.
  */
 #include <jansson.h>
 
@@ -27,7 +27,7 @@ struct reader {
     struct hps_error *err;
 };
 
-/* ---- messages ---------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* "FILE:LINE: PATH: " */
 static void where(const struct reader *reader, const struct hps_text_path *path, char *out_text,
@@ -40,8 +40,9 @@ static void where(const struct reader *reader, const struct hps_text_path *path,
                    name[0] == '\0' ? "" : ": ");
 }
 
-static hps_status HPS_PRINTF(4, 5) fail(const struct reader *reader, const struct hps_text_path *path,
-                                        hps_status status, const char *fmt, ...)
+static hps_status HPS_PRINTF(4, 5)
+    fail(const struct reader *reader, const struct hps_text_path *path, hps_status status,
+         const char *fmt, ...)
 {
     char place[PATH_CHARS + 128];
     char text[sizeof(reader->err->text)];
@@ -53,8 +54,9 @@ static hps_status HPS_PRINTF(4, 5) fail(const struct reader *reader, const struc
     return hps_error_set(reader->err, status, "%s%s", place, text);
 }
 
-static hps_status HPS_PRINTF(4, 5) note(const struct reader *reader, const struct hps_text_path *path,
-                                        bool warning, const char *fmt, ...)
+static hps_status HPS_PRINTF(4, 5)
+    note(const struct reader *reader, const struct hps_text_path *path, bool warning,
+         const char *fmt, ...)
 {
     char place[PATH_CHARS + 128];
     char text[400];
@@ -77,7 +79,8 @@ static void expected_text(const struct hps_option *option, char *out_text, size_
     struct hps_buf buf;
     hps_buf_init(&buf, size);
     bool good = hps_option_expected(option, &buf) == HPS_OK;
-    (void)snprintf(out_text, size, "%.*s", good ? (int)buf.size : 0, good ? (const char *)buf.data : "");
+    (void)snprintf(out_text, size, "%.*s", good ? (int)buf.size : 0,
+                   good ? (const char *)buf.data : "");
     hps_buf_fini(&buf);
 }
 
@@ -93,24 +96,25 @@ static hps_status fail_value(const struct reader *reader, const struct hps_text_
     hps_text_spelling(&reader->source, path, got, sizeof(got));
     expected_text(option, expected, sizeof(expected));
     if (status == HPS_UNIMPLEMENTED && option->type != HPS_OPTION_TYPE_ENUM) {
-        return fail(reader, path, status, "got %s, which this build lacks the part for; expected %s", got,
-                    option->def);
+        return fail(reader, path, status,
+                    "got %s, which this build lacks the part for; expected %s", got, option->def);
     }
     if (status == HPS_UNIMPLEMENTED) {
-        return fail(reader, path, status, "got %s, which this build lacks; expected %s", got, expected);
+        return fail(reader, path, status, "got %s, which this build lacks; expected %s", got,
+                    expected);
     }
     const char *meant = word == NULL ? NULL : hps_option_suggest_word(option, word);
     if (meant != NULL) {
-        return fail(reader, path, HPS_INVALID, "got %s, expected %s; did you mean \"%s\"?", got, expected,
-                    meant);
+        return fail(reader, path, HPS_INVALID, "got %s, expected %s; did you mean \"%s\"?", got,
+                    expected, meant);
     }
     return fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
 }
 
-/* ---- options ----------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
-/* The JSON value as the text that hps_option_set_text reads; NULL: not of the option's type. Numbers that a
- * double does not hold exactly are read from the file. */
+/* The JSON value as the text that hps_option_set_text reads; NULL: not of the option's type.
+ * Numbers that a double does not hold exactly are read from the file. */
 static const char *scalar_text(const struct reader *reader, const struct hps_text_path *path,
                                const struct hps_option *option, const json_t *value, char *scratch,
                                size_t size)
@@ -194,8 +198,8 @@ static hps_status unknown_key(const struct reader *reader, const struct hps_text
     char got[GOT_CHARS];
     hps_text_spelling(&reader->source, path, got, sizeof(got));
     if (ours) {
-        return fail(reader, path, HPS_INVALID, "unknown key (got %s), expected one of docs/config.md%s",
-                    got, hint);
+        return fail(reader, path, HPS_INVALID,
+                    "unknown key (got %s), expected one of docs/config.md%s", got, hint);
     }
     return note(reader, path, true, "unknown key, ignored%s", hint);
 }
@@ -237,13 +241,14 @@ static hps_status read_section(const struct reader *reader, const struct hps_tex
         const struct hps_option *option = &hps_options[i];
         if (option->section == section && (option->flags & HPS_OPTION_REQUIRED) != 0 &&
             json_object_get(object, option->name) == NULL) {
-            return fail(reader, path, HPS_INVALID, "got no \"%s\", which is required", option->name);
+            return fail(reader, path, HPS_INVALID, "got no \"%s\", which is required",
+                        option->name);
         }
     }
     return HPS_OK;
 }
 
-/* ---- models[] ---------------------------------------------------------------------------------- */
+/* ---- models[] -------------------------------------------------------------------------------- */
 
 struct model_reader {
     const struct reader *reader;
@@ -260,7 +265,8 @@ static hps_status fail_item(const struct reader *reader, const struct hps_text_p
     return fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
 }
 
-/* The array of `id`, NULL when it is absent, checked for its type and, if n is not SIZE_MAX, its length. */
+/* The array of `id`, NULL when it is absent, checked for its type and, if n is not SIZE_MAX, its
+ * length. */
 static hps_status get_array(const struct model_reader *m, enum hps_option_id id, size_t n,
                             const json_t **out_array)
 {
@@ -279,8 +285,8 @@ static hps_status get_array(const struct model_reader *m, enum hps_option_id id,
 }
 
 /* An integer of a per-table list, within the option's range. */
-static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, const json_t *array, size_t i,
-                           uint32_t *out_value)
+static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, const json_t *array,
+                           size_t i, uint32_t *out_value)
 {
     const struct hps_option *option = &hps_options[id];
     struct hps_text_path list = {.parent = m->path, .key = option->name};
@@ -313,8 +319,9 @@ static hps_status read_sparse_files(const struct model_reader *m)
     struct hps_text_path list = {.parent = m->path, .key = "sparse_files"};
     size_t n = json_array_size(files);
     if (status == HPS_OK && (n == 0 || n > HPS_MODEL_TABLES_MAX)) {
-        return fail(m->reader, &list, HPS_INVALID, "got %zu entries, expected 1 to %d, one for each table",
-                    n, (int)HPS_MODEL_TABLES_MAX);
+        return fail(m->reader, &list, HPS_INVALID,
+                    "got %zu entries, expected 1 to %d, one for each table", n,
+                    (int)HPS_MODEL_TABLES_MAX);
     }
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         struct hps_text_path path = {.parent = &list, .index = i};
@@ -325,7 +332,8 @@ static hps_status read_sparse_files(const struct model_reader *m)
         const char *scheme = remote_scheme(file);
         if (scheme != NULL) {
             return fail(m->reader, &path, HPS_UNIMPLEMENTED,
-                        "got \"%.60s\", but this build lacks %s files; expected a local path", file, scheme);
+                        "got \"%.60s\", but this build lacks %s files; expected a local path", file,
+                        scheme);
         }
         struct hps_config_table *table = NULL;
         status = hps_config_add_table(m->model, &table);
@@ -363,8 +371,8 @@ static hps_status read_table_names(const struct model_reader *m)
         status = check_name(m->reader, &path, name);
         for (size_t j = 0; j < i && status == HPS_OK; j++) {
             if (strcmp(m->model->tables[j].name, name) == 0) {
-                status = fail(m->reader, &path, HPS_INVALID, "got \"%s\" again, expected different names",
-                              name);
+                status = fail(m->reader, &path, HPS_INVALID,
+                              "got \"%s\" again, expected different names", name);
             }
         }
         if (status == HPS_OK) {
@@ -390,8 +398,8 @@ static hps_status read_widths(const struct model_reader *m)
         struct hps_config_table *table = &model->tables[i];
         status = read_u32(m, HPS_OPTION_model_embedding_vecsize_per_table, dims, i, &table->dim);
         if (status == HPS_OK) {
-            status = read_u32(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample, counts, i,
-                              &table->keys_per_sample_max);
+            status = read_u32(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
+                              counts, i, &table->keys_per_sample_max);
         }
         table->keys_max = (uint64_t)table->keys_per_sample_max * model->max_batch_size;
     }
@@ -402,9 +410,8 @@ static hps_status read_widths(const struct model_reader *m)
 static hps_status read_float(const struct reader *reader, const struct hps_text_path *path,
                              const json_t *item, float *out_value)
 {
-    static const struct hps_option number = {.type = HPS_OPTION_TYPE_F64,
-                                             .f_min = -(double)FLT_MAX,
-                                             .f_max = (double)FLT_MAX};
+    static const struct hps_option number = {
+        .type = HPS_OPTION_TYPE_F64, .f_min = -(double)FLT_MAX, .f_max = (double)FLT_MAX};
     char scratch[GOT_CHARS];
     double value = 0;
     const char *text = scalar_text(reader, path, &number, item, scratch, sizeof(scratch));
@@ -421,9 +428,10 @@ static hps_status read_default_value(const struct reader *reader, const struct h
 {
     uint32_t n = json_is_array(item) ? table->dim : 1;
     if (json_is_array(item) && json_array_size(item) != n) {
-        return fail(reader, path, HPS_INVALID,
-                    "got %zu numbers, expected %u, the width of the table, or one number without a list",
-                    json_array_size(item), (unsigned)n);
+        return fail(
+            reader, path, HPS_INVALID,
+            "got %zu numbers, expected %u, the width of the table, or one number without a list",
+            json_array_size(item), (unsigned)n);
     }
     table->default_values = hps_calloc(n, sizeof(float));
     if (table->default_values == NULL) {
@@ -448,17 +456,20 @@ static hps_status read_default_values(const struct model_reader *m)
 {
     const json_t *values = NULL;
     size_t n = m->model->n_tables;
-    hps_status status = get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
+    hps_status status =
+        get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
     struct hps_text_path list = {.parent = m->path, .key = "default_value_for_each_table"};
     if (status == HPS_OK && json_array_size(values) != n) {
-        status = note(m->reader, &list, true,
-                      "got %zu entries, expected %zu, one for each table; missing ones are 0.0, more are "
-                      "ignored",
-                      json_array_size(values), n);
+        status = note(
+            m->reader, &list, true,
+            "got %zu entries, expected %zu, one for each table; missing ones are 0.0, more are "
+            "ignored",
+            json_array_size(values), n);
     }
     for (size_t i = 0; i < n && status == HPS_OK; i++) {
         struct hps_text_path path = {.parent = &list, .index = i};
-        status = read_default_value(m->reader, &path, json_array_get(values, i), &m->model->tables[i]);
+        status =
+            read_default_value(m->reader, &path, json_array_get(values, i), &m->model->tables[i]);
     }
     return status;
 }
@@ -490,8 +501,8 @@ static hps_status check_model(const struct model_reader *m)
     hps_status status = check_name(m->reader, &name, m->model->name);
     for (size_t i = 0; i + 1 < config->n_models && status == HPS_OK; i++) {
         if (strcmp(config->models[i].name, m->model->name) == 0) {
-            status = fail(m->reader, &name, HPS_INVALID, "got \"%s\" again, expected different names",
-                          m->model->name);
+            status = fail(m->reader, &name, HPS_INVALID,
+                          "got \"%s\" again, expected different names", m->model->name);
         }
     }
     if (m->model->use_static_table) {
@@ -500,7 +511,8 @@ static hps_status check_model(const struct model_reader *m)
     return status;
 }
 
-static hps_status read_model(const struct reader *reader, const struct hps_text_path *path, json_t *object)
+static hps_status read_model(const struct reader *reader, const struct hps_text_path *path,
+                             json_t *object)
 {
     struct model_reader m = {.reader = reader, .path = path, .object = object};
     if (hps_config_add_model(reader->config, &m.model) != HPS_OK) {
@@ -541,7 +553,7 @@ static hps_status read_models(const struct reader *reader, json_t *root)
     return status;
 }
 
-/* ---- server ------------------------------------------------------------------------------------ */
+/* ---- server ---------------------------------------------------------------------------------- */
 
 /* A string, or {"address": ..., "plaintext": ...}. */
 static hps_status read_listener(const struct reader *reader, const struct hps_text_path *path,
@@ -552,8 +564,9 @@ static hps_status read_listener(const struct reader *reader, const struct hps_te
     size_t n_known = json_is_object(value) ? 1 + (size_t)(plaintext != NULL) : 0;
     if (!json_is_string(address) || json_object_size(value) != n_known ||
         (plaintext != NULL && !json_is_boolean(plaintext))) {
-        return fail_item(reader, path,
-                         "\"host:port\", \"unix:PATH\" or {\"address\": \"host:port\", \"plaintext\": true}");
+        return fail_item(
+            reader, path,
+            "\"host:port\", \"unix:PATH\" or {\"address\": \"host:port\", \"plaintext\": true}");
     }
     *out_address = json_string_value(address);
     *out_plaintext = json_is_true(plaintext);
@@ -572,9 +585,10 @@ static hps_status read_listen_list(const struct reader *reader, const struct hps
         struct hps_text_path inner = {.parent = path, .index = i};
         const char *address = NULL;
         bool plaintext = false;
-        hps_status status = json_is_array(value)
-                                ? read_listener(reader, &inner, json_array_get(value, i), &address, &plaintext)
-                                : read_listener(reader, path, value, &address, &plaintext);
+        hps_status status =
+            json_is_array(value)
+                ? read_listener(reader, &inner, json_array_get(value, i), &address, &plaintext)
+                : read_listener(reader, path, value, &address, &plaintext);
         if (status != HPS_OK) {
             return status;
         }
@@ -611,7 +625,8 @@ static hps_status read_server(const struct reader *reader, json_t *root)
     if (object == NULL) {
         return HPS_OK;
     }
-    hps_status status = read_section(reader, &path, object, HPS_SECTION_server, server, &server->set);
+    hps_status status =
+        read_section(reader, &path, object, HPS_SECTION_server, server, &server->set);
     json_t *value = json_object_get(object, "listen");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "listen"};
@@ -630,12 +645,13 @@ static hps_status read_server(const struct reader *reader, json_t *root)
     value = json_object_get(object, "tls");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "tls"};
-        status = read_section(reader, &inner, value, HPS_SECTION_tls, &server->tls, &server->tls.set);
+        status =
+            read_section(reader, &inner, value, HPS_SECTION_tls, &server->tls, &server->tls.set);
     }
     return status;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* A store's block without `type` turns the store off in HPS. */
 static hps_status check_types(const struct reader *reader)
@@ -697,29 +713,44 @@ static hps_status read_root(const struct reader *reader, json_t *root)
 static hps_status fail_json(const struct reader *reader, const json_error_t *error)
 {
     const struct hps_text *source = &reader->source;
-    /* jansson sets no text where an allocation of a value fails */
-    if (json_error_code(error) == json_error_out_of_memory || error->text[0] == '\0') {
-        return no_memory(reader);
-    }
     char path[PATH_CHARS];
     size_t offset = error->position < 0 ? 0 : (size_t)error->position;
     hps_text_path_at(source, offset, path, sizeof(path));
-    return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%s, expected legal JSON", source->file,
-                         hps_text_line(source, offset), path, path[0] == '\0' ? "" : ": ", error->text);
+    return hps_error_set(reader->err, HPS_INVALID, "%s:%u: %s%s%s, expected legal JSON",
+                         source->file, hps_text_line(source, offset), path,
+                         path[0] == '\0' ? "" : ": ", error->text);
+}
+
+/* Whether an allocation failed on this thread; the JSON library reports that as a syntax error. */
+static _Thread_local bool json_lacks_memory;
+
+static void *json_alloc(size_t size)
+{
+    void *memory = hps_alloc(size);
+    json_lacks_memory = json_lacks_memory || memory == NULL;
+    return memory;
 }
 
 static json_t *load_json(const struct reader *reader, hps_status *out_status)
 {
     json_error_t error;
-    json_set_alloc_funcs(hps_alloc, hps_free);
+    json_set_alloc_funcs(json_alloc, hps_free);
+    json_lacks_memory = false;
     json_t *root = json_loadb(reader->source.text, reader->source.size,
                               JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
-    *out_status = root == NULL ? fail_json(reader, &error) : HPS_OK;
+    if (json_lacks_memory) {
+        /* where a table cannot grow, the library returns an object that lacks members */
+        json_decref(root);
+        *out_status = no_memory(reader);
+        return NULL;
+    }
+    *out_status = root != NULL ? HPS_OK : fail_json(reader, &error);
     return root;
 }
 
-hps_status hps_config_parse(const char *text, size_t size, const char *file, struct hps_config **out_config,
-                            struct hps_notes *notes, struct hps_error *err)
+hps_status hps_config_parse(const char *text, size_t size, const char *file,
+                            struct hps_config **out_config, struct hps_notes *notes,
+                            struct hps_error *err)
 {
     HPS_ASSERT(file != NULL);
     HPS_ASSERT(out_config != NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The effective configuration as JSON, the difference of two, and docs/config.md: three readings of the
- * table of options. Main thread.
+ * The effective configuration as JSON, the difference of two, and docs/config.md: three readings of
+ * the table of options. Main thread.
  */
 #include "config/config.h"
 
@@ -16,7 +16,8 @@ static bool is_printed(const struct hps_option *option)
 }
 
 /* The value as JSON; secrets are hidden but for whether there is one. */
-static hps_status print_value(const struct hps_option *option, const void *base, struct hps_buf *buf)
+static hps_status print_value(const struct hps_option *option, const void *base,
+                              struct hps_buf *buf)
 {
     if (option == &hps_options[HPS_OPTION_volatile_db_password]) {
         const char *password = ((const struct hps_config_volatile_db *)base)->password;
@@ -57,7 +58,8 @@ static hps_status print_block(const char *name, enum hps_option_section section,
     bool first = true;
     hps_status status = hps_buf_printf(buf, ",\n  \"%s\": {", name);
     if (status == HPS_OK) {
-        status = print_section(section, hps_section_base_const(config, section), set, 4, &first, buf);
+        status =
+            print_section(section, hps_section_base_const(config, section), set, 4, &first, buf);
     }
     return status == HPS_OK ? hps_buf_printf(buf, "\n  }") : status;
 }
@@ -105,15 +107,16 @@ hps_status hps_config_print_effective(const struct hps_config *config, struct hp
         status = print_section(HPS_SECTION_top, config, &config->set, 2, &first, buf);
     }
     if (status == HPS_OK) {
-        status = print_block("volatile_db", HPS_SECTION_volatile_db, config, &config->volatile_db.set, buf);
+        status = print_block("volatile_db", HPS_SECTION_volatile_db, config,
+                             &config->volatile_db.set, buf);
     }
     if (status == HPS_OK) {
-        status =
-            print_block("persistent_db", HPS_SECTION_persistent_db, config, &config->persistent_db.set, buf);
+        status = print_block("persistent_db", HPS_SECTION_persistent_db, config,
+                             &config->persistent_db.set, buf);
     }
     if (status == HPS_OK) {
-        status =
-            print_block("update_source", HPS_SECTION_update_source, config, &config->update_source.set, buf);
+        status = print_block("update_source", HPS_SECTION_update_source, config,
+                             &config->update_source.set, buf);
     }
     if (status == HPS_OK) {
         status = print_models(config, buf);
@@ -121,7 +124,7 @@ hps_status hps_config_print_effective(const struct hps_config *config, struct hp
     return status == HPS_OK ? print_server(config, buf) : status;
 }
 
-/* ---- difference -------------------------------------------------------------------------------- */
+/* ---- difference ------------------------------------------------------------------------------ */
 
 enum { VALUE_BYTES_MAX = 16 * 1024 * 1024 };
 
@@ -147,8 +150,8 @@ static void cut(char *out_text, size_t size, const struct hps_buf *buf)
 }
 
 /* Compare one option; a default that the machine made is the same default. */
-static hps_status diff_option(struct diff *diff, const struct hps_option *option, const char *prefix,
-                              const void *before, const void *after)
+static hps_status diff_option(struct diff *diff, const struct hps_option *option,
+                              const char *prefix, const void *before, const void *after)
 {
     hps_buf_clear(&diff->before);
     hps_buf_clear(&diff->after);
@@ -178,9 +181,10 @@ static hps_status diff_option(struct diff *diff, const struct hps_option *option
     return HPS_OK;
 }
 
-static hps_status diff_section(struct diff *diff, enum hps_option_section section, const char *prefix,
-                               const void *before, const struct hps_option_set *set_before,
-                               const void *after, const struct hps_option_set *set_after)
+static hps_status diff_section(struct diff *diff, enum hps_option_section section,
+                               const char *prefix, const void *before,
+                               const struct hps_option_set *set_before, const void *after,
+                               const struct hps_option_set *set_after)
 {
     hps_status status = HPS_OK;
     for (size_t i = 0; i < HPS_OPTION_COUNT && status == HPS_OK; i++) {
@@ -234,7 +238,8 @@ static hps_status diff_models(struct diff *diff, const struct hps_config *before
         char prefix[160];
         (void)snprintf(prefix, sizeof(prefix), "models[%s]", old->name);
         if (fresh != NULL) {
-            status = diff_section(diff, HPS_SECTION_model, prefix, old, &old->set, fresh, &fresh->set);
+            status =
+                diff_section(diff, HPS_SECTION_model, prefix, old, &old->set, fresh, &fresh->set);
         }
     }
     diff_missing_models(diff, before, after, false);

@@ -41,7 +41,7 @@ static size_t blank_comment(char *text, size_t size, size_t at)
 }
 
 hps_status hps_text_init(struct hps_text *source, const char *file, const char *text, size_t size,
-                           struct hps_error *err)
+                         struct hps_error *err)
 {
     char *copy = hps_alloc(size + 1);
     if (copy == NULL) {
@@ -59,13 +59,15 @@ hps_status hps_text_init(struct hps_text *source, const char *file, const char *
     while (at < size) {
         if (copy[at] == '"') {
             at = skip_string(copy, size, at);
-        } else if (copy[at] == '/' && at + 1 < size && (copy[at + 1] == '/' || copy[at + 1] == '*')) {
+        } else if (copy[at] == '/' && at + 1 < size &&
+                   (copy[at + 1] == '/' || copy[at + 1] == '*')) {
             size_t end = blank_comment(copy, size, at);
             if (end == 0) {
                 unsigned line = hps_text_line(source, at);
                 hps_text_fini(source);
-                return hps_error_set(err, HPS_INVALID, "%s:%u: the comment that begins here is not closed",
-                                     file, line);
+                return hps_error_set(err, HPS_INVALID,
+                                     "%s:%u: the comment that begins here is not closed", file,
+                                     line);
             }
             at = end;
         } else {
@@ -145,7 +147,8 @@ static bool find_member(const struct hps_text *source, size_t at, const struct h
         if (step->key != NULL) {
             size_t key = at + 1;
             at = skip_string(source->text, source->size, at);
-            found = at - key == key_size + 1 && memcmp(source->text + key, step->key, key_size) == 0;
+            found =
+                at - key == key_size + 1 && memcmp(source->text + key, step->key, key_size) == 0;
             at = skip_blank(source, at);
             at = skip_blank(source, at + 1); /* the colon */
         }
@@ -169,8 +172,8 @@ size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path
     return at < source->size && find_member(source, at, path, &inner) ? inner : at;
 }
 
-void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
-                         size_t size)
+void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,
+                       char *out_text, size_t size)
 {
     size_t at = hps_text_locate(source, path);
     size_t n = skip_value(source, at) - at;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a configuration file: removes its comments without moving anything, and finds the line and
- * the spelling of a value from its JSON path, which the JSON library does not keep. Private to config/.
+ * The text of a configuration file: removes its comments without moving anything, and finds the
+ * line and the spelling of a value from its JSON path, which the JSON library does not keep.
+ * Private to config/.
  */
 #ifndef HPS_CONFIG_TEXT_H
 #define HPS_CONFIG_TEXT_H
@@ -27,7 +28,7 @@ struct hps_text_path {
 
 /* Copy `text` and blank its comments. INVALID: a comment is not closed; NO_MEMORY. */
 hps_status hps_text_init(struct hps_text *source, const char *file, const char *text, size_t size,
-                           struct hps_error *err) HPS_MUST_CHECK;
+                         struct hps_error *err) HPS_MUST_CHECK;
 void hps_text_fini(struct hps_text *source);
 
 /* Line, counted from 1, of a byte. */
@@ -36,8 +37,8 @@ unsigned hps_text_line(const struct hps_text *source, size_t offset);
  * enclosing value. `path` NULL: the root. */
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
 /* The value as written, cut to size; blanks for control characters. */
-void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
-                         size_t size);
+void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,
+                       char *out_text, size_t size);
 /* "models[0].sparse_files"; cut to size. "" for the root. */
 void hps_text_path_print(const struct hps_text_path *path, char *out_text, size_t size);
 /* The path of the byte at `offset`, for errors of the JSON library itself. */

@@ -19,8 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct hps_config_flags flags = {.state_dir = "/var/lib/hpsd"};
     hps_notes_init(&notes);
     hps_buf_init(&buf, 64 * 1024 * 1024);
-    hps_status status =
-        hps_config_parse(size == 0 ? "" : (const char *)data, size, "fuzz.json", &config, &notes, &err);
+    hps_status status = hps_config_parse(size == 0 ? "" : (const char *)data, size, "fuzz.json",
+                                         &config, &notes, &err);
     if (status == HPS_OK) {
         status = hps_config_finish(config, &flags, &notes, &err);
     }

@@ -16,14 +16,15 @@
 
 #include "config/config.h"
 
-#define MODEL_KEYS                                                                            \
-    "\"model\":\"m\",\"sparse_files\":[\"d/m/1/t\"],\"embedding_vecsize_per_table\":[4],"     \
-    "\"maxnum_catfeature_query_per_table_per_sample\":[2],\"deployed_device_list\":[0],"      \
+#define MODEL_KEYS                                                                        \
+    "\"model\":\"m\",\"sparse_files\":[\"d/m/1/t\"],\"embedding_vecsize_per_table\":[4]," \
+    "\"maxnum_catfeature_query_per_table_per_sample\":[2],\"deployed_device_list\":[0],"  \
     "\"default_value_for_each_table\":[0.5]"
 #define MODELS "\"models\":[{" MODEL_KEYS "}]"
 /* A file with these members besides models. */
 #define FILE_WITH(members) "{\"supportlonglong\":true," MODELS "," members "}"
-#define FILE_WITH_MODEL(members) "{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS "," members "}]}"
+#define FILE_WITH_MODEL(members) \
+    "{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS "," members "}]}"
 
 static inline struct hps_config *parse_good(const char *text, struct hps_notes *notes)
 {
@@ -44,7 +45,8 @@ static inline void parse_bad(const char *text, hps_status status, ...)
     assert_null(config);
     va_list args;
     va_start(args, status);
-    for (const char *part = va_arg(args, const char *); part != NULL; part = va_arg(args, const char *)) {
+    for (const char *part = va_arg(args, const char *); part != NULL;
+         part = va_arg(args, const char *)) {
         if (strstr(err.text, part) == NULL) {
             va_end(args);
             fail_msg("expected \"%s\" in \"%s\"", part, err.text);

@@ -62,7 +62,8 @@ static void make_tables(void *ctx)
     struct hps_error err = {0};
     (void)ctx;
     hps_status status = hps_config_for_tables(args, 2, &config, &err);
-    assert_true(status == HPS_OK || (status == HPS_NO_MEMORY && strstr(err.text, "out of memory") != NULL));
+    assert_true(status == HPS_OK ||
+                (status == HPS_NO_MEMORY && strstr(err.text, "out of memory") != NULL));
     hps_config_free(config);
 }
 

@@ -28,8 +28,10 @@ static void test_finish_when_nothing_is_said_then_defaults_of_the_machine(void *
     const struct hps_config_server *server = &config->server;
     assert_int_equal(config->volatile_db.memory_bytes, memory / 2);
     assert_int_equal(server->reply_bytes_in_flight, memory / 4);
-    assert_true(server->loop_threads >= 1 && server->worker_threads >= 1 && server->io_threads >= 8);
-    assert_true(config->volatile_db.num_partitions >= 1 && config->volatile_db.num_partitions <= 16);
+    assert_true(server->loop_threads >= 1 && server->worker_threads >= 1 &&
+                server->io_threads >= 8);
+    assert_true(config->volatile_db.num_partitions >= 1 &&
+                config->volatile_db.num_partitions <= 16);
     assert_string_equal(server->admin_listen.address, "unix:/var/lib/hpsd/admin.sock");
     assert_int_equal(server->model_roots.n, 2);
     assert_string_equal(server->model_roots.items[0], "d/m/1");
@@ -48,8 +50,9 @@ static void test_finish_when_no_state_dir_then_refused(void **state)
 static void test_flags_when_given_then_they_win(void **state)
 {
     (void)state;
-    struct hps_config *config = parse_good(
-        FILE_WITH("\"server\":{\"listen\":\"0.0.0.0:1\",\"state_dir\":\"/file\",\"log_level\":\"error\"}"), NULL);
+    struct hps_config *config = parse_good(FILE_WITH("\"server\":{\"listen\":\"0.0.0.0:1\",\"state_"
+                                                     "dir\":\"/file\",\"log_level\":\"error\"}"),
+                                           NULL);
     const char *const listen[] = {"127.0.0.1:0", "unix:/run/x.sock"};
     struct hps_config_flags flags = {.listen = listen,
                                      .n_listen = 2,
@@ -77,8 +80,9 @@ static void test_flags_when_given_then_they_win(void **state)
 static void test_listener_when_open_to_the_network_then_needs_tls_or_plaintext(void **state)
 {
     (void)state;
-    static const char *const open[] = {"0.0.0.0:8601", "[::]:8601",      "10.0.0.1:1", "example.org:1",
-                                       "127.evil.org:1", "127.0.0.1.org:1", "[::2]:1"};
+    static const char *const open[] = {"0.0.0.0:8601",  "[::]:8601",      "10.0.0.1:1",
+                                       "example.org:1", "127.evil.org:1", "127.0.0.1.org:1",
+                                       "[::2]:1"};
     for (size_t i = 0; i < sizeof(open) / sizeof(open[0]); i++) {
         struct hps_config_flags flags = {.listen = &open[i], .n_listen = 1, .state_dir = "/s"};
         finish_bad("{" MODELS "}", &flags, "which is open to the network, without TLS");
@@ -87,14 +91,16 @@ static void test_listener_when_open_to_the_network_then_needs_tls_or_plaintext(v
         assert_false(hps_config_listener_tls(&config->server, &config->server.listen.items[0]));
         hps_config_free(config);
     }
-    finish_bad(FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\",\"tls\":{\"certificate\":\"c\",\"key\":\"k\"}}"),
+    finish_bad(FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\",\"tls\":{\"certificate\":\"c\","
+                         "\"key\":\"k\"}}"),
                NULL, "server.http_listen");
 }
 
 static void test_listener_when_local_then_allowed_in_plaintext(void **state)
 {
     (void)state;
-    static const char *const local[] = {"127.0.0.1:0", "127.8.9.1:65535", "[::1]:1", "localhost:1", "unix:/x"};
+    static const char *const local[] = {"127.0.0.1:0", "127.8.9.1:65535", "[::1]:1", "localhost:1",
+                                        "unix:/x"};
     for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++) {
         assert_true(hps_config_address_is_local(local[i]));
         struct hps_config *config = parse_good("{" MODELS "}", NULL);
@@ -107,10 +113,11 @@ static void test_listener_when_local_then_allowed_in_plaintext(void **state)
 static void test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not(void **state)
 {
     (void)state;
-    struct hps_config *config = parse_good(
-        FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\",\"key\":\"k\"},\"listen\":[\"0.0.0.0:1\",\"unix:/a\","
-                  "{\"address\":\"10.0.0.1:2\",\"plaintext\":true}]}"),
-        NULL);
+    struct hps_config *config =
+        parse_good(FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\",\"key\":\"k\"},\"listen\":"
+                             "[\"0.0.0.0:1\",\"unix:/a\","
+                             "{\"address\":\"10.0.0.1:2\",\"plaintext\":true}]}"),
+                   NULL);
     finish_good(config, NULL);
     const struct hps_config_server *server = &config->server;
     assert_true(hps_config_has_tls(server));
@@ -123,8 +130,9 @@ static void test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not(void **s
 static void test_listener_when_address_is_malformed_then_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"8601", ":8601", "host:", "host:65536", "host:1x", "::1:5", "[::1]",
-                                      "a b:1", "unix:", "", "host:-1", "host:123456", "[]:1", "http://a:1"};
+    static const char *const bad[] = {"8601",    ":8601",       "host:", "host:65536", "host:1x",
+                                      "::1:5",   "[::1]",       "a b:1", "unix:",      "",
+                                      "host:-1", "host:123456", "[]:1",  "http://a:1"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct hps_config_flags flags = {.listen = &bad[i], .n_listen = 1, .state_dir = "/s"};
         finish_bad("{" MODELS "}", &flags, "server.listen: got \"");
@@ -139,11 +147,12 @@ static void test_listener_when_address_is_malformed_then_refused(void **state)
 static void test_listeners_when_one_address_twice_then_refused(void **state)
 {
     (void)state;
-    finish_bad(FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:9\",\"http_listen\":\"127.0.0.1:9\"}"), NULL,
+    finish_bad(FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:9\",\"http_listen\":\"127.0.0.1:9\"}"),
+               NULL, "for two listeners");
+    finish_bad(FILE_WITH("\"server\":{\"listen\":[\"unix:/a\",\"unix:/a\"]}"), NULL,
                "for two listeners");
-    finish_bad(FILE_WITH("\"server\":{\"listen\":[\"unix:/a\",\"unix:/a\"]}"), NULL, "for two listeners");
-    struct hps_config *config =
-        parse_good(FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:0\",\"http_listen\":\"127.0.0.1:0\"}"), NULL);
+    struct hps_config *config = parse_good(
+        FILE_WITH("\"server\":{\"listen\":\"127.0.0.1:0\",\"http_listen\":\"127.0.0.1:0\"}"), NULL);
     finish_good(config, NULL);
     hps_config_free(config);
 }
@@ -151,12 +160,15 @@ static void test_listeners_when_one_address_twice_then_refused(void **state)
 static void test_admin_when_tcp_then_needs_token_or_mutual_tls(void **state)
 {
     (void)state;
-    finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\"}"), NULL, "server.admin_listen");
-    finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\",\"key\":\"k\"}}"),
+    finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\"}"), NULL,
+               "server.admin_listen");
+    finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":"
+                         "\"c\",\"key\":\"k\"}}"),
                NULL, "asks nobody who he is");
     static const char *const good[] = {
         FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\",\"admin_token_file\":\"/t\"}"),
-        FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\",\"key\":\"k\","
+        FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\","
+                  "\"key\":\"k\","
                   "\"client_ca\":\"a\",\"require_client_certificate\":true}}"),
     };
     for (size_t i = 0; i < 2; i++) {
@@ -169,9 +181,11 @@ static void test_admin_when_tcp_then_needs_token_or_mutual_tls(void **state)
 static void test_tls_when_halves_are_missing_then_refused(void **state)
 {
     (void)state;
-    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\"}}"), NULL, "got only \"certificate\"");
+    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\"}}"), NULL,
+               "got only \"certificate\"");
     finish_bad(FILE_WITH("\"server\":{\"tls\":{\"key\":\"c\"}}"), NULL, "got only \"key\"");
-    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"client_ca\":\"c\"}}"), NULL, "got no \"certificate\"");
+    finish_bad(FILE_WITH("\"server\":{\"tls\":{\"client_ca\":\"c\"}}"), NULL,
+               "got no \"certificate\"");
     finish_bad(FILE_WITH("\"server\":{\"tls\":{\"certificate\":\"c\",\"key\":\"k\","
                          "\"require_client_certificate\":true}}"),
                NULL, "server.tls.client_ca");
@@ -180,9 +194,11 @@ static void test_tls_when_halves_are_missing_then_refused(void **state)
 static void test_tiers_when_all_are_disabled_then_refused(void **state)
 {
     (void)state;
-    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"none\"}"), NULL, "expected a store for the rows");
+    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"none\"}"), NULL,
+               "expected a store for the rows");
     struct hps_config *config = parse_good(
-        FILE_WITH("\"volatile_db\":{\"type\":\"none\"},\"persistent_db\":{\"type\":\"rocks_db\"}"), NULL);
+        FILE_WITH("\"volatile_db\":{\"type\":\"none\"},\"persistent_db\":{\"type\":\"rocks_db\"}"),
+        NULL);
     finish_good(config, NULL);
     assert_string_equal(config->persistent_db.path, "/var/lib/hpsd");
     hps_config_free(config);
@@ -194,9 +210,11 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     struct hps_notes notes;
     hps_notes_init(&notes);
     struct hps_config *config = parse_good(
-        "{\"fuse_embedding_table\":true," MODELS ",\"volatile_db\":{\"type\":\"multi_process_hash_map\","
+        "{\"fuse_embedding_table\":true," MODELS
+        ",\"volatile_db\":{\"type\":\"multi_process_hash_map\","
         "\"overflow_margin\":1000,\"initial_cache_rate\":0.5,\"initialize_after_startup\":false,"
-        "\"max_get_batch_size\":10000,\"memory_bytes\":\"1000TiB\"},\"persistent_db\":{\"type\":\"rocks_db\"}}",
+        "\"max_get_batch_size\":10000,\"memory_bytes\":\"1000TiB\"},\"persistent_db\":{\"type\":"
+        "\"rocks_db\"}}",
         &notes);
     assert_int_equal(notes.n, 0);
     finish_good(config, &notes);
@@ -228,8 +246,9 @@ static void test_notes_when_cache_is_static_or_fp8_then_said(void **state)
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    struct hps_config *config =
-        parse_good(FILE_WITH_MODEL("\"gpucache\":false,\"embedding_cache_type\":\"uvm\",\"fp8_quant\":true"), NULL);
+    struct hps_config *config = parse_good(
+        FILE_WITH_MODEL("\"gpucache\":false,\"embedding_cache_type\":\"uvm\",\"fp8_quant\":true"),
+        NULL);
     finish_good(config, &notes);
     assert_int_equal(notes.n, 2);
     assert_true(has_note(&notes, "embedding_cache_type"));

@@ -28,7 +28,8 @@ static int open_root(void **state)
 {
     static struct root root;
     const char *tmp = getenv("TMPDIR");
-    (void)snprintf(root.path, sizeof(root.path), "%.90s/hps-limits-XXXXXX", tmp == NULL ? "/tmp" : tmp);
+    (void)snprintf(root.path, sizeof(root.path), "%.90s/hps-limits-XXXXXX",
+                   tmp == NULL ? "/tmp" : tmp);
     *state = &root;
     return mkdtemp(root.path) == NULL ? -1 : 0;
 }
@@ -43,7 +44,8 @@ static void put(const struct root *root, const char *name, const char *text)
 {
     char path[512];
     (void)snprintf(path, sizeof(path), "%s%s", root->path, name);
-    for (char *slash = path + strlen(root->path) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+    for (char *slash = path + strlen(root->path) + 1; (slash = strchr(slash, '/')) != NULL;
+         slash++) {
         *slash = '\0';
         assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
         *slash = '/';
@@ -135,17 +137,19 @@ static void test_limits_when_this_machine_then_plausible(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_memory_when_nothing_is_known_then_a_safe_guess, open_root,
-                                        close_root),
-        cmocka_unit_test_setup_teardown(test_memory_when_no_cgroup_then_ram, open_root, close_root),
-        cmocka_unit_test_setup_teardown(test_memory_when_a_group_above_is_tighter_then_it_wins, open_root,
-                                        close_root),
-        cmocka_unit_test_setup_teardown(test_memory_when_the_path_is_the_hosts_then_the_mount_counts,
+        cmocka_unit_test_setup_teardown(test_memory_when_nothing_is_known_then_a_safe_guess,
                                         open_root, close_root),
-        cmocka_unit_test_setup_teardown(test_memory_when_version_1_then_its_file, open_root, close_root),
+        cmocka_unit_test_setup_teardown(test_memory_when_no_cgroup_then_ram, open_root, close_root),
+        cmocka_unit_test_setup_teardown(test_memory_when_a_group_above_is_tighter_then_it_wins,
+                                        open_root, close_root),
+        cmocka_unit_test_setup_teardown(
+            test_memory_when_the_path_is_the_hosts_then_the_mount_counts, open_root, close_root),
+        cmocka_unit_test_setup_teardown(test_memory_when_version_1_then_its_file, open_root,
+                                        close_root),
         cmocka_unit_test_setup_teardown(test_memory_when_files_are_garbage_then_no_limit, open_root,
                                         close_root),
-        cmocka_unit_test_setup_teardown(test_cpus_when_quota_then_rounded_up, open_root, close_root),
+        cmocka_unit_test_setup_teardown(test_cpus_when_quota_then_rounded_up, open_root,
+                                        close_root),
         cmocka_unit_test(test_limits_when_this_machine_then_plausible),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,7 +62,8 @@ static void test_words_when_every_word_and_alias_then_its_number(void **state)
 {
     (void)state;
     for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
-        for (const struct hps_option_value *v = hps_options[i].values; v != NULL && v->word != NULL; v++) {
+        for (const struct hps_option_value *v = hps_options[i].values; v != NULL && v->word != NULL;
+             v++) {
             char list[160];
             (void)snprintf(list, sizeof(list), "%s %s", v->word, v->aliases);
             for (char *word = list; *word != '\0';) {
@@ -100,11 +101,13 @@ static void test_suggest_when_near_then_name_else_none(void **state)
     assert_string_equal(hps_option_suggest(HPS_SECTION_top, "peristent_db"), "persistent_db");
     assert_string_equal(hps_option_suggest(HPS_SECTION_top, "Models"), "models");
     assert_string_equal(hps_option_suggest(HPS_SECTION_server, "key_max"), "keys_max");
-    assert_string_equal(hps_option_suggest(HPS_SECTION_model, "hit_rate_threshhold"), "hit_rate_threshold");
+    assert_string_equal(hps_option_suggest(HPS_SECTION_model, "hit_rate_threshhold"),
+                        "hit_rate_threshold");
     assert_string_equal(hps_option_suggest(HPS_SECTION_model, "gpucahce"), "gpucache");
     assert_null(hps_option_suggest(HPS_SECTION_server, "colour"));
-    assert_null(hps_option_suggest(HPS_SECTION_server,
-                                   "a_name_that_is_longer_than_any_name_that_anyone_would_give_to_an_option"));
+    assert_null(hps_option_suggest(
+        HPS_SECTION_server,
+        "a_name_that_is_longer_than_any_name_that_anyone_would_give_to_an_option"));
 }
 
 static void test_numbers_when_odd_then_refused(void **state)

@@ -27,7 +27,7 @@ static void assert_near(double value, double expected)
     assert_true(value > expected - 1e-9 && value < expected + 1e-9);
 }
 
-/* ---- the whole of HPS's file ------------------------------------------------------------------- */
+/* ---- the whole of HPS's file ----------------------------------------------------------------- */
 
 static void test_full_sample_when_parsed_then_every_hps_key_is_set(void **state)
 {
@@ -41,15 +41,12 @@ static void test_full_sample_when_parsed_then_every_hps_key_is_set(void **state)
         bool ours = (option->flags & HPS_OPTION_OURS) != 0;
         bool old = strcmp(option->name, "max_get_batch_size") == 0 ||
                    strcmp(option->name, "max_set_batch_size") == 0;
-        const struct hps_option_set *set = option->section == HPS_SECTION_model
-                                               ? &config->models[0].set
-                                           : option->section == HPS_SECTION_volatile_db
-                                               ? &config->volatile_db.set
-                                           : option->section == HPS_SECTION_persistent_db
-                                               ? &config->persistent_db.set
-                                           : option->section == HPS_SECTION_update_source
-                                               ? &config->update_source.set
-                                               : &config->set;
+        const struct hps_option_set *set =
+            option->section == HPS_SECTION_model           ? &config->models[0].set
+            : option->section == HPS_SECTION_volatile_db   ? &config->volatile_db.set
+            : option->section == HPS_SECTION_persistent_db ? &config->persistent_db.set
+            : option->section == HPS_SECTION_update_source ? &config->update_source.set
+                                                           : &config->set;
         if (!ours && !old && !hps_option_is_set(set, (enum hps_option_id)i)) {
             fail_msg("%s is not in the sample", option->name);
         }
@@ -153,7 +150,7 @@ static void test_minimal_sample_when_parsed_then_hps_defaults(void **state)
     hps_config_free(config);
 }
 
-/* ---- what this build lacks --------------------------------------------------------------------- */
+/* ---- what this build lacks ------------------------------------------------------------------- */
 
 static void expect_refused(const char *path, const char *where, const char *word)
 {
@@ -170,42 +167,48 @@ static void test_stores_when_not_built_then_refused_by_name(void **state)
 {
     (void)state;
     expect_refused(SAMPLES "redis.json", "redis.json:5: volatile_db.type: ", "redis_cluster");
-    expect_refused(SAMPLES "kafka.json", "kafka.json:6: update_source.type: ", "kafka_message_queue");
+    expect_refused(SAMPLES "kafka.json",
+                   "kafka.json:6: update_source.type: ", "kafka_message_queue");
     parse_bad(FILE_WITH("\"server\":{\"lookup_path\":\"gpu\"}"), HPS_UNIMPLEMENTED,
               "server.lookup_path: got \"gpu\", which this build lacks", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"on_device_loss\":\"exit\"}"), HPS_UNIMPLEMENTED, "on_device_loss",
-              NULL);
+    parse_bad(FILE_WITH("\"server\":{\"on_device_loss\":\"exit\"}"), HPS_UNIMPLEMENTED,
+              "on_device_loss", NULL);
     parse_bad(FILE_WITH("\"server\":{\"async_without_gpu\":true}"), HPS_UNIMPLEMENTED,
               "server.async_without_gpu: got true", "expected false", NULL);
-    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"), HPS_UNIMPLEMENTED,
-              "volatile_db.local_cache_bytes", NULL);
-    parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_only\":true}"), HPS_UNIMPLEMENTED,
-              "persistent_db.read_only", NULL);
+    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"),
+              HPS_UNIMPLEMENTED, "volatile_db.local_cache_bytes", NULL);
+    parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_only\":true}"),
+              HPS_UNIMPLEMENTED, "persistent_db.read_only", NULL);
     parse_bad("{\"models\":[{" MODEL_KEYS ",\"miss_policy\":\"wait\"}]}", HPS_UNIMPLEMENTED,
               "models[0].miss_policy", NULL);
-    parse_bad("{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"hdfs://a/b\"],"
-              "\"embedding_vecsize_per_table\":[4],\"maxnum_catfeature_query_per_table_per_sample\":[2],"
-              "\"deployed_device_list\":[0],\"default_value_for_each_table\":[0]}]}",
-              HPS_UNIMPLEMENTED, "models[0].sparse_files[0]", "hdfs: files", NULL);
+    parse_bad(
+        "{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"hdfs://a/b\"],"
+        "\"embedding_vecsize_per_table\":[4],\"maxnum_catfeature_query_per_table_per_sample\":[2],"
+        "\"deployed_device_list\":[0],\"default_value_for_each_table\":[0]}]}",
+        HPS_UNIMPLEMENTED, "models[0].sparse_files[0]", "hdfs: files", NULL);
 }
 
-/* ---- spelling ---------------------------------------------------------------------------------- */
+/* ---- spelling -------------------------------------------------------------------------------- */
 
 static void test_unknown_key_when_in_hps_section_then_warning_with_suggestion(void **state)
 {
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    struct hps_config *config = parse_good(
-        "{\"supportlonglong\":true,\n\"peristent_db\":{},\n" MODELS ",\"volatile_db\":{\"type\":\"map\",\n"
-        "\"overflow_margins\":1,\"keys_max\":7,\"zzz\":1}}",
-        &notes);
+    struct hps_config *config =
+        parse_good("{\"supportlonglong\":true,\n\"peristent_db\":{},\n" MODELS
+                   ",\"volatile_db\":{\"type\":\"map\",\n"
+                   "\"overflow_margins\":1,\"keys_max\":7,\"zzz\":1}}",
+                   &notes);
     assert_int_equal(notes.n, 4);
     assert_true(notes.items[0].warning);
-    assert_true(has_note(&notes, "ps.json:2: peristent_db: unknown key, ignored; did you mean \"persistent_db\"?"));
-    assert_true(has_note(&notes, "ps.json:4: volatile_db.overflow_margins: unknown key, ignored; did you mean "
-                                 "\"overflow_margin\"?"));
-    assert_true(has_note(&notes, "volatile_db.keys_max: unknown key, ignored; it belongs to server"));
+    assert_true(has_note(
+        &notes, "ps.json:2: peristent_db: unknown key, ignored; did you mean \"persistent_db\"?"));
+    assert_true(has_note(
+        &notes, "ps.json:4: volatile_db.overflow_margins: unknown key, ignored; did you mean "
+                "\"overflow_margin\"?"));
+    assert_true(
+        has_note(&notes, "volatile_db.keys_max: unknown key, ignored; it belongs to server"));
     assert_true(has_note(&notes, "volatile_db.zzz: unknown key, ignored"));
     hps_config_free(config);
     hps_notes_fini(&notes);
@@ -214,9 +217,11 @@ static void test_unknown_key_when_in_hps_section_then_warning_with_suggestion(vo
 static void test_unknown_key_when_in_server_then_error_with_suggestion(void **state)
 {
     (void)state;
-    parse_bad("{" MODELS ",\n\"server\":{\n\"key_max\":5}}", HPS_INVALID, "ps.json:3: server.key_max: unknown key",
-              "got 5", "did you mean \"keys_max\"?", NULL);
-    parse_bad("{" MODELS ",\"server\":{\"tls\":{\"cert\":\"x\"}}}", HPS_INVALID, "server.tls.cert", NULL);
+    parse_bad("{" MODELS ",\n\"server\":{\n\"key_max\":5}}", HPS_INVALID,
+              "ps.json:3: server.key_max: unknown key", "got 5", "did you mean \"keys_max\"?",
+              NULL);
+    parse_bad("{" MODELS ",\"server\":{\"tls\":{\"cert\":\"x\"}}}", HPS_INVALID, "server.tls.cert",
+              NULL);
 }
 
 static void test_unknown_keys_when_very_many_then_notes_are_bounded(void **state)
@@ -243,31 +248,34 @@ static void test_word_when_misspelt_then_error_with_suggestion(void **state)
 {
     (void)state;
     parse_bad(FILE_WITH("\n\"volatile_db\":{\n\"type\": \"hash_mapp\"}"), HPS_INVALID,
-              "ps.json:3: volatile_db.type: got \"hash_mapp\"", "expected one of \"disabled\", \"hash_map\"",
-              "did you mean \"hash_map\"?", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"log_level\":\"loud\"}"), HPS_INVALID, "server.log_level: got \"loud\"",
-              "\"debug\", \"info\", \"warn\", \"error\"", NULL);
-    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"rocks_db\"}"), HPS_INVALID, "volatile_db.type", NULL);
+              "ps.json:3: volatile_db.type: got \"hash_mapp\"",
+              "expected one of \"disabled\", \"hash_map\"", "did you mean \"hash_map\"?", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"log_level\":\"loud\"}"), HPS_INVALID,
+              "server.log_level: got \"loud\"", "\"debug\", \"info\", \"warn\", \"error\"", NULL);
+    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"rocks_db\"}"), HPS_INVALID, "volatile_db.type",
+              NULL);
 }
 
 static void test_duplicate_key_when_anywhere_then_error(void **state)
 {
     (void)state;
-    parse_bad("{\n\"models\":[],\n\"models\":[]}", HPS_INVALID, "ps.json:3: models: duplicate object key", NULL);
+    parse_bad("{\n\"models\":[],\n\"models\":[]}", HPS_INVALID,
+              "ps.json:3: models: duplicate object key", NULL);
     parse_bad("{\"models\":[{\"x\":{\n\"a\":1,\n\"a\":1}}]}", HPS_INVALID,
               "ps.json:3: models[0].x.a: duplicate object key", NULL);
 }
 
-/* ---- types, ranges, syntax ---------------------------------------------------------------------- */
+/* ---- types, ranges, syntax ------------------------------------------------------------------- */
 
 static void test_strings_when_in_place_of_numbers_then_read_as_triton_did(void **state)
 {
     (void)state;
-    struct hps_config *config = parse_good(
-        "{\"supportlonglong\":\"False\",\"models\":[{" MODEL_KEYS ",\"gpucache\":\"TRUE\",\"gpucacheper\":\"0.5\","
-        "\"max_batch_size\":\"128\",\"embedding_cache_type\":\"Static\"}],"
-        "\"volatile_db\":{\"type\":\"Parallel Hash-Map\",\"memory_bytes\":\"4GiB\"}}",
-        NULL);
+    struct hps_config *config =
+        parse_good("{\"supportlonglong\":\"False\",\"models\":[{" MODEL_KEYS
+                   ",\"gpucache\":\"TRUE\",\"gpucacheper\":\"0.5\","
+                   "\"max_batch_size\":\"128\",\"embedding_cache_type\":\"Static\"}],"
+                   "\"volatile_db\":{\"type\":\"Parallel Hash-Map\",\"memory_bytes\":\"4GiB\"}}",
+                   NULL);
     assert_false(config->supportlonglong);
     assert_int_equal(config->key_bytes, 4);
     assert_true(config->models[0].gpucache);
@@ -281,10 +289,10 @@ static void test_strings_when_in_place_of_numbers_then_read_as_triton_did(void *
 static void test_numbers_when_large_then_exact(void **state)
 {
     (void)state;
-    struct hps_config *config = parse_good(
-        "{\"models\":[{" MODEL_KEYS ",\"version\":9007199254740993}],"
-        "\"volatile_db\":{\"type\":\"map\",\"overflow_margin\":18446744073709551614}}",
-        NULL);
+    struct hps_config *config =
+        parse_good("{\"models\":[{" MODEL_KEYS ",\"version\":9007199254740993}],"
+                   "\"volatile_db\":{\"type\":\"map\",\"overflow_margin\":18446744073709551614}}",
+                   NULL);
     assert_true(config->models[0].version == UINT64_C(9007199254740993));
     assert_true(config->volatile_db.overflow_margin == UINT64_MAX - 1);
     hps_config_free(config);
@@ -296,10 +304,14 @@ static void test_value_when_wrong_type_then_got_and_expected(void **state)
     parse_bad(FILE_WITH("\"server\":{\"keys_max\":true}"), HPS_INVALID,
               "server.keys_max: got true, expected an integer from 1 to 4294967295 (keys)", NULL);
     parse_bad(FILE_WITH("\"server\":{\"keys_max\":null}"), HPS_INVALID, "got null", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"state_dir\":3}"), HPS_INVALID, "got 3, expected a string", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"plaintext\":1}"), HPS_INVALID, "got 1, expected true or false", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"log_level\":1}"), HPS_INVALID, "got 1, expected one of", NULL);
-    parse_bad(FILE_WITH("\"server\":[1,2]"), HPS_INVALID, "server: got [1,2], expected an object", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"state_dir\":3}"), HPS_INVALID, "got 3, expected a string",
+              NULL);
+    parse_bad(FILE_WITH("\"server\":{\"plaintext\":1}"), HPS_INVALID,
+              "got 1, expected true or false", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"log_level\":1}"), HPS_INVALID, "got 1, expected one of",
+              NULL);
+    parse_bad(FILE_WITH("\"server\":[1,2]"), HPS_INVALID, "server: got [1,2], expected an object",
+              NULL);
     parse_bad(FILE_WITH("\"server\":{\"model_roots\":[\"/a\",{}]}"), HPS_INVALID,
               "server.model_roots[1]: got {}, expected a string", NULL);
     parse_bad(FILE_WITH("\"server\":{\"tls\":7}"), HPS_INVALID, "server.tls: got 7", NULL);
@@ -314,18 +326,21 @@ static void test_value_when_out_of_range_then_limits_are_named(void **state)
     parse_bad(FILE_WITH("\"server\":{\"keys_max\":0}"), HPS_INVALID, "got 0", "from 1 to", NULL);
     parse_bad(FILE_WITH("\"server\":{\"keys_max\":1.5}"), HPS_INVALID, "got 1.5", NULL);
     parse_bad(FILE_WITH("\"server\":{\"keys_max\":-1}"), HPS_INVALID, "got -1", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"request_bytes_max\":\"4 GiB\"}"), HPS_INVALID, "got \"4 GiB\"",
-              "from 1024 to 2147483647", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"request_bytes_max\":\"4 GiB\"}"), HPS_INVALID,
+              "got \"4 GiB\"", "from 1024 to 2147483647", NULL);
     parse_bad(FILE_WITH("\"volatile_db\":{\"overflow_margin\":18446744073709551616}"), HPS_INVALID,
               "got 18446744073709551616", NULL);
     parse_bad(FILE_WITH("\"volatile_db\":{\"overflow_resolution_target\":1.1}"), HPS_INVALID,
               "a number from 0 to 1", NULL);
     /* HPS aborts on these */
-    parse_bad(FILE_WITH("\"update_source\":{\"metadata_refresh_interval_ms\":9}"), HPS_INVALID, "from 10", NULL);
-    parse_bad(FILE_WITH("\"update_source\":{\"receive_buffer_size\":1023}"), HPS_INVALID, "from 1024", NULL);
+    parse_bad(FILE_WITH("\"update_source\":{\"metadata_refresh_interval_ms\":9}"), HPS_INVALID,
+              "from 10", NULL);
+    parse_bad(FILE_WITH("\"update_source\":{\"receive_buffer_size\":1023}"), HPS_INVALID,
+              "from 1024", NULL);
     parse_bad(FILE_WITH("\"update_source\":{\"poll_timeout_ms\":0}"), HPS_INVALID, "from 1", NULL);
     parse_bad(FILE_WITH("\"update_source\":{\"max_batch_size\":0}"), HPS_INVALID, "from 1", NULL);
-    parse_bad(FILE_WITH("\"update_source\":{\"max_commit_interval\":0}"), HPS_INVALID, "from 1", NULL);
+    parse_bad(FILE_WITH("\"update_source\":{\"max_commit_interval\":0}"), HPS_INVALID, "from 1",
+              NULL);
 }
 
 static void test_syntax_when_wrong_then_line_and_path(void **state)
@@ -333,8 +348,8 @@ static void test_syntax_when_wrong_then_line_and_path(void **state)
     (void)state;
     parse_bad("", HPS_INVALID, "ps.json:1: ", "expected legal JSON", NULL);
     parse_bad("// only a comment", HPS_INVALID, "expected legal JSON", NULL);
-    parse_bad("{\"models\":[],\n/* two\nlines */ \"server\":{\"a\" 1}}", HPS_INVALID, "ps.json:3: server.a: ",
-              NULL);
+    parse_bad("{\"models\":[],\n/* two\nlines */ \"server\":{\"a\" 1}}", HPS_INVALID,
+              "ps.json:3: server.a: ", NULL);
     parse_bad("{\"models\":[]} x", HPS_INVALID, "expected legal JSON", NULL);
     parse_bad("{\"models\":[],\"x\":1e400}", HPS_INVALID, "expected legal JSON", NULL);
     parse_bad("{\"models\":[],\"x\":\"\xff\"}", HPS_INVALID, "expected legal JSON", NULL);
@@ -351,18 +366,20 @@ static void test_file_when_absent_or_a_directory_then_says_so(void **state)
     (void)state;
     struct hps_config *config = NULL;
     struct hps_error err = {0};
-    assert_int_equal(hps_config_parse_file("/nonexistent/ps.json", &config, NULL, &err), HPS_NOT_FOUND);
+    assert_int_equal(hps_config_parse_file("/nonexistent/ps.json", &config, NULL, &err),
+                     HPS_NOT_FOUND);
     assert_non_null(strstr(err.text, "/nonexistent/ps.json"));
     assert_int_not_equal(hps_config_parse_file("/tmp", &config, NULL, &err), HPS_OK);
     assert_null(config);
 }
 
-/* ---- models ------------------------------------------------------------------------------------ */
+/* ---- models ---------------------------------------------------------------------------------- */
 
 static void test_models_when_required_key_is_missing_then_named(void **state)
 {
     (void)state;
-    parse_bad("{\"supportlonglong\":true}", HPS_INVALID, "got no \"models\", which is required", NULL);
+    parse_bad("{\"supportlonglong\":true}", HPS_INVALID, "got no \"models\", which is required",
+              NULL);
     static const char *const keys[] = {
         "\"model\":\"m\"",
         "\"sparse_files\":[\"f\"]",
@@ -389,7 +406,8 @@ static void test_models_when_required_key_is_missing_then_named(void **state)
 }
 
 /* Two tables with these lists. */
-static const char *two_tables(const char *dims, const char *counts, const char *defaults, const char *more)
+static const char *two_tables(const char *dims, const char *counts, const char *defaults,
+                              const char *more)
 {
     static char text[1024];
     (void)snprintf(text, sizeof(text),
@@ -407,13 +425,14 @@ static void test_tables_when_lists_disagree_then_refused(void **state)
     parse_bad(two_tables("[4]", "[1,1]", "[0,0]", ""), HPS_INVALID,
               "ps.json:2: models[0].embedding_vecsize_per_table: got 1 entries, expected 2", NULL);
     parse_bad(two_tables("[4,4]", "[1,1,1]", "[0,0]", ""), HPS_INVALID,
-              "ps.json:3: models[0].maxnum_catfeature_query_per_table_per_sample: got 3 entries", NULL);
-    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\"]"), HPS_INVALID,
-              "models[0].embedding_table_names: got 1 entries", NULL);
-    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"a\"]"), HPS_INVALID,
-              "models[0].embedding_table_names[1]: got \"a\" again", NULL);
-    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"b.c\"]"), HPS_INVALID,
-              "embedding_table_names[1]: got \"b.c\", expected a name", NULL);
+              "ps.json:3: models[0].maxnum_catfeature_query_per_table_per_sample: got 3 entries",
+              NULL);
+    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\"]"),
+              HPS_INVALID, "models[0].embedding_table_names: got 1 entries", NULL);
+    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"a\"]"),
+              HPS_INVALID, "models[0].embedding_table_names[1]: got \"a\" again", NULL);
+    parse_bad(two_tables("[4,4]", "[1,1]", "[0,0]", ",\"embedding_table_names\":[\"a\",\"b.c\"]"),
+              HPS_INVALID, "embedding_table_names[1]: got \"b.c\", expected a name", NULL);
     parse_bad(two_tables("[4,0]", "[1,1]", "[0,0]", ""), HPS_INVALID,
               "embedding_vecsize_per_table[1]: got 0, expected an integer from 1 to 65536", NULL);
     parse_bad(two_tables("4", "[1,1]", "[0,0]", ""), HPS_INVALID, "got 4, expected a list", NULL);
@@ -425,7 +444,8 @@ static void test_defaults_when_row_or_short_then_read(void **state)
     (void)state;
     struct hps_notes notes;
     hps_notes_init(&notes);
-    struct hps_config *config = parse_good(two_tables("[2,3]", "[1,1]", "[[1.5,\"-2\"]]", ""), &notes);
+    struct hps_config *config =
+        parse_good(two_tables("[2,3]", "[1,1]", "[[1.5,\"-2\"]]", ""), &notes);
     assert_int_equal(config->models[0].tables[0].n_default_values, 2);
     assert_near((double)config->models[0].tables[0].default_values[1], -2);
     assert_int_equal(config->models[0].tables[1].n_default_values, 1);
@@ -436,7 +456,8 @@ static void test_defaults_when_row_or_short_then_read(void **state)
     parse_bad(two_tables("[2,3]", "[1,1]", "[0,[1,2]]", ""), HPS_INVALID,
               "default_value_for_each_table[1]: got 2 numbers, expected 3", NULL);
     parse_bad(two_tables("[2,3]", "[1,1]", "[0,[1,2,1e39]]", ""), HPS_INVALID,
-              "default_value_for_each_table[1][2]: got 1e39, expected a number that fits float32", NULL);
+              "default_value_for_each_table[1][2]: got 1e39, expected a number that fits float32",
+              NULL);
     parse_bad(two_tables("[2,3]", "[1,1]", "[0,true]", ""), HPS_INVALID, "got true", NULL);
 }
 
@@ -475,8 +496,9 @@ static void test_listeners_when_string_list_or_object_then_read(void **state)
 {
     (void)state;
     struct hps_config *config = parse_good(
-        FILE_WITH("\"server\":{\"listen\":[\"unix:/a\",{\"address\":\"0.0.0.0:1\",\"plaintext\":true}],"
-                  "\"http_listen\":\"\",\"admin_listen\":{\"address\":\"unix:/b\"}}"),
+        FILE_WITH(
+            "\"server\":{\"listen\":[\"unix:/a\",{\"address\":\"0.0.0.0:1\",\"plaintext\":true}],"
+            "\"http_listen\":\"\",\"admin_listen\":{\"address\":\"unix:/b\"}}"),
         NULL);
     assert_int_equal(config->server.listen.n, 2);
     assert_false(config->server.listen.items[0].plaintext);
@@ -485,15 +507,17 @@ static void test_listeners_when_string_list_or_object_then_read(void **state)
     assert_string_equal(config->server.admin_listen.address, "unix:/b");
     hps_config_free(config);
     parse_bad(FILE_WITH("\"server\":{\"listen\":[]}"), HPS_INVALID, "server.listen: got []", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"listen\":[\"a:1\",5]}"), HPS_INVALID, "server.listen[1]: got 5", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"listen\":{\"plaintext\":true}}"), HPS_INVALID, "server.listen", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"listen\":{\"address\":\"a:1\",\"plain\":true}}"), HPS_INVALID,
+    parse_bad(FILE_WITH("\"server\":{\"listen\":[\"a:1\",5]}"), HPS_INVALID,
+              "server.listen[1]: got 5", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"listen\":{\"plaintext\":true}}"), HPS_INVALID,
               "server.listen", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"http_listen\":{\"address\":\"a:1\",\"plaintext\":1}}"), HPS_INVALID,
-              "server.http_listen", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"listen\":{\"address\":\"a:1\",\"plain\":true}}"),
+              HPS_INVALID, "server.listen", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"http_listen\":{\"address\":\"a:1\",\"plaintext\":1}}"),
+              HPS_INVALID, "server.http_listen", NULL);
 }
 
-/* ---- no memory --------------------------------------------------------------------------------- */
+/* ---- no memory ------------------------------------------------------------------------------- */
 
 static void parse_and_free(void *ctx)
 {
@@ -506,7 +530,8 @@ static void parse_and_free(void *ctx)
     if (status == HPS_OK) {
         status = hps_config_finish(config, &flags, &notes, &err);
     }
-    if (status != HPS_OK && (status != HPS_NO_MEMORY || strstr(err.text, "out of memory") == NULL)) {
+    if (status != HPS_OK &&
+        (status != HPS_NO_MEMORY || strstr(err.text, "out of memory") == NULL)) {
         fail_msg("%s", err.text);
     }
     hps_config_free(config);
@@ -516,9 +541,11 @@ static void parse_and_free(void *ctx)
 static void test_parse_when_any_allocation_fails_then_no_memory_and_no_leak(void **state)
 {
     (void)state;
-    char text[] = "{\"peristent_db\":{},\"models\":[{" MODEL_KEYS ",\"embedding_table_names\":[\"a\"]}],"
-                  "\"persistent_db\":{\"type\":\"rocks_db\"},\"server\":{\"listen\":[\"unix:/a\",\"[::1]:0\"],"
-                  "\"http_listen\":\"127.0.0.1:0\",\"model_roots\":[\"/a\",\"/b\"],\"slow_request_ms\":1}}";
+    char text[] =
+        "{\"peristent_db\":{},\"models\":[{" MODEL_KEYS ",\"embedding_table_names\":[\"a\"]}],"
+        "\"persistent_db\":{\"type\":\"rocks_db\"},\"server\":{\"listen\":[\"unix:/"
+        "a\",\"[::1]:0\"],"
+        "\"http_listen\":\"127.0.0.1:0\",\"model_roots\":[\"/a\",\"/b\"],\"slow_request_ms\":1}}";
     assert_true(hps_fault_heap_run(parse_and_free, text) > 50);
 }
 

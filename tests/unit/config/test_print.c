@@ -20,17 +20,19 @@ static char *print(const struct hps_config *config)
 static void test_effective_when_printed_then_values_and_where_they_come_from(void **state)
 {
     (void)state;
-    struct hps_config *config = parse_good(
-        FILE_WITH("\"volatile_db\":{\"type\":\"map\",\"password\":\"secret\"},"
-                  "\"server\":{\"keys_max\":5,\"listen\":{\"address\":\"1.2.3.4:5\",\"plaintext\":true}}"),
-        NULL);
+    struct hps_config *config =
+        parse_good(FILE_WITH("\"volatile_db\":{\"type\":\"map\",\"password\":\"secret\"},"
+                             "\"server\":{\"keys_max\":5,\"listen\":{\"address\":\"1.2.3.4:5\","
+                             "\"plaintext\":true}}"),
+                   NULL);
     finish_good(config, NULL);
     const char *text = print(config);
     assert_non_null(strstr(text, "\"keys_max\": {\"value\": 5, \"default\": false}"));
     assert_non_null(strstr(text, "\"tables_max\": {\"value\": 1024, \"default\": true}"));
     assert_non_null(strstr(text, "\"type\": {\"value\": \"hash_map\", \"default\": false}"));
     assert_non_null(strstr(text, "[{\"address\": \"1.2.3.4:5\", \"plaintext\": true}]"));
-    assert_non_null(strstr(text, "\"default_value_for_each_table\": {\"value\": [0.5], \"default\": false}"));
+    assert_non_null(
+        strstr(text, "\"default_value_for_each_table\": {\"value\": [0.5], \"default\": false}"));
     assert_non_null(strstr(text, "\"password\": {\"value\": \"***\", \"default\": false}"));
     assert_null(strstr(text, "secret"));
     hps_config_free(config);
@@ -40,12 +42,14 @@ static void test_effective_when_printed_then_values_and_where_they_come_from(voi
 static void test_effective_when_read_back_then_it_is_legal_json(void **state)
 {
     (void)state;
-    struct hps_config *config = parse_good(FILE_WITH("\"server\":{\"state_dir\":\"a\\\"\\n\\u00e9\"}"), NULL);
+    struct hps_config *config =
+        parse_good(FILE_WITH("\"server\":{\"state_dir\":\"a\\\"\\n\\u00e9\"}"), NULL);
     finish_good(config, NULL);
     struct hps_config *back = NULL;
     struct hps_error err = {0};
     const char *text = print(config);
-    assert_int_equal(hps_config_parse(text, strlen(text), "effective", &back, NULL, &err), HPS_INVALID);
+    assert_int_equal(hps_config_parse(text, strlen(text), "effective", &back, NULL, &err),
+                     HPS_INVALID);
     assert_null(strstr(err.text, "expected legal JSON"));
     assert_non_null(strstr(err.text, "supportlonglong: got {\"value\": true"));
     hps_config_free(config);
@@ -120,10 +124,12 @@ static void test_diff_when_options_differ_then_listed_with_what_they_need(void *
     (void)state;
     struct changes changes;
     size_t n_restart = diff(
-        FILE_WITH("\"server\":{\"slow_request_ms\":5,\"tls\":{\"certificate\":\"a\",\"key\":\"b\"}}"),
-        FILE_WITH("\"volatile_db\":{\"type\":\"map\",\"password\":\"x\"},"
-                  "\"server\":{\"slow_request_ms\":6,\"worker_threads\":3,\"tls\":{\"certificate\":\"c\","
-                  "\"key\":\"b\"}}"),
+        FILE_WITH(
+            "\"server\":{\"slow_request_ms\":5,\"tls\":{\"certificate\":\"a\",\"key\":\"b\"}}"),
+        FILE_WITH(
+            "\"volatile_db\":{\"type\":\"map\",\"password\":\"x\"},"
+            "\"server\":{\"slow_request_ms\":6,\"worker_threads\":3,\"tls\":{\"certificate\":\"c\","
+            "\"key\":\"b\"}}"),
         &changes);
     assert_int_equal(changes.n, 5);
     assert_int_equal(n_restart, 3);
@@ -141,10 +147,12 @@ static void test_diff_when_models_come_go_or_change_then_listed(void **state)
     (void)state;
     struct changes changes;
     size_t n_restart = diff(
-        "{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS ",\"label\":\"a\"}],\"server\":{\"model_roots\":[\"/\"]}}",
+        "{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS
+        ",\"label\":\"a\"}],\"server\":{\"model_roots\":[\"/\"]}}",
         "{\"supportlonglong\":true,\"models\":[{" MODEL_KEYS ",\"label\":\"b\"},{\"model\":\"n\","
         "\"sparse_files\":[\"x\"],\"embedding_vecsize_per_table\":[1],\"deployed_device_list\":[],"
-        "\"maxnum_catfeature_query_per_table_per_sample\":[1],\"default_value_for_each_table\":[0]}],"
+        "\"maxnum_catfeature_query_per_table_per_sample\":[1],\"default_value_for_each_table\":[0]}"
+        "],"
         "\"server\":{\"model_roots\":[\"/\"]}}",
         &changes);
     assert_int_equal(changes.n, 2);

@@ -57,8 +57,8 @@ static void test_text_when_empty_or_only_a_slash_then_kept(void **state)
 static void test_locate_when_nested_then_line_and_spelling(void **state)
 {
     (void)state;
-    struct hps_text source =
-        open_text("{\"x\": [\"]}\", {\"y\": 1}],\n \"a\": [1,\n {\"b\" :\n  -2.5e3 , \"c\": \"q\\\"r\"}]\n}");
+    struct hps_text source = open_text(
+        "{\"x\": [\"]}\", {\"y\": 1}],\n \"a\": [1,\n {\"b\" :\n  -2.5e3 , \"c\": \"q\\\"r\"}]\n}");
     struct hps_text_path a = {.key = "a"};
     struct hps_text_path second = {.parent = &a, .index = 1};
     struct hps_text_path b = {.parent = &second, .key = "b"};
