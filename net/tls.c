@@ -411,11 +411,12 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
         return hps_error_set(err, HPS_UNAUTHENTICATED, "TLS: certificate of the peer: %s",
                              X509_verify_cert_error_string(verified));
     }
-    if (ERR_peek_error() == 0) {
+    unsigned long code = ERR_peek_error();
+    if (code == 0 || ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
+        ERR_clear_error();
         return hps_error_set(err, HPS_CLOSED, "TLS: %s",
                              error ? strerror(error) : "the peer hung up within the handshake");
     }
-    unsigned long code = ERR_peek_error();
     bool no_cert = ERR_GET_REASON(code) == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE;
     char reason[200];
     return hps_error_set(err, no_cert ? HPS_UNAUTHENTICATED : HPS_UNAVAILABLE, "TLS: %s",
