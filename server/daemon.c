@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Assembly of the daemon: made bottom-up, torn down in reverse. Main thread.
+ */
+#include "server/daemon.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/daemon_internal.h"
+#include "server/version_info.h"
+
+enum { ADMIN_THREADS = 2, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
+enum { TOKEN_BYTES_MAX = 4096 };
+#define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
+
+static const char *const service_names[] = {
+    "hps.v1.ParameterServer", "hps.v1.Admin", "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"};
+enum { N_SERVICES = sizeof(service_names) / sizeof(service_names[0]) };
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+static hps_status no_memory(struct hps_error *err)
+{
+    return hps_error_set(err, HPS_NO_MEMORY, "no memory to start");
+}
+
+static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    daemon->metrics = hps_server_metrics_new();
+    daemon->models = hps_models_new();
+    daemon->blocks = hps_block_pool_new(BLOCKS_IDLE_BYTES_MAX);
+    daemon->slowlog = hps_slowlog_new((uint64_t)config->slow_request_ms * 1000);
+    if (daemon->metrics == NULL || daemon->models == NULL || daemon->blocks == NULL ||
+        daemon->slowlog == NULL) {
+        return no_memory(err);
+    }
+    hps_service_metrics_fill(daemon->metrics, &daemon->series);
+    const struct hps_admission_options admission = {
+        .bytes_max = config->reply_bytes_in_flight,
+        .reply_bytes_max = config->reply_bytes_max,
+        .waiting_max = WAITING_MAX,
+        .in_flight = daemon->series.reply_bytes_in_flight};
+    daemon->admission = hps_admission_new(&admission);
+    daemon->rpc_metrics = hps_rpc_metrics_new(daemon->metrics);
+    if (daemon->admission == NULL || daemon->rpc_metrics == NULL) {
+        return no_memory(err);
+    }
+    hps_metric_set(hps_server_metric(daemon->metrics, HPS_M_BUILD_INFO, hps_build_version,
+                                     hps_build_revision, "none", NULL),
+                   1);
+    const struct hps_catalog_options catalog = {.models = daemon->models,
+                                                .config = daemon->options.config,
+                                                .metrics = daemon->metrics,
+                                                .env = daemon->options.env};
+    return hps_catalog_open(&catalog, &daemon->catalog, err);
+}
+
+static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    hps_status status =
+        hps_pool_new("worker", config->worker_threads, WORKER_QUEUE_MAX, &daemon->workers);
+    if (status == HPS_OK) {
+        status = hps_pool_new("admin", ADMIN_THREADS, ADMIN_QUEUE_MAX, &daemon->admin_pool);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "worker threads cannot be started: %s",
+                             hps_status_text(status));
+    }
+    return HPS_OK;
+}
+
+/* ---- TLS and token --------------------------------------------------------------------------- */
+
+static hps_status read_token(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const char *path = daemon->options.config->server.admin_token_file;
+    char token[TOKEN_BYTES_MAX];
+    unsigned char digest[32];
+    if (path == NULL || path[0] == '\0') {
+        return HPS_OK;
+    }
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return hps_error_set(err, HPS_NOT_FOUND, "server.admin_token_file: cannot read \"%s\": %m", path);
+    }
+    size_t size = fread(token, 1, sizeof(token), file);
+    fclose(file);
+    while (size > 0 && (token[size - 1] == '\n' || token[size - 1] == '\r')) {
+        size--;
+    }
+    if (size == 0 || size == sizeof(token)) {
+        return hps_error_set(err, HPS_INVALID, "server.admin_token_file: \"%s\" has %s", path,
+                             size == 0 ? "no token" : "4096 bytes or more");
+    }
+    hps_status status = hps_tls_sha256(token, size, digest);
+    daemon->admin_token_sha256 = hps_alloc(65);
+    if (status != HPS_OK || daemon->admin_token_sha256 == NULL) {
+        return no_memory(err);
+    }
+    for (unsigned i = 0; i < 32; i++) {
+        snprintf(daemon->admin_token_sha256 + 2 * (size_t)i, 3, "%02x", digest[i]);
+    }
+    return HPS_OK;
+}
+
+static hps_status make_tls(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    hps_status status = read_token(daemon, err);
+    if (status != HPS_OK || !hps_config_has_tls(config)) {
+        return status;
+    }
+    bool has_ca = config->tls.client_ca != NULL && config->tls.client_ca[0] != '\0';
+    const struct hps_tls_options tls = {.server = true,
+                                        .cert_file = config->tls.certificate,
+                                        .key_file = config->tls.key,
+                                        .ca_file = has_ca ? config->tls.client_ca : NULL};
+    return hps_tls_new(&tls, &daemon->tls, err);
+}
+
+/* ---- services -------------------------------------------------------------------------------- */
+
+static void on_connection(void *ctx, int delta)
+{
+    struct hps_daemon *daemon = ctx;
+    hps_metric_gauge_add(
+        hps_server_metric(daemon->metrics, HPS_M_CONNECTIONS, "grpc", NULL, NULL, NULL), delta);
+}
+
+static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
+{
+    hps_rpc_metrics_end(((struct hps_daemon *)ctx)->rpc_metrics, call, grpc_code, duration_us);
+}
+
+static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    struct hps_lookup_service_parts lookup = {.models = daemon->models,
+                                              .workers = daemon->workers,
+                                              .blocks = daemon->blocks,
+                                              .admission = daemon->admission,
+                                              .slowlog = daemon->slowlog,
+                                              .metrics = &daemon->series,
+                                              .limits = HPS_LOOKUP_LIMITS_DEFAULT};
+    lookup.limits.tables_max = config->tables_max;
+    lookup.limits.keys_max = config->keys_max;
+    lookup.limits.request_bytes_max = config->request_bytes_max;
+    lookup.limits.queue_us_max = (uint64_t)config->queue_ms_max * 1000;
+    const struct hps_admin_parts admin = {.pool = daemon->admin_pool,
+                                          .catalog = daemon->catalog,
+                                          .models = daemon->models,
+                                          .slowlog = daemon->slowlog,
+                                          .metrics = &daemon->series,
+                                          .config = daemon->options.config,
+                                          .ctx = daemon,
+                                          .status = daemon_status,
+                                          .drain = daemon_ask_drain};
+    daemon->lookup = hps_lookup_service_new(&lookup);
+    daemon->admin = hps_admin_service_new(&admin);
+    daemon->health = hps_health_service_new(service_names, N_SERVICES);
+    daemon->reflection = hps_reflection_service_new(service_names, N_SERVICES);
+    if (daemon->lookup == NULL || daemon->admin == NULL || daemon->health == NULL ||
+        daemon->reflection == NULL) {
+        return no_memory(err);
+    }
+    return HPS_OK;
+}
+
+static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    const struct hps_grpc_limits limits = {
+        .request_bytes_max = config->request_bytes_max,
+        .connection_reply_bytes_max = config->connection_reply_bytes,
+        .streams_max = config->streams_per_connection,
+        .handshake_timeout_us = (uint64_t)config->handshake_timeout_ms * 1000,
+        .stall_timeout_us = (uint64_t)config->reply_stall_timeout_ms * 1000,
+        .idle_timeout_us = (uint64_t)config->idle_timeout_ms * 1000,
+        .age_max_us = (uint64_t)config->connection_age_s * 1000000,
+        .keepalive_us = (uint64_t)config->keepalive_ms * 1000,
+        .keepalive_timeout_us = (uint64_t)config->keepalive_timeout_ms * 1000};
+    const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection};
+    daemon->server = hps_grpc_server_new(&limits, &observer);
+    if (daemon->server == NULL) {
+        return no_memory(err);
+    }
+    const struct {
+        const struct hps_grpc_service *service;
+        uint32_t mask;
+    } services[N_SERVICES] = {
+        {hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
+        {hps_admin_service_grpc(daemon->admin), LISTENER_ADMIN},
+        {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
+        {hps_reflection_service_grpc(daemon->reflection, 0), LISTENER_PUBLIC | LISTENER_ADMIN},
+        {hps_reflection_service_grpc(daemon->reflection, 1), LISTENER_PUBLIC | LISTENER_ADMIN}};
+    for (unsigned i = 0; i < N_SERVICES; i++) {
+        hps_status status = hps_grpc_server_add(daemon->server, services[i].service, services[i].mask);
+        if (status == HPS_OK) {
+            status = hps_rpc_metrics_add(daemon->rpc_metrics, services[i].service);
+        }
+        if (status != HPS_OK) {
+            return no_memory(err);
+        }
+    }
+    return HPS_OK;
+}
+
+/* ---- loops ----------------------------------------------------------------------------------- */
+
+static void *loop_main(void *arg)
+{
+    struct loop_thread *thread = arg;
+    hps_loop_run(thread->loop);
+    return NULL;
+}
+
+static hps_status make_loops(struct hps_daemon *daemon, struct hps_error *err)
+{
+    hps_status status = hps_loop_new(&daemon->loop, err);
+    daemon->threads = hps_calloc(daemon->options.config->server.loop_threads, sizeof(*daemon->threads));
+    if (status != HPS_OK || daemon->threads == NULL) {
+        return status != HPS_OK ? status : no_memory(err);
+    }
+    for (unsigned i = 0; i < daemon->options.config->server.loop_threads; i++) {
+        struct loop_thread *thread = &daemon->threads[daemon->n_threads++];
+        thread->daemon = daemon;
+        status = hps_loop_new(&thread->loop, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        if (hps_grpc_loop_new(daemon->server, thread->loop, &thread->grpc) != HPS_OK) {
+            return no_memory(err);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status start_loops(struct hps_daemon *daemon, struct hps_error *err)
+{
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        struct loop_thread *thread = &daemon->threads[i];
+        if (pthread_create(&thread->thread, NULL, loop_main, thread) != 0) {
+            return hps_error_set(err, HPS_EXHAUSTED, "a loop thread cannot be started: %m");
+        }
+        thread->started = true;
+        char name[16];
+        snprintf(name, sizeof(name), "loop-%u", i);
+        pthread_setname_np(thread->thread, name);
+    }
+    return HPS_OK;
+}
+
+static void stop_loops(struct hps_daemon *daemon)
+{
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        struct loop_thread *thread = &daemon->threads[i];
+        if (thread->started) {
+            hps_loop_stop(thread->loop);
+            pthread_join(thread->thread, NULL);
+        }
+    }
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        hps_grpc_loop_free(daemon->threads[i].grpc);
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
+{
+    hps_status status = hps_listeners_open(&daemon->options.config->server, &daemon->listeners, err);
+    if (status == HPS_OK) {
+        status = make_tls(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = make_state(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = make_pools(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = make_services(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = make_server(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = make_loops(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = daemon_start_serving(daemon, err); /* blocks signals: before other threads are made */
+    }
+    if (status == HPS_OK) {
+        status = start_loops(daemon, err);
+    }
+    return status;
+}
+
+hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_daemon **out_daemon,
+                           struct hps_error *err)
+{
+    struct hps_daemon *daemon = hps_calloc(1, sizeof(*daemon));
+    if (daemon == NULL) {
+        return no_memory(err);
+    }
+    daemon->options = *options;
+    daemon->started_us = hps_clock_us();
+    hps_status status = daemon_make(daemon, err);
+    if (status != HPS_OK) {
+        hps_daemon_close(daemon);
+        return status;
+    }
+    for (unsigned i = 0; i < daemon->listeners.n; i++) {
+        const char *address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_GRPC, i);
+        if (address[0] != '\0') {
+            daemon->grpc_addresses[daemon->n_grpc_addresses++] = address;
+        }
+    }
+    *out_daemon = daemon;
+    return HPS_OK;
+}
+
+/* Loops first, so that no new work comes; then the pools, whose last tasks post to the loops; then the
+ * loops are freed, which runs those posts on closed calls; then what calls used. */
+void hps_daemon_close(struct hps_daemon *daemon)
+{
+    if (daemon == NULL) {
+        return;
+    }
+    hps_acceptor_stop(daemon->acceptor);
+    stop_loops(daemon);
+    hps_http1_free(daemon->http);
+    hps_timer_stop(&daemon->tick);
+    hps_timer_stop(&daemon->phase_timer);
+    hps_loop_signals_free(daemon->signals);
+    hps_pool_free(daemon->workers);
+    hps_pool_free(daemon->admin_pool);
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        hps_loop_free(daemon->threads[i].loop);
+    }
+    hps_acceptor_free(daemon->acceptor);
+    hps_loop_free(daemon->loop);
+    hps_lookup_service_free(daemon->lookup);
+    hps_admin_service_free(daemon->admin);
+    hps_health_service_free(daemon->health);
+    hps_reflection_service_free(daemon->reflection);
+    hps_grpc_server_free(daemon->server);
+    hps_catalog_close(daemon->catalog);
+    hps_models_free(daemon->models);
+    hps_admission_free(daemon->admission);
+    hps_slowlog_free(daemon->slowlog);
+    hps_block_pool_free(daemon->blocks);
+    hps_rpc_metrics_free(daemon->rpc_metrics);
+    hps_metrics_free(daemon->metrics);
+    hps_tls_unref(daemon->tls);
+    hps_listeners_close(&daemon->listeners);
+    hps_free(daemon->admin_token_sha256);
+    hps_free(daemon->threads);
+    hps_free(daemon);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What daemon.c (assembly) and run.c (life) share. Main thread, unless said.
+ */
+#ifndef HPS_SERVER_DAEMON_INTERNAL_H
+#define HPS_SERVER_DAEMON_INTERNAL_H
+
+#include <pthread.h>
+
+#include "net/acceptor.h"
+#include "net/grpc.h"
+#include "net/http1.h"
+#include "net/loop.h"
+#include "net/tls.h"
+#include "server/catalog.h"
+#include "server/daemon.h"
+#include "server/listeners.h"
+#include "server/rpc_metrics.h"
+#include "server/service_admin.h"
+#include "server/service_health.h"
+#include "server/service_lookup.h"
+#include "server/service_reflection.h"
+
+enum { LISTENER_PUBLIC = 1, LISTENER_ADMIN = 2 };
+
+/* A thread that runs a loop and the gRPC connections given to it. */
+struct loop_thread {
+    struct hps_daemon *daemon;
+    struct hps_loop *loop;
+    struct hps_grpc_loop *grpc;
+    pthread_t thread;
+    bool started;
+    struct hps_task drain; /* posted once */
+    struct hps_task echo;  /* main asks, the loop answers: it is alive */
+    _Atomic uint64_t alive_us;
+    atomic_bool echo_pending;
+};
+
+enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED };
+
+struct hps_daemon {
+    struct hps_daemon_options options;
+    struct hps_metrics *metrics;
+    struct hps_service_metrics series;
+    struct hps_rpc_metrics *rpc_metrics;
+    struct hps_models *models;
+    struct hps_catalog *catalog;
+    struct hps_block_pool *blocks;
+    struct hps_admission *admission;
+    struct hps_slowlog *slowlog;
+    struct hps_pool *workers;
+    struct hps_pool *admin_pool;
+    struct hps_lookup_service *lookup;
+    struct hps_admin_service *admin;
+    struct hps_health_service *health;
+    struct hps_reflection_service *reflection;
+    struct hps_grpc_server *server;
+    struct hps_tls *tls;
+    char *admin_token_sha256; /* hex; NULL: no token */
+    struct hps_listeners listeners;
+    const char *grpc_addresses[HPS_LISTENERS_MAX];
+    unsigned n_grpc_addresses;
+
+    struct hps_loop *loop; /* of the main thread */
+    struct hps_acceptor *acceptor;
+    struct hps_http1 *http;
+    struct hps_loop_signals *signals;
+    struct hps_timer tick;
+    struct hps_timer phase_timer;
+    uint64_t started_us;
+    uint64_t watchdog_us; /* half of what the service manager allows; 0: none */
+    uint64_t watchdog_at_us;
+    enum daemon_phase phase;
+    atomic_bool ready;
+    atomic_bool draining;
+    unsigned n_draining; /* loops that have connections left; main thread */
+
+    struct loop_thread *threads;
+    unsigned n_threads;
+};
+
+/* run.c */
+hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
+void daemon_status(void *ctx, struct hps_admin_status *out_status); /* any thread */
+void daemon_ask_drain(void *ctx);                                   /* any thread */
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening the sockets of a daemon. Main thread, before any other is started.
+ */
+#include "server/listeners.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "net/sock.h"
+
+static const char *const kind_names[] = {"grpc", "http", "admin"};
+
+static hps_status add(struct hps_listeners *listeners, enum hps_listener_kind kind, int fd, bool tls,
+                      bool inherited, struct hps_error *err)
+{
+    struct hps_addr addr;
+    if (listeners->n == HPS_LISTENERS_MAX || hps_sock_local(fd, &addr) != HPS_OK) {
+        close(fd);
+        return hps_error_set(err, HPS_INVALID, "listener %s: more than %d, or not a socket",
+                             kind_names[kind], HPS_LISTENERS_MAX);
+    }
+    struct hps_listener *to = &listeners->items[listeners->n++];
+    *to = (struct hps_listener){.kind = kind,
+                                .fd = fd,
+                                .tls = tls && !addr.is_unix,
+                                .inherited = inherited,
+                                .is_unix = addr.is_unix};
+    hps_addr_print(&addr, to->address, sizeof(to->address));
+    return HPS_OK;
+}
+
+static hps_status open_one(struct hps_listeners *listeners, enum hps_listener_kind kind,
+                           const struct hps_config_listener *config, bool tls, struct hps_error *err)
+{
+    struct hps_addr addr;
+    int fd = -1;
+    hps_status status = hps_addr_parse(config->address, &addr, err);
+    if (status == HPS_OK) {
+        status = hps_sock_listen(&addr, 0660, &fd, err);
+    }
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "%s listener", kind_names[kind]);
+    }
+    return add(listeners, kind, fd, tls, false, err);
+}
+
+/* Those of the service manager take the place of the configured ones of their kind. */
+static hps_status adopt_inherited(const struct hps_config_server *config,
+                                  struct hps_listeners *listeners, bool have[3], struct hps_error *err)
+{
+    struct hps_sock_inherited sockets[HPS_SOCK_INHERITED_MAX];
+    unsigned n = 0;
+    hps_status status = hps_sock_inherit(sockets, &n, err);
+    for (unsigned i = 0; status == HPS_OK && i < n; i++) {
+        enum hps_listener_kind kind = HPS_LISTENER_GRPC;
+        if (strcmp(sockets[i].name, "http") == 0) {
+            kind = HPS_LISTENER_HTTP;
+        } else if (strcmp(sockets[i].name, "admin") == 0) {
+            kind = HPS_LISTENER_ADMIN;
+        }
+        have[kind] = true;
+        status = add(listeners, kind, sockets[i].fd,
+                     kind != HPS_LISTENER_HTTP && hps_config_has_tls(config), true, err);
+    }
+    return status;
+}
+
+hps_status hps_listeners_open(const struct hps_config_server *config,
+                              struct hps_listeners *out_listeners, struct hps_error *err)
+{
+    bool have[3] = {false, false, false};
+    out_listeners->n = 0;
+    hps_status status = adopt_inherited(config, out_listeners, have, err);
+    for (size_t i = 0; status == HPS_OK && !have[HPS_LISTENER_GRPC] && i < config->listen.n; i++) {
+        const struct hps_config_listener *one = &config->listen.items[i];
+        status = open_one(out_listeners, HPS_LISTENER_GRPC, one, hps_config_listener_tls(config, one),
+                          err);
+    }
+    if (status == HPS_OK && !have[HPS_LISTENER_HTTP] && config->http_listen.address != NULL &&
+        config->http_listen.address[0] != '\0') {
+        status = open_one(out_listeners, HPS_LISTENER_HTTP, &config->http_listen, false, err);
+    }
+    if (status == HPS_OK && !have[HPS_LISTENER_ADMIN]) {
+        status = open_one(out_listeners, HPS_LISTENER_ADMIN, &config->admin_listen,
+                          hps_config_listener_tls(config, &config->admin_listen), err);
+    }
+    if (status != HPS_OK) {
+        hps_listeners_close(out_listeners);
+    }
+    return status;
+}
+
+void hps_listeners_close(struct hps_listeners *listeners)
+{
+    for (unsigned i = 0; i < listeners->n; i++) {
+        struct hps_listener *one = &listeners->items[i];
+        if (one->fd >= 0) {
+            close(one->fd);
+            if (one->is_unix && !one->inherited) {
+                unlink(one->address + strlen("unix:"));
+            }
+            one->fd = -1;
+        }
+    }
+}
+
+const char *hps_listeners_address(const struct hps_listeners *listeners, enum hps_listener_kind kind,
+                                  unsigned n)
+{
+    for (unsigned i = 0; i < listeners->n; i++) {
+        if (listeners->items[i].kind == kind && n-- == 0) {
+            return listeners->items[i].address;
+        }
+    }
+    return "";
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sockets of a daemon: configured, or handed over by the service manager under the names "grpc",
+ * "http" and "admin". Main thread.
+ */
+#ifndef HPS_SERVER_LISTENERS_H
+#define HPS_SERVER_LISTENERS_H
+
+#include "config/config.h"
+#include "net/addr.h"
+
+enum hps_listener_kind { HPS_LISTENER_GRPC, HPS_LISTENER_HTTP, HPS_LISTENER_ADMIN };
+enum { HPS_LISTENERS_MAX = 34 };
+
+struct hps_listener {
+    enum hps_listener_kind kind;
+    int fd;         /* -1: given away */
+    bool tls;       /* speaks TLS */
+    bool inherited; /* its file, if it is a Unix socket, is not ours to remove */
+    bool is_unix;
+    char address[HPS_ADDR_TEXT_MAX]; /* with the port the kernel chose */
+};
+
+struct hps_listeners {
+    struct hps_listener items[HPS_LISTENERS_MAX];
+    unsigned n;
+};
+
+/* Open all. error BUSY: an address is taken; INVALID, PERMISSION, UNAVAILABLE: names the address */
+hps_status hps_listeners_open(const struct hps_config_server *config,
+                              struct hps_listeners *out_listeners, struct hps_error *err) HPS_MUST_CHECK;
+void hps_listeners_close(struct hps_listeners *listeners);
+/* The n-th address of a kind, "" behind the last. */
+const char *hps_listeners_address(const struct hps_listeners *listeners, enum hps_listener_kind kind,
+                                  unsigned n);
+
+#endif

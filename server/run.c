@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon's life on the main thread: accepting, probes, signals, readiness, reload and the drain.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/daemon_internal.h"
+#include "server/notify.h"
+
+enum { TICK_US = 250 * 1000, HTTP_CONNECTIONS_MAX = 64, METRICS_BYTES_MAX = 64 << 20 };
+
+/* ---- accepting ------------------------------------------------------------------------------- */
+
+/* The loop with the least bytes in flight; of equals, the one with the fewest connections. */
+static struct loop_thread *least_loaded(struct hps_daemon *daemon)
+{
+    struct loop_thread *best = &daemon->threads[0];
+    for (unsigned i = 1; i < daemon->n_threads; i++) {
+        struct loop_thread *other = &daemon->threads[i];
+        size_t mine = hps_grpc_loop_bytes_in_flight(best->grpc);
+        size_t its = hps_grpc_loop_bytes_in_flight(other->grpc);
+        if (its < mine || (its == mine && hps_grpc_loop_connections(other->grpc) <
+                                              hps_grpc_loop_connections(best->grpc))) {
+            best = other;
+        }
+    }
+    return best;
+}
+
+static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
+{
+    struct hps_daemon *daemon = ctx;
+    /* The Unix socket is guarded by its file's permissions; TCP by mTLS or the token. */
+    const char *token =
+        cookie == LISTENER_ADMIN && !hps_conn_is_unix(conn) ? daemon->admin_token_sha256 : NULL;
+    hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie, token, hps_acceptor_gone, ticket);
+}
+
+static hps_status start_acceptor(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    const struct hps_acceptor_options options = {
+        .connections_max = config->connections_max,
+        .connections_per_peer_max = config->connections_per_peer_max,
+        .on_accept = on_accept,
+        .ctx = daemon};
+    hps_status status = hps_acceptor_new(daemon->loop, &options, &daemon->acceptor, err);
+    for (unsigned i = 0; status == HPS_OK && i < daemon->listeners.n; i++) {
+        struct hps_listener *listener = &daemon->listeners.items[i];
+        if (listener->kind == HPS_LISTENER_HTTP) {
+            continue;
+        }
+        unsigned cookie = listener->kind == HPS_LISTENER_ADMIN ? LISTENER_ADMIN : LISTENER_PUBLIC;
+        int fd = listener->fd;
+        listener->fd = -1;
+        status = hps_acceptor_add(daemon->acceptor, fd, listener->tls ? daemon->tls : NULL, cookie,
+                                  listener->is_unix && !listener->inherited, err);
+    }
+    return status;
+}
+
+/* ---- probes ---------------------------------------------------------------------------------- */
+
+static void append_reason(void *ctx, const char *reason)
+{
+    hps_ignore(hps_buf_printf(ctx, "%s\n", reason)); /* a shorter page is still a true one */
+}
+
+static hps_status on_get(void *ctx, const char *path, struct hps_http1_reply *reply)
+{
+    struct hps_daemon *daemon = ctx;
+    if (strcmp(path, "/healthz") == 0) {
+        reply->status = 200;
+        return hps_buf_append(&reply->body, "ok\n", 3);
+    }
+    if (strcmp(path, "/readyz") == 0) {
+        bool ready = atomic_load(&daemon->ready);
+        reply->status = ready ? 200 : 503;
+        if (ready) {
+            return hps_buf_append(&reply->body, "ready\n", 6);
+        }
+        if (atomic_load(&daemon->draining)) {
+            append_reason(&reply->body, "draining");
+        }
+        hps_catalog_ready(daemon->catalog, append_reason, &reply->body);
+        return HPS_OK;
+    }
+    if (strcmp(path, "/metrics") == 0) {
+        reply->status = 200;
+        reply->content_type = "text/plain; version=0.0.4; charset=utf-8";
+        return hps_metrics_print(daemon->metrics, &reply->body);
+    }
+    return hps_buf_append(&reply->body, "try /metrics, /healthz, /readyz\n", 32);
+}
+
+static hps_status start_http(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_http1_options options = {
+        .connections_max = HTTP_CONNECTIONS_MAX,
+        .head_timeout_us = (uint64_t)daemon->options.config->server.http_head_timeout_ms * 1000,
+        .send_timeout_us = (uint64_t)daemon->options.config->server.reply_stall_timeout_ms * 1000,
+        .body_bytes_max = METRICS_BYTES_MAX,
+        .on_get = on_get,
+        .ctx = daemon};
+    for (unsigned i = 0; i < daemon->listeners.n; i++) {
+        struct hps_listener *listener = &daemon->listeners.items[i];
+        if (listener->kind == HPS_LISTENER_HTTP && daemon->http == NULL) {
+            int fd = listener->fd;
+            listener->fd = -1;
+            return hps_http1_new(daemon->loop, fd, &options, &daemon->http, err);
+        }
+    }
+    return HPS_OK;
+}
+
+/* ---- gauges ---------------------------------------------------------------------------------- */
+
+static void set(struct hps_daemon *daemon, enum hps_metric_id id, const char *v0, const char *v1,
+                const char *v2, double value)
+{
+    hps_metric_set(hps_server_metric(daemon->metrics, id, v0, v1, v2, NULL), value);
+}
+
+static void version_gauges(void *ctx, const struct hps_version_view *view)
+{
+    struct hps_daemon *daemon = ctx;
+    char number[32];
+    if (strcmp(view->state, "loading") == 0 || strcmp(view->state, "unloading") == 0) {
+        return;
+    }
+    snprintf(number, sizeof(number), "%" PRId64, view->version->number);
+    for (uint32_t i = 0; i < view->version->n_tiers; i++) {
+        const struct hps_store_ops *ops = view->version->tiers[i]->store->ops;
+        struct hps_store_usage usage;
+        ops->space_usage(view->version->tiers[i], &usage);
+        set(daemon, HPS_M_TIER_ROWS, view->model, number, ops->name, (double)usage.n_rows);
+        set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, ops->name, (double)usage.used_bytes);
+    }
+}
+
+static void refresh_gauges(void *ctx)
+{
+    struct hps_daemon *daemon = ctx;
+    const struct hps_load_env *env = &daemon->options.env;
+    hps_catalog_each(daemon->catalog, version_gauges, daemon);
+    if (env->host != NULL) {
+        set(daemon, HPS_M_TIER_UP, "host", "", NULL, 1);
+        set(daemon, HPS_M_TIER_CAPACITY_BYTES, "host", NULL, NULL, (double)env->host_bytes_max);
+    }
+    if (env->durable != NULL) {
+        set(daemon, HPS_M_TIER_UP, "rocksdb", "", NULL, 1);
+        set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
+            env->durable->ops->bytes_free(env->durable) == 0 ? 1 : 0);
+    }
+    set(daemon, HPS_M_CONFIG_DRIFT, NULL, NULL, NULL, hps_catalog_drift(daemon->catalog, NULL, NULL));
+}
+
+/* ---- tick ------------------------------------------------------------------------------------ */
+
+static void run_echo(struct hps_task *task)
+{
+    struct loop_thread *thread =
+        (struct loop_thread *)(void *)((char *)task - offsetof(struct loop_thread, echo));
+    atomic_store(&thread->alive_us, hps_clock_us());
+    atomic_store(&thread->echo_pending, false);
+}
+
+/* The watchdog is fed only while every loop answers. */
+static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
+{
+    bool alive = true;
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        struct loop_thread *thread = &daemon->threads[i];
+        alive = alive && now_us - atomic_load(&thread->alive_us) < daemon->watchdog_us;
+        if (!atomic_exchange(&thread->echo_pending, true)) {
+            thread->echo.run = run_echo;
+            hps_loop_post(thread->loop, &thread->echo);
+        }
+    }
+    if (alive && now_us >= daemon->watchdog_at_us) {
+        hps_notify_watchdog();
+        daemon->watchdog_at_us = now_us + daemon->watchdog_us / 2;
+    }
+}
+
+static void refresh_readiness(struct hps_daemon *daemon)
+{
+    bool ready = daemon->phase == PHASE_SERVING && hps_catalog_ready(daemon->catalog, NULL, NULL);
+    if (atomic_exchange(&daemon->ready, ready) == ready) {
+        return;
+    }
+    hps_health_service_set(daemon->health, ready);
+    if (daemon->phase == PHASE_SERVING) {
+        hps_notify_status(ready ? "ready" : "not ready: a model has no active version");
+        HPS_LOG(INFO, "daemon", ready ? "ready" : "not ready");
+    }
+}
+
+static void begin_drain(struct hps_daemon *daemon);
+
+static void on_tick(void *ctx)
+{
+    struct hps_daemon *daemon = ctx;
+    if (atomic_load(&daemon->draining) && daemon->phase == PHASE_SERVING) {
+        begin_drain(daemon); /* asked for by hpsctl */
+    }
+    refresh_readiness(daemon);
+    if (daemon->watchdog_us != 0) {
+        feed_watchdog(daemon, hps_loop_now_us(daemon->loop));
+    }
+    hps_timer_set_after(daemon->loop, &daemon->tick, TICK_US);
+}
+
+/* ---- drain ----------------------------------------------------------------------------------- */
+
+static void stop_now(struct hps_daemon *daemon)
+{
+    daemon->phase = PHASE_STOPPED;
+    hps_loop_stop(daemon->loop);
+}
+
+struct drained_notice {
+    struct hps_task task;
+    struct hps_daemon *daemon;
+};
+
+static void run_loop_drained(struct hps_task *task)
+{
+    struct drained_notice *notice = (struct drained_notice *)task;
+    struct hps_daemon *daemon = notice->daemon;
+    hps_free(notice);
+    if (--daemon->n_draining == 0 && daemon->phase == PHASE_DRAINING) {
+        HPS_LOG(INFO, "daemon", "drained");
+        stop_now(daemon);
+    }
+}
+
+static void on_loop_drained(void *ctx) /* loop thread */
+{
+    struct loop_thread *thread = ctx;
+    struct drained_notice *notice = hps_calloc(1, sizeof(*notice));
+    if (notice == NULL) {
+        return; /* the drain then ends by its time */
+    }
+    notice->task.run = run_loop_drained;
+    notice->daemon = thread->daemon;
+    hps_loop_post(thread->daemon->loop, &notice->task);
+}
+
+static void run_drain(struct hps_task *task) /* loop thread */
+{
+    struct loop_thread *thread =
+        (struct loop_thread *)(void *)((char *)task - offsetof(struct loop_thread, drain));
+    hps_grpc_loop_drain(thread->grpc, on_loop_drained, thread);
+}
+
+static void on_phase_timer(void *ctx)
+{
+    struct hps_daemon *daemon = ctx;
+    if (daemon->phase == PHASE_DRAINING) {
+        HPS_LOG(WARN, "daemon", "calls outlived the drain", HPS_U64("loops", daemon->n_draining));
+        stop_now(daemon);
+        return;
+    }
+    daemon->phase = PHASE_DRAINING;
+    hps_acceptor_stop(daemon->acceptor);
+    hps_health_service_close(daemon->health);
+    daemon->n_draining = daemon->n_threads;
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        daemon->threads[i].drain.run = run_drain;
+        hps_loop_post(daemon->threads[i].loop, &daemon->threads[i].drain);
+    }
+    hps_timer_set_after(daemon->loop, &daemon->phase_timer,
+                        (uint64_t)daemon->options.config->server.drain_timeout_ms * 1000);
+}
+
+static void begin_drain(struct hps_daemon *daemon)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    daemon->phase = PHASE_UNREADY;
+    atomic_store(&daemon->draining, true);
+    refresh_readiness(daemon);
+    hps_notify_stopping();
+    hps_notify_status("draining");
+    HPS_LOG(INFO, "daemon", "draining", HPS_U64("delay_ms", config->drain_delay_ms),
+            HPS_U64("timeout_ms", config->drain_timeout_ms));
+    hps_timer_set_after(daemon->loop, &daemon->phase_timer, (uint64_t)config->drain_delay_ms * 1000);
+}
+
+void daemon_ask_drain(void *ctx)
+{
+    atomic_store(&((struct hps_daemon *)ctx)->draining, true); /* the next tick begins it */
+}
+
+void daemon_status(void *ctx, struct hps_admin_status *out_status)
+{
+    struct hps_daemon *daemon = ctx;
+    *out_status = (struct hps_admin_status){
+        .ready = atomic_load(&daemon->ready),
+        .draining = atomic_load(&daemon->draining),
+        .started_us = daemon->started_us,
+        .grpc_addresses = daemon->grpc_addresses,
+        .n_grpc_addresses = daemon->n_grpc_addresses,
+        .http_address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_HTTP, 0),
+        .admin_address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_ADMIN, 0),
+        .connections = hps_acceptor_connections(daemon->acceptor)};
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static void log_change(void *ctx, const struct hps_config_change *change)
+{
+    (void)ctx;
+    HPS_LOG(INFO, "config", change->reloadable ? "changed" : "changed, needs a restart",
+            HPS_STR("key", change->path), HPS_STR("before", change->before),
+            HPS_STR("after", change->after));
+}
+
+static void reload_config(struct hps_daemon *daemon)
+{
+    const struct hps_daemon_options *options = &daemon->options;
+    struct hps_config *next = NULL;
+    struct hps_error err = {0};
+    if (options->config_file == NULL) {
+        return;
+    }
+    hps_status status = hps_config_parse_file(options->config_file, &next, NULL, &err);
+    if (status == HPS_OK) {
+        status = hps_config_finish(next, options->flags, NULL, &err);
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "config", "not reloaded, the old configuration stays", HPS_STR("error", err.text));
+    } else {
+        hps_config_diff(options->config, next, log_change, NULL);
+        hps_log_level_set((enum hps_log_level)next->server.log_level);
+        hps_slowlog_threshold_set(daemon->slowlog, (uint64_t)next->server.slow_request_ms * 1000);
+    }
+    hps_config_free(next);
+}
+
+static void reload(struct hps_daemon *daemon)
+{
+    struct hps_error err = {0};
+    hps_notify_reloading();
+    reload_config(daemon);
+    if (daemon->tls != NULL && hps_tls_reload(daemon->tls, &err) != HPS_OK) {
+        HPS_LOG(ERROR, "tls", "not reloaded, the old certificates stay", HPS_STR("error", err.text));
+    }
+    HPS_LOG(INFO, "daemon", "reloaded");
+    hps_notify_ready();
+}
+
+static void log_version(void *ctx, const struct hps_version_view *view)
+{
+    (void)ctx;
+    HPS_LOG(INFO, "state", "version", HPS_STR("model", view->model),
+            HPS_I64("version", view->version->number), HPS_STR("state", view->state),
+            HPS_U64("rows", view->n_rows), HPS_U64("host_bytes", view->host_bytes),
+            HPS_U64("persistent_bytes", view->persistent_bytes));
+}
+
+static void log_state(struct hps_daemon *daemon)
+{
+    HPS_LOG(INFO, "state", "daemon", HPS_STR("ready", atomic_load(&daemon->ready) ? "true" : "false"),
+            HPS_U64("connections", hps_acceptor_connections(daemon->acceptor)),
+            HPS_U64("reply_bytes_in_flight", hps_admission_bytes(daemon->admission)),
+            HPS_U64("worker_queue", hps_pool_depth(daemon->workers)));
+    hps_catalog_each(daemon->catalog, log_version, daemon);
+}
+
+static void on_signal(void *ctx, int number)
+{
+    struct hps_daemon *daemon = ctx;
+    switch (number) {
+    case SIGHUP:
+        reload(daemon);
+        break;
+    case SIGUSR1:
+        log_state(daemon);
+        break;
+    case SIGQUIT:
+        stop_now(daemon);
+        break;
+    default:
+        if (daemon->phase != PHASE_SERVING) {
+            HPS_LOG(WARN, "daemon", "second signal: stopping at once");
+            stop_now(daemon);
+        } else {
+            begin_drain(daemon);
+        }
+        break;
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1};
+    hps_timer_init(&daemon->tick, on_tick, daemon);
+    hps_timer_init(&daemon->phase_timer, on_phase_timer, daemon);
+    hps_metrics_on_print(daemon->metrics, refresh_gauges, daemon);
+    hps_status status = hps_loop_signals_new(daemon->loop, signals, sizeof(signals) / sizeof(signals[0]),
+                                             on_signal, daemon, &daemon->signals, err);
+    if (status == HPS_OK) {
+        status = start_acceptor(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = start_http(daemon, err);
+    }
+    return status;
+}
+
+static void print_ready(struct hps_daemon *daemon)
+{
+    printf("ready grpc=");
+    for (unsigned i = 0; i < daemon->n_grpc_addresses; i++) {
+        printf("%s%s", i > 0 ? "," : "", daemon->grpc_addresses[i]);
+    }
+    const char *http = hps_listeners_address(&daemon->listeners, HPS_LISTENER_HTTP, 0);
+    printf(" http=%s admin=%s pid=%d\n", http,
+           hps_listeners_address(&daemon->listeners, HPS_LISTENER_ADMIN, 0), (int)getpid());
+    fflush(stdout);
+}
+
+void hps_daemon_run(struct hps_daemon *daemon)
+{
+    daemon->watchdog_us = hps_notify_watchdog_us();
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        atomic_store(&daemon->threads[i].alive_us, hps_clock_us());
+    }
+    hps_catalog_ensure_models(daemon->catalog);
+    refresh_readiness(daemon);
+    hps_timer_set_after(daemon->loop, &daemon->tick, 0);
+    print_ready(daemon);
+    hps_notify_ready();
+    hps_loop_run(daemon->loop);
+}

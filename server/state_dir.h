@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state directory: made if need be, and locked by one process at a time. Main thread.
+ */
+#ifndef HPS_SERVER_STATE_DIR_H
+#define HPS_SERVER_STATE_DIR_H
+
+#include "base/status.h"
+
+struct hps_state_dir {
+    int lock_fd; /* -1: not held */
+    char *spill; /* "<dir>/tmp": sorts write there, into files without a name */
+};
+
+/* error   BUSY: another process holds it (names its pid); PERMISSION, IO, NO_MEMORY */
+hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state, struct hps_error *err)
+    HPS_MUST_CHECK;
+void hps_state_dir_close(struct hps_state_dir *state);
+
+#endif
