@@ -24,7 +24,6 @@ enum {
 };
 
 #define CONNECT_TIMEOUT_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
-#define REPLY_BYTES_MAX_DEFAULT ((size_t)1 << 30)
 #define HEALTH_PATH "/grpc.health.v1.Health/Check"
 
 struct hps_client {
@@ -261,11 +260,9 @@ static hps_status reach(struct hps_client *client, const struct hps_client_optio
     if (status != HPS_UNAVAILABLE && status != HPS_DEADLINE) {
         return HPS_OK;
     }
+    const char *at = strstr(cause.text, options->address); /* said once is enough */
     size_t size = strlen(options->address);
-    const char *text = cause.text;
-    if (strncmp(text, options->address, size) == 0 && strncmp(text + size, ": ", 2) == 0) {
-        text += size + 2;
-    }
+    const char *text = at != NULL && strncmp(at + size, ": ", 2) == 0 ? at + size + 2 : cause.text;
     return hps_error_set(err, HPS_UNAVAILABLE, "cannot reach %s: %s", options->address,
                          status == HPS_DEADLINE ? "no answer in time" : text);
 }
@@ -305,7 +302,7 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
         .tls = client->tls,
         .bearer_token = token[0] == '\0' ? NULL : token,
         .reply_bytes_max =
-            options->reply_bytes_max == 0 ? REPLY_BYTES_MAX_DEFAULT : options->reply_bytes_max,
+            options->reply_bytes_max == 0 ? HPS_CLIENT_REPLY_BYTES_MAX : options->reply_bytes_max,
         .connect_timeout_us = timeout_us,
     };
     status = hps_grpc_channel_new(client->loop, &channel, &client->channel, err);

@@ -17,6 +17,8 @@
 #include "base/status.h"
 #include "net/grpc.h"
 
+#define HPS_CLIENT_REPLY_BYTES_MAX ((size_t)1 << 30) /* unless the options say otherwise */
+
 /* Strings are borrowed for hps_client_open only. NULL: not given. */
 struct hps_client_options {
     const char *address;    /* "host:port" or "unix:PATH" */

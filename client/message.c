@@ -78,7 +78,7 @@ hps_status hps_client_call_message(struct hps_client *client, const char *path,
     struct hps_buf encoded, reply;
 
     hps_buf_init(&encoded, REQUEST_BYTES_MAX);
-    hps_buf_init(&reply, SIZE_MAX);
+    hps_buf_init(&reply, HPS_CLIENT_REPLY_BYTES_MAX);
     hps_status status = hps_message_encode(request, &encoded, err);
     if (status == HPS_OK) {
         status = hps_client_call(client, path, encoded.data, encoded.size, timeout_us, &reply, err);

@@ -365,7 +365,7 @@ static hps_status print_json(const struct bench_plan *plan, const struct result 
     const struct hps_hist *hist = &result->latency_us;
     struct hps_buf buf;
 
-    hps_buf_init(&buf, SIZE_MAX);
+    hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
     hps_status status = hps_buf_printf(
         &buf,
         "{\"seconds\":%.6f,\"requests\":%" PRIu64 ",\"requests_per_s\":%.3f,\"keys\":%" PRIu64

@@ -67,7 +67,7 @@ struct bench_counts {
     uint64_t n_rows_checked;
     uint64_t n_rows_wrong;
     struct bench_tier tiers[BENCH_TIERS_MAX];
-    char error_text[320]; /* of the first call that failed */
+    char error_text[480]; /* of the first call that failed */
     char wrong_text[320]; /* of the first wrong row */
 };
 

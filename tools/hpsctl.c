@@ -35,7 +35,7 @@ const struct hpsctl_verb hpsctl_verbs[] = {
      hpsctl_lookup},
     {"explain", "MODEL TABLE KEY", "what each tier says about one key", 3, 3, hpsctl_explain_args,
      false, hpsctl_explain},
-    {"stats", "[MODEL]", "keys and hits per table and tier, calls per method", 0, 1, NULL, false,
+    {"stats", "[MODEL]", "keys and hits per table and tier", 0, 1, NULL, false,
      hpsctl_stats},
     {"top", "", "traffic and hit rates, refreshed", 0, 0, hpsctl_top_args, false, hpsctl_top},
     {"slowlog", "get|reset", "the last slow requests and where their time went", 1, 1, NULL, false,
@@ -182,7 +182,7 @@ int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMes
     }
     if (hpsctl_json(ctl)) {
         struct hps_buf buf;
-        hps_buf_init(&buf, SIZE_MAX);
+        hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
         code = hpsctl_print_buf(&buf, hps_message_json(reply, &buf));
     } else {
         code = print(ctl, reply);

@@ -39,7 +39,7 @@ static int print_ping(struct hpsctl *ctl, const char *version, bool serving, uin
                serving ? "serving" : "not ready", (double)duration_us / 1000.0);
         return HPSCTL_OK;
     }
-    hps_buf_init(&buf, SIZE_MAX);
+    hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
     hps_status status = hps_buf_append(&buf, "{\"address\":", 11);
     if (status == HPS_OK) {
         status = hps_json_text(&buf, ctl->connect.address, strlen(ctl->connect.address));

@@ -64,7 +64,7 @@ static int print_json(const struct hps_lookup_reply *reply, const struct hps_loo
 {
     struct hps_buf buf;
 
-    hps_buf_init(&buf, SIZE_MAX);
+    hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
     hps_status status = hps_buf_append(&buf, "{\"model\":", 9);
     if (status == HPS_OK) {
         status = hps_json_text(&buf, reply->model.data, reply->model.size);
@@ -185,7 +185,7 @@ int hpsctl_lookup(struct hpsctl *ctl)
     hps_key *keys = hps_calloc(n_keys, sizeof(*keys));
 
     hps_buf_init(&request, REQUEST_BYTES_MAX);
-    hps_buf_init(&reply, SIZE_MAX);
+    hps_buf_init(&reply, HPS_CLIENT_REPLY_BYTES_MAX);
     for (size_t i = 0; keys != NULL && i < n_keys; i++) {
         if (!hpsctl_key_arg(ctl, ctl->words[2 + i], &keys[i])) {
             goto out;

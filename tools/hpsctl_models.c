@@ -295,7 +295,7 @@ static hps_status on_progress(void *ctx, const uint8_t *data, size_t size, struc
     }
     if (hpsctl_json(view->ctl)) {
         struct hps_buf buf;
-        hps_buf_init(&buf, SIZE_MAX);
+        hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
         status = hps_message_json(message, &buf);
         (void)hpsctl_print_buf(&buf, status);
     } else {

@@ -26,7 +26,7 @@ static size_t text_width(const char *text)
 void hpsctl_table_init(struct hpsctl_table *table, const char *const *columns)
 {
     *table = (struct hpsctl_table){.columns = columns};
-    hps_buf_init(&table->text, SIZE_MAX);
+    hps_buf_init(&table->text, HPS_CLIENT_REPLY_BYTES_MAX);
     while (columns[table->n_columns] != NULL && table->n_columns < COLUMNS_MAX) {
         table->n_columns++;
     }

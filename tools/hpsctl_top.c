@@ -67,17 +67,6 @@ static const Hps__V1__TableStats *same_table(const struct reading *reading,
     return NULL;
 }
 
-static const Hps__V1__MethodStats *same_method(const struct reading *reading,
-                                               const Hps__V1__MethodStats *as)
-{
-    for (size_t i = 0; reading->stats != NULL && i < reading->stats->n_methods; i++) {
-        if (strcmp(reading->stats->methods[i]->method, as->method) == 0) {
-            return reading->stats->methods[i];
-        }
-    }
-    return NULL;
-}
-
 /* Counters of a restarted server begin anew: then the new value is the difference. */
 static uint64_t since(uint64_t now, uint64_t before)
 {
@@ -105,24 +94,6 @@ static void hits_text(const Hps__V1__TableStats *now, const Hps__V1__TableStats 
                          hpsctl_share_text(hits, misses, text));
         used += n > 0 ? (size_t)n : 0;
     }
-}
-
-static int show_methods(const struct reading *now, const struct reading *before, double seconds)
-{
-    static const char *const columns[] = {"METHOD", ">CALLS/S", ">ERRORS/S", NULL};
-    struct hpsctl_table table;
-
-    hpsctl_table_init(&table, columns);
-    for (size_t i = 0; i < now->stats->n_methods; i++) {
-        const Hps__V1__MethodStats *method = now->stats->methods[i];
-        const Hps__V1__MethodStats *then = same_method(before, method);
-        hpsctl_table_cell(&table, "%s", method->method);
-        hpsctl_table_cell(&table, "%.0f",
-                          rate(method->call_count, then == NULL ? 0 : then->call_count, seconds));
-        hpsctl_table_cell(&table, "%.0f",
-                          rate(method->error_count, then == NULL ? 0 : then->error_count, seconds));
-    }
-    return hpsctl_table_print(&table);
 }
 
 static int show_tables(const struct reading *now, const struct reading *before, double seconds)
@@ -170,11 +141,7 @@ static int show(struct hpsctl *ctl, const struct reading *now, const struct read
            status->connections, status->requests_in_flight,
            hpsctl_bytes_text(status->resident_bytes, resident),
            hpsctl_bytes_text(status->reply_bytes_in_flight, replies));
-    int code = show_methods(now, before, seconds);
-    printf("\n");
-    if (code == HPSCTL_OK) {
-        code = show_tables(now, before, seconds);
-    }
+    int code = show_tables(now, before, seconds);
     if (!terminal) {
         printf("\n");
     }
@@ -185,7 +152,7 @@ static int show_json(const struct reading *now)
 {
     struct hps_buf buf;
 
-    hps_buf_init(&buf, SIZE_MAX);
+    hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
     hps_status status = hps_buf_append(&buf, "{\"status\":", 10);
     if (status == HPS_OK) {
         status = hps_message_json(&now->status->base, &buf);
