@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The look-up service over calls that the test plays itself, on a real loop with real workers: where
+ * work runs, who waits, and that a client that goes away leaves nothing behind.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "hps/v1/lookup.pb-c.h"
+#include "net/loop.h"
+#include "server/service_lookup.h"
+#include "tests/lib/lookup_fixture.h"
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+enum { MESSAGES_MAX = 16 };
+
+struct hps_grpc_call {
+    void *ctx;
+    struct hps_loop *loop;
+    void *user;
+    atomic_int refs;
+    atomic_bool cancelled;
+    uint64_t deadline_us;
+    Hps__V1__LookupResponse *messages[MESSAGES_MAX];
+    unsigned n_messages;
+    size_t queued;
+    int code; /* -1: not finished */
+    char text[512];
+    char pushback[16];
+};
+
+void *hps_grpc_call_ctx(const struct hps_grpc_call *call)
+{
+    return call->ctx;
+}
+
+struct hps_loop *hps_grpc_call_loop(const struct hps_grpc_call *call)
+{
+    return call->loop;
+}
+
+const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
+{
+    (void)call;
+    return "test";
+}
+
+uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)
+{
+    (void)call;
+    return hps_clock_us();
+}
+
+uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call)
+{
+    return call->deadline_us;
+}
+
+const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
+                                 size_t *out_size)
+{
+    (void)call;
+    assert_string_equal(name, "x-request-id");
+    *out_size = 5;
+    return "hdr-1";
+}
+
+void *hps_grpc_call_user(const struct hps_grpc_call *call)
+{
+    return call->user;
+}
+
+void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user)
+{
+    call->user = user;
+}
+
+void hps_grpc_call_ref(struct hps_grpc_call *call)
+{
+    atomic_fetch_add(&call->refs, 1);
+}
+
+void hps_grpc_call_unref(struct hps_grpc_call *call)
+{
+    atomic_fetch_sub(&call->refs, 1);
+}
+
+bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)
+{
+    return atomic_load(&call->cancelled);
+}
+
+void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
+                        unsigned n_slices)
+{
+    size_t size = 0;
+
+    for (unsigned i = 0; i < n_slices; i++) {
+        size += slices[i].size;
+    }
+    uint8_t *bytes = hps_alloc(size);
+    assert_non_null(bytes);
+    size = 0;
+    for (unsigned i = 0; i < n_slices; i++) {
+        memcpy(bytes + size, slices[i].data, slices[i].size);
+        size += slices[i].size;
+        hps_block_unref(slices[i].block);
+    }
+    assert_true(call->n_messages < MESSAGES_MAX);
+    call->messages[call->n_messages] = hps__v1__lookup_response__unpack(NULL, size, bytes);
+    assert_non_null(call->messages[call->n_messages]);
+    call->n_messages++;
+    call->queued += size;
+    hps_free(bytes);
+}
+
+size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
+{
+    return call->queued;
+}
+
+hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
+                                     const void *value, size_t size)
+{
+    assert_string_equal(name, "grpc-retry-pushback-ms");
+    assert_true(size < sizeof(call->pushback));
+    memcpy(call->pushback, value, size);
+    return HPS_OK;
+}
+
+void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message)
+{
+    assert_int_equal(call->code, -1);
+    call->code = grpc_code;
+    snprintf(call->text, sizeof(call->text), "%s", message == NULL ? "" : message);
+}
+
+void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
+{
+    hps_grpc_call_finish(call, hps_status_grpc_code(err->status), err->text);
+}
+
+/* ---- the service ----------------------------------------------------------------------------- */
+
+enum { LOOKUP, LOOKUP_STREAM, CALLS = 4, TEST_KEYS_MAX = 60000 };
+
+struct service_test {
+    struct fixture fx;
+    struct hps_loop *loop;
+    struct hps_models *models;
+    struct hps_pool *workers;
+    struct hps_block_pool *blocks;
+    struct hps_admission *admission;
+    struct hps_slowlog *slowlog;
+    struct hps_metrics *metrics;
+    struct hps_service_metrics series;
+    struct hps_lookup_service *service;
+    const struct hps_grpc_service *grpc;
+    struct hps_grpc_call calls[CALLS];
+    hps_key keys[TEST_KEYS_MAX];
+};
+
+static void open_service(struct service_test *t, uint64_t bytes_max, uint64_t reply_bytes_max)
+{
+    struct hps_admission_options options = {.bytes_max = bytes_max,
+                                            .reply_bytes_max = reply_bytes_max,
+                                            .waiting_max = 2,
+                                            .in_flight = t->series.reply_bytes_in_flight};
+    t->admission = hps_admission_new(&options);
+    assert_non_null(t->admission);
+    struct hps_lookup_service_parts parts = {.models = t->models,
+                                             .workers = t->workers,
+                                             .blocks = t->blocks,
+                                             .admission = t->admission,
+                                             .slowlog = t->slowlog,
+                                             .metrics = &t->series,
+                                             .limits = HPS_LOOKUP_LIMITS_DEFAULT};
+    t->service = hps_lookup_service_new(&parts);
+    assert_non_null(t->service);
+    t->grpc = hps_lookup_service_grpc(t->service);
+}
+
+static int setup(void **state)
+{
+    struct service_test *t = hps_calloc(1, sizeof(*t));
+    struct hps_error err;
+
+    assert_non_null(t);
+    hps_log_level_set(HPS_LOG_ERROR);
+    fixture_open(&t->fx, 0);
+    assert_int_equal(hps_loop_new(&t->loop, &err), HPS_OK);
+    t->models = hps_models_new();
+    t->blocks = hps_block_pool_new(1 << 20);
+    t->slowlog = hps_slowlog_new(0);
+    t->metrics = hps_server_metrics_new();
+    assert_non_null(t->models);
+    assert_non_null(t->blocks);
+    assert_non_null(t->slowlog);
+    assert_non_null(t->metrics);
+    assert_int_equal(hps_pool_new("work", 1, 1, &t->workers), HPS_OK);
+    hps_service_metrics_fill(t->metrics, &t->series);
+    assert_int_equal(hps_models_add(t->models, &t->fx.version), HPS_OK);
+    assert_int_equal(hps_models_activate(t->models, "m", 7), HPS_OK);
+    for (unsigned i = 0; i < CALLS; i++) {
+        t->calls[i] = (struct hps_grpc_call){.loop = t->loop, .code = -1};
+        atomic_init(&t->calls[i].refs, 1);
+    }
+    *state = t;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_pool_free(t->workers);
+    hps_loop_free(t->loop);
+    assert_true(hps_metric_value(t->series.requests_in_flight) == 0);
+    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
+    assert_true(hps_version_idle(&t->fx.version));
+    hps_lookup_service_free(t->service);
+    hps_admission_free(t->admission);
+    hps_slowlog_free(t->slowlog);
+    hps_block_pool_free(t->blocks);
+    assert_int_equal(hps_models_remove(t->models, "m", 7), HPS_OK);
+    hps_models_free(t->models);
+    hps_metrics_free(t->metrics);
+    fixture_close(&t->fx);
+    for (unsigned i = 0; i < CALLS; i++) {
+        assert_int_equal(atomic_load(&t->calls[i].refs), 1);
+        for (unsigned m = 0; m < t->calls[i].n_messages; m++) {
+            hps__v1__lookup_response__free_unpacked(t->calls[i].messages[m], NULL);
+        }
+    }
+    hps_free(t);
+    hps_clock_real();
+    hps_log_level_set(HPS_LOG_INFO);
+    return 0;
+}
+
+/* Send a request for keys[0 .. n) of `table`; the message dies with the callback. */
+static void start(struct service_test *t, unsigned i, unsigned method, const char *model,
+                  const char *table, uint32_t n)
+{
+    Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT;
+    Hps__V1__TableQuery *queries[] = {&query};
+    Hps__V1__LookupRequest request = HPS__V1__LOOKUP_REQUEST__INIT;
+
+    query.table = (char *)table;
+    query.keys.data = (uint8_t *)t->keys;
+    query.keys.len = (size_t)n * sizeof(hps_key);
+    request.model = (char *)model;
+    request.queries = queries;
+    request.n_queries = 1;
+    request.explain = 1;
+    size_t size = hps__v1__lookup_request__get_packed_size(&request);
+    uint8_t *bytes = hps_alloc(size);
+    assert_non_null(bytes);
+    hps__v1__lookup_request__pack(&request, bytes);
+    t->calls[i].ctx = t->grpc->ctx;
+    t->grpc->methods[method].on_message(&t->calls[i], bytes, size);
+    hps_free(bytes);
+}
+
+static void close_call(struct service_test *t, unsigned i)
+{
+    atomic_store(&t->calls[i].cancelled, true);
+    t->grpc->methods[LOOKUP].on_close(&t->calls[i]);
+}
+
+static void run_until_finished(struct service_test *t, unsigned i)
+{
+    while (t->calls[i].code < 0) {
+        hps_loop_turn(t->loop, 100000);
+    }
+}
+
+static void use_key(struct service_test *t, uint32_t tier, hps_key key)
+{
+    fixture_put(&t->fx, tier, 0, key);
+    t->keys[0] = key;
+}
+
+static void check_row(const struct hps_grpc_call *call, const struct service_test *t, hps_key key)
+{
+    uint8_t row[16];
+
+    fixture_row(&t->fx.tables[0], key, row);
+    assert_int_equal(call->code, 0);
+    assert_int_equal(call->n_messages, 1);
+    assert_int_equal(call->messages[0]->version, 7);
+    assert_memory_equal(call->messages[0]->results[0]->rows.data, row, 16);
+}
+
+static void test_service_when_memory_has_the_rows_then_answered_inline(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_slow_request slow;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    check_row(&t->calls[0], t, 5);
+    assert_true(hps_version_idle(&t->fx.version)); /* not held while the client reads */
+    assert_true(hps_admission_bytes(t->admission) > 0);
+    assert_string_equal(t->calls[0].messages[0]->explain->stages[0]->name, "decode");
+    assert_true(t->calls[0].messages[0]->explain->n_notes > 0);
+    close_call(t, 0);
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
+    assert_string_equal(slow.request_id, "hdr-1");
+    assert_string_equal(slow.model, "m");
+    assert_int_equal(slow.grpc_code, 0);
+    assert_int_equal(slow.n_unique, 1);
+}
+
+static void test_service_when_a_store_may_block_then_a_worker_asks_it(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    start(t, 0, LOOKUP, "m", "", 1);
+    assert_int_equal(t->calls[0].code, -1);
+    run_until_finished(t, 0);
+    check_row(&t->calls[0], t, 5);
+    close_call(t, 0);
+}
+
+static void test_service_when_requests_are_wrong_then_status_and_text_say_so(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 300);
+    start(t, 0, LOOKUP, "m", "nope", 1);
+    assert_int_equal(t->calls[0].code, 5);
+    assert_non_null(strstr(t->calls[0].text, "nope"));
+    start(t, 1, LOOKUP, "", "t0", 1);
+    assert_int_equal(t->calls[1].code, 3);
+    start(t, 2, LOOKUP, "absent", "t0", 1);
+    assert_int_equal(t->calls[2].code, 5);
+    start(t, 3, LOOKUP, "m", "t0", 1000);
+    assert_int_equal(t->calls[3].code, 8);
+    assert_non_null(strstr(t->calls[3].text, "reply_bytes_max"));
+    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_REPLY_BYTES]) == 1);
+    for (unsigned i = 0; i < CALLS; i++) {
+        close_call(t, i);
+    }
+}
+
+static void test_service_when_the_client_goes_then_work_is_dropped(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
+    start(t, 1, LOOKUP, "m", "t0", 1); /* waits for the worker */
+    close_call(t, 0);
+    close_call(t, 1);
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    while (hps_admission_bytes(t->admission) > 0) {
+        hps_loop_turn(t->loop, 100000);
+    }
+    assert_int_equal(t->calls[0].n_messages + t->calls[1].n_messages, 0);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 1);
+}
+
+static void test_service_when_workers_are_busy_then_refused_with_pushback(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    start(t, 2, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[2].code, 8);
+    assert_string_equal(t->calls[2].pushback, "100");
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    run_until_finished(t, 0);
+    run_until_finished(t, 1);
+    check_row(&t->calls[1], t, 5);
+    for (unsigned i = 0; i < 3; i++) {
+        close_call(t, i);
+    }
+}
+
+static void test_service_when_replies_fill_memory_then_the_next_waits_for_room(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 10, 1 << 20); /* one reply at a time */
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    start(t, 2, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[1].code, -1);
+    close_call(t, 1); /* gives up */
+    close_call(t, 0);
+    run_until_finished(t, 2);
+    check_row(&t->calls[2], t, 5);
+    assert_int_equal(t->calls[1].n_messages, 0);
+    close_call(t, 2);
+}
+
+static void test_service_when_room_does_not_come_then_refused_with_pushback(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(1000000);
+    open_service(t, 10, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    hps_loop_turn(t->loop, 0);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    hps_clock_advance(249999);
+    hps_loop_turn(t->loop, 0);
+    assert_int_equal(t->calls[1].code, -1);
+    hps_clock_advance(2);
+    hps_loop_turn(t->loop, 0);
+    assert_int_equal(t->calls[1].code, 8);
+    assert_string_equal(t->calls[1].pushback, "100");
+    close_call(t, 1);
+    close_call(t, 0);
+}
+
+static void test_service_when_streamed_then_sent_as_it_drains(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_grpc_call *call = &t->calls[0];
+    uint32_t n_rows = 0;
+
+    open_service(t, 64 << 20, 64 << 20);
+    for (uint32_t i = 0; i < TEST_KEYS_MAX; i++) {
+        t->keys[i] = i;
+    }
+    start(t, 0, LOOKUP_STREAM, "m", "t2", TEST_KEYS_MAX); /* 3.84 MB */
+    while (call->n_messages == 0) {
+        hps_loop_turn(t->loop, 100000);
+    }
+    assert_int_equal(call->n_messages, 3); /* two are just below the mark */
+    assert_int_equal(call->code, -1);
+    call->queued = 0;
+    t->grpc->methods[LOOKUP_STREAM].on_drained(call);
+    assert_int_equal(call->code, 0);
+    for (unsigned i = 0; i < call->n_messages; i++) {
+        n_rows += call->messages[i]->results[0]->row_count;
+    }
+    assert_int_equal(n_rows, TEST_KEYS_MAX);
+    close_call(t, 0);
+}
+
+int main(void)
+{
+#define SERVICE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        SERVICE_TEST(test_service_when_memory_has_the_rows_then_answered_inline),
+        SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
+        SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
+        SERVICE_TEST(test_service_when_the_client_goes_then_work_is_dropped),
+        SERVICE_TEST(test_service_when_workers_are_busy_then_refused_with_pushback),
+        SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
+        SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
+        SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
