@@ -162,6 +162,5 @@ void grpc_call_stalled(struct hps_grpc_call *call);
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
                                           size_t path_size, uint32_t listener_mask);
 bool grpc_conn_is_full(const struct grpc_conn *conn);
-void grpc_conn_release_held(struct grpc_conn *conn);
 
 #endif

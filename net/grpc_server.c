@@ -91,7 +91,7 @@ bool grpc_conn_is_full(const struct grpc_conn *conn)
 }
 
 /* Replies have gone: let waiting requests on, oldest first, and give window back. */
-void grpc_conn_release_held(struct grpc_conn *conn)
+static void release_held(struct grpc_conn *conn)
 {
     while (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
         struct hps_grpc_call *call = conn->held_head;
@@ -181,22 +181,24 @@ static void on_sent(void *ctx, struct hps_http2_stream *stream)
 {
     struct hps_grpc_call *call = hps_http2_user(stream);
 
+    (void)ctx;
     if (call != NULL) {
         grpc_call_sent(call);
     }
-    grpc_conn_release_held(ctx);
+}
+
+static void on_released(void *ctx)
+{
+    release_held(ctx);
 }
 
 static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
 {
-    struct grpc_conn *conn = ctx;
     struct hps_grpc_call *call = hps_http2_user(stream);
 
+    (void)ctx;
     if (call != NULL) {
         grpc_call_closed(call, error);
-    }
-    if (error != HPS_HTTP2_LOST) {
-        grpc_conn_release_held(conn);
     }
 }
 
@@ -247,6 +249,7 @@ static const struct hps_http2_events events = {
     .on_end = on_end,
     .on_trailers = on_trailers,
     .on_sent = on_sent,
+    .on_released = on_released,
     .on_stream_closed = on_stream_closed,
     .on_closed = on_closed,
 };

@@ -134,6 +134,7 @@ struct hps_http2 {
     bool dead;
     bool notify;
     bool destroying;
+    bool released; /* on_released is due */
 };
 
 /* ---- shared ---------------------------------------------------------------------------------- */
@@ -266,6 +267,7 @@ static void release_piece(struct hps_http2 *h2, struct piece *piece)
     struct hps_http2_stream *stream = message->stream;
 
     count_queued(h2, piece->size, false);
+    h2->released = true;
     if (stream != NULL) {
         stream->queued -= piece->size;
         if (!stream->in_sent && h2->events->on_sent != NULL) {
@@ -833,6 +835,12 @@ static void tell_sent(struct hps_http2 *h2)
             h2->events->on_sent(h2->ctx, stream);
         }
     }
+    if (h2->released && !h2->dead) {
+        h2->released = false;
+        if (h2->events->on_released != NULL) {
+            h2->events->on_released(h2->ctx);
+        }
+    }
 }
 
 /* Write until the socket is full, nothing is left or this turn's share is used up. */
@@ -869,6 +877,7 @@ static void write_out(struct hps_http2 *h2)
             break;
         }
     }
+    tell_sent(h2); /* streams may have closed while the last batch was filled */
 }
 
 /* Is anything left to be said or heard? */
@@ -973,6 +982,7 @@ static void read_in(struct hps_http2 *h2)
         share += size;
         more = size == READ_BYTES || hps_conn_is_tls(h2->conn);
     }
+    tell_sent(h2);
     kick(h2);
 }
 

@@ -51,7 +51,8 @@ struct hps_http2_events {
     /* After hps_http2_finish, when the last byte is framed: answer with hps_http2_trailers now. Where
      * this is NULL the stream just ends. */
     void (*on_trailers)(void *ctx, struct hps_http2_stream *stream);
-    void (*on_sent)(void *ctx, struct hps_http2_stream *stream); /* queued bytes became fewer */
+    void (*on_sent)(void *ctx, struct hps_http2_stream *stream); /* its queued bytes became fewer */
+    void (*on_released)(void *ctx); /* hps_http2_queued became less; streams may be gone meanwhile */
     void (*on_stream_closed)(void *ctx, struct hps_http2_stream *stream, uint32_t error);
     void (*on_goaway)(void *ctx); /* no new streams on this connection */
     /* Gone, streams first; the connection is freed after this. Not called after hps_http2_free. */

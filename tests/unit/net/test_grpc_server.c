@@ -1,0 +1,726 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The server as odd, careless and hostile gRPC clients see it. Requests go through our HTTP/2 client
+ * with whatever headers and bytes the test wants, or frame by frame. Test thread.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "net/http2.h"
+#include "tests/lib/grpc_rig.h"
+
+/* A raw HTTP/2 client. */
+struct probe {
+    struct rig *rig;
+    struct hps_http2_shared *shared;
+    struct hps_http2 *h2;
+    struct hps_http2_stream *stream;
+    char fields[4096]; /* "name: value\n" of all that came */
+    struct hps_buf data;
+    bool ended;
+    bool stream_closed;
+    uint32_t error;
+    bool goaway;
+    bool closed;
+};
+
+static void probe_header(void *ctx, struct hps_http2_stream *stream, const char *name,
+                         size_t name_size, const char *value, size_t value_size)
+{
+    struct probe *probe = ctx;
+    size_t used = strlen(probe->fields);
+
+    (void)stream;
+    snprintf(probe->fields + used, sizeof probe->fields - used, "%.*s: %.*s\n", (int)name_size, name,
+             (int)value_size, value);
+}
+
+static void probe_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
+{
+    assert_int_equal(hps_buf_append(&((struct probe *)ctx)->data, data, size), HPS_OK);
+    hps_http2_consume(stream, size);
+}
+
+static void probe_end(void *ctx, struct hps_http2_stream *stream)
+{
+    (void)stream;
+    ((struct probe *)ctx)->ended = true;
+}
+
+static void probe_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
+{
+    struct probe *probe = ctx;
+
+    if (probe->stream == stream) {
+        probe->stream = NULL;
+        probe->stream_closed = true;
+        probe->error = error;
+    }
+}
+
+static void probe_goaway(void *ctx)
+{
+    ((struct probe *)ctx)->goaway = true;
+}
+
+static void probe_closed(void *ctx, const struct hps_error *why)
+{
+    (void)why;
+    ((struct probe *)ctx)->closed = true;
+}
+
+static const struct hps_http2_events probe_events = {
+    .on_header = probe_header,
+    .on_data = probe_data,
+    .on_end = probe_end,
+    .on_stream_closed = probe_stream_closed,
+    .on_goaway = probe_goaway,
+    .on_closed = probe_closed,
+};
+
+static void probe_open_window(struct probe *probe, struct rig *rig, uint32_t window)
+{
+    struct hps_http2_options options = {.window_bytes = window,
+                                        .connection_window_bytes = 1 << 20,
+                                        .frame_bytes_max = 16384,
+                                        .header_bytes_max = 16384,
+                                        .header_fields_max = 64};
+    struct hps_conn *conn;
+
+    memset(probe, 0, sizeof *probe);
+    hps_buf_init(&probe->data, 64 * 1024 * 1024);
+    probe->rig = rig;
+    probe->shared = hps_http2_shared_new(rig->loop);
+    assert_non_null(probe->shared);
+    assert_int_equal(hps_conn_connect(rig->address, NULL, &conn, NULL), HPS_OK);
+    assert_int_equal(hps_http2_new(probe->shared, conn, &options, &probe_events, probe, &probe->h2,
+                                   NULL),
+                     HPS_OK);
+    RIG_UNTIL(rig, hps_http2_is_ready(probe->h2));
+}
+
+static void probe_open(struct probe *probe, struct rig *rig)
+{
+    probe_open_window(probe, rig, 1 << 20);
+}
+
+static void probe_close(struct probe *probe)
+{
+    if (!probe->closed) {
+        hps_http2_free(probe->h2);
+    }
+    hps_http2_shared_free(probe->shared);
+    hps_buf_fini(&probe->data);
+}
+
+/* Begin a request; `extra` replaces usual headers of the same name or adds to them. */
+static void probe_begin(struct probe *probe, const char *path, const char *const *extra)
+{
+    const char *usual[][2] = {{":method", "POST"}, {":scheme", "http"},
+                              {":path", path},     {":authority", "test"},
+                              {"te", "trailers"},  {"content-type", "application/grpc+proto"}};
+    struct hps_http2_field fields[20];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < 6; i++) {
+        const char *value = usual[i][1];
+        for (const char *const *at = extra; at != NULL && *at != NULL; at += 2) {
+            if (strcmp(at[0], usual[i][0]) == 0) {
+                value = at[1];
+            }
+        }
+        fields[n++] = (struct hps_http2_field){usual[i][0], strlen(usual[i][0]), value, strlen(value)};
+    }
+    for (const char *const *at = extra; at != NULL && *at != NULL; at += 2) {
+        if (at[0][0] != ':' && strcmp(at[0], "content-type") != 0) {
+            fields[n++] = (struct hps_http2_field){at[0], strlen(at[0]), at[1], strlen(at[1])};
+        }
+    }
+    probe->fields[0] = '\0';
+    probe->ended = false;
+    probe->stream_closed = false;
+    hps_buf_clear(&probe->data);
+    assert_int_equal(hps_http2_request(probe->h2, fields, n, NULL, &probe->stream), HPS_OK);
+}
+
+static void probe_send(struct probe *probe, const void *data, size_t size)
+{
+    assert_int_equal(hps_http2_send_copy(probe->stream, "", 0, data, size), HPS_OK);
+}
+
+static void probe_wait(struct probe *probe)
+{
+    RIG_UNTIL(probe->rig, probe->stream_closed);
+}
+
+static bool probe_has(const struct probe *probe, const char *text)
+{
+    return strstr(probe->fields, text) != NULL;
+}
+
+/* A whole call with these body bytes. */
+static void probe_call(struct probe *probe, const char *path, const char *const *extra,
+                       const void *body, size_t size)
+{
+    probe_begin(probe, path, extra);
+    if (size > 0) {
+        probe_send(probe, body, size);
+    }
+    hps_http2_finish(probe->stream);
+    probe_wait(probe);
+}
+
+struct fixture {
+    struct rig rig;
+    struct probe probe;
+};
+
+static int setup(void **state)
+{
+    static struct fixture f;
+
+    rig_open(&f.rig, &rig_limits);
+    probe_open(&f.probe, &f.rig);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    probe_close(&f->probe);
+    rig_close(&f->rig);
+    return 0;
+}
+
+/* ---- well and badly made requests ------------------------------------------------------------ */
+
+static void test_unary_when_well_made_then_headers_data_trailers(void **state)
+{
+    struct fixture *f = *state;
+
+    probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\2hi", 7);
+    assert_string_equal(f->probe.fields,
+                        ":status: 200\ncontent-type: application/grpc\ngrpc-status: 0\n");
+    assert_int_equal(f->probe.data.size, 7);
+    assert_memory_equal(f->probe.data.data, "\0\0\0\0\2hi", 7);
+    assert_true(f->probe.ended);
+    assert_int_equal(f->probe.error, 0);
+}
+
+static void test_unary_when_data_comes_in_single_bytes_then_answered(void **state)
+{
+    struct fixture *f = *state;
+    struct wire wire;
+
+    wire_open(&wire, &f->rig);
+    wire_request(&wire, 1, "/t.T/Echo", false, NULL);
+    for (unsigned i = 0; i < 305; i++) {
+        uint8_t byte = i == 3 ? 1 : i == 4 ? 44 : 0;
+        assert_true(wire_frame(&wire, 0, i == 304, 1, &byte, 1));
+    }
+    WIRE_UNTIL(&wire, f->rig.n_ended[0] == 1);
+    assert_int_equal(f->rig.bytes, 300);
+    wire_close(&wire);
+}
+
+static void test_request_when_framing_is_wrong_then_named(void **state)
+{
+    static const struct {
+        const char *path;
+        const char *body;
+        size_t size;
+        const char *status;
+        const char *text;
+    } cases[] = {
+        {"/t.T/Echo", "\2\0\0\0\1x", 6, "grpc-status: 13\n", "flag is 2"},
+        {"/t.T/Echo", "\1\0\0\0\1x", 6, "grpc-status: 13\n", "without grpc-encoding"},
+        {"/t.T/Echo", "\0\0\0\0\5x", 6, "grpc-status: 13\n", "within a message"},
+        {"/t.T/Echo", "\0\0\0", 3, "grpc-status: 13\n", "within a message"},
+        {"/t.T/Echo", "", 0, "grpc-status: 12\n", "sent none"},
+        {"/t.T/Echo", "\0\0\0\0\1x\0\0\0\0\1y", 12, "grpc-status: 12\n", "sent more"},
+        {"/t.T/Echo", "\0\0\0\0\1x\0", 7, "grpc-status: 12\n", "sent more"},
+        {"/t.T/Small", "\0\0\0\0\x0bhello world", 16, "grpc-status: 8\n",
+         "11 bytes, the limit is 10 bytes"},
+        {"/t.T/Nope", "\0\0\0\0\0", 5, "grpc-status: 12\n", "unknown method /t.T/Nope"},
+        {"/t.T/echo", "\0\0\0\0\0", 5, "grpc-status: 12\n", "unknown method"},
+    };
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        probe_call(&f->probe, cases[i].path, NULL, cases[i].body, cases[i].size);
+        assert_true(probe_has(&f->probe, cases[i].status));
+        assert_true(probe_has(&f->probe, cases[i].text));
+        assert_true(probe_has(&f->probe, ":status: 200\n"));
+        assert_int_equal(f->probe.data.size, 0);
+    }
+    assert_int_equal(f->rig.n_messages, 0);
+}
+
+static void test_request_when_headers_are_wrong_then_refused(void **state)
+{
+    static const struct {
+        const char *name, *value, *answer;
+    } cases[] = {
+        {":method", "GET", ":status: 405\n"},
+        {"content-type", "text/plain", ":status: 415\n"},
+        {"content-type", "application/grpcx", ":status: 415\n"},
+        {"content-type", "application/grpc+json", "grpc-status: 12\n"},
+        {"content-type", "application/grpc", "grpc-status: 0\n"},
+        {"content-type", "application/grpc;charset=utf8", "grpc-status: 0\n"},
+        {"grpc-timeout", "100", "grpc-status: 13\n"},
+        {"grpc-timeout", "123456789S", "grpc-status: 13\n"},
+        {"grpc-timeout", "99999999H", "grpc-status: 0\n"},
+        {"grpc-encoding", "snappy", "grpc-accept-encoding: identity,gzip\n"},
+        {"grpc-encoding", "identity", "grpc-status: 0\n"},
+        {"x-data-bin", "not*base64", "grpc-status: 13\n"},
+    };
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *extra[] = {cases[i].name, cases[i].value, NULL};
+        probe_call(&f->probe, "/t.T/Echo", extra, "\0\0\0\0\1x", 6);
+        if (!probe_has(&f->probe, cases[i].answer)) {
+            fail_msg("case %u: %s", i, f->probe.fields);
+        }
+    }
+}
+
+static void test_length_when_above_limit_then_refused_before_the_body_comes(void **state)
+{
+    struct fixture *f = *state;
+
+    probe_begin(&f->probe, "/t.T/Echo", NULL);
+    probe_send(&f->probe, "\0\x7f\xff\xff\xff", 5);
+    probe_wait(&f->probe); /* the request was never ended: the server resets after its trailers */
+    assert_true(probe_has(&f->probe, "grpc-status: 8\n"));
+    assert_true(probe_has(&f->probe, "2147483647 bytes, the limit is 4194304 bytes"));
+    assert_true(f->probe.ended);
+    assert_int_equal(f->probe.error, HPS_HTTP2_NO_ERROR);
+}
+
+static size_t gzip(const void *data, size_t size, uint8_t *out, size_t capacity)
+{
+    z_stream z = {.next_in = (Bytef *)(uintptr_t)data,
+                  .avail_in = (uInt)size,
+                  .next_out = out,
+                  .avail_out = (uInt)capacity};
+
+    assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    size_t n = z.total_out;
+    deflateEnd(&z);
+    return n;
+}
+
+static void test_gzip_request_then_inflated_within_the_limit(void **state)
+{
+    static const char *extra[] = {"grpc-encoding", "gzip", NULL};
+    static uint8_t zeros[5 * 1024 * 1024];
+    static uint8_t body[65536];
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < 2; i++) {
+        size_t n = gzip(zeros, i == 0 ? 1000 : sizeof zeros, body + 5, sizeof body - 5);
+        body[0] = 1;
+        body[3] = (uint8_t)(n >> 8);
+        body[4] = (uint8_t)n;
+        probe_call(&f->probe, "/t.T/Echo", extra, body, n + 5);
+        assert_true(probe_has(&f->probe, i == 0 ? "grpc-status: 0\n" : "grpc-status: 8\n"));
+        assert_int_equal(f->probe.data.size, i == 0 ? 1005 : 0);
+    }
+    probe_call(&f->probe, "/t.T/Echo", extra, "\1\0\0\0\3abc", 8);
+    assert_true(probe_has(&f->probe, "grpc-status: 13\n"));
+    probe_call(&f->probe, "/t.T/Echo", extra, "\0\0\0\0\3abc", 8);
+    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
+}
+
+static void test_metadata_when_binary_then_decoded_and_encoded(void **state)
+{
+    static const char *extra[] = {"x-raw-bin", "AP/+,Zm9v", "x-test", "value", NULL};
+    struct fixture *f = *state;
+
+    probe_call(&f->probe, "/t.T/Meta", extra, "\0\0\0\0\0", 5);
+    assert_true(probe_has(&f->probe, "x-head: h1\n"));
+    assert_true(probe_has(&f->probe, "x-tail: t1\n"));
+    assert_true(probe_has(&f->probe, "x-raw-bin: AP/+\n"));
+    assert_string_equal(f->rig.header, "value");
+}
+
+static void test_client_streaming_then_every_message_counted(void **state)
+{
+    struct fixture *f = *state;
+
+    probe_begin(&f->probe, "/t.T/Count", NULL);
+    for (unsigned i = 0; i < 50; i++) {
+        probe_send(&f->probe, "\0\0\0\0\3abc\0\0\0", 11); /* and the beginning of an empty one */
+        rig_turn(&f->rig);
+        probe_send(&f->probe, "\0\0", 2);
+    }
+    assert_int_equal(f->rig.n_half_closes, 0);
+    hps_http2_finish(f->probe.stream);
+    probe_wait(&f->probe);
+    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
+    assert_int_equal(f->probe.data.size, 9);
+    assert_int_equal(f->probe.data.data[5], 100);
+    assert_int_equal(f->rig.bytes, 150);
+    assert_int_equal(f->rig.n_half_closes, 1);
+    assert_int_equal(f->rig.n_closes, 1);
+}
+
+/* ---- who may call ---------------------------------------------------------------------------- */
+
+static void test_token_when_required_then_checked_but_not_for_health(void **state)
+{
+    /* of "secret" */
+    static const char sha[] = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+    static const struct {
+        const char *path, *token, *answer;
+    } cases[] = {
+        {"/t.T/Echo", "Bearer secret", "grpc-status: 0\n"},
+        {"/t.T/Echo", "Bearer Secret", "grpc-status: 16\n"},
+        {"/t.T/Echo", "Bearer x", "grpc-status: 16\n"},
+        {"/t.T/Echo", "secret", "grpc-status: 16\n"},
+        {"/t.T/Nope", "x", "grpc-status: 16\n"},
+        {"/grpc.health.v1.Health/Check", "x", "grpc-status: 0\n"},
+    };
+    struct fixture *f = *state;
+    struct probe probe;
+
+    f->rig.token_sha256 = sha;
+    probe_open(&probe, &f->rig);
+    probe_call(&probe, "/t.T/Echo", NULL, "\0\0\0\0\0", 5);
+    assert_true(probe_has(&probe, "grpc-status: 16\n"));
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *extra[] = {"authorization", cases[i].token, NULL};
+        probe_call(&probe, cases[i].path, extra, "\0\0\0\0\0", 5);
+        if (!probe_has(&probe, cases[i].answer)) {
+            fail_msg("case %u: %s", i, probe.fields);
+        }
+    }
+    probe_close(&probe);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static void test_deadline_when_nothing_was_sent_then_trailers_say_so(void **state)
+{
+    static const char *extra[] = {"grpc-timeout", "20m", NULL};
+    struct fixture *f = *state;
+
+    probe_call(&f->probe, "/t.T/Park", extra, "\0\0\0\0\0", 5);
+    assert_true(probe_has(&f->probe, "grpc-status: 4\n"));
+    assert_int_equal(f->rig.n_ended[4], 1);
+    assert_true(hps_grpc_call_cancelled(f->rig.parked));
+    hps_grpc_call_finish(f->rig.parked, 0, NULL); /* too late: ignored */
+}
+
+static void test_deadline_when_reply_is_under_way_then_reset(void **state)
+{
+    static const char *extra[] = {"grpc-timeout", "30m", NULL};
+    struct fixture *f = *state;
+    struct probe probe;
+
+    probe_open_window(&probe, &f->rig, 100); /* the reply can never go out */
+    probe_call(&probe, "/t.T/Pour", extra, "\0\0\0\0\4\7\0\0\0", 9);
+    assert_int_equal(f->rig.n_ended[4], 1);
+    probe_close(&probe);
+}
+
+static struct hps_grpc_limits short_limits(void)
+{
+    struct hps_grpc_limits limits = rig_limits;
+
+    limits.handshake_timeout_us = 0;
+    limits.stall_timeout_us = 0;
+    return limits;
+}
+
+static void test_reader_when_it_never_opens_its_window_then_reset(void **state)
+{
+    struct hps_grpc_limits limits = short_limits();
+    struct wire wire;
+    struct rig rig;
+    static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
+
+    (void)state;
+    limits.stall_timeout_us = 60 * 1000;
+    rig_open(&rig, &limits);
+    wire_open(&wire, &rig);
+    assert_true(wire_frame(&wire, 4, 0, 0, zero_window, sizeof zero_window));
+    wire_request(&wire, 1, "/t.T/Big", false, NULL);
+    wire_frame(&wire, 0, 1, 1, "\0\0\0\0\4\0\0\x10\0", 9);
+    WIRE_UNTIL(&wire, rig.n_ended[1] == 1);
+    WIRE_UNTIL(&wire, wire_find(&wire, 3, 1, NULL, NULL));
+    assert_int_equal(hps_block_pool_bytes(rig.blocks), 0);
+    assert_false(wire.closed);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+static void test_connection_when_it_asks_nothing_then_closed(void **state)
+{
+    struct hps_grpc_limits limits = short_limits();
+    struct wire wire;
+    struct rig rig;
+
+    (void)state;
+    limits.handshake_timeout_us = 60 * 1000;
+    rig_open(&rig, &limits);
+    wire_open(&wire, &rig);
+    WIRE_UNTIL(&wire, wire.closed);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+static void test_connection_when_silent_then_pinged_and_closed(void **state)
+{
+    struct hps_grpc_limits limits = short_limits();
+    struct wire wire;
+    struct rig rig;
+
+    (void)state;
+    limits.keepalive_us = 50 * 1000;
+    limits.keepalive_timeout_us = 50 * 1000;
+    rig_open(&rig, &limits);
+    wire_open(&wire, &rig);
+    WIRE_UNTIL(&wire, wire.closed);
+    assert_true(wire_find(&wire, 6, 0, NULL, NULL));
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
+{
+    struct hps_grpc_limits limits = short_limits();
+    struct probe probe;
+    struct rig rig;
+
+    (void)state;
+    limits.age_max_us = 60 * 1000;
+    rig_open(&rig, &limits);
+    probe_open(&probe, &rig);
+    probe_begin(&probe, "/t.T/Park", NULL);
+    probe_send(&probe, "\0\0\0\0\0", 5);
+    hps_http2_finish(probe.stream);
+    RIG_UNTIL(&rig, probe.goaway && rig.parked != NULL);
+    assert_false(probe.stream_closed);
+    hps_grpc_call_finish(rig.parked, 0, NULL);
+    RIG_UNTIL(&rig, probe.closed);
+    assert_true(probe_has(&probe, "grpc-status: 0\n"));
+    probe_close(&probe);
+    rig_close(&rig);
+}
+
+/* ---- pressure -------------------------------------------------------------------------------- */
+
+static void test_requests_when_replies_are_not_read_then_wait_their_turn(void **state)
+{
+    struct hps_grpc_limits limits = rig_limits;
+    struct wire wire;
+    struct rig rig;
+    static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
+    static const uint8_t open_window[] = {0, 16, 0, 0};
+
+    (void)state;
+    limits.connection_reply_bytes_max = 65536;
+    rig_open(&rig, &limits);
+    wire_open(&wire, &rig);
+    assert_true(wire_frame(&wire, 4, 0, 0, zero_window, sizeof zero_window));
+    for (uint32_t id = 1; id <= 9; id += 2) {
+        wire_request(&wire, id, "/t.T/Big", false, NULL);
+        wire_frame(&wire, 0, 1, id, "\0\0\0\0\4\0\0\2\0", 9);
+    }
+    /* The answered PING proves that all of it was read. */
+    wire_frame(&wire, 6, 0, 0, "12345678", 8);
+    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, NULL, NULL));
+    assert_int_equal(rig.n_messages, 1);
+    assert_true(hps_grpc_loop_bytes_in_flight(rig.grpc_loop) < 140 * 1024);
+    wire_frame(&wire, 3, 0, 3, "\0\0\0\x8", 4); /* the client gives up one that waits */
+    wire_frame(&wire, 8, 0, 0, open_window, 4);
+    for (uint32_t id = 1; id <= 9; id += 2) {
+        wire_frame(&wire, 8, 0, id, open_window, 4);
+    }
+    WIRE_UNTIL(&wire, rig.n_ended[0] == 4);
+    assert_int_equal(rig.n_messages, 4);
+    assert_int_equal(rig.n_ended[1], 1);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_channel *channel = rig_channel(&f->rig);
+    struct reply bulk;
+    struct reply small;
+    uint32_t n = 64 * 1024 * 1024;
+
+    reply_init(&bulk);
+    reply_init(&small);
+    assert_int_equal(hps_grpc_client_start(channel, "/t.T/Big", &n, sizeof n, 0, &reply_events,
+                                           &bulk, NULL),
+                     HPS_OK);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "x", 1, &small), 0);
+    assert_int_equal(bulk.n_done, 0);
+    RIG_UNTIL(&f->rig, bulk.n_done == 1);
+    assert_int_equal(bulk.code, 0);
+    hps_grpc_channel_free(channel);
+    reply_fini(&bulk);
+    reply_fini(&small);
+}
+
+static void test_connection_when_lost_under_a_large_reply_then_blocks_released(void **state)
+{
+    struct fixture *f = *state;
+    struct wire wire;
+
+    wire_open(&wire, &f->rig);
+    wire_request(&wire, 1, "/t.T/Big", false, NULL);
+    wire_frame(&wire, 0, 1, 1, "\0\0\0\0\4\0\0\0\4", 9);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    rig_turn(&f->rig);
+    wire_close(&wire);
+    RIG_UNTIL(&f->rig, f->rig.n_gone == 1);
+    assert_int_equal(hps_block_pool_bytes(f->rig.blocks), 0);
+    assert_int_equal(f->rig.n_ended[1], 1);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void on_drained(void *ctx)
+{
+    ((struct rig *)ctx)->drained = true;
+}
+
+static void test_drain_when_calls_are_under_way_then_none_is_lost(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_channel *channel = rig_channel(&f->rig);
+    struct reply reply;
+
+    reply_init(&reply);
+    assert_int_equal(hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &reply,
+                                           NULL),
+                     HPS_OK);
+    RIG_UNTIL(&f->rig, f->rig.parked != NULL);
+    hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
+    RIG_UNTIL(&f->rig, f->probe.closed); /* the idle one goes at once */
+    assert_int_equal(reply.n_done, 0);
+    assert_false(f->rig.drained);
+    hps_grpc_call_send_copy(f->rig.parked, "done", 4);
+    hps_grpc_call_finish(f->rig.parked, 0, NULL);
+    RIG_UNTIL(&f->rig, f->rig.drained);
+    RIG_UNTIL(&f->rig, reply.n_done == 1);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(hps_grpc_loop_connections(f->rig.grpc_loop), 0);
+    hps_grpc_channel_free(channel);
+    reply_fini(&reply);
+}
+
+static void test_drain_when_nobody_is_connected_then_done(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, &rig_limits);
+    hps_grpc_loop_drain(rig.grpc_loop, on_drained, &rig);
+    RIG_UNTIL(&rig, rig.drained);
+    int fd = rig_raw(&rig); /* comes too late */
+    RIG_UNTIL(&rig, rig.n_gone == 1);
+    close(fd);
+    rig_close(&rig);
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+struct job {
+    struct hps_task task;
+    struct hps_grpc_call *call;
+    bool done;
+};
+
+static void job_back(struct hps_task *task)
+{
+    struct job *job = (struct job *)task;
+
+    hps_grpc_call_send_copy(job->call, "worked", 6);
+    hps_grpc_call_finish(job->call, 0, NULL);
+    hps_grpc_call_unref(job->call);
+    job->done = true;
+}
+
+static void *job_work(void *ctx)
+{
+    struct job *job = ctx;
+
+    (void)hps_grpc_call_cancelled(job->call);
+    hps_loop_post(hps_grpc_call_loop(job->call), &job->task);
+    return NULL;
+}
+
+static void test_worker_when_it_posts_back_then_answered_or_dropped(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned gone = 0; gone < 2; gone++) {
+        struct job job = {.task = {.run = job_back}};
+        pthread_t thread;
+        unsigned n_messages = f->rig.n_messages;
+        probe_begin(&f->probe, "/t.T/Park", NULL);
+        probe_send(&f->probe, "\0\0\0\0\0", 5);
+        hps_http2_finish(f->probe.stream);
+        RIG_UNTIL(&f->rig, f->rig.n_messages > n_messages);
+        job.call = f->rig.parked;
+        hps_grpc_call_ref(job.call);
+        if (gone) {
+            hps_http2_reset(f->probe.stream, HPS_HTTP2_CANCEL);
+        }
+        assert_int_equal(pthread_create(&thread, NULL, job_work, &job), 0);
+        RIG_UNTIL(&f->rig, job.done);
+        pthread_join(thread, NULL);
+        probe_wait(&f->probe);
+        assert_int_equal(f->probe.data.size > 0, !gone);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_unary_when_well_made_then_headers_data_trailers),
+        TEST(test_unary_when_data_comes_in_single_bytes_then_answered),
+        TEST(test_request_when_framing_is_wrong_then_named),
+        TEST(test_request_when_headers_are_wrong_then_refused),
+        TEST(test_length_when_above_limit_then_refused_before_the_body_comes),
+        TEST(test_gzip_request_then_inflated_within_the_limit),
+        TEST(test_metadata_when_binary_then_decoded_and_encoded),
+        TEST(test_client_streaming_then_every_message_counted),
+        TEST(test_token_when_required_then_checked_but_not_for_health),
+        TEST(test_deadline_when_nothing_was_sent_then_trailers_say_so),
+        TEST(test_deadline_when_reply_is_under_way_then_reset),
+        cmocka_unit_test(test_reader_when_it_never_opens_its_window_then_reset),
+        cmocka_unit_test(test_connection_when_it_asks_nothing_then_closed),
+        cmocka_unit_test(test_connection_when_silent_then_pinged_and_closed),
+        cmocka_unit_test(test_connection_when_aged_then_goaway_and_calls_finish),
+        cmocka_unit_test(test_requests_when_replies_are_not_read_then_wait_their_turn),
+        TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
+        TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
+        TEST(test_drain_when_calls_are_under_way_then_none_is_lost),
+        cmocka_unit_test(test_drain_when_nobody_is_connected_then_done),
+        TEST(test_worker_when_it_posts_back_then_answered_or_dropped),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
