@@ -335,10 +335,14 @@ static void reload_config(struct hps_daemon *daemon)
     if (status == HPS_OK) {
         status = hps_config_finish(next, options->flags, NULL, &err);
     }
+    size_t n_restart = 0;
+    if (status == HPS_OK) {
+        status = hps_config_diff(options->config, next, log_change, NULL, &n_restart);
+    }
     if (status != HPS_OK) {
-        HPS_LOG(ERROR, "config", "not reloaded, the old configuration stays", HPS_STR("error", err.text));
+        HPS_LOG(ERROR, "config", "not reloaded, the old configuration stays",
+                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
     } else {
-        hps_config_diff(options->config, next, log_change, NULL);
         hps_log_level_set((enum hps_log_level)next->server.log_level);
         hps_slowlog_threshold_set(daemon->slowlog, (uint64_t)next->server.slow_request_ms * 1000);
     }

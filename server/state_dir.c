@@ -55,7 +55,7 @@ static hps_status take_lock(const char *dir, int *out_fd, struct hps_error *err)
 {
     char path[4096];
     char text[32] = "";
-    snprintf(path, sizeof(path), "%s/hpsd.lock", dir);
+    snprintf(path, sizeof(path), "%s/lock", dir);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
     if (fd < 0) {
         return from_errno("cannot open", path, err);
