@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look-up from its bytes to the bytes of its answer, with each allocation failing in turn, and with
- * each call of each tier failing in turn: it ends with an error or with the right rows, never between.
+ * A look-up from its bytes to the bytes of its answer, with each allocation failing in turn, and
+ * with each call of each tier failing in turn: it ends with an error or with the right rows, never
+ * between.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,8 +87,11 @@ static hps_status look_up(struct scenario *s, struct hps_arena *arena, struct hp
         .tables_max = 4, .keys_max = KEYS, .request_id_max = 16};
     struct hps_lookup_request request;
     struct hps_lookup_part part = {.table = &s->fx.tables[0]};
-    struct hps_lookup lookup = {
-        .version = &s->fx.version, .arena = arena, .scratch = scratch, .parts = &part, .n_parts = 1};
+    struct hps_lookup lookup = {.version = &s->fx.version,
+                                .arena = arena,
+                                .scratch = scratch,
+                                .parts = &part,
+                                .n_parts = 1};
     struct hps_block *rows = NULL;
     struct hps_error err;
     bool done = false;

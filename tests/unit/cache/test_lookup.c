@@ -235,7 +235,8 @@ static void test_lookup_when_keys_repeat_then_each_is_fetched_once(void **state)
 static void test_lookup_when_keys_are_extreme_then_they_are_keys(void **state)
 {
     struct lookup_test *t = *state;
-    hps_key keys[12] = {0, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, 1, 2, 3, 4, 5, 6, 0, UINT64_MAX};
+    hps_key keys[12] = {0, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, 1, 2, 3, 4,
+                        5, 6,          0,                 UINT64_MAX};
 
     for (uint32_t i = 0; i < 10; i++) {
         fixture_put(&t->fx, FIXTURE_DISK, 0, keys[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of LookupRequest: what protobuf-c writes is read; limits, fields that are not built and
- * malformed bytes are refused by name. One thread.
+ * The decoder of LookupRequest: what protobuf-c writes is read; limits, fields that are not built
+ * and malformed bytes are refused by name. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,8 +37,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Decode bytes that lie in a block of just their size, so that ASan sees a read past the end. The
- * block is kept for the pointers in `got`: it is in the arena's stead and freed by the next call. */
+/* Decode bytes that lie in a block of just their size, so that ASan sees a read past the end. It is
+ * kept for the pointers in `got` until the next call; NULL: just free it. */
 static hps_status decode(const void *data, size_t size)
 {
     static uint8_t *exact;
@@ -189,8 +189,8 @@ static void test_decode_when_values_are_bad_then_they_are_named(void **state)
     EXPECT_REFUSED(HPS_INVALID, "version: -1", 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
                    0xff, 1);
     EXPECT_REFUSED(HPS_INVALID, "queries[0].keys: 7 bytes", 0x1a, 9, 0x12, 7, 0, 0, 0, 0, 0, 0, 0);
-    EXPECT_REFUSED(HPS_INVALID, "both keys (1) and key_list (1)", 0x1a, 19, 0x12, 8, 0, 0, 0, 0, 0, 0,
-                   0, 0, 0x19, 0, 0, 0, 0, 0, 0, 0, 0);
+    EXPECT_REFUSED(HPS_INVALID, "both keys (1) and key_list (1)", 0x1a, 19, 0x12, 8, 0, 0, 0, 0, 0,
+                   0, 0, 0, 0x19, 0, 0, 0, 0, 0, 0, 0, 0);
     EXPECT_REFUSED(HPS_INVALID, "request_id: 17 bytes, limit is 16", 0x4a, 17, 'a', 'a', 'a', 'a',
                    'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a');
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The encoder against protobuf-c: whole answers, and answers in pieces put together again. One thread.
+ * The encoder against protobuf-c: whole answers, and answers in pieces put together again. One
+ * thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,7 +107,8 @@ static Hps__V1__LookupResponse *parse(struct hps_encoded *encoded)
     return response;
 }
 
-static void check_result(const struct encode_test *t, uint32_t p, const Hps__V1__TableResult *result)
+static void check_result(const struct encode_test *t, uint32_t p,
+                         const Hps__V1__TableResult *result)
 {
     const struct hps_lookup_part *part = &t->parts[p];
     uint32_t n_found = 0;

@@ -76,7 +76,8 @@ static void test_metrics_when_printed_then_every_series_is_there(void **state)
     assert_int_equal(hps_buf_append(&text, "", 1), HPS_OK);
     const char *all = (const char *)text.data;
     assert_non_null(strstr(all, "hpsd_requests_rejected_total{reason=\"queue\"} 2\n"));
-    assert_non_null(strstr(all, "hpsd_tier_errors_total{tier=\"host\",reason=\"unavailable\"} 0\n"));
+    assert_non_null(
+        strstr(all, "hpsd_tier_errors_total{tier=\"host\",reason=\"unavailable\"} 0\n"));
     assert_non_null(strstr(all, "hpsd_lookup_stage_duration_seconds_count{stage=\"decode\"} 0\n"));
     assert_null(strstr(all, "redis"));
     hps_buf_fini(&text);

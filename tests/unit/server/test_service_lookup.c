@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look-up service over calls that the test plays itself, on a real loop with real workers: where
- * work runs, who waits, and that a client that goes away leaves nothing behind.
+ * The look-up service over calls that the test plays itself, on a real loop with real workers:
+ * where work runs, who waits, and that a client that goes away leaves nothing behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>
