@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole reads and writes of plain files, with errors that name file, byte offset and cause. Any thread.
+ * Whole reads and writes of plain files, with errors that name file, byte offset and cause.
+ * Any thread.
  */
 #ifndef HPS_BASE_FILEIO_H
 #define HPS_BASE_FILEIO_H
@@ -30,7 +31,8 @@ hps_status hps_file_sync_parent(const char *path, struct hps_error *err) HPS_MUS
 char *hps_file_temp_name(const char *path);
 /* printf into fresh memory; NULL: no memory. owner the caller (hps_free). */
 char *hps_file_path(const char *fmt, ...) HPS_PRINTF(1, 2);
-/* Replace `path` by data[size] through a temporary file, fsync and rename. Mode 0666 less the umask. */
+/* Replace `path` by data[size] through a temporary file, fsync and rename.
+ * Mode 0666 less the umask. */
 hps_status hps_file_replace(const char *path, const void *data, size_t size,
                             struct hps_error *err) HPS_MUST_CHECK;
 

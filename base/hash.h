@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Non-cryptographic hashing: the finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants of
- * Stafford's "Mix13"), and a byte hash that folds 8-byte little-endian words through it. Any thread.
+ * Stafford's "Mix13"), and a byte hash that folds 8-byte little-endian words through it.
+ * Any thread.
  */
 #ifndef HPS_BASE_HASH_H
 #define HPS_BASE_HASH_H

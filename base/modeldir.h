@@ -39,15 +39,15 @@ struct hps_model_dir {
 
 /* List the tables of a directory. Other files and hidden ones are ignored.
  *
- * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: no table, one table in two forms, half of a
- *         pair or of a HugeCTR directory, a hole in feature_<i>, a bad name, too many tables
+ * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: no table, one table in two forms, half of
+ *         a pair or of a HugeCTR directory, a hole in feature_<i>, a bad name, too many tables
  */
 hps_status hps_model_dir_open(const char *path, struct hps_model_dir *out_dir,
                               struct hps_error *err) HPS_MUST_CHECK;
 void hps_model_dir_close(struct hps_model_dir *dir); /* a zeroed one is legal */
 
-/* One table given by its path: a HugeCTR directory, a .npy, or either file (or the common prefix) of
- * a pair. Errors as above. */
+/* One table given by its path: a HugeCTR directory, a .npy, or either file (or the common prefix)
+ * of a pair. Errors as above. */
 hps_status hps_model_table_open(const char *name, const char *path,
                                 struct hps_model_table *out_table, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -4,7 +4,7 @@
  *
  *   HUGECTR   T/key         int64 LE, no header         T/emb_vector  float32 LE, row i <-> key i
  *   NPY       T.npy         float32 or float16 [rows, dim]; the row number is the key
- *   NPY_PAIR  T.keys.npy    int64 or uint64 [rows]      T.rows.npy    float32 or float16 [rows, dim]
+ *   NPY_PAIR  T.keys.npy    int64 or uint64 [rows]      T.rows.npy  float32 or float16 [rows, dim]
  *
  * Files are read with pread, never mapped, so a file cut short under us is an error and no SIGBUS.
  * A reader or writer is used by one thread at a time.
@@ -34,7 +34,7 @@ const char *hps_row_form_text(enum hps_row_form form);
 struct hps_row_options {
     enum hps_row_form form;
     uint32_t dim;       /* values per row that the caller expects; 0: whatever the files say */
-    uint32_t key_bytes; /* 8, or 4: keep the low 32 bits of each key (`supportlonglong` false); 0 is 8 */
+    uint32_t key_bytes; /* 8 (or 0); 4 keeps the low 32 bits (`supportlonglong` false) */
     bool nan_allowed;   /* otherwise a NaN or Inf fails the read and names its row */
 };
 
@@ -92,8 +92,8 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
 /* Append n rows. INVALID for NPY when keys are not the row numbers; EXHAUSTED: disk full; IO. */
 hps_status hps_row_writer_append(struct hps_row_writer *writer, const hps_key *keys,
                                  const void *rows, size_t n, struct hps_error *err) HPS_MUST_CHECK;
-/* Write what is left, fsync, rename into place and free the writer, whatever the result; on an error
- * nothing is left behind. */
+/* Write what is left, fsync, rename into place and free the writer, whatever the result; on an
+ * error nothing is left behind. */
 hps_status hps_row_writer_close(struct hps_row_writer *writer, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_row_writer_abort(struct hps_row_writer *writer); /* leave nothing; NULL is legal */

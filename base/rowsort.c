@@ -6,14 +6,15 @@
  *
  *     | entries[capacity] | scratch[capacity] | rows[capacity] | out |
  *
- * entries are (key, slot) and are radix-sorted with scratch as the other half; rows never move. A full
- * arena is gathered in key order through `out` to the end of the spill file: one run. While merging:
+ * entries are (key, slot) and are radix-sorted with scratch as the other half; rows never move. A
+ * full arena is gathered in key order through `out` to the end of the spill file: one run. While
+ * merging:
  *
  *     | cursors[k] | heap[k] | out | buffer of run 0 | ... | buffer of run k-1 |
  *
  * A run is records of 8-byte key and row. Runs are kept in order of their arrival, so that of equal
- * keys the one in the highest run is the newest. When there are more runs than buffers fit, groups of
- * neighbours are merged into a second file first.
+ * keys the one in the highest run is the newest. When there are more runs than buffers fit, groups
+ * of neighbours are merged into a second file first.
  */
 #include "base/rowsort.h"
 
@@ -259,7 +260,7 @@ static void radix_sort(struct hps_rowsort *sort)
     sort->scratch = to;
 }
 
-/* Put the rows of the arena in order: afterwards entries[n] ascend strictly, duplicates are gone. */
+/* Put the rows of the arena in order: afterwards entries[n] ascend strictly, without duplicates. */
 static void sort_memory(struct hps_rowsort *sort)
 {
     size_t kept = 0;
@@ -628,7 +629,8 @@ static hps_status merge_advance(struct hps_rowsort *sort, struct hps_error *err)
     return HPS_OK;
 }
 
-/* Write up to max_records records, each key once: equal keys come in order of age, the last stays. */
+/* Write up to max_records records, each key once: equal keys come in order of age, the last
+ * stays. */
 static hps_status merge_next(struct hps_rowsort *sort, size_t max_records,
                              const struct target *target, size_t *out_n, struct hps_error *err)
 {

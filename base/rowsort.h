@@ -34,7 +34,7 @@ struct hps_rowsort_options {
 struct hps_rowsort_progress {
     uint64_t n_rows_in;
     uint64_t n_rows_out;
-    uint64_t n_duplicates;  /* rows that a later row with their key replaced; final after the last next */
+    uint64_t n_duplicates;  /* rows that a later one replaced; final after the last next */
     uint64_t n_runs;        /* spilled so far, those of merge passes included */
     uint64_t bytes_spilled; /* written to disk so far */
 };
@@ -49,8 +49,8 @@ void hps_rowsort_free(struct hps_rowsort *sort); /* NULL is legal; removes every
  * free; IO; CANCELLED; the sort is then done with. */
 hps_status hps_rowsort_add(struct hps_rowsort *sort, const hps_key *keys, const void *rows,
                            size_t n, struct hps_error *err) HPS_MUST_CHECK;
-/* Read a whole table in. Where its keys ascend strictly already (a .npy; or found by reading the keys
- * alone) nothing is copied or spilled: hps_rowsort_next then reads the files itself.
+/* Read a whole table in. Where its keys ascend strictly already (a .npy; or found by reading the
+ * keys alone) nothing is copied or spilled: hps_rowsort_next then reads the files itself.
  *
  * owner   `reader` must stay open until the sort is freed; its dim and dtype must give row_bytes
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streaming writer of the rows of one table. Files grow under hidden temporary names and are renamed
- * when complete, so no reader ever sees half of one. See base/rowfile.h.
+ * Streaming writer of the rows of one table. Files grow under hidden temporary names and are
+ * renamed when complete, so no reader ever sees half of one. See base/rowfile.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -269,8 +269,8 @@ static hps_status finish_files(struct hps_row_writer *writer, struct hps_error *
     return status;
 }
 
-/* The keys of a pair go first: they alone are an error to a reader, while new rows beside old keys of
- * the same number would be silently wrong; so the old rows file must go before either. */
+/* The keys of a pair go first: they alone are an error to a reader, while new rows beside old keys
+ * of the same number would be silently wrong; so the old rows file must go before either. */
 static hps_status rename_pair(struct hps_row_writer *writer, struct hps_error *err)
 {
     if (unlink(writer->rows.path_final) != 0 && errno != ENOENT) {

@@ -6,7 +6,8 @@
  *   {"format": "hpsd-manifest", "version": 1, "lineage": "run7",
  *    "tables": [{"name": "items", "dim": 128, "rows": 1000, "dtype": "fp32",
  *                "files": [{"name": "items.npy", "bytes": 512128, "crc32c": "1a2b3c4d"}]}],
- *    "start_positions": [{"cluster": "x", "topic": "hps_et.m.items", "partition": 0, "offset": 17}]}
+ *    "start_positions": [{"cluster": "x", "topic": "hps_et.m.items", "partition": 0,
+ *                          "offset": 17}]}
  *
  * Everything but "tables" and their names may be missing. Unknown keys are ignored.
  */
@@ -56,14 +57,16 @@ struct hps_manifest {
     size_t n_positions;
 };
 
-/* Read manifest.json. error NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: names file, line or field */
+/* Read manifest.json. error NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: names file and
+ * line or field */
 hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Read config.json of a DLE checkpoint ("categorical_cardinalities", "embedding_dim") as a manifest of
- * tables feature_0 ... Errors as above. */
+/* Read config.json of a DLE checkpoint ("categorical_cardinalities", "embedding_dim") as a
+ * manifest of tables feature_0 ... Errors as above. */
 hps_status hps_manifest_read_dle(const char *path, struct hps_manifest *out_manifest,
                                  struct hps_error *err) HPS_MUST_CHECK;
-/* What `dir` says about itself: manifest.json, else the DLE config.json, else nothing (n_tables 0). */
+/* What `dir` says about itself: manifest.json, else the DLE config.json, else nothing
+ * (n_tables 0). */
 hps_status hps_manifest_open(const struct hps_model_dir *dir, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
 void hps_manifest_close(struct hps_manifest *manifest); /* a zeroed one is legal */
@@ -83,7 +86,8 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
 hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const char *table,
                                     const char *dir_path, const atomic_bool *cancel,
                                     struct hps_error *err) HPS_MUST_CHECK;
-/* Write `path` through a temporary file, fsync and rename. error EXHAUSTED: disk full; IO; NO_MEMORY */
+/* Write `path` through a temporary file, fsync and rename. error EXHAUSTED: disk full;
+ * IO; NO_MEMORY */
 hps_status hps_manifest_write(const struct hps_manifest *manifest, const char *path,
                               struct hps_error *err) HPS_MUST_CHECK;
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-gen: write embedding tables whose every value can be verified (base/rowgen.h), in any form that
- * hpsd reads, with a matching ps.json and manifest.json. Everything is written into a hidden directory
- * beside the target and renamed at the end: an interrupted run leaves nothing. One thread.
+ * hps-gen: write embedding tables whose every value can be verified (base/rowgen.h), in any form
+ * that hpsd reads, with a matching ps.json and manifest.json. Everything is written into a hidden
+ * directory beside the target and renamed at the end: an interrupted run leaves nothing. One
+ * thread.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -88,9 +89,9 @@ static const char usage[] =
     "Usage: hps-gen --preset dlrm-dcnv2 [--scale F] --out DIR [options]\n"
     "       hps-gen --tables N --rows N --dim N --out DIR [options]\n"
     "\n"
-    "Write synthetic embedding tables feature_0, feature_1, ... with a ps.json and a manifest.json\n"
-    "into DIR, which must be new or empty. Row `key` of table feature_<t> is a pure function of\n"
-    "(seed, t, key): see base/rowgen.h, tests/lib/hpsgen.py and hps-bench --verify.\n"
+    "Write synthetic embedding tables feature_0, feature_1, ... with a ps.json and a\n"
+    "manifest.json into DIR, which must be new or empty. Row `key` of table feature_<t> is a pure\n"
+    "function of (seed, t, key): see base/rowgen.h, tests/lib/hpsgen.py and hps-bench --verify.\n"
     "\n"
     "  --preset dlrm-dcnv2   26 tables of MLPerf's DLRM-DCNv2 (204 M rows, dim 128)\n"
     "  --scale F             share of the preset's rows, (0, 1] (default 1)\n"
@@ -268,7 +269,7 @@ static int settle(struct gen *gen)
         return complain("expected --out DIR");
     }
     if (gen->form == HPS_ROW_FORM_HUGECTR && gen->dtype != HPS_DTYPE_FP32) {
-        return complain("--format hugectr stores fp32 only; --dtype fp16 needs --format npy or dle");
+        return complain("--format hugectr stores fp32 only; fp16 needs --format npy or dle");
     }
     if (gen->dle && gen->hashed) {
         return complain("--format dle has no keys; --keys hashed needs --format hugectr or npy");

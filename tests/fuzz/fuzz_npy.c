@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as the beginning of a .npy file. A header that is accepted describes data that can exist,
- * and is written and read back the same.
+ * Any bytes as the beginning of a .npy file. A header that is accepted describes data that can
+ * exist, and is written and read back the same.
  */
 #include <stddef.h>
 #include <stdint.h>

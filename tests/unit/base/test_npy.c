@@ -60,7 +60,8 @@ static void test_parse_when_other_spellings_of_python_then_read(void **state)
     (void)state;
     struct hps_npy npy;
     assert_int_equal(
-        parse(1, "{\"shape\":(3L,),\"fortran_order\":False,\"descr\":\"<i8\"}", &npy, NULL), HPS_OK);
+        parse(1, "{\"shape\":(3L,),\"fortran_order\":False,\"descr\":\"<i8\"}", &npy, NULL),
+        HPS_OK);
     assert_int_equal(npy.type, HPS_NPY_I8);
     assert_int_equal(npy.n_dims, 1);
     assert_int_equal(npy.data_bytes, 24);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The external sort against a model: random keys with duplicates, few and many runs, several passes.
+ * The external sort against a model: random keys with duplicates, few and many runs, several
+ * passes.
  */
 #include "base/rowsort.h"
 

@@ -113,7 +113,8 @@ static void test_read_when_field_is_wrong_then_refused_by_name(void **state)
         {"{\"tables\": [1]}", "tables[0].name"},
         {"{\"tables\": [{\"name\": \"a/b\"}]}", "tables[0].name: expected 1 to 120"},
         {"{\"tables\": [{\"name\": \"a\"}, {\"name\": \"a\"}]}", "table 'a' twice"},
-        {"{\"tables\": [{\"name\": \"a\", \"dim\": 0}]}", "tables[0].dim: expected an integer from 1"},
+        {"{\"tables\": [{\"name\": \"a\", \"dim\": 0}]}",
+         "tables[0].dim: expected an integer from 1"},
         {"{\"tables\": [{\"name\": \"a\", \"dim\": 65537}]}", "tables[0].dim"},
         {"{\"tables\": [{\"name\": \"a\", \"dim\": 1.5}]}", "tables[0].dim"},
         {"{\"tables\": [{\"name\": \"a\", \"rows\": -1}]}", "tables[0].rows"},
@@ -125,7 +126,8 @@ static void test_read_when_field_is_wrong_then_refused_by_name(void **state)
         {"{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"x/../../y\"}]}]}", "relative"},
         {"{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"x/..\"}]}]}", "relative"},
         {"{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"\"}]}]}", "relative"},
-        {"{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"x\", \"crc32c\": \"1234567g\"}]}]}",
+        {"{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"x\", "
+         "\"crc32c\": \"1234567g\"}]}]}",
          "files[0].crc32c: expected 8 hex"},
         {"{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"x\", \"crc32c\": \"123\"}]}]}",
          "files[0].crc32c"},
@@ -135,9 +137,11 @@ static void test_read_when_field_is_wrong_then_refused_by_name(void **state)
          "start_positions[0].topic"},
         {"{\"tables\": [{\"name\": \"a\"}], \"start_positions\": [{\"topic\": \"t\"}]}",
          "start_positions[0].partition"},
-        {"{\"tables\": [{\"name\": \"a\"}], \"start_positions\": [{\"topic\": \"t\", \"partition\": 1}]}",
+        {"{\"tables\": [{\"name\": \"a\"}], \"start_positions\": [{\"topic\": \"t\", "
+         "\"partition\": 1}]}",
          "start_positions[0].offset"},
-        {"{\"tables\": [{\"name\": \"a\"}], \"start_positions\": [{\"topic\": \"t\", \"partition\": -1}]}",
+        {"{\"tables\": [{\"name\": \"a\"}], \"start_positions\": [{\"topic\": \"t\", "
+         "\"partition\": -1}]}",
          "start_positions[0].partition"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -238,15 +242,18 @@ static void test_check_dir_when_tables_or_sizes_differ_then_precondition(void **
 {
     (void)state;
     hps_tmpdir_write(&dir, "a.npy", "abc", 3);
-    expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"a.npy\", \"bytes\": 3}]}]}",
+    expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"a.npy\", "
+               "\"bytes\": 3}]}]}",
                HPS_OK, "");
     expect_dir("{\"tables\": [{\"name\": \"b\"}]}", HPS_PRECONDITION,
                "table 'a' has files but is not in manifest.json");
     expect_dir("{\"tables\": [{\"name\": \"a\"}, {\"name\": \"b\"}]}", HPS_PRECONDITION,
                "table 'b' is in manifest.json but has no files");
-    expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"a.npy\", \"bytes\": 4}]}]}",
+    expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"a.npy\", "
+               "\"bytes\": 4}]}]}",
                HPS_PRECONDITION, "a.npy: 3 bytes, manifest.json says 4");
-    expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"c.npy\", \"bytes\": 4}]}]}",
+    expect_dir("{\"tables\": [{\"name\": \"a\", \"files\": [{\"name\": \"c.npy\", "
+               "\"bytes\": 4}]}]}",
                HPS_NOT_FOUND, "c.npy");
 }
 
