@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gRPC framing: splits, limits, time-outs, percent-encoding, base64. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "net/grpc_frame.h"
+
+static void test_decoder_when_split_anywhere_then_same_messages(void **state)
+{
+    static const uint8_t wire[] = {0, 0, 0, 0, 3, 'a', 'b', 'c', 0, 0, 0, 0, 0,
+                                   1, 0, 0, 0, 1, 'z', 0, 0, 0, 0, 2, 'x', 'y'};
+    static const char *const texts[] = {"abc", "", "z", "xy"};
+
+    (void)state;
+    for (size_t chunk = 1; chunk <= sizeof wire; chunk++) {
+        for (unsigned lend = 0; lend < 2; lend++) {
+            struct hps_grpc_decoder decoder;
+            unsigned n_messages = 0;
+            hps_grpc_decoder_init(&decoder, 3, lend != 0);
+            for (size_t at = 0; at < sizeof wire;) {
+                size_t size = chunk < sizeof wire - at ? chunk : sizeof wire - at;
+                struct hps_grpc_message message;
+                bool complete;
+                size_t used;
+                assert_int_equal(hps_grpc_decoder_feed(&decoder, wire + at, size, &used, &message,
+                                                       &complete, NULL),
+                                 HPS_OK);
+                assert_true(used > 0 && used <= size);
+                at += used;
+                if (complete) {
+                    assert_true(hps_grpc_decoder_idle(&decoder));
+                }
+                if (complete) {
+                    assert_true(n_messages < 4);
+                    assert_int_equal(message.size, strlen(texts[n_messages]));
+                    if (message.size > 0) {
+                        assert_memory_equal(message.data, texts[n_messages], message.size);
+                    }
+                    assert_int_equal(message.compressed, n_messages == 2);
+                    n_messages++;
+                }
+            }
+            assert_int_equal(n_messages, 4);
+            assert_true(hps_grpc_decoder_idle(&decoder));
+            hps_grpc_decoder_fini(&decoder);
+        }
+    }
+}
+
+static void test_decoder_when_message_lies_whole_then_lent_in_place(void **state)
+{
+    static const uint8_t wire[] = {0, 0, 0, 0, 3, 'a', 'b', 'c'};
+    struct hps_grpc_decoder decoder;
+    struct hps_grpc_message message;
+    bool complete;
+    size_t used;
+
+    (void)state;
+    hps_grpc_decoder_init(&decoder, 100, true);
+    assert_int_equal(hps_grpc_decoder_feed(&decoder, wire, sizeof wire, &used, &message, &complete,
+                                           NULL),
+                     HPS_OK);
+    assert_true(complete);
+    assert_ptr_equal(message.data, wire + 5);
+    assert_int_equal(hps_grpc_decoder_held(&decoder), 0);
+    hps_grpc_decoder_fini(&decoder);
+}
+
+static void test_decoder_when_prefix_is_bad_then_refused_and_nothing_held(void **state)
+{
+    static const struct {
+        uint8_t prefix[5];
+        hps_status status;
+    } cases[] = {
+        {{2, 0, 0, 0, 0}, HPS_INTERNAL},
+        {{255, 0, 0, 0, 0}, HPS_INTERNAL},
+        {{0, 0, 0, 0, 101}, HPS_EXHAUSTED},
+        {{1, 255, 255, 255, 255}, HPS_EXHAUSTED},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        struct hps_grpc_decoder decoder;
+        struct hps_grpc_message message;
+        struct hps_error err;
+        bool complete;
+        size_t used;
+        hps_grpc_decoder_init(&decoder, 100, false);
+        assert_int_equal(hps_grpc_decoder_feed(&decoder, cases[i].prefix, 5, &used, &message,
+                                               &complete, &err),
+                         cases[i].status);
+        assert_int_equal(err.status, cases[i].status);
+        assert_int_equal(hps_grpc_decoder_held(&decoder), 0);
+        hps_grpc_decoder_fini(&decoder);
+    }
+}
+
+static void test_decoder_when_cut_short_then_not_idle(void **state)
+{
+    struct hps_grpc_decoder decoder;
+    struct hps_grpc_message message;
+    bool complete;
+    size_t used;
+
+    (void)state;
+    hps_grpc_decoder_init(&decoder, 100, false);
+    assert_true(hps_grpc_decoder_idle(&decoder));
+    for (unsigned i = 0; i < 5; i++) {
+        const uint8_t byte = i == 4 ? 2 : 0;
+        assert_int_equal(
+            hps_grpc_decoder_feed(&decoder, &byte, 1, &used, &message, &complete, NULL), HPS_OK);
+        assert_false(complete);
+        assert_false(hps_grpc_decoder_idle(&decoder));
+    }
+    hps_grpc_decoder_fini(&decoder);
+}
+
+static void test_timeout_when_parsed_then_microseconds(void **state)
+{
+    static const struct {
+        const char *text;
+        bool ok;
+        uint64_t us;
+    } cases[] = {
+        {"1H", true, 3600000000u},     {"2M", true, 120000000},    {"3S", true, 3000000},
+        {"501m", true, 501000},        {"7u", true, 7},            {"1n", true, 1},
+        {"1000n", true, 1},            {"1001n", true, 2},         {"0m", true, 0},
+        {"99999999H", true, 359999996400000000u},
+        {"123456789m", false, 0},      {"", false, 0},             {"m", false, 0},
+        {"1", false, 0},               {"-1m", false, 0},          {"1.5S", false, 0},
+        {"1s", false, 0},              {"1h", false, 0},           {" 1S", false, 0},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t us = 0;
+        assert_int_equal(hps_grpc_timeout_parse(cases[i].text, strlen(cases[i].text), &us),
+                         cases[i].ok);
+        assert_true(us == cases[i].us);
+    }
+}
+
+static void test_timeout_when_formatted_then_never_shorter_and_legal(void **state)
+{
+    static const uint64_t times[] = {0,         1,          999,         99999999,    100000000,
+                                     123456789, 3600000000, 99999999999, 100000000001, UINT64_MAX};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof times / sizeof *times; i++) {
+        char text[HPS_GRPC_TIMEOUT_CHARS];
+        uint64_t us = 0;
+        hps_grpc_timeout_format(times[i], text);
+        assert_true(hps_grpc_timeout_parse(text, strlen(text), &us));
+        assert_true(us >= times[i] || times[i] == UINT64_MAX);
+        assert_true(times[i] == UINT64_MAX || us - times[i] <= times[i] / 1000);
+    }
+}
+
+static void test_message_when_it_has_any_byte_then_survives(void **state)
+{
+    char text[256];
+    struct hps_buf encoded;
+    struct hps_buf decoded;
+
+    (void)state;
+    for (unsigned i = 0; i < 255; i++) {
+        text[i] = (char)(i + 1);
+    }
+    text[255] = '\0';
+    hps_buf_init(&encoded, 4096);
+    hps_buf_init(&decoded, 4096);
+    assert_int_equal(hps_grpc_message_encode(&encoded, text), HPS_OK);
+    for (size_t i = 0; i < encoded.size; i++) {
+        assert_true(encoded.data[i] >= 0x20 && encoded.data[i] <= 0x7e);
+    }
+    assert_int_equal(hps_grpc_message_decode(&decoded, (char *)encoded.data, encoded.size), HPS_OK);
+    assert_int_equal(decoded.size, 255);
+    assert_memory_equal(decoded.data, text, 255);
+    hps_buf_clear(&decoded);
+    assert_int_equal(hps_grpc_message_decode(&decoded, "a%4%zz%C3%", 10), HPS_OK);
+    assert_int_equal(decoded.size, 8);
+    assert_memory_equal(decoded.data, "a%4%zz\xc3%", 8);
+    hps_buf_fini(&encoded);
+    hps_buf_fini(&decoded);
+}
+
+static void test_base64_when_padded_or_not_then_same_bytes(void **state)
+{
+    static const struct {
+        const char *plain, *bare, *padded;
+    } cases[] = {{"", "", ""}, {"f", "Zg", "Zg=="}, {"fo", "Zm8", "Zm8="}, {"foo", "Zm9v", "Zm9v"}};
+    static const char *const bad[] = {"Z", "Zm9vZ", "Zg=", "Z===", "====", "Zm9v=", "Zm-v", "Zg==Zg"};
+    struct hps_buf out;
+
+    (void)state;
+    hps_buf_init(&out, 4096);
+    for (unsigned i = 0; i < 4; i++) {
+        size_t size = strlen(cases[i].plain);
+        hps_buf_clear(&out);
+        assert_int_equal(hps_grpc_base64_encode(&out, cases[i].plain, size), HPS_OK);
+        assert_int_equal(out.size, strlen(cases[i].bare));
+        for (unsigned j = 0; j < 2; j++) {
+            const char *text = j == 0 ? cases[i].bare : cases[i].padded;
+            hps_buf_clear(&out);
+            assert_int_equal(hps_grpc_base64_decode(&out, text, strlen(text)), HPS_OK);
+            assert_int_equal(out.size, size);
+            if (size > 0) {
+                assert_memory_equal(out.data, cases[i].plain, size);
+            }
+        }
+    }
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(hps_grpc_base64_decode(&out, bad[i], strlen(bad[i])), HPS_INVALID);
+    }
+    hps_buf_fini(&out);
+}
+
+static void test_codes_when_mapped_then_as_the_protocol_says(void **state)
+{
+    (void)state;
+    assert_int_equal(hps_grpc_code_of_reset(7), 14);
+    assert_int_equal(hps_grpc_code_of_reset(8), 1);
+    assert_int_equal(hps_grpc_code_of_reset(11), 8);
+    assert_int_equal(hps_grpc_code_of_reset(2), 13);
+    assert_int_equal(hps_grpc_code_of_http(503), 14);
+    assert_int_equal(hps_grpc_code_of_http(404), 12);
+    assert_int_equal(hps_grpc_code_of_http(200), 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_decoder_when_split_anywhere_then_same_messages),
+        cmocka_unit_test(test_decoder_when_message_lies_whole_then_lent_in_place),
+        cmocka_unit_test(test_decoder_when_prefix_is_bad_then_refused_and_nothing_held),
+        cmocka_unit_test(test_decoder_when_cut_short_then_not_idle),
+        cmocka_unit_test(test_timeout_when_parsed_then_microseconds),
+        cmocka_unit_test(test_timeout_when_formatted_then_never_shorter_and_legal),
+        cmocka_unit_test(test_message_when_it_has_any_byte_then_survives),
+        cmocka_unit_test(test_base64_when_padded_or_not_then_same_bytes),
+        cmocka_unit_test(test_codes_when_mapped_then_as_the_protocol_says),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
