@@ -461,7 +461,9 @@ void wire_pump(struct wire *wire)
             if (n == 0 || errno != EAGAIN) {
                 wire->closed = true;
             }
-            return;
+            if (n == 0 || errno != ECONNRESET) {
+                return; /* after a reset of a Unix socket what had been sent can still be read */
+            }
         }
     }
 }

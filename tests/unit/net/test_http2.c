@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The server's HTTP/2 sessions under hand-made hostile frames. In every case the attacker is cut off or
+ * bounded, and somebody else's connection goes on. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/grpc_rig.h"
+
+enum { DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION };
+enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4 };
+
+struct fixture {
+    struct rig rig;
+    struct wire wire;
+    struct hps_grpc_channel *other; /* must not notice anything */
+};
+
+static int setup(void **state)
+{
+    static struct fixture f;
+
+    rig_open(&f.rig, &rig_limits);
+    f.other = rig_channel(&f.rig);
+    wire_open(&f.wire, &f.rig);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    struct reply reply;
+
+    reply_init(&reply);
+    assert_int_equal(rig_call(&f->rig, f->other, "/t.T/Echo", "fine", 4, &reply), 0);
+    assert_int_equal(reply.data.size, 4);
+    reply_fini(&reply);
+    hps_grpc_channel_free(f->other);
+    wire_close(&f->wire);
+    rig_close(&f->rig);
+    return 0;
+}
+
+/* The server has said GOAWAY with this error, and closed. */
+static void expect_goaway(struct wire *wire, uint8_t error)
+{
+    const uint8_t *payload;
+    size_t size;
+
+    WIRE_UNTIL(wire, wire->closed);
+    wire_pump(wire); /* a failed send closes too, with the GOAWAY not yet read */
+    assert_true(wire_find(wire, GOAWAY, 0, &payload, &size));
+    assert_true(size >= 8);
+    assert_int_equal(payload[7], error);
+}
+
+static void test_preface_when_it_is_http1_then_closed(void **state)
+{
+    struct fixture *f = *state;
+    struct wire wire = {.rig = &f->rig, .fd = rig_raw(&f->rig)};
+
+    hps_buf_init(&wire.in, 1 << 20);
+    assert_true(wire_send(&wire, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27));
+    WIRE_UNTIL(&wire, wire.closed);
+    wire_close(&wire);
+}
+
+static void test_rapid_reset_when_endless_then_cut_off(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t id = 1;
+
+    while (id < 200000 && wire_request(&f->wire, id, "/t.T/Park", false, NULL) &&
+           wire_frame(&f->wire, RST, 0, id, "\0\0\0\x8", 4)) {
+        id += 2;
+        if (id % 256 == 1) {
+            wire_pump(&f->wire);
+        }
+    }
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+    assert_true(id > 2 * 9000); /* honest bursts of cancels are let through */
+    assert_int_equal(f->rig.n_messages, 0);
+}
+
+static void test_streams_when_more_than_allowed_then_cut_off(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t id = 1;
+
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, SETTINGS, 0, NULL, NULL));
+    assert_true(wire_frame(&f->wire, SETTINGS, ACK, 0, NULL, 0));
+    while (id < 2 * 300 && wire_request(&f->wire, id, "/t.T/Park", false, NULL)) {
+        id += 2;
+    }
+    expect_goaway(&f->wire, 1);
+    assert_true(f->rig.n_ended[1] <= 256);
+}
+
+static void test_continuations_when_endless_then_cut_off(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t junk[100];
+    unsigned n = 0;
+
+    memset(junk, 0x84, sizeof junk); /* ":path: /" again and again */
+    assert_true(wire_frame(&f->wire, HEADERS, 0, 1, junk, 1));
+    while (n < 100000 && wire_frame(&f->wire, CONTINUATION, 0, 1, junk, sizeof junk)) {
+        n++;
+        if (n % 8 == 0) {
+            wire_pump(&f->wire);
+        }
+    }
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+    assert_true(n < 100);
+}
+
+static void test_settings_when_too_many_entries_then_cut_off(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t entries[6 * 40];
+
+    for (unsigned i = 0; i < 40; i++) {
+        memcpy(entries + i * 6, "\0\xf0\0\0\0\1", 6);
+    }
+    (void)wire_frame(&f->wire, SETTINGS, 0, 0, entries, sizeof entries);
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+}
+
+static void test_settings_when_flooding_then_cut_off(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n = 0;
+
+    while (n < 100000 && wire_frame(&f->wire, SETTINGS, 0, 0, NULL, 0)) {
+        n++;
+        if (n % 64 == 0) {
+            wire_pump(&f->wire);
+        }
+    }
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+    assert_true(n < 20000);
+}
+
+static void test_pings_when_flooding_without_streams_then_too_many_pings(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n = 0;
+
+    while (n < 10000 && wire_frame(&f->wire, PING, 0, 0, "12345678", 8)) {
+        n++;
+        if (n % 16 == 0) {
+            wire_pump(&f->wire);
+        }
+    }
+    expect_goaway(&f->wire, 0xb);
+    assert_true(n >= 200);
+}
+
+static void test_pings_when_calls_run_then_tolerated_and_answered(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_true(wire_request(&f->wire, 1, "/t.T/Park", false, NULL));
+    for (unsigned i = 0; i < 1000; i++) {
+        assert_true(wire_frame(&f->wire, PING, 0, 0, "12345678", 8));
+        if (i % 16 == 0) {
+            wire_pump(&f->wire);
+        }
+    }
+    WIRE_UNTIL(&f->wire, f->wire.in.size >= 1000 * 17);
+    assert_false(f->wire.closed);
+}
+
+static void test_acks_when_never_read_then_bounded(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n = 0;
+
+    assert_true(wire_request(&f->wire, 1, "/t.T/Park", false, NULL));
+    while (n < 2000000 && wire_frame(&f->wire, PING, 0, 0, "12345678", 8)) {
+        n++; /* wire_frame turns the loop when the socket is full, but nobody reads the answers */
+    }
+    assert_true(n < 2000000);
+}
+
+static void test_data_when_frames_are_tiny_then_calm_is_asked_for(void **state)
+{
+    struct fixture *f = *state;
+    unsigned n = 0;
+
+    assert_true(wire_request(&f->wire, 1, "/t.T/Count", false, NULL));
+    while (n < 50000 && wire_frame(&f->wire, DATA, 0, 1, NULL, 0)) {
+        n++;
+        if (n % 64 == 0) {
+            wire_pump(&f->wire);
+        }
+    }
+    expect_goaway(&f->wire, 0xb);
+    assert_true(n >= 10000);
+}
+
+/* One 4 KB header put into the table, then referred to by single bytes. */
+static void test_headers_when_a_bomb_then_stream_reset(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t block[16384];
+    size_t size = 0;
+
+    block[size++] = 0x40; /* literal, indexed */
+    block[size++] = 1;
+    block[size++] = 'a';
+    block[size++] = 127; /* 3,900 = 127 + 61 + 29 * 128 */
+    block[size++] = 128 + 61;
+    block[size++] = 29;
+    memset(block + size, 'v', 3900);
+    size += 3900;
+    memset(block + size, 0x80 | 62, 12000);
+    size += 12000;
+    assert_true(wire_frame(&f->wire, HEADERS, END_HEADERS | END_STREAM, 1, block, size));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, 1, NULL, NULL) || f->wire.closed);
+    assert_int_equal(f->rig.n_messages, 0);
+    assert_false(f->wire.closed);
+    assert_true(wire_request(&f->wire, 3, "/t.T/Echo", false, NULL)); /* the table is still in step */
+    assert_true(wire_frame(&f->wire, DATA, END_STREAM, 3, "\0\0\0\0\1x", 6));
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
+}
+
+static void test_headers_when_too_many_fields_then_stream_reset(void **state)
+{
+    struct fixture *f = *state;
+    const char *extra[2 * 65 + 1] = {NULL};
+
+    for (unsigned i = 0; i < 65; i++) {
+        extra[2 * i] = "x";
+        extra[2 * i + 1] = "y";
+    }
+    assert_true(wire_request(&f->wire, 1, "/t.T/Echo", true, extra));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, 1, NULL, NULL));
+    assert_false(f->wire.closed);
+}
+
+static void test_data_when_read_at_once_then_window_is_given_back(void **state)
+{
+    static uint8_t chunk[16384];
+    struct fixture *f = *state;
+    unsigned n = 0;
+
+    assert_true(wire_request(&f->wire, 1, "/t.T/Count", false, NULL));
+    while (n < 256 && wire_frame(&f->wire, DATA, 0, 1, chunk, sizeof chunk)) {
+        n++; /* zeros: empty messages, for which window is given back */
+        wire_pump(&f->wire);
+    }
+    assert_int_equal(n, 256); /* 4 MB: four times the window */
+    WIRE_UNTIL(&f->wire, f->rig.n_messages == 256 * 16384 / 5);
+}
+
+static void test_frames_when_malformed_then_cut_off(void **state)
+{
+    static const struct {
+        uint8_t type, flags;
+        uint32_t stream;
+        size_t size;
+    } cases[] = {
+        {DATA, 0, 0, 5},        {DATA, 0, 7, 5},     {HEADERS, 4, 2, 1}, {SETTINGS, 0, 1, 0},
+        {SETTINGS, 0, 0, 5},    {PING, 0, 0, 7},     {WINDOW, 0, 0, 3},  {RST, 0, 9, 4},
+        {CONTINUATION, 4, 1, 1}, {PUSH, 4, 1, 8},    {GOAWAY, 0, 0, 7},  {WINDOW, 0, 0, 4},
+        {SETTINGS, 1, 0, 6},
+    };
+    static const uint8_t zeros[16];
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct wire wire;
+        wire_open(&wire, &f->rig);
+        (void)wire_frame(&wire, cases[i].type, cases[i].flags, cases[i].stream, zeros,
+                         cases[i].size);
+        WIRE_UNTIL(&wire, wire.closed);
+        wire_close(&wire);
+    }
+}
+
+static void test_bytes_when_random_then_no_harm(void **state)
+{
+    struct fixture *f = *state;
+    unsigned seed = 7;
+
+    print_message("seed %u\n", seed);
+    for (unsigned round = 0; round < 60; round++) {
+        struct wire wire;
+        wire_open(&wire, &f->rig);
+        for (unsigned i = 0; i < 40 && !wire.closed; i++) {
+            uint8_t payload[64];
+            size_t size = (unsigned)rand_r(&seed) % sizeof payload;
+            for (size_t j = 0; j < size; j++) {
+                payload[j] = (uint8_t)rand_r(&seed);
+            }
+            (void)wire_frame(&wire, (uint8_t)(rand_r(&seed) % 11), (uint8_t)rand_r(&seed),
+                             (uint32_t)rand_r(&seed) % 8, payload, size);
+            wire_pump(&wire);
+        }
+        wire_close(&wire);
+        rig_turn(&f->rig);
+    }
+    RIG_UNTIL(&f->rig, f->rig.n_gone == 60);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_preface_when_it_is_http1_then_closed),
+        TEST(test_rapid_reset_when_endless_then_cut_off),
+        TEST(test_streams_when_more_than_allowed_then_cut_off),
+        TEST(test_continuations_when_endless_then_cut_off),
+        TEST(test_settings_when_too_many_entries_then_cut_off),
+        TEST(test_settings_when_flooding_then_cut_off),
+        TEST(test_pings_when_flooding_without_streams_then_too_many_pings),
+        TEST(test_pings_when_calls_run_then_tolerated_and_answered),
+        TEST(test_acks_when_never_read_then_bounded),
+        TEST(test_data_when_frames_are_tiny_then_calm_is_asked_for),
+        TEST(test_headers_when_a_bomb_then_stream_reset),
+        TEST(test_headers_when_too_many_fields_then_stream_reset),
+        TEST(test_data_when_read_at_once_then_window_is_given_back),
+        TEST(test_frames_when_malformed_then_cut_off),
+        TEST(test_bytes_when_random_then_no_harm),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
