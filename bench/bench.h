@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What benchmarks share: reports, a nanosecond clock, medians. Main thread.
+ */
+#ifndef HPS_BENCH_BENCH_H
+#define HPS_BENCH_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct bench {
+    const char *name;
+    const char *summary;
+    hps_status (*run)(struct hps_error *err);
+};
+
+enum bench_target { BENCH_NO_TARGET, BENCH_AT_LEAST, BENCH_AT_MOST };
+
+/* One line of the table and of the JSON file. `target` counts unless `kind` is BENCH_NO_TARGET. */
+void bench_report(const char *name_of_case, const char *metric, double value, const char *unit,
+                  enum bench_target kind, double target);
+
+uint64_t bench_now_ns(void);
+/* Middle of n values (sorted in place); 0 of none. */
+double bench_median(double *values, size_t n);
+/* Bind the calling thread to one of the first two CPUs where there are two; best effort. */
+void bench_bind(unsigned cpu);
+
+hps_status bench_grpc(struct hps_error *err);
+hps_status bench_switch(struct hps_error *err);
+hps_status bench_host_map(struct hps_error *err);
+hps_status bench_rocksdb(struct hps_error *err);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What bench_grpc.c and its servers share. Requests say which reply is wanted by the name of the model
+ * in a LookupRequest: "a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows, the same bytes each time; with "g"
+ * behind it rows of 512 bytes are gathered at random for each reply.
+ */
+#ifndef HPS_BENCH_BENCH_GRPC_H
+#define HPS_BENCH_BENCH_GRPC_H
+
+#include <stdatomic.h>
+
+#include "base/block.h"
+#include "base/status.h"
+#include "client/zipf.h"
+
+enum {
+    REPLY_KINDS = 3,
+    REPLY_HEAD_BYTES_MAX = 32,
+    GATHER_ROW_BYTES = 512,
+    GATHER_ROWS = 512 * 1024, /* of the table */
+};
+
+/* Replies of one server thread. */
+struct replies {
+    struct hps_block_pool *pool;
+    struct hps_block *heads[REPLY_KINDS]; /* protobuf before the rows */
+    size_t head_bytes[REPLY_KINDS];
+    struct hps_block *rows[REPLY_KINDS];
+    size_t rows_bytes[REPLY_KINDS];
+    uint8_t *table;
+    struct hps_random random;
+};
+
+/* The request of a kind: 3 or 4 bytes. */
+size_t reply_request(unsigned kind, bool gather, uint8_t out[4]);
+hps_status replies_init(struct replies *replies) HPS_MUST_CHECK;
+void replies_fini(struct replies *replies);
+/* What a request asks for; kind 0 when it is none of ours. The rows come with a reference of their own. */
+struct hps_block *reply_rows(struct replies *replies, const uint8_t *request, size_t size,
+                             unsigned *out_kind);
+
+/* Servers on threads of their own. */
+struct bench_server {
+    char address[64];
+    void *impl;
+    void (*stop)(void *impl);
+};
+hps_status bench_server_grpc(struct bench_server *out_server, struct hps_error *err) HPS_MUST_CHECK;
+hps_status bench_server_raw(struct bench_server *out_server, struct hps_error *err) HPS_MUST_CHECK;
+/* libgrpc++ in another process; NOT_FOUND: not built. */
+hps_status bench_server_cpp(struct bench_server *out_server, struct hps_error *err) HPS_MUST_CHECK;
+
+/* `n` calls under way at a time until `ns` have passed. */
+struct bench_load {
+    unsigned kind;
+    bool gather;
+    unsigned n;
+    uint64_t ns;
+};
+struct bench_result {
+    double calls_per_s;
+    double bytes_per_s;
+    double p50_us;
+};
+hps_status bench_load_grpc(const char *address, const struct bench_load *load,
+                           struct bench_result *out_result, struct hps_error *err) HPS_MUST_CHECK;
+hps_status bench_load_raw(const char *address, const struct bench_load *load,
+                          struct bench_result *out_result, struct hps_error *err) HPS_MUST_CHECK;
+
+#endif
