@@ -59,7 +59,8 @@ struct hps_grpc_limits {
     uint64_t handshake_timeout_us;   /* TLS handshake and first request */
     uint64_t stall_timeout_us;       /* reply without progress */
     uint64_t idle_timeout_us;        /* 0 = none */
-    uint64_t age_max_us;             /* 0 = none; jittered by 10 % */
+    uint64_t age_max_us;             /* 0 = none */
+    double age_jitter;               /* share by which the age varies, 0.1: +- 10 % */
     uint64_t keepalive_us;           /* server PINGs when silent; 0 = none */
     uint64_t keepalive_timeout_us;
 };

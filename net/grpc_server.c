@@ -296,7 +296,8 @@ static uint64_t jittered(struct hps_grpc_loop *grpc_loop, uint64_t us)
     x ^= x >> 7;
     x ^= x << 17;
     grpc_loop->jitter = x;
-    return us - us / 10 + (us / 5 > 0 ? x % (us / 5) : 0);
+    uint64_t range_us = (uint64_t)((double)us * grpc_loop->server->limits.age_jitter);
+    return us - range_us + (range_us > 0 ? x % (2 * range_us) : 0);
 }
 
 static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, struct grpc_conn *conn)

@@ -139,7 +139,8 @@ static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options, 
     if (!options->server) {
         SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
     } else if (options->ca_file) {
-        SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+        int fail = options->peer_optional ? 0 : SSL_VERIFY_FAIL_IF_NO_PEER_CERT;
+        SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | fail, NULL);
     }
     return HPS_OK;
 }
@@ -205,6 +206,7 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
     atomic_init(&tls->refs, 1);
     pthread_mutex_init(&tls->lock, NULL);
     tls->options.server = options->server;
+    tls->options.peer_optional = options->peer_optional;
     hps_status status = HPS_OK;
     if (!copy_text(options->cert_file, &tls->options.cert_file) ||
         !copy_text(options->key_file, &tls->options.key_file) ||

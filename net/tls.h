@@ -21,6 +21,7 @@ struct hps_tls_options {
     /* Server: CAs of clients, which then must show a certificate (mTLS); NULL: none is asked for.
      * Client: CAs of servers; NULL: the system's. */
     const char *ca_file;
+    bool peer_optional; /* server: a client without a certificate is let in all the same */
     /* Client: name or address the server's certificate must carry; NULL: the host connected to, which
      * hps_tls_session_new gets. */
     const char *server_name;

@@ -67,6 +67,9 @@ static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
     hps_status status =
         hps_pool_new("worker", config->worker_threads, WORKER_QUEUE_MAX, &daemon->workers);
     if (status == HPS_OK) {
+        status = hps_pool_new("io", config->io_threads, WORKER_QUEUE_MAX, &daemon->io);
+    }
+    if (status == HPS_OK) {
         status = hps_pool_new("admin", ADMIN_THREADS, ADMIN_QUEUE_MAX, &daemon->admin_pool);
     }
     if (status != HPS_OK) {
@@ -121,7 +124,8 @@ static hps_status make_tls(struct hps_daemon *daemon, struct hps_error *err)
     const struct hps_tls_options tls = {.server = true,
                                         .cert_file = config->tls.certificate,
                                         .key_file = config->tls.key,
-                                        .ca_file = has_ca ? config->tls.client_ca : NULL};
+                                        .ca_file = has_ca ? config->tls.client_ca : NULL,
+                                        .peer_optional = !config->tls.require_client_certificate};
     return hps_tls_new(&tls, &daemon->tls, err);
 }
 
@@ -144,6 +148,7 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
     const struct hps_config_server *config = &daemon->options.config->server;
     struct hps_lookup_service_parts lookup = {.models = daemon->models,
                                               .workers = daemon->workers,
+                                              .io = daemon->io,
                                               .blocks = daemon->blocks,
                                               .admission = daemon->admission,
                                               .slowlog = daemon->slowlog,
@@ -184,6 +189,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
         .stall_timeout_us = (uint64_t)config->reply_stall_timeout_ms * 1000,
         .idle_timeout_us = (uint64_t)config->idle_timeout_ms * 1000,
         .age_max_us = (uint64_t)config->connection_age_s * 1000000,
+        .age_jitter = config->connection_age_jitter,
         .keepalive_us = (uint64_t)config->keepalive_ms * 1000,
         .keepalive_timeout_us = (uint64_t)config->keepalive_timeout_ms * 1000};
     const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection};
@@ -340,7 +346,8 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_timer_stop(&daemon->tick);
     hps_timer_stop(&daemon->phase_timer);
     hps_loop_signals_free(daemon->signals);
-    hps_pool_free(daemon->workers);
+    hps_pool_free(daemon->workers); /* before io, to which workers hand over */
+    hps_pool_free(daemon->io);
     hps_pool_free(daemon->admin_pool);
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         hps_loop_free(daemon->threads[i].loop);

@@ -49,6 +49,7 @@ struct hps_daemon {
     struct hps_admission *admission;
     struct hps_slowlog *slowlog;
     struct hps_pool *workers;
+    struct hps_pool *io;
     struct hps_pool *admin_pool;
     struct hps_lookup_service *lookup;
     struct hps_admin_service *admin;

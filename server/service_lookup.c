@@ -55,7 +55,6 @@ struct request {
     bool closed;      /* on_close was called */
     bool explain;
     bool pumping;
-    bool memory_done; /* the memory tiers have been asked */
     struct hps_admission_ticket ticket;
     struct hps_timer queue_timer;
     struct hps_task task; /* to a worker, or to the loop */
@@ -645,45 +644,74 @@ static void on_worked(struct hps_task *task)
     request_drop(request);
 }
 
-static hps_status work(struct request *request)
+static void finish_on_loop(struct request *request, hps_status status)
 {
-    bool done = false;
-
-    if (hps_grpc_call_cancelled(request->call)) {
-        return hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
-    }
-    if (!request->memory_done) {
-        hps_status status = hps_lookup_run_memory(&request->lookup, &done, &request->err);
-        if (status != HPS_OK || done) {
-            return status;
-        }
-    }
-    return hps_lookup_run_rest(&request->lookup, &request->err);
-}
-
-/* Worker thread. */
-static void on_worker(struct hps_task *task)
-{
-    struct request *request = CONTAINER_OF(task, struct request, task);
-
-    note_queue_end(request);
-    request->status = work(request);
+    request->status = status;
     request->task.run = on_worked;
     hps_loop_post(request->loop, &request->task);
 }
 
-static void post_to_worker(struct request *request)
+/* I/O thread: the tiers that may block. */
+static void on_io(struct hps_task *task)
 {
-    struct hps_pool *workers = request->service->parts.workers;
+    struct request *request = CONTAINER_OF(task, struct request, task);
 
+    note_queue_end(request);
+    hps_status status = HPS_OK;
+    if (hps_grpc_call_cancelled(request->call)) {
+        status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+    } else {
+        status = hps_lookup_run_rest(&request->lookup, &request->err);
+    }
+    finish_on_loop(request, status);
+}
+
+/* takes `request` on OK. EXHAUSTED, in request->err: too many wait. */
+static hps_status post_to(struct request *request, struct hps_pool *pool, const char *name,
+                          void (*run)(struct hps_task *task))
+{
     request->queued_us = hps_clock_us();
-    request->task.run = on_worker;
+    request->task.run = run;
+    if (hps_pool_post(pool, &request->task) != HPS_OK) {
+        return hps_error_set(&request->err, HPS_EXHAUSTED, "%zu look-ups wait for %s already",
+                             hps_pool_depth(pool), name);
+    }
+    return HPS_OK;
+}
+
+/* Worker thread: the memory tiers of a large look-up. */
+static void on_worker(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+    struct hps_pool *io = request->service->parts.io;
+    bool done = false;
+
+    note_queue_end(request);
+    hps_status status = HPS_OK;
+    if (hps_grpc_call_cancelled(request->call)) {
+        status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+    } else {
+        status = hps_lookup_run_memory(&request->lookup, &done, &request->err);
+    }
+    if (status == HPS_OK && !done) {
+        status = post_to(request, io, "the I/O threads", on_io);
+        if (status == HPS_OK) {
+            return;
+        }
+    }
+    finish_on_loop(request, status);
+}
+
+/* Loop thread: to the workers, or to the I/O threads once the memory tiers have been asked. */
+static void hand_over(struct request *request, bool to_io)
+{
+    const struct hps_lookup_service_parts *parts = &request->service->parts;
+
     request_hold(request);
-    if (hps_pool_post(workers, &request->task) != HPS_OK) {
-        struct hps_error err;
-        hps_error_set(&err, HPS_EXHAUSTED, "%zu look-ups wait for a worker already",
-                      hps_pool_depth(workers));
-        request_reject(request, HPS_REJECT_WORKERS, &err);
+    hps_status status = to_io ? post_to(request, parts->io, "the I/O threads", on_io)
+                              : post_to(request, parts->workers, "a worker", on_worker);
+    if (status != HPS_OK) {
+        request_reject(request, HPS_REJECT_WORKERS, &request->err);
         request_drop(request);
     }
 }
@@ -708,17 +736,16 @@ static void start_work(struct request *request)
     lookup->rows = request->rows->data;
     if (lookup->rows_bytes > parts->limits.inline_bytes_max ||
         lookup->n_keys > parts->limits.inline_keys_max) {
-        post_to_worker(request);
+        hand_over(request, false);
         return;
     }
     hps_status status = hps_lookup_run_memory(lookup, &done, &err);
-    request->memory_done = true;
     if (status != HPS_OK) {
         request_fail(request, status, &err);
     } else if (done) {
         reply(request);
     } else {
-        post_to_worker(request);
+        hand_over(request, true);
     }
 }
 

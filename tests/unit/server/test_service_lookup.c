@@ -178,6 +178,7 @@ static void open_service(struct service_test *t, uint64_t bytes_max, uint64_t re
     assert_non_null(t->admission);
     struct hps_lookup_service_parts parts = {.models = t->models,
                                              .workers = t->workers,
+                                             .io = t->workers,
                                              .blocks = t->blocks,
                                              .admission = t->admission,
                                              .slowlog = t->slowlog,
