@@ -20,8 +20,8 @@
 #include "net/tls.h"
 
 #define ACCEPTS_PER_TURN 64
-#define PAUSE_US 100000u /* without descriptors: try again after this */
-#define N_BUCKETS 1024u
+#define PAUSE_US         100000u /* without descriptors: try again after this */
+#define N_BUCKETS        1024u
 
 struct peer {
     struct peer *next;
@@ -222,7 +222,10 @@ static void listen_all(struct hps_acceptor *acceptor, bool on)
     }
 }
 
-static void on_pause_over(void *ctx) { listen_all(ctx, true); }
+static void on_pause_over(void *ctx)
+{
+    listen_all(ctx, true);
+}
 
 /* The waiting connection keeps the listener readable: without a pause the loop would spin. */
 static void starve(struct hps_acceptor *acceptor)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepts connections on any number of listening sockets, within limits in all and per peer address.
- * Belongs to the thread of its loop, but hps_acceptor_gone and the counters.
+ * Accepts connections on any number of listening sockets, within limits in all and per peer
+ * address. Belongs to the thread of its loop, but hps_acceptor_gone and the counters.
  */
 #ifndef HPS_NET_ACCEPTOR_H
 #define HPS_NET_ACCEPTOR_H
@@ -16,22 +16,25 @@
 struct hps_acceptor;
 
 struct hps_acceptor_options {
-    unsigned connections_max;          /* of all listeners; 0: no limit */
-    unsigned connections_per_peer_max; /* of one IP address; 0: no limit. Unix sockets do not count. */
-    /* A new connection, owned by the callee, that may hand it to another thread (it is not attached).
-     * When it has been freed, hps_acceptor_gone(ticket) must be called once. May stop the acceptor, but
-     * not free it. */
+    unsigned connections_max; /* of all listeners; 0: no limit */
+    unsigned
+        connections_per_peer_max; /* of one IP address; 0: no limit. Unix sockets do not count. */
+    /* A new connection, owned by the callee, that may hand it to another thread (it is not
+     * attached). When it has been freed, hps_acceptor_gone(ticket) must be called once. May stop
+     * the acceptor, but not free it. */
     void (*on_accept)(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket);
     void *ctx;
 };
 
 hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_options *options,
-                            struct hps_acceptor **out_acceptor, struct hps_error *err) HPS_MUST_CHECK;
-/* Accept from `listen_fd` (taken, also on failure). Its connections get `tls` (NULL: plain; referenced),
- * and on_accept gets `cookie` with them. `unlink_file`: stopping removes the file of a Unix socket (not
- * wanted for inherited ones). */
+                            struct hps_acceptor **out_acceptor, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Accept from `listen_fd` (taken, also on failure). Its connections get `tls` (NULL: plain;
+ * referenced), and on_accept gets `cookie` with them. `unlink_file`: stopping removes the file of a
+ * Unix socket (not wanted for inherited ones). */
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
-                            unsigned cookie, bool unlink_file, struct hps_error *err) HPS_MUST_CHECK;
+                            unsigned cookie, bool unlink_file, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Close the listening sockets; connections stay. Idempotent. */
 void hps_acceptor_stop(struct hps_acceptor *acceptor);
 /* Stops if need be. Tickets that are out stay valid. NULL is legal. */

@@ -21,8 +21,8 @@ static hps_status parse_unix(const char *text, const char *path, struct hps_addr
         return hps_error_set(err, HPS_INVALID, "address '%s': no path after 'unix:'", text);
     }
     if (size >= sizeof(addr->path)) {
-        return hps_error_set(err, HPS_INVALID, "address '%s': path has %zu bytes, at most %zu fit", text,
-                             size, sizeof(addr->path) - 1);
+        return hps_error_set(err, HPS_INVALID, "address '%s': path has %zu bytes, at most %zu fit",
+                             text, size, sizeof(addr->path) - 1);
     }
     addr->is_unix = true;
     memcpy(addr->path, path, size + 1);
@@ -82,8 +82,9 @@ hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hp
     }
     size_t host_size = (size_t)(host_end - host);
     if (host_size == 0 || host_size > HPS_ADDR_HOST_MAX) {
-        return hps_error_set(err, HPS_INVALID, "address '%.300s': the host has %zu bytes, want 1 to %d",
-                             text, host_size, HPS_ADDR_HOST_MAX);
+        return hps_error_set(err, HPS_INVALID,
+                             "address '%.300s': the host has %zu bytes, want 1 to %d", text,
+                             host_size, HPS_ADDR_HOST_MAX);
     }
     memcpy(addr.host, host, host_size);
     struct in6_addr v6;
@@ -92,8 +93,9 @@ hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hp
                              bracket ? "IPv6 address" : "host (IPv6 addresses need brackets)");
     }
     if (!parse_port(colon + 1, &addr.port)) {
-        return hps_error_set(err, HPS_INVALID, "address '%.300s': port '%.20s' is not in 0 to 65535",
-                             text, colon + 1);
+        return hps_error_set(err, HPS_INVALID,
+                             "address '%.300s': port '%.20s' is not in 0 to 65535", text,
+                             colon + 1);
     }
     *out_addr = addr;
     return HPS_OK;

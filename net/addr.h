@@ -17,8 +17,8 @@
 
 struct hps_addr {
     bool is_unix;
-    uint16_t port;                                    /* 0: any free one (listening) */
-    char host[HPS_ADDR_HOST_MAX + 1];                 /* number or name, without brackets */
+    uint16_t port;                                          /* 0: any free one (listening) */
+    char host[HPS_ADDR_HOST_MAX + 1];                       /* number or name, without brackets */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* Unix sockets */
 };
 
@@ -27,15 +27,16 @@ hps_status hps_addr_parse(const char *text, struct hps_addr *out_addr, struct hp
     HPS_MUST_CHECK;
 /* As hps_addr_parse reads it; cut at `capacity`, always ended. Returns `text`. */
 char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity);
-/* Reachable from this machine only: Unix socket, 127.0.0.0/8, ::1, "localhost". Looks nothing up, so
- * other names are not loopback. */
+/* Reachable from this machine only: Unix socket, 127.0.0.0/8, ::1, "localhost". Looks nothing up,
+ * so other names are not loopback. */
 bool hps_addr_is_loopback(const struct hps_addr *addr);
-/* For the kernel. A name is looked up, which may block; UNAVAILABLE if it is not known. `listening`:
- * for bind() rather than connect(). */
+/* For the kernel. A name is looked up, which may block; UNAVAILABLE if it is not known.
+ * `listening`: for bind() rather than connect(). */
 hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
                             struct sockaddr_storage *out_sockaddr, socklen_t *out_size,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* Text of a kernel address: "127.0.0.1:80", "[::1]:80" (v4-mapped ones as v4), "unix:PATH", "unix:". */
+/* Text of a kernel address: "127.0.0.1:80", "[::1]:80" (v4-mapped ones as v4), "unix:PATH",
+ * "unix:". */
 char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, char *text,
                               size_t capacity);
 

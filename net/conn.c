@@ -24,7 +24,7 @@ enum state { STATE_CONNECTING, STATE_HANDSHAKE, STATE_OPEN, STATE_FAILED };
 struct hps_conn {
     int fd;
     enum state state;
-    hps_status failure; /* STATE_FAILED */
+    hps_status failure;              /* STATE_FAILED */
     struct hps_tls_session *session; /* NULL: plain */
     struct hps_loop *loop;           /* NULL: not attached */
     struct hps_loop_fd handle;
@@ -80,8 +80,7 @@ hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err)
 {
     struct hps_conn *conn;
-    hps_status status =
-        conn_new(fd, tls, NULL, tls ? STATE_HANDSHAKE : STATE_OPEN, &conn, err);
+    hps_status status = conn_new(fd, tls, NULL, tls ? STATE_HANDSHAKE : STATE_OPEN, &conn, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -191,7 +190,8 @@ static void on_timer(void *ctx)
     conn->on_ready(conn->ctx, HPS_LOOP_READ | HPS_LOOP_WRITE);
 }
 
-hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop, uint64_t handshake_timeout_us,
+hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
+                           uint64_t handshake_timeout_us,
                            void (*on_ready)(void *ctx, unsigned events), void *ctx)
 {
     HPS_ASSERT(!conn->loop && on_ready);
@@ -384,7 +384,8 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
             break;
         }
         size_t written = 0;
-        status = hps_tls_session_write(conn->session, conn->record, conn->record_size, &written, &wait);
+        status =
+            hps_tls_session_write(conn->session, conn->record, conn->record_size, &written, &wait);
         if (status != HPS_OK) {
             break;
         }
@@ -406,7 +407,8 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
     return status;
 }
 
-hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov, size_t *out_size)
+hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov,
+                           size_t *out_size)
 {
     HPS_ASSERT(conn->state == STATE_OPEN && n_iov > 0);
     if (conn->session) {
@@ -447,16 +449,25 @@ void hps_conn_shutdown_write(struct hps_conn *conn)
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-bool hps_conn_is_tls(const struct hps_conn *conn) { return conn->session != NULL; }
+bool hps_conn_is_tls(const struct hps_conn *conn)
+{
+    return conn->session != NULL;
+}
 
-bool hps_conn_is_unix(const struct hps_conn *conn) { return conn->is_unix; }
+bool hps_conn_is_unix(const struct hps_conn *conn)
+{
+    return conn->is_unix;
+}
 
 const char *hps_conn_alpn(const struct hps_conn *conn)
 {
     return conn->session ? hps_tls_session_alpn(conn->session) : NULL;
 }
 
-const char *hps_conn_peer(const struct hps_conn *conn) { return conn->peer; }
+const char *hps_conn_peer(const struct hps_conn *conn)
+{
+    return conn->peer;
+}
 
 const char *hps_conn_identity(const struct hps_conn *conn)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One non-blocking byte stream over TCP or a Unix socket, plain or TLS, accepted or made. It may be made
- * on one thread and attached on another; from then on it belongs to the thread of its loop.
+ * One non-blocking byte stream over TCP or a Unix socket, plain or TLS, accepted or made. It may be
+ * made on one thread and attached on another; from then on it belongs to the thread of its loop.
  *
  * Life: new/connect -> attach -> handshake until it is not AGAIN -> read, writev, want -> free.
  */
@@ -24,40 +24,41 @@ struct hps_tls; /* net/tls.h */
  * referenced. */
 hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err) HPS_MUST_CHECK;
-/* Start to connect to "host:port", "[v6]:port" or "unix:PATH". A host name is resolved at once, blocking.
- * UNAVAILABLE when refused at once; later refusals come from hps_conn_handshake. */
+/* Start to connect to "host:port", "[v6]:port" or "unix:PATH". A host name is resolved at once,
+ * blocking. UNAVAILABLE when refused at once; later refusals come from hps_conn_handshake. */
 hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps_conn **out_conn,
                             struct hps_error *err) HPS_MUST_CHECK;
-/* Closes the socket; TLS says close_notify if that does not block. NULL is legal, and so is calling it
- * inside on_ready. */
+/* Closes the socket; TLS says close_notify if that does not block. NULL is legal, and so is calling
+ * it inside on_ready. */
 void hps_conn_free(struct hps_conn *conn);
 
-/* Belong to `loop`. on_ready(ctx, events) is called there when what was wanted may go on (spurious calls
- * are legal). Begins with what the handshake needs; if that is not over within `handshake_timeout_us`
- * (0 = none), on_ready is called and hps_conn_handshake returns DEADLINE. */
-hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop, uint64_t handshake_timeout_us,
+/* Belong to `loop`. on_ready(ctx, events) is called there when what was wanted may go on (spurious
+ * calls are legal). Begins with what the handshake needs; if that is not over within
+ * `handshake_timeout_us` (0 = none), on_ready is called and hps_conn_handshake returns DEADLINE. */
+hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
+                           uint64_t handshake_timeout_us,
                            void (*on_ready)(void *ctx, unsigned events), void *ctx) HPS_MUST_CHECK;
 
 /* Finish connect and TLS handshake. OK: done (then always OK; a plain accepted one is from the
- * beginning). AGAIN: wait for on_ready. Else over: UNAVAILABLE, DEADLINE, UNAUTHENTICATED (certificates),
- * CLOSED, IO, with the peer and the reason in `err`. */
+ * beginning). AGAIN: wait for on_ready. Else over: UNAVAILABLE, DEADLINE, UNAUTHENTICATED
+ * (certificates), CLOSED, IO, with the peer and the reason in `err`. */
 hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Call on_ready when reading (HPS_LOOP_READ) or writing (HPS_LOOP_WRITE) may go on, until told otherwise;
- * 0 for neither. Takes care of what TLS needs underneath (bytes already decrypted, reads that must
- * write). Cheap when nothing changes. After the handshake. */
+/* Call on_ready when reading (HPS_LOOP_READ) or writing (HPS_LOOP_WRITE) may go on, until told
+ * otherwise; 0 for neither. Takes care of what TLS needs underneath (bytes already decrypted, reads
+ * that must write). Cheap when nothing changes. After the handshake. */
 hps_status hps_conn_want(struct hps_conn *conn, unsigned events) HPS_MUST_CHECK;
 
-/* Read up to `capacity` > 0 bytes. OK: *out_size > 0. AGAIN: want HPS_LOOP_READ. CLOSED: the peer ended
- * its side in good order. IO: broken (reset, or a TLS stream cut short). */
+/* Read up to `capacity` > 0 bytes. OK: *out_size > 0. AGAIN: want HPS_LOOP_READ. CLOSED: the peer
+ * ended its side in good order. IO: broken (reset, or a TLS stream cut short). */
 hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
     HPS_MUST_CHECK;
 /* Write from the front of `iov` (not all of it empty). OK: *out_size > 0 bytes are in the kernel,
- * possibly fewer than given. AGAIN: none is; want HPS_LOOP_WRITE. Either way the next call begins with
- * the bytes that were not taken (they may have moved; more may follow). CLOSED: the peer is gone.
- * IO: broken. Never raises SIGPIPE. */
-hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov, size_t *out_size)
-    HPS_MUST_CHECK;
+ * possibly fewer than given. AGAIN: none is; want HPS_LOOP_WRITE. Either way the next call begins
+ * with the bytes that were not taken (they may have moved; more may follow). CLOSED: the peer is
+ * gone. IO: broken. Never raises SIGPIPE. */
+hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov,
+                           size_t *out_size) HPS_MUST_CHECK;
 /* Half-close: the peer reads the end; reading goes on. Best effort, never blocks. */
 void hps_conn_shutdown_write(struct hps_conn *conn);
 
@@ -66,7 +67,8 @@ bool hps_conn_is_unix(const struct hps_conn *conn);
 const char *hps_conn_alpn(const struct hps_conn *conn); /* "h2", or NULL if none (plain) */
 /* "127.0.0.1:40112", "[::1]:40112", "unix:pid=12,uid=1000"; for a connecting one its address. */
 const char *hps_conn_peer(const struct hps_conn *conn);
-/* Name in the verified certificate of the peer ("CN=..." or the first SAN), NULL if there is none. */
+/* Name in the verified certificate of the peer ("CN=..." or the first SAN), NULL if there is none.
+ */
 const char *hps_conn_identity(const struct hps_conn *conn);
 /* Who opened the Unix socket, as the kernel says; false: not a Unix socket. */
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid);

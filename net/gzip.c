@@ -11,8 +11,8 @@
 #include "base/heap.h"
 
 #define WINDOW_GZIP_ONLY (15 + 16) /* 32 KB window, gzip header required */
-#define STEP_BYTES_MIN 4096u
-#define STEP_BYTES_MAX (1u << 20)
+#define STEP_BYTES_MIN   4096u
+#define STEP_BYTES_MAX   (1u << 20)
 
 static voidpf zlib_alloc(voidpf ctx, uInt count, uInt size)
 {
@@ -26,7 +26,8 @@ static void zlib_free(voidpf ctx, voidpf ptr)
     hps_free(ptr);
 }
 
-/* Room for the next piece. With the cap reached, one spare byte tells "just fits" from "more to come". */
+/* Room for the next piece. With the cap reached, one spare byte tells "just fits" from "more to
+ * come". */
 static hps_status make_room(z_stream *zs, struct hps_buf *out, uint8_t *spare)
 {
     size_t left = out->size_max - out->size;
@@ -86,7 +87,8 @@ static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, st
     }
 }
 
-hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out, struct hps_error *err)
+hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
+                            struct hps_error *err)
 {
     z_stream zs = {.zalloc = zlib_alloc, .zfree = zlib_free};
     if (size == 0) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * HTTP/1.1 for scrapers and probes: read one head, answer it, close. Runs on the thread of its loop.
+ * HTTP/1.1 for scrapers and probes: read one head, answer it, close. Runs on the thread of its
+ * loop.
  */
 #include "net/http1.h"
 
@@ -58,7 +59,10 @@ static void exchange_free(struct exchange *ex)
     hps_free(ex);
 }
 
-static void on_timeout(void *ctx) { exchange_free(ctx); }
+static void on_timeout(void *ctx)
+{
+    exchange_free(ctx);
+}
 
 /* ---- answering ------------------------------------------------------------------------------- */
 
@@ -230,7 +234,8 @@ static void respond(struct exchange *ex)
     }
 }
 
-/* The size of the head with its empty line, 0 if that has not come. `from`: where new bytes begin. */
+/* The size of the head with its empty line, 0 if that has not come. `from`: where new bytes begin.
+ */
 static size_t head_end(const struct exchange *ex, size_t from)
 {
     for (size_t i = from > 3 ? from - 3 : 0; i < ex->head_size; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The HTTP/1.1 that scrapers and probes speak: GET and HEAD, one request per connection, plain text.
- * Own code, because evhttp has neither a time limit on the whole head nor one on connections. Belongs
- * to the thread of its loop.
+ * The HTTP/1.1 that scrapers and probes speak: GET and HEAD, one request per connection, plain
+ * text. Own code, because evhttp has neither a time limit on the whole head nor one on connections.
+ * Belongs to the thread of its loop.
  */
 #ifndef HPS_NET_HTTP1_H
 #define HPS_NET_HTTP1_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Event loop over libevent's epoll. libevent waits for descriptors; timers and deferrals are ours,
- * because then arming one cannot fail and tests can drive them with the fake clock. Runs on the thread
- * that calls hps_loop_run.
+ * because then arming one cannot fail and tests can drive them with the fake clock. Runs on the
+ * thread that calls hps_loop_run.
  */
 #include "net/loop.h"
 
@@ -168,10 +168,13 @@ void hps_timer_set_after(struct hps_loop *loop, struct hps_timer *timer, uint64_
     hps_timer_set(loop, timer, delay_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + delay_us);
 }
 
-bool hps_timer_armed(const struct hps_timer *timer) { return timer->loop != NULL; }
+bool hps_timer_armed(const struct hps_timer *timer)
+{
+    return timer->loop != NULL;
+}
 
-/* Fires what is due; a timer set again inside its callback waits for the next turn, since orders given
- * from now on are not reached. */
+/* Fires what is due; a timer set again inside its callback waits for the next turn, since orders
+ * given from now on are not reached. */
 static void run_timers(struct hps_loop *loop)
 {
     uint64_t order_end = loop->timer_order;
@@ -230,10 +233,13 @@ void hps_loop_later_stop(struct hps_loop_later *later)
     later->loop = NULL;
 }
 
-static void run_mark(void *ctx) { (void)ctx; /* taken out before its turn */ }
+static void run_mark(void *ctx)
+{
+    (void)ctx; /* taken out before its turn */
+}
 
-/* Stops at a mark put behind what is queued now, so that what callbacks queue waits for the next turn
- * and any entry may be taken out meanwhile. */
+/* Stops at a mark put behind what is queued now, so that what callbacks queue waits for the next
+ * turn and any entry may be taken out meanwhile. */
 static void run_later(struct hps_loop *loop)
 {
     if (!loop->later_first) {
@@ -285,7 +291,10 @@ static void on_wait_over(evutil_socket_t fd, short what, void *ctx)
     (void)ctx;
 }
 
-static void stop_run(struct hps_task *task) { (void)task; /* waking up was the point */ }
+static void stop_run(struct hps_task *task)
+{
+    (void)task; /* waking up was the point */
+}
 
 void hps_loop_stop(struct hps_loop *loop)
 {
@@ -392,7 +401,8 @@ static void turn(struct hps_loop *loop, uint64_t timeout_us)
                              .tv_usec = (suseconds_t)(wait % 1000000)};
         flags = event_add(loop->wait_event, &tv) == 0 ? EVLOOP_ONCE : flags;
     }
-    loop->in_turn = false; /* callbacks of descriptors read the clock until the first one has set it */
+    loop->in_turn =
+        false; /* callbacks of descriptors read the clock until the first one has set it */
     event_base_loop(loop->base, flags);
     loop->now_us = hps_clock_us();
     loop->in_turn = true;
@@ -431,7 +441,10 @@ void hps_loop_turn(struct hps_loop *loop, uint64_t timeout_us)
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
-static struct event *event_of(unsigned char *bytes) { return (struct event *)(void *)bytes; }
+static struct event *event_of(unsigned char *bytes)
+{
+    return (struct event *)(void *)bytes;
+}
 
 /* The first callback of a turn reads the clock for all of them. */
 static void wake(struct hps_loop *loop)
@@ -450,8 +463,8 @@ static void on_event(evutil_socket_t fd, short what, void *arg)
     handle->fn(handle->ctx, (what & EV_WRITE) ? HPS_LOOP_WRITE : HPS_LOOP_READ);
 }
 
-hps_status hps_loop_fd_add(struct hps_loop *loop, struct hps_loop_fd *handle, int fd, unsigned events,
-                           hps_loop_fd_fn fn, void *ctx)
+hps_status hps_loop_fd_add(struct hps_loop *loop, struct hps_loop_fd *handle, int fd,
+                           unsigned events, hps_loop_fd_fn fn, void *ctx)
 {
     HPS_ASSERT(hps_loop_is_mine(loop));
     HPS_ASSERT(fn && fd >= 0);

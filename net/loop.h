@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event loop: one thread, its descriptors, timers and hand-overs. Everything belongs to the thread that
- * runs the loop (before the first run and after the last one: to whoever holds it) and asserts so,
- * but hps_loop_post and hps_loop_stop, which any thread may call.
+ * Event loop: one thread, its descriptors, timers and hand-overs. Everything belongs to the thread
+ * that runs the loop (before the first run and after the last one: to whoever holds it) and asserts
+ * so, but hps_loop_post and hps_loop_stop, which any thread may call.
  *
  * A turn: wait for descriptors (at most until the next timer), run their callbacks and the posted
  * tasks, run due timers, run what was deferred before this point. Callbacks may free any object,
@@ -21,12 +21,13 @@
 struct hps_loop;
 
 hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err) HPS_MUST_CHECK;
-/* Runs the posted tasks and deferrals that are left, then frees. Descriptors, timers and signals must
- * be gone. NULL is legal. */
+/* Runs the posted tasks and deferrals that are left, then frees. Descriptors, timers and signals
+ * must be gone. NULL is legal. */
 void hps_loop_free(struct hps_loop *loop);
 /* Until hps_loop_stop. The calling thread owns the loop meanwhile. */
 void hps_loop_run(struct hps_loop *loop);
-/* One turn that waits at most `timeout_us` (0 = poll). For tools and tests; not within a callback. */
+/* One turn that waits at most `timeout_us` (0 = poll). For tools and tests; not within a callback.
+ */
 void hps_loop_turn(struct hps_loop *loop, uint64_t timeout_us);
 /* Make hps_loop_run return at the end of the turn; sticky: a run that begins later returns at once.
  * Any thread. */
@@ -46,9 +47,9 @@ typedef void (*hps_loop_fd_fn)(void *ctx, unsigned events);
 
 #define HPS_LOOP_EVENT_BYTES 160
 
-/* Embed. Level-triggered: the callback comes in every turn while the descriptor is ready for what is
- * wanted; once for reading and once for writing if both are. Errors and hang-ups show as readiness of
- * whatever is wanted. */
+/* Embed. Level-triggered: the callback comes in every turn while the descriptor is ready for what
+ * is wanted; once for reading and once for writing if both are. Errors and hang-ups show as
+ * readiness of whatever is wanted. */
 struct hps_loop_fd {
     struct hps_loop *loop; /* NULL: not added */
     hps_loop_fd_fn fn;
@@ -60,8 +61,8 @@ struct hps_loop_fd {
 };
 
 /* Watch `fd` (borrowed) for `events` (may be 0). NO_MEMORY, or INVALID if it cannot be polled. */
-hps_status hps_loop_fd_add(struct hps_loop *loop, struct hps_loop_fd *handle, int fd, unsigned events,
-                           hps_loop_fd_fn fn, void *ctx) HPS_MUST_CHECK;
+hps_status hps_loop_fd_add(struct hps_loop *loop, struct hps_loop_fd *handle, int fd,
+                           unsigned events, hps_loop_fd_fn fn, void *ctx) HPS_MUST_CHECK;
 /* Change what is wanted; cheap when nothing changes. */
 hps_status hps_loop_fd_want(struct hps_loop_fd *handle, unsigned events) HPS_MUST_CHECK;
 /* Stop watching, before the descriptor is closed. A zeroed or deleted handle is legal. */
@@ -91,8 +92,8 @@ bool hps_timer_armed(const struct hps_timer *timer);
 
 /* ---- later this turn ------------------------------------------------------------------------- */
 
-/* Embed. Runs once at the end of the turn; set again inside its callback: at the end of the next turn,
- * after the descriptors had theirs. */
+/* Embed. Runs once at the end of the turn; set again inside its callback: at the end of the next
+ * turn, after the descriptors had theirs. */
 struct hps_loop_later {
     struct hps_loop *loop; /* NULL: not queued */
     void (*fn)(void *ctx);
@@ -108,8 +109,8 @@ void hps_loop_later_stop(struct hps_loop_later *later);                       /*
 
 struct hps_loop_signals;
 
-/* Block `signals` in the calling thread and deliver them as callbacks. Call before other threads are
- * started, since they inherit the mask. Freeing leaves the signals blocked. */
+/* Block `signals` in the calling thread and deliver them as callbacks. Call before other threads
+ * are started, since they inherit the mask. Freeing leaves the signals blocked. */
 hps_status hps_loop_signals_new(struct hps_loop *loop, const int *signals, unsigned n_signals,
                                 void (*fn)(void *ctx, int signal_number), void *ctx,
                                 struct hps_loop_signals **out_signals, struct hps_error *err)

@@ -18,9 +18,10 @@
 
 #include "base/assert.h"
 
-#define LISTEN_BACKLOG 1024
+#define LISTEN_BACKLOG     1024
 #define INHERITED_FD_FIRST 3
-#define UNIX_BUFFER_BYTES (1 << 20) /* 208 KiB, the default, costs a third of the throughput of bulk */
+#define UNIX_BUFFER_BYTES \
+    (1 << 20) /* 208 KiB, the default, costs a third of the throughput of bulk */
 
 static hps_status errno_status(int error)
 {
@@ -40,7 +41,8 @@ static hps_status errno_status(int error)
     }
 }
 
-static hps_status fail(struct hps_error *err, const char *verb, const struct hps_addr *addr, int error)
+static hps_status fail(struct hps_error *err, const char *verb, const struct hps_addr *addr,
+                       int error)
 {
     char text[HPS_ADDR_TEXT_MAX];
     return hps_error_set(err, errno_status(error), "cannot %s %s: %s", verb,
@@ -68,7 +70,8 @@ static int bind_unix(int fd, const struct sockaddr *sockaddr, socklen_t size, co
     if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && unix_is_stale(sockaddr, size)) {
         unlink(path);
     }
-    /* Permissions of the descriptor before bind() are those of the file: never open wider than asked. */
+    /* Permissions of the descriptor before bind() are those of the file: never open wider than
+     * asked. */
     if (fchmod(fd, mode) != 0 || bind(fd, sockaddr, size) != 0) {
         return -1;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sockets: listening, connecting, accepting, options, and those handed over by a service manager. All of
- * them are non-blocking and close-on-exec. Any thread.
+ * Sockets: listening, connecting, accepting, options, and those handed over by a service manager.
+ * All of them are non-blocking and close-on-exec. Any thread.
  */
 #ifndef HPS_NET_SOCK_H
 #define HPS_NET_SOCK_H
@@ -12,23 +12,26 @@
 #include "base/status.h"
 #include "net/addr.h"
 
-/* Listen on `addr`. A Unix socket gets `mode`; one left behind by a dead server is replaced, one that
- * answers is not. "[::]" is IPv6 only. BUSY: taken; PERMISSION; UNAVAILABLE: no such interface; always naming the address. */
+/* Listen on `addr`. A Unix socket gets `mode`; one left behind by a dead server is replaced, one
+ * that answers is not. "[::]" is IPv6 only. BUSY: taken; PERMISSION; UNAVAILABLE: no such
+ * interface; always naming the address. */
 hps_status hps_sock_listen(const struct hps_addr *addr, mode_t mode, int *out_fd,
                            struct hps_error *err) HPS_MUST_CHECK;
 /* Where `fd` is bound, with the port that the kernel chose. */
 hps_status hps_sock_local(int fd, struct hps_addr *out_addr) HPS_MUST_CHECK;
 
-/* Start to connect. UNAVAILABLE when that fails at once; else writability tells, see hps_sock_connected. */
+/* Start to connect. UNAVAILABLE when that fails at once; else writability tells, see
+ * hps_sock_connected. */
 hps_status hps_sock_connect(const struct hps_addr *addr, int *out_fd, struct hps_error *err)
     HPS_MUST_CHECK;
 /* The result of a connect: OK, AGAIN (under way) or UNAVAILABLE with the reason in `err`. */
 hps_status hps_sock_connected(int fd, struct hps_error *err) HPS_MUST_CHECK;
 
-/* AGAIN: nobody waits. EXHAUSTED: no descriptor or memory left. Other statuses concern that peer alone:
- * try again. The accepted socket has hps_sock_tune's options. */
+/* AGAIN: nobody waits. EXHAUSTED: no descriptor or memory left. Other statuses concern that peer
+ * alone: try again. The accepted socket has hps_sock_tune's options. */
 hps_status hps_sock_accept(int listen_fd, int *out_fd) HPS_MUST_CHECK;
-/* TCP: no delay, keepalive (60 s idle, 3 probes 10 s apart). Unix: 1 MB send buffer. Best effort. */
+/* TCP: no delay, keepalive (60 s idle, 3 probes 10 s apart). Unix: 1 MB send buffer. Best effort.
+ */
 void hps_sock_tune(int fd);
 
 struct hps_sock_cred {
@@ -48,8 +51,9 @@ struct hps_sock_inherited {
     bool used;     /* for the caller */
 };
 #define HPS_SOCK_INHERITED_MAX 16
-/* Take them over; at most once, before threads start (it changes the environment and the descriptors'
- * flags). 0 when there are none. INVALID: one is not a listening stream socket, or there are too many. */
+/* Take them over; at most once, before threads start (it changes the environment and the
+ * descriptors' flags). 0 when there are none. INVALID: one is not a listening stream socket, or
+ * there are too many. */
 hps_status hps_sock_inherit(struct hps_sock_inherited *out_sockets, unsigned *out_n_sockets,
                             struct hps_error *err) HPS_MUST_CHECK;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS with OpenSSL 3. A context is an immutable SSL_CTX behind a lock, swapped by a reload; sessions keep
- * the one they began with. Contexts: any thread; sessions: their loop's.
+ * TLS with OpenSSL 3. A context is an immutable SSL_CTX behind a lock, swapped by a reload;
+ * sessions keep the one they began with. Contexts: any thread; sessions: their loop's.
  */
 #include "net/tls.h"
 
@@ -102,7 +102,8 @@ static int no_passphrase(char *text, int capacity, int writing, void *ctx)
     return 0;
 }
 
-static hps_status load_own(SSL_CTX *ctx, const struct hps_tls_options *options, struct hps_error *err)
+static hps_status load_own(SSL_CTX *ctx, const struct hps_tls_options *options,
+                           struct hps_error *err)
 {
     const char *key_file = options->key_file ? options->key_file : options->cert_file;
     if (!options->cert_file) {
@@ -121,7 +122,8 @@ static hps_status load_own(SSL_CTX *ctx, const struct hps_tls_options *options, 
     return HPS_OK;
 }
 
-static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options, struct hps_error *err)
+static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options,
+                           struct hps_error *err)
 {
     if (!options->ca_file) {
         if (!options->server && SSL_CTX_set_default_verify_paths(ctx) != 1) {
@@ -338,8 +340,8 @@ static bool print_cn(X509 *cert, char *text, size_t capacity)
         return false;
     }
     unsigned char *utf8 = NULL;
-    int size = ASN1_STRING_to_UTF8(
-        &utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index)));
+    int size =
+        ASN1_STRING_to_UTF8(&utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index)));
     bool ok = size > 0 && (size_t)size + 4 <= capacity && !memchr(utf8, 0, (size_t)size);
     if (ok) {
         snprintf(text, capacity, "CN=%.*s", size, (const char *)utf8);
@@ -369,7 +371,8 @@ static hps_status established(struct hps_tls_session *session, struct hps_error 
 }
 
 /* What a result other than success means. May clobber `out_wait` in any case. */
-static hps_status session_status(struct hps_tls_session *session, int rc, enum hps_tls_wait *out_wait)
+static hps_status session_status(struct hps_tls_session *session, int rc,
+                                 enum hps_tls_wait *out_wait)
 {
     int error = errno;
     switch (SSL_get_error(session->ssl, rc)) {
@@ -486,5 +489,5 @@ const char *hps_tls_session_identity(const struct hps_tls_session *session)
 hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32])
 {
     return EVP_Digest(data, size, out_digest, NULL, EVP_sha256(), NULL) == 1 ? HPS_OK
-                                                                            : HPS_NO_MEMORY;
+                                                                             : HPS_NO_MEMORY;
 }

@@ -22,8 +22,8 @@ struct hps_tls_options {
      * Client: CAs of servers; NULL: the system's. */
     const char *ca_file;
     bool peer_optional; /* server: a client without a certificate is let in all the same */
-    /* Client: name or address the server's certificate must carry; NULL: the host connected to, which
-     * hps_tls_session_new gets. */
+    /* Client: name or address the server's certificate must carry; NULL: the host connected to,
+     * which hps_tls_session_new gets. */
     const char *server_name;
 };
 
@@ -33,10 +33,12 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
                        struct hps_error *err) HPS_MUST_CHECK;
 struct hps_tls *hps_tls_ref(struct hps_tls *tls); /* any thread */
 void hps_tls_unref(struct hps_tls *tls);          /* any thread; NULL is legal */
-/* Read the files anew for sessions that begin from now on; on failure everything stays. Any thread. */
+/* Read the files anew for sessions that begin from now on; on failure everything stays. Any thread.
+ */
 hps_status hps_tls_reload(struct hps_tls *tls, struct hps_error *err) HPS_MUST_CHECK;
 
-/* One end of a stream over `fd` (borrowed, non-blocking). `host`: see server_name; ignored by servers. */
+/* One end of a stream over `fd` (borrowed, non-blocking). `host`: see server_name; ignored by
+ * servers. */
 hps_status hps_tls_session_new(struct hps_tls *tls, int fd, const char *host,
                                struct hps_tls_session **out_session, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -50,7 +52,8 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
 /* As hps_conn_read. */
 hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
                                 size_t *out_size, enum hps_tls_wait *out_wait) HPS_MUST_CHECK;
-/* One record. After AGAIN call again with the same bytes (they may have moved, none may be missing). */
+/* One record. After AGAIN call again with the same bytes (they may have moved, none may be
+ * missing). */
 hps_status hps_tls_session_write(struct hps_tls_session *session, const void *data, size_t size,
                                  size_t *out_size, enum hps_tls_wait *out_wait) HPS_MUST_CHECK;
 void hps_tls_session_shutdown(struct hps_tls_session *session); /* close_notify, best effort */
@@ -61,6 +64,7 @@ const char *hps_tls_session_alpn(const struct hps_tls_session *session); /* NULL
 const char *hps_tls_session_identity(const struct hps_tls_session *session);
 
 /* SHA-256 of `size` bytes. Any thread. */
-hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32]) HPS_MUST_CHECK;
+hps_status hps_tls_sha256(const void *data, size_t size, unsigned char out_digest[32])
+    HPS_MUST_CHECK;
 
 #endif

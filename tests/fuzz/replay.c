@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a fuzz target over the files of the directories given, so that its corpus is an ordinary test
- * wherever libFuzzer is not. A corpus that is missing or empty fails: it would test nothing.
+ * Runs a fuzz target over the files of the directories given, so that its corpus is an ordinary
+ * test wherever libFuzzer is not. A corpus that is missing or empty fails: it would test nothing.
  */
 #include <dirent.h>
 #include <stdint.h>

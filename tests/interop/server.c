@@ -16,7 +16,7 @@
 #include "net/sock.h"
 
 #define MESSAGE_BYTES_MAX (16u << 20)
-#define N_RESPONSES_MAX 1024u
+#define N_RESPONSES_MAX   1024u
 
 enum { GRPC_OK = 0, GRPC_INVALID_ARGUMENT = 3, GRPC_RESOURCE_EXHAUSTED = 8, GRPC_INTERNAL = 13 };
 
@@ -120,8 +120,7 @@ static void reply_unary(struct hps_grpc_call *call, const Grpc__Testing__SimpleR
 
 static void on_unary_call(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    Grpc__Testing__SimpleRequest *request =
-        grpc__testing__simple_request__unpack(NULL, size, data);
+    Grpc__Testing__SimpleRequest *request = grpc__testing__simple_request__unpack(NULL, size, data);
     if (!request) {
         fail(call, GRPC_INVALID_ARGUMENT, "not a SimpleRequest");
         return;
@@ -206,8 +205,8 @@ static bool queue_responses(struct stream *stream,
 {
     for (size_t i = 0; i < request->n_response_parameters; i++) {
         const Grpc__Testing__ResponseParameters *wanted = request->response_parameters[i];
-        if (wanted->size < 0 || (size_t)wanted->size > MESSAGE_BYTES_MAX || wanted->interval_us < 0 ||
-            stream->n_responses == N_RESPONSES_MAX) {
+        if (wanted->size < 0 || (size_t)wanted->size > MESSAGE_BYTES_MAX ||
+            wanted->interval_us < 0 || stream->n_responses == N_RESPONSES_MAX) {
             fail(stream->call, GRPC_INVALID_ARGUMENT, "response_parameters");
             return false;
         }
@@ -217,7 +216,8 @@ static bool queue_responses(struct stream *stream,
     return true;
 }
 
-static void output_message(struct hps_grpc_call *call, const uint8_t *data, size_t size, bool only_one)
+static void output_message(struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                           bool only_one)
 {
     struct stream *stream = stream_of(call);
     if (!stream) {
@@ -362,8 +362,7 @@ int main(int argc, char **argv)
     }
     struct hps_acceptor_options options = {.on_accept = on_accept, .ctx = grpc_loop};
     if (hps_addr_parse(argc > 1 ? argv[1] : "127.0.0.1:0", &addr, &err) != HPS_OK ||
-        hps_sock_listen(&addr, 0600, &fd, &err) != HPS_OK ||
-        hps_sock_local(fd, &addr) != HPS_OK ||
+        hps_sock_listen(&addr, 0600, &fd, &err) != HPS_OK || hps_sock_local(fd, &addr) != HPS_OK ||
         hps_acceptor_new(loop, &options, &acceptor, &err) != HPS_OK ||
         hps_acceptor_add(acceptor, fd, NULL, 0, true, &err) != HPS_OK) {
         return die("listen", &err);

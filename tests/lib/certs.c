@@ -60,9 +60,26 @@ static void make_one(const struct hps_certs *certs, const char *section, const c
     path_of(certs, "openssl.cnf", config);
     snprintf(ca_key, sizeof(ca_key), "%s.key", ca ? ca : "");
     const char *argv[32] = {
-        "openssl", "req",      "-x509",  "-newkey", "ec",  "-pkeyopt", "ec_paramgen_curve:P-256",
-        "-nodes",  "-config",  config,   "-days",   "2",   "-subj",    subject,
-        "-extensions", section, "-keyout", key,     "-out", cert,
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-config",
+        config,
+        "-days",
+        "2",
+        "-subj",
+        subject,
+        "-extensions",
+        section,
+        "-keyout",
+        key,
+        "-out",
+        cert,
     };
     if (ca) {
         argv[20] = "-CA";

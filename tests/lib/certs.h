@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Certificates for tests, made at run time by the openssl program in a temporary directory, so that none
- * expires in the repository.
+ * Certificates for tests, made at run time by the openssl program in a temporary directory, so that
+ * none expires in the repository.
  */
 #ifndef HPS_TESTS_LIB_CERTS_H
 #define HPS_TESTS_LIB_CERTS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Acceptor: limits in all and per peer, running out of descriptors, stopping, connections that end on other
- * threads.
+ * Acceptor: limits in all and per peer, running out of descriptors, stopping, connections that end
+ * on other threads.
  */
 #include "net/acceptor.h"
 
@@ -57,7 +57,8 @@ static void rig_add(struct rig *rig, const char *address, unsigned cookie)
     assert_int_equal(hps_addr_parse(address, &addr, NULL), HPS_OK);
     assert_int_equal(hps_sock_listen(&addr, 0600, &rig->listen_fd, NULL), HPS_OK);
     assert_int_equal(hps_sock_local(rig->listen_fd, &rig->addr), HPS_OK);
-    assert_int_equal(hps_acceptor_add(rig->acceptor, rig->listen_fd, NULL, cookie, true, NULL), HPS_OK);
+    assert_int_equal(hps_acceptor_add(rig->acceptor, rig->listen_fd, NULL, cookie, true, NULL),
+                     HPS_OK);
 }
 
 static void rig_open(struct rig *rig, unsigned max, unsigned per_peer_max)

@@ -52,10 +52,10 @@ static void test_parse_when_bad_then_invalid_naming_the_text(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "",          ":",           ":80",         "localhost",      "localhost:",   "localhost:65536",
-        "a:99999",   "a:123456",    "a:8o",        "a:-1",           "a:+1",         "a: 1",
-        "a:1 ",      "::1:80",      "[::1]",       "[::1]80",        "[::1:80",      "[localhost]:80",
-        "[]:80",     "ho st:80",    "a/b:80",      "http://a:80",    "unix:",        "[::1%lo]:80",
+        "",        ":",        ":80",    "localhost",   "localhost:", "localhost:65536",
+        "a:99999", "a:123456", "a:8o",   "a:-1",        "a:+1",       "a: 1",
+        "a:1 ",    "::1:80",   "[::1]",  "[::1]80",     "[::1:80",    "[localhost]:80",
+        "[]:80",   "ho st:80", "a/b:80", "http://a:80", "unix:",      "[::1%lo]:80",
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_addr addr = {.port = 7};

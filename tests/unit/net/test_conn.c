@@ -214,7 +214,10 @@ static void test_conn_when_tls_then_bytes_half_close_and_facts(void **state)
     check_small(true);
 }
 
-static uint8_t byte_at(uint8_t seed, size_t at) { return (uint8_t)(seed + at * 7 + (at >> 12)); }
+static uint8_t byte_at(uint8_t seed, size_t at)
+{
+    return (uint8_t)(seed + at * 7 + (at >> 12));
+}
 
 /* Pieces of 0 to ~40 KB, at another place each time. */
 static bool send_bulk(struct end *end)
@@ -342,7 +345,8 @@ static void test_read_when_tls_is_cut_short_then_io(void **state)
         struct hps_addr local;
         char peer[HPS_ADDR_TEXT_MAX];
         if (hps_sock_local(i, &local) == HPS_OK && !local.is_unix &&
-            strcmp(hps_addr_print(&local, peer, sizeof(peer)), hps_conn_peer(rig.server.conn)) == 0) {
+            strcmp(hps_addr_print(&local, peer, sizeof(peer)), hps_conn_peer(rig.server.conn)) ==
+                0) {
             assert_int_equal(shutdown(i, SHUT_WR), 0);
         }
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event loop: descriptors, timers with the fake clock, deferrals, hand-over from other threads, signals.
+ * Event loop: descriptors, timers with the fake clock, deferrals, hand-over from other threads,
+ * signals.
  */
 #include "net/loop.h"
 
@@ -65,8 +66,8 @@ static void test_fd_when_ready_then_called_each_turn_until_unwanted(void **state
     struct watch watch = {0};
     int fds[2];
     socket_pair(fds);
-    assert_int_equal(
-        hps_loop_fd_add(loop, &watch.fd, fds[0], HPS_LOOP_READ, on_watch, &watch), HPS_OK);
+    assert_int_equal(hps_loop_fd_add(loop, &watch.fd, fds[0], HPS_LOOP_READ, on_watch, &watch),
+                     HPS_OK);
     hps_loop_turn(loop, 0);
     assert_int_equal(watch.n_reads, 0);
     assert_int_equal(write(fds[1], "x", 1), 1);
@@ -95,8 +96,8 @@ static void test_fd_when_peer_hangs_up_then_readable(void **state)
     struct watch watch = {0};
     int fds[2];
     socket_pair(fds);
-    assert_int_equal(
-        hps_loop_fd_add(loop, &watch.fd, fds[0], HPS_LOOP_READ, on_watch, &watch), HPS_OK);
+    assert_int_equal(hps_loop_fd_add(loop, &watch.fd, fds[0], HPS_LOOP_READ, on_watch, &watch),
+                     HPS_OK);
     close(fds[1]);
     hps_loop_turn(loop, 1000000);
     assert_int_equal(watch.n_reads, 1);
@@ -374,7 +375,7 @@ static void test_later_when_stopped_by_another_then_does_not_run(void **state)
 /* ---- other threads --------------------------------------------------------------------------- */
 
 #define N_SENDERS 4
-#define N_POSTS 2000
+#define N_POSTS   2000
 
 struct sender {
     struct hps_loop *loop;
@@ -463,7 +464,10 @@ static void test_loop_when_used_by_another_thread_then_assert(void **state)
 
 /* ---- signals, memory ------------------------------------------------------------------------- */
 
-static void on_signal(void *ctx, int signal_number) { *(int *)ctx = signal_number; }
+static void on_signal(void *ctx, int signal_number)
+{
+    *(int *)ctx = signal_number;
+}
 
 static void test_signals_when_raised_then_callback(void **state)
 {
@@ -476,7 +480,8 @@ static void test_signals_when_raised_then_callback(void **state)
     int seen = 0;
     assert_int_equal(hps_loop_signals_new(loop, wrong, 1, on_signal, &seen, &watch, &err),
                      HPS_INVALID);
-    assert_int_equal(hps_loop_signals_new(loop, signals, 2, on_signal, &seen, &watch, &err), HPS_OK);
+    assert_int_equal(hps_loop_signals_new(loop, signals, 2, on_signal, &seen, &watch, &err),
+                     HPS_OK);
     assert_int_equal(kill(getpid(), SIGHUP), 0);
     hps_loop_turn(loop, 1000000);
     assert_int_equal(seen, SIGHUP);

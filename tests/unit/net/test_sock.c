@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sockets: listening on free and taken addresses, connecting, credentials, sockets of a service manager.
+ * Sockets: listening on free and taken addresses, connecting, credentials, sockets of a service
+ * manager.
  */
 #include "net/sock.h"
 
@@ -229,7 +230,7 @@ static void test_connect_when_nobody_listens_then_unavailable(void **state)
     assert_non_null(strstr(err.text, addr.path));
 }
 
-/* ---- inherited: in a child, whose descriptors 3... are ours to choose -------------------------- */
+/* ---- inherited: in a child, whose descriptors 3 and 4 are ours to choose ---- */
 
 static int child_of(int (*body)(void))
 {

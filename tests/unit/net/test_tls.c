@@ -75,18 +75,16 @@ static void pair_open(struct pair *pair, struct hps_tls *server, struct hps_tls 
 {
     enum hps_tls_wait wait;
     *pair = (struct pair){.server_status = HPS_AGAIN, .client_status = HPS_AGAIN};
-    assert_int_equal(
-        socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair->fds), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair->fds),
+                     0);
     assert_int_equal(hps_tls_session_new(server, pair->fds[0], NULL, &pair->server, NULL), HPS_OK);
     assert_int_equal(hps_tls_session_new(client, pair->fds[1], host, &pair->client, NULL), HPS_OK);
     for (unsigned i = 0; i < 20; i++) {
         if (pair->client_status == HPS_AGAIN) {
-            pair->client_status =
-                hps_tls_session_handshake(pair->client, &wait, &pair->client_err);
+            pair->client_status = hps_tls_session_handshake(pair->client, &wait, &pair->client_err);
         }
         if (pair->server_status == HPS_AGAIN) {
-            pair->server_status =
-                hps_tls_session_handshake(pair->server, &wait, &pair->server_err);
+            pair->server_status = hps_tls_session_handshake(pair->server, &wait, &pair->server_err);
         }
     }
 }
