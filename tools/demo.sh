@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
 bin=$PWD/build/bin
+python=/usr/bin/python3 # the one that Debian's packages are for
 demo=$PWD/build/demo
 model=$demo/models/dlrm/1
 state=$demo/state
@@ -41,6 +42,16 @@ shown() {
 }
 now_ms() { date +%s%3N; }
 
+# Share of the load that is done, in percent, as Prometheus would read it.
+progress() {
+    local reply
+    {
+        printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+        reply=$(sed -nE 's/^hpsd_model_load_progress_ratio\{.*\} ([0-9.]+).*/\1/p' <&3)
+    } 3<>"/dev/tcp/${http%:*}/${http##*:}"
+    awk -v ratio="${reply:-0}" 'BEGIN { printf "%d", 100 * ratio }'
+}
+
 # Start hpsd, wait for its one line on stdout, and for every model.
 start() {
     local line began
@@ -63,7 +74,7 @@ start() {
             exit 1
         fi
         if [[ -t 2 ]]; then
-            printf '\r  %s s ' $((($(now_ms) - began) / 1000)) >&2
+            printf '\r   loading: %3d %% ' "$(progress)" >&2
         fi
         sleep 0.05
     done
@@ -71,22 +82,26 @@ start() {
     if [[ -t 2 ]]; then
         printf '\r' >&2
     fi
+    if ((took_ms < 1000)); then
+        took="$took_ms ms"
+    else
+        took="$((took_ms / 1000)).$((took_ms % 1000 / 100)) s"
+    fi
 }
 
 rm -rf "$demo"
 mkdir -p "$state" "$demo/models/dlrm"
 
 step "1. A model of DLRM-DCNv2's shape: 26 tables of width 128, a hundredth of the rows"
-shown "hps-gen --preset dlrm-dcnv2 --scale 0.01 --out $(basename "$model")" \
-    "$bin/hps-gen" --preset dlrm-dcnv2 --scale 0.01 --out "$model" --state-dir "$state" >"$demo/gen.log" 2>&1 ||
-    {
-        cat "$demo/gen.log" >&2
-        exit 1
-    }
-echo "   $(du -sh "$model" | cut -f1) of files that HugeCTR would have written, and a ps.json"
+shown "hps-gen --preset dlrm-dcnv2 --scale 0.01 --out build/demo/models/dlrm/1" true
+if ! "$bin/hps-gen" --preset dlrm-dcnv2 --scale 0.01 --out "$model" --state-dir "$state" >"$demo/gen.log" 2>&1; then
+    cat "$demo/gen.log" >&2
+    exit 1
+fi
+echo "   $(du -sh --si "$model" | cut -f1) of files that HugeCTR would have written, and a ps.json"
 
 # The ps.json of the generator as it is, plus one object that is ours: where to listen.
-python3 - "$model/ps.json" "$demo/hpsd.json" "$state" <<'PYTHON'
+"$python" - "$model/ps.json" "$demo/hpsd.json" "$state" <<'PYTHON'
 import json
 import sys
 
@@ -94,7 +109,7 @@ source, target, state = sys.argv[1:]
 with open(source, encoding="utf-8") as f:
     config = json.load(f)
 config["server"] = {"listen": ["127.0.0.1:0"], "http_listen": "127.0.0.1:0", "state_dir": state,
-                    "admin_listen": f"unix:{state}/admin.sock"}
+                    "admin_listen": f"unix:{state}/admin.sock", "drain_delay_ms": 0}
 config["persistent_db"] = {"type": "rocks_db", "path": state}
 config["volatile_db"] = {"type": "parallel_hash_map"}
 with open(target, "w", encoding="utf-8") as f:
@@ -103,7 +118,7 @@ PYTHON
 
 step "2. hpsd loads it into RocksDB (kept) and into memory (fast)"
 start
-echo "   ready after $((took_ms / 1000)).$((took_ms % 1000 / 100)) s: gRPC on $grpc, metrics on http://$http/metrics"
+echo "   ready after $took: gRPC on $grpc, metrics on http://$http/metrics"
 shown "hpsctl models" "$bin/hpsctl" models
 
 step "3. Look-ups over gRPC, every row checked against the generator's formula"
@@ -112,19 +127,22 @@ shown "hps-bench --model dlrm --keys 64 --zipf 1.05 --duration 3 --verify" \
     --verify --quiet
 protoc -I proto --python_out="$demo" proto/hps/v1/lookup.proto
 shown "python3 docs/examples/verify.py $grpc dlrm ...     # stock grpcio, no code of hpsd" \
-    env PYTHONPATH="$demo" python3 docs/examples/verify.py "$grpc" dlrm "$model"
+    env PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$model"
 
 step "4. Who answered: keys and hits per tier"
-shown "hpsctl stats dlrm | head -6" "$bin/hpsctl" stats dlrm >"$demo/stats.txt"
-head -n 6 "$demo/stats.txt"
+shown "hpsctl stats dlrm | head -4" true
+"$bin/hpsctl" stats dlrm >"$demo/stats.txt"
+head -n 4 "$demo/stats.txt"
 
 step "5. A restart without the model's files: RocksDB has every row"
-kill -TERM "$pid"
+kill -TERM "$pid" # drains
 wait "$pid" || true
 mv "$demo/models" "$demo/models-gone"
 start
-echo "   serving again $took_ms ms after it was started"
-PYTHONPATH="$demo" python3 docs/examples/verify.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
+echo "   ready again $took after it was started; rows come from RocksDB until memory is filled behind it"
+PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
+"$bin/hpsctl" stats dlrm >"$demo/stats.txt"
+head -n 3 "$demo/stats.txt"
 
 step "What next"
 cat <<'TEXT'
