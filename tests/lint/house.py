@@ -41,12 +41,18 @@ LIBRARIES = {
         "net/http1.c": "evhttp parses HTTP/1.1 of probes and scrapers",
     },
     r"openssl/": {"net/tls.c": "TLS"},
-    r"zlib\.h": {"net/gzip.c": "compressed gRPC messages"},
+    r"zlib\.h": {
+        "net/gzip.c": "compressed gRPC messages",
+        "tests/unit/net/test_grpc_server.c": "compresses as a foreign client does",
+    },
     r"jansson\.h": {
         "config/parse.c": "ps.json",
         "config/manifest.c": "manifest.json of a model directory",
     },
-    r"rocksdb/": {"backends/rocksdb.c": "the store on SSD"},
+    r"rocksdb/": {
+        "backends/rocksdb.c": "the store on SSD",
+        "tests/unit/backends/test_rocksdb.c": "makes databases that are not ours, or damaged",
+    },
     r"systemd/": {"server/notify.c": "readiness, watchdog, passed sockets"},
     r"sanitizer/": {"base/poison.h": "marks pooled memory that nobody owns"},
     r"protobuf-c/": {
@@ -79,11 +85,8 @@ LINE_COLUMNS_MAX = 100
 
 TESTED = ("base", "net", "config", "backends", "cache")
 UNTESTED = {  # no test file of that name: where it is tested instead
-    "net/grpc_frame.c": "tests/unit/net/test_grpc.c, with the calls that use it",
-    "net/grpc_call.c": "tests/unit/net/test_grpc.c, with client and server",
-    "net/grpc_client.c": "tests/unit/net/test_grpc.c, with client and server",
-    "net/grpc_server.c": "tests/unit/net/test_grpc.c, with client and server",
-    "net/acceptor.c": "tests/unit/net/test_http1.c accepts through it",
+    "net/grpc_call.c": "test_grpc_server.c and test_grpc_client.c: the part that both roles share",
+    "cache/version.c": "test_models.c, which pins and switches versions",
 }
 
 # Written in pieces, so that this file does not find itself.
