@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of one server call: its headers are judged, its messages put together, its answer framed.
- * Loop thread of the connection, but for references and the cancel flag.
+ * The life of one server call: its headers are judged, its messages put together, its answer
+ * framed. Loop thread of the connection, but for references and the cancel flag.
  */
 #include "net/grpc_internal.h"
 
@@ -15,8 +15,7 @@
 #include "net/gzip.h"
 #include "net/tls.h"
 
-#define FIELD(n, v, size) \
-    ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
+#define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
 #define FIELD_LITERAL(n, v) FIELD(n, v, sizeof(v) - 1)
 
 static const char health_prefix[] = "/grpc.health.v1.Health/";
@@ -357,8 +356,8 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
         return; /* request trailers say nothing in gRPC */
     }
     if (IS(name, name_size, ":path")) {
-        call->entry = grpc_server_find(call->grpc_loop->server, value, value_size,
-                                       call->conn->listener_mask);
+        call->entry =
+            grpc_server_find(call->grpc_loop->server, value, value_size, call->conn->listener_mask);
         if (call->entry == NULL) {
             keep_header(call, name, name_size, value, value_size);
         }
@@ -462,8 +461,8 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
 }
 
 /* Streaming: one message now. What the service wants to keep is moved out of the decoder's way. */
-static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner,
-                             const uint8_t *data, size_t size)
+static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, const uint8_t *data,
+                             size_t size)
 {
     if (call->kept_spare == NULL) {
         call->kept_spare = hps_calloc(1, sizeof *call->kept_spare);
@@ -624,8 +623,7 @@ void grpc_call_end(struct hps_grpc_call *call)
 /* ---- the answer ------------------------------------------------------------------------------ */
 
 /* grpc-status, grpc-message and the service's trailers. */
-static unsigned list_trailers(struct hps_grpc_call *call, char code[4],
-                              struct hps_http2_field *out)
+static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct hps_http2_field *out)
 {
     unsigned n = 0;
     int code_size = snprintf(code, 4, "%d", call->code);
@@ -647,8 +645,7 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field 
     if (call->offer_encodings) {
         out[n++] = FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
     }
-    return n + grpc_fields_list(&call->response_fields, out + n,
-                                GRPC_FIELDS_MAX / 2);
+    return n + grpc_fields_list(&call->response_fields, out + n, GRPC_FIELDS_MAX / 2);
 }
 
 void grpc_call_trailers(struct hps_grpc_call *call)
@@ -803,8 +800,8 @@ hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *nam
                           : add_field(&call->trailer_fields, GRPC_FIELDS_MAX, name, value, size);
 }
 
-hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name,
-                                    const void *value, size_t size)
+hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name, const void *value,
+                                    size_t size)
 {
     return call->responded
                ? HPS_OK

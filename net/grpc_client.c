@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The client side of gRPC: a channel is one connection at a time, made when it is needed and made anew
- * after it was lost or sent away by GOAWAY. Loop thread of the channel.
+ * The client side of gRPC: a channel is one connection at a time, made when it is needed and made
+ * anew after it was lost or sent away by GOAWAY. Loop thread of the channel.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "net/grpc_frame.h"
 #include "net/grpc.h"
+#include "net/grpc_frame.h"
 #include "net/http2.h"
 
 enum {
@@ -24,7 +24,7 @@ enum {
     MESSAGE_BYTES_MAX = 4096,
 };
 
-#define FIELD(n, v, size) ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
+#define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
 #define FIELD_LITERAL(n, v) FIELD(n, v, sizeof(v) - 1)
 
 struct client_conn {
@@ -260,8 +260,7 @@ static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_
         snprintf(text, sizeof text, "stream reset with HTTP/2 error %u", error);
         call_done(call, hps_grpc_code_of_reset(error), text);
     } else {
-        snprintf(text, sizeof text, "reply without grpc-status, HTTP status %u",
-                 call->http_status);
+        snprintf(text, sizeof text, "reply without grpc-status, HTTP status %u", call->http_status);
         call_done(call, hps_grpc_code_of_http(call->http_status), text);
     }
 }
@@ -483,11 +482,13 @@ static hps_status start_stream(struct hps_grpc_client_call *call, const char *pa
     fields[n++] = FIELD_LITERAL("user-agent", "hps-c");
     if (call->deadline_us != 0) {
         uint64_t now_us = hps_clock_us();
-        hps_grpc_timeout_format(call->deadline_us > now_us ? call->deadline_us - now_us : 0, timeout);
+        hps_grpc_timeout_format(call->deadline_us > now_us ? call->deadline_us - now_us : 0,
+                                timeout);
         fields[n++] = FIELD("grpc-timeout", timeout, strlen(timeout));
     }
     if (channel->authorization != NULL) {
-        fields[n++] = FIELD("authorization", channel->authorization, strlen(channel->authorization));
+        fields[n++] =
+            FIELD("authorization", channel->authorization, strlen(channel->authorization));
     }
     struct hps_http2_stream *stream;
     hps_status status = hps_http2_request(channel->current->h2, fields, n, call, &stream);

@@ -9,7 +9,8 @@
 
 #include "base/assert.h"
 
-/* A body starts with this much room and doubles, so that a declared length costs nothing by itself. */
+/* A body starts with this much room and doubles, so that a declared length costs nothing by itself.
+ */
 enum { BODY_FIRST_BYTES = 64 * 1024 };
 
 void hps_grpc_decoder_init(struct hps_grpc_decoder *decoder, size_t size_max, bool lend)
@@ -237,7 +238,8 @@ hps_status hps_grpc_message_decode(struct hps_buf *out, const char *text, size_t
 {
     for (size_t i = 0; i < size; i++) {
         char c = text[i];
-        if (c == '%' && size - i > 2 && hex_digit(text[i + 1]) >= 0 && hex_digit(text[i + 2]) >= 0) {
+        if (c == '%' && size - i > 2 && hex_digit(text[i + 1]) >= 0 &&
+            hex_digit(text[i + 2]) >= 0) {
             c = (char)(hex_digit(text[i + 1]) << 4 | hex_digit(text[i + 2]));
             i += 2;
         }

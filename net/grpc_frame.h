@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The bytes that gRPC puts inside HTTP/2: length-prefixed messages, time-outs, percent-encoded
- * status messages and base64 metadata. No sockets here, so that it can be fuzzed. Used by the thread
- * that owns the call.
+ * status messages and base64 metadata. No sockets here, so that it can be fuzzed. Used by the
+ * thread that owns the call.
  */
 #ifndef HPS_NET_GRPC_FRAME_H
 #define HPS_NET_GRPC_FRAME_H
@@ -42,8 +42,8 @@ void hps_grpc_decoder_fini(struct hps_grpc_decoder *decoder);
  *
  * out_used      how many bytes of the input were taken (all, unless a message was completed)
  * out_complete  whether *out_message is set
- * error         INTERNAL: flag above 1; EXHAUSTED: a length above size_max (known before any byte of
- *               the body is stored); NO_MEMORY. The decoder is then of no more use.
+ * error         INTERNAL: flag above 1; EXHAUSTED: a length above size_max (known before any byte
+ * of the body is stored); NO_MEMORY. The decoder is then of no more use.
  */
 hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t *data, size_t size,
                                  size_t *out_used, struct hps_grpc_message *out_message,
@@ -65,7 +65,8 @@ hps_status hps_grpc_message_decode(struct hps_buf *out, const char *text, size_t
     HPS_MUST_CHECK;
 
 /* Base64 of -bin metadata: written without padding, read with or without; INVALID otherwise. */
-hps_status hps_grpc_base64_encode(struct hps_buf *out, const void *data, size_t size) HPS_MUST_CHECK;
+hps_status hps_grpc_base64_encode(struct hps_buf *out, const void *data, size_t size)
+    HPS_MUST_CHECK;
 hps_status hps_grpc_base64_decode(struct hps_buf *out, const char *text, size_t size)
     HPS_MUST_CHECK;
 

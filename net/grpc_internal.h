@@ -71,7 +71,8 @@ struct grpc_conn {
     struct hps_grpc_loop *grpc_loop;
     struct hps_http2 *h2;
     struct hps_grpc_call *calls;
-    struct hps_grpc_call *held_head, *held_tail; /* whole requests that wait for reply bytes to go */
+    struct hps_grpc_call *held_head,
+        *held_tail; /* whole requests that wait for reply bytes to go */
     uint32_t listener_mask;
     bool has_token;
     uint8_t token_sha256[32];

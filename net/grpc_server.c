@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server connections of a loop: their methods, limits, age and end. The method table is immutable
- * once connections come; everything else runs on the loop thread.
+ * The server connections of a loop: their methods, limits, age and end. The method table is
+ * immutable once connections come; everything else runs on the loop thread.
  */
 #include "net/grpc_internal.h"
 
@@ -20,8 +20,8 @@ enum {
     HEADER_FIELDS_MAX = 64,
     TICK_US_MIN = 5 * 1000,
     TICK_US_MAX = 1000 * 1000,
-    DRAIN_NOTICE_US = 1000 * 1000,         /* for a client that does not answer the PING */
-    AGE_GRACE_US = 5 * 60 * 1000 * 1000,   /* calls of an aged connection may still take this long */
+    DRAIN_NOTICE_US = 1000 * 1000,       /* for a client that does not answer the PING */
+    AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* calls of an aged connection may still take this long */
 };
 
 /* ---- methods --------------------------------------------------------------------------------- */

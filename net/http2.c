@@ -3,11 +3,11 @@
  * See http2.h. The only file that knows nghttp2. Loop thread of the connection.
  *
  * Sending: a message is a list of pieces (block, bytes). nghttp2 asks how much of a stream may go
- * (read callback) and then for the frame (send callback), which puts its header into the scratch and
- * pointers to the pieces into one iovec batch. A piece whose last byte is in a batch moves to the
- * `unreleased` list with the stream position at which the kernel has it; the same happens to a piece
- * that is half framed when its stream is reset. So a block is released exactly when the kernel has
- * its bytes, whatever became of the call.
+ * (read callback) and then for the frame (send callback), which puts its header into the scratch
+ * and pointers to the pieces into one iovec batch. A piece whose last byte is in a batch moves to
+ * the `unreleased` list with the stream position at which the kernel has it; the same happens to a
+ * piece that is half framed when its stream is reset. So a block is released exactly when the
+ * kernel has its bytes, whatever became of the call.
  */
 #include "net/http2.h"
 
@@ -202,7 +202,8 @@ static bool batch_full(const struct batch *batch)
 static void batch_add(struct batch *batch, const void *data, size_t size)
 {
     HPS_DEBUG_ASSERT(batch->n_iov < IOV_MAX_BATCH);
-    batch->iov[batch->n_iov++] = (struct iovec){.iov_base = (void *)(uintptr_t)data, .iov_len = size};
+    batch->iov[batch->n_iov++] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)data, .iov_len = size};
     batch->size += size;
 }
 
@@ -540,8 +541,8 @@ static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const
     if (stream == NULL) {
         return 0;
     }
-    /* The peer may ignore our SETTINGS_MAX_HEADER_LIST_SIZE: one 16 KB frame of indexed fields can mean
-     * 48 MB of headers. */
+    /* The peer may ignore our SETTINGS_MAX_HEADER_LIST_SIZE: one 16 KB frame of indexed fields can
+     * mean 48 MB of headers. */
     stream->header_bytes += name_size + value_size + 32;
     stream->n_fields++;
     if (stream->header_bytes > h2->options.header_bytes_max ||
@@ -617,8 +618,8 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
     return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
-/* An answer that is complete before the request: tell the client to stop, but only now, since a reset
- * submitted earlier would overtake the trailers. */
+/* An answer that is complete before the request: tell the client to stop, but only now, since a
+ * reset submitted earlier would overtake the trailers. */
 static int cb_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
 {
     struct hps_http2 *h2 = ctx;
@@ -671,7 +672,8 @@ static ssize_t cb_read_length(nghttp2_session *session, uint8_t type, int32_t id
     return size;
 }
 
-/* How many of the queued bytes go into a frame of at most `length`; all: nothing is left behind it. */
+/* How many of the queued bytes go into a frame of at most `length`; all: nothing is left behind it.
+ */
 static size_t frame_size(const struct hps_http2_stream *stream, size_t length, bool *out_all)
 {
     size_t size = 0;
@@ -1042,8 +1044,9 @@ static hps_status make_session(struct hps_http2 *h2)
     nghttp2_option_set_max_continuations(option, 8);
     /* The library's 1,000 and 33 a second cut off honest clients that cancel a batch. */
     nghttp2_option_set_stream_reset_rate_limit(option, 10000, 1000);
-    rc = h2->options.server ? nghttp2_session_server_new3(&h2->session, callbacks, h2, option, &mem)
-                            : nghttp2_session_client_new3(&h2->session, callbacks, h2, option, &mem);
+    rc = h2->options.server
+             ? nghttp2_session_server_new3(&h2->session, callbacks, h2, option, &mem)
+             : nghttp2_session_client_new3(&h2->session, callbacks, h2, option, &mem);
 out:
     nghttp2_option_del(option);
     nghttp2_session_callbacks_del(callbacks);
@@ -1066,7 +1069,8 @@ static hps_status submit_settings(struct hps_http2 *h2)
         {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, o->frame_bytes_max},
     };
 
-    if (nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, o->server ? server : client, 4) != 0 ||
+    if (nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, o->server ? server : client, 4) !=
+            0 ||
         nghttp2_session_set_local_window_size(h2->session, NGHTTP2_FLAG_NONE, 0,
                                               (int32_t)o->connection_window_bytes) != 0) {
         return HPS_NO_MEMORY;
@@ -1096,7 +1100,8 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
         goto fail_h2;
     }
     if (submit_settings(h2) != HPS_OK ||
-        hps_conn_attach(conn, shared->loop, options->handshake_timeout_us, on_ready, h2) != HPS_OK) {
+        hps_conn_attach(conn, shared->loop, options->handshake_timeout_us, on_ready, h2) !=
+            HPS_OK) {
         goto fail_session;
     }
     shared->n_users++;
@@ -1316,7 +1321,8 @@ static void message_queue(struct message *message)
     stream->tail = message;
     if (stream->deferred) {
         stream->deferred = false;
-        (void)nghttp2_session_resume_data(stream->h2->session, stream->id); /* gone: it is closing */
+        (void)nghttp2_session_resume_data(stream->h2->session,
+                                          stream->id); /* gone: it is closing */
     }
     kick(stream->h2);
 }

@@ -42,17 +42,19 @@ struct hps_http2_field {
 struct hps_http2_events {
     void (*on_ready)(void *ctx); /* the handshake is over; requests may be made */
     void (*on_stream)(void *ctx, struct hps_http2_stream *stream); /* server: the peer opened one */
-    void (*on_header)(void *ctx, struct hps_http2_stream *stream, const char *name, size_t name_size,
-                      const char *value, size_t value_size); /* both NUL-terminated */
+    void (*on_header)(void *ctx, struct hps_http2_stream *stream, const char *name,
+                      size_t name_size, const char *value,
+                      size_t value_size);                           /* both NUL-terminated */
     void (*on_headers)(void *ctx, struct hps_http2_stream *stream); /* the block is complete */
     /* Window is given back only by hps_http2_consume. */
     void (*on_data)(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size);
     void (*on_end)(void *ctx, struct hps_http2_stream *stream); /* the peer sends no more */
-    /* After hps_http2_finish, when the last byte is framed: answer with hps_http2_trailers now. Where
-     * this is NULL the stream just ends. */
+    /* After hps_http2_finish, when the last byte is framed: answer with hps_http2_trailers now.
+     * Where this is NULL the stream just ends. */
     void (*on_trailers)(void *ctx, struct hps_http2_stream *stream);
     void (*on_sent)(void *ctx, struct hps_http2_stream *stream); /* its queued bytes became fewer */
-    void (*on_released)(void *ctx); /* hps_http2_queued became less; streams may be gone meanwhile */
+    void (*on_released)(
+        void *ctx); /* hps_http2_queued became less; streams may be gone meanwhile */
     void (*on_stream_closed)(void *ctx, struct hps_http2_stream *stream, uint32_t error);
     void (*on_goaway)(void *ctx); /* no new streams on this connection */
     /* Gone, streams first; the connection is freed after this. Not called after hps_http2_free. */
@@ -64,8 +66,8 @@ struct hps_http2_options {
     uint32_t streams_max; /* that the peer may open */
     uint32_t window_bytes;
     uint32_t connection_window_bytes;
-    uint32_t frame_bytes_max;  /* that the peer may send */
-    size_t header_bytes_max;   /* names + values + 32 each, per block; more resets the stream */
+    uint32_t frame_bytes_max; /* that the peer may send */
+    size_t header_bytes_max;  /* names + values + 32 each, per block; more resets the stream */
     unsigned header_fields_max;
     uint64_t handshake_timeout_us;
 };
@@ -73,7 +75,7 @@ struct hps_http2_options {
 /* Send buffers that the connections of one loop share, and what all of them hold. */
 struct hps_http2_shared;
 struct hps_http2_shared *hps_http2_shared_new(struct hps_loop *loop); /* NULL: no memory */
-void hps_http2_shared_free(struct hps_http2_shared *shared);          /* no connection may be left */
+void hps_http2_shared_free(struct hps_http2_shared *shared); /* no connection may be left */
 size_t hps_http2_shared_queued(const struct hps_http2_shared *shared); /* any thread */
 
 /* takes `conn` (also on failure), which may still be connecting or shaking hands. */
@@ -85,8 +87,8 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
 void hps_http2_free(struct hps_http2 *h2);
 /* Tell the peer `error` (GOAWAY) as far as it still reads, then close; on_closed follows. */
 void hps_http2_abort(struct hps_http2 *h2, uint32_t error, const char *why);
-/* Server: announce the end, refuse streams after a round trip (or hps_http2_drain_now), close when the
- * last stream is done. Client: close when the last stream is done. */
+/* Server: announce the end, refuse streams after a round trip (or hps_http2_drain_now), close when
+ * the last stream is done. Client: close when the last stream is done. */
 void hps_http2_drain(struct hps_http2 *h2);
 void hps_http2_drain_now(struct hps_http2 *h2);
 void hps_http2_ping(struct hps_http2 *h2);
@@ -95,7 +97,7 @@ const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2);
 bool hps_http2_is_ready(const struct hps_http2 *h2);
 bool hps_http2_can_request(const struct hps_http2 *h2); /* client: no GOAWAY yet, ids left */
 unsigned hps_http2_streams(const struct hps_http2 *h2);
-size_t hps_http2_queued(const struct hps_http2 *h2);   /* bytes of messages not yet in the kernel */
+size_t hps_http2_queued(const struct hps_http2 *h2); /* bytes of messages not yet in the kernel */
 uint64_t hps_http2_written(const struct hps_http2 *h2); /* bytes ever written */
 bool hps_http2_blocked(const struct hps_http2 *h2);     /* the socket takes no more */
 uint64_t hps_http2_read_us(const struct hps_http2 *h2); /* when bytes last came */
@@ -104,12 +106,13 @@ uint64_t hps_http2_read_us(const struct hps_http2 *h2); /* when bytes last came 
 
 /* Client: open a stream. Send its body, if any, next, then hps_http2_finish. */
 hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field *fields,
-                             unsigned n_fields, void *user,
-                             struct hps_http2_stream **out_stream) HPS_MUST_CHECK;
+                             unsigned n_fields, void *user, struct hps_http2_stream **out_stream)
+    HPS_MUST_CHECK;
 /* Server: the header block of the answer; with `end` it is all of it. */
 hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http2_field *fields,
                              unsigned n_fields, bool end) HPS_MUST_CHECK;
-/* Queue `prefix` (at most 16 bytes, copied) and the slices, whose references are taken in any case. */
+/* Queue `prefix` (at most 16 bytes, copied) and the slices, whose references are taken in any case.
+ */
 hps_status hps_http2_send(struct hps_http2_stream *stream, const void *prefix, size_t prefix_size,
                           const struct hps_slice *slices, unsigned n_slices) HPS_MUST_CHECK;
 /* Queue `prefix` and `data`, both copied. */
@@ -124,6 +127,7 @@ void hps_http2_consume(struct hps_http2_stream *stream, size_t size);
 void *hps_http2_user(const struct hps_http2_stream *stream);
 void hps_http2_set_user(struct hps_http2_stream *stream, void *user);
 size_t hps_http2_stream_queued(const struct hps_http2_stream *stream);
-uint64_t hps_http2_stream_framed(const struct hps_http2_stream *stream); /* body bytes ever framed */
+uint64_t hps_http2_stream_framed(
+    const struct hps_http2_stream *stream); /* body bytes ever framed */
 
 #endif

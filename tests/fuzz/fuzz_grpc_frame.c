@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a stream of gRPC messages, cut into pieces that the first byte chooses: the decoder must
- * give the same messages as when it gets everything at once, and never read or hold more than is there.
- * The rest of the framing (time-outs, messages, base64) gets the same bytes.
+ * Any bytes as a stream of gRPC messages, cut into pieces that the first byte chooses: the decoder
+ * must give the same messages as when it gets everything at once, and never read or hold more than
+ * is there. The rest of the framing (time-outs, messages, base64) gets the same bytes.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -45,7 +45,8 @@ static uint64_t decode(const uint8_t *data, size_t size, size_t chunk, bool lend
             }
         }
     }
-    digest ^= (uint64_t)(unsigned)(-status) << 32 | (status == HPS_OK && hps_grpc_decoder_idle(&decoder));
+    digest ^=
+        (uint64_t)(unsigned)(-status) << 32 | (status == HPS_OK && hps_grpc_decoder_idle(&decoder));
     hps_grpc_decoder_fini(&decoder);
     return digest;
 }

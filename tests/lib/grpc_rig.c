@@ -251,9 +251,9 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
     assert_int_equal(hps_sock_listen(&addr, 0, &rig->listen_fd, NULL), HPS_OK);
     assert_int_equal(hps_sock_local(rig->listen_fd, &addr), HPS_OK);
     hps_addr_print(&addr, rig->address, sizeof rig->address);
-    assert_int_equal(hps_loop_fd_add(rig->loop, &rig->listener, rig->listen_fd, HPS_LOOP_READ,
-                                     on_accept, rig),
-                     HPS_OK);
+    assert_int_equal(
+        hps_loop_fd_add(rig->loop, &rig->listener, rig->listen_fd, HPS_LOOP_READ, on_accept, rig),
+        HPS_OK);
 }
 
 void rig_close(struct rig *rig)
@@ -337,9 +337,8 @@ int rig_call(struct rig *rig, struct hps_grpc_channel *channel, const char *path
 {
     unsigned n_done = reply->n_done;
 
-    assert_int_equal(hps_grpc_client_start(channel, path, request, size, 0, &reply_events, reply,
-                                           NULL),
-                     HPS_OK);
+    assert_int_equal(
+        hps_grpc_client_start(channel, path, request, size, 0, &reply_events, reply, NULL), HPS_OK);
     RIG_UNTIL(rig, reply->n_done > n_done);
     return reply->code;
 }
@@ -387,9 +386,15 @@ bool wire_send(struct wire *wire, const void *data, size_t size)
 bool wire_frame(struct wire *wire, uint8_t type, uint8_t flags, uint32_t stream,
                 const void *payload, size_t size)
 {
-    uint8_t head[9] = {(uint8_t)(size >> 16),   (uint8_t)(size >> 8),    (uint8_t)size,
-                       type,                    flags,                   (uint8_t)(stream >> 24),
-                       (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
+    uint8_t head[9] = {(uint8_t)(size >> 16),
+                       (uint8_t)(size >> 8),
+                       (uint8_t)size,
+                       type,
+                       flags,
+                       (uint8_t)(stream >> 24),
+                       (uint8_t)(stream >> 16),
+                       (uint8_t)(stream >> 8),
+                       (uint8_t)stream};
 
     return wire_send(wire, head, sizeof head) && (size == 0 || wire_send(wire, payload, size));
 }
@@ -423,7 +428,7 @@ static size_t put_field(uint8_t *to, const char *name, const char *value)
 bool wire_request(struct wire *wire, uint32_t stream, const char *path, bool end,
                   const char *const *extra)
 {
-    static const char *const usual[] = {":method",    "POST", ":scheme",      "http",
+    static const char *const usual[] = {":method",    "POST", ":scheme", "http",
                                         ":authority", "test", NULL};
     uint8_t block[16384];
     size_t size = 0;
@@ -476,8 +481,8 @@ bool wire_find(const struct wire *wire, uint8_t type, uint32_t stream, const uin
     while (wire->in.size - at >= 9) {
         const uint8_t *head = wire->in.data + at;
         size_t size = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
-        uint32_t id = (uint32_t)head[5] << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 |
-                      head[8];
+        uint32_t id =
+            (uint32_t)head[5] << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8];
         if (wire->in.size - at - 9 < size) {
             return false;
         }

@@ -37,9 +37,9 @@ struct rig {
 };
 
 /* Methods: Echo · Big (u32 LE bytes of reply from one block, byte i = i * 31 >> 3) · Park (never
- * answers) · Fail (code 9 and a message that needs escapes) · Count (client streaming: u32 LE messages) ·
- * Pour (u32 LE messages of 64 KB, as the queue drains) · Meta (headers and trailers back) ·
- * /grpc.health.v1.Health/Check (empty). */
+ * answers) · Fail (code 9 and a message that needs escapes) · Count (client streaming: u32 LE
+ * messages) · Pour (u32 LE messages of 64 KB, as the queue drains) · Meta (headers and trailers
+ * back) · /grpc.health.v1.Health/Check (empty). */
 void rig_open(struct rig *rig, const struct hps_grpc_limits *limits);
 void rig_close(struct rig *rig);
 extern const struct hps_grpc_limits rig_limits;
@@ -48,13 +48,13 @@ extern const struct hps_grpc_limits rig_limits;
 int rig_raw(struct rig *rig);
 struct hps_grpc_channel *rig_channel(struct rig *rig);
 void rig_turn(struct rig *rig); /* waits at most 10 ms */
-#define RIG_UNTIL(rig, condition)                       \
-    do {                                                \
-        unsigned rig_turns_ = 0;                        \
-        while (!(condition)) {                          \
-            rig_turn(rig);                              \
-            assert_true(++rig_turns_ < 20000);          \
-        }                                               \
+#define RIG_UNTIL(rig, condition)              \
+    do {                                       \
+        unsigned rig_turns_ = 0;               \
+        while (!(condition)) {                 \
+            rig_turn(rig);                     \
+            assert_true(++rig_turns_ < 20000); \
+        }                                      \
     } while (0)
 
 /* A client call and how it went. */
@@ -86,8 +86,8 @@ void wire_open(struct wire *wire, struct rig *rig); /* preface and SETTINGS are 
 void wire_close(struct wire *wire);
 /* Send, turning the loop while the socket is full. False: the server has closed it. */
 bool wire_send(struct wire *wire, const void *data, size_t size);
-bool wire_frame(struct wire *wire, uint8_t type, uint8_t flags, uint32_t stream, const void *payload,
-                size_t size);
+bool wire_frame(struct wire *wire, uint8_t type, uint8_t flags, uint32_t stream,
+                const void *payload, size_t size);
 /* HEADERS of a call, without compression; `extra` more name/value pairs, NULL-ended. */
 bool wire_request(struct wire *wire, uint32_t stream, const char *path, bool end,
                   const char *const *extra);
@@ -95,13 +95,13 @@ void wire_pump(struct wire *wire); /* one turn, and read what came */
 /* Does a frame of this type (and stream, unless 0) lie in what came? Its payload is set, if so. */
 bool wire_find(const struct wire *wire, uint8_t type, uint32_t stream, const uint8_t **out_payload,
                size_t *out_size);
-#define WIRE_UNTIL(wire, condition)                     \
-    do {                                                \
-        unsigned wire_turns_ = 0;                       \
-        while (!(condition)) {                          \
-            wire_pump(wire);                            \
-            assert_true(++wire_turns_ < 20000);         \
-        }                                               \
+#define WIRE_UNTIL(wire, condition)             \
+    do {                                        \
+        unsigned wire_turns_ = 0;               \
+        while (!(condition)) {                  \
+            wire_pump(wire);                    \
+            assert_true(++wire_turns_ < 20000); \
+        }                                       \
     } while (0)
 
 #endif

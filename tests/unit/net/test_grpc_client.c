@@ -167,9 +167,9 @@ static void test_cancel_then_done_at_once_and_server_told(void **state)
     struct fixture *f = *state;
     struct hps_grpc_client_call *call;
 
-    assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Park", "", 0, 0, &reply_events,
-                                           &f->reply, &call),
-                     HPS_OK);
+    assert_int_equal(
+        hps_grpc_client_start(f->channel, "/t.T/Park", "", 0, 0, &reply_events, &f->reply, &call),
+        HPS_OK);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     assert_false(hps_grpc_call_cancelled(f->rig.parked));
     hps_grpc_client_cancel(call);
@@ -212,7 +212,8 @@ static void test_channel_free_when_calls_are_under_way_then_cancelled(void **sta
     struct hps_grpc_channel *channel = rig_channel(&f->rig);
 
     assert_int_equal(
-        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &f->reply, NULL), HPS_OK);
+        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &f->reply, NULL),
+        HPS_OK);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     hps_grpc_channel_free(channel);
     assert_int_equal(f->reply.n_done, 1);
@@ -258,9 +259,8 @@ static void test_channel_free_when_inside_callback_then_safe(void **state)
 static void test_connect_when_nobody_listens_then_unavailable_and_later_works(void **state)
 {
     struct fixture *f = *state;
-    struct hps_grpc_channel_options options = {.address = "127.0.0.1:1",
-                                               .reply_bytes_max = 100,
-                                               .connect_timeout_us = 5 * 1000 * 1000};
+    struct hps_grpc_channel_options options = {
+        .address = "127.0.0.1:1", .reply_bytes_max = 100, .connect_timeout_us = 5 * 1000 * 1000};
     struct hps_grpc_channel *channel;
     struct hps_error err;
     hps_status status = hps_grpc_channel_new(f->rig.loop, &options, &channel, &err);

@@ -13,8 +13,8 @@
 
 static void test_decoder_when_split_anywhere_then_same_messages(void **state)
 {
-    static const uint8_t wire[] = {0, 0, 0, 0, 3, 'a', 'b', 'c', 0, 0, 0, 0, 0,
-                                   1, 0, 0, 0, 1, 'z', 0, 0, 0, 0, 2, 'x', 'y'};
+    static const uint8_t wire[] = {0, 0, 0, 0, 3, 'a', 'b', 'c', 0, 0, 0, 0,   0,
+                                   1, 0, 0, 0, 1, 'z', 0,   0,   0, 0, 2, 'x', 'y'};
     static const char *const texts[] = {"abc", "", "z", "xy"};
 
     (void)state;
@@ -63,9 +63,9 @@ static void test_decoder_when_message_lies_whole_then_lent_in_place(void **state
 
     (void)state;
     hps_grpc_decoder_init(&decoder, 100, true);
-    assert_int_equal(hps_grpc_decoder_feed(&decoder, wire, sizeof wire, &used, &message, &complete,
-                                           NULL),
-                     HPS_OK);
+    assert_int_equal(
+        hps_grpc_decoder_feed(&decoder, wire, sizeof wire, &used, &message, &complete, NULL),
+        HPS_OK);
     assert_true(complete);
     assert_ptr_equal(message.data, wire + 5);
     assert_int_equal(hps_grpc_decoder_held(&decoder), 0);
@@ -92,9 +92,9 @@ static void test_decoder_when_prefix_is_bad_then_refused_and_nothing_held(void *
         bool complete;
         size_t used;
         hps_grpc_decoder_init(&decoder, 100, false);
-        assert_int_equal(hps_grpc_decoder_feed(&decoder, cases[i].prefix, 5, &used, &message,
-                                               &complete, &err),
-                         cases[i].status);
+        assert_int_equal(
+            hps_grpc_decoder_feed(&decoder, cases[i].prefix, 5, &used, &message, &complete, &err),
+            cases[i].status);
         assert_int_equal(err.status, cases[i].status);
         assert_int_equal(hps_grpc_decoder_held(&decoder), 0);
         hps_grpc_decoder_fini(&decoder);
@@ -128,13 +128,16 @@ static void test_timeout_when_parsed_then_microseconds(void **state)
         bool ok;
         uint64_t us;
     } cases[] = {
-        {"1H", true, 3600000000u},     {"2M", true, 120000000},    {"3S", true, 3000000},
-        {"501m", true, 501000},        {"7u", true, 7},            {"1n", true, 1},
-        {"1000n", true, 1},            {"1001n", true, 2},         {"0m", true, 0},
-        {"99999999H", true, 359999996400000000u},
-        {"123456789m", false, 0},      {"", false, 0},             {"m", false, 0},
-        {"1", false, 0},               {"-1m", false, 0},          {"1.5S", false, 0},
-        {"1s", false, 0},              {"1h", false, 0},           {" 1S", false, 0},
+        {"1H", true, 3600000000u}, {"2M", true, 120000000},
+        {"3S", true, 3000000},     {"501m", true, 501000},
+        {"7u", true, 7},           {"1n", true, 1},
+        {"1000n", true, 1},        {"1001n", true, 2},
+        {"0m", true, 0},           {"99999999H", true, 359999996400000000u},
+        {"123456789m", false, 0},  {"", false, 0},
+        {"m", false, 0},           {"1", false, 0},
+        {"-1m", false, 0},         {"1.5S", false, 0},
+        {"1s", false, 0},          {"1h", false, 0},
+        {" 1S", false, 0},
     };
 
     (void)state;
@@ -148,7 +151,7 @@ static void test_timeout_when_parsed_then_microseconds(void **state)
 
 static void test_timeout_when_formatted_then_never_shorter_and_legal(void **state)
 {
-    static const uint64_t times[] = {0,         1,          999,         99999999,    100000000,
+    static const uint64_t times[] = {0,         1,          999,         99999999,     100000000,
                                      123456789, 3600000000, 99999999999, 100000000001, UINT64_MAX};
 
     (void)state;
@@ -195,7 +198,8 @@ static void test_base64_when_padded_or_not_then_same_bytes(void **state)
     static const struct {
         const char *plain, *bare, *padded;
     } cases[] = {{"", "", ""}, {"f", "Zg", "Zg=="}, {"fo", "Zm8", "Zm8="}, {"foo", "Zm9v", "Zm9v"}};
-    static const char *const bad[] = {"Z", "Zm9vZ", "Zg=", "Z===", "====", "Zm9v=", "Zm-v", "Zg==Zg"};
+    static const char *const bad[] = {
+        "Z", "Zm9vZ", "Zg=", "Z===", "====", "Zm9v=", "Zm-v", "Zg==Zg"};
     struct hps_buf out;
 
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server as odd, careless and hostile gRPC clients see it. Requests go through our HTTP/2 client
- * with whatever headers and bytes the test wants, or frame by frame. Test thread.
+ * The server as odd, careless and hostile gRPC clients see it. Requests go through our HTTP/2
+ * client with whatever headers and bytes the test wants, or frame by frame. Test thread.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -9,13 +9,15 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <cmocka.h>
 
 #include "base/clock.h"
 #include "net/http2.h"
+#include "net/sock.h"
+#include "tests/lib/fault_heap.h"
 #include "tests/lib/grpc_rig.h"
 
 /* A raw HTTP/2 client. */
@@ -40,8 +42,8 @@ static void probe_header(void *ctx, struct hps_http2_stream *stream, const char 
     size_t used = strlen(probe->fields);
 
     (void)stream;
-    snprintf(probe->fields + used, sizeof probe->fields - used, "%.*s: %.*s\n", (int)name_size, name,
-             (int)value_size, value);
+    snprintf(probe->fields + used, sizeof probe->fields - used, "%.*s: %.*s\n", (int)name_size,
+             name, (int)value_size, value);
 }
 
 static void probe_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
@@ -102,9 +104,9 @@ static void probe_open_window(struct probe *probe, struct rig *rig, uint32_t win
     probe->shared = hps_http2_shared_new(rig->loop);
     assert_non_null(probe->shared);
     assert_int_equal(hps_conn_connect(rig->address, NULL, &conn, NULL), HPS_OK);
-    assert_int_equal(hps_http2_new(probe->shared, conn, &options, &probe_events, probe, &probe->h2,
-                                   NULL),
-                     HPS_OK);
+    assert_int_equal(
+        hps_http2_new(probe->shared, conn, &options, &probe_events, probe, &probe->h2, NULL),
+        HPS_OK);
     RIG_UNTIL(rig, hps_http2_is_ready(probe->h2));
 }
 
@@ -138,7 +140,8 @@ static void probe_begin(struct probe *probe, const char *path, const char *const
                 value = at[1];
             }
         }
-        fields[n++] = (struct hps_http2_field){usual[i][0], strlen(usual[i][0]), value, strlen(value)};
+        fields[n++] =
+            (struct hps_http2_field){usual[i][0], strlen(usual[i][0]), value, strlen(value)};
     }
     for (const char *const *at = extra; at != NULL && *at != NULL; at += 2) {
         if (at[0][0] != ':' && strcmp(at[0], "content-type") != 0) {
@@ -309,18 +312,33 @@ static void test_length_when_above_limit_then_refused_before_the_body_comes(void
     assert_int_equal(f->probe.error, HPS_HTTP2_NO_ERROR);
 }
 
+/* What the gzip program makes of `data`. */
 static size_t gzip(const void *data, size_t size, uint8_t *out, size_t capacity)
 {
-    z_stream z = {.next_in = (Bytef *)(uintptr_t)data,
-                  .avail_in = (uInt)size,
-                  .next_out = out,
-                  .avail_out = (uInt)capacity};
-
-    assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-    size_t n = z.total_out;
-    deflateEnd(&z);
-    return n;
+    FILE *in = tmpfile();
+    FILE *packed = tmpfile();
+    assert_non_null(in);
+    assert_non_null(packed);
+    assert_int_equal(fwrite(data, 1, size, in), size);
+    assert_int_equal(fflush(in), 0);
+    assert_int_equal(fseek(in, 0, SEEK_SET), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(fileno(in), STDIN_FILENO);
+        dup2(fileno(packed), STDOUT_FILENO);
+        execlp("gzip", "gzip", "-9", "-n", "-c", (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(fseek(packed, 0, SEEK_SET), 0);
+    size_t packed_size = fread(out, 1, capacity, packed);
+    assert_true(packed_size < capacity);
+    fclose(in);
+    fclose(packed);
+    return packed_size;
 }
 
 static void test_gzip_request_then_inflated_within_the_limit(void **state)
@@ -568,9 +586,9 @@ static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **sta
 
     reply_init(&bulk);
     reply_init(&small);
-    assert_int_equal(hps_grpc_client_start(channel, "/t.T/Big", &n, sizeof n, 0, &reply_events,
-                                           &bulk, NULL),
-                     HPS_OK);
+    assert_int_equal(
+        hps_grpc_client_start(channel, "/t.T/Big", &n, sizeof n, 0, &reply_events, &bulk, NULL),
+        HPS_OK);
     RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
     assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "x", 1, &small), 0);
     assert_int_equal(bulk.n_done, 0);
@@ -611,9 +629,8 @@ static void test_drain_when_calls_are_under_way_then_none_is_lost(void **state)
     struct reply reply;
 
     reply_init(&reply);
-    assert_int_equal(hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &reply,
-                                           NULL),
-                     HPS_OK);
+    assert_int_equal(
+        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &reply, NULL), HPS_OK);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
     RIG_UNTIL(&f->rig, f->probe.closed); /* the idle one goes at once */
@@ -695,6 +712,123 @@ static void test_worker_when_it_posts_back_then_answered_or_dropped(void **state
     }
 }
 
+/* ---- no memory ------------------------------------------------------------------------------- */
+
+struct acceptor {
+    struct hps_loop_fd handle;
+    struct hps_grpc_loop *grpc_loop;
+    int listen_fd;
+};
+
+static void accept_one(void *ctx, unsigned events)
+{
+    struct acceptor *acceptor = ctx;
+    struct hps_conn *conn;
+    int fd;
+
+    (void)events;
+    if (hps_sock_accept(acceptor->listen_fd, &fd) == HPS_OK &&
+        hps_conn_new(fd, NULL, &conn, NULL) == HPS_OK) {
+        hps_grpc_loop_adopt(acceptor->grpc_loop, conn, 1, NULL, NULL, NULL);
+    }
+}
+
+/* Connections that nobody accepted would be the next round's. */
+static void drain_accept(int listen_fd)
+{
+    int fd;
+
+    while (hps_sock_accept(listen_fd, &fd) == HPS_OK) {
+        close(fd);
+    }
+}
+
+static void echo_twice(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    /* Without memory the trailer is missed, nothing else. */
+    hps_ignore(hps_grpc_call_add_trailer(call, "x-raw-bin", data, size));
+    hps_grpc_call_send_copy(call, data, size);
+    hps_grpc_call_finish(call, 0, "and a text");
+}
+
+static void count_done(void *ctx, int code, const char *message)
+{
+    (void)code;
+    (void)message;
+    ++*(unsigned *)ctx;
+}
+
+static const struct hps_grpc_client_events count_events = {.on_done = count_done};
+
+struct where {
+    char address[64];
+    int fd;
+};
+
+/* A server, a client and two calls, whatever of it can be made. */
+static void make_calls(void *ctx)
+{
+    static const struct hps_grpc_method method = {.path = "/m", .on_message = echo_twice};
+    const struct where *where = ctx;
+    const struct hps_grpc_service service = {"m", &method, 1, NULL};
+    struct hps_grpc_channel_options options = {.address = where->address,
+                                               .reply_bytes_max = 100000};
+    struct hps_loop *loop = NULL;
+    struct hps_grpc_server *server = NULL;
+    struct hps_grpc_loop *grpc_loop = NULL;
+    struct hps_grpc_channel *channel = NULL;
+    struct acceptor acceptor = {.listen_fd = where->fd};
+    unsigned n_done = 0;
+    unsigned n_started = 0;
+    struct hps_error err;
+
+    if (hps_loop_new(&loop, &err) != HPS_OK) {
+        return;
+    }
+    server = hps_grpc_server_new(&rig_limits, NULL);
+    if (server == NULL || hps_grpc_server_add(server, &service, 1) != HPS_OK ||
+        hps_grpc_loop_new(server, loop, &grpc_loop) != HPS_OK) {
+        goto out;
+    }
+    acceptor.grpc_loop = grpc_loop;
+    if (hps_loop_fd_add(loop, &acceptor.handle, acceptor.listen_fd, HPS_LOOP_READ, accept_one,
+                        &acceptor) != HPS_OK ||
+        hps_grpc_channel_new(loop, &options, &channel, &err) != HPS_OK) {
+        goto out;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        n_started += hps_grpc_client_start(channel, "/m", "hello", 5, 0, &count_events, &n_done,
+                                           NULL) == HPS_OK;
+    }
+    for (unsigned i = 0; i < 100 && n_done < n_started; i++) {
+        hps_loop_turn(loop, 2000);
+    }
+out:
+    hps_grpc_channel_free(channel);
+    assert_int_equal(n_done, n_started); /* each started call was told its end, once */
+    if (acceptor.handle.loop != NULL) {
+        hps_loop_fd_del(&acceptor.handle);
+    }
+    hps_grpc_loop_free(grpc_loop);
+    hps_loop_free(loop);
+    hps_grpc_server_free(server);
+    drain_accept(acceptor.listen_fd);
+}
+
+static void test_calls_when_any_allocation_fails_then_nothing_leaks(void **state)
+{
+    struct where where;
+    struct hps_addr addr;
+
+    (void)state;
+    assert_int_equal(hps_addr_parse("127.0.0.1:0", &addr, NULL), HPS_OK);
+    assert_int_equal(hps_sock_listen(&addr, 0, &where.fd, NULL), HPS_OK);
+    assert_int_equal(hps_sock_local(where.fd, &addr), HPS_OK);
+    hps_addr_print(&addr, where.address, sizeof where.address);
+    assert_true(hps_fault_heap_run(make_calls, &where) > 20);
+    close(where.fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -720,6 +854,7 @@ int main(void)
         TEST(test_drain_when_calls_are_under_way_then_none_is_lost),
         cmocka_unit_test(test_drain_when_nobody_is_connected_then_done),
         TEST(test_worker_when_it_posts_back_then_answered_or_dropped),
+        cmocka_unit_test(test_calls_when_any_allocation_fails_then_nothing_leaks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server's HTTP/2 sessions under hand-made hostile frames. In every case the attacker is cut off or
- * bounded, and somebody else's connection goes on. Test thread.
+ * The server's HTTP/2 sessions under hand-made hostile frames. In every case the attacker is cut
+ * off or bounded, and somebody else's connection goes on. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -228,7 +228,8 @@ static void test_headers_when_a_bomb_then_stream_reset(void **state)
     WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, 1, NULL, NULL) || f->wire.closed);
     assert_int_equal(f->rig.n_messages, 0);
     assert_false(f->wire.closed);
-    assert_true(wire_request(&f->wire, 3, "/t.T/Echo", false, NULL)); /* the table is still in step */
+    assert_true(
+        wire_request(&f->wire, 3, "/t.T/Echo", false, NULL)); /* the table is still in step */
     assert_true(wire_frame(&f->wire, DATA, END_STREAM, 3, "\0\0\0\0\1x", 6));
     WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
 }
@@ -269,9 +270,9 @@ static void test_frames_when_malformed_then_cut_off(void **state)
         uint32_t stream;
         size_t size;
     } cases[] = {
-        {DATA, 0, 0, 5},        {DATA, 0, 7, 5},     {HEADERS, 4, 2, 1}, {SETTINGS, 0, 1, 0},
-        {SETTINGS, 0, 0, 5},    {PING, 0, 0, 7},     {WINDOW, 0, 0, 3},  {RST, 0, 9, 4},
-        {CONTINUATION, 4, 1, 1}, {PUSH, 4, 1, 8},    {GOAWAY, 0, 0, 7},  {WINDOW, 0, 0, 4},
+        {DATA, 0, 0, 5},         {DATA, 0, 7, 5}, {HEADERS, 4, 2, 1}, {SETTINGS, 0, 1, 0},
+        {SETTINGS, 0, 0, 5},     {PING, 0, 0, 7}, {WINDOW, 0, 0, 3},  {RST, 0, 9, 4},
+        {CONTINUATION, 4, 1, 1}, {PUSH, 4, 1, 8}, {GOAWAY, 0, 0, 7},  {WINDOW, 0, 0, 4},
         {SETTINGS, 1, 0, 6},
     };
     static const uint8_t zeros[16];
