@@ -380,9 +380,7 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
         call->encoding = IS(value, value_size, "identity") ? GRPC_IDENTITY
                          : IS(value, value_size, "gzip")   ? GRPC_GZIP
                                                            : GRPC_UNKNOWN_ENCODING;
-        if (call->encoding == GRPC_UNKNOWN_ENCODING) {
-            keep_header(call, name, name_size, value, value_size);
-        }
+        keep_header(call, name, name_size, value, value_size);
     } else if (IS(name, name_size, "authorization") && call->conn->has_token) {
         read_authorization(call, value, value_size);
     } else if (name[0] != ':' && !IS(name, name_size, "te") &&

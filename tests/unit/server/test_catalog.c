@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The catalog over real stores: loads, switches, roll-back, retirement, restart, and what a crash leaves.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sched.h>
+
+#include "backends/host_map.h"
+#include "backends/rocksdb.h"
+#include "base/log.h"
+#include "server/catalog.h"
+#include "server/metrics.h"
+#include "tests/lib/tmpdir.h"
+
+enum { DIM = 4, N_ROWS = 50 };
+
+struct rig {
+    struct hps_tmpdir dir;
+    struct hps_config *config;
+    struct hps_metrics *metrics;
+    struct hps_models *models;
+    struct hps_catalog *catalog;
+    struct hps_load_env env;
+};
+
+/* The value of a row tells its key and the model directory it came from. */
+static float value_of(int directory, uint64_t key)
+{
+    return (float)directory * 1000.0f + (float)key;
+}
+
+static void write_model(struct rig *rig, const char *name, int directory, const char *table)
+{
+    char path[128];
+    hps_tmpdir_mkdir(&rig->dir, name);
+    snprintf(path, sizeof(path), "%s/%s.npy", name, table);
+    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, DIM, HPS_DTYPE_FP32};
+    struct hps_row_writer *writer;
+    assert_int_equal(hps_row_writer_open(hps_tmpdir_join(&rig->dir, path), &options, &writer, NULL),
+                     HPS_OK);
+    for (hps_key key = 0; key < N_ROWS; key++) {
+        float row[DIM];
+        for (int i = 0; i < DIM; i++) {
+            row[i] = value_of(directory, key);
+        }
+        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
+    }
+    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+}
+
+static void open_catalog(struct rig *rig)
+{
+    struct hps_error err = {0};
+    const struct hps_rocksdb_options options = {.path = rig->dir.path,
+                                                .n_threads = 2,
+                                                .batch_keys_max = 1024,
+                                                .disk_free_min_bytes = 1 << 20,
+                                                .block_cache_bytes = 1 << 20};
+    rig->env = (struct hps_load_env){.spill_dir = rig->dir.path,
+                                     .memory_bytes = 4 << 20,
+                                     .host_bytes_max = 64 << 20,
+                                     .key_bytes = 8,
+                                     .disk_free_min_bytes = 1 << 20};
+    assert_int_equal(hps_rocksdb_open(&options, &rig->env.durable, &err), HPS_OK);
+    assert_int_equal(hps_host_map_open(rig->env.host_bytes_max, &rig->env.host, &err), HPS_OK);
+    rig->metrics = hps_server_metrics_new();
+    rig->models = hps_models_new();
+    const struct hps_catalog_options catalog = {rig->models, rig->config, rig->metrics, rig->env};
+    if (hps_catalog_open(&catalog, &rig->catalog, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void close_catalog(struct rig *rig)
+{
+    hps_catalog_close(rig->catalog);
+    hps_models_free(rig->models);
+    hps_metrics_free(rig->metrics);
+    rig->env.host->ops->close(rig->env.host);
+    rig->env.durable->ops->close(rig->env.durable);
+}
+
+static int setup(void **state)
+{
+    static struct rig rig;
+    char text[2048];
+    struct hps_error err = {0};
+    memset(&rig, 0, sizeof(rig));
+    hps_log_level_set(HPS_LOG_ERROR);
+    hps_tmpdir_open(&rig.dir);
+    snprintf(text, sizeof(text),
+             "{\"supportlonglong\": true, \"models\": [],"
+             " \"persistent_db\": {\"type\": \"rocks_db\"},"
+             " \"server\": {\"state_dir\": \"%s\", \"model_roots\": [\"%s\"], \"keep_versions\": 2}}",
+             rig.dir.path, rig.dir.path);
+    hps_status status = hps_config_parse(text, strlen(text), "test", &rig.config, NULL, &err);
+    if (status == HPS_OK) {
+        status = hps_config_finish(rig.config, NULL, NULL, &err);
+    }
+    if (status != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    write_model(&rig, "one", 1, "items");
+    write_model(&rig, "two", 2, "items");
+    write_model(&rig, "three", 3, "items");
+    open_catalog(&rig);
+    *state = &rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct rig *rig = *state;
+    close_catalog(rig);
+    hps_config_free(rig->config);
+    hps_tmpdir_close(&rig->dir);
+    return 0;
+}
+
+static hps_status load(struct rig *rig, const char *dir, int64_t version, bool activate,
+                       struct hps_load_state *out_state, struct hps_error *err)
+{
+    const struct hps_load_request request = {.model = "m",
+                                             .directory = hps_tmpdir_join(&rig->dir, dir),
+                                             .version = version,
+                                             .activate = activate};
+    struct hps_load *one = NULL;
+    hps_status status = hps_catalog_load(rig->catalog, &request, &one, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    do {
+        sched_yield();
+        hps_load_state_get(one, out_state);
+    } while (!out_state->done);
+    hps_load_unref(one);
+    return out_state->error.status;
+}
+
+static void load_ok(struct rig *rig, const char *dir, bool activate)
+{
+    struct hps_load_state state;
+    struct hps_error err = {0};
+    if (load(rig, dir, 0, activate, &state, &err) != HPS_OK) {
+        fail_msg("%s %s", err.text, state.error.text);
+    }
+}
+
+/* Which directory the rows of a version come from; 0: not resident. */
+static int served(struct rig *rig, int64_t number)
+{
+    struct hps_version *version;
+    if (hps_models_pin(rig->models, "m", 1, number, &version, NULL) != HPS_OK) {
+        return 0;
+    }
+    hps_key key = 7;
+    uint32_t slot = 0;
+    float row[DIM] = {0};
+    struct hps_batch batch = {&key, &slot, (uint8_t *)row, 1};
+    const struct hps_call call = {0};
+    for (uint32_t i = 0; i < version->n_tiers && batch.n > 0; i++) {
+        struct hps_space *space = version->tiers[i];
+        assert_int_equal(space->store->ops->get(space, &call, &version->tables[0], &batch), HPS_OK);
+    }
+    hps_version_unpin(version);
+    return batch.n == 0 ? (int)(row[0] / 1000.0f) : -1;
+}
+
+static void test_load_when_first_then_active_and_later_only_when_asked(void **state)
+{
+    struct rig *rig = *state;
+    load_ok(rig, "one", false);
+    assert_int_equal(served(rig, 0), 1);
+    load_ok(rig, "two", false);
+    assert_int_equal(served(rig, 0), 1);
+    assert_int_equal(served(rig, 2), 2);
+    int64_t previous;
+    uint64_t pause_us;
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, NULL), HPS_OK);
+    assert_int_equal(previous, 1);
+    assert_int_equal(served(rig, 0), 2);
+}
+
+static void test_rollback_when_twice_then_back_again(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    int64_t version, previous;
+    uint64_t pause_us;
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+                     HPS_NOT_FOUND);
+    load_ok(rig, "one", false);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+                     HPS_PRECONDITION);
+    load_ok(rig, "two", true);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+                     HPS_OK);
+    assert_int_equal(version, 1);
+    assert_int_equal(served(rig, 0), 1);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+                     HPS_OK);
+    assert_int_equal(served(rig, 0), 2);
+}
+
+static void test_load_when_beyond_keep_versions_then_oldest_goes(void **state)
+{
+    struct rig *rig = *state;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    load_ok(rig, "three", true);
+    assert_int_equal(served(rig, 1), 0);
+    assert_int_equal(served(rig, 2), 2);
+    assert_int_equal(served(rig, 0), 3);
+}
+
+static void test_unload_when_active_then_refused_while_others_are_there(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 2, &err), HPS_PRECONDITION);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 9, &err), HPS_NOT_FOUND);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &err), HPS_OK);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 2, &err), HPS_OK);
+    assert_int_equal(served(rig, 0), 0);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(served(rig, 0), 0);
+}
+
+static void test_open_when_restarted_then_serves_the_same(void **state)
+{
+    struct rig *rig = *state;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    int64_t previous;
+    uint64_t pause_us;
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, &previous, &pause_us, NULL), HPS_OK);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(served(rig, 0), 1);
+    assert_int_equal(served(rig, 2), 2);
+    assert_true(hps_catalog_ready(rig->catalog, NULL, NULL));
+    load_ok(rig, "three", false);
+    assert_int_equal(served(rig, 3), 3);
+}
+
+static hps_status no_space(void *ctx, const char *model, int64_t version)
+{
+    (void)model;
+    (void)version;
+    (*(int *)ctx)++;
+    return HPS_OK;
+}
+
+static void test_open_when_a_space_has_no_record_then_removed(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_space *space;
+    const struct hps_space_id id = {"ghost", 4, NULL, 0};
+    assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL), HPS_OK);
+    rig->env.durable->ops->space_close(space);
+    close_catalog(rig);
+    open_catalog(rig);
+    int n = 0;
+    assert_int_equal(rig->env.durable->ops->space_list(rig->env.durable, no_space, &n, NULL), HPS_OK);
+    assert_int_equal(n, 0);
+}
+
+static void test_load_when_bad_then_nothing_changes(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_load_state load_state;
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    assert_int_equal(load(rig, "nowhere", 0, true, &load_state, &err), HPS_NOT_FOUND);
+    assert_int_equal(load(rig, "two", 1, true, &load_state, &err), HPS_EXISTS);
+    hps_tmpdir_mkdir(&rig->dir, "short");
+    hps_tmpdir_write(&rig->dir, "short/items.npy", "\x93NUMPY", 6);
+    assert_int_not_equal(load(rig, "short", 0, true, &load_state, &err), HPS_OK);
+    assert_non_null(strstr(err.text, "items.npy"));
+    const struct hps_load_request outside = {.model = "m", .directory = "/usr"};
+    struct hps_load *one = NULL;
+    assert_int_equal(hps_catalog_load(rig->catalog, &outside, &one, &err), HPS_PERMISSION);
+    assert_non_null(strstr(err.text, "model_roots"));
+    const struct hps_load_request name = {.model = "../m", .directory = rig->dir.path};
+    assert_int_equal(hps_catalog_load(rig->catalog, &name, &one, &err), HPS_INVALID);
+    assert_int_equal(served(rig, 0), 1);
+    struct hps_catalog_totals totals;
+    hps_catalog_totals_get(rig->catalog, &totals);
+    assert_int_equal(totals.n_loading, 0);
+    assert_int_equal(totals.host_rows, N_ROWS);
+}
+
+static void test_plan_when_asked_then_nothing_is_loaded(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_load_plan plan;
+    struct hps_version *version;
+    const struct hps_load_request request = {.model = "m",
+                                             .directory = hps_tmpdir_join(&rig->dir, "one")};
+    assert_int_equal(hps_catalog_load_plan(rig->catalog, &request, &plan, &version, NULL), HPS_OK);
+    assert_int_equal(plan.n_rows, N_ROWS);
+    assert_int_equal(plan.row_bytes, N_ROWS * DIM * sizeof(float));
+    assert_true(plan.disk_bytes_needed >= plan.row_bytes);
+    assert_string_equal(version->tables[0].name, "items");
+    hps_version_free(version);
+    assert_int_equal(served(rig, 0), 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_load_when_first_then_active_and_later_only_when_asked),
+        TEST(test_rollback_when_twice_then_back_again),
+        TEST(test_load_when_beyond_keep_versions_then_oldest_goes),
+        TEST(test_unload_when_active_then_refused_while_others_are_there),
+        TEST(test_open_when_restarted_then_serves_the_same),
+        TEST(test_open_when_a_space_has_no_record_then_removed),
+        TEST(test_load_when_bad_then_nothing_changes),
+        TEST(test_plan_when_asked_then_nothing_is_loaded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

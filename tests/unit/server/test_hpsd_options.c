@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The command line of hpsd, and its state directory.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "server/options.h"
+#include "server/state_dir.h"
+#include "tests/lib/tmpdir.h"
+
+static hps_status parse(struct hps_options *options, struct hps_error *err, const char *const *args)
+{
+    char *argv[16] = {(char *)"hpsd"};
+    int argc = 1;
+    while (*args != NULL) {
+        argv[argc++] = (char *)*args++;
+    }
+    return hps_options_parse(argc, argv, options, err);
+}
+
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_parse_when_both_spellings_then_same(void **state)
+{
+    (void)state;
+    struct hps_options options;
+    struct hps_error err;
+    assert_int_equal(parse(&options, &err, ARGS("--config=a.json", "--listen", "x:1", "--listen=y:2")),
+                     HPS_OK);
+    assert_string_equal(options.config_file, "a.json");
+    assert_int_equal(options.flags.n_listen, 2);
+    assert_string_equal(options.flags.listen[1], "y:2");
+    assert_int_equal(parse(&options, &err, ARGS("--table", "a=b.npy", "--state-dir", "d", "--check")),
+                     HPS_OK);
+    assert_string_equal(options.tables[0], "a=b.npy");
+    assert_true(options.check);
+    assert_null(options.flags.listen);
+}
+
+static void test_parse_when_wrong_then_error_names_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *args[4];
+        const char *expected;
+    } cases[] = {
+        {{"--confg", "x"}, "--confg"},
+        {{"stray"}, "stray"},
+        {{"--config"}, "--config needs a value"},
+        {{"--check=1"}, "--check takes no value"},
+        {{"--config=a", "--table=x=y"}, "either --config"},
+        {{"--check"}, "either --config"},
+        {{"--"}, "\"--\""},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hps_options options;
+        struct hps_error err = {0};
+        assert_int_equal(parse(&options, &err, cases[i].args), HPS_INVALID);
+        assert_non_null(strstr(err.text, cases[i].expected));
+    }
+}
+
+static void test_state_dir_when_open_twice_then_busy(void **state)
+{
+    (void)state;
+    struct hps_tmpdir dir;
+    struct hps_state_dir first, second;
+    struct hps_error err;
+    hps_tmpdir_open(&dir);
+    const char *path = hps_tmpdir_join(&dir, "a/b");
+    assert_int_equal(hps_state_dir_open(path, &first, &err), HPS_OK);
+    assert_int_equal(hps_state_dir_open(path, &second, &err), HPS_BUSY);
+    assert_non_null(strstr(err.text, "pid"));
+    hps_state_dir_close(&first);
+    assert_int_equal(hps_state_dir_open(path, &second, &err), HPS_OK);
+    hps_state_dir_close(&second);
+    hps_tmpdir_write(&dir, "file", "x", 1);
+    assert_int_not_equal(hps_state_dir_open(hps_tmpdir_join(&dir, "file/x"), &first, &err), HPS_OK);
+    hps_tmpdir_close(&dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse_when_both_spellings_then_same),
+        cmocka_unit_test(test_parse_when_wrong_then_error_names_it),
+        cmocka_unit_test(test_state_dir_when_open_twice_then_busy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
