@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests share: generated stubs, a daemon under test, a client, tables to serve.
+
+Nothing here sleeps for a fixed time: `until` polls a condition and fails with what it last saw.
+Everything listens on loopback or on sockets in a directory of its own that is removed at the end.
+"""
+import atexit
+import contextlib
+import glob
+import http.client
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.path.abspath(os.environ.get("HPS_BIN_DIR") or os.path.join(ROOT, "build", "bin"))
+PROTO = os.path.join(ROOT, "proto")
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+import hpsgen  # noqa: E402
+
+
+def sanitizer():
+    """The sanitizer that the programs under test were built with, or nothing."""
+    with open(os.path.join(BIN, "hpsd"), "rb") as f:
+        data = f.read()
+    for mark, name in ((b"__tsan_init", "thread"), (b"__asan_init", "address")):
+        if mark in data:
+            return name
+    return ""
+
+
+SANITIZER = sanitizer()
+SLOW = float(os.environ.get("HPS_TEST_SLOW") or (8 if SANITIZER else 1))
+PATIENCE_S = 30 * SLOW
+REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|Assertion|assertion")
+
+
+def generated_stubs():
+    out = tempfile.mkdtemp(prefix="hps-stubs-")
+    atexit.register(shutil.rmtree, out, True)
+    plugin = shutil.which("grpc_python_plugin")
+    if plugin is None:
+        pytest.exit("grpc_python_plugin is missing: apt-get install protobuf-compiler-grpc", 1)
+    files = [f"hps/v1/{name}.proto" for name in ("lookup", "admin")]
+    files += ["grpc/health/v1/health.proto", "grpc/reflection/v1/reflection.proto",
+              "grpc/reflection/v1alpha/reflection.proto"]
+    subprocess.run(["protoc", f"--plugin=protoc-gen-py_grpc={plugin}", f"-I{PROTO}",
+                    f"--python_out={out}", f"--py_grpc_out={out}", *files], check=True)
+    # Modules grpc.health and grpc.reflection belong below the installed package "grpc".
+    sys.path.insert(0, out)
+    grpc.__path__.append(os.path.join(out, "grpc"))
+
+
+generated_stubs()
+from hps.v1 import admin_pb2 as admin_pb  # noqa: E402
+from hps.v1 import admin_pb2_grpc as admin_grpc  # noqa: E402
+from hps.v1 import lookup_pb2 as pb  # noqa: E402
+from hps.v1 import lookup_pb2_grpc as pb_grpc  # noqa: E402
+from grpc.health.v1 import health_pb2  # noqa: E402
+from grpc.health.v1 import health_pb2_grpc as health_grpc  # noqa: E402
+
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+# ---- waiting -----------------------------------------------------------------------------------------
+
+def until(condition, what, patience_s=PATIENCE_S, step_s=0.01):
+    """Wait until `condition()` is true; returns what it returned."""
+    gate = threading.Event()
+    steps = int(patience_s / step_s)
+    seen = None
+    for _ in range(steps):
+        seen = condition()
+        if seen:
+            return seen
+        gate.wait(step_s)
+    raise AssertionError(f"{what}: not within {patience_s} s, last seen {seen!r}")
+
+
+@contextlib.contextmanager
+def refused(code, *words):
+    """The call inside fails with this code, and its message has all the words."""
+    with pytest.raises(grpc.RpcError) as caught:
+        yield
+    error = caught.value
+    assert error.code() == code, f"{error.code()}: {error.details()}"
+    for word in words:
+        assert word in error.details(), error.details()
+
+
+@contextlib.contextmanager
+def scratch():
+    """A directory with a short name (socket paths have 107 bytes)."""
+    path = tempfile.mkdtemp(prefix="hps-")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- values ------------------------------------------------------------------------------------------
+
+FP32, FP16, BF16 = 1, 2, 3
+VALUE_BYTES = {0: 4, FP32: 4, FP16: 2, BF16: 2}
+
+
+def encoded(values, output_type):
+    """Rows as the wire has them: values (any float type) rounded to nearest even."""
+    wide = np.ascontiguousarray(values, dtype=np.float32)
+    if output_type in (0, FP32):
+        return wide.astype("<f4").tobytes()
+    if output_type == FP16:
+        return wide.astype("<f2").tobytes()
+    bits = wide.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return rounded.astype("<u2").tobytes()
+
+
+def key_bytes(keys):
+    return np.ascontiguousarray(keys, dtype="<i8").tobytes()
+
+
+class Table:
+    """A table to be served: keys and rows in memory, the files are written by `save`."""
+
+    def __init__(self, name, keys, rows, default=0.0):
+        self.name, self.keys, self.rows, self.default = name, np.asarray(keys, "<i8"), rows, default
+        self.dim = rows.shape[1]
+        self.at = {int(key): i for i, key in enumerate(self.keys)}
+
+    @classmethod
+    def random(cls, name, n_rows, dim, dtype=np.float32, seed=1, number=0, default=0.0):
+        rng = np.random.default_rng([seed, number, dim])
+        keys = rng.integers(-2**63, 2**63 - 1, n_rows, dtype=np.int64)
+        keys[:3] = (0, -1, 2**63 - 1)
+        keys = np.unique(keys)
+        rng.shuffle(keys)
+        return cls(name, keys, hpsgen.rows(seed, number, keys, dim, dtype), default)
+
+    def save(self, directory):
+        """Write the pair NAME.rows.npy and NAME.keys.npy; returns the path for sparse_files."""
+        os.makedirs(directory, exist_ok=True)
+        np.save(os.path.join(directory, f"{self.name}.keys.npy"), self.keys)
+        np.save(os.path.join(directory, f"{self.name}.rows.npy"), self.rows)
+        return os.path.join(directory, f"{self.name}.rows.npy")
+
+    def save_hugectr(self, directory):
+        path = os.path.join(directory, self.name)
+        os.makedirs(path)
+        self.keys.tofile(os.path.join(path, "key"))
+        self.rows.astype("<f4").tofile(os.path.join(path, "emb_vector"))
+        return path
+
+    def expect(self, keys):
+        """Values of keys, the default row for those that are not there."""
+        out = np.full((len(keys), self.dim), self.default, np.float32)
+        for i, key in enumerate(keys):
+            at = self.at.get(int(key))
+            if at is not None:
+                out[i] = self.rows[at]
+        return out
+
+
+def model_config(name, paths, dims, names, defaults=None, **more):
+    return {"model": name, "sparse_files": paths, "embedding_vecsize_per_table": dims,
+            "embedding_table_names": names, "default_value_for_each_table": defaults or [0.0] * len(dims),
+            "maxnum_catfeature_query_per_table_per_sample": [1] * len(dims),
+            "deployed_device_list": [0], "max_batch_size": 1024, "gpucache": False, **more}
+
+
+def generate(directory, *args):
+    """Run hps-gen into `directory`."""
+    return subprocess.run([os.path.join(BIN, "hps-gen"), "--out", directory, *map(str, args)],
+                          check=True, capture_output=True, text=True, timeout=PATIENCE_S * 4)
+
+
+# ---- the daemon --------------------------------------------------------------------------------------
+
+def default_config(models=(), durable=True, server=(), **more):
+    config = {"supportlonglong": True,
+              "volatile_db": {"type": "parallel_hash_map", "memory_bytes": "2GiB"},
+              "models": list(models),
+              "server": {"drain_delay_ms": 1, "disk_free_min_bytes": "1MiB", "loop_threads": 2,
+                         **dict(server)}}
+    if durable:
+        config["persistent_db"] = {"type": "rocks_db", "num_threads": 2}
+    config.update(more)
+    return config
+
+
+class Daemon:
+    """One hpsd process. `config` is written to a file of the state directory's parent."""
+
+    def __init__(self, work, config=None, flags=(), state="state", listen=("127.0.0.1:0",), wrapper=(),
+                 ready=True):
+        self.work, self.state = work, os.path.join(work, state)
+        self.config_file = os.path.join(work, f"{state}.json")
+        self.process = None
+        self.log_file = None
+        self.channels = []
+        args = [os.path.join(BIN, "hpsd"), "--state-dir", self.state, "--http-listen", "127.0.0.1:0"]
+        for address in listen:
+            args += ["--listen", address]
+        if config is not None:
+            self.write_config(config)
+            args += ["--config", self.config_file]
+        self.args = [*wrapper, *args, *map(str, flags)]
+        self.start(ready)
+
+    def write_config(self, config):
+        with open(self.config_file + ".new", "w", encoding="utf-8") as f:
+            json.dump(config, f, indent=1)
+        os.replace(self.config_file + ".new", self.config_file)
+
+    def start(self, ready=True):
+        number = len(glob.glob(os.path.join(self.work, "*.log")))
+        self.log_file = os.path.join(self.work, f"hpsd-{number}.log")
+        with open(self.log_file, "wb") as log:
+            self.process = subprocess.Popen(self.args, stdout=subprocess.PIPE, stderr=log,
+                                            stdin=subprocess.DEVNULL)
+        self.addresses = self.read_ready_line()
+        self.grpc = self.addresses["grpc"].split(",")
+        self.http = self.addresses["http"]
+        self.admin = self.addresses["admin"]
+        if ready:
+            self.wait_ready()
+
+    def read_ready_line(self):
+        out, line = self.process.stdout, b""
+        while not line.endswith(b"\n"):
+            if not select.select([out], [], [], PATIENCE_S * 2)[0]:
+                self.kill()
+                raise AssertionError(f"no ready line, got {line!r}\n{self.log()}")
+            piece = os.read(out.fileno(), 4096)
+            if not piece:
+                code = self.process.wait(PATIENCE_S)
+                raise AssertionError(f"hpsd ended with {code} before it was ready\n{self.log()}")
+            line += piece
+        words = line.decode().split()
+        assert words[0] == "ready", line
+        found = dict(word.split("=", 1) for word in words[1:])
+        assert set(found) >= {"grpc", "http", "admin", "pid"}, line
+        return found
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def wait_ready(self):
+        def is_ready():
+            assert self.alive(), f"hpsd ended with {self.process.poll()}\n{self.log()}"
+            return self.get("/readyz")[0] == 200
+
+        try:
+            until(is_ready, "/readyz")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log()}") from None
+
+    def log(self):
+        with open(self.log_file, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def get(self, path):
+        host, port = self.http.rsplit(":", 1)
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        except (ConnectionError, http.client.HTTPException) as error:
+            return 0, repr(error)
+        finally:
+            connection.close()
+
+    def metrics(self):
+        """{'name{labels}': value} of every sample."""
+        status, text = self.get("/metrics")
+        assert status == 200
+        pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#")
+        return {name: float(value) for name, value in pairs}
+
+    # ---- ends ----
+
+    def send(self, number):
+        os.kill(self.process.pid, number)
+
+    def wait_end(self, patience_s=PATIENCE_S * 2):
+        code = self.process.wait(patience_s)
+        self.process.stdout.close()
+        return code
+
+    def stop(self, number=signal.SIGTERM, code=0):
+        """Drain, and check that it went well."""
+        self.close_channels()
+        if self.process is None:
+            return
+        if self.alive():
+            self.send(number)
+        try:
+            got = self.wait_end()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"hpsd did not end after a signal\n{self.log()}") from None
+        self.process = None
+        log = self.log()
+        assert not REPORT.search(log), log
+        assert got == code, f"hpsd ended with {got}, expected {code}\n{log}"
+
+    def kill(self):
+        """kill -9."""
+        self.close_channels()
+        if self.process is not None:
+            if self.alive():
+                self.process.kill()
+            self.process.wait(PATIENCE_S)
+            self.process.stdout.close()
+            self.process = None
+
+    def restart(self, **how):
+        self.start(**how)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is None:
+            self.stop()
+        else:
+            sys.stderr.write(self.log()[-6000:])
+            self.kill()
+
+    # ---- clients ----
+
+    def close_channels(self):
+        for channel in self.channels:
+            channel.close()
+        self.channels = []
+
+    def channel(self, address=None, options=UNLIMITED, **how):
+        channel = grpc.insecure_channel(address or self.grpc[0], options=[
+            *options, ("grpc.use_local_subchannel_pool", 1)], **how)
+        self.channels.append(channel)
+        return channel
+
+    def stub(self, **how):
+        return pb_grpc.ParameterServerStub(self.channel(**how))
+
+    def admin_stub(self):
+        return admin_grpc.AdminStub(self.channel(self.admin))
+
+    def ctl(self, *args, code=0, timeout=None):
+        """Run hpsctl on the admin socket; its output, parsed with -o json."""
+        done = subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", self.admin, *map(str, args)],
+                              capture_output=True, text=True, timeout=timeout or PATIENCE_S * 2)
+        assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
+        assert not REPORT.search(done.stderr), done.stderr
+        if "json" in args and code in (0, 5):
+            return [json.loads(line) for line in json_documents(done.stdout)]
+        return done.stdout + done.stderr
+
+    def load(self, model, directory, **fields):
+        """Load a version and wait; the last message of progress."""
+        request = admin_pb.LoadModelRequest(model=model, directory=directory, **fields)
+        last = None
+        for last in self.admin_stub().LoadModel(request, timeout=PATIENCE_S * 4):
+            pass
+        return last
+
+    def versions(self, model):
+        """{version: state} of a model."""
+        reply = self.admin_stub().ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+        return {v.version: v.state for m in reply.models if m.model == model for v in m.versions}
+
+
+def json_documents(text):
+    """Either one document of several lines or one a line."""
+    try:
+        json.loads(text)
+        return [text]
+    except ValueError:
+        return [line for line in text.splitlines() if line]
+
+
+def run_hpsd(*args, timeout=None):
+    """hpsd that is to end by itself: (exit code, stdout, stderr)."""
+    done = subprocess.run([os.path.join(BIN, "hpsd"), *map(str, args)], capture_output=True, text=True,
+                          timeout=timeout or PATIENCE_S * 2, check=False)
+    assert not REPORT.search(done.stderr), done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def ask(stub, model, queries, timeout=None, metadata=None, compression=None, **fields):
+    """Lookup. `queries`: {table name: keys}, or a list of TableQuery."""
+    if isinstance(queries, dict):
+        queries = [pb.TableQuery(table=name, keys=key_bytes(keys)) for name, keys in queries.items()]
+    return stub.Lookup(pb.LookupRequest(model=model, queries=queries, **fields),
+                       timeout=timeout or PATIENCE_S, metadata=metadata, compression=compression)
+
+
+def statuses(result):
+    return list(result.key_status) or [pb.KEY_STATUS_FOUND] * result.row_count
+
+
+def floats(result):
+    return np.frombuffer(result.rows, "<f4").reshape(result.row_count, result.dim)
