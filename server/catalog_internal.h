@@ -41,12 +41,11 @@ struct hps_load {
     struct catalog_model *model;
     struct catalog_entry *entry;
     bool activate;
+    _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next */
+    atomic_bool activated;
     /* under the catalog's lock */
     int64_t number;
-    char table[128];
-    uint64_t duplicate_keys;
     bool done;
-    bool activated;
     struct hps_error error;
 };
 
