@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Assertions about ourselves: preconditions, owners, lock ranks. Never about peers, files or memory.
- * HPS_ASSERT is on in every build; HPS_DEBUG_ASSERT only where checks may cost O(n).
+ * Assertions about ourselves: preconditions, owners, lock ranks. Never about peers, files or
+ * memory. HPS_ASSERT is on in every build; HPS_DEBUG_ASSERT only where checks may cost O(n).
  */
 #ifndef HPS_BASE_ASSERT_H
 #define HPS_BASE_ASSERT_H
@@ -16,7 +16,8 @@ __attribute__((noreturn)) void hps_assert_failed(const char *expr, const char *f
 #define HPS_DEBUG_ASSERT(expr) ((void)sizeof(!(expr)))
 #endif
 
-/* Replace what a failed assertion does (tests only); NULL restores abort(). `hook` must not return. */
+/* Replace what a failed assertion does (tests only); NULL restores abort(). `hook` must not return.
+ */
 void hps_assert_hook(void (*hook)(const char *expr, const char *file, int line));
 
 #endif

@@ -24,8 +24,8 @@ void hps_buf_clear(struct hps_buf *buf);                 /* size 0, memory kept 
 /* Room for `size` more bytes behind data[size]; EXHAUSTED past size_max, NO_MEMORY. */
 hps_status hps_buf_reserve(struct hps_buf *buf, size_t size) HPS_MUST_CHECK;
 hps_status hps_buf_append(struct hps_buf *buf, const void *data, size_t size) HPS_MUST_CHECK;
-hps_status hps_buf_printf(struct hps_buf *buf, const char *fmt, ...)
-    HPS_PRINTF(2, 3) HPS_MUST_CHECK;
+hps_status hps_buf_printf(struct hps_buf *buf, const char *fmt, ...) HPS_PRINTF(2, 3)
+    HPS_MUST_CHECK;
 void hps_buf_consume(struct hps_buf *buf, size_t size); /* drop bytes from the front */
 
 #endif

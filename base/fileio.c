@@ -106,8 +106,8 @@ hps_status hps_file_pread(int fd, const char *path, void *data, size_t size, uin
     return HPS_OK;
 }
 
-hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t size,
-                           uint64_t offset, struct hps_error *err)
+hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t size, uint64_t offset,
+                           struct hps_error *err)
 {
     const uint8_t *bytes = (const uint8_t *)data;
     size_t done = 0;

@@ -22,8 +22,8 @@ hps_status hps_file_open_read(const char *path, int *out_fd, uint64_t *out_bytes
 /* Read exactly `size` bytes. DATA_LOSS: the file ends before; IO. `path` is for the text. */
 hps_status hps_file_pread(int fd, const char *path, void *data, size_t size, uint64_t offset,
                           struct hps_error *err) HPS_MUST_CHECK;
-hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t size,
-                           uint64_t offset, struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t size, uint64_t offset,
+                           struct hps_error *err) HPS_MUST_CHECK;
 /* fsync the directory that contains `path`, so that a rename there is durable. */
 hps_status hps_file_sync_parent(const char *path, struct hps_error *err) HPS_MUST_CHECK;
 /* "<dir>/.<base><suffix>": a hidden name beside `path`, different in every call of this process.
@@ -33,7 +33,7 @@ char *hps_file_temp_name(const char *path);
 char *hps_file_path(const char *fmt, ...) HPS_PRINTF(1, 2);
 /* Replace `path` by data[size] through a temporary file, fsync and rename.
  * Mode 0666 less the umask. */
-hps_status hps_file_replace(const char *path, const void *data, size_t size,
-                            struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_file_replace(const char *path, const void *data, size_t size, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 #endif

@@ -15,9 +15,9 @@ struct hps_heap {
     void (*free)(void *ctx, void *ptr);
 };
 
-void *hps_alloc(size_t size);                 /* uninitialised; size 0 is 1 */
-void *hps_calloc(size_t count, size_t size);  /* zeroed; overflow of count * size gives NULL */
-void *hps_realloc(void *ptr, size_t size);    /* on NULL the old block stays valid */
+void *hps_alloc(size_t size);                /* uninitialised; size 0 is 1 */
+void *hps_calloc(size_t count, size_t size); /* zeroed; overflow of count * size gives NULL */
+void *hps_realloc(void *ptr, size_t size);   /* on NULL the old block stays valid */
 void *hps_alloc_aligned(size_t align, size_t size); /* free with hps_free_aligned */
 char *hps_strdup(const char *text);
 char *hps_strndup(const char *text, size_t size);

@@ -21,9 +21,9 @@
 
 enum {
     LINE_MAX_BYTES = 8192,
-    LINE_RESERVE = 64,      /* for what follows the last field: truncated, suppressed, newline */
-    TEXT_MAX_BYTES = 1024,  /* of one value, before escaping; the rest is cut off */
-    SITE_LINES_MAX = 10,    /* per window */
+    LINE_RESERVE = 64,     /* for what follows the last field: truncated, suppressed, newline */
+    TEXT_MAX_BYTES = 1024, /* of one value, before escaping; the rest is cut off */
+    SITE_LINES_MAX = 10,   /* per window */
     SITE_WINDOW_US = 1000000
 };
 

@@ -28,7 +28,7 @@ struct hps_log_field {
 #define HPS_I64(field, v) ((struct hps_log_field){(field), HPS_LOG_I64, {.i64 = (int64_t)(v)}})
 #define HPS_U64(field, v) ((struct hps_log_field){(field), HPS_LOG_U64, {.u64 = (uint64_t)(v)}})
 #define HPS_F64(field, v) ((struct hps_log_field){(field), HPS_LOG_F64, {.f64 = (double)(v)}})
-#define HPS_LOG_END ((struct hps_log_field){0})
+#define HPS_LOG_END       ((struct hps_log_field){0})
 
 /* Per call site; zero-initialised. */
 struct hps_log_site {
@@ -38,13 +38,13 @@ struct hps_log_site {
 };
 
 /* HPS_LOG(WARN, "catalog", "version dropped", HPS_STR("model", name), HPS_I64("version", 3)); */
-#define HPS_LOG(lvl, component, msg, ...)                                                   \
-    do {                                                                                    \
-        static struct hps_log_site hps_log_site_;                                           \
-        if (hps_log_enabled(HPS_LOG_##lvl)) {                                               \
-            hps_log_write(&hps_log_site_, HPS_LOG_##lvl, (component), (msg),                \
-                          (struct hps_log_field[]){__VA_ARGS__ __VA_OPT__(,) HPS_LOG_END}); \
-        }                                                                                   \
+#define HPS_LOG(lvl, component, msg, ...)                                                    \
+    do {                                                                                     \
+        static struct hps_log_site hps_log_site_;                                            \
+        if (hps_log_enabled(HPS_LOG_##lvl)) {                                                \
+            hps_log_write(&hps_log_site_, HPS_LOG_##lvl, (component), (msg),                 \
+                          (struct hps_log_field[]){__VA_ARGS__ __VA_OPT__(, ) HPS_LOG_END}); \
+        }                                                                                    \
     } while (0)
 
 void hps_log_setup(enum hps_log_level level, enum hps_log_format format, int fd);

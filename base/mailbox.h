@@ -22,7 +22,7 @@ struct hps_mailbox;
 /* capacity 0: unbounded (for completions, which must never fail). NULL: no memory or descriptor. */
 struct hps_mailbox *hps_mailbox_new(size_t capacity);
 void hps_mailbox_free(struct hps_mailbox *mailbox); /* must be empty */
-int hps_mailbox_fd(struct hps_mailbox *mailbox); /* readable while there are tasks */
+int hps_mailbox_fd(struct hps_mailbox *mailbox);    /* readable while there are tasks */
 /* takes `task`. EXHAUSTED: full; CLOSED: closed. Then the caller still owns it. Any thread. */
 hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task) HPS_MUST_CHECK;
 /* All waiting tasks as a list in order of posting, NULL if none; clears the descriptor. */

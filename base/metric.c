@@ -69,7 +69,7 @@ struct hps_metrics {
     unsigned n_live;                 /* lock */
     unsigned series_max;
     struct hps_metric dropped;
-    uint64_t n_dropped; /* lock */
+    uint64_t n_dropped;           /* lock */
     struct hook hooks[HOOKS_MAX]; /* lock */
     unsigned n_hooks;             /* lock */
     double start_seconds;         /* Unix time the process started at */
@@ -101,12 +101,11 @@ static bool process_stat_read(struct process_stat *out_stat)
     const char *at = strrchr(text, ')'); /* the name before it may hold anything */
     uint64_t user;
     uint64_t system;
-    if (at == NULL ||
-        sscanf(at,
-               ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64
-               " %*d %*d %*d %*d %*d %*d %" SCNu64 " %" SCNu64 " %" SCNu64,
-               &user, &system, &out_stat->start_ticks, &out_stat->virtual_bytes,
-               &out_stat->resident_pages) != 5) {
+    if (at == NULL || sscanf(at,
+                             ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64
+                             " %*d %*d %*d %*d %*d %*d %" SCNu64 " %" SCNu64 " %" SCNu64,
+                             &user, &system, &out_stat->start_ticks, &out_stat->virtual_bytes,
+                             &out_stat->resident_pages) != 5) {
         return false;
     }
     out_stat->cpu_ticks = user + system;
@@ -122,8 +121,8 @@ static double process_start_seconds(void)
         clock_gettime(CLOCK_BOOTTIME, &boot) != 0) {
         return 0;
     }
-    double booted = (double)(wall.tv_sec - boot.tv_sec) +
-                    (double)(wall.tv_nsec - boot.tv_nsec) / 1e9;
+    double booted =
+        (double)(wall.tv_sec - boot.tv_sec) + (double)(wall.tv_nsec - boot.tv_nsec) / 1e9;
     double start = booted + (double)stat.start_ticks / (double)sysconf(_SC_CLK_TCK);
     return floor(start * 100) / 100;
 }
@@ -213,8 +212,7 @@ static bool series_is(const struct hps_metric *metric, const struct family *fami
 /* One allocation, whole cache lines: the series, its histogram, its label values. */
 static struct hps_metric *series_new(const struct family *family, const char *const *values)
 {
-    size_t histogram_size =
-        family->def.type == HPS_METRIC_HISTOGRAM ? sizeof(struct histogram) : 0;
+    size_t histogram_size = family->def.type == HPS_METRIC_HISTOGRAM ? sizeof(struct histogram) : 0;
     size_t values_size = 0;
     for (unsigned i = 0; i < family->n_labels; i++) {
         values_size += strlen(values[i]) + 1;
@@ -425,11 +423,11 @@ struct printer {
     hps_status status;
 };
 
-#define PRINT(printer, ...)                                                   \
-    do {                                                                      \
-        if ((printer)->status == HPS_OK) {                                    \
-            (printer)->status = hps_buf_printf((printer)->out, __VA_ARGS__);  \
-        }                                                                     \
+#define PRINT(printer, ...)                                                  \
+    do {                                                                     \
+        if ((printer)->status == HPS_OK) {                                   \
+            (printer)->status = hps_buf_printf((printer)->out, __VA_ARGS__); \
+        }                                                                    \
     } while (0)
 
 static void print_escaped(struct printer *printer, const char *text, bool escape_quotes)
@@ -512,8 +510,7 @@ static void print_series(struct printer *printer, const struct hps_metric *metri
     switch (metric->family->def.type) {
     case HPS_METRIC_COUNTER:
         print_name(printer, metric, "", NULL);
-        PRINT(printer, "%" PRIu64 "\n",
-              atomic_load_explicit(&metric->value, memory_order_relaxed));
+        PRINT(printer, "%" PRIu64 "\n", atomic_load_explicit(&metric->value, memory_order_relaxed));
         break;
     case HPS_METRIC_GAUGE:
         print_name(printer, metric, "", NULL);

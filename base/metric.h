@@ -39,9 +39,9 @@ struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
  * Pointers to them stay valid but are no longer printed; asked for again, a series starts over. */
 void hps_metrics_remove(struct hps_metrics *metrics, const char *label, const char *value);
 
-void hps_metric_add(struct hps_metric *metric, uint64_t n);       /* counter */
-void hps_metric_set(struct hps_metric *metric, double value);     /* gauge */
-void hps_metric_gauge_add(struct hps_metric *metric, double n);   /* gauge, may be negative */
+void hps_metric_add(struct hps_metric *metric, uint64_t n);     /* counter */
+void hps_metric_set(struct hps_metric *metric, double value);   /* gauge */
+void hps_metric_gauge_add(struct hps_metric *metric, double n); /* gauge, may be negative */
 /* Histogram; seconds when printed. */
 void hps_metric_observe_us(struct hps_metric *metric, uint64_t us);
 /* Of a counter or gauge; of a histogram its count. */

@@ -227,8 +227,8 @@ static hps_status add_half(struct hps_model_dir *dir, const char *name, size_t s
     }
     hps_status status = exists_in(dir->path, other, &has_other, err);
     if (status == HPS_OK && !has_other) {
-        status = hps_error_set(err, HPS_INVALID, "%s: has '%s' but no '%s'", dir->path, name,
-                               other);
+        status =
+            hps_error_set(err, HPS_INVALID, "%s: has '%s' but no '%s'", dir->path, name, other);
     }
     hps_free(other);
     if (status != HPS_OK || !is_rows) {
@@ -265,8 +265,8 @@ static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct 
         return add_half(dir, name, stem, false, err);
     }
     if ((stem = stem_size(name, ".npy")) > 0) {
-        return add_table(dir, name, stem, HPS_ROW_FORM_NPY,
-                         hps_file_path("%s/%s", dir->path, name), err);
+        return add_table(dir, name, stem, HPS_ROW_FORM_NPY, hps_file_path("%s/%s", dir->path, name),
+                         err);
     }
     return HPS_OK;
 }
@@ -351,8 +351,7 @@ static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
     for (size_t i = 1; i < dir->n_tables; i++) {
         if (strcmp(dir->tables[i - 1].name, dir->tables[i].name) == 0) {
             return hps_error_set(err, HPS_INVALID, "%s: table '%s' twice: %s and %s", dir->path,
-                                 dir->tables[i].name, dir->tables[i - 1].path,
-                                 dir->tables[i].path);
+                                 dir->tables[i].name, dir->tables[i - 1].path, dir->tables[i].path);
         }
     }
     return find_descriptions(dir, err);
@@ -415,8 +414,8 @@ static hps_status resolve(const char *path, enum hps_row_form *out_form, char **
         *out_path = hps_strndup(path, n);
         status = is_hugectr(path, &is, err);
         if (status == HPS_OK && !is) {
-            status = hps_error_set(err, HPS_INVALID, "%s: expected 'key' and 'emb_vector' in it",
-                                   path);
+            status =
+                hps_error_set(err, HPS_INVALID, "%s: expected 'key' and 'emb_vector' in it", path);
         }
     } else {
         *out_form = HPS_ROW_FORM_NPY;
@@ -482,8 +481,8 @@ static hps_status add_files(struct hps_fingerprint *print, const struct hps_mode
         rows = hps_file_path("%s/emb_vector", table->path);
         break;
     case HPS_ROW_FORM_NPY_PAIR:
-        keys = hps_file_path("%.*s.keys.npy", (int)stem_size(table->path, ".rows.npy"),
-                             table->path);
+        keys =
+            hps_file_path("%.*s.keys.npy", (int)stem_size(table->path, ".rows.npy"), table->path);
         rows = hps_strdup(table->path);
         break;
     default:

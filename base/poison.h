@@ -9,10 +9,10 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
-#define HPS_POISON(ptr, size) __asan_poison_memory_region((ptr), (size))
+#define HPS_POISON(ptr, size)   __asan_poison_memory_region((ptr), (size))
 #define HPS_UNPOISON(ptr, size) __asan_unpoison_memory_region((ptr), (size))
 #else
-#define HPS_POISON(ptr, size) ((void)(ptr), (void)(size))
+#define HPS_POISON(ptr, size)   ((void)(ptr), (void)(size))
 #define HPS_UNPOISON(ptr, size) ((void)(ptr), (void)(size))
 #endif
 

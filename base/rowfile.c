@@ -134,14 +134,12 @@ static hps_status check_dim(const struct hps_row_reader *reader, uint64_t dim,
                             uint32_t dim_expected, struct hps_error *err)
 {
     if (dim == 0 || dim > HPS_ROW_DIM_MAX) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: %" PRIu64 " values per row, expected 1 to %d", reader->rows_path,
-                             dim, HPS_ROW_DIM_MAX);
+        return hps_error_set(err, HPS_INVALID, "%s: %" PRIu64 " values per row, expected 1 to %d",
+                             reader->rows_path, dim, HPS_ROW_DIM_MAX);
     }
     if (dim_expected != 0 && dim != dim_expected) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: %" PRIu64 " values per row, expected %" PRIu32, reader->rows_path,
-                             dim, dim_expected);
+        return hps_error_set(err, HPS_INVALID, "%s: %" PRIu64 " values per row, expected %" PRIu32,
+                             reader->rows_path, dim, dim_expected);
     }
     return HPS_OK;
 }
@@ -199,9 +197,9 @@ static hps_status open_npy_keys(struct hps_row_reader *reader, struct hps_error 
                              reader->keys_path);
     }
     if (npy.shape[0] != reader->desc.n_rows) {
-        return hps_error_set(err, HPS_INVALID, "%s: %" PRIu64 " keys, expected %" PRIu64
-                             " as rows in %s", reader->keys_path, npy.shape[0],
-                             reader->desc.n_rows, reader->rows_path);
+        return hps_error_set(
+            err, HPS_INVALID, "%s: %" PRIu64 " keys, expected %" PRIu64 " as rows in %s",
+            reader->keys_path, npy.shape[0], reader->desc.n_rows, reader->rows_path);
     }
     reader->keys_offset = npy.data_offset;
     reader->desc.bytes += bytes;
@@ -247,8 +245,7 @@ static hps_status open_hugectr(struct hps_row_reader *reader, uint32_t dim_expec
         return hps_error_set(err, HPS_INVALID,
                              "%s: %" PRIu64 " bytes, expected %" PRIu64 " rows x %" PRIu64
                              " values x 4 bytes (%" PRIu64 " keys in %s)",
-                             reader->rows_path, rows_bytes, n_rows, dim, n_rows,
-                             reader->keys_path);
+                             reader->rows_path, rows_bytes, n_rows, dim, n_rows, reader->keys_path);
     }
     reader->desc.n_rows = n_rows;
     reader->desc.dim = (uint32_t)dim;
@@ -407,11 +404,10 @@ static hps_status check_nan(const struct hps_row_reader *reader, const uint8_t *
     }
     uint64_t row = reader->row + i / dim;
     uint64_t offset = reader->rows_offset + (row * dim + i % dim) * value_bytes;
-    return hps_error_set(err, HPS_INVALID,
-                         "%s: NaN or Inf at byte %" PRIu64 ": row %" PRIu64 " (key %" PRId64
-                         "), value %" PRIu32,
-                         reader->rows_path, offset, row, (int64_t)keys[i / dim],
-                         (uint32_t)(i % dim));
+    return hps_error_set(
+        err, HPS_INVALID,
+        "%s: NaN or Inf at byte %" PRIu64 ": row %" PRIu64 " (key %" PRId64 "), value %" PRIu32,
+        reader->rows_path, offset, row, (int64_t)keys[i / dim], (uint32_t)(i % dim));
 }
 
 hps_status hps_row_reader_next(struct hps_row_reader *reader, size_t max_rows, hps_key *keys,

@@ -157,8 +157,8 @@ static void input_layout(struct hps_rowsort *sort)
 static size_t arena_size(const struct hps_rowsort *sort)
 {
     const struct hps_rowsort_options *options = &sort->options;
-    size_t bytes = options->memory_bytes - sizeof(*sort) - sort->runs_max * sizeof(struct run) -
-                   SLACK_BYTES;
+    size_t bytes =
+        options->memory_bytes - sizeof(*sort) - sort->runs_max * sizeof(struct run) - SLACK_BYTES;
     uint64_t needed;
 
     if (options->n_rows_hint > 0 &&
@@ -310,8 +310,8 @@ static hps_status open_spill(const struct hps_rowsort *sort, int *out_fd, struct
     int fd = open(sort->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 
     if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-        char *name = hps_file_path("%s/.rowsort.tmp-%ld-%p", sort->dir, (long)getpid(),
-                                   (const void *)sort);
+        char *name =
+            hps_file_path("%s/.rowsort.tmp-%ld-%p", sort->dir, (long)getpid(), (const void *)sort);
         if (name == NULL) {
             return hps_error_set(err, HPS_NO_MEMORY, "no memory to spill rows");
         }
@@ -390,9 +390,8 @@ static hps_status spill(struct hps_rowsort *sort, struct hps_error *err)
         last->n_rows += sort->n;
         last->key_last = sort->entries[sort->n - 1].key;
     } else {
-        sort->runs[sort->n_runs++] = (struct run){.offset = offset,
-                                                  .n_rows = sort->n,
-                                                  .key_last = sort->entries[sort->n - 1].key};
+        sort->runs[sort->n_runs++] = (struct run){
+            .offset = offset, .n_rows = sort->n, .key_last = sort->entries[sort->n - 1].key};
         count(&sort->n_runs_written, 1);
     }
     if (sort->n_runs == sort->runs_max) {

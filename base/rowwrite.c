@@ -34,7 +34,7 @@ struct hps_row_writer {
     size_t row_bytes;
     uint64_t n_rows;
     char *path;
-    char *dir_temp; /* HUGECTR only */
+    char *dir_temp;   /* HUGECTR only */
     struct sink keys; /* not for NPY */
     struct sink rows;
 };

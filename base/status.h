@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The one list of results. Every fallible function returns hps_status; the message a person should
- * read travels beside it in struct hps_error. "Not found" of an embedding key is data, not an error.
+ * read travels beside it in struct hps_error. "Not found" of an embedding key is data, not an
+ * error.
  */
 #ifndef HPS_BASE_STATUS_H
 #define HPS_BASE_STATUS_H
@@ -12,29 +13,29 @@
 #include <stdint.h>
 
 /* X(name, number, text, gRPC code) */
-#define HPS_STATUS_LIST(X)                                      \
-    X(OK, 0, "ok", 0)                                           \
-    X(CANCELLED, -1, "cancelled", 1)                            \
-    X(UNKNOWN, -2, "unknown error", 2)                          \
-    X(INVALID, -3, "invalid argument", 3)                       \
-    X(DEADLINE, -4, "deadline exceeded", 4)                     \
-    X(NOT_FOUND, -5, "not found", 5)                            \
-    X(EXISTS, -6, "already exists", 6)                          \
-    X(PERMISSION, -7, "permission denied", 7)                   \
-    X(EXHAUSTED, -8, "resource exhausted", 8)                   \
-    X(PRECONDITION, -9, "failed precondition", 9)               \
-    X(ABORTED, -10, "aborted", 10)                              \
-    X(RANGE, -11, "out of range", 11)                           \
-    X(UNIMPLEMENTED, -12, "unimplemented", 12)                  \
-    X(INTERNAL, -13, "internal error", 13)                      \
-    X(UNAVAILABLE, -14, "unavailable", 14)                      \
-    X(DATA_LOSS, -15, "data loss", 15)                          \
-    X(UNAUTHENTICATED, -16, "unauthenticated", 16)              \
-    X(NO_MEMORY, -17, "out of memory", 8)                       \
-    X(IO, -18, "input/output error", 13)                        \
-    X(AGAIN, -19, "would block", 14)                            \
-    X(CLOSED, -20, "closed", 14)                                \
-    X(NEWER_FORMAT, -21, "store format is newer", 9)            \
+#define HPS_STATUS_LIST(X)                           \
+    X(OK, 0, "ok", 0)                                \
+    X(CANCELLED, -1, "cancelled", 1)                 \
+    X(UNKNOWN, -2, "unknown error", 2)               \
+    X(INVALID, -3, "invalid argument", 3)            \
+    X(DEADLINE, -4, "deadline exceeded", 4)          \
+    X(NOT_FOUND, -5, "not found", 5)                 \
+    X(EXISTS, -6, "already exists", 6)               \
+    X(PERMISSION, -7, "permission denied", 7)        \
+    X(EXHAUSTED, -8, "resource exhausted", 8)        \
+    X(PRECONDITION, -9, "failed precondition", 9)    \
+    X(ABORTED, -10, "aborted", 10)                   \
+    X(RANGE, -11, "out of range", 11)                \
+    X(UNIMPLEMENTED, -12, "unimplemented", 12)       \
+    X(INTERNAL, -13, "internal error", 13)           \
+    X(UNAVAILABLE, -14, "unavailable", 14)           \
+    X(DATA_LOSS, -15, "data loss", 15)               \
+    X(UNAUTHENTICATED, -16, "unauthenticated", 16)   \
+    X(NO_MEMORY, -17, "out of memory", 8)            \
+    X(IO, -18, "input/output error", 13)             \
+    X(AGAIN, -19, "would block", 14)                 \
+    X(CLOSED, -20, "closed", 14)                     \
+    X(NEWER_FORMAT, -21, "store format is newer", 9) \
     X(BUSY, -22, "taken by another process", 9)
 
 typedef enum {
@@ -43,11 +44,14 @@ typedef enum {
 #undef HPS_STATUS_ENUM
 } hps_status;
 
-#define HPS_MUST_CHECK __attribute__((warn_unused_result))
+#define HPS_MUST_CHECK        __attribute__((warn_unused_result))
 #define HPS_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* Drop a result on purpose, where failure changes nothing; say why beside the call. */
-static inline void hps_ignore(hps_status status) { (void)status; }
+static inline void hps_ignore(hps_status status)
+{
+    (void)status;
+}
 
 /* Static text and gRPC code (0 to 16) of a status; any value is accepted. Any thread. */
 const char *hps_status_text(hps_status status);
@@ -59,10 +63,12 @@ struct hps_error {
     char text[480];
 };
 
-/* Set `err` (may be NULL) and return `status`, so that a failure is one statement. Long text is cut. */
+/* Set `err` (may be NULL) and return `status`, so that a failure is one statement. Long text is
+ * cut. */
 hps_status hps_error_set(struct hps_error *err, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
-/* Put "prefix: " before the text of a failed `err` (may be NULL). Returns err's status, or `status`. */
+/* Put "prefix: " before the text of a failed `err` (may be NULL). Returns err's status, or
+ * `status`. */
 hps_status hps_error_prefix(struct hps_error *err, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
 

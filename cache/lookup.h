@@ -59,16 +59,16 @@ struct hps_lookup_part {
 
 struct hps_lookup {
     /* in */
-    struct hps_version *version;  /* pinned by the caller */
-    struct hps_arena *arena;      /* holds all that the look-up makes */
-    struct hps_arena *scratch;    /* for stores; NULL: they use the heap */
+    struct hps_version *version; /* pinned by the caller */
+    struct hps_arena *arena;     /* holds all that the look-up makes */
+    struct hps_arena *scratch;   /* for stores; NULL: they use the heap */
     struct hps_lookup_part *parts;
     uint32_t n_parts;
     enum hps_miss_policy miss_policy;
     enum hps_unknown_policy unknown_policy;
-    enum hps_dtype output;      /* 0: FP32 */
-    uint32_t wait_us_max;       /* HPS_MISS_WAIT */
-    uint64_t deadline_us;       /* 0 = none */
+    enum hps_dtype output;              /* 0: FP32 */
+    uint32_t wait_us_max;               /* HPS_MISS_WAIT */
+    uint64_t deadline_us;               /* 0 = none */
     bool (*cancelled)(const void *ctx); /* any thread; NULL: never */
     const void *cancelled_ctx;
     const struct hps_lookup_metrics *metrics; /* NULL: not counted */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model set: an immutable snapshot that readers reach through one pointer inside an epoch. A writer
- * makes a changed copy, stores the pointer, and waits until no reader can hold the old one: that is
- * microseconds, because readers hold it only while they find and pin a version.
+ * The model set: an immutable snapshot that readers reach through one pointer inside an epoch. A
+ * writer makes a changed copy, stores the pointer, and waits until no reader can hold the old one:
+ * that is microseconds, because readers hold it only while they find and pin a version.
  */
 #include "cache/models.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which versions are resident and which one of each model is active: one immutable snapshot behind one
- * pointer, so that a version switch is a single store and a request sees exactly one version.
+ * Which versions are resident and which one of each model is active: one immutable snapshot behind
+ * one pointer, so that a version switch is a single store and a request sees exactly one version.
  * Readers never wait; writers are serialised by the catalog.
  */
 #ifndef HPS_CACHE_MODELS_H
@@ -11,11 +11,11 @@
 
 struct hps_models;
 
-struct hps_models *hps_models_new(void); /* NULL: no memory */
+struct hps_models *hps_models_new(void);         /* NULL: no memory */
 void hps_models_free(struct hps_models *models); /* must be empty */
 
-/* Pin version `number` (0: the active one) of the model. NOT_FOUND with a text that names the model or
- * version, or UNAVAILABLE when the model has no active version yet. Any thread. */
+/* Pin version `number` (0: the active one) of the model. NOT_FOUND with a text that names the model
+ * or version, or UNAVAILABLE when the model has no active version yet. Any thread. */
 hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
                           int64_t number, struct hps_version **out_version, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory and pins of a version. Pins are counted per thread shard, so that concurrent requests do not
- * fight for one cache line. Any thread.
+ * Memory and pins of a version. Pins are counted per thread shard, so that concurrent requests do
+ * not fight for one cache line. Any thread.
  */
 #include "cache/version.h"
 
@@ -83,8 +83,8 @@ void hps_version_unpin(struct hps_version *version)
 }
 
 /* Shards are read one after another. While nobody can take a first pin, only holders move counts: a
- * pin is taken before its holder's other one is given back, so a sum of 0 over two equal passes means
- * that no holder was left. */
+ * pin is taken before its holder's other one is given back, so a sum of 0 over two equal passes
+ * means that no holder was left. */
 bool hps_version_idle(struct hps_version *version)
 {
     long first[HPS_PIN_SHARDS];

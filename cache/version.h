@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One resident version of a model: its tables, and the space each tier keeps for it. Immutable but for
- * its counters and pins. Whoever uses a version holds a pin; the catalog frees it when it has been
- * taken out of the model set and the last pin is gone.
+ * One resident version of a model: its tables, and the space each tier keeps for it. Immutable but
+ * for its counters and pins. Whoever uses a version holds a pin; the catalog frees it when it has
+ * been taken out of the model set and the last pin is gone.
  */
 #ifndef HPS_CACHE_VERSION_H
 #define HPS_CACHE_VERSION_H
@@ -15,26 +15,26 @@
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
 enum hps_miss_policy { /* numbers of hps.v1.MissPolicy */
-    HPS_MISS_TABLE = 0,
-    HPS_MISS_EXACT = 1,
-    HPS_MISS_WAIT = 2,
-    HPS_MISS_MEMORY_ONLY = 3,
-    HPS_MISS_THRESHOLD = 4
+                       HPS_MISS_TABLE = 0,
+                       HPS_MISS_EXACT = 1,
+                       HPS_MISS_WAIT = 2,
+                       HPS_MISS_MEMORY_ONLY = 3,
+                       HPS_MISS_THRESHOLD = 4
 };
 
 enum hps_unknown_policy { /* numbers of hps.v1.UnknownKeyPolicy */
-    HPS_UNKNOWN_TABLE = 0,
-    HPS_UNKNOWN_DEFAULT_ROW = 1,
-    HPS_UNKNOWN_ZERO = 2,
-    HPS_UNKNOWN_ERROR = 3
+                          HPS_UNKNOWN_TABLE = 0,
+                          HPS_UNKNOWN_DEFAULT_ROW = 1,
+                          HPS_UNKNOWN_ZERO = 2,
+                          HPS_UNKNOWN_ERROR = 3
 };
 
 /* Series of one table of a model; looked up once, shared by all versions of the model. */
 struct hps_table_metrics {
-    struct hps_metric *keys_found;     /* lookup_keys_total{status} */
+    struct hps_metric *keys_found; /* lookup_keys_total{status} */
     struct hps_metric *keys_defaulted;
     struct hps_metric *keys_unknown;
-    struct hps_metric *unique_keys;    /* lookup_unique_keys_total */
+    struct hps_metric *unique_keys;               /* lookup_unique_keys_total */
     struct hps_metric *tier_hit[HPS_TIER_COUNT];  /* tier_keys_total{result="hit"} */
     struct hps_metric *tier_miss[HPS_TIER_COUNT]; /* tier_keys_total{result="miss"} */
 };
@@ -57,8 +57,8 @@ struct hps_version {
     /* Top to bottom; the last one is authoritative: it has every row. */
     struct hps_space *tiers[HPS_TIERS_MAX];
     uint32_t n_tiers;
-    /* The host map holds every row of this version: a miss there is a proof of absence. Becomes true
-     * once, when the rows have been put there. */
+    /* The host map holds every row of this version: a miss there is a proof of absence. Becomes
+     * true once, when the rows have been put there. */
     atomic_bool host_complete;
 
     struct {
@@ -75,8 +75,8 @@ void hps_version_unpin(struct hps_version *version);
 /* True when nobody holds a pin. Only meaningful once no new first pin can be taken. */
 bool hps_version_idle(struct hps_version *version);
 
-/* A version with copies of the names and room for n_tables tables (zeroed; their names and default rows
- * are freed with the version). NULL: no memory. */
+/* A version with copies of the names and room for n_tables tables (zeroed; their names and default
+ * rows are freed with the version). NULL: no memory. */
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables);
 /* Free memory of the version itself; its spaces must have been closed or dropped. NULL is legal. */
 void hps_version_free(struct hps_version *version);

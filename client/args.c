@@ -100,12 +100,20 @@ bool hps_args_duration_us(const char *text, uint64_t *out_us)
 
 bool hps_args_bytes(const char *text, uint64_t *out_bytes)
 {
-    static const struct unit units[] = {
-        {"", 1},           {"B", 1},            {"KB", 1e3},
-        {"MB", 1e6},       {"GB", 1e9},         {"TB", 1e12},
-        {"KiB", 1024.0},   {"MiB", 1048576.0},  {"GiB", 1073741824.0},
-        {"K", 1024.0},     {"M", 1048576.0},    {"G", 1073741824.0},
-        {"TiB", 1099511627776.0}, {NULL, 0}};
+    static const struct unit units[] = {{"", 1},
+                                        {"B", 1},
+                                        {"KB", 1e3},
+                                        {"MB", 1e6},
+                                        {"GB", 1e9},
+                                        {"TB", 1e12},
+                                        {"KiB", 1024.0},
+                                        {"MiB", 1048576.0},
+                                        {"GiB", 1073741824.0},
+                                        {"K", 1024.0},
+                                        {"M", 1048576.0},
+                                        {"G", 1073741824.0},
+                                        {"TiB", 1099511627776.0},
+                                        {NULL, 0}};
 
     return parse_scaled(text, units, out_bytes);
 }
@@ -228,7 +236,8 @@ static const struct hps_arg *find_option(const struct parser *parser, const char
                                          char letter)
 {
     for (unsigned t = 0; t < parser->n_tables; t++) {
-        for (const struct hps_arg *arg = parser->tables[t]; arg != NULL && arg->name != NULL; arg++) {
+        for (const struct hps_arg *arg = parser->tables[t]; arg != NULL && arg->name != NULL;
+             arg++) {
             if (letter != 0 ? arg->letter == letter
                             : strlen(arg->name) == size && memcmp(arg->name, name, size) == 0) {
                 return arg;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Command lines of the tools: options from a table (`--name value`, `--name=value`, `-o value`), errors
- * that name the option and suggest the one that was meant. Pure functions over argv. Any thread.
+ * Command lines of the tools: options from a table (`--name value`, `--name=value`, `-o value`),
+ * errors that name the option and suggest the one that was meant. Pure functions over argv. Any
+ * thread.
  */
 #ifndef HPS_CLIENT_ARGS_H
 #define HPS_CLIENT_ARGS_H
@@ -31,9 +32,9 @@ struct hps_arg {
     const char *help;
 };
 
-/* Parse argv[0 .. argc) by up to three tables (NULL: none). What is no option is moved to the front of
- * argv in order; "--" ends the options, and "-5" is no option. With `stop_at_word` parsing ends at the
- * first non-option, and *out_n_words counts what was consumed before it.
+/* Parse argv[0 .. argc) by up to three tables (NULL: none). What is no option is moved to the front
+ * of argv in order; "--" ends the options, and "-5" is no option. With `stop_at_word` parsing ends
+ * at the first non-option, and *out_n_words counts what was consumed before it.
  *
  * error   INVALID: unknown option, missing or bad value
  */

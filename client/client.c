@@ -24,7 +24,7 @@ enum {
 };
 
 #define CONNECT_TIMEOUT_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
-#define HEALTH_PATH "/grpc.health.v1.Health/Check"
+#define HEALTH_PATH                "/grpc.health.v1.Health/Check"
 
 struct hps_client {
     struct hps_loop *loop;
@@ -48,9 +48,9 @@ struct pending {
 hps_status hps_client_status(int grpc_code)
 {
     static const hps_status by_code[] = {
-        HPS_OK,        HPS_CANCELLED,    HPS_UNKNOWN,       HPS_INVALID,      HPS_DEADLINE,
-        HPS_NOT_FOUND, HPS_EXISTS,       HPS_PERMISSION,    HPS_EXHAUSTED,    HPS_PRECONDITION,
-        HPS_ABORTED,   HPS_RANGE,        HPS_UNIMPLEMENTED, HPS_INTERNAL,     HPS_UNAVAILABLE,
+        HPS_OK,        HPS_CANCELLED,       HPS_UNKNOWN,       HPS_INVALID,   HPS_DEADLINE,
+        HPS_NOT_FOUND, HPS_EXISTS,          HPS_PERMISSION,    HPS_EXHAUSTED, HPS_PRECONDITION,
+        HPS_ABORTED,   HPS_RANGE,           HPS_UNIMPLEMENTED, HPS_INTERNAL,  HPS_UNAVAILABLE,
         HPS_DATA_LOSS, HPS_UNAUTHENTICATED,
     };
 
@@ -177,8 +177,8 @@ hps_status hps_client_health(struct hps_client *client, const char *service, uin
         (void)hps_error_set(err, status, "health check: %s", hps_status_text(status));
         goto out;
     }
-    status = hps_client_call(client, HEALTH_PATH, request.data, request.size, timeout_us, &reply,
-                             err);
+    status =
+        hps_client_call(client, HEALTH_PATH, request.data, request.size, timeout_us, &reply, err);
     if (status != HPS_OK) {
         goto out;
     }
@@ -271,8 +271,8 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
                            struct hps_error *err)
 {
     char token[TOKEN_BYTES_MAX + 1] = "";
-    uint64_t timeout_us = options->connect_timeout_us == 0 ? CONNECT_TIMEOUT_US_DEFAULT
-                                                           : options->connect_timeout_us;
+    uint64_t timeout_us =
+        options->connect_timeout_us == 0 ? CONNECT_TIMEOUT_US_DEFAULT : options->connect_timeout_us;
     hps_status status = HPS_OK;
     struct hps_client *client = hps_calloc(1, sizeof(*client));
 

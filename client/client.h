@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A blocking gRPC client for tools: one connection on an event loop of its own, turned by the calling
- * thread inside each call. A client belongs to one thread at a time.
+ * A blocking gRPC client for tools: one connection on an event loop of its own, turned by the
+ * calling thread inside each call. A client belongs to one thread at a time.
  *
  * Whoever wants many calls under way at once starts them on hps_client_channel and turns
  * hps_client_loop.
@@ -29,7 +29,7 @@ struct hps_client_options {
     const char *tls_key;
     uint64_t connect_timeout_us; /* 0: 10 s */
     size_t reply_bytes_max;      /* per message; 0: 1 GiB */
-    struct hps_loop *loop;       /* shared with other clients of the thread, borrowed; NULL: its own */
+    struct hps_loop *loop; /* shared with other clients of the thread, borrowed; NULL: its own */
 };
 
 struct hps_client;
@@ -37,8 +37,8 @@ struct hps_client;
 /* Connect, and wait until the server has answered a health check (with whatever result), so that
  * UNAVAILABLE from here means "not reached" and later means what the server says.
  *
- * error   UNAVAILABLE, DEADLINE: not reached; INVALID: address; NOT_FOUND, PERMISSION, IO: the token or
- *         TLS files; UNAUTHENTICATED: certificates
+ * error   UNAVAILABLE, DEADLINE: not reached; INVALID: address; NOT_FOUND, PERMISSION, IO: the
+ *         token or TLS files; UNAUTHENTICATED: certificates
  */
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err) HPS_MUST_CHECK;
@@ -65,7 +65,8 @@ hps_status hps_client_stream(struct hps_client *client, const char *path, const 
                              void *ctx, const volatile bool *stop, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* grpc.health.v1.Health/Check of `service` ("" is the server as a whole). NOT_FOUND: no such service. */
+/* grpc.health.v1.Health/Check of `service` ("" is the server as a whole). NOT_FOUND: no such
+ * service. */
 hps_status hps_client_health(struct hps_client *client, const char *service, uint64_t timeout_us,
                              bool *out_serving, struct hps_error *err) HPS_MUST_CHECK;
 

@@ -37,9 +37,8 @@ hps_status hps_lookup_encode(const struct hps_lookup *lookup, struct hps_buf *bu
         uint32_t number;
         uint64_t value;
     } scalars[] = {
-        {2, (uint64_t)lookup->version},     {4, lookup->miss_policy},
-        {5, lookup->max_wait_us},           {6, lookup->unknown_key_policy},
-        {7, lookup->output_type},           {8, lookup->explain ? 1 : 0},
+        {2, (uint64_t)lookup->version},  {4, lookup->miss_policy}, {5, lookup->max_wait_us},
+        {6, lookup->unknown_key_policy}, {7, lookup->output_type}, {8, lookup->explain ? 1 : 0},
     };
     hps_status status = hps_wire_put_text(buf, 1, lookup->model);
 
@@ -189,12 +188,12 @@ hps_status hps_lookup_reply_next(struct hps_lookup_reply *reply,
                                    : result.rows_bytes % row_bytes == 0 &&
                                          result.rows_bytes / row_bytes == result.row_count;
     if (!rows_fit || (result.key_status != NULL && n_status != result.row_count)) {
-        return hps_error_set(err, HPS_DATA_LOSS,
-                             "table \"%.*s\": %u rows of %u values do not fit %zu bytes of rows and "
-                             "%zu key states",
-                             (int)(result.table.size > 120 ? 120 : result.table.size),
-                             result.table.data, result.row_count, result.dim, result.rows_bytes,
-                             n_status);
+        return hps_error_set(
+            err, HPS_DATA_LOSS,
+            "table \"%.*s\": %u rows of %u values do not fit %zu bytes of rows and "
+            "%zu key states",
+            (int)(result.table.size > 120 ? 120 : result.table.size), result.table.data,
+            result.row_count, result.dim, result.rows_bytes, n_status);
     }
     *out_result = result;
     return HPS_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups as bytes: a LookupRequest built straight from arrays of keys, and a LookupResponse read in
- * place, rows included. Pure functions. Any thread.
+ * Look-ups as bytes: a LookupRequest built straight from arrays of keys, and a LookupResponse read
+ * in place, rows included. Pure functions. Any thread.
  */
 #ifndef HPS_CLIENT_LOOKUP_H
 #define HPS_CLIENT_LOOKUP_H
@@ -14,7 +14,7 @@
 #include "base/types.h"
 #include "client/wire.h"
 
-#define HPS_LOOKUP_PATH "/hps.v1.ParameterServer/Lookup"
+#define HPS_LOOKUP_PATH        "/hps.v1.ParameterServer/Lookup"
 #define HPS_LOOKUP_STREAM_PATH "/hps.v1.ParameterServer/LookupStream"
 
 struct hps_lookup_query {
@@ -80,8 +80,8 @@ struct hps_lookup_reply {
 hps_status hps_lookup_reply_open(const uint8_t *data, size_t size,
                                  struct hps_lookup_reply *out_reply, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The next table's result, in query order; call it n_results times. DATA_LOSS: counts and bytes do not
- * agree; NOT_FOUND: there is no further one. */
+/* The next table's result, in query order; call it n_results times. DATA_LOSS: counts and bytes
+ * do not agree; NOT_FOUND: there is no further one. */
 hps_status hps_lookup_reply_next(struct hps_lookup_reply *reply,
                                  struct hps_lookup_result *out_result, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -90,8 +90,7 @@ hps_status hps_lookup_reply_next(struct hps_lookup_reply *reply,
 static inline enum hps_key_status hps_lookup_key_status(const struct hps_lookup_result *result,
                                                         uint32_t i)
 {
-    return result->key_status == NULL ? HPS_KEY_FOUND
-                                      : (enum hps_key_status)result->key_status[i];
+    return result->key_status == NULL ? HPS_KEY_FOUND : (enum hps_key_status)result->key_status[i];
 }
 
 /* Value i of a row as float32. */

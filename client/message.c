@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * protobuf-c messages over the blocking client, and their JSON form by way of their descriptors. Runs on
- * the thread that calls it.
+ * protobuf-c messages over the blocking client, and their JSON form by way of their descriptors.
+ * Runs on the thread that calls it.
  */
 #include "client/message.h"
 
@@ -143,13 +143,13 @@ static hps_status json_base64(struct hps_buf *buf, const uint8_t *data, size_t s
     return status != HPS_OK ? status : put(buf, "\"");
 }
 
-static hps_status json_message(const ProtobufCMessage *message, struct hps_buf *buf, unsigned depth);
+static hps_status json_message(const ProtobufCMessage *message, struct hps_buf *buf,
+                               unsigned depth);
 
 static hps_status json_enum(const ProtobufCFieldDescriptor *field, int value, struct hps_buf *buf)
 {
-    const ProtobufCEnumValue *name =
-        protobuf_c_enum_descriptor_get_value((const ProtobufCEnumDescriptor *)field->descriptor,
-                                             value);
+    const ProtobufCEnumValue *name = protobuf_c_enum_descriptor_get_value(
+        (const ProtobufCEnumDescriptor *)field->descriptor, value);
 
     return name == NULL ? hps_buf_printf(buf, "%d", value)
                         : hps_json_text(buf, name->name, strlen(name->name));

@@ -28,9 +28,9 @@ hps_status hps_message_decode(const ProtobufCMessageDescriptor *type, const uint
     HPS_MUST_CHECK;
 void hps_message_free(ProtobufCMessage *message); /* NULL is legal */
 
-/* Append the message as one line of JSON: every field by its name in the .proto, defaults included;
- * 64-bit integers as numbers, enums by name, bytes in base64; sub-messages that are not set are left
- * out. */
+/* Append the message as one line of JSON: every field by its name in the .proto, defaults
+ * included; 64-bit integers as numbers, enums by name, bytes in base64; sub-messages that are
+ * not set are left out. */
 hps_status hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf) HPS_MUST_CHECK;
 
 /* Append `text` as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD. */

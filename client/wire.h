@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The few pieces of the protobuf encoding that look-ups need, so that keys and rows, which are most of
- * the bytes, are neither copied nor allocated for. Pure functions. Any thread.
+ * The few pieces of the protobuf encoding that look-ups need, so that keys and rows, which are most
+ * of the bytes, are neither copied nor allocated for. Pure functions. Any thread.
  */
 #ifndef HPS_CLIENT_WIRE_H
 #define HPS_CLIENT_WIRE_H

@@ -71,8 +71,7 @@ uint64_t hps_zipf_rank(const struct hps_zipf *zipf, struct hps_random *random)
         double x = integral_inverse(zipf->alpha, u);
         double k = floor(x + 0.5);
         k = k < 1 ? 1 : k > (double)zipf->n ? (double)zipf->n : k;
-        if (k - x <= zipf->s ||
-            u >= integral(zipf->alpha, k + 0.5) - exp(-zipf->alpha * log(k))) {
+        if (k - x <= zipf->s || u >= integral(zipf->alpha, k + 0.5) - exp(-zipf->alpha * log(k))) {
             uint64_t rank = (uint64_t)k;
             return rank > zipf->n ? zipf->n : rank;
         }

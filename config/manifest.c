@@ -136,8 +136,8 @@ static hps_status read_file_entry(const struct source *source, const json_t *jso
         status = wrong(source, where, "name", "a relative file name without '..'");
     }
     if (status == HPS_OK) {
-        status = get_integer(source, json, where, "bytes", 0, INT64_MAX, &bytes,
-                             &file->bytes_known);
+        status =
+            get_integer(source, json, where, "bytes", 0, INT64_MAX, &bytes, &file->bytes_known);
         file->bytes = (uint64_t)bytes;
     }
     if (status == HPS_OK) {
@@ -191,8 +191,8 @@ static hps_status read_table(const struct source *source, const json_t *json, si
         table->dim = (uint32_t)dim;
     }
     if (status == HPS_OK) {
-        status = get_integer(source, json, where, "rows", 0, INT64_MAX, &n_rows,
-                             &table->n_rows_known);
+        status =
+            get_integer(source, json, where, "rows", 0, INT64_MAX, &n_rows, &table->n_rows_known);
         table->n_rows = (uint64_t)n_rows;
     }
     if (status == HPS_OK) {
@@ -352,8 +352,7 @@ static hps_status read_dle(const struct source *source, const json_t *json,
     const json_t *rows = NULL;
     size_t n_tables = 0;
 
-    hps_status status =
-        get_array(source, json, "", "categorical_cardinalities", &rows, &n_tables);
+    hps_status status = get_array(source, json, "", "categorical_cardinalities", &rows, &n_tables);
     if (status != HPS_OK || n_tables == 0) {
         return status; /* says nothing about tables: nothing to check */
     }
@@ -375,9 +374,9 @@ static hps_status read_dle(const struct source *source, const json_t *json,
         table->n_rows = (uint64_t)json_integer_value(n);
         table->n_rows_known = true;
         table->name = hps_file_path("feature_%zu", i);
-        status = table->name == NULL ? no_memory(source)
-                                     : dle_dim(source, json_object_get(json, "embedding_dim"), i,
-                                               &table->dim);
+        status = table->name == NULL
+                     ? no_memory(source)
+                     : dle_dim(source, json_object_get(json, "embedding_dim"), i, &table->dim);
     }
     return status;
 }
@@ -394,9 +393,8 @@ static hps_status load_json(const struct source *source, json_t **out_json)
     }
     if (bytes > MANIFEST_BYTES_MAX) {
         close(fd);
-        return hps_error_set(source->err, HPS_INVALID,
-                             "%s: %" PRIu64 " bytes, expected at most %d", source->path, bytes,
-                             MANIFEST_BYTES_MAX);
+        return hps_error_set(source->err, HPS_INVALID, "%s: %" PRIu64 " bytes, expected at most %d",
+                             source->path, bytes, MANIFEST_BYTES_MAX);
     }
     char *text = hps_alloc((size_t)bytes);
     status = text == NULL ? no_memory(source)
@@ -527,9 +525,8 @@ hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
     }
     for (size_t i = 0; i < dir->n_tables; i++) {
         if (hps_manifest_find(manifest, dir->tables[i].name) == NULL) {
-            return hps_error_set(err, HPS_PRECONDITION,
-                                 "%s: table '%s' has files but is not in %s", dir->path,
-                                 dir->tables[i].name, source);
+            return hps_error_set(err, HPS_PRECONDITION, "%s: table '%s' has files but is not in %s",
+                                 dir->path, dir->tables[i].name, source);
         }
     }
     for (size_t i = 0; i < manifest->n_tables; i++) {
@@ -540,9 +537,8 @@ hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
             found = strcmp(dir->tables[k].name, table->name) == 0;
         }
         if (!found) {
-            return hps_error_set(err, HPS_PRECONDITION,
-                                 "%s: table '%s' is in %s but has no files", dir->path,
-                                 table->name, source);
+            return hps_error_set(err, HPS_PRECONDITION, "%s: table '%s' is in %s but has no files",
+                                 dir->path, table->name, source);
         }
         for (size_t k = 0; k < table->n_files; k++) {
             hps_status status = check_size(&table->files[k], dir->path, err);
@@ -662,9 +658,8 @@ static json_t *table_json(const struct hps_manifest_table *table)
 
 static json_t *position_json(const struct hps_manifest_position *position)
 {
-    return json_pack("{s:s, s:s, s:i, s:I}", "cluster", position->cluster, "topic",
-                     position->topic, "partition", (int)position->partition, "offset",
-                     (json_int_t)position->offset);
+    return json_pack("{s:s, s:s, s:i, s:I}", "cluster", position->cluster, "topic", position->topic,
+                     "partition", (int)position->partition, "offset", (json_int_t)position->offset);
 }
 
 static json_t *manifest_json(const struct hps_manifest *manifest)

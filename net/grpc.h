@@ -38,8 +38,8 @@ struct hps_grpc_method {
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
     /* client_streaming only: the client sent its last message. */
     void (*on_half_close)(struct hps_grpc_call *call);
-    /* The call is over (finished, reset by the peer, deadline, connection lost): called exactly once;
-     * free user state here. May be NULL. */
+    /* The call is over (finished, reset by the peer, deadline, connection lost): called exactly
+     * once; free user state here. May be NULL. */
     void (*on_close)(struct hps_grpc_call *call);
     /* The send queue of this call has room again (see hps_grpc_call_queued). May be NULL. */
     void (*on_drained)(struct hps_grpc_call *call);
@@ -56,12 +56,12 @@ struct hps_grpc_limits {
     size_t request_bytes_max;
     size_t connection_reply_bytes_max; /* queued; further calls of the connection wait */
     uint32_t streams_max;
-    uint64_t handshake_timeout_us;   /* TLS handshake and first request */
-    uint64_t stall_timeout_us;       /* reply without progress */
-    uint64_t idle_timeout_us;        /* 0 = none */
-    uint64_t age_max_us;             /* 0 = none */
-    double age_jitter;               /* share by which the age varies, 0.1: +- 10 % */
-    uint64_t keepalive_us;           /* server PINGs when silent; 0 = none */
+    uint64_t handshake_timeout_us; /* TLS handshake and first request */
+    uint64_t stall_timeout_us;     /* reply without progress */
+    uint64_t idle_timeout_us;      /* 0 = none */
+    uint64_t age_max_us;           /* 0 = none */
+    double age_jitter;             /* share by which the age varies, 0.1: +- 10 % */
+    uint64_t keepalive_us;         /* server PINGs when silent; 0 = none */
     uint64_t keepalive_timeout_us;
 };
 
@@ -79,21 +79,22 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
                                             const struct hps_grpc_observer *observer);
 /* Which listener class may call it: a connection with listener_mask sees services whose mask has a
  * common bit (Admin only on its own socket). */
-hps_status hps_grpc_server_add(struct hps_grpc_server *server, const struct hps_grpc_service *service,
-                               uint32_t listener_mask) HPS_MUST_CHECK;
+hps_status hps_grpc_server_add(struct hps_grpc_server *server,
+                               const struct hps_grpc_service *service, uint32_t listener_mask)
+    HPS_MUST_CHECK;
 void hps_grpc_server_free(struct hps_grpc_server *server); /* no connection may be left */
 
 /* The server connections of one loop. */
 struct hps_grpc_loop;
 hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
                              struct hps_grpc_loop **out_grpc_loop) HPS_MUST_CHECK;
-/* takes `conn` (also on failure); any thread may ask, it is posted to the loop. `on_gone` is called on
- * the loop when the connection has been freed. */
+/* takes `conn` (also on failure); any thread may ask, it is posted to the loop. `on_gone` is called
+ * on the loop when the connection has been freed. */
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
                          uint32_t listener_mask, const char *required_token_sha256,
                          void (*on_gone)(void *ctx), void *on_gone_ctx);
-/* Send GOAWAY notices, refuse new streams after a round trip, close connections once their calls are
- * done; calls `done(ctx)` on the loop thread when none is left. Loop thread. */
+/* Send GOAWAY notices, refuse new streams after a round trip, close connections once their calls
+ * are done; calls `done(ctx)` on the loop thread when none is left. Loop thread. */
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx);
 /* Close everything now and free. Loop thread (or after the loop has stopped). */
 void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop);
@@ -109,8 +110,10 @@ const char *hps_grpc_call_path(const struct hps_grpc_call *call);
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0 = none */
-/* Value of a request header (lower-case name), NULL if absent; -bin values are decoded (size given). */
-const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name, size_t *out_size);
+/* Value of a request header (lower-case name), NULL if absent; -bin values are decoded (size
+ * given). */
+const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
+                                 size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);
 void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
 /* Keep the current message's bytes valid until on_close (call it inside on_message). */
@@ -123,18 +126,20 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
 
 /* Queue one message made of slices (their references are taken, in any case). After the call was
  * closed this only releases them. */
-void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices);
+void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
+                        unsigned n_slices);
 /* Queue one small message, copied. */
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
 /* Bytes queued and not yet in the kernel, for producers that stream. */
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call);
 /* Metadata for the trailers (before finish); -bin values are encoded. */
-hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name, const void *value,
-                                     size_t size) HPS_MUST_CHECK;
+hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
+                                     const void *value, size_t size) HPS_MUST_CHECK;
 /* Metadata for the initial headers (before the first send). */
 hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name, const void *value,
                                     size_t size) HPS_MUST_CHECK;
-/* End the call with a gRPC code and a message (NULL: none). Exactly once; later ones are ignored. */
+/* End the call with a gRPC code and a message (NULL: none). Exactly once; later ones are ignored.
+ */
 void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 /* hps_grpc_call_finish with the code and text of an error. */
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err);
@@ -151,19 +156,21 @@ struct hps_grpc_client_events {
 };
 
 struct hps_grpc_channel_options {
-    const char *address; /* "host:port" or "unix:PATH" */
-    struct hps_tls *tls; /* NULL: plaintext; borrowed */
+    const char *address;      /* "host:port" or "unix:PATH" */
+    struct hps_tls *tls;      /* NULL: plaintext; borrowed */
     const char *bearer_token; /* NULL: none */
     size_t reply_bytes_max;
     uint64_t connect_timeout_us;
 };
 
-/* Starts to connect; calls made meanwhile wait; a lost connection fails its calls with UNAVAILABLE and
- * is made anew by the next call. */
-hps_status hps_grpc_channel_new(struct hps_loop *loop, const struct hps_grpc_channel_options *options,
+/* Starts to connect; calls made meanwhile wait; a lost connection fails its calls with UNAVAILABLE
+ * and is made anew by the next call. */
+hps_status hps_grpc_channel_new(struct hps_loop *loop,
+                                const struct hps_grpc_channel_options *options,
                                 struct hps_grpc_channel **out_channel, struct hps_error *err)
     HPS_MUST_CHECK;
-void hps_grpc_channel_free(struct hps_grpc_channel *channel); /* fails what is under way, CANCELLED */
+void hps_grpc_channel_free(
+    struct hps_grpc_channel *channel); /* fails what is under way, CANCELLED */
 
 /* Start a call with its one request message (copied) and half-close. `out_call` may be NULL. */
 hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *path,

@@ -62,7 +62,8 @@ static void add_view(void *ctx, const struct hps_version_view *view)
     Hps__V1__ModelInfo *last = list->n_models > 0 ? list->models[list->n_models - 1] : NULL;
     if (last == NULL || strcmp(last->model, view->model) != 0) {
         last = admin_alloc(op, 1, sizeof(*last));
-        Hps__V1__VersionInfo **versions = admin_alloc(op, list->n_views, sizeof(Hps__V1__VersionInfo *));
+        Hps__V1__VersionInfo **versions =
+            admin_alloc(op, list->n_views, sizeof(Hps__V1__VersionInfo *));
         if (last == NULL || versions == NULL || list->n_models == list->n_views) {
             return;
         }
@@ -223,7 +224,8 @@ void admin_load_model(struct admin_op *op)
     }
 }
 
-static void reply_activated(struct admin_op *op, int64_t version, int64_t previous, uint64_t pause_us)
+static void reply_activated(struct admin_op *op, int64_t version, int64_t previous,
+                            uint64_t pause_us)
 {
     Hps__V1__ActivateVersionResponse *reply = admin_alloc(op, 1, sizeof(*reply));
     if (reply != NULL) {
@@ -241,15 +243,16 @@ void admin_activate(struct admin_op *op)
         (const Hps__V1__ActivateVersionRequest *)op->request;
     int64_t previous;
     uint64_t pause_us;
-    if (hps_catalog_activate(op->parts->catalog, request->model, request->version, &previous, &pause_us,
-                             &op->error) == HPS_OK) {
+    if (hps_catalog_activate(op->parts->catalog, request->model, request->version, &previous,
+                             &pause_us, &op->error) == HPS_OK) {
         reply_activated(op, request->version, previous, pause_us);
     }
 }
 
 void admin_rollback(struct admin_op *op)
 {
-    const Hps__V1__RollbackModelRequest *request = (const Hps__V1__RollbackModelRequest *)op->request;
+    const Hps__V1__RollbackModelRequest *request =
+        (const Hps__V1__RollbackModelRequest *)op->request;
     int64_t version, previous;
     uint64_t pause_us;
     if (hps_catalog_rollback(op->parts->catalog, request->model, &version, &previous, &pause_us,
@@ -261,7 +264,8 @@ void admin_rollback(struct admin_op *op)
 void admin_unload(struct admin_op *op)
 {
     static const Hps__V1__UnloadVersionResponse reply = HPS__V1__UNLOAD_VERSION_RESPONSE__INIT;
-    const Hps__V1__UnloadVersionRequest *request = (const Hps__V1__UnloadVersionRequest *)op->request;
+    const Hps__V1__UnloadVersionRequest *request =
+        (const Hps__V1__UnloadVersionRequest *)op->request;
     op->error.status =
         hps_catalog_unload(op->parts->catalog, request->model, request->version, &op->error);
     op->reply = &reply.base;

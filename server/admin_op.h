@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One admin call while it is worked on: request and answer live in its arena. The work runs on the admin
- * pool; only admin_op.c touches the call, on its loop.
+ * One admin call while it is worked on: request and answer live in its arena. The work runs on the
+ * admin pool; only admin_op.c touches the call, on its loop.
  */
 #ifndef HPS_SERVER_ADMIN_OP_H
 #define HPS_SERVER_ADMIN_OP_H
@@ -17,7 +17,7 @@ struct admin_op {
     const ProtobufCMessage *request;
     const ProtobufCMessage *reply; /* set by the work, in the arena (or borrowed) */
     void (*work)(struct admin_op *op);
-    struct hps_load *load; /* LoadModel: the load to report on; taken by the stream */
+    struct hps_load *load;  /* LoadModel: the load to report on; taken by the stream */
     struct hps_error error; /* status not OK: the call fails */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admin methods on the daemon itself: state, statistics, slow requests, configuration. Runs on the admin
- * pool.
+ * Admin methods on the daemon itself: state, statistics, slow requests, configuration. Runs on the
+ * admin pool.
  */
 #include <stdio.h>
 #include <string.h>
@@ -97,7 +97,8 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
         reply->n_tiers += tier != NULL;
     }
     if (env->durable != NULL) {
-        tier = tier_status(op, env->durable, true, totals.persistent_rows, totals.persistent_bytes, 0);
+        tier =
+            tier_status(op, env->durable, true, totals.persistent_rows, totals.persistent_bytes, 0);
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }
@@ -140,7 +141,8 @@ void admin_get_status(struct admin_op *op)
     reply->resident_bytes = resident_bytes();
     reply->connections = (uint32_t)state.connections;
     reply->requests_in_flight = (uint32_t)hps_metric_value(parts->metrics->requests_in_flight);
-    reply->reply_bytes_in_flight = (uint64_t)hps_metric_value(parts->metrics->reply_bytes_in_flight);
+    reply->reply_bytes_in_flight =
+        (uint64_t)hps_metric_value(parts->metrics->reply_bytes_in_flight);
     reply->pid = (uint32_t)getpid();
     add_tiers(op, reply);
     op->reply = &reply->base;

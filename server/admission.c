@@ -15,7 +15,7 @@
 struct hps_admission {
     struct hps_admission_options options;
     pthread_mutex_t lock;
-    uint64_t bytes;    /* of held tickets */
+    uint64_t bytes; /* of held tickets */
     uint32_t n_held;
     uint32_t n_waiting;
     struct hps_admission_ticket *first, *last;

@@ -24,9 +24,9 @@ struct hps_admission_ticket {
 };
 
 struct hps_admission_options {
-    uint64_t bytes_max;        /* of all replies together */
-    uint64_t reply_bytes_max;  /* of one */
-    uint32_t waiting_max;      /* tickets */
+    uint64_t bytes_max;           /* of all replies together */
+    uint64_t reply_bytes_max;     /* of one */
+    uint32_t waiting_max;         /* tickets */
     struct hps_metric *in_flight; /* gauge; may be NULL */
 };
 

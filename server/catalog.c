@@ -175,7 +175,7 @@ struct orphans {
         struct orphan *next;
         char model[128];
         int64_t version;
-    } *list;
+    } * list;
 };
 
 static hps_status find_orphan(void *ctx, const char *name, int64_t number)
@@ -211,8 +211,8 @@ static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *er
             status = store->ops->space_open(store, &id, &space, err);
         }
         if (status == HPS_OK) {
-            HPS_LOG(INFO, "catalog", "removed an unfinished version", HPS_STR("model", orphan->model),
-                    HPS_I64("version", orphan->version));
+            HPS_LOG(INFO, "catalog", "removed an unfinished version",
+                    HPS_STR("model", orphan->model), HPS_I64("version", orphan->version));
             status = store->ops->space_drop(space, err);
         }
         hps_free(orphan);
@@ -263,15 +263,16 @@ static void run_fill(struct hps_task *task)
     pthread_mutex_unlock(&catalog->lock);
     fill->version->tiers[0]->store->ops->space_usage(fill->version->tiers[0], &usage);
     if (used - usage.used_bytes + needed > env->host_bytes_max) {
-        HPS_LOG(INFO, "catalog", "rows do not all fit the host map, they come in as they are asked for",
+        HPS_LOG(INFO, "catalog",
+                "rows do not all fit the host map, they come in as they are asked for",
                 HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
                 HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
     } else {
         status = hps_load_fill_host(env, fill->version, &catalog->closing, &err);
     }
     if (status != HPS_OK && status != HPS_CANCELLED) {
-        HPS_LOG(WARN, "catalog", "the host map was not filled", HPS_STR("model", fill->version->model),
-                HPS_I64("version", fill->version->number),
+        HPS_LOG(WARN, "catalog", "the host map was not filled",
+                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
                 HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
     }
     hps_version_unpin(fill->version);
@@ -311,7 +312,8 @@ static void check_drift(struct catalog_model *model)
     model->drift = strcmp(source.print.text, entry->version->fingerprint) != 0;
     hps_source_close(&source);
     if (model->drift) {
-        HPS_LOG(WARN, "catalog", "configured files differ from those that are served; load them when wanted",
+        HPS_LOG(WARN, "catalog",
+                "configured files differ from those that are served; load them when wanted",
                 HPS_STR("model", model->name), HPS_I64("version", model->active));
     }
 }
@@ -434,7 +436,8 @@ void hps_catalog_each(struct hps_catalog *catalog,
                                             .active_version = model->active,
                                             .state = state_text(model, entry),
                                             .version = entry->version};
-            for (uint32_t i = 0; entry->state != ENTRY_LOADING && i < entry->version->n_tables; i++) {
+            for (uint32_t i = 0; entry->state != ENTRY_LOADING && i < entry->version->n_tables;
+                 i++) {
                 view.n_rows += entry->version->tables[i].n_rows;
             }
             view.host_bytes = space_bytes(entry->host, NULL);

@@ -25,10 +25,11 @@ struct hps_catalog_options {
  * error   DATA_LOSS: a record cannot be read; what the store says */
 hps_status hps_catalog_open(const struct hps_catalog_options *options,
                             struct hps_catalog **out_catalog, struct hps_error *err) HPS_MUST_CHECK;
-/* Begin to load each models[] entry that has no version yet; what fails is logged and keeps the server
- * unready. */
+/* Begin to load each models[] entry that has no version yet; what fails is logged and keeps the
+ * server unready. */
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
-/* End loads (cancelled), wait for their threads, close every space. No pin may be left. May block. */
+/* End loads (cancelled), wait for their threads, close every space. No pin may be left. May block.
+ */
 void hps_catalog_close(struct hps_catalog *catalog);
 
 /* ---- loads ----------------------------------------------------------------------------------- */
@@ -62,7 +63,8 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
                             struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
 /* What hps_catalog_load would need. May block. out_version holds the tables; free it with
  * hps_version_free. Errors as above. */
-hps_status hps_catalog_load_plan(struct hps_catalog *catalog, const struct hps_load_request *request,
+hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
+                                 const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
                                  struct hps_error *err) HPS_MUST_CHECK;
 void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state);
@@ -74,8 +76,8 @@ void hps_load_unref(struct hps_load *load);
 hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *model, int64_t version,
                                 int64_t *out_previous, uint64_t *out_pause_us,
                                 struct hps_error *err) HPS_MUST_CHECK;
-hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model, int64_t *out_version,
-                                int64_t *out_previous, uint64_t *out_pause_us,
+hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model,
+                                int64_t *out_version, int64_t *out_previous, uint64_t *out_pause_us,
                                 struct hps_error *err) HPS_MUST_CHECK;
 /* Waits until no request uses the version. The active one only when it is the model's last. */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
@@ -91,8 +93,8 @@ struct hps_version_view {
     uint64_t n_rows, host_bytes, persistent_bytes;
 };
 
-/* Calls `fn` for every version, models by name, versions ascending, under the catalog's lock: copy what
- * is needed, call nothing of the catalog. */
+/* Calls `fn` for every version, models by name, versions ascending, under the catalog's lock: copy
+ * what is needed, call nothing of the catalog. */
 void hps_catalog_each(struct hps_catalog *catalog,
                       void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx);
 /* Every models[] entry and every model has an active version. Otherwise `fn` gets each reason. */

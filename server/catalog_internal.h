@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the catalog share. `lock` protects everything that is not immutable; it is never
- * held while rows are read or written, only over the small synced records.
+ * What the files of the catalog share. `lock` protects everything that is not immutable; it is
+ * never held while rows are read or written, only over the small synced records.
  */
 #ifndef HPS_SERVER_CATALOG_INTERNAL_H
 #define HPS_SERVER_CATALOG_INTERNAL_H
@@ -60,7 +60,8 @@ struct fill_task {
 struct hps_catalog {
     struct hps_catalog_options options;
     pthread_mutex_t lock;
-    pthread_mutex_t switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
+    pthread_mutex_t
+        switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
     struct catalog_model *models;
     struct hps_load *loads; /* under way */
     struct hps_pool *loader;
@@ -88,8 +89,8 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
 /* Take a resident version out and delete what is stored of it. switch_lock held, lock not. */
 hps_status catalog_unload_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                  struct catalog_entry *entry, struct hps_error *err) HPS_MUST_CHECK;
-/* Unload the oldest versions beyond keep_versions, but neither the active one nor `keep`. switch_lock
- * held, lock not. */
+/* Unload the oldest versions beyond keep_versions, but neither the active one nor `keep`.
+ * switch_lock held, lock not. */
 void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep);
 
 #endif

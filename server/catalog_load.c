@@ -44,13 +44,14 @@ static hps_status check_directory(struct hps_catalog *catalog, const char *direc
         allowed = below_root(out_resolved, roots->items[i]);
     }
     if (!there) {
-        return hps_error_set(err, HPS_NOT_FOUND, "directory \"%s\" is not there, or hpsd may not see it",
-                             directory);
+        return hps_error_set(err, HPS_NOT_FOUND,
+                             "directory \"%s\" is not there, or hpsd may not see it", directory);
     }
     if (!allowed) {
-        return hps_error_set(err, HPS_PERMISSION,
-                             "directory \"%s\" is not below any of server.model_roots (%zu; first \"%s\")",
-                             directory, roots->n, roots->n > 0 ? roots->items[0] : "");
+        return hps_error_set(
+            err, HPS_PERMISSION,
+            "directory \"%s\" is not below any of server.model_roots (%zu; first \"%s\")",
+            directory, roots->n, roots->n > 0 ? roots->items[0] : "");
     }
     return HPS_OK;
 }
@@ -64,7 +65,8 @@ static hps_status check_request(struct hps_catalog *catalog, const struct hps_lo
                              request->model);
     }
     if (request->version < 0) {
-        return hps_error_set(err, HPS_INVALID, "version: got %" PRId64 ", expected 1 or more (0: next)",
+        return hps_error_set(err, HPS_INVALID,
+                             "version: got %" PRId64 ", expected 1 or more (0: next)",
                              request->version);
     }
     if (request->label != NULL && strlen(request->label) > 256) {
@@ -108,7 +110,8 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
         number = last != NULL ? last->number + 1 : 1;
     }
     if (catalog_entry(model, number) != NULL) {
-        return hps_error_set(err, HPS_EXISTS, "version %" PRId64 " of model \"%s\" is there already", number,
+        return hps_error_set(err, HPS_EXISTS,
+                             "version %" PRId64 " of model \"%s\" is there already", number,
                              model->name);
     }
     struct hps_version *version = hps_version_new(model->name, number, source->n_tables);
@@ -184,7 +187,8 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     if (activate) {
         int64_t previous;
         uint64_t pause_us;
-        status = catalog_activate_locked(catalog, load->model, load->number, &previous, &pause_us, err);
+        status =
+            catalog_activate_locked(catalog, load->model, load->number, &previous, &pause_us, err);
         if (status != HPS_OK) {
             return hps_error_prefix(err, status, "loaded, but not activated");
         }
@@ -331,7 +335,8 @@ static void abandon(struct hps_load *load)
 
 /* takes what is in `source`, also on failure. */
 static hps_status begin(struct hps_catalog *catalog, const struct hps_load_request *request,
-                        struct hps_source *source, struct hps_load **out_load, struct hps_error *err)
+                        struct hps_source *source, struct hps_load **out_load,
+                        struct hps_error *err)
 {
     struct hps_load *load = hps_calloc(1, sizeof(*load));
     if (load == NULL) {
@@ -350,8 +355,8 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
         return status;
     }
     /* Only now are the files read: the entry keeps its number meanwhile. */
-    status = hps_load_plan(&catalog->options.env, &load->source, 0, load->entry->version, &load->plan,
-                           err);
+    status = hps_load_plan(&catalog->options.env, &load->source, 0, load->entry->version,
+                           &load->plan, err);
     if (status == HPS_OK && atomic_load(&catalog->closing)) {
         status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
     }
@@ -396,7 +401,8 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
     return begin(catalog, request, &source, out_load, err);
 }
 
-hps_status hps_catalog_load_plan(struct hps_catalog *catalog, const struct hps_load_request *request,
+hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
+                                 const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
                                  struct hps_error *err)
 {
@@ -481,8 +487,8 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
         status = begin(catalog, &request, &source, &load, &err);
     }
     if (status != HPS_OK) {
-        HPS_LOG(ERROR, "catalog", "a configured model cannot be loaded", HPS_STR("model", config->name),
-                HPS_STR("error", err.text));
+        HPS_LOG(ERROR, "catalog", "a configured model cannot be loaded",
+                HPS_STR("model", config->name), HPS_STR("error", err.text));
         return;
     }
     hps_load_unref(load);

@@ -198,8 +198,9 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
         status = read_model(scan, value_size, value);
     }
     if (status == HPS_DATA_LOSS) {
-        return hps_error_set(scan->err, status, "catalog record \"%.*s\" (%zu bytes) cannot be read",
-                             (int)key_size, (const char *)key, value_size);
+        return hps_error_set(scan->err, status,
+                             "catalog record \"%.*s\" (%zu bytes) cannot be read", (int)key_size,
+                             (const char *)key, value_size);
     }
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which version is active, and versions that go. Runs on the admin and loader threads; what it decides is
- * written down before it becomes visible.
+ * Which version is active, and versions that go. Runs on the admin and loader threads; what it
+ * decides is written down before it becomes visible.
  */
 #include <inttypes.h>
 #include <time.h>
@@ -41,8 +41,8 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     model->previous = previous;
     model->drift = false;
     pthread_mutex_unlock(&catalog->lock);
-    hps_metric_set(hps_server_metric(catalog->options.metrics, HPS_M_MODEL_ACTIVE_VERSION, model->name,
-                                     NULL, NULL, NULL),
+    hps_metric_set(hps_server_metric(catalog->options.metrics, HPS_M_MODEL_ACTIVE_VERSION,
+                                     model->name, NULL, NULL, NULL),
                    (double)number);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),
             HPS_I64("version", number), HPS_I64("previous", before));
@@ -61,11 +61,12 @@ static hps_status find_resident(struct hps_catalog *catalog, const char *name, i
     if (model == NULL) {
         status = hps_error_set(err, HPS_NOT_FOUND, "model \"%s\" is not loaded", name);
     } else if (entry == NULL) {
-        status = hps_error_set(err, HPS_NOT_FOUND, "version %" PRId64 " of model \"%s\" is not resident",
-                               number, name);
+        status = hps_error_set(err, HPS_NOT_FOUND,
+                               "version %" PRId64 " of model \"%s\" is not resident", number, name);
     } else if (entry->state != ENTRY_RESIDENT) {
-        status = hps_error_set(err, HPS_PRECONDITION, "version %" PRId64 " of model \"%s\" is %s", number,
-                               name, entry->state == ENTRY_LOADING ? "loading" : "unloading");
+        status =
+            hps_error_set(err, HPS_PRECONDITION, "version %" PRId64 " of model \"%s\" is %s",
+                          number, name, entry->state == ENTRY_LOADING ? "loading" : "unloading");
     } else {
         *out_model = model;
         *out_entry = entry;
@@ -75,7 +76,8 @@ static hps_status find_resident(struct hps_catalog *catalog, const char *name, i
 }
 
 hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *name, int64_t version,
-                                int64_t *out_previous, uint64_t *out_pause_us, struct hps_error *err)
+                                int64_t *out_previous, uint64_t *out_pause_us,
+                                struct hps_error *err)
 {
     struct catalog_model *model;
     struct catalog_entry *entry;
@@ -89,7 +91,8 @@ hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *name, i
 }
 
 hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name, int64_t *out_version,
-                                int64_t *out_previous, uint64_t *out_pause_us, struct hps_error *err)
+                                int64_t *out_previous, uint64_t *out_pause_us,
+                                struct hps_error *err)
 {
     struct catalog_entry *entry;
     int64_t target = 0;
@@ -164,8 +167,9 @@ hps_status catalog_unload_locked(struct hps_catalog *catalog, struct catalog_mod
     }
     status = hps_models_remove(catalog->options.models, model->name, number);
     if (status != HPS_OK) {
-        return hps_error_set(err, status, "version %" PRId64 " of model \"%s\" cannot be taken out: %s",
-                             number, model->name, hps_status_text(status));
+        return hps_error_set(err, status,
+                             "version %" PRId64 " of model \"%s\" cannot be taken out: %s", number,
+                             model->name, hps_status_text(status));
     }
     pthread_mutex_lock(&catalog->lock);
     entry->state = ENTRY_UNLOADING;
@@ -200,9 +204,9 @@ hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int
     hps_status status = find_resident(catalog, name, number, &model, &entry, err);
     if (status == HPS_OK && model->active == number &&
         (model->entries != entry || entry->next != NULL)) {
-        status = hps_error_set(err, HPS_PRECONDITION,
-                               "version %" PRId64 " of model \"%s\" is active: activate another first",
-                               number, name);
+        status = hps_error_set(
+            err, HPS_PRECONDITION,
+            "version %" PRId64 " of model \"%s\" is active: activate another first", number, name);
     }
     if (status == HPS_OK) {
         status = catalog_unload_locked(catalog, model, entry, err);
@@ -242,8 +246,9 @@ void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *mo
         }
         int64_t number = entry->version->number;
         if (catalog_unload_locked(catalog, model, entry, &err) != HPS_OK) {
-            HPS_LOG(WARN, "catalog", "an old version was not removed", HPS_STR("model", model->name),
-                    HPS_I64("version", number), HPS_STR("error", err.text));
+            HPS_LOG(WARN, "catalog", "an old version was not removed",
+                    HPS_STR("model", model->name), HPS_I64("version", number),
+                    HPS_STR("error", err.text));
             return;
         }
     }

@@ -41,11 +41,11 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
         return no_memory(err);
     }
     hps_service_metrics_fill(daemon->metrics, &daemon->series);
-    const struct hps_admission_options admission = {
-        .bytes_max = config->reply_bytes_in_flight,
-        .reply_bytes_max = config->reply_bytes_max,
-        .waiting_max = WAITING_MAX,
-        .in_flight = daemon->series.reply_bytes_in_flight};
+    const struct hps_admission_options admission = {.bytes_max = config->reply_bytes_in_flight,
+                                                    .reply_bytes_max = config->reply_bytes_max,
+                                                    .waiting_max = WAITING_MAX,
+                                                    .in_flight =
+                                                        daemon->series.reply_bytes_in_flight};
     daemon->admission = hps_admission_new(&admission);
     daemon->rpc_metrics = hps_rpc_metrics_new(daemon->metrics);
     if (daemon->admission == NULL || daemon->rpc_metrics == NULL) {
@@ -91,7 +91,8 @@ static hps_status read_token(struct hps_daemon *daemon, struct hps_error *err)
     }
     FILE *file = fopen(path, "re");
     if (file == NULL) {
-        return hps_error_set(err, HPS_NOT_FOUND, "server.admin_token_file: cannot read \"%s\": %m", path);
+        return hps_error_set(err, HPS_NOT_FOUND, "server.admin_token_file: cannot read \"%s\": %m",
+                             path);
     }
     size_t size = fread(token, 1, sizeof(token), file);
     fclose(file);
@@ -207,7 +208,8 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
         {hps_reflection_service_grpc(daemon->reflection, 0), LISTENER_PUBLIC | LISTENER_ADMIN},
         {hps_reflection_service_grpc(daemon->reflection, 1), LISTENER_PUBLIC | LISTENER_ADMIN}};
     for (unsigned i = 0; i < N_SERVICES; i++) {
-        hps_status status = hps_grpc_server_add(daemon->server, services[i].service, services[i].mask);
+        hps_status status =
+            hps_grpc_server_add(daemon->server, services[i].service, services[i].mask);
         if (status == HPS_OK) {
             status = hps_rpc_metrics_add(daemon->rpc_metrics, services[i].service);
         }
@@ -230,7 +232,8 @@ static void *loop_main(void *arg)
 static hps_status make_loops(struct hps_daemon *daemon, struct hps_error *err)
 {
     hps_status status = hps_loop_new(&daemon->loop, err);
-    daemon->threads = hps_calloc(daemon->options.config->server.loop_threads, sizeof(*daemon->threads));
+    daemon->threads =
+        hps_calloc(daemon->options.config->server.loop_threads, sizeof(*daemon->threads));
     if (status != HPS_OK || daemon->threads == NULL) {
         return status != HPS_OK ? status : no_memory(err);
     }
@@ -281,7 +284,8 @@ static void stop_loops(struct hps_daemon *daemon)
 
 static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
 {
-    hps_status status = hps_listeners_open(&daemon->options.config->server, &daemon->listeners, err);
+    hps_status status =
+        hps_listeners_open(&daemon->options.config->server, &daemon->listeners, err);
     if (status == HPS_OK) {
         status = make_tls(daemon, err);
     }
@@ -301,7 +305,8 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
         status = make_loops(daemon, err);
     }
     if (status == HPS_OK) {
-        status = daemon_start_serving(daemon, err); /* blocks signals: before other threads are made */
+        status =
+            daemon_start_serving(daemon, err); /* blocks signals: before other threads are made */
     }
     if (status == HPS_OK) {
         status = start_loops(daemon, err);
@@ -333,8 +338,8 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
     return HPS_OK;
 }
 
-/* Loops first, so that no new work comes; then the pools, whose last tasks post to the loops; then the
- * loops are freed, which runs those posts on closed calls; then what calls used. */
+/* Loops first, so that no new work comes; then the pools, whose last tasks post to the loops; then
+ * the loops are freed, which runs those posts on closed calls; then what calls used. */
 void hps_daemon_close(struct hps_daemon *daemon)
 {
     if (daemon == NULL) {

@@ -16,9 +16,9 @@
 
 enum {
     VARINT_MAX = 10,
-    PREFIX_MAX = 1 + VARINT_MAX,   /* tag and length of a nested message */
-    SCALARS_MAX = 8 * PREFIX_MAX,  /* all scalars of a TableResult, tag and length of its rows */
-    TIER_COUNT_MAX = 48,           /* one TierCount */
+    PREFIX_MAX = 1 + VARINT_MAX,  /* tag and length of a nested message */
+    SCALARS_MAX = 8 * PREFIX_MAX, /* all scalars of a TableResult, tag and length of its rows */
+    TIER_COUNT_MAX = 48,          /* one TierCount */
     MARGIN = 64
 };
 
@@ -405,13 +405,13 @@ struct hps_stream {
     const char **tables; /* [n_parts] */
     const char *tier_names[HPS_TIERS_MAX];
     uint32_t n_tiers;
-    uint32_t part;       /* where the next message begins */
+    uint32_t part; /* where the next message begins */
     uint32_t row;
-    uint32_t duplicate;  /* first of the part that is not before `row` */
+    uint32_t duplicate; /* first of the part that is not before `row` */
     uint32_t n_messages;
     /* Per key of the widest part, by its first occurrence in the part. */
-    uint32_t *seen;      /* number of the last message with the key */
-    uint8_t *tier_of;    /* 1 + tier that answered it, 0: none */
+    uint32_t *seen;   /* number of the last message with the key */
+    uint8_t *tier_of; /* 1 + tier that answered it, 0: none */
     struct hps_slice slices[STREAM_SLICES_MAX];
 };
 

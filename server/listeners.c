@@ -11,8 +11,8 @@
 
 static const char *const kind_names[] = {"grpc", "http", "admin"};
 
-static hps_status add(struct hps_listeners *listeners, enum hps_listener_kind kind, int fd, bool tls,
-                      bool inherited, struct hps_error *err)
+static hps_status add(struct hps_listeners *listeners, enum hps_listener_kind kind, int fd,
+                      bool tls, bool inherited, struct hps_error *err)
 {
     struct hps_addr addr;
     if (listeners->n == HPS_LISTENERS_MAX || hps_sock_local(fd, &addr) != HPS_OK) {
@@ -31,7 +31,8 @@ static hps_status add(struct hps_listeners *listeners, enum hps_listener_kind ki
 }
 
 static hps_status open_one(struct hps_listeners *listeners, enum hps_listener_kind kind,
-                           const struct hps_config_listener *config, bool tls, struct hps_error *err)
+                           const struct hps_config_listener *config, bool tls,
+                           struct hps_error *err)
 {
     struct hps_addr addr;
     int fd = -1;
@@ -47,7 +48,8 @@ static hps_status open_one(struct hps_listeners *listeners, enum hps_listener_ki
 
 /* Those of the service manager take the place of the configured ones of their kind. */
 static hps_status adopt_inherited(const struct hps_config_server *config,
-                                  struct hps_listeners *listeners, bool have[3], struct hps_error *err)
+                                  struct hps_listeners *listeners, bool have[3],
+                                  struct hps_error *err)
 {
     struct hps_sock_inherited sockets[HPS_SOCK_INHERITED_MAX];
     unsigned n = 0;
@@ -74,8 +76,8 @@ hps_status hps_listeners_open(const struct hps_config_server *config,
     hps_status status = adopt_inherited(config, out_listeners, have, err);
     for (size_t i = 0; status == HPS_OK && !have[HPS_LISTENER_GRPC] && i < config->listen.n; i++) {
         const struct hps_config_listener *one = &config->listen.items[i];
-        status = open_one(out_listeners, HPS_LISTENER_GRPC, one, hps_config_listener_tls(config, one),
-                          err);
+        status = open_one(out_listeners, HPS_LISTENER_GRPC, one,
+                          hps_config_listener_tls(config, one), err);
     }
     if (status == HPS_OK && !have[HPS_LISTENER_HTTP] && config->http_listen.address != NULL &&
         config->http_listen.address[0] != '\0') {
@@ -105,8 +107,8 @@ void hps_listeners_close(struct hps_listeners *listeners)
     }
 }
 
-const char *hps_listeners_address(const struct hps_listeners *listeners, enum hps_listener_kind kind,
-                                  unsigned n)
+const char *hps_listeners_address(const struct hps_listeners *listeners,
+                                  enum hps_listener_kind kind, unsigned n)
 {
     for (unsigned i = 0; i < listeners->n; i++) {
         if (listeners->items[i].kind == kind && n-- == 0) {

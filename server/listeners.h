@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sockets of a daemon: configured, or handed over by the service manager under the names "grpc",
- * "http" and "admin". Main thread.
+ * The sockets of a daemon: configured, or handed over by the service manager under the names
+ * "grpc", "http" and "admin". Main thread.
  */
 #ifndef HPS_SERVER_LISTENERS_H
 #define HPS_SERVER_LISTENERS_H
@@ -28,10 +28,11 @@ struct hps_listeners {
 
 /* Open all. error BUSY: an address is taken; INVALID, PERMISSION, UNAVAILABLE: names the address */
 hps_status hps_listeners_open(const struct hps_config_server *config,
-                              struct hps_listeners *out_listeners, struct hps_error *err) HPS_MUST_CHECK;
+                              struct hps_listeners *out_listeners, struct hps_error *err)
+    HPS_MUST_CHECK;
 void hps_listeners_close(struct hps_listeners *listeners);
 /* The n-th address of a kind, "" behind the last. */
-const char *hps_listeners_address(const struct hps_listeners *listeners, enum hps_listener_kind kind,
-                                  unsigned n);
+const char *hps_listeners_address(const struct hps_listeners *listeners,
+                                  enum hps_listener_kind kind, unsigned n);
 
 #endif

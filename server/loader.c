@@ -141,14 +141,14 @@ struct run {
     struct hps_store_load *host;
     struct hps_store_load *durable;
     uint64_t load_hash;
-    hps_key *keys;   /* [batch] */
-    uint8_t *rows;   /* [batch][row_bytes] */
+    hps_key *keys; /* [batch] */
+    uint8_t *rows; /* [batch][row_bytes] */
     uint32_t batch;
 };
 
-static hps_status begin_store(struct run *run, struct hps_store *store, struct hps_space **out_space,
-                              struct hps_store_load **out_load, const struct hps_load_plan *plan,
-                              struct hps_error *err)
+static hps_status begin_store(struct run *run, struct hps_store *store,
+                              struct hps_space **out_space, struct hps_store_load **out_load,
+                              const struct hps_load_plan *plan, struct hps_error *err)
 {
     const struct hps_space_id id = {.model = run->version->model,
                                     .version = run->version->number,
@@ -205,7 +205,8 @@ static hps_status write_batch(struct run *run, const struct hps_table *table, ui
 {
     hps_status status = HPS_OK;
     if (run->durable != NULL) {
-        status = run->env->durable->ops->load_add(run->durable, table, run->keys, run->rows, n, err);
+        status =
+            run->env->durable->ops->load_add(run->durable, table, run->keys, run->rows, n, err);
     }
     if (status == HPS_OK && run->host != NULL) {
         status = run->env->host->ops->load_add(run->host, table, run->keys, run->rows, n, err);
@@ -293,7 +294,8 @@ static hps_status load_table(struct run *run, uint32_t i, struct hps_error *err)
                                                 .memory_bytes = run->env->memory_bytes,
                                                 .n_rows_hint = desc->n_rows,
                                                 .dir = run->env->spill_dir,
-                                                .disk_free_bytes_min = run->env->disk_free_min_bytes,
+                                                .disk_free_bytes_min =
+                                                    run->env->disk_free_min_bytes,
                                                 .cancel = &run->progress->cancel};
     atomic_store(&run->progress->stage, "sort");
     status = hps_rowsort_new(&options, &sort, err);
@@ -341,7 +343,8 @@ static hps_status commit_stores(struct run *run, struct hps_error *err)
 static void drop_space(struct hps_store *store, struct hps_space *space)
 {
     if (space != NULL) {
-        hps_ignore(store->ops->space_drop(space, NULL)); /* what is left is removed at the next open */
+        hps_ignore(
+            store->ops->space_drop(space, NULL)); /* what is left is removed at the next open */
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows from files into the stores of a new version, streaming: sort (where keys do not ascend already),
- * then one pass into the persistent store and the host map together. Runs on the loader thread.
+ * Rows from files into the stores of a new version, streaming: sort (where keys do not ascend
+ * already), then one pass into the persistent store and the host map together. Runs on the loader
+ * thread.
  */
 #ifndef HPS_SERVER_LOADER_H
 #define HPS_SERVER_LOADER_H
@@ -16,7 +17,7 @@ struct hps_load_env {
     const char *spill_dir;     /* for the runs of a sort */
     uint64_t memory_bytes;     /* of a sort */
     uint64_t host_bytes_max;
-    uint32_t key_bytes;        /* 8 or 4, as supportlonglong says */
+    uint32_t key_bytes; /* 8 or 4, as supportlonglong says */
     bool nan_allowed;
     uint64_t disk_free_min_bytes;
 };
@@ -43,21 +44,21 @@ struct hps_load_progress {
     atomic_bool cancel; /* set by anybody: the load ends with CANCELLED */
 };
 
-/* Open every file once, fill version->tables (names, widths, default rows) and say what a load needs.
- * host_used_bytes: by all resident versions. version has as many tables as the source. */
+/* Open every file once, fill version->tables (names, widths, default rows) and say what a load
+ * needs. host_used_bytes: by all resident versions. version has as many tables as the source. */
 hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
                          uint64_t host_used_bytes, struct hps_version *version,
                          struct hps_load_plan *out_plan, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Load. On success version->tiers hold open spaces, load_id and duplicates are set; on failure nothing
- * is left in any store. Without room in the host map, rows come into it as they are asked for; that
- * needs a persistent store, else EXHAUSTED. */
+/* Load. On success version->tiers hold open spaces, load_id and duplicates are set; on failure
+ * nothing is left in any store. Without room in the host map, rows come into it as they are asked
+ * for; that needs a persistent store, else EXHAUSTED. */
 hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source *source,
                         const struct hps_load_plan *plan, struct hps_version *version,
                         struct hps_load_progress *progress, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Put every row of the authoritative tier into the host map of a version whose map is empty, and mark
- * it complete. Used after a restart, while the version already serves. */
+/* Put every row of the authoritative tier into the host map of a version whose map is empty, and
+ * mark it complete. Used after a restart, while the version already serves. */
 hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
                               const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
 /* What the host map needs for all rows of these tables. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsd: arguments, configuration, state directory, stores, then the daemon. The only file that names
- * concrete stores. Main thread.
+ * hpsd: arguments, configuration, state directory, stores, then the daemon. The only file that
+ * names concrete stores. Main thread.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -111,8 +111,9 @@ static hps_status open_stores(const struct hps_config *config, struct hps_load_e
         env->host_bytes_max = config->volatile_db.memory_bytes;
     }
     if (status == HPS_OK && env->durable == NULL && env->host == NULL) {
-        status = hps_error_set(err, HPS_INVALID,
-                               "volatile_db and persistent_db are both disabled: nowhere to keep rows");
+        status =
+            hps_error_set(err, HPS_INVALID,
+                          "volatile_db and persistent_db are both disabled: nowhere to keep rows");
     }
     return status;
 }
@@ -131,7 +132,9 @@ static void close_stores(struct hps_load_env *env)
 
 static int store_exit(const struct hps_error *err)
 {
-    return err->status == HPS_BUSY ? EXIT_TAKEN : err->status == HPS_INVALID ? EXIT_USAGE : EXIT_STORE;
+    return err->status == HPS_BUSY      ? EXIT_TAKEN
+           : err->status == HPS_INVALID ? EXIT_USAGE
+                                        : EXIT_STORE;
 }
 
 static int daemon_exit(const struct hps_error *err)

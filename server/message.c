@@ -17,8 +17,8 @@ static void arena_free(void *ctx, void *ptr)
     (void)ptr;
 }
 
-ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type, struct hps_arena *arena,
-                                     const uint8_t *data, size_t size)
+ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type,
+                                     struct hps_arena *arena, const uint8_t *data, size_t size)
 {
     ProtobufCAllocator allocator = {arena_alloc, arena_free, arena};
     return protobuf_c_message_unpack(type, &allocator, size, data);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * protobuf-c messages of the small services (Admin, Health, Reflection): bounded unpacking and sending.
+ * protobuf-c messages of the small services (Admin, Health, Reflection): bounded unpacking and
+ * sending.
  */
 #ifndef HPS_SERVER_MESSAGE_H
 #define HPS_SERVER_MESSAGE_H
@@ -10,10 +11,11 @@
 #include "base/arena.h"
 #include "net/grpc.h"
 
-/* A message of at most HPS_MESSAGE_BYTES_MAX decoded bytes in `arena`; NULL: malformed or too large. */
+/* A message of at most HPS_MESSAGE_BYTES_MAX decoded bytes in `arena`; NULL: malformed or too
+ * large. */
 enum { HPS_MESSAGE_BYTES_MAX = 8 << 20 };
-ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type, struct hps_arena *arena,
-                                     const uint8_t *data, size_t size);
+ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type,
+                                     struct hps_arena *arena, const uint8_t *data, size_t size);
 /* Queue `message`; the call fails with RESOURCE_EXHAUSTED without memory. Loop thread. */
 void hps_message_send(struct hps_grpc_call *call, const ProtobufCMessage *message);
 

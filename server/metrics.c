@@ -10,8 +10,8 @@
 
 static const struct hps_metric_family_def FAMILIES[HPS_M_COUNT] = {
 #define HPS_METRIC_DEF(id, type_, name_, labels_, help_) \
-    [HPS_M_##id] = {                                     \
-        .name = (name_), .labels = (labels_), .type = HPS_METRIC_##type_, .help = (help_)},
+    [HPS_M_##                                            \
+        id] = {.name = (name_), .labels = (labels_), .type = HPS_METRIC_##type_, .help = (help_)},
     HPS_METRIC_LIST(HPS_METRIC_DEF)
 #undef HPS_METRIC_DEF
 };
@@ -54,8 +54,7 @@ struct hps_metrics *hps_server_metrics_new(void)
 }
 
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
-                                     const char *v0, const char *v1, const char *v2,
-                                     const char *v3)
+                                     const char *v0, const char *v1, const char *v2, const char *v3)
 {
     const char *const values[HPS_METRIC_LABELS_MAX] = {v0, v1, v2, v3};
 
@@ -88,16 +87,16 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
         fill_tier(metrics, BUILT_TIERS[i], &series.lookup);
     }
     for (unsigned i = 0; i < HPS_DROP_COUNT; i++) {
-        series.lookup.insertion_dropped[i] = hps_server_metric(metrics, HPS_M_INSERTION_DROPPED,
-                                                               DROP_NAMES[i], NULL, NULL, NULL);
+        series.lookup.insertion_dropped[i] =
+            hps_server_metric(metrics, HPS_M_INSERTION_DROPPED, DROP_NAMES[i], NULL, NULL, NULL);
     }
     for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
         series.stage_duration[i] = hps_server_metric(metrics, HPS_M_LOOKUP_STAGE_DURATION,
                                                      hps_stage_name(i), NULL, NULL, NULL);
     }
     for (unsigned i = 0; i < HPS_REJECT_COUNT; i++) {
-        series.rejected[i] = hps_server_metric(metrics, HPS_M_REQUESTS_REJECTED, REJECT_NAMES[i],
-                                               NULL, NULL, NULL);
+        series.rejected[i] =
+            hps_server_metric(metrics, HPS_M_REQUESTS_REJECTED, REJECT_NAMES[i], NULL, NULL, NULL);
     }
     series.requests_in_flight =
         hps_server_metric(metrics, HPS_M_REQUESTS_IN_FLIGHT, NULL, NULL, NULL, NULL);

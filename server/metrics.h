@@ -10,45 +10,45 @@
 #include "cache/lookup.h"
 
 /* X(ID, type, name, labels, help) */
-#define HPS_METRIC_LIST(X)                                                                        \
-    X(BUILD_INFO, GAUGE, "build_info", "version,revision,cuda", "What is running; always 1.")     \
-    X(RPC_REQUESTS, COUNTER, "rpc_requests_total", "method,code",                                 \
-      "RPCs that ended, by gRPC code.")                                                           \
-    X(RPC_DURATION, HISTOGRAM, "rpc_duration_seconds", "method",                                  \
-      "From the request's headers to the end of the call.")                                       \
-    X(REQUESTS_IN_FLIGHT, GAUGE, "requests_in_flight", "", "Look-ups that have not ended.")       \
-    X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                            \
-      "Look-ups refused for want of room.")                                                       \
-    X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                  \
-      "Bytes of admitted replies that have not ended.")                                           \
-    X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                         \
-    X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                 \
-      "Time of look-ups by stage.")                                                               \
-    X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                            \
-      "Keys answered, as sent, by key status.")                                                   \
-    X(LOOKUP_DEFAULTED_KEYS, COUNTER, "lookup_defaulted_keys_total", "model,reason",              \
-      "Keys that got a default row because the true one was not waited for.")                     \
-    X(LOOKUP_UNIQUE_KEYS, COUNTER, "lookup_unique_keys_total", "model,table",                     \
-      "Keys answered, without duplicates of a request.")                                          \
-    X(TIER_KEYS, COUNTER, "tier_keys_total", "model,table,tier,result",                           \
-      "Unique keys asked of a tier: hit or miss.")                                                \
-    X(TIER_DURATION, HISTOGRAM, "tier_duration_seconds", "tier", "Time of a look-up in a tier.")  \
-    X(TIER_ERRORS, COUNTER, "tier_errors_total", "tier,reason", "Failed calls of a tier.")        \
-    X(TIER_UP, GAUGE, "tier_up", "tier,node", "1 while the tier answers.")                        \
-    X(TIER_ROWS, GAUGE, "tier_rows", "model,version,tier", "Rows stored.")                        \
-    X(TIER_USED_BYTES, GAUGE, "tier_used_bytes", "model,version,tier", "Bytes used.")             \
-    X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")           \
-    X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                               \
-      "Rows found in a lower tier and put into this one.")                                        \
-    X(INSERTION_DROPPED, COUNTER, "insertion_dropped_total", "reason",                            \
-      "Rows that a higher tier did not take.")                                                    \
-    X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                              \
-      "1 while the persistent store takes no writes.")                                            \
-    X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                               \
-      "Number of the active version.")                                                            \
-    X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                   \
-      "Share of a load that is done.")                                                            \
-    X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                    \
+#define HPS_METRIC_LIST(X)                                                                       \
+    X(BUILD_INFO, GAUGE, "build_info", "version,revision,cuda", "What is running; always 1.")    \
+    X(RPC_REQUESTS, COUNTER, "rpc_requests_total", "method,code",                                \
+      "RPCs that ended, by gRPC code.")                                                          \
+    X(RPC_DURATION, HISTOGRAM, "rpc_duration_seconds", "method",                                 \
+      "From the request's headers to the end of the call.")                                      \
+    X(REQUESTS_IN_FLIGHT, GAUGE, "requests_in_flight", "", "Look-ups that have not ended.")      \
+    X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                           \
+      "Look-ups refused for want of room.")                                                      \
+    X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                 \
+      "Bytes of admitted replies that have not ended.")                                          \
+    X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                        \
+    X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                \
+      "Time of look-ups by stage.")                                                              \
+    X(LOOKUP_KEYS, COUNTER, "lookup_keys_total", "model,table,status",                           \
+      "Keys answered, as sent, by key status.")                                                  \
+    X(LOOKUP_DEFAULTED_KEYS, COUNTER, "lookup_defaulted_keys_total", "model,reason",             \
+      "Keys that got a default row because the true one was not waited for.")                    \
+    X(LOOKUP_UNIQUE_KEYS, COUNTER, "lookup_unique_keys_total", "model,table",                    \
+      "Keys answered, without duplicates of a request.")                                         \
+    X(TIER_KEYS, COUNTER, "tier_keys_total", "model,table,tier,result",                          \
+      "Unique keys asked of a tier: hit or miss.")                                               \
+    X(TIER_DURATION, HISTOGRAM, "tier_duration_seconds", "tier", "Time of a look-up in a tier.") \
+    X(TIER_ERRORS, COUNTER, "tier_errors_total", "tier,reason", "Failed calls of a tier.")       \
+    X(TIER_UP, GAUGE, "tier_up", "tier,node", "1 while the tier answers.")                       \
+    X(TIER_ROWS, GAUGE, "tier_rows", "model,version,tier", "Rows stored.")                       \
+    X(TIER_USED_BYTES, GAUGE, "tier_used_bytes", "model,version,tier", "Bytes used.")            \
+    X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")          \
+    X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                              \
+      "Rows found in a lower tier and put into this one.")                                       \
+    X(INSERTION_DROPPED, COUNTER, "insertion_dropped_total", "reason",                           \
+      "Rows that a higher tier did not take.")                                                   \
+    X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                             \
+      "1 while the persistent store takes no writes.")                                           \
+    X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \
+      "Number of the active version.")                                                           \
+    X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                  \
+      "Share of a load that is done.")                                                           \
+    X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                   \
       "Models whose configured files are not those that are served.")
 
 enum hps_metric_id {

@@ -46,26 +46,18 @@ uint64_t hps_notify_watchdog_us(void)
 
 #else
 
-void hps_notify_ready(void)
-{
-}
+void hps_notify_ready(void) {}
 
-void hps_notify_reloading(void)
-{
-}
+void hps_notify_reloading(void) {}
 
-void hps_notify_stopping(void)
-{
-}
+void hps_notify_stopping(void) {}
 
 void hps_notify_status(const char *text)
 {
     (void)text;
 }
 
-void hps_notify_watchdog(void)
-{
-}
+void hps_notify_watchdog(void) {}
 
 uint64_t hps_notify_watchdog_us(void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the service manager is told (sd_notify). Without one, or without libsystemd, nothing happens.
- * Main thread.
+ * What the service manager is told (sd_notify). Without one, or without libsystemd, nothing
+ * happens. Main thread.
  */
 #ifndef HPS_SERVER_NOTIFY_H
 #define HPS_SERVER_NOTIFY_H

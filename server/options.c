@@ -25,7 +25,8 @@ const char hps_options_help[] =
     "  --version              print the version and exit\n"
     "  --help                 print this and exit\n"
     "\n"
-    "Signals: TERM, INT drain (a second one: at once); QUIT at once; HUP reload; USR1 state to the log.\n"
+    "Signals: TERM, INT drain (a second one: at once); QUIT at once; HUP reload; USR1 state to the "
+    "log.\n"
     "Exit status: 0 drained; 1 fatal; 2 usage or configuration; 3 address or lock taken; 4 store\n"
     "unusable or of a newer format.\n";
 

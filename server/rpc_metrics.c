@@ -23,10 +23,10 @@ struct hps_rpc_metrics {
 };
 
 static const char *const code_names[CODES] = {
-    "OK",           "CANCELLED",         "UNKNOWN",        "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-    "NOT_FOUND",    "ALREADY_EXISTS",    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-    "ABORTED",      "OUT_OF_RANGE",      "UNIMPLEMENTED",  "INTERNAL",           "UNAVAILABLE",
-    "DATA_LOSS",    "UNAUTHENTICATED"};
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
 
 static const char *label_of(const struct method_series *series)
 {
@@ -37,8 +37,8 @@ static void add_method(struct hps_rpc_metrics *rpc, const char *path)
 {
     struct method_series *series = &rpc->methods[rpc->n_methods++];
     series->path = path;
-    series->duration = hps_server_metric(rpc->metrics, HPS_M_RPC_DURATION, label_of(series), NULL, NULL,
-                                         NULL);
+    series->duration =
+        hps_server_metric(rpc->metrics, HPS_M_RPC_DURATION, label_of(series), NULL, NULL, NULL);
 }
 
 struct hps_rpc_metrics *hps_rpc_metrics_new(struct hps_metrics *metrics)
@@ -79,8 +79,8 @@ void hps_rpc_metrics_end(void *ctx, struct hps_grpc_call *call, int grpc_code, u
     unsigned code = grpc_code >= 0 && grpc_code < CODES ? (unsigned)grpc_code : 2;
     struct hps_metric *count = atomic_load(&series->by_code[code]);
     if (count == NULL) {
-        count = hps_server_metric(rpc->metrics, HPS_M_RPC_REQUESTS, label_of(series), code_names[code],
-                                  NULL, NULL);
+        count = hps_server_metric(rpc->metrics, HPS_M_RPC_REQUESTS, label_of(series),
+                                  code_names[code], NULL, NULL);
         atomic_store(&series->by_code[code], count);
     }
     hps_metric_add(count, 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rpc_requests_total and rpc_duration_seconds: the series of every method, looked up once. Any thread.
+ * rpc_requests_total and rpc_duration_seconds: the series of every method, looked up once. Any
+ * thread.
  */
 #ifndef HPS_SERVER_RPC_METRICS_H
 #define HPS_SERVER_RPC_METRICS_H
@@ -16,6 +17,7 @@ void hps_rpc_metrics_free(struct hps_rpc_metrics *rpc);
 hps_status hps_rpc_metrics_add(struct hps_rpc_metrics *rpc, const struct hps_grpc_service *service)
     HPS_MUST_CHECK;
 /* For struct hps_grpc_observer; paths that are not ours count as method "unknown". */
-void hps_rpc_metrics_end(void *rpc, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us);
+void hps_rpc_metrics_end(void *rpc, struct hps_grpc_call *call, int grpc_code,
+                         uint64_t duration_us);
 
 #endif

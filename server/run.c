@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's life on the main thread: accepting, probes, signals, readiness, reload and the drain.
+ * The daemon's life on the main thread: accepting, probes, signals, readiness, reload and the
+ * drain.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -46,11 +47,11 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *t
 static hps_status start_acceptor(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    const struct hps_acceptor_options options = {
-        .connections_max = config->connections_max,
-        .connections_per_peer_max = config->connections_per_peer_max,
-        .on_accept = on_accept,
-        .ctx = daemon};
+    const struct hps_acceptor_options options = {.connections_max = config->connections_max,
+                                                 .connections_per_peer_max =
+                                                     config->connections_per_peer_max,
+                                                 .on_accept = on_accept,
+                                                 .ctx = daemon};
     hps_status status = hps_acceptor_new(daemon->loop, &options, &daemon->acceptor, err);
     for (unsigned i = 0; status == HPS_OK && i < daemon->listeners.n; i++) {
         struct hps_listener *listener = &daemon->listeners.items[i];
@@ -141,7 +142,8 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
         struct hps_store_usage usage;
         ops->space_usage(view->version->tiers[i], &usage);
         set(daemon, HPS_M_TIER_ROWS, view->model, number, ops->name, (double)usage.n_rows);
-        set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, ops->name, (double)usage.used_bytes);
+        set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, ops->name,
+            (double)usage.used_bytes);
     }
 }
 
@@ -159,7 +161,8 @@ static void refresh_gauges(void *ctx)
         set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
             env->durable->ops->bytes_free(env->durable) == 0 ? 1 : 0);
     }
-    set(daemon, HPS_M_CONFIG_DRIFT, NULL, NULL, NULL, hps_catalog_drift(daemon->catalog, NULL, NULL));
+    set(daemon, HPS_M_CONFIG_DRIFT, NULL, NULL, NULL,
+        hps_catalog_drift(daemon->catalog, NULL, NULL));
 }
 
 /* ---- tick ------------------------------------------------------------------------------------ */
@@ -291,7 +294,8 @@ static void begin_drain(struct hps_daemon *daemon)
     hps_notify_status("draining");
     HPS_LOG(INFO, "daemon", "draining", HPS_U64("delay_ms", config->drain_delay_ms),
             HPS_U64("timeout_ms", config->drain_timeout_ms));
-    hps_timer_set_after(daemon->loop, &daemon->phase_timer, (uint64_t)config->drain_delay_ms * 1000);
+    hps_timer_set_after(daemon->loop, &daemon->phase_timer,
+                        (uint64_t)config->drain_delay_ms * 1000);
 }
 
 void daemon_ask_drain(void *ctx)
@@ -355,7 +359,8 @@ static void reload(struct hps_daemon *daemon)
     hps_notify_reloading();
     reload_config(daemon);
     if (daemon->tls != NULL && hps_tls_reload(daemon->tls, &err) != HPS_OK) {
-        HPS_LOG(ERROR, "tls", "not reloaded, the old certificates stay", HPS_STR("error", err.text));
+        HPS_LOG(ERROR, "tls", "not reloaded, the old certificates stay",
+                HPS_STR("error", err.text));
     }
     HPS_LOG(INFO, "daemon", "reloaded");
     hps_notify_ready();
@@ -372,7 +377,8 @@ static void log_version(void *ctx, const struct hps_version_view *view)
 
 static void log_state(struct hps_daemon *daemon)
 {
-    HPS_LOG(INFO, "state", "daemon", HPS_STR("ready", atomic_load(&daemon->ready) ? "true" : "false"),
+    HPS_LOG(INFO, "state", "daemon",
+            HPS_STR("ready", atomic_load(&daemon->ready) ? "true" : "false"),
             HPS_U64("connections", hps_acceptor_connections(daemon->acceptor)),
             HPS_U64("reply_bytes_in_flight", hps_admission_bytes(daemon->admission)),
             HPS_U64("worker_queue", hps_pool_depth(daemon->workers)));
@@ -411,8 +417,9 @@ hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err
     hps_timer_init(&daemon->tick, on_tick, daemon);
     hps_timer_init(&daemon->phase_timer, on_phase_timer, daemon);
     hps_metrics_on_print(daemon->metrics, refresh_gauges, daemon);
-    hps_status status = hps_loop_signals_new(daemon->loop, signals, sizeof(signals) / sizeof(signals[0]),
-                                             on_signal, daemon, &daemon->signals, err);
+    hps_status status =
+        hps_loop_signals_new(daemon->loop, signals, sizeof(signals) / sizeof(signals[0]), on_signal,
+                             daemon, &daemon->signals, err);
     if (status == HPS_OK) {
         status = start_acceptor(daemon, err);
     }

@@ -18,8 +18,10 @@ static const struct admin_method {
     const ProtobufCMessageDescriptor *request;
     void (*work)(struct admin_op *op);
 } admin_methods[] = {
-#define METHOD(name, request, work) \
-    {"/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work}
+#define METHOD(name, request, work)                                            \
+    {                                                                          \
+        "/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work \
+    }
     METHOD("Ping", ping, admin_ping),
     METHOD("GetStatus", get_status, admin_get_status),
     METHOD("ListModels", list_models, admin_list_models),

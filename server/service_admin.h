@@ -12,7 +12,8 @@
 #include "server/metrics.h"
 #include "server/slowlog.h"
 
-/* What only the daemon as a whole knows; filled by its callback. Text is borrowed from the daemon. */
+/* What only the daemon as a whole knows; filled by its callback. Text is borrowed from the daemon.
+ */
 struct hps_admin_status {
     bool ready;
     bool draining;
@@ -38,7 +39,8 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
 
 struct hps_admin_service;
 
-struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *parts); /* NULL: memory */
+struct hps_admin_service *hps_admin_service_new(
+    const struct hps_admin_parts *parts);                       /* NULL: memory */
 void hps_admin_service_free(struct hps_admin_service *service); /* no call may be left */
 const struct hps_grpc_service *hps_admin_service_grpc(const struct hps_admin_service *service);
 

@@ -53,14 +53,15 @@ static bool known_name(const struct hps_health_service *service, const char *nam
 }
 
 /* The service asked for, in `name`; false: the call has been failed. */
-static bool read_request(struct hps_grpc_call *call, const uint8_t *data, size_t size, bool *out_known)
+static bool read_request(struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                         bool *out_known)
 {
     struct hps_health_service *service = hps_grpc_call_ctx(call);
     struct hps_arena *arena = hps_arena_new(1024, HPS_MESSAGE_BYTES_MAX);
     ProtobufCMessage *message =
         arena == NULL ? NULL
-                      : hps_message_unpack(&grpc__health__v1__health_check_request__descriptor, arena,
-                                           data, size);
+                      : hps_message_unpack(&grpc__health__v1__health_check_request__descriptor,
+                                           arena, data, size);
     if (message == NULL) {
         hps_arena_free(arena);
         hps_grpc_call_finish(call, hps_status_grpc_code(HPS_INVALID),
@@ -194,12 +195,14 @@ struct hps_health_service *hps_health_service_new(const char *const *names, unsi
     pthread_mutex_init(&service->lock, NULL);
     service->names = names;
     service->n_names = n_names;
-    service->methods[0] = (struct hps_grpc_method){.path = "/grpc.health.v1.Health/Check",
-                                                   .on_message = on_check};
+    service->methods[0] =
+        (struct hps_grpc_method){.path = "/grpc.health.v1.Health/Check", .on_message = on_check};
     service->methods[1] = (struct hps_grpc_method){
         .path = "/grpc.health.v1.Health/Watch", .on_message = on_watch, .on_close = on_watch_close};
-    service->grpc = (struct hps_grpc_service){
-        .name = "grpc.health.v1.Health", .methods = service->methods, .n_methods = 2, .ctx = service};
+    service->grpc = (struct hps_grpc_service){.name = "grpc.health.v1.Health",
+                                              .methods = service->methods,
+                                              .n_methods = 2,
+                                              .ctx = service};
     return service;
 }
 

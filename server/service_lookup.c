@@ -39,7 +39,7 @@ enum {
 static const char PUSHBACK_NAME[] = "grpc-retry-pushback-ms";
 static const char PUSHBACK_MS[] = "100";
 
-#define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 struct request {
     struct request *next_idle;
@@ -52,7 +52,7 @@ struct request {
     struct hps_loop *loop;
     unsigned n_holders; /* loop thread */
     bool streaming;
-    bool closed;      /* on_close was called */
+    bool closed; /* on_close was called */
     bool explain;
     bool pumping;
     struct hps_admission_ticket ticket;
@@ -177,9 +177,8 @@ static int code_of_closed(const struct request *request)
     if (request->code >= 0) {
         return request->code;
     }
-    return hps_status_grpc_code(deadline_us != 0 && request->closed_us >= deadline_us
-                                    ? HPS_DEADLINE
-                                    : HPS_CANCELLED);
+    return hps_status_grpc_code(
+        deadline_us != 0 && request->closed_us >= deadline_us ? HPS_DEADLINE : HPS_CANCELLED);
 }
 
 static void account(struct request *request)
@@ -327,8 +326,8 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
     const struct hps_version *version = index->version;
     uint32_t table = UINT32_MAX;
 
-    if (query->table_size == 0 || (i < version->n_tables &&
-                                   table_is_named(version, i, query->table, query->table_size))) {
+    if (query->table_size == 0 ||
+        (i < version->n_tables && table_is_named(version, i, query->table, query->table_size))) {
         if (i >= version->n_tables) {
             return hps_error_set(err, HPS_INVALID,
                                  "queries[%u].table: empty, and model '%s' has %u tables", i,
@@ -345,12 +344,11 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
         return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u tables", version->n_tables);
     }
     if (table == UINT32_MAX) {
-        return hps_error_set(err, HPS_NOT_FOUND,
-                             "queries[%u].table: model '%s' version %" PRId64
-                             " has no table '%.*s'",
-                             i, version->model, version->number,
-                             (int)(query->table_size < 128 ? query->table_size : 128),
-                             query->table);
+        return hps_error_set(
+            err, HPS_NOT_FOUND,
+            "queries[%u].table: model '%s' version %" PRId64 " has no table '%.*s'", i,
+            version->model, version->number,
+            (int)(query->table_size < 128 ? query->table_size : 128), query->table);
     }
     *out_table = table;
     return HPS_OK;
@@ -382,8 +380,8 @@ static hps_status make_parts(struct request *request, const struct hps_lookup_re
     struct hps_lookup *lookup = &request->lookup;
     struct table_index index = {.version = lookup->version};
 
-    lookup->parts = hps_arena_calloc(request->arena, message->n_queries + (size_t)1,
-                                     sizeof(*lookup->parts));
+    lookup->parts =
+        hps_arena_calloc(request->arena, message->n_queries + (size_t)1, sizeof(*lookup->parts));
     if (lookup->parts == NULL) {
         return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u queries", message->n_queries);
     }
@@ -488,9 +486,9 @@ static void explain_part(struct request *request, const struct hps_lookup_part *
                  printed_note(request->arena, table, "in no tier", part->n_unknown, part->n_keys));
     }
     if (part->n_defaulted > 0) {
-        add_note(explain, notes,
-                 printed_note(request->arena, table, "not waited for", part->n_defaulted,
-                              part->n_keys));
+        add_note(
+            explain, notes,
+            printed_note(request->arena, table, "not waited for", part->n_defaulted, part->n_keys));
     }
 }
 

@@ -22,16 +22,16 @@ struct hps_lookup_limits {
     uint64_t queue_us_max;     /* wait for room of other replies */
     uint64_t inline_bytes_max; /* rows of a look-up that may run on a loop thread */
     uint32_t inline_keys_max;
-    uint32_t arenas_idle_max;  /* kept for reuse */
+    uint32_t arenas_idle_max; /* kept for reuse */
 };
 
 /* What SURFACE says; the caller overrides what its configuration names. */
-#define HPS_LOOKUP_LIMITS_DEFAULT                                                        \
-    ((struct hps_lookup_limits){.tables_max = 1024,                                      \
-                                .keys_max = 2 * 1024 * 1024,                             \
-                                .queue_us_max = 250 * 1000,                              \
-                                .inline_bytes_max = 256 * 1024,                          \
-                                .inline_keys_max = 8192,                                 \
+#define HPS_LOOKUP_LIMITS_DEFAULT                               \
+    ((struct hps_lookup_limits){.tables_max = 1024,             \
+                                .keys_max = 2 * 1024 * 1024,    \
+                                .queue_us_max = 250 * 1000,     \
+                                .inline_bytes_max = 256 * 1024, \
+                                .inline_keys_max = 8192,        \
                                 .arenas_idle_max = 256})
 
 /* All borrowed for the life of the service. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The build embeds the serialised FileDescriptorSet of our protos; at start it is split into files and
- * the symbols that they define, by a reader of just the descriptor fields that are needed. Immutable
- * afterwards; calls run on any loop.
+ * The build embeds the serialised FileDescriptorSet of our protos; at start it is split into files
+ * and the symbols that they define, by a reader of just the descriptor fields that are needed.
+ * Immutable afterwards; calls run on any loop.
  */
 #include "server/service_reflection.h"
 
@@ -110,8 +110,9 @@ static bool symbol_skip(struct bytes *symbol, struct bytes name, bool *out_end)
     return true;
 }
 
-/* Is `symbol` defined in this DescriptorProto (or service, or enum), whose name is field 1? A symbol
- * goes on into nested types (3), enums (4), fields (2; of a service: methods; of an enum: values). */
+/* Is `symbol` defined in this DescriptorProto (or service, or enum), whose name is field 1? A
+ * symbol goes on into nested types (3), enums (4), fields (2; of a service: methods; of an enum:
+ * values). */
 static bool defines_in(struct bytes message, struct bytes symbol, unsigned depth)
 {
     struct bytes name;
@@ -177,7 +178,7 @@ static unsigned file_by_symbol(const struct hps_reflection_service *service, con
 
 typedef Grpc__Reflection__V1__ServerReflectionRequest request_message;
 typedef Grpc__Reflection__V1__ServerReflectionResponse response_message;
-#define REQUEST(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
+#define REQUEST(name)  GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
 #define RESPONSE(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
 
 static void answer_error(struct hps_grpc_call *call, response_message *reply, hps_status status,
@@ -233,7 +234,8 @@ static void answer_list(struct hps_grpc_call *call, response_message *reply)
     const struct hps_reflection_service *service = hps_grpc_call_ctx(call);
     Grpc__Reflection__V1__ServiceResponse services[FILES_MAX];
     Grpc__Reflection__V1__ServiceResponse *pointers[FILES_MAX];
-    Grpc__Reflection__V1__ListServiceResponse list = GRPC__REFLECTION__V1__LIST_SERVICE_RESPONSE__INIT;
+    Grpc__Reflection__V1__ListServiceResponse list =
+        GRPC__REFLECTION__V1__LIST_SERVICE_RESPONSE__INIT;
     for (unsigned i = 0; i < service->n_names && i < FILES_MAX; i++) {
         grpc__reflection__v1__service_response__init(&services[i]);
         services[i].name = (char *)service->names[i];
@@ -280,8 +282,8 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     ProtobufCMessage *message =
         arena == NULL
             ? NULL
-            : hps_message_unpack(&grpc__reflection__v1__server_reflection_request__descriptor, arena,
-                                 data, size);
+            : hps_message_unpack(&grpc__reflection__v1__server_reflection_request__descriptor,
+                                 arena, data, size);
     if (message == NULL) {
         hps_grpc_call_finish(call, hps_status_grpc_code(HPS_INVALID),
                              "request: not a ServerReflectionRequest");
@@ -296,7 +298,8 @@ static void on_half_close(struct hps_grpc_call *call)
     hps_grpc_call_finish(call, 0, NULL);
 }
 
-struct hps_reflection_service *hps_reflection_service_new(const char *const *names, unsigned n_names)
+struct hps_reflection_service *hps_reflection_service_new(const char *const *names,
+                                                          unsigned n_names)
 {
     static const char *const paths[2] = {
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
@@ -321,10 +324,8 @@ struct hps_reflection_service *hps_reflection_service_new(const char *const *nam
                                                        .request_bytes_max = 64 * 1024,
                                                        .on_message = on_message,
                                                        .on_half_close = on_half_close};
-        service->grpc[i] = (struct hps_grpc_service){.name = services[i],
-                                                     .methods = &service->methods[i],
-                                                     .n_methods = 1,
-                                                     .ctx = service};
+        service->grpc[i] = (struct hps_grpc_service){
+            .name = services[i], .methods = &service->methods[i], .n_methods = 1, .ctx = service};
     }
     return service;
 }

@@ -14,7 +14,7 @@
 struct hps_slowlog {
     atomic_uint_fast64_t threshold_us;
     pthread_mutex_t lock;
-    uint64_t n_added;  /* since start */
+    uint64_t n_added; /* since start */
     unsigned n_kept;
     struct hps_slow_request ring[HPS_SLOWLOG_SIZE]; /* sequence s at (s - 1) % size */
 };

@@ -10,8 +10,8 @@
 enum { HPS_SLOWLOG_SIZE = 128, HPS_REQUEST_ID_MAX = 128 };
 
 struct hps_slow_request {
-    uint64_t sequence;     /* by the log: 1 for the first since start */
-    uint64_t unix_ms;      /* by the log: when it ended */
+    uint64_t sequence; /* by the log: 1 for the first since start */
+    uint64_t unix_ms;  /* by the log: when it ended */
     char request_id[HPS_REQUEST_ID_MAX + 1];
     char peer[64];
     char model[96];

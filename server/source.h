@@ -28,8 +28,8 @@ struct hps_source {
 };
 
 /* The tables of a directory, in the manifest's order where there is one, else by name. Default rows
- * come from `model` (may be NULL) where it has a table of that name. out_source is owned by the caller:
- * hps_source_close. */
+ * come from `model` (may be NULL) where it has a table of that name. out_source is owned by the
+ * caller: hps_source_close. */
 hps_status hps_source_open_dir(const char *dir, const struct hps_config_model *model,
                                struct hps_source *out_source, struct hps_error *err) HPS_MUST_CHECK;
 /* The tables of models[], in its order. */

@@ -65,8 +65,8 @@ static hps_status take_lock(const char *dir, int *out_fd, struct hps_error *err)
         text[n > 0 ? n : 0] = '\0';
         text[strcspn(text, "\n")] = '\0';
         close(fd);
-        return hps_error_set(err, HPS_BUSY, "server.state_dir: %s is used by another hpsd (pid %s)", dir,
-                             text[0] != '\0' ? text : "unknown");
+        return hps_error_set(err, HPS_BUSY, "server.state_dir: %s is used by another hpsd (pid %s)",
+                             dir, text[0] != '\0' ? text : "unknown");
     }
     int size = snprintf(text, sizeof(text), "%d\n", (int)getpid());
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)size, 0) != size) {
@@ -78,7 +78,8 @@ static hps_status take_lock(const char *dir, int *out_fd, struct hps_error *err)
     return HPS_OK;
 }
 
-hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state, struct hps_error *err)
+hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
+                              struct hps_error *err)
 {
     struct hps_state_dir state = {.lock_fd = -1};
     size_t size = strlen(dir) + sizeof("/tmp");

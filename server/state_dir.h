@@ -13,8 +13,8 @@ struct hps_state_dir {
 };
 
 /* error   BUSY: another process holds it (names its pid); PERMISSION, IO, NO_MEMORY */
-hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state, struct hps_error *err)
-    HPS_MUST_CHECK;
+hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
+                              struct hps_error *err) HPS_MUST_CHECK;
 void hps_state_dir_close(struct hps_state_dir *state);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: load on an hpsd, with latency as a client sees it and, if asked, every row checked. This
- * file parses, waits and prints (main thread); hps-bench_run.c makes the load (worker threads).
+ * hps-bench: load on an hpsd, with latency as a client sees it and, if asked, every row checked.
+ * This file parses, waits and prints (main thread); hps-bench_run.c makes the load (worker
+ * threads).
  */
 #include "tools/hps-bench.h"
 
@@ -183,8 +184,8 @@ static hps_status check_flags(struct bench_plan *plan, struct hps_error *err)
     }
     if (strcmp(flags.rate, "max") != 0 &&
         (!hps_args_f64(flags.rate, &plan->rate) || plan->rate <= 0)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "--rate: \"%s\" is neither a number above 0 nor max", flags.rate);
+        return hps_error_set(err, HPS_INVALID, "--rate: \"%s\" is neither a number above 0 nor max",
+                             flags.rate);
     }
     return HPS_OK;
 }
@@ -211,8 +212,7 @@ static hps_status make_plan(struct bench_plan *plan, struct hps_error *err)
         flags.duration_us == 0 && flags.n_requests == 0 ? 10 * 1000 * 1000 : flags.duration_us;
     plan->n_requests = flags.n_requests;
     plan->n_connections = flags.n_connections;
-    plan->n_threads =
-        flags.n_threads < flags.n_connections ? flags.n_threads : flags.n_connections;
+    plan->n_threads = flags.n_threads < flags.n_connections ? flags.n_threads : flags.n_connections;
     plan->concurrency = flags.concurrency;
     plan->n_keys = flags.n_keys;
     plan->timeout_us = flags.timeout_us;
@@ -225,15 +225,17 @@ static hps_status make_plan(struct bench_plan *plan, struct hps_error *err)
         status = bench_tables_given(plan, flags.tables, flags.rows, err);
     } else {
         struct hps_client_options admin = flags.connect;
-        admin.address = flags.admin != NULL                                ? flags.admin
-                        : environment != NULL && environment[0] != '\0' ? environment
-                                                                        : "unix:/run/hpsd/admin.sock";
+        admin.address = flags.admin != NULL ? flags.admin
+                        : environment != NULL && environment[0] != '\0'
+                            ? environment
+                            : "unix:/run/hpsd/admin.sock";
         admin.tls = admin.tls && strncmp(admin.address, "unix:", 5) != 0;
         status = bench_tables_ask(plan, &admin, flags.tables, err);
         if (status == HPS_UNAVAILABLE) {
-            (void)hps_error_prefix(err, status,
-                                   "the tables' row counts are asked of the admin listener (--admin "
-                                   "ADDR; or give --tables and --rows)");
+            (void)hps_error_prefix(
+                err, status,
+                "the tables' row counts are asked of the admin listener (--admin "
+                "ADDR; or give --tables and --rows)");
         }
     }
     for (uint64_t i = 0; status == HPS_OK && i < plan->n_tables; i++) {
@@ -292,15 +294,16 @@ static void print_table(const struct bench_plan *plan, const struct result *resu
     const struct hps_hist *hist = &result->latency_us;
     double seconds = result->seconds;
 
-    printf("%-12s %" PRIu64 " ok in %.2f s: %.0f requests/s, %.4g M keys/s, %.3f GB/s\n", "requests",
-           counts->n_ok, seconds, (double)counts->n_ok / seconds,
+    printf("%-12s %" PRIu64 " ok in %.2f s: %.0f requests/s, %.4g M keys/s, %.3f GB/s\n",
+           "requests", counts->n_ok, seconds, (double)counts->n_ok / seconds,
            (double)counts->n_keys / seconds / 1e6, (double)counts->reply_bytes / seconds / 1e9);
-    printf("%-12s p50 %" PRIu64 "  p90 %" PRIu64 "  p99 %" PRIu64 "  p99.9 %" PRIu64 "  max %" PRIu64
-           " us%s\n",
+    printf("%-12s p50 %" PRIu64 "  p90 %" PRIu64 "  p99 %" PRIu64 "  p99.9 %" PRIu64
+           "  max %" PRIu64 " us%s\n",
            "latency", hps_hist_quantile(hist, 0.5), hps_hist_quantile(hist, 0.9),
            hps_hist_quantile(hist, 0.99), hps_hist_quantile(hist, 0.999), hist->max,
            plan->rate > 0 ? " from when each was due" : "");
-    printf("%-12s %" PRIu64 ", %.1f %% unique in their request, %.3f %% defaulted, %.3f %% unknown\n",
+    printf("%-12s %" PRIu64
+           ", %.1f %% unique in their request, %.3f %% defaulted, %.3f %% unknown\n",
            "keys", counts->n_keys, share(counts->n_unique, counts->n_keys),
            share(counts->n_defaulted, counts->n_keys), share(counts->n_unknown, counts->n_keys));
     for (unsigned i = 0; i < BENCH_TIERS_MAX && counts->tiers[i].name[0] != '\0'; i++) {
@@ -318,14 +321,15 @@ static void print_table(const struct bench_plan *plan, const struct result *resu
         printf("%-12s the first: %s\n", "", counts->error_text);
     }
     if (counts->n_unsent > 0) {
-        printf("%-12s %" PRIu64 " requests were due and not sent: the server is below this rate, or "
+        printf("%-12s %" PRIu64
+               " requests were due and not sent: the server is below this rate, or "
                "raise --concurrency\n",
                "unsent", counts->n_unsent);
     }
     if (plan->verify) {
-        printf("%-12s %" PRIu64 " rows, %" PRIu64 " wrong%s%s\n", "verified", counts->n_rows_checked,
-               counts->n_rows_wrong, counts->n_rows_wrong > 0 ? "; the first: " : "",
-               counts->wrong_text);
+        printf("%-12s %" PRIu64 " rows, %" PRIu64 " wrong%s%s\n", "verified",
+               counts->n_rows_checked, counts->n_rows_wrong,
+               counts->n_rows_wrong > 0 ? "; the first: " : "", counts->wrong_text);
     }
 }
 
@@ -347,9 +351,9 @@ static hps_status json_lists(const struct bench_counts *counts, struct hps_buf *
     const char *separator = "},\"errors\":{";
     for (int code = 1; code < BENCH_CODES && status == HPS_OK; code++) {
         if (counts->n_by_code[code] > 0) {
-            status = hps_buf_printf(buf, "%s\"%s\":%" PRIu64, separator,
-                                    hps_status_text(hps_client_status(code)),
-                                    counts->n_by_code[code]);
+            status =
+                hps_buf_printf(buf, "%s\"%s\":%" PRIu64, separator,
+                               hps_status_text(hps_client_status(code)), counts->n_by_code[code]);
             separator = ",";
         }
     }
@@ -428,7 +432,8 @@ static void watch(void)
         double seconds = (double)(now_us - shown_us) / 1e6;
         unsigned long long r = atomic_load(&live.requests_done), k = atomic_load(&live.keys_done),
                            b = atomic_load(&live.bytes_done);
-        (void)fprintf(stderr, "%4.0f s  %8.0f requests/s  %8.3f M keys/s  %6.3f GB/s  %llu errors\n",
+        (void)fprintf(stderr,
+                      "%4.0f s  %8.0f requests/s  %8.3f M keys/s  %6.3f GB/s  %llu errors\n",
                       (double)(now_us - start_us) / 1e6, (double)(r - requests) / seconds,
                       (double)(k - keys) / seconds / 1e6, (double)(b - bytes) / seconds / 1e9,
                       atomic_load(&live.errors));
@@ -481,10 +486,10 @@ static int conclude(const struct bench_plan *plan, struct bench_worker *workers,
             print_table(plan, result);
         }
         bool wrong = result->counts.n_rows_wrong > 0 || result->counts.n_by_code[15] > 0;
-        code = code != 0                        ? code
-               : plan->verify && wrong          ? EXIT_NEGATIVE
-               : result->counts.n_ok == 0       ? EXIT_REFUSED
-                                                : 0;
+        code = code != 0                  ? code
+               : plan->verify && wrong    ? EXIT_NEGATIVE
+               : result->counts.n_ok == 0 ? EXIT_REFUSED
+                                          : 0;
     }
     hps_free(result);
     return code;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of hps-bench share. The main thread parses, starts workers, prints; each worker thread
- * has an event loop with its share of the connections.
+ * What the parts of hps-bench share. The main thread parses, starts workers, prints; each worker
+ * thread has an event loop with its share of the connections.
  */
 #ifndef HPS_TOOLS_HPS_BENCH_H
 #define HPS_TOOLS_HPS_BENCH_H
@@ -78,8 +78,8 @@ struct bench_live {
     atomic_ullong keys_done;
     atomic_ullong bytes_done;
     atomic_ullong errors;
-    atomic_uint n_ready;   /* workers whose connections stand */
-    atomic_uint n_running; /* workers not yet over */
+    atomic_uint n_ready;    /* workers whose connections stand */
+    atomic_uint n_running;  /* workers not yet over */
     atomic_ullong start_us; /* 0: not yet */
     atomic_bool stop;
 };

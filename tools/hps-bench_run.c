@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: the load itself. Runs on worker threads; each has its own loop, connections and slots, and
- * shares only struct bench_live.
+ * hps-bench: the load itself. Runs on worker threads; each has its own loop, connections and slots,
+ * and shares only struct bench_live.
  *
- * A slot is one call under way. Closed loop: a slot that is done starts its next call. Open loop: starts
- * are due at fixed times, whether or not a slot is free; latency counts from the time a start was due.
+ * A slot is one call under way. Closed loop: a slot that is done starts its next call. Open loop:
+ * starts are due at fixed times, whether or not a slot is free; latency counts from the time a
+ * start was due.
  */
 #include <inttypes.h>
 #include <stdio.h>

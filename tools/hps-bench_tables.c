@@ -96,11 +96,9 @@ static hps_status take_list(struct bench_plan *plan, const Hps__V1__ListTablesRe
     for (size_t i = 0; i < list->n_tables && status == HPS_OK; i++) {
         const Hps__V1__TableInfo *info = list->tables[i];
         if (names_have(names, info->table)) {
-            status = add_table(plan, info->table, strlen(info->table), (uint32_t)i,
-                               info->row_count,
-                               strcmp(info->data_type, "fp16") == 0 ? HPS_DTYPE_FP16
-                                                                    : HPS_DTYPE_FP32,
-                               err);
+            status = add_table(
+                plan, info->table, strlen(info->table), (uint32_t)i, info->row_count,
+                strcmp(info->data_type, "fp16") == 0 ? HPS_DTYPE_FP16 : HPS_DTYPE_FP32, err);
         }
     }
     if (status == HPS_OK && strcmp(names, "all") != 0 && plan->n_tables != names_count(names)) {
@@ -144,7 +142,8 @@ hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64
     hps_status status = HPS_OK;
 
     if (strcmp(names, "all") == 0) {
-        return hps_error_set(err, HPS_INVALID, "--rows needs --tables A,B,... in the model's order");
+        return hps_error_set(err, HPS_INVALID,
+                             "--rows needs --tables A,B,... in the model's order");
     }
     plan->tables = n > TABLES_MAX ? NULL : hps_calloc(n, sizeof(*plan->tables));
     if (plan->tables == NULL) {

@@ -40,16 +40,13 @@ enum {
 };
 
 /* Criteo 1TB as in MLPerf's DLRM-DCNv2: rows (capped at 40 M) and keys per sample of 26 tables. */
-static const uint64_t dcnv2_rows[] = {40000000, 39060,  17295,    7424,     20265,    3,      7122,
-                                      1543,     63,     40000000, 3067956,  405282,   10,     2209,
-                                      11938,    155,    4,        976,      14,       40000000,
-                                      40000000, 40000000, 590152, 12973,    108,      36};
-static const uint32_t dcnv2_keys[] = {3, 2, 1, 2, 6,  1, 1, 1, 1, 7,   3,  8,  1,
-                                      6, 9, 5, 1, 1,  1, 12, 100, 27, 10, 3, 1, 1};
-enum {
-    DCNV2_TABLES = sizeof(dcnv2_rows) / sizeof(dcnv2_rows[0]),
-    DCNV2_DIM = 128
-};
+static const uint64_t dcnv2_rows[] = {
+    40000000, 39060,    17295,    7424,     20265,  3,     7122, 1543, 63,
+    40000000, 3067956,  405282,   10,       2209,   11938, 155,  4,    976,
+    14,       40000000, 40000000, 40000000, 590152, 12973, 108,  36};
+static const uint32_t dcnv2_keys[] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1,
+                                      6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
+enum { DCNV2_TABLES = sizeof(dcnv2_rows) / sizeof(dcnv2_rows[0]), DCNV2_DIM = 128 };
 _Static_assert(sizeof(dcnv2_keys) / sizeof(dcnv2_keys[0]) == DCNV2_TABLES, "one per table");
 
 struct gen {
@@ -393,8 +390,7 @@ static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_
 }
 
 static hps_status write_rows(struct gen *gen, uint64_t table, struct hps_row_writer *writer,
-                             hps_key *keys, uint8_t *rows, size_t piece_rows,
-                             struct hps_error *err)
+                             hps_key *keys, uint8_t *rows, size_t piece_rows, struct hps_error *err)
 {
     uint64_t n = table_rows(gen, table);
     uint64_t step = shuffle_step(n);
@@ -486,9 +482,8 @@ static hps_status describe_table(const struct gen *gen, uint64_t table,
     }
     bool is_pair = gen->form == HPS_ROW_FORM_NPY_PAIR;
     said->n_files = 2;
-    hps_status status =
-        describe_file(gen, hps_file_path(is_pair ? "%s.keys.npy" : "%s/key", said->name),
-                      &said->files[0], err);
+    hps_status status = describe_file(
+        gen, hps_file_path(is_pair ? "%s.keys.npy" : "%s/key", said->name), &said->files[0], err);
     if (status != HPS_OK) {
         return status;
     }
@@ -569,11 +564,11 @@ static hps_status put_rows(const struct gen *gen, struct hps_buf *text, uint64_t
 
 static hps_status put_ps_json(const struct gen *gen, struct hps_buf *text)
 {
-    hps_status status = hps_buf_printf(text,
-                                       "{\n"
-                                       "  \"supportlonglong\": true,\n"
-                                       "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
-                                       "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
+    hps_status status =
+        hps_buf_printf(text, "{\n"
+                             "  \"supportlonglong\": true,\n"
+                             "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
+                             "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
     if (status == HPS_OK) {
         status = put_string(text, gen->state_path);
     }
@@ -687,8 +682,10 @@ static hps_status check_space(const struct gen *gen, struct hps_error *err)
     }
     uint64_t bytes_free = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (bytes_free < gen->bytes_total) {
-        return hps_error_set(err, HPS_EXHAUSTED, "%s: %" PRIu64 " bytes free, expected at least "
-                             "%" PRIu64, gen->out_path, bytes_free, gen->bytes_total);
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "%s: %" PRIu64 " bytes free, expected at least "
+                             "%" PRIu64,
+                             gen->out_path, bytes_free, gen->bytes_total);
     }
     return HPS_OK;
 }

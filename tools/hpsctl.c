@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hpsctl: operate a running hpsd through its admin socket. This file knows the verbs and the options
- * that all of them have. One thread.
+ * hpsctl: operate a running hpsd through its admin socket. This file knows the verbs and the
+ * options that all of them have. One thread.
  */
 #include "tools/hpsctl.h"
 
@@ -13,7 +13,7 @@
 enum { VERBS_MAX = 64, ARG_TABLES_MAX = 2 };
 
 #define TIMEOUT_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
-#define ADDRESS_DEFAULT "unix:/run/hpsd/admin.sock"
+#define ADDRESS_DEFAULT    "unix:/run/hpsd/admin.sock"
 
 const struct hpsctl_verb hpsctl_verbs[] = {
     {"ping", "", "is the server there and ready (exit 5: not ready)", 0, 0, NULL, false,
@@ -23,20 +23,18 @@ const struct hpsctl_verb hpsctl_verbs[] = {
     {"models", "", "models and their versions", 0, 0, NULL, false, hpsctl_models},
     {"tables", "[MODEL]", "tables, widths and row counts", 0, 1, hpsctl_tables_args, false,
      hpsctl_tables},
-    {"load", "MODEL --from DIR", "load a new version beside the active one", 1, 1,
-     hpsctl_load_args, false, hpsctl_load},
+    {"load", "MODEL --from DIR", "load a new version beside the active one", 1, 1, hpsctl_load_args,
+     false, hpsctl_load},
     {"activate", "MODEL VERSION", "switch a model to a resident version", 2, 2, NULL, false,
      hpsctl_activate},
-    {"rollback", "MODEL", "switch back to the version before", 1, 1, NULL, false,
-     hpsctl_rollback},
+    {"rollback", "MODEL", "switch back to the version before", 1, 1, NULL, false, hpsctl_rollback},
     {"unload", "MODEL VERSION", "drop a version that is not active", 2, 2, NULL, false,
      hpsctl_unload},
     {"lookup", "MODEL TABLE KEY...", "rows of keys", 3, 1 << 20, hpsctl_lookup_args, false,
      hpsctl_lookup},
     {"explain", "MODEL TABLE KEY", "what each tier says about one key", 3, 3, hpsctl_explain_args,
      false, hpsctl_explain},
-    {"stats", "[MODEL]", "keys and hits per table and tier", 0, 1, NULL, false,
-     hpsctl_stats},
+    {"stats", "[MODEL]", "keys and hits per table and tier", 0, 1, NULL, false, hpsctl_stats},
     {"top", "", "traffic and hit rates, refreshed", 0, 0, hpsctl_top_args, false, hpsctl_top},
     {"slowlog", "get|reset", "the last slow requests and where their time went", 1, 1, NULL, false,
      hpsctl_slowlog},

@@ -61,7 +61,8 @@ static inline bool hpsctl_json(const struct hpsctl *ctl)
 int hpsctl_fail(struct hpsctl *ctl, const struct hps_error *err);
 /* Print the text and the verb's usage; HPSCTL_USAGE. */
 int hpsctl_usage(const struct hpsctl *ctl, const char *fmt, ...) HPS_PRINTF(2, 3);
-/* Call a method of Admin. Returns HPSCTL_OK and the reply (hps_message_free), or what to exit with. */
+/* Call a method of Admin. Returns HPSCTL_OK and the reply (hps_message_free), or what to exit
+ * with. */
 int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
                 const ProtobufCMessageDescriptor *reply_type, void *out_reply);
 /* hpsctl_call, then print the reply: JSON if asked for, else by `print`. */

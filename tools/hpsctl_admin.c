@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Verbs of hpsctl about the daemon: ping, status, stats, slowlog, config, log-level, drain. One thread.
+ * Verbs of hpsctl about the daemon: ping, status, stats, slowlog, config, log-level, drain. One
+ * thread.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,8 +36,9 @@ static int print_ping(struct hpsctl *ctl, const char *version, bool serving, uin
     struct hps_buf buf;
 
     if (!hpsctl_json(ctl)) {
-        printf("hpsd %s at %s is %s (%.2f ms)\n", version, ctl->connect.address,
-               serving ? "serving" : "not ready", (double)duration_us / 1000.0);
+        printf("hpsd%s%s at %s is %s (%.2f ms)\n", version[0] == '\0' ? "" : " ", version,
+               ctl->connect.address, serving ? "serving" : "not ready",
+               (double)duration_us / 1000.0);
         return HPSCTL_OK;
     }
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);

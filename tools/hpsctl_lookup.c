@@ -46,9 +46,9 @@ static const char *key_status_text(enum hps_key_status status)
 static hps_status row_json(const struct hps_lookup_result *result, uint32_t row, int64_t key,
                            struct hps_buf *buf)
 {
-    hps_status status =
-        hps_buf_printf(buf, "%s{\"key\":%" PRId64 ",\"status\":\"%s\",\"row\":[", row == 0 ? "" : ",",
-                       key, key_status_text(hps_lookup_key_status(result, row)));
+    hps_status status = hps_buf_printf(buf, "%s{\"key\":%" PRId64 ",\"status\":\"%s\",\"row\":[",
+                                       row == 0 ? "" : ",", key,
+                                       key_status_text(hps_lookup_key_status(result, row)));
 
     for (uint32_t i = 0; i < result->dim && status == HPS_OK; i++) {
         status = i == 0 ? HPS_OK : hps_buf_append(buf, ",", 1);
@@ -159,8 +159,8 @@ static int show_reply(struct hpsctl *ctl, const struct hps_buf *bytes, const hps
     if (status != HPS_OK) {
         return hpsctl_fail(ctl, &err);
     }
-    int code = hpsctl_json(ctl) ? print_json(&reply, &result, keys)
-                                : print_rows(&reply, &result, keys);
+    int code =
+        hpsctl_json(ctl) ? print_json(&reply, &result, keys) : print_rows(&reply, &result, keys);
     return code == HPSCTL_OK && result.unknown_key_count == n_keys ? HPSCTL_NEGATIVE : code;
 }
 

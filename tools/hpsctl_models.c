@@ -16,9 +16,9 @@
 
 static int print_models(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"MODEL",  ">VERSION",   "STATE", "LABEL",  ">TABLES",
-                                          ">ROWS",  ">HOST",      ">DISK", "LOADED", "LINEAGE",
-                                          "SOURCE", NULL};
+    static const char *const columns[] = {"MODEL",   ">VERSION", "STATE",  "LABEL",
+                                          ">TABLES", ">ROWS",    ">HOST",  ">DISK",
+                                          "LOADED",  "LINEAGE",  "SOURCE", NULL};
     const Hps__V1__ListModelsResponse *list = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];
@@ -246,8 +246,8 @@ static void print_plan(const Hps__V1__LoadPlan *plan)
 static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
     end_bar(view);
-    printf("%s version %" PRId64 " loaded, %" PRIu64 " rows%s", progress->model,
-           progress->version, progress->rows_done, progress->activated ? ", active" : "");
+    printf("%s version %" PRId64 " loaded, %" PRIu64 " rows%s", progress->model, progress->version,
+           progress->rows_done, progress->activated ? ", active" : "");
     if (progress->duplicate_key_count > 0) {
         printf("; %" PRIu64 " duplicate keys, the last row of each was kept",
                progress->duplicate_key_count);
@@ -310,8 +310,7 @@ static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status st
 {
     end_bar(view);
     if (load_interrupted && status != HPS_OK) {
-        (void)fprintf(stderr,
-                      "hpsctl: the load of %s goes on in the server; see `hpsctl models`\n",
+        (void)fprintf(stderr, "hpsctl: the load of %s goes on in the server; see `hpsctl models`\n",
                       ctl->words[0]);
         return HPSCTL_INTERRUPTED;
     }
@@ -356,9 +355,9 @@ int hpsctl_load(struct hpsctl *ctl)
     hps_status status = hps_message_encode(&request.base, &encoded, &err);
     if (status == HPS_OK) {
         (void)sigaction(SIGINT, &action, NULL);
-        status = hps_client_stream(ctl->client, "/hps.v1.Admin/LoadModel", encoded.data,
-                                   encoded.size, ctl->timeout_us, on_progress, &view,
-                                   &load_interrupted, &err);
+        status =
+            hps_client_stream(ctl->client, "/hps.v1.Admin/LoadModel", encoded.data, encoded.size,
+                              ctl->timeout_us, on_progress, &view, &load_interrupted, &err);
     }
     hps_buf_fini(&encoded);
     return load_result(ctl, &view, status, &err);

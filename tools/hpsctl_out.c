@@ -77,7 +77,8 @@ int hpsctl_table_print(struct hpsctl_table *table)
     }
     for (unsigned i = 0; !broken && i < table->n_cells; i++) {
         size_t cell_width = text_width(cell);
-        width[i % n_columns] = width[i % n_columns] < cell_width ? cell_width : width[i % n_columns];
+        width[i % n_columns] =
+            width[i % n_columns] < cell_width ? cell_width : width[i % n_columns];
         cell += strlen(cell) + 1;
     }
     for (unsigned c = 0; !broken && c < n_columns; c++) {

@@ -112,12 +112,12 @@ static int show_tables(const struct reading *now, const struct reading *before, 
         hpsctl_table_cell(&table, "%s", stats->table);
         hpsctl_table_cell(&table, "%.0f",
                           rate(stats->key_count, then == NULL ? 0 : then->key_count, seconds));
-        hpsctl_table_cell(&table, "%.0f", rate(stats->defaulted_key_count,
-                                               then == NULL ? 0 : then->defaulted_key_count,
-                                               seconds));
-        hpsctl_table_cell(&table, "%.0f", rate(stats->unknown_key_count,
-                                               then == NULL ? 0 : then->unknown_key_count,
-                                               seconds));
+        hpsctl_table_cell(&table, "%.0f",
+                          rate(stats->defaulted_key_count,
+                               then == NULL ? 0 : then->defaulted_key_count, seconds));
+        hpsctl_table_cell(
+            &table, "%.0f",
+            rate(stats->unknown_key_count, then == NULL ? 0 : then->unknown_key_count, seconds));
         hpsctl_table_cell(&table, "%s", text);
     }
     return hpsctl_table_print(&table);
@@ -133,7 +133,8 @@ static int show(struct hpsctl *ctl, const struct reading *now, const struct read
     if (terminal) {
         printf("\033[H\033[2J");
     }
-    printf("%s  up %s  %s  %" PRIu32 " connections  %" PRIu32 " requests  %s resident  %s replies\n\n",
+    printf("%s  up %s  %s  %" PRIu32 " connections  %" PRIu32
+           " requests  %s resident  %s replies\n\n",
            ctl->connect.address, hpsctl_duration_text(status->uptime_s, up),
            status->draining ? "draining"
            : status->ready  ? "ready"

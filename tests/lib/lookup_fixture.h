@@ -49,8 +49,7 @@ static inline void fixture_put(struct fixture *fx, uint32_t tier, uint32_t table
     struct hps_space *space = fx->version.tiers[tier];
 
     fixture_row(&fx->tables[table], key, row);
-    hps_status status =
-        space->store->ops->put(space, &call, &fx->tables[table], &key, row, 1);
+    hps_status status = space->store->ops->put(space, &call, &fx->tables[table], &key, row, 1);
     HPS_ASSERT(status == HPS_OK);
 }
 

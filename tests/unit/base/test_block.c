@@ -22,10 +22,10 @@ static void hook(const char *expr, const char *file, int line)
 static void test_new_when_any_size_then_aligned_power_of_two(void **state)
 {
     (void)state;
-    static const size_t sizes[][2] = {{0, 4096},           {1, 4096},
-                                      {4096, 4096},        {4097, 8192},
-                                      {100000, 131072},    {(2 << 20) - 1, 2 << 20},
-                                      {2 << 20, 2 << 20},  {(2 << 20) + 1, 4 << 20}};
+    static const size_t sizes[][2] = {{0, 4096},          {1, 4096},
+                                      {4096, 4096},       {4097, 8192},
+                                      {100000, 131072},   {(2 << 20) - 1, 2 << 20},
+                                      {2 << 20, 2 << 20}, {(2 << 20) + 1, 4 << 20}};
     struct hps_block_pool *pool = hps_block_pool_new(0);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct hps_block *block = hps_block_new(pool, sizes[i][0]);

@@ -125,8 +125,7 @@ static void *torture_read(void *arg)
     while (atomic_load(&torture->n_writers_done) < N_WRITERS) {
         uint64_t copy[ROW_WORDS];
         struct hps_epoch_slot *slot = hps_epoch_enter(torture->epoch);
-        const struct row *row =
-            atomic_load_explicit(&torture->published, memory_order_acquire);
+        const struct row *row = atomic_load_explicit(&torture->published, memory_order_acquire);
         memcpy(copy, row->words, sizeof(copy));
         hps_epoch_leave(torture->epoch, slot);
         for (unsigned i = 1; i < ROW_WORDS; i++) {

@@ -69,10 +69,9 @@ static void test_write_when_logfmt_then_fields_in_order(void **state)
     (void)state;
     HPS_LOG(WARN, "catalog", "version dropped", HPS_STR("model", "dlrm"), HPS_I64("delta", -3),
             HPS_U64("keys", UINT64_MAX), HPS_F64("ratio", 0.1));
-    assert_string_equal(logged(),
-                        "ts=2023-11-14T22:13:20.123Z level=warn msg=\"version dropped\" "
-                        "component=catalog model=dlrm delta=-3 keys=18446744073709551615 "
-                        "ratio=0.1\n");
+    assert_string_equal(logged(), "ts=2023-11-14T22:13:20.123Z level=warn msg=\"version dropped\" "
+                                  "component=catalog model=dlrm delta=-3 keys=18446744073709551615 "
+                                  "ratio=0.1\n");
     HPS_LOG(INFO, "main", "ready");
     assert_string_equal(logged(),
                         "ts=2023-11-14T22:13:20.123Z level=info msg=ready component=main\n");
@@ -103,9 +102,14 @@ static void test_write_when_logfmt_value_needs_it_then_quoted(void **state)
         {"two\nlines\r\tx", "\"two\\nlines\\r\\tx\""},
         {"\x1b[31m", "\"\\u001b[31m\""},
         {"\x7f", "\"\\u007f\""},
-        {"\xc2\x9b" "31m", "\"\\u009b31m\""},
+        {"\xc2\x9b"
+         "31m",
+         "\"\\u009b31m\""},
         {"\xc3\xa9t\xc3\xa9", "\xc3\xa9t\xc3\xa9"},
-        {"\xff" "a", "\"\xef\xbf\xbd" "a\""},
+        {"\xff"
+         "a",
+         "\"\xef\xbf\xbd"
+         "a\""},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_log_site site = {0};
@@ -125,9 +129,8 @@ static void test_write_when_json_text_is_not_utf8_then_replaced(void **state)
 #define R "\xef\xbf\xbd"
     hps_log_setup(HPS_LOG_DEBUG, HPS_LOG_JSON, pipe_fds[1]);
     HPS_LOG(INFO, "t", "m", HPS_STR("v", bad));
-    assert_string_equal(strstr(logged(), "\"v\":"),
-                        "\"v\":\"" R "|" R R "|" R R R "|" R R R R "|" R R
-                        "|\xf0\x9f\x98\x80\"}\n");
+    assert_string_equal(strstr(logged(), "\"v\":"), "\"v\":\"" R "|" R R "|" R R R "|" R R R R
+                                                    "|" R R "|\xf0\x9f\x98\x80\"}\n");
 #undef R
 }
 

@@ -57,9 +57,12 @@ static void test_print_when_no_series_then_only_own_and_process(void **state)
     assert_non_null(strstr(text, "\nhpsd_metrics_series_dropped 0\n"));
     assert_null(strstr(text, "rpc_requests_total"));
     static const char *const names[] = {
-        "process_cpu_seconds_total",     "process_resident_memory_bytes",
-        "process_virtual_memory_bytes",  "process_open_fds",
-        "process_max_fds",               "process_start_time_seconds",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+        "process_start_time_seconds",
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char line[80];
@@ -128,12 +131,11 @@ static void test_print_when_histogram_then_cumulative_seconds(void **state)
         printed(metrics, &buf, false),
         "# HELP hpsd_rpc_duration_seconds Time to answer.\n"
         "# TYPE hpsd_rpc_duration_seconds histogram\n" LE("5e-05", "2") LE("0.0001", "3")
-            LE("0.00025", "3") LE("0.0005", "3") LE("0.001", "4") LE("0.0025", "4")
-                LE("0.005", "4") LE("0.01", "4") LE("0.025", "4") LE("0.05", "4") LE("0.1", "4")
-                    LE("0.25", "4") LE("0.5", "4") LE("1", "4") LE("2.5", "4") LE("5", "5")
-                        LE("+Inf", "6")
-        "hpsd_rpc_duration_seconds_sum{method=\"Lookup\"} 10.001102\n"
-        "hpsd_rpc_duration_seconds_count{method=\"Lookup\"} 6\n");
+            LE("0.00025", "3") LE("0.0005", "3") LE("0.001", "4") LE("0.0025", "4") LE("0.005", "4")
+                LE("0.01", "4") LE("0.025", "4") LE("0.05", "4") LE("0.1", "4") LE("0.25", "4")
+                    LE("0.5", "4") LE("1", "4") LE("2.5", "4") LE("5", "5") LE(
+                        "+Inf", "6") "hpsd_rpc_duration_seconds_sum{method=\"Lookup\"} 10.001102\n"
+                                     "hpsd_rpc_duration_seconds_count{method=\"Lookup\"} 6\n");
 #undef LE
     hps_buf_fini(&buf);
     assert_true(hps_metric_value(metric) == 6);

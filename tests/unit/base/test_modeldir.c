@@ -4,11 +4,11 @@
  */
 #include "base/modeldir.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -119,8 +119,8 @@ static void test_open_when_dle_checkpoint_then_by_number(void **state)
 static void test_open_when_names_mix_then_one_total_order(void **state)
 {
     (void)state;
-    static const char *const names[] = {"feature_10", "feature_1x", "feature_2", "apple", "zoo",
-                                        "feature_",   "feature_02"};
+    static const char *const names[] = {"feature_10", "feature_1x", "feature_2", "apple",
+                                        "zoo",        "feature_",   "feature_02"};
     static const char *const order[] = {"apple",      "feature_",   "feature_2", "feature_10",
                                         "feature_02", "feature_1x", "zoo"};
     for (size_t i = 0; i < 7; i++) {

@@ -29,8 +29,7 @@ static size_t make(uint8_t *out, uint8_t major, const char *dict)
     return prefix + n;
 }
 
-static hps_status parse(uint8_t major, const char *dict, struct hps_npy *npy,
-                        struct hps_error *err)
+static hps_status parse(uint8_t major, const char *dict, struct hps_npy *npy, struct hps_error *err)
 {
     uint8_t header[512];
     size_t n = make(header, major, dict);

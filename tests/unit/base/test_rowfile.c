@@ -4,11 +4,11 @@
  */
 #include "base/rowfile.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -117,8 +117,8 @@ static void expect_table(const char *name, enum hps_row_form form, enum hps_dtyp
                 uint16_t half = (uint16_t)(r * dim + i) & 0x3fff;
                 const void *expected =
                     dtype == HPS_DTYPE_FP32 ? (const void *)&value : (const void *)&half;
-                assert_memory_equal(rows + 1 + k * row_bytes + i * hps_dtype_bytes(dtype),
-                                    expected, hps_dtype_bytes(dtype));
+                assert_memory_equal(rows + 1 + k * row_bytes + i * hps_dtype_bytes(dtype), expected,
+                                    hps_dtype_bytes(dtype));
             }
         }
     }
@@ -197,8 +197,8 @@ static void put_npy(const char *name, struct hps_npy npy, long bytes_more)
 {
     uint8_t file[HPS_NPY_HEADER_BYTES + 4096] = {0};
     hps_npy_format(&npy, file);
-    npy.data_bytes = npy.shape[0] * (npy.n_dims == 2 ? npy.shape[1] : 1) *
-                     hps_npy_type_bytes(npy.type);
+    npy.data_bytes =
+        npy.shape[0] * (npy.n_dims == 2 ? npy.shape[1] : 1) * hps_npy_type_bytes(npy.type);
     hps_tmpdir_write(&dir, name, file,
                      (size_t)((long)(HPS_NPY_HEADER_BYTES + npy.data_bytes) + bytes_more));
 }

@@ -4,11 +4,11 @@
  */
 #include "base/rowgen.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -69,8 +69,7 @@ static double half_value(uint16_t half)
 {
     int exponent = (half >> 10) & 0x1f;
     int mantissa = half & 0x3ff;
-    double magnitude =
-        exponent == 0 ? ldexp(mantissa, -24) : ldexp(mantissa + 1024, exponent - 25);
+    double magnitude = exponent == 0 ? ldexp(mantissa, -24) : ldexp(mantissa + 1024, exponent - 25);
 
     return (half & 0x8000) != 0 ? -magnitude : magnitude;
 }

@@ -6,10 +6,10 @@
 #include "base/rowsort.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -166,11 +166,9 @@ static void test_sort_when_hint_is_exact_then_no_spill(void **state)
     (void)state;
     for (uint64_t n = 1; n < 20000; n = n * 3 + 1) {
         struct hps_rowsort_progress progress;
-        run(&(struct script){.row_bytes = 16,
-                             .memory_bytes = 8 << 20,
-                             .n = n,
-                             .n_distinct = n,
-                             .hint = n},
+        run(
+            &(struct script){
+                .row_bytes = 16, .memory_bytes = 8 << 20, .n = n, .n_distinct = n, .hint = n},
             &progress);
         assert_int_equal(progress.n_runs, 0);
     }
@@ -212,11 +210,9 @@ static void test_sort_when_hint_is_far_too_small_then_still_right(void **state)
 {
     (void)state;
     struct hps_rowsort_progress progress;
-    run(&(struct script){.row_bytes = 16,
-                         .memory_bytes = 1 << 20,
-                         .n = 30000,
-                         .n_distinct = 20000,
-                         .hint = 1},
+    run(
+        &(struct script){
+            .row_bytes = 16, .memory_bytes = 1 << 20, .n = 30000, .n_distinct = 20000, .hint = 1},
         &progress);
     assert_true(progress.n_runs > 500);
 }
@@ -226,7 +222,8 @@ static void test_sort_when_row_is_as_wide_as_allowed_then_right(void **state)
     (void)state;
     size_t row_bytes = (1 << 20) / 16 - 8;
     struct hps_rowsort_progress progress;
-    run(&(struct script){
+    run(
+        &(struct script){
             .row_bytes = row_bytes, .memory_bytes = 1 << 20, .n = 200, .n_distinct = 150},
         &progress);
     assert_true(progress.n_runs > 10);

@@ -3,13 +3,13 @@
  * Whole look-ups against a dictionary: duplicates, order, policies, types, tiers that fail; and the
  * conversions against the compiler's own. One thread.
  */
+#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "cache/lookup.h"
@@ -235,8 +235,8 @@ static void test_lookup_when_keys_repeat_then_each_is_fetched_once(void **state)
 static void test_lookup_when_keys_are_extreme_then_they_are_keys(void **state)
 {
     struct lookup_test *t = *state;
-    hps_key keys[12] = {0, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, 1, 2, 3, 4,
-                        5, 6,          0,                 UINT64_MAX};
+    hps_key keys[12] = {0, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, 1, 2, 3, 4, 5,
+                        6, 0,          UINT64_MAX};
 
     for (uint32_t i = 0; i < 10; i++) {
         fixture_put(&t->fx, FIXTURE_DISK, 0, keys[i]);
@@ -453,8 +453,8 @@ static uint16_t reference_bf16(uint32_t bits)
     double value = (double)float_of(bits);
     uint32_t below = bits & 0xffff0000u;
     uint32_t above = below + 0x10000u;
-    double above_value = isinf(float_of(above)) ? copysign(ldexp(1, 128), value)
-                                                : (double)float_of(above);
+    double above_value =
+        isinf(float_of(above)) ? copysign(ldexp(1, 128), value) : (double)float_of(above);
     double down = fabs(value - (double)float_of(below));
     double up = fabs(above_value - value);
 

@@ -106,8 +106,8 @@ static const struct hps_grpc_method methods[] = {
 static const struct hps_grpc_method health_methods[] = {
     {.path = "/grpc.health.v1.Health/Check", .on_message = health},
 };
-static const struct hps_grpc_service service = {
-    "test.Test", methods, sizeof(methods) / sizeof(methods[0]), NULL};
+static const struct hps_grpc_service service = {"test.Test", methods,
+                                                sizeof(methods) / sizeof(methods[0]), NULL};
 static const struct hps_grpc_service health_service = {"grpc.health.v1.Health", health_methods, 1,
                                                        NULL};
 
@@ -190,9 +190,8 @@ static void test_call_when_answered_then_reply_is_appended(void **state)
     (void)state;
     hps_buf_init(&reply, 1 << 20);
     assert_int_equal(hps_client_call(client, "/test.Test/Echo", "ab", 2, 0, &reply, &err), HPS_OK);
-    assert_int_equal(hps_client_call(client, "/test.Test/Echo", "cd", 2, SECOND_US * 60, &reply,
-                                     &err),
-                     HPS_OK);
+    assert_int_equal(
+        hps_client_call(client, "/test.Test/Echo", "cd", 2, SECOND_US * 60, &reply, &err), HPS_OK);
     assert_int_equal(reply.size, 4);
     assert_memory_equal(reply.data, "abcd", 4);
     hps_buf_fini(&reply);
@@ -328,9 +327,9 @@ static void test_stream_when_served_then_messages_in_turn(void **state)
     struct seen seen = {0, 99, false};
 
     (void)state;
-    assert_int_equal(hps_client_stream(client, "/test.Test/Three", "abc", 3, 0, on_message, &seen,
-                                       NULL, &err),
-                     HPS_OK);
+    assert_int_equal(
+        hps_client_stream(client, "/test.Test/Three", "abc", 3, 0, on_message, &seen, NULL, &err),
+        HPS_OK);
     assert_int_equal(seen.n, 3);
     hps_client_close(client);
 }
@@ -389,7 +388,7 @@ static void test_message_when_called_then_decoded_or_data_loss(void **state)
     struct hps_error err = {0};
 
     (void)state;
-    request.version = (char *)(uintptr_t)"1.2.3";
+    request.version = (char *)(uintptr_t) "1.2.3";
     assert_int_equal(hps_client_call_message(client, "/test.Test/Echo", &request.base,
                                              &hps__v1__ping_response__descriptor, 0, &reply, &err),
                      HPS_OK);

@@ -129,7 +129,7 @@ static void test_json_when_message_then_all_fields_escaped(void **state)
     struct hps_buf buf;
 
     (void)state;
-    tier.tier = (char *)(uintptr_t)"a\"b\\\n\x1b\xff\xc3\xa9";
+    tier.tier = (char *)(uintptr_t) "a\"b\\\n\x1b\xff\xc3\xa9";
     tier.found = 1;
     tier.duration_us = UINT64_MAX;
     tier.row = (ProtobufCBinaryData){sizeof(row), row};
@@ -140,10 +140,11 @@ static void test_json_when_message_then_all_fields_escaped(void **state)
     hps_buf_init(&buf, 4096);
     assert_int_equal(hps_message_json(&message.base, &buf), HPS_OK);
     assert_int_equal(hps_buf_append(&buf, "", 1), HPS_OK);
-    assert_string_equal((const char *)buf.data,
-                        "{\"version\":-3,\"tiers\":[{\"tier\":\"a\\\"b\\\\\\u000a\\u001b"
-                        "\xEF\xBF\xBD\xc3\xa9\",\"found\":true,\"duration_us\":18446744073709551615,"
-                        "\"error\":\"\",\"row\":\"/wAQQQ==\"}],\"state\":\"KEY_STATE_FOUND\"}");
+    assert_string_equal(
+        (const char *)buf.data,
+        "{\"version\":-3,\"tiers\":[{\"tier\":\"a\\\"b\\\\\\u000a\\u001b"
+        "\xEF\xBF\xBD\xc3\xa9\",\"found\":true,\"duration_us\":18446744073709551615,"
+        "\"error\":\"\",\"row\":\"/wAQQQ==\"}],\"state\":\"KEY_STATE_FOUND\"}");
     hps_buf_fini(&buf);
 }
 

@@ -153,7 +153,8 @@ static void test_reply_when_two_tables_then_rows_in_place(void **state)
     hps_buf_fini(&buf);
 }
 
-/* Cut anywhere, and with any byte changed, a reply is refused or read within its bytes (ASan looks). */
+/* Cut anywhere, and with any byte changed, a reply is refused or read within its bytes (ASan
+ * looks). */
 static void test_reply_when_bytes_are_bad_then_never_read_past(void **state)
 {
     struct hps_lookup_reply reply;
@@ -222,10 +223,10 @@ static void test_value_when_half_or_bfloat_then_float(void **state)
         uint16_t bits;
         float value;
     } cases[] = {
-        {HPS_DTYPE_FP16, 0x0000, 0.0F},        {HPS_DTYPE_FP16, 0x3555, 0.333251953125F},
-        {HPS_DTYPE_FP16, 0x0001, 0x1p-24F},    {HPS_DTYPE_FP16, 0x03FF, 0x1.ff8p-15F},
-        {HPS_DTYPE_FP16, 0x7BFF, 65504.0F},    {HPS_DTYPE_FP16, 0xFC00, -INFINITY},
-        {HPS_DTYPE_BF16, 0x3FC0, 1.5F},        {HPS_DTYPE_BF16, 0xC000, -2.0F},
+        {HPS_DTYPE_FP16, 0x0000, 0.0F},     {HPS_DTYPE_FP16, 0x3555, 0.333251953125F},
+        {HPS_DTYPE_FP16, 0x0001, 0x1p-24F}, {HPS_DTYPE_FP16, 0x03FF, 0x1.ff8p-15F},
+        {HPS_DTYPE_FP16, 0x7BFF, 65504.0F}, {HPS_DTYPE_FP16, 0xFC00, -INFINITY},
+        {HPS_DTYPE_BF16, 0x3FC0, 1.5F},     {HPS_DTYPE_BF16, 0xC000, -2.0F},
     };
 
     (void)state;

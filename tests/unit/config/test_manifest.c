@@ -260,11 +260,8 @@ static void test_check_dir_when_tables_or_sizes_differ_then_precondition(void **
 static void test_check_table_when_facts_differ_then_precondition(void **state)
 {
     (void)state;
-    struct hps_manifest_table table = {.name = TEXT("a"),
-                                       .dim = 4,
-                                       .dtype = HPS_DTYPE_FP32,
-                                       .n_rows = 9,
-                                       .n_rows_known = true};
+    struct hps_manifest_table table = {
+        .name = TEXT("a"), .dim = 4, .dtype = HPS_DTYPE_FP32, .n_rows = 9, .n_rows_known = true};
     struct hps_manifest manifest = {.tables = &table, .n_tables = 1};
     const struct hps_row_desc good = {.n_rows = 9, .dim = 4, .dtype = HPS_DTYPE_FP32};
     struct hps_row_desc desc = good;
@@ -286,9 +283,8 @@ static void test_check_files_when_one_bit_flips_then_data_loss(void **state)
 {
     (void)state;
     char data[] = "some bytes of a model file";
-    struct hps_manifest_file file = {.name = TEXT("f"),
-                                     .crc32c = hps_crc32c(0, data, sizeof(data)),
-                                     .crc32c_known = true};
+    struct hps_manifest_file file = {
+        .name = TEXT("f"), .crc32c = hps_crc32c(0, data, sizeof(data)), .crc32c_known = true};
     struct hps_manifest_table table = {.name = TEXT("a"), .files = &file, .n_files = 1};
     struct hps_manifest manifest = {.tables = &table, .n_tables = 1};
     struct hps_error err = {0};
@@ -298,8 +294,7 @@ static void test_check_files_when_one_bit_flips_then_data_loss(void **state)
     assert_int_equal(hps_manifest_check_files(&manifest, "b", dir.path, &cancel, &err), HPS_OK);
     data[7] ^= 1;
     hps_tmpdir_write(&dir, "f", data, sizeof(data));
-    assert_int_equal(hps_manifest_check_files(&manifest, "a", dir.path, NULL, &err),
-                     HPS_DATA_LOSS);
+    assert_int_equal(hps_manifest_check_files(&manifest, "a", dir.path, NULL, &err), HPS_DATA_LOSS);
     assert_non_null(strstr(err.text, "/f: CRC-32C"));
     atomic_store(&cancel, true);
     assert_int_equal(hps_manifest_check_files(&manifest, "a", dir.path, &cancel, &err),

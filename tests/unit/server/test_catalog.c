@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The catalog over real stores: loads, switches, roll-back, retirement, restart, and what a crash leaves.
+ * The catalog over real stores: loads, switches, roll-back, retirement, restart, and what a crash
+ * leaves.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,11 +95,12 @@ static int setup(void **state)
     memset(&rig, 0, sizeof(rig));
     hps_log_level_set(HPS_LOG_ERROR);
     hps_tmpdir_open(&rig.dir);
-    snprintf(text, sizeof(text),
-             "{\"supportlonglong\": true, \"models\": [],"
-             " \"persistent_db\": {\"type\": \"rocks_db\"},"
-             " \"server\": {\"state_dir\": \"%s\", \"model_roots\": [\"%s\"], \"keep_versions\": 2}}",
-             rig.dir.path, rig.dir.path);
+    snprintf(
+        text, sizeof(text),
+        "{\"supportlonglong\": true, \"models\": [],"
+        " \"persistent_db\": {\"type\": \"rocks_db\"},"
+        " \"server\": {\"state_dir\": \"%s\", \"model_roots\": [\"%s\"], \"keep_versions\": 2}}",
+        rig.dir.path, rig.dir.path);
     hps_status status = hps_config_parse(text, strlen(text), "test", &rig.config, NULL, &err);
     if (status == HPS_OK) {
         status = hps_config_finish(rig.config, NULL, NULL, &err);
@@ -182,7 +184,8 @@ static void test_load_when_first_then_active_and_later_only_when_asked(void **st
     assert_int_equal(served(rig, 2), 2);
     int64_t previous;
     uint64_t pause_us;
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, NULL), HPS_OK);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, NULL),
+                     HPS_OK);
     assert_int_equal(previous, 1);
     assert_int_equal(served(rig, 0), 2);
 }
@@ -242,7 +245,8 @@ static void test_open_when_restarted_then_serves_the_same(void **state)
     load_ok(rig, "two", true);
     int64_t previous;
     uint64_t pause_us;
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, &previous, &pause_us, NULL), HPS_OK);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, &previous, &pause_us, NULL),
+                     HPS_OK);
     close_catalog(rig);
     open_catalog(rig);
     assert_int_equal(served(rig, 0), 1);
@@ -265,12 +269,14 @@ static void test_open_when_a_space_has_no_record_then_removed(void **state)
     struct rig *rig = *state;
     struct hps_space *space;
     const struct hps_space_id id = {"ghost", 4, NULL, 0};
-    assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL), HPS_OK);
+    assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL),
+                     HPS_OK);
     rig->env.durable->ops->space_close(space);
     close_catalog(rig);
     open_catalog(rig);
     int n = 0;
-    assert_int_equal(rig->env.durable->ops->space_list(rig->env.durable, no_space, &n, NULL), HPS_OK);
+    assert_int_equal(rig->env.durable->ops->space_list(rig->env.durable, no_space, &n, NULL),
+                     HPS_OK);
     assert_int_equal(n, 0);
 }
 

@@ -3,12 +3,12 @@
  * The decoder of LookupRequest: what protobuf-c writes is read; limits, fields that are not built
  * and malformed bytes are refused by name. One thread.
  */
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/heap.h"
 #include "hps/v1/lookup.pb-c.h"
@@ -125,10 +125,10 @@ static void test_decode_when_key_list_comes_in_pieces_then_they_are_joined(void 
     (void)state;
     /* queries: key_list = [1] unpacked, [2, 3] packed, [4] unpacked */
     static const uint8_t bytes[] = {
-        0x1a, 36,                                                         /* queries */
-        0x19, 1, 0, 0, 0, 0, 0, 0, 0,                                     /* 1 */
-        0x1a, 16, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,         /* 2, 3 */
-        0x19, 4, 0, 0, 0, 0, 0, 0, 0,                                     /* 4 */
+        0x1a, 36,                                                 /* queries */
+        0x19, 1,  0, 0, 0, 0, 0, 0, 0,                            /* 1 */
+        0x1a, 16, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, /* 2, 3 */
+        0x19, 4,  0, 0, 0, 0, 0, 0, 0,                            /* 4 */
     };
     int64_t expected[] = {1, 2, 3, 4};
 
@@ -141,10 +141,10 @@ static void test_decode_when_scalars_repeat_then_the_last_wins(void **state)
 {
     (void)state;
     static const uint8_t bytes[] = {
-        0x0a, 1, 'a', 0x0a, 1, 'b', /* model */
-        0x20, 2, 0x20, 3,           /* miss_policy */
-        0xf8, 0x07, 5,              /* field 127, unknown */
-        0x1a, 4, 0x28, 2, 0x28, 0,  /* pooling SUM, then UNSPECIFIED */
+        0x0a, 1,    'a',  0x0a, 1,    'b', /* model */
+        0x20, 2,    0x20, 3,               /* miss_policy */
+        0xf8, 0x07, 5,                     /* field 127, unknown */
+        0x1a, 4,    0x28, 2,    0x28, 0,   /* pooling SUM, then UNSPECIFIED */
     };
 
     assert_int_equal(decode(bytes, sizeof(bytes)), HPS_OK);
@@ -207,14 +207,14 @@ static void test_decode_when_limits_are_passed_then_they_are_named(void **state)
 static void test_decode_when_bytes_are_malformed_then_refused(void **state)
 {
     (void)state;
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0a);                   /* no length */
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0a, 5, 'a');           /* past the end */
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x00, 0);                /* field 0 */
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0b);                   /* group */
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0d, 0, 0, 0, 0);       /* model as fixed32 */
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x10, 0x80);             /* cut varint */
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x1a, 1, 0x12);          /* cut inside the query */
-    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x1a, 3, 0x1a, 1, 0);    /* key_list of one byte */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0a);                /* no length */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0a, 5, 'a');        /* past the end */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x00, 0);             /* field 0 */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0b);                /* group */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x0d, 0, 0, 0, 0);    /* model as fixed32 */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x10, 0x80);          /* cut varint */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x1a, 1, 0x12);       /* cut inside the query */
+    EXPECT_REFUSED(HPS_INVALID, "malformed", 0x1a, 3, 0x1a, 1, 0); /* key_list of one byte */
     EXPECT_REFUSED(HPS_INVALID, "malformed", 0x10, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
                    0x80, 0x80, 1); /* 11 bytes */
     EXPECT_REFUSED(HPS_INVALID, "malformed", 0x10, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,

@@ -30,13 +30,13 @@ static void test_parse_when_both_spellings_then_same(void **state)
     (void)state;
     struct hps_options options;
     struct hps_error err;
-    assert_int_equal(parse(&options, &err, ARGS("--config=a.json", "--listen", "x:1", "--listen=y:2")),
-                     HPS_OK);
+    assert_int_equal(
+        parse(&options, &err, ARGS("--config=a.json", "--listen", "x:1", "--listen=y:2")), HPS_OK);
     assert_string_equal(options.config_file, "a.json");
     assert_int_equal(options.flags.n_listen, 2);
     assert_string_equal(options.flags.listen[1], "y:2");
-    assert_int_equal(parse(&options, &err, ARGS("--table", "a=b.npy", "--state-dir", "d", "--check")),
-                     HPS_OK);
+    assert_int_equal(
+        parse(&options, &err, ARGS("--table", "a=b.npy", "--state-dir", "d", "--check")), HPS_OK);
     assert_string_equal(options.tables[0], "a=b.npy");
     assert_true(options.check);
     assert_null(options.flags.listen);
