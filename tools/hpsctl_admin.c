@@ -72,9 +72,9 @@ int hpsctl_ping(struct hpsctl *ctl)
     if (status != HPS_OK) {
         return hpsctl_fail(ctl, &err);
     }
-    status = hps_client_call_message(ctl->client, "/hps.v1.Admin/Ping", &request.base,
-                                     &hps__v1__ping_response__descriptor, ctl->timeout_us, &reply,
-                                     &err);
+    status =
+        hps_client_call_message(ctl->client, "/hps.v1.Admin/Ping", &request.base,
+                                &hps__v1__ping_response__descriptor, ctl->timeout_us, &reply, &err);
     if (status != HPS_OK && status != HPS_UNIMPLEMENTED) { /* a listener without Admin has none */
         return hpsctl_fail(ctl, &err);
     }
@@ -102,9 +102,10 @@ static int print_tiers(const Hps__V1__GetStatusResponse *status)
         hpsctl_table_cell(&table, "%s", tier->up ? "yes" : "NO");
         hpsctl_table_cell(&table, "%s", tier->authoritative ? "yes" : "no");
         hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(tier->used_bytes, text));
-        hpsctl_table_cell(&table, "%s", tier->capacity_bytes == 0
-                                            ? "unbounded"
-                                            : hpsctl_bytes_text(tier->capacity_bytes, text));
+        hpsctl_table_cell(&table, "%s",
+                          tier->capacity_bytes == 0
+                              ? "unbounded"
+                              : hpsctl_bytes_text(tier->capacity_bytes, text));
         hpsctl_table_cell(&table, "%" PRIu64, tier->row_count);
         hpsctl_table_cell(&table, "%s", tier->note);
     }
@@ -167,8 +168,9 @@ static void tier_hits_text(const Hps__V1__TableStats *stats, char *out, size_t s
 
 static int print_stats(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"MODEL",      "TABLE",    ">KEYS",     ">UNIQUE", ">FOUND",
-                                          ">DEFAULTED", ">UNKNOWN", "TIER HITS", NULL};
+    static const char *const columns[] = {"MODEL",    "TABLE",     ">KEYS",
+                                          ">UNIQUE",  ">FOUND",    ">DEFAULTED",
+                                          ">UNKNOWN", "TIER HITS", NULL};
     const Hps__V1__GetStatsResponse *stats = reply;
     struct hpsctl_table table;
     char text[200];
@@ -208,10 +210,9 @@ static const char *code_text(uint32_t code)
 
 static int print_slowlog(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"TIME",  "MODEL",   ">VER",   ">KEYS",  ">TOTAL US",
-                                          ">DECODE", ">QUEUE", ">HOST",  ">ROCKSDB", ">ENCODE",
-                                          ">SEND", "CODE",   "PEER",   "REQUEST",
-                                          NULL};
+    static const char *const columns[] = {"TIME",    "MODEL",  ">VER",  ">KEYS",    ">TOTAL US",
+                                          ">DECODE", ">QUEUE", ">HOST", ">ROCKSDB", ">ENCODE",
+                                          ">SEND",   "CODE",   "PEER",  "REQUEST",  NULL};
     const Hps__V1__GetSlowLogResponse *log = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];

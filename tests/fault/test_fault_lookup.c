@@ -4,11 +4,11 @@
  * with each call of each tier failing in turn: it ends with an error or with the right rows, never
  * between.
  */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 
 #include "server/decode.h"
 #include "server/encode.h"

@@ -3,13 +3,13 @@
  * Whole look-ups against a dictionary: duplicates, order, policies, types, tiers that fail; and the
  * conversions against the compiler's own. One thread.
  */
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <cmocka.h>
 
 #include "base/clock.h"
 #include "cache/lookup.h"

@@ -6,9 +6,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "cache/models.h"
 

@@ -2,11 +2,11 @@
  *
  * The tier walk: order, ranges, insertion upward, tiers that fail, deadlines. One thread.
  */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 
 #include "base/clock.h"
 #include "cache/tiers.h"

@@ -2,7 +2,6 @@
  *
  * Admission: the cap, the queue in order, cancelling, and many threads at once.
  */
-#include <cmocka.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "server/admission.h"
 

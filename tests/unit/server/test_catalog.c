@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sched.h>
+#include <cmocka.h>
 
 #include "backends/host_map.h"
 #include "backends/rocksdb.h"

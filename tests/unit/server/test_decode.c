@@ -3,12 +3,12 @@
  * The decoder of LookupRequest: what protobuf-c writes is read; limits, fields that are not built
  * and malformed bytes are refused by name. One thread.
  */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "base/heap.h"
 #include "hps/v1/lookup.pb-c.h"

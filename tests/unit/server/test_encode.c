@@ -3,11 +3,11 @@
  * The encoder against protobuf-c: whole answers, and answers in pieces put together again. One
  * thread.
  */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 
 #include "hps/v1/lookup.pb-c.h"
 #include "server/encode.h"

@@ -2,12 +2,12 @@
  *
  * The metric families: names and labels are in order, and a look-up counts into the right series.
  */
-#include <cmocka.h>
 #include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 
 #include "server/metrics.h"
 #include "tests/lib/lookup_fixture.h"

@@ -3,13 +3,13 @@
  * The look-up service over calls that the test plays itself, on a real loop with real workers:
  * where work runs, who waits, and that a client that goes away leaves nothing behind.
  */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -2,12 +2,12 @@
  *
  * The slow log: what is kept, in which order, for how long.
  */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/log.h"
