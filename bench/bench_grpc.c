@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Our gRPC server against a bare socket server and libgrpc++'s callback server: one connection, the
- * server on one core, the client on the other, servers taking turns within a run. And small calls beside
- * large replies on one connection.
+ * server on one core, the client on the other, servers taking turns within a run. And small calls
+ * beside large replies on one connection.
  */
 #include <stdio.h>
 #include <string.h>
@@ -47,9 +47,8 @@ static hps_status run_case(size_t c, const struct bench_server *servers, unsigne
     for (int round = 0; round < ROUNDS; round++) {
         for (unsigned s = 0; s < n_servers; s++) {
             struct bench_result result = {0};
-            hps_status status =
-                s == RAW ? bench_load_raw(servers[s].address, &load, &result, err)
-                         : bench_load_grpc(servers[s].address, &load, &result, err);
+            hps_status status = s == RAW ? bench_load_raw(servers[s].address, &load, &result, err)
+                                         : bench_load_grpc(servers[s].address, &load, &result, err);
             if (status != HPS_OK) {
                 return status;
             }

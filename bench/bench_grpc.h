@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What bench_grpc.c and its servers share. Requests say which reply is wanted by the name of the model
- * in a LookupRequest: "a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows, the same bytes each time; with "g"
- * behind it rows of 512 bytes are gathered at random for each reply.
+ * What bench_grpc.c and its servers share. Requests say which reply is wanted by the name of the
+ * model in a LookupRequest: "a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows, the same bytes each
+ * time; with "g" behind it rows of 512 bytes are gathered at random for each reply.
  */
 #ifndef HPS_BENCH_BENCH_GRPC_H
 #define HPS_BENCH_BENCH_GRPC_H
@@ -35,7 +35,8 @@ struct replies {
 size_t reply_request(unsigned kind, bool gather, uint8_t out[4]);
 hps_status replies_init(struct replies *replies) HPS_MUST_CHECK;
 void replies_fini(struct replies *replies);
-/* What a request asks for; kind 0 when it is none of ours. The rows come with a reference of their own. */
+/* What a request asks for; kind 0 when it is none of ours. The rows come with a reference of
+ * their own. */
 struct hps_block *reply_rows(struct replies *replies, const uint8_t *request, size_t size,
                              unsigned *out_kind);
 

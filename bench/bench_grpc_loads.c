@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clients of bench_grpc.c: one connection, a fixed number of calls under way, every reply in one piece of
- * memory. Ours speaks gRPC (to any gRPC server), the bare one length-prefixed messages. Main thread.
+ * Clients of bench_grpc.c: one connection, a fixed number of calls under way, every reply in one
+ * piece of memory. Ours speaks gRPC (to any gRPC server), the bare one length-prefixed messages.
+ * Main thread.
  */
 #include <errno.h>
 #include <poll.h>
@@ -99,8 +100,8 @@ hps_status bench_load_grpc(const char *address, const struct bench_load *load,
     struct load_call calls[CALLS_MAX];
     struct hps_client_options options = {.address = address};
     struct load_state state = {.load = load, .ns = hps_calloc(1, sizeof(*state.ns))};
-    hps_status status = state.ns == NULL ? HPS_NO_MEMORY
-                                         : hps_client_open(&options, &state.client, err);
+    hps_status status =
+        state.ns == NULL ? HPS_NO_MEMORY : hps_client_open(&options, &state.client, err);
 
     if (status != HPS_OK) {
         hps_free(state.ns);
@@ -185,8 +186,8 @@ static bool raw_read(int fd, struct raw_input *in)
     return n > 0;
 }
 
-/* Count whole replies and ask for as many again. Replies come in the order of requests, so the oldest
- * start is the one that a reply belongs to. */
+/* Count whole replies and ask for as many again. Replies come in the order of requests, so the
+ * oldest start is the one that a reply belongs to. */
 static bool raw_take(int fd, struct load_state *state, struct raw_input *in, uint64_t *starts)
 {
     size_t at = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The servers that bench_grpc.c compares: ours (one loop on one thread), a bare one over the same replies
- * (length-prefixed messages, one thread, sendmsg of many at once), and libgrpc++'s in a process.
+ * The servers that bench_grpc.c compares: ours (one loop on one thread), a bare one over the same
+ * replies (length-prefixed messages, one thread, sendmsg of many at once), and libgrpc++'s in a
+ * process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -234,8 +235,7 @@ static hps_status ours_open(struct ours *ours, struct bench_server *server, stru
     hps_status status = replies_init(&ours->replies);
 
     ours->server = hps_grpc_server_new(&limits, NULL);
-    ours->service =
-        (struct hps_grpc_service){"hps.v1.ParameterServer", &lookup_method, 1, ours};
+    ours->service = (struct hps_grpc_service){"hps.v1.ParameterServer", &lookup_method, 1, ours};
     if (status != HPS_OK || ours->server == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a server");
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bulk load of a version into the persistent store (sorted files, one ingest) against writing the same
- * rows as batches through the log, both by the store's own operations. Each way in its own directory.
+ * Bulk load of a version into the persistent store (sorted files, one ingest) against writing the
+ * same rows as batches through the log, both by the store's own operations. Each way in its own
+ * directory.
  */
 #include <ftw.h>
 #include <stdio.h>
@@ -27,7 +28,8 @@ static int remove_one(const char *path, const struct stat *info, int flag, struc
     return remove(path);
 }
 
-/* Rows row ... row + n - 1: ascending keys for a load, shuffled ones (by a bijection) for batches. */
+/* Rows row ... row + n - 1: ascending keys for a load, shuffled ones (by a bijection) for
+ * batches. */
 static void make_rows(uint64_t row, uint32_t n, bool shuffled, hps_key *keys, uint8_t *rows)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -42,8 +44,7 @@ static hps_status by_load(struct hps_space *space, hps_key *keys, uint8_t *rows,
     const struct hps_store_ops *ops = space->store->ops;
     struct hps_store_load *load = NULL;
     uint64_t start_ns = bench_now_ns(), made_ns = 0;
-    hps_status status =
-        ops->load_begin(space, N_ROWS, (uint64_t)N_ROWS * ROW_BYTES, &load, err);
+    hps_status status = ops->load_begin(space, N_ROWS, (uint64_t)N_ROWS * ROW_BYTES, &load, err);
 
     if (status != HPS_OK) {
         return status;
@@ -109,8 +110,8 @@ static hps_status run_way(bool load, double *out_rows_per_s, struct hps_error *e
         status = store->ops->space_open(store, &id, &space, err);
     }
     if (status == HPS_OK) {
-        status = load ? by_load(space, keys, rows, &ns, err)
-                      : by_batches(space, keys, rows, &ns, err);
+        status =
+            load ? by_load(space, keys, rows, &ns, err) : by_batches(space, keys, rows, &ns, err);
         *out_rows_per_s = (double)N_ROWS * 1e9 / (double)(ns == 0 ? 1 : ns);
         store->ops->space_close(space);
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-benchmarks [NAME...]: run benchmarks (all by default), print a table, write build/bench/NAME.jsonl.
- * Ratios within one run are what counts; figures are of this machine. Main thread.
+ * hps-benchmarks [NAME...]: run benchmarks (all by default), print a table, write
+ * build/bench/NAME.jsonl. Ratios within one run are what counts; figures are of this machine. Main
+ * thread.
  */
 #include <errno.h>
 #include <sched.h>
