@@ -345,7 +345,9 @@ void hps_daemon_close(struct hps_daemon *daemon)
     if (daemon == NULL) {
         return;
     }
-    hps_acceptor_stop(daemon->acceptor);
+    if (daemon->acceptor != NULL) {
+        hps_acceptor_stop(daemon->acceptor);
+    }
     stop_loops(daemon);
     hps_http1_free(daemon->http);
     hps_timer_stop(&daemon->tick);
