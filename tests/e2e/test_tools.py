@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hps-gen, hps-bench, and what all programs share: help, versions, wrong words."""
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+from rig import BIN, PATIENCE_S, ask, default_config, floats, generate, hpsgen
+
+TOOLS = ("hpsd", "hpsctl", "hps-gen", "hps-bench")
+
+
+def run(tool, *args, code=0):
+    done = subprocess.run([os.path.join(BIN, tool), *map(str, args)], capture_output=True, text=True,
+                          timeout=PATIENCE_S * 2, check=False)
+    assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
+    return done
+
+
+@pytest.mark.parametrize("options", [
+    ("hugectr", "fp32", "dense"), ("hugectr", "fp32", "hashed"), ("npy", "fp32", "dense"),
+    ("npy", "fp16", "hashed"), ("dle", "fp32", "dense"), ("dle", "fp16", "dense")])
+def test_gen_when_loaded_then_every_row_comes_back(daemon, work, options):
+    form, dtype, keys_are = options
+    generate(f"{work}/g", "--tables", 3, "--rows", 500, "--dim", 12, "--format", form, "--dtype", dtype,
+             "--keys", keys_are, "--seed", 5)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", f"{work}/g")
+    keys = hpsgen.hashed_keys(500) if keys_are == "hashed" else np.arange(500)
+    reply = ask(one.stub(), "m", {f"feature_{i}": keys for i in range(3)})
+    for i, result in enumerate(reply.results):
+        expected = hpsgen.rows(5, i, keys, 12, np.float16 if dtype == "fp16" else np.float32)
+        np.testing.assert_array_equal(floats(result), expected.astype(np.float32))
+        assert result.unknown_key_count == 0
+
+
+def test_gen_when_its_ps_json_is_served_then_the_model_is_ready(daemon, work):
+    generate(f"{work}/g", "--tables", 2, "--rows", 100, "--dim", 4, "--model", "mine")
+    with open(f"{work}/g/ps.json", encoding="utf-8") as f:
+        config = json.load(f)
+    config.setdefault("server", {}).update(drain_delay_ms=1, disk_free_min_bytes="1MiB")
+    one = daemon(config)
+    result = ask(one.stub(), "mine", {"feature_1": [3]}).results[0]
+    np.testing.assert_array_equal(floats(result), hpsgen.rows(1, 1, [3], 4))
+
+
+def test_bench_when_rows_are_right_then_0_and_when_one_is_not_then_5(daemon, work):
+    generate(f"{work}/g", "--tables", 2, "--rows", 1000, "--dim", 8)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", f"{work}/g")
+    path = f"{work}/g/feature_1/emb_vector"
+    values = np.fromfile(path, "<f4")
+    values[1234] += 1
+    values.tofile(path)
+    manifest = f"{work}/g/manifest.json"
+    if os.path.exists(manifest):
+        os.unlink(manifest)  # it has checksums
+    one.load("wrong", f"{work}/g")
+    args = ["--addr", one.grpc[0], "--admin", one.admin, "-q", "-n", 200, "-k", 256, "--verify"]
+    result = json.loads(run("hps-bench", *args, "--model", "m", "-o", "json").stdout.splitlines()[-1])
+    assert result
+    run("hps-bench", *args, "--model", "m", "--stream", "--output-type", "bf16")
+    run("hps-bench", *args, "--model", "wrong", code=5)
+    run("hps-bench", *args, "--model", "none", code=1)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tool_when_asked_for_help_then_0_and_when_asked_nonsense_then_2(tool):
+    assert "sage:" in run(tool, "--help").stdout
+    assert "--nonsense" in run(tool, "--nonsense", code=2).stderr
+
+
+def test_completion_when_printed_then_bash_takes_it():
+    script = run("hpsctl", "completion", "bash").stdout
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rollback" in script

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of a model: load, switch, roll back, unload, refuse; and hpsctl, which does it."""
+import os
+import signal
+import subprocess
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import (BIN, PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
+                 pb_grpc, refused, scratch, until)
+
+ROWS, DIM, TABLES = 3000, 16, 3
+
+
+@pytest.fixture(name="loaded")
+def one_version_loaded(work, daemon):
+    """A daemon that has version 1 (seed 1) of "m"; directories v1 to v3 differ by seed."""
+    for seed in (1, 2, 3):
+        generate(f"{work}/v{seed}", "--tables", TABLES, "--rows", ROWS, "--dim", DIM, "--seed", seed)
+    one = daemon(default_config(server={"model_roots": [work], "keep_versions": 2}))
+    one.load("m", f"{work}/v1", label="first")
+    return one
+
+
+def check(reply, seeds, keys):
+    """Every row of the reply is of the seed of the version that it names."""
+    for number, result in enumerate(reply.results):
+        expected = hpsgen.rows(seeds[reply.version], number, keys, DIM)
+        np.testing.assert_array_equal(floats(result), expected)
+
+
+def all_tables(keys):
+    return {f"feature_{i}": keys for i in range(TABLES)}
+
+
+def test_versions_when_loaded_activated_and_rolled_back_then_replies_name_theirs(loaded, work):
+    stub, keys, seeds = loaded.stub(), np.arange(50), {1: 1, 2: 2, 3: 3}
+    reply = ask(stub, "m", all_tables(keys))
+    assert (reply.version, reply.label) == (1, "first")
+    check(reply, seeds, keys)
+    last = loaded.load("m", f"{work}/v2", label="second")
+    assert last.done and not last.activated and last.version == 2
+    assert ask(stub, "m", all_tables(keys)).version == 1
+    check(ask(stub, "m", all_tables(keys), version=2), seeds, keys)
+    loaded.ctl("activate", "m", 2)
+    reply = ask(stub, "m", all_tables(keys))
+    assert (reply.version, reply.label) == (2, "second")
+    check(reply, seeds, keys)
+    check(ask(stub, "m", all_tables(keys), version=1), seeds, keys)
+    loaded.ctl("rollback", "m")
+    assert ask(stub, "m", all_tables(keys)).version == 1
+    loaded.ctl("unload", "m", 1, code=1)  # active
+    loaded.ctl("unload", "m", 2)
+    with refused(grpc.StatusCode.NOT_FOUND, "2"):
+        ask(stub, "m", all_tables(keys), version=2)
+
+
+def test_versions_when_more_than_kept_then_the_oldest_goes(loaded, work):
+    for seed in (2, 3):
+        assert loaded.load("m", f"{work}/v{seed}", activate=True).activated
+    until(lambda: loaded.versions("m") == {2: "resident", 3: "active"}, "versions 2 and 3")
+
+
+def test_load_when_a_dry_run_then_the_plan_is_told_and_nothing_is_loaded(loaded, work):
+    plan = loaded.load("m", f"{work}/v2", dry_run=True).plan
+    assert [table.row_count for table in plan.tables] == [ROWS] * TABLES
+    assert 0 < plan.disk_bytes_needed < plan.disk_bytes_available
+    assert loaded.versions("m") == {1: "active"}
+    assert "host memory" in loaded.ctl("load", "m", "--from", f"{work}/v2", "--dry-run")
+
+
+def test_load_when_the_number_is_taken_or_the_place_forbidden_then_refused(loaded, work):
+    with refused(grpc.StatusCode.ALREADY_EXISTS, "1"):
+        loaded.load("m", f"{work}/v2", version=1)
+    with refused(grpc.StatusCode.NOT_FOUND, "nowhere"):
+        loaded.load("m", f"{work}/nowhere")
+    with scratch() as elsewhere:
+        Table.random("a", 9, 4).save(elsewhere)
+        with refused(grpc.StatusCode.PERMISSION_DENIED, "model_roots"):
+            loaded.load("m", elsewhere)
+        os.symlink(elsewhere, f"{work}/link")
+        with refused(grpc.StatusCode.PERMISSION_DENIED, "model_roots"):
+            loaded.load("m", f"{work}/link")
+    assert loaded.versions("m") == {1: "active"}
+
+
+def truncate(path, n_bytes):
+    os.truncate(path, os.path.getsize(path) - n_bytes)
+
+
+def poison(path):
+    values = np.fromfile(path, "<f4")
+    values[7] = np.nan
+    values.tofile(path)
+
+
+@pytest.mark.parametrize("file, damage", [
+    ("emb_vector", lambda path: truncate(path, 4)),
+    ("emb_vector", lambda path: truncate(path, 4 * 16)),
+    ("key", lambda path: truncate(path, 3)),
+    ("emb_vector", poison),
+    ("emb_vector", os.unlink),
+])
+def test_load_when_a_file_is_damaged_then_it_is_named_and_the_active_version_serves(loaded, work, file,
+                                                                                    damage):
+    Table.random("good", 100, 16).save_hugectr(f"{work}/bad")
+    path = os.path.join(Table.random("t", 101, 16).save_hugectr(f"{work}/bad"), file)
+    damage(path)
+    with pytest.raises(grpc.RpcError) as caught:
+        loaded.load("m", f"{work}/bad")
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "bad/t" in caught.value.details() and file in caught.value.details()
+    until(lambda: loaded.versions("m") == {1: "active"}, "only version 1")
+    check(ask(loaded.stub(), "m", all_tables([1, 2])), {1: 1}, [1, 2])
+
+
+def test_load_when_the_directory_is_empty_then_it_says_what_was_expected(loaded, work):
+    os.mkdir(f"{work}/empty")
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "empty", "no tables"):
+        loaded.load("m", f"{work}/empty")
+
+
+def test_load_when_keys_repeat_then_the_last_row_is_kept_and_they_are_counted(loaded, work):
+    keys = np.array([5, 6, 5, 7, 5, 6])
+    rows = hpsgen.rows(1, 0, np.arange(6), 4)
+    Table("t", keys, rows).save_hugectr(f"{work}/twice")
+    assert loaded.load("twice", f"{work}/twice").duplicate_key_count == 3
+    result = ask(loaded.stub(), "twice", {"t": [5, 6, 7]}).results[0]
+    np.testing.assert_array_equal(floats(result), rows[[4, 5, 3]])
+
+
+def test_switch_when_made_every_50_ms_under_load_then_no_answer_is_mixed(loaded, work):
+    loaded.load("m", f"{work}/v2")
+    seeds, ended, failures, seen = {1: 1, 2: 2}, threading.Event(), [], set()
+
+    def reader(number):
+        stub, rng = pb_grpc.ParameterServerStub(loaded.channel()), np.random.default_rng(number)
+        try:
+            while not ended.is_set():
+                keys = rng.integers(0, ROWS, 200)
+                reply = ask(stub, "m", all_tables(keys))
+                check(reply, seeds, keys)
+                seen.add(reply.version)
+        except (AssertionError, grpc.RpcError) as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=reader, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    admin = loaded.admin_stub()
+    for turn in range(40):
+        admin.ActivateVersion(admin_pb.ActivateVersionRequest(model="m", version=2 - turn % 2),
+                              timeout=PATIENCE_S)
+        ended.wait(0.05)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert seen == {1, 2}
+
+
+def test_hpsctl_when_asked_for_json_then_every_answer_parses(loaded):
+    for verb in (["ping"], ["status"], ["models"], ["tables"], ["tables", "m"], ["stats"],
+                 ["lookup", "m", "feature_0", "1", "2"], ["explain", "m", "feature_0", "1"],
+                 ["slowlog", "get"], ["config", "get"]):
+        assert loaded.ctl("-o", "json", *verb), verb
+        loaded.ctl(*verb)
+    answer, = loaded.ctl("-o", "json", "lookup", "m", "feature_1", 7)
+    row = np.array(answer["rows"][0]["row"], np.float32)
+    np.testing.assert_array_equal(row, hpsgen.rows(1, 1, [7], DIM)[0])
+
+
+def test_hpsctl_when_something_is_wrong_then_the_exit_code_says_what(loaded, work):
+    loaded.ctl("activate", "m", 99, code=1)
+    loaded.ctl("activate", "m", code=2)
+    loaded.ctl("nonsense", code=2)
+    loaded.ctl("lookup", "m", "feature_0", "x", code=2)
+    loaded.ctl("--addr", f"unix:{work}/none.sock", "ping", code=3)
+    loaded.ctl("lookup", "m", "feature_0", 10**12, code=5)
+
+
+def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
+    generate(f"{work}/big", "--tables", 4, "--rows", 200000, "--dim", 32)
+    load = subprocess.Popen([os.path.join(BIN, "hpsctl"), "--addr", loaded.admin, "load", "big", "--from",
+                             f"{work}/big"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert load.stderr.readline()
+    load.send_signal(signal.SIGINT)
+    _, rest = load.communicate(timeout=PATIENCE_S)
+    until(lambda: loaded.versions("big") == {1: "active"}, "the load's end")
+    if load.returncode != 0:  # it was still under way
+        assert "goes on in the server" in rest
+
+
+def test_hpsctl_when_the_daemon_is_stopped_then_the_deadline_is_exit_code_4(loaded):
+    loaded.send(signal.SIGSTOP)
+    try:
+        loaded.ctl("--timeout", "0.2", "status", code=4)
+    finally:
+        loaded.send(signal.SIGCONT)
