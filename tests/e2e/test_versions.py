@@ -194,9 +194,15 @@ def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
         assert "goes on in the server" in rest
 
 
-def test_hpsctl_when_the_daemon_is_stopped_then_the_deadline_is_exit_code_4(loaded):
+def test_hpsctl_when_the_daemon_hangs_then_unreachable_is_exit_code_3(loaded):
     loaded.send(signal.SIGSTOP)
     try:
-        loaded.ctl("--timeout", "0.2", "status", code=4)
+        assert "no answer in time" in loaded.ctl("--timeout", "0.2", "status", code=3)
     finally:
         loaded.send(signal.SIGCONT)
+
+
+def test_hpsctl_when_a_load_outlasts_its_deadline_then_exit_code_4(loaded, work):
+    generate(f"{work}/big", "--tables", 4, "--rows", 200000, "--dim", 32)
+    loaded.ctl("--timeout", "0.05", "load", "big", "--from", f"{work}/big", code=4)
+    until(lambda: loaded.versions("big") == {1: "active"}, "the load's end")

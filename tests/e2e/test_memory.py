@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A load needs no more memory than it may have: three times as many rows are sorted on disk."""
+import resource
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from rig import SANITIZER, Daemon, ask, default_config, floats, generate, hpsgen
+
+LIMIT_BYTES = 200 << 20
+ROWS, DIM = 1_200_000, 128  # 614 MB
+
+
+@pytest.mark.skipif(SANITIZER != "", reason="sanitizers need memory of their own: NOT CHECKED")
+def test_load_when_three_times_larger_than_memory_then_every_row_is_right(work):
+    if shutil.disk_usage(work).free < 6 * ROWS * DIM * 4:
+        pytest.skip("less than 4 GB of disk: NOT CHECKED")
+    generate(f"{work}/big", "--tables", 1, "--rows", ROWS, "--dim", DIM)
+    config = default_config(server={"model_roots": [work], "load_memory_bytes": "32MiB",
+                                    "worker_threads": 2, "io_threads": 2})
+    config["volatile_db"]["memory_bytes"] = "16MiB"
+    with Daemon(work, config, wrapper=["prlimit", f"--data={LIMIT_BYTES}", "--"]) as one:
+        assert resource.prlimit(one.process.pid, resource.RLIMIT_DATA)[0] == LIMIT_BYTES
+        assert one.load("m", f"{work}/big").rows_total == ROWS
+        with open(f"/proc/{one.process.pid}/status", encoding="ascii") as f:
+            status = dict(re.findall(r"^(VmData|VmHWM):\s+(\d+) kB", f.read(), re.M))
+        assert int(status["VmData"]) << 10 <= LIMIT_BYTES
+        keys = np.random.default_rng(1).integers(0, ROWS, 20000)
+        for piece in np.split(keys, 10):
+            result = ask(one.stub(), "m", {"feature_0": piece}).results[0]
+            np.testing.assert_array_equal(floats(result), hpsgen.rows(1, 0, piece, DIM))
+            assert result.unknown_key_count == 0
