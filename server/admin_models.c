@@ -157,9 +157,14 @@ void admin_list_tables(struct admin_op *op)
     struct table_list list = {.op = op, .model = request->model, .version = request->version};
     hps_catalog_each(op->parts->catalog, add_tables, &list);
     if (!list.found && (request->model[0] != '\0' || request->version != 0)) {
-        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
-                                 "model \"%s\" has no resident version %lld", request->model,
-                                 (long long)request->version));
+        if (request->version == 0) {
+            hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                     "model \"%s\" has no active version", request->model));
+        } else {
+            hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                     "model \"%s\" has no resident version %lld", request->model,
+                                     (long long)request->version));
+        }
         return;
     }
     Hps__V1__ListTablesResponse *reply = admin_alloc(op, 1, sizeof(*reply));

@@ -17,10 +17,11 @@ enum { ADMIN_THREADS = 2, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITIN
 enum { TOKEN_BYTES_MAX = 4096 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 
+/* The last one is on the admin listener only. */
 static const char *const service_names[] = {
-    "hps.v1.ParameterServer", "hps.v1.Admin", "grpc.health.v1.Health",
-    "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"};
-enum { N_SERVICES = sizeof(service_names) / sizeof(service_names[0]) };
+    "hps.v1.ParameterServer", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection", "hps.v1.Admin"};
+enum { N_NAMES = sizeof(service_names) / sizeof(service_names[0]), N_PUBLIC = N_NAMES - 1 };
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
@@ -127,7 +128,8 @@ static hps_status make_tls(struct hps_daemon *daemon, struct hps_error *err)
                                         .key_file = config->tls.key,
                                         .ca_file = has_ca ? config->tls.client_ca : NULL,
                                         .peer_optional = !config->tls.require_client_certificate};
-    return hps_tls_new(&tls, &daemon->tls, err);
+    status = hps_tls_new(&tls, &daemon->tls, err);
+    return status == HPS_OK ? status : hps_error_prefix(err, HPS_INVALID, "server.tls");
 }
 
 /* ---- services -------------------------------------------------------------------------------- */
@@ -170,10 +172,11 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .drain = daemon_ask_drain};
     daemon->lookup = hps_lookup_service_new(&lookup);
     daemon->admin = hps_admin_service_new(&admin);
-    daemon->health = hps_health_service_new(service_names, N_SERVICES);
-    daemon->reflection = hps_reflection_service_new(service_names, N_SERVICES);
+    daemon->health = hps_health_service_new(service_names, N_NAMES);
+    daemon->reflection = hps_reflection_service_new(service_names, N_PUBLIC);
+    daemon->admin_reflection = hps_reflection_service_new(service_names, N_NAMES);
     if (daemon->lookup == NULL || daemon->admin == NULL || daemon->health == NULL ||
-        daemon->reflection == NULL) {
+        daemon->reflection == NULL || daemon->admin_reflection == NULL) {
         return no_memory(err);
     }
     return HPS_OK;
@@ -201,13 +204,14 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     const struct {
         const struct hps_grpc_service *service;
         uint32_t mask;
-    } services[N_SERVICES] = {
-        {hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
-        {hps_admin_service_grpc(daemon->admin), LISTENER_ADMIN},
-        {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
-        {hps_reflection_service_grpc(daemon->reflection, 0), LISTENER_PUBLIC | LISTENER_ADMIN},
-        {hps_reflection_service_grpc(daemon->reflection, 1), LISTENER_PUBLIC | LISTENER_ADMIN}};
-    for (unsigned i = 0; i < N_SERVICES; i++) {
+    } services[] = {{hps_lookup_service_grpc(daemon->lookup), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_admin_service_grpc(daemon->admin), LISTENER_ADMIN},
+                    {hps_health_service_grpc(daemon->health), LISTENER_PUBLIC | LISTENER_ADMIN},
+                    {hps_reflection_service_grpc(daemon->reflection, 0), LISTENER_PUBLIC},
+                    {hps_reflection_service_grpc(daemon->reflection, 1), LISTENER_PUBLIC},
+                    {hps_reflection_service_grpc(daemon->admin_reflection, 0), LISTENER_ADMIN},
+                    {hps_reflection_service_grpc(daemon->admin_reflection, 1), LISTENER_ADMIN}};
+    for (unsigned i = 0; i < sizeof(services) / sizeof(services[0]); i++) {
         hps_status status =
             hps_grpc_server_add(daemon->server, services[i].service, services[i].mask);
         if (status == HPS_OK) {
@@ -365,6 +369,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_admin_service_free(daemon->admin);
     hps_health_service_free(daemon->health);
     hps_reflection_service_free(daemon->reflection);
+    hps_reflection_service_free(daemon->admin_reflection);
     hps_grpc_server_free(daemon->server);
     hps_catalog_close(daemon->catalog);
     hps_models_free(daemon->models);

@@ -55,6 +55,7 @@ struct hps_daemon {
     struct hps_admin_service *admin;
     struct hps_health_service *health;
     struct hps_reflection_service *reflection;
+    struct hps_reflection_service *admin_reflection;
     struct hps_grpc_server *server;
     struct hps_tls *tls;
     char *admin_token_sha256; /* hex; NULL: no token */
