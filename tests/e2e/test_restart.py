@@ -17,6 +17,12 @@ from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, float
                  model_config, pb, pb_grpc, refused, run_hpsd, until)
 
 
+def mount_tmpfs(path, options):
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path],
+                                           check=False, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here: NOT CHECKED")
+
+
 def model(work, n_rows=2000, dim=16):
     table = Table.random("a", n_rows, dim)
     return table, default_config([model_of(table, work + "/m")], server={"model_roots": [work]})
@@ -206,13 +212,10 @@ def test_store_when_a_file_of_it_is_corrupted_then_never_a_wrong_row(work):
     one.stop()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system: NOT CHECKED")
 def test_load_when_the_disk_is_full_then_refused_and_the_active_version_serves(work):
     state = os.path.join(work, "state")
     os.mkdir(state)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", state], check=False,
-                      capture_output=True).returncode != 0:
-        pytest.skip("no file system can be mounted here: NOT CHECKED")
+    mount_tmpfs(state, "size=24m")
     try:
         table, config = model(work)
         with Daemon(work, config) as one:
@@ -223,3 +226,27 @@ def test_load_when_the_disk_is_full_then_refused_and_the_active_version_serves(w
             until(lambda: one.versions("m") == {1: "active"}, "only version 1")
     finally:
         subprocess.run(["umount", "-l", state], check=True)
+
+
+def test_start_when_the_file_system_is_read_only_then_exit_1(work):
+    state = os.path.join(work, "state")
+    os.mkdir(state)
+    mount_tmpfs(state, "ro,size=1m")
+    try:
+        code, _, err = refused_start(work, default_config(), "--state-dir", state, "--listen",
+                                     "127.0.0.1:0")
+        assert code == 1
+        assert state in err and "Read-only" in err
+    finally:
+        subprocess.run(["umount", "-l", state], check=True)
+
+
+def test_start_when_the_store_cannot_be_opened_then_exit_4(work):
+    _, config = model(work)
+    one = Daemon(work, config)
+    one.stop()
+    with open(f"{one.state}/hpsd/CURRENT", "w", encoding="ascii") as f:
+        f.write("MANIFEST-999999\n")
+    code, out, err = run_hpsd(*one.args[1:])
+    assert (code, out) == (4, "")
+    assert f"{one.state}/hpsd" in err

@@ -111,6 +111,7 @@ def test_reflection_when_asked_for_services_then_all_public_ones_are_listed(smal
     names = {service.name for service in answer.list_services_response.service}
     assert {"hps.v1.ParameterServer", "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection"} <= names
+    assert "hps.v1.Admin" not in names
 
 
 @pytest.mark.parametrize("version", REFLECTION)
