@@ -194,10 +194,13 @@ def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
         assert "goes on in the server" in rest
 
 
-def test_hpsctl_when_the_daemon_hangs_then_unreachable_is_exit_code_3(loaded):
+def test_hpsctl_when_the_daemon_hangs_then_it_gives_up_in_time(loaded):
     loaded.send(signal.SIGSTOP)
     try:
-        assert "no answer in time" in loaded.ctl("--timeout", "0.2", "status", code=3)
+        done = subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", loaded.admin, "--timeout", "0.2",
+                               "status"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode in (3, 4)  # time ran out before or after the connection was made
+        assert "in time" in done.stderr
     finally:
         loaded.send(signal.SIGCONT)
 
