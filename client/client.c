@@ -260,11 +260,13 @@ static hps_status reach(struct hps_client *client, const struct hps_client_optio
     if (status != HPS_UNAVAILABLE && status != HPS_DEADLINE) {
         return HPS_OK;
     }
+    if (status == HPS_DEADLINE) {
+        return hps_error_set(err, status, "no answer from %s in time", options->address);
+    }
     const char *at = strstr(cause.text, options->address); /* said once is enough */
     size_t size = strlen(options->address);
     const char *text = at != NULL && strncmp(at + size, ": ", 2) == 0 ? at + size + 2 : cause.text;
-    return hps_error_set(err, HPS_UNAVAILABLE, "cannot reach %s: %s", options->address,
-                         status == HPS_DEADLINE ? "no answer in time" : text);
+    return hps_error_set(err, HPS_UNAVAILABLE, "cannot reach %s: %s", options->address, text);
 }
 
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,

@@ -37,8 +37,8 @@ struct hps_client;
 /* Connect, and wait until the server has answered a health check (with whatever result), so that
  * UNAVAILABLE from here means "not reached" and later means what the server says.
  *
- * error   UNAVAILABLE, DEADLINE: not reached; INVALID: address; NOT_FOUND, PERMISSION, IO: the
- *         token or TLS files; UNAUTHENTICATED: certificates
+ * error   UNAVAILABLE: not reached; DEADLINE: reached, but no answer; INVALID: address; NOT_FOUND,
+ *         PERMISSION, IO: the token or TLS files; UNAUTHENTICATED: certificates
  */
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err) HPS_MUST_CHECK;

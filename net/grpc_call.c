@@ -15,6 +15,8 @@
 #include "net/gzip.h"
 #include "net/tls.h"
 
+enum { DEADLINE_GRACE_US = 50 * 1000 };
+
 #define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
 #define FIELD_LITERAL(n, v) FIELD(n, v, sizeof(v) - 1)
 
@@ -111,25 +113,28 @@ unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http2_fie
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* A reply that is under way is reset a moment after its deadline, so that the client's own clock
+ * speaks first: a reset before it would read as "cancelled". */
 static void on_deadline(void *ctx)
 {
     struct hps_grpc_call *call = ctx;
+    bool under_way = call->responded && hps_http2_stream_queued(call->stream) > 0;
 
-    if (call->finished) {
-        /* The answer is under way but the client will not wait for the rest of it. */
-        if (call->stream != NULL && call->responded) {
-            hps_http2_reset(call->stream, HPS_HTTP2_CANCEL);
+    if (!call->finished) {
+        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
+        if (!under_way) {
+            hps_grpc_call_finish(call, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
+            return;
         }
-        return;
+        call->finished = true;
+        call->code = hps_status_grpc_code(HPS_DEADLINE);
     }
-    atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-    if (!call->responded) {
-        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
-        return;
+    if (!call->deadline_passed) {
+        call->deadline_passed = true;
+        hps_timer_set_after(call->loop, &call->deadline, DEADLINE_GRACE_US);
+    } else if (call->responded) {
+        hps_http2_reset(call->stream, HPS_HTTP2_CANCEL);
     }
-    call->finished = true;
-    call->code = hps_status_grpc_code(HPS_DEADLINE);
-    hps_http2_reset(call->stream, HPS_HTTP2_CANCEL);
 }
 
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream)

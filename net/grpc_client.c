@@ -256,6 +256,9 @@ static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_
             hps_buf_clear(&call->text); /* without its text the code still says enough */
         }
         call_done(call, call->code, call->text.size > 0 ? (const char *)call->text.data : "");
+    } else if (error == HPS_HTTP2_CANCEL && call->deadline_us != 0 &&
+               hps_clock_us() >= call->deadline_us) {
+        call_done(call, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
     } else if (error != HPS_HTTP2_NO_ERROR) {
         snprintf(text, sizeof text, "stream reset with HTTP/2 error %u", error);
         call_done(call, hps_grpc_code_of_reset(error), text);

@@ -111,6 +111,7 @@ struct hps_grpc_call {
     uint64_t start_us;
     uint64_t deadline_us;
     struct hps_timer deadline;
+    bool deadline_passed; /* the reset that ends a reply under way is due */
     struct grpc_fields request_fields;
     struct grpc_fields response_fields;
     struct grpc_fields trailer_fields;

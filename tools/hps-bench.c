@@ -24,6 +24,7 @@ enum {
     EXIT_REFUSED = 1,
     EXIT_USAGE = 2,
     EXIT_UNREACHABLE = 3,
+    EXIT_DEADLINE = 4,
     EXIT_NEGATIVE = 5,
     THREADS_MAX = 64,
     CONNECTIONS_MAX = 16384,
@@ -465,6 +466,13 @@ static unsigned start_workers(const struct bench_plan *plan, struct bench_worker
     return n;
 }
 
+static int exit_of(hps_status status)
+{
+    return status == HPS_UNAVAILABLE ? EXIT_UNREACHABLE
+           : status == HPS_DEADLINE  ? EXIT_DEADLINE
+                                     : EXIT_REFUSED;
+}
+
 static int conclude(const struct bench_plan *plan, struct bench_worker *workers, unsigned n)
 {
     struct result *result = hps_calloc(1, sizeof(*result));
@@ -473,7 +481,7 @@ static int conclude(const struct bench_plan *plan, struct bench_worker *workers,
     for (unsigned i = 0; i < n && result != NULL; i++) {
         if (workers[i].status != HPS_OK && code == 0) {
             (void)fprintf(stderr, "hps-bench: %s\n", workers[i].err.text);
-            code = workers[i].status == HPS_UNAVAILABLE ? EXIT_UNREACHABLE : EXIT_REFUSED;
+            code = exit_of(workers[i].status);
         }
         merge(&result->counts, &workers[i].counts);
         hps_hist_merge(&result->latency_us, &workers[i].latency_us);
@@ -538,9 +546,7 @@ int main(int argc, char **argv)
     if (status != HPS_OK) {
         (void)fprintf(stderr, "hps-bench: %s\n", err.text);
         hps_free(plan.tables);
-        return status == HPS_UNAVAILABLE ? EXIT_UNREACHABLE
-               : status == HPS_INVALID   ? EXIT_USAGE
-                                         : EXIT_REFUSED;
+        return status == HPS_INVALID ? EXIT_USAGE : exit_of(status);
     }
     int code = run(&plan);
     hps_free(plan.tables);

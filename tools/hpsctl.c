@@ -203,7 +203,9 @@ static int open_client(struct hpsctl *ctl)
         return HPSCTL_UNREACHABLE;
     }
     (void)fprintf(stderr, "hpsctl: %s\n", err.text);
-    return status == HPS_UNAUTHENTICATED ? HPSCTL_REFUSED : HPSCTL_USAGE;
+    return status == HPS_DEADLINE          ? HPSCTL_DEADLINE
+           : status == HPS_UNAUTHENTICATED ? HPSCTL_REFUSED
+                                           : HPSCTL_USAGE;
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */
