@@ -151,6 +151,8 @@ static hps_status walk_step(struct hps_walk *walk, const struct hps_walk_call *c
     uint32_t tier = walk->tier_next;
     bool last = tier + 1 == walk->version->n_tiers;
     const struct hps_store_ops *ops = tier_ops(walk, tier);
+    /* Read before the tier is asked: rows put there during the question prove nothing. */
+    bool complete = ops->tier == HPS_TIER_HOST && walk->version->host_complete;
     hps_status status = ask_tier(walk, tier, call);
 
     if (status == HPS_CANCELLED || status == HPS_DEADLINE) {
@@ -162,7 +164,6 @@ static hps_status walk_step(struct hps_walk *walk, const struct hps_walk_call *c
                              hps_status_text(status));
     }
     if (status == HPS_OK) {
-        bool complete = ops->tier == HPS_TIER_HOST && walk->version->host_complete;
         walk->absent = last || complete;
     }
     walk->tier_next++;

@@ -23,11 +23,10 @@ static unsigned pin_shard(void)
 
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables)
 {
-    struct hps_version *version = hps_alloc_aligned(64, sizeof(*version));
+    struct hps_version *version = hps_calloc(1, sizeof(*version));
     if (version == NULL) {
         return NULL;
     }
-    memset(version, 0, sizeof(*version));
     version->number = number;
     version->n_tables = n_tables;
     version->model = hps_strdup(model);
@@ -57,7 +56,7 @@ void hps_version_free(struct hps_version *version)
     hps_free(version->source);
     hps_free(version->fingerprint);
     hps_free(version->load_id);
-    hps_free_aligned(version);
+    hps_free(version);
 }
 
 uint32_t hps_version_table(const struct hps_version *version, const char *name, size_t size)

@@ -62,7 +62,8 @@ struct hps_version {
     atomic_bool host_complete;
 
     struct {
-        _Alignas(64) atomic_long n;
+        atomic_long n;
+        char pad[64 - sizeof(atomic_long)]; /* no two on one cache line */
     } pins[HPS_PIN_SHARDS];
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tier walk: order, ranges, insertion upward, tiers that fail, deadlines. One thread.
+ * The tier walk: order, ranges, insertion upward, tiers that fail, deadlines, loads that end.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -209,6 +210,32 @@ static void test_walk_when_host_is_complete_then_a_miss_is_proof(void **state)
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
 }
 
+static void *walk_memory(void *arg)
+{
+    struct walk_test *t = arg;
+
+    assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
+    return NULL;
+}
+
+static void test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_nothing(void **state)
+{
+    struct walk_test *t = *state;
+    pthread_t walker;
+
+    put_range(t, FIXTURE_DISK, 0, 3);
+    begin(t, 3);
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET);
+    assert_int_equal(pthread_create(&walker, NULL, walk_memory, t), 0);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, 1);
+    t->fx.version.host_complete = true;
+    hps_fake_gate_open(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET);
+    assert_int_equal(pthread_join(walker, NULL), 0);
+    assert_false(t->walk.absent);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.reports[1].n_found, 3);
+}
+
 static void test_walk_when_complete_host_fails_then_nothing_is_proven(void **state)
 {
     struct walk_test *t = *state;
@@ -270,6 +297,7 @@ int main(void)
         WALK_TEST(test_walk_when_host_fails_half_way_then_what_it_found_counts),
         WALK_TEST(test_walk_when_last_tier_fails_then_the_part_fails),
         WALK_TEST(test_walk_when_host_is_complete_then_a_miss_is_proof),
+        WALK_TEST(test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_nothing),
         WALK_TEST(test_walk_when_complete_host_fails_then_nothing_is_proven),
         WALK_TEST(test_walk_when_deadline_passes_then_found_keys_stay_found),
         WALK_TEST(test_walk_when_cancelled_then_work_stops_at_the_next_chunk),
