@@ -138,11 +138,23 @@ static uint64_t align_rows(uint64_t bytes)
     return (bytes + HPS_ROWS_ALIGN - 1) & ~(uint64_t)(HPS_ROWS_ALIGN - 1);
 }
 
+/* Once, so that a change meanwhile does not split the look-up. */
+static void choose_policies(struct hps_lookup *lookup)
+{
+    if (lookup->miss_policy == HPS_MISS_MODEL) {
+        lookup->miss_policy = atomic_load(&lookup->version->miss_policy);
+    }
+    if (lookup->unknown_policy == HPS_UNKNOWN_MODEL) {
+        lookup->unknown_policy = atomic_load(&lookup->version->unknown_policy);
+    }
+}
+
 hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
 {
     uint64_t total = 0;
     uint64_t n_keys = 0;
 
+    choose_policies(lookup);
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
         uint64_t out_bytes = (uint64_t)part->table->dim * hps_dtype_bytes(output_type(lookup));

@@ -64,7 +64,7 @@ struct hps_lookup {
     struct hps_arena *scratch;   /* for stores; NULL: they use the heap */
     struct hps_lookup_part *parts;
     uint32_t n_parts;
-    enum hps_miss_policy miss_policy;
+    enum hps_miss_policy miss_policy; /* plan puts the version's own in place of 0, here and next */
     enum hps_unknown_policy unknown_policy;
     enum hps_dtype output;              /* 0: FP32 */
     uint32_t wait_us_max;               /* HPS_MISS_WAIT */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One resident version of a model: its tables, and the space each tier keeps for it. Immutable but
- * for its counters and pins. Whoever uses a version holds a pin; the catalog frees it when it has
- * been taken out of the model set and the last pin is gone.
+ * for its policies, counters and pins. Whoever uses a version holds a pin; the catalog frees it
+ * when it has been taken out of the model set and the last pin is gone.
  */
 #ifndef HPS_CACHE_VERSION_H
 #define HPS_CACHE_VERSION_H
@@ -14,16 +14,16 @@
 
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
-enum hps_miss_policy { /* numbers of hps.v1.MissPolicy */
-                       HPS_MISS_TABLE = 0,
+enum hps_miss_policy {                     /* numbers of hps.v1.MissPolicy */
+                       HPS_MISS_MODEL = 0, /* the version's own */
                        HPS_MISS_EXACT = 1,
                        HPS_MISS_WAIT = 2,
                        HPS_MISS_MEMORY_ONLY = 3,
                        HPS_MISS_THRESHOLD = 4
 };
 
-enum hps_unknown_policy { /* numbers of hps.v1.UnknownKeyPolicy */
-                          HPS_UNKNOWN_TABLE = 0,
+enum hps_unknown_policy {                        /* numbers of hps.v1.UnknownKeyPolicy */
+                          HPS_UNKNOWN_MODEL = 0, /* the version's own */
                           HPS_UNKNOWN_DEFAULT_ROW = 1,
                           HPS_UNKNOWN_ZERO = 2,
                           HPS_UNKNOWN_ERROR = 3
@@ -60,6 +60,11 @@ struct hps_version {
     /* The host map holds every row of this version: a miss there is a proof of absence. Becomes
      * true once, when the rows have been put there. */
     atomic_bool host_complete;
+
+    /* For look-ups that do not say, as the configuration of the model has it. A new version has
+     * none: exact, and the default row. */
+    _Atomic enum hps_miss_policy miss_policy;
+    _Atomic enum hps_unknown_policy unknown_policy;
 
     struct {
         atomic_long n;

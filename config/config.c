@@ -153,6 +153,33 @@ hps_status hps_config_add_table(struct hps_config_model *model, struct hps_confi
     return HPS_OK;
 }
 
+const struct hps_config_model *hps_config_model_find(const struct hps_config *config,
+                                                     const char *name)
+{
+    for (size_t i = 0; i < config->n_models; i++) {
+        if (strcmp(config->models[i].name, name) == 0) {
+            return &config->models[i];
+        }
+    }
+    return NULL;
+}
+
+void hps_config_model_policies(const struct hps_config_model *model,
+                               enum hps_config_miss_policy *out_miss,
+                               enum hps_config_unknown_key_policy *out_unknown)
+{
+    static const enum hps_option_id ids[] = {HPS_OPTION_model_miss_policy,
+                                             HPS_OPTION_model_unknown_key_policy};
+    struct hps_config_model defaults = {0};
+    for (size_t i = 0; model == NULL && i < sizeof(ids) / sizeof(ids[0]); i++) {
+        hps_status status =
+            hps_option_set_text(&hps_options[ids[i]], &defaults, hps_options[ids[i]].def);
+        HPS_ASSERT(status == HPS_OK);
+    }
+    *out_miss = model != NULL ? model->miss_policy : defaults.miss_policy;
+    *out_unknown = model != NULL ? model->unknown_key_policy : defaults.unknown_key_policy;
+}
+
 void hps_config_clear_listeners(struct hps_config_listeners *listeners)
 {
     for (size_t i = 0; i < listeners->n; i++) {

@@ -285,6 +285,15 @@ bool hps_config_address_is_local(const char *address);
 
 bool hps_option_is_set(const struct hps_option_set *set, enum hps_option_id id);
 
+/* The entry of models[] of that name; NULL: there is none. */
+const struct hps_config_model *hps_config_model_find(const struct hps_config *config,
+                                                     const char *name);
+/* What look-ups of a model get that do not say: what its entry says (NULL: it has none), else the
+ * defaults. */
+void hps_config_model_policies(const struct hps_config_model *model,
+                               enum hps_config_miss_policy *out_miss,
+                               enum hps_config_unknown_key_policy *out_unknown);
+
 /* JSON of every option: {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...}.
  * Passwords are not printed. Appends to `buf`. */
 hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf)

@@ -203,22 +203,12 @@ static hps_status diff_section(struct diff *diff, enum hps_option_section sectio
     return status;
 }
 
-static const struct hps_config_model *find_model(const struct hps_config *config, const char *name)
-{
-    for (size_t i = 0; i < config->n_models; i++) {
-        if (strcmp(config->models[i].name, name) == 0) {
-            return &config->models[i];
-        }
-    }
-    return NULL;
-}
-
 static void diff_missing_models(struct diff *diff, const struct hps_config *here,
                                 const struct hps_config *there, bool added)
 {
     for (size_t i = 0; i < here->n_models; i++) {
         const char *name = here->models[i].name;
-        if (find_model(there, name) == NULL) {
+        if (hps_config_model_find(there, name) == NULL) {
             struct hps_config_change change = {0};
             (void)snprintf(change.path, sizeof(change.path), "models[%s]", name);
             (void)snprintf(added ? change.after : change.before, sizeof(change.after), "%s",
@@ -234,7 +224,7 @@ static hps_status diff_models(struct diff *diff, const struct hps_config *before
     hps_status status = HPS_OK;
     for (size_t i = 0; i < before->n_models && status == HPS_OK; i++) {
         const struct hps_config_model *old = &before->models[i];
-        const struct hps_config_model *fresh = find_model(after, old->name);
+        const struct hps_config_model *fresh = hps_config_model_find(after, old->name);
         char prefix[160];
         (void)snprintf(prefix, sizeof(prefix), "models[%s]", old->name);
         if (fresh != NULL) {

@@ -15,7 +15,27 @@
 #include "server/catalog_records.h"
 #include "server/metrics.h"
 
+/* The configuration's numbers are those of the messages, as ours are. */
+_Static_assert((int)HPS_CONFIG_MISS_EXACT == (int)HPS_MISS_EXACT &&
+                   (int)HPS_CONFIG_MISS_WAIT == (int)HPS_MISS_WAIT &&
+                   (int)HPS_CONFIG_MISS_MEMORY_ONLY == (int)HPS_MISS_MEMORY_ONLY &&
+                   (int)HPS_CONFIG_MISS_THRESHOLD == (int)HPS_MISS_THRESHOLD,
+               "miss policies");
+_Static_assert((int)HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW == (int)HPS_UNKNOWN_DEFAULT_ROW &&
+                   (int)HPS_CONFIG_UNKNOWN_KEY_ZERO == (int)HPS_UNKNOWN_ZERO &&
+                   (int)HPS_CONFIG_UNKNOWN_KEY_ERROR == (int)HPS_UNKNOWN_ERROR,
+               "unknown-key policies");
+
 /* ---- lists ----------------------------------------------------------------------------------- */
+
+static void set_policies(struct catalog_model *model)
+{
+    enum hps_config_miss_policy miss;
+    enum hps_config_unknown_key_policy unknown;
+    hps_config_model_policies(model->config, &miss, &unknown);
+    model->miss_policy = (enum hps_miss_policy)miss;
+    model->unknown_policy = (enum hps_unknown_policy)unknown;
+}
 
 struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make)
 {
@@ -35,11 +55,8 @@ struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *nam
         hps_free(model);
         return NULL;
     }
-    for (size_t i = 0; i < catalog->options.config->n_models; i++) {
-        if (strcmp(catalog->options.config->models[i].name, name) == 0) {
-            model->config = &catalog->options.config->models[i];
-        }
-    }
+    model->config = hps_config_model_find(catalog->options.config, name);
+    set_policies(model);
     model->next = *at;
     *at = model;
     return model;
@@ -65,6 +82,8 @@ struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_
     }
     entry->version = version;
     entry->state = state;
+    atomic_store(&version->miss_policy, model->miss_policy);
+    atomic_store(&version->unknown_policy, model->unknown_policy);
     struct catalog_entry **at = &model->entries;
     while (*at != NULL && (*at)->version->number < version->number) {
         at = &(*at)->next;
@@ -346,6 +365,18 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
     return status;
 }
 
+/* Models of the configuration are there, versions or not, as long as the catalog is. */
+static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *err)
+{
+    const struct hps_config *config = catalog->options.config;
+    for (size_t i = 0; i < config->n_models; i++) {
+        if (catalog_model(catalog, config->models[i].name, true) == NULL) {
+            return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+        }
+    }
+    return HPS_OK;
+}
+
 hps_status hps_catalog_open(const struct hps_catalog_options *options,
                             struct hps_catalog **out_catalog, struct hps_error *err)
 {
@@ -360,7 +391,10 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     hps_status status = hps_pool_new("loader", 1, 0, &catalog->loader);
     if (status != HPS_OK) {
         hps_ignore(hps_error_set(err, status, "the loader thread cannot be started"));
-    } else if (options->env.durable != NULL) {
+    } else {
+        status = add_configured(catalog, err);
+    }
+    if (status == HPS_OK && options->env.durable != NULL) {
         status = recover(catalog, err);
     }
     if (status != HPS_OK) {

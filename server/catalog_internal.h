@@ -27,6 +27,8 @@ struct catalog_model {
     int64_t previous; /* what rollback goes back to; 0: nothing */
     struct catalog_entry *entries;
     const struct hps_config_model *config; /* NULL: only loaded at run time */
+    enum hps_miss_policy miss_policy;      /* of its versions, as the next */
+    enum hps_unknown_policy unknown_policy;
     bool drift;
 };
 

@@ -375,17 +375,6 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
     return HPS_OK;
 }
 
-static const struct hps_config_model *config_model(struct hps_catalog *catalog, const char *name)
-{
-    const struct hps_config *config = catalog->options.config;
-    for (size_t i = 0; i < config->n_models; i++) {
-        if (strcmp(config->models[i].name, name) == 0) {
-            return &config->models[i];
-        }
-    }
-    return NULL;
-}
-
 hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
                             struct hps_load **out_load, struct hps_error *err)
 {
@@ -393,7 +382,8 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
     struct hps_source source;
     hps_status status = check_request(catalog, request, resolved, err);
     if (status == HPS_OK) {
-        status = hps_source_open_dir(resolved, config_model(catalog, request->model), &source, err);
+        status = hps_source_open_dir(
+            resolved, hps_config_model_find(catalog->options.config, request->model), &source, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -412,7 +402,8 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     struct catalog_model unknown = {.name = (char *)request->model};
     hps_status status = check_request(catalog, request, resolved, err);
     if (status == HPS_OK) {
-        status = hps_source_open_dir(resolved, config_model(catalog, request->model), &source, err);
+        status = hps_source_open_dir(
+            resolved, hps_config_model_find(catalog->options.config, request->model), &source, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -476,8 +467,7 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
     struct hps_load *load = NULL;
     struct hps_error err = {0};
     pthread_mutex_lock(&catalog->lock);
-    struct catalog_model *model = catalog_model(catalog, config->name, true);
-    bool there = model != NULL && model->entries != NULL;
+    bool there = catalog_model(catalog, config->name, false)->entries != NULL;
     pthread_mutex_unlock(&catalog->lock);
     if (there) {
         return;

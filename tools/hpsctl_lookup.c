@@ -24,7 +24,7 @@ const struct hps_arg hpsctl_lookup_args[] = {
     {"version", 0, HPS_ARG_I64, "N", &lookup_flags.version,
      "of this version (default: the active one)"},
     {"miss-policy", 0, HPS_ARG_CHOICE, "table|exact|wait|memory-only|threshold",
-     &lookup_flags.miss_policy, "what misses do (default: the table's own)"},
+     &lookup_flags.miss_policy, "what misses do (table: as the model is configured)"},
     {"values", 0, HPS_ARG_U64, "N", &lookup_flags.n_values,
      "values of a row shown in a table (default 6, 0: all)"},
     {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},

@@ -191,7 +191,7 @@ static void test_lookup_when_random_then_equals_dictionary(void **state)
         fill_stores(t);
         t->lookup.output = (enum hps_dtype)(round % 4);
         t->lookup.miss_policy = round % 5 == 4 ? HPS_MISS_MEMORY_ONLY : HPS_MISS_EXACT;
-        t->lookup.unknown_policy = round % 2 == 0 ? HPS_UNKNOWN_TABLE : HPS_UNKNOWN_ZERO;
+        t->lookup.unknown_policy = round % 2 == 0 ? HPS_UNKNOWN_MODEL : HPS_UNKNOWN_ZERO;
         uint32_t space = round % 3 == 0 ? 20 : KEY_SPACE;
         for (uint32_t p = 0; p < PARTS; p++) {
             uint32_t n = (uint32_t)(hps_mix64(++seed) % (round % 2 == 0 ? 12 : KEYS_MAX));
@@ -306,6 +306,38 @@ static void test_lookup_when_memory_only_and_host_is_complete_then_misses_are_un
     begin(t, 1);
     assert_int_equal(run(t), HPS_OK);
     assert_int_equal(t->parts[0].key_status[0], HPS_KEY_UNKNOWN);
+}
+
+static void test_lookup_when_it_names_no_policy_then_the_versions_own_hold(void **state)
+{
+    struct lookup_test *t = *state;
+    hps_key keys[2] = {1, 2}; /* on disk, nowhere */
+
+    fixture_put(&t->fx, FIXTURE_DISK, 0, 1);
+    t->fx.version.miss_policy = HPS_MISS_MEMORY_ONLY;
+    t->fx.version.unknown_policy = HPS_UNKNOWN_ERROR;
+    set_part(t, 0, keys, 2);
+    begin(t, 1);
+    t->fx.version.miss_policy = HPS_MISS_EXACT; /* from the next look-up on */
+    assert_int_equal(run(t), HPS_OK);
+    assert_int_equal(t->parts[0].n_defaulted, 2);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
+
+    t->lookup.miss_policy = HPS_MISS_MODEL;
+    begin(t, 1);
+    assert_int_equal(run(t), HPS_NOT_FOUND);
+    t->lookup.unknown_policy = HPS_UNKNOWN_DEFAULT_ROW; /* named: the version's is not asked */
+    begin(t, 1);
+    assert_int_equal(run(t), HPS_OK);
+    assert_int_equal(t->parts[0].n_unknown, 1);
+    assert_memory_equal(t->parts[0].rows + 16, t->fx.tables[0].default_row, 16);
+
+    t->fx.version.unknown_policy = HPS_UNKNOWN_ZERO;
+    t->lookup.unknown_policy = HPS_UNKNOWN_MODEL;
+    begin(t, 1);
+    assert_int_equal(run(t), HPS_OK);
+    static const uint8_t zeros[16];
+    assert_memory_equal(t->parts[0].rows + 16, zeros, 16);
 }
 
 static void test_lookup_when_wait_is_over_then_keys_are_defaulted(void **state)
@@ -523,6 +555,7 @@ int main(void)
         LOOKUP_TEST(test_lookup_when_unknown_is_an_error_then_table_and_key_are_named),
         LOOKUP_TEST(test_lookup_when_nothing_is_asked_then_nothing_is_done),
         LOOKUP_TEST(test_lookup_when_memory_suffices_then_done_without_blocking),
+        LOOKUP_TEST(test_lookup_when_it_names_no_policy_then_the_versions_own_hold),
         LOOKUP_TEST(test_lookup_when_memory_only_and_host_is_complete_then_misses_are_unknown),
         LOOKUP_TEST(test_lookup_when_wait_is_over_then_keys_are_defaulted),
         LOOKUP_TEST(test_lookup_when_wait_suffices_then_rows_are_true),

@@ -163,6 +163,32 @@ static void expect_refused(const char *path, const char *where, const char *word
     assert_null(config);
 }
 
+static void test_policies_when_given_then_each_word_is_taken_and_others_are_not(void **state)
+{
+    (void)state;
+    static const char *const miss[] = {"exact", "wait", "memory_only", "threshold"};
+    static const char *const unknown[] = {"default_row", "zero", "error"};
+    char text[1024];
+    for (unsigned i = 0; i < 12; i++) {
+        enum hps_config_miss_policy got_miss;
+        enum hps_config_unknown_key_policy got_unknown;
+        snprintf(text, sizeof(text),
+                 "{\"models\":[{" MODEL_KEYS
+                 ",\"miss_policy\":\"%s\",\"unknown_key_policy\":\"%s\"}]}",
+                 miss[i % 4], unknown[i / 4]);
+        struct hps_config *config = parse_good(text, NULL);
+        hps_config_model_policies(hps_config_model_find(config, "m"), &got_miss, &got_unknown);
+        assert_int_equal(got_miss, HPS_CONFIG_MISS_EXACT + i % 4);
+        assert_int_equal(got_unknown, HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW + i / 4);
+        hps_config_model_policies(hps_config_model_find(config, "n"), &got_miss, &got_unknown);
+        assert_int_equal(got_miss, HPS_CONFIG_MISS_THRESHOLD);
+        assert_int_equal(got_unknown, HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW);
+        hps_config_free(config);
+    }
+    parse_bad("{\"models\":[{" MODEL_KEYS ",\"miss_policy\":\"memory\"}]}", HPS_INVALID,
+              "models[0].miss_policy", NULL);
+}
+
 static void test_stores_when_not_built_then_refused_by_name(void **state)
 {
     (void)state;
@@ -179,8 +205,6 @@ static void test_stores_when_not_built_then_refused_by_name(void **state)
               HPS_UNIMPLEMENTED, "volatile_db.local_cache_bytes", NULL);
     parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_only\":true}"),
               HPS_UNIMPLEMENTED, "persistent_db.read_only", NULL);
-    parse_bad("{\"models\":[{" MODEL_KEYS ",\"miss_policy\":\"wait\"}]}", HPS_UNIMPLEMENTED,
-              "models[0].miss_policy", NULL);
     parse_bad(
         "{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"hdfs://a/b\"],"
         "\"embedding_vecsize_per_table\":[4],\"maxnum_catfeature_query_per_table_per_sample\":[2],"
@@ -574,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_commented_sample_when_parsed_then_as_without_comments),
         cmocka_unit_test(test_production_sample_when_parsed_then_server_is_set),
         cmocka_unit_test(test_minimal_sample_when_parsed_then_hps_defaults),
+        cmocka_unit_test(test_policies_when_given_then_each_word_is_taken_and_others_are_not),
         cmocka_unit_test(test_stores_when_not_built_then_refused_by_name),
         cmocka_unit_test(test_unknown_key_when_in_hps_section_then_warning_with_suggestion),
         cmocka_unit_test(test_unknown_key_when_in_server_then_error_with_suggestion),

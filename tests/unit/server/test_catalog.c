@@ -87,27 +87,43 @@ static void close_catalog(struct rig *rig)
     rig->env.durable->ops->close(rig->env.durable);
 }
 
-static int setup(void **state)
+/* `model`: what models[] says of "m" beyond its files; NULL: it is not there. */
+static void configure(struct rig *rig, const char *model)
 {
-    static struct rig rig;
-    char text[2048];
+    char text[4096];
+    char entry[2048] = "";
     struct hps_error err = {0};
-    memset(&rig, 0, sizeof(rig));
-    hps_log_level_set(HPS_LOG_ERROR);
-    hps_tmpdir_open(&rig.dir);
+    hps_config_free(rig->config);
+    if (model != NULL) {
+        snprintf(entry, sizeof(entry),
+                 "{\"model\": \"m\", \"sparse_files\": [\"%s\"],"
+                 " \"embedding_vecsize_per_table\": [%d], \"embedding_table_names\": [\"items\"],"
+                 " \"maxnum_catfeature_query_per_table_per_sample\": [1],"
+                 " \"default_value_for_each_table\": [0], \"deployed_device_list\": [0], %s}",
+                 hps_tmpdir_join(&rig->dir, "one/items.npy"), DIM, model);
+    }
     snprintf(
         text, sizeof(text),
-        "{\"supportlonglong\": true, \"models\": [],"
+        "{\"supportlonglong\": true, \"models\": [%s],"
         " \"persistent_db\": {\"type\": \"rocks_db\"},"
         " \"server\": {\"state_dir\": \"%s\", \"model_roots\": [\"%s\"], \"keep_versions\": 2}}",
-        rig.dir.path, rig.dir.path);
-    hps_status status = hps_config_parse(text, strlen(text), "test", &rig.config, NULL, &err);
+        entry, rig->dir.path, rig->dir.path);
+    hps_status status = hps_config_parse(text, strlen(text), "test", &rig->config, NULL, &err);
     if (status == HPS_OK) {
-        status = hps_config_finish(rig.config, NULL, NULL, &err);
+        status = hps_config_finish(rig->config, NULL, NULL, &err);
     }
     if (status != HPS_OK) {
         fail_msg("%s", err.text);
     }
+}
+
+static int setup(void **state)
+{
+    static struct rig rig;
+    memset(&rig, 0, sizeof(rig));
+    hps_log_level_set(HPS_LOG_ERROR);
+    hps_tmpdir_open(&rig.dir);
+    configure(&rig, NULL);
     write_model(&rig, "one", 1, "items");
     write_model(&rig, "two", 2, "items");
     write_model(&rig, "three", 3, "items");
@@ -264,6 +280,29 @@ static hps_status no_space(void *ctx, const char *model, int64_t version)
     return HPS_OK;
 }
 
+static void expect_policies(struct rig *rig, int64_t number, enum hps_miss_policy miss,
+                            enum hps_unknown_policy unknown)
+{
+    struct hps_version *version;
+    assert_int_equal(hps_models_pin(rig->models, "m", 1, number, &version, NULL), HPS_OK);
+    assert_int_equal(version->miss_policy, miss);
+    assert_int_equal(version->unknown_policy, unknown);
+    hps_version_unpin(version);
+}
+
+static void test_policies_when_configured_then_loaded_and_recovered_versions_have_them(void **state)
+{
+    struct rig *rig = *state;
+    load_ok(rig, "one", true);
+    expect_policies(rig, 1, HPS_MISS_THRESHOLD, HPS_UNKNOWN_DEFAULT_ROW);
+    close_catalog(rig);
+    configure(rig, "\"miss_policy\": \"memory_only\", \"unknown_key_policy\": \"error\"");
+    open_catalog(rig);
+    expect_policies(rig, 1, HPS_MISS_MEMORY_ONLY, HPS_UNKNOWN_ERROR);
+    load_ok(rig, "two", false);
+    expect_policies(rig, 2, HPS_MISS_MEMORY_ONLY, HPS_UNKNOWN_ERROR);
+}
+
 static void test_open_when_a_space_has_no_record_then_removed(void **state)
 {
     struct rig *rig = *state;
@@ -330,6 +369,7 @@ int main(void)
         TEST(test_load_when_beyond_keep_versions_then_oldest_goes),
         TEST(test_unload_when_active_then_refused_while_others_are_there),
         TEST(test_open_when_restarted_then_serves_the_same),
+        TEST(test_policies_when_configured_then_loaded_and_recovered_versions_have_them),
         TEST(test_open_when_a_space_has_no_record_then_removed),
         TEST(test_load_when_bad_then_nothing_changes),
         TEST(test_plan_when_asked_then_nothing_is_loaded),
