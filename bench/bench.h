@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "base/status.h"
 
@@ -24,6 +25,7 @@ void bench_report(const char *name_of_case, const char *metric, double value, co
                   enum bench_target kind, double target);
 
 uint64_t bench_now_ns(void);
+uint64_t bench_clock_ns(clockid_t clock);
 /* Middle of n values (sorted in place); 0 of none. */
 double bench_median(double *values, size_t n);
 /* Bind the calling thread to one of the first two CPUs where there are two; best effort. */

@@ -36,40 +36,84 @@ static const struct {
 
 static const char *const server_names[SERVERS] = {"hpsd", "bare", "grpc++"};
 
-static hps_status run_case(size_t c, const struct bench_server *servers, unsigned n_servers,
-                           struct hps_error *err)
+/* One server's rounds of a case. */
+struct rounds {
+    double rate[ROUNDS];
+    double p50_us[ROUNDS];
+    double cpu_us[ROUNDS]; /* of the server, per call */
+};
+
+static hps_status run_round(size_t c, const struct bench_server *server, bool raw, int round,
+                            struct rounds *rounds, struct hps_error *err)
 {
     const struct bench_load load = {cases[c].kind, cases[c].gather, cases[c].n, ROUND_NS};
-    double rate[SERVERS][ROUNDS], p50[SERVERS][ROUNDS], ratio[SERVERS][ROUNDS];
-    bool small = cases[c].kind == 0;
+    struct bench_result result = {0};
+    uint64_t cpu_ns = bench_clock_ns(server->cpu_clock);
+    hps_status status = raw ? bench_load_raw(server->address, &load, &result, err)
+                            : bench_load_grpc(server->address, &load, &result, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    cpu_ns = bench_clock_ns(server->cpu_clock) - cpu_ns;
+    rounds->rate[round] = cases[c].kind == 0 ? result.calls_per_s : result.bytes_per_s / 1e9;
+    rounds->p50_us[round] = result.p50_us;
+    rounds->cpu_us[round] = (double)cpu_ns / 1e3 / (double)result.n_calls;
+    return HPS_OK;
+}
+
+static void report_server(size_t c, const char *server, const struct rounds *rounds)
+{
+    struct rounds sorted = *rounds;
+    char metric[32];
+
+    bench_report(cases[c].name, server, bench_median(sorted.rate, ROUNDS),
+                 cases[c].kind == 0 ? "calls/s" : "GB/s", BENCH_NO_TARGET, 0);
+    (void)snprintf(metric, sizeof(metric), "%s p50", server);
+    bench_report(cases[c].name, metric, bench_median(sorted.p50_us, ROUNDS), "us", BENCH_NO_TARGET,
+                 0);
+    (void)snprintf(metric, sizeof(metric), "%s CPU a call", server);
+    bench_report(cases[c].name, metric, bench_median(sorted.cpu_us, ROUNDS), "us", BENCH_NO_TARGET,
+                 0);
+}
+
+/* Ours against another one, round by round. */
+static void report_ratios(size_t c, unsigned s, const struct rounds *ours,
+                          const struct rounds *other)
+{
+    double target = s == RAW ? cases[c].raw_min : cases[c].cpp_min;
+    double rate[ROUNDS], cpu[ROUNDS];
     char metric[32];
 
     for (int round = 0; round < ROUNDS; round++) {
+        rate[round] = ours->rate[round] / other->rate[round];
+        cpu[round] = other->cpu_us[round] / ours->cpu_us[round];
+    }
+    (void)snprintf(metric, sizeof(metric), "hpsd/%s", server_names[s]);
+    bench_report(cases[c].name, metric, bench_median(rate, ROUNDS), "ratio",
+                 target > 0 ? BENCH_AT_LEAST : BENCH_NO_TARGET, target);
+    (void)snprintf(metric, sizeof(metric), "CPU %s/hpsd", server_names[s]);
+    bench_report(cases[c].name, metric, bench_median(cpu, ROUNDS), "ratio", BENCH_NO_TARGET, 0);
+}
+
+static hps_status run_case(size_t c, const struct bench_server *servers, unsigned n_servers,
+                           struct hps_error *err)
+{
+    struct rounds rounds[SERVERS];
+
+    for (int round = 0; round < ROUNDS; round++) {
         for (unsigned s = 0; s < n_servers; s++) {
-            struct bench_result result = {0};
-            hps_status status = s == RAW ? bench_load_raw(servers[s].address, &load, &result, err)
-                                         : bench_load_grpc(servers[s].address, &load, &result, err);
+            hps_status status = run_round(c, &servers[s], s == RAW, round, &rounds[s], err);
             if (status != HPS_OK) {
                 return status;
             }
-            rate[s][round] = small ? result.calls_per_s : result.bytes_per_s / 1e9;
-            p50[s][round] = result.p50_us;
-        }
-        for (unsigned s = 1; s < n_servers; s++) {
-            ratio[s][round] = rate[OURS][round] / rate[s][round];
         }
     }
     for (unsigned s = 0; s < n_servers; s++) {
-        bench_report(cases[c].name, server_names[s], bench_median(rate[s], ROUNDS),
-                     small ? "calls/s" : "GB/s", BENCH_NO_TARGET, 0);
-        (void)snprintf(metric, sizeof(metric), "%s p50", server_names[s]);
-        bench_report(cases[c].name, metric, bench_median(p50[s], ROUNDS), "us", BENCH_NO_TARGET, 0);
+        report_server(c, server_names[s], &rounds[s]);
     }
     for (unsigned s = 1; s < n_servers; s++) {
-        double target = s == RAW ? cases[c].raw_min : cases[c].cpp_min;
-        (void)snprintf(metric, sizeof(metric), "hpsd/%s", server_names[s]);
-        bench_report(cases[c].name, metric, bench_median(ratio[s], ROUNDS), "ratio",
-                     target > 0 ? BENCH_AT_LEAST : BENCH_NO_TARGET, target);
+        report_ratios(c, s, &rounds[OURS], &rounds[s]);
     }
     return HPS_OK;
 }

@@ -8,6 +8,7 @@
 #define HPS_BENCH_BENCH_GRPC_H
 
 #include <stdatomic.h>
+#include <time.h>
 
 #include "base/block.h"
 #include "base/status.h"
@@ -43,6 +44,7 @@ struct hps_block *reply_rows(struct replies *replies, const uint8_t *request, si
 /* Servers on threads of their own. */
 struct bench_server {
     char address[64];
+    clockid_t cpu_clock; /* time that the server's thread or process ran */
     void *impl;
     void (*stop)(void *impl);
 };
@@ -62,6 +64,7 @@ struct bench_result {
     double calls_per_s;
     double bytes_per_s;
     double p50_us;
+    uint64_t n_calls;
 };
 hps_status bench_load_grpc(const char *address, const struct bench_load *load,
                            struct bench_result *out_result, struct hps_error *err) HPS_MUST_CHECK;

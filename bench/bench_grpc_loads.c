@@ -48,6 +48,7 @@ static void finish(const struct load_state *state, struct bench_result *out_resu
         .calls_per_s = (double)state->n_done / seconds,
         .bytes_per_s = (double)state->bytes / seconds,
         .p50_us = (double)hps_hist_quantile(state->ns, 0.5) / 1e3,
+        .n_calls = state->n_done,
     };
 }
 

@@ -266,6 +266,7 @@ hps_status bench_server_grpc(struct bench_server *out_server, struct hps_error *
     if (status != HPS_OK) { /* the program ends: nothing is taken apart */
         return hps_error_prefix(err, status, "server");
     }
+    (void)pthread_getcpuclockid(ours->thread, &out_server->cpu_clock);
     out_server->impl = ours;
     out_server->stop = ours_stop;
     return HPS_OK;
@@ -422,6 +423,7 @@ hps_status bench_server_raw(struct bench_server *out_server, struct hps_error *e
     if (status != HPS_OK) { /* the program ends: nothing is taken apart */
         return hps_error_prefix(err, status, "bare server");
     }
+    (void)pthread_getcpuclockid(raw->thread, &out_server->cpu_clock);
     out_server->impl = raw;
     out_server->stop = raw_stop;
     return HPS_OK;
@@ -493,6 +495,7 @@ hps_status bench_server_cpp(struct bench_server *out_server, struct hps_error *e
         return hps_error_set(err, HPS_UNAVAILABLE, "%s did not start", path);
     }
     (void)snprintf(out_server->address, sizeof(out_server->address), "127.0.0.1:%s", port);
+    (void)clock_getcpuclockid(cpp->pid, &out_server->cpu_clock);
     out_server->impl = cpp;
     out_server->stop = cpp_stop;
     return HPS_OK;

@@ -29,12 +29,19 @@ static const struct bench benches[] = {
 static const struct bench *current;
 static FILE *json;
 
-uint64_t bench_now_ns(void)
+uint64_t bench_clock_ns(clockid_t clock)
 {
     struct timespec now;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    if (clock_gettime(clock, &now) != 0) {
+        return 0;
+    }
     return (uint64_t)now.tv_sec * UNITS_PER_S_NS + (uint64_t)now.tv_nsec;
+}
+
+uint64_t bench_now_ns(void)
+{
+    return bench_clock_ns(CLOCK_MONOTONIC);
 }
 
 static int compare(const void *a, const void *b)
