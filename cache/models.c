@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/epoch.h"
 #include "base/heap.h"
+#include "base/text.h"
 
 struct model_entry {
     struct hps_version *version;
@@ -56,11 +57,6 @@ void hps_models_free(struct hps_models *models)
     hps_free(models);
 }
 
-static bool entry_is(const struct model_entry *entry, const char *model, size_t size)
-{
-    return strncmp(entry->version->model, model, size) == 0 && entry->version->model[size] == '\0';
-}
-
 static hps_status not_there(bool model_known, const char *model, size_t size, int64_t number,
                             struct hps_error *err)
 {
@@ -85,7 +81,7 @@ hps_status hps_models_pin(struct hps_models *models, const char *model, size_t m
     const struct snapshot *now = atomic_load(&models->current);
     for (size_t i = 0; i < now->n && found == NULL; i++) {
         const struct model_entry *entry = &now->entries[i];
-        if (!entry_is(entry, model, model_size)) {
+        if (!hps_text_is(entry->version->model, model, model_size)) {
             continue;
         }
         model_known = true;

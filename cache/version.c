@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/text.h"
 
 static atomic_uint next_shard;
 static _Thread_local unsigned my_shard = UINT32_MAX;
@@ -62,8 +63,7 @@ void hps_version_free(struct hps_version *version)
 uint32_t hps_version_table(const struct hps_version *version, const char *name, size_t size)
 {
     for (uint32_t i = 0; i < version->n_tables; i++) {
-        const char *other = version->tables[i].name;
-        if (strncmp(other, name, size) == 0 && other[size] == '\0') {
+        if (hps_text_is(version->tables[i].name, name, size)) {
             return i;
         }
     }

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "base/text.h"
+
 const char hps_options_help[] =
     "usage: hpsd --config FILE [OPTION ...]\n"
     "       hpsd --table NAME=PATH [--table ...] --state-dir DIR [OPTION ...]\n"
@@ -60,7 +62,7 @@ enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
 static const struct option *find(const char *name, size_t size)
 {
     for (size_t i = 0; i < N_OPTIONS; i++) {
-        if (strncmp(options[i].name, name, size) == 0 && options[i].name[size] == '\0') {
+        if (hps_text_is(options[i].name, name, size)) {
             return &options[i];
         }
     }

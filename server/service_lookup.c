@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/text.h"
 #include "net/loop.h"
 #include "server/decode.h"
 #include "server/encode.h"
@@ -298,20 +299,12 @@ static hps_status table_index_build(struct table_index *index, struct hps_arena 
     return HPS_OK;
 }
 
-static bool table_is_named(const struct hps_version *version, uint32_t table, const char *name,
-                           size_t size)
-{
-    const char *own = version->tables[table].name;
-
-    return strncmp(own, name, size) == 0 && own[size] == '\0';
-}
-
 static uint32_t table_index_find(const struct table_index *index, const char *name, size_t size)
 {
     uint32_t at = (uint32_t)hps_hash_bytes(name, size, 0) & index->mask;
 
     for (; index->slots[at] != 0; at = (at + 1) & index->mask) {
-        if (table_is_named(index->version, index->slots[at] - 1, name, size)) {
+        if (hps_text_is(index->version->tables[index->slots[at] - 1].name, name, size)) {
             return index->slots[at] - 1;
         }
     }
@@ -327,7 +320,8 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
     uint32_t table = UINT32_MAX;
 
     if (query->table_size == 0 ||
-        (i < version->n_tables && table_is_named(version, i, query->table, query->table_size))) {
+        (i < version->n_tables &&
+         hps_text_is(version->tables[i].name, query->table, query->table_size))) {
         if (i >= version->n_tables) {
             return hps_error_set(err, HPS_INVALID,
                                  "queries[%u].table: empty, and model '%s' has %u tables", i,

@@ -259,6 +259,15 @@ def test_query_when_malformed_then_the_field_is_named(served, query, words):
         ask(served.stub, "fp32", [pb.TableQuery(table="fp32_7", **query)])
 
 
+@pytest.mark.parametrize("model, table", [("fp32\0", "fp32_7"), ("fp32", "fp32_7\0"), ("many", "t7\0")])
+def test_name_when_a_nul_is_in_it_then_it_is_unknown(served, model, table):
+    tail = "x" * 2000000  # a name is no reason to look so far behind ours
+    with refused(grpc.StatusCode.NOT_FOUND):
+        ask(served.stub, model + tail * ("\0" in model),
+            [pb.TableQuery(table=table + tail * ("\0" in table), keys=bytes(8))])
+    assert served.daemon.alive()
+
+
 @pytest.mark.parametrize("fields, name", [
     (dict(consistency=pb.CONSISTENCY_UNIT), "consistency"),
     (dict(max_staleness_ms=1), "max_staleness_ms"),

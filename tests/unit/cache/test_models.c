@@ -10,6 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/heap.h"
 #include "cache/models.h"
 
 static struct hps_version *make(const char *model, int64_t number)
@@ -78,6 +79,27 @@ static void test_pin_when_unknown_then_error_names_it(void **state)
     hps_models_free(models);
 }
 
+/* Names come from clients, and protobuf lets a NUL through. */
+static void test_names_when_a_nul_follows_a_known_one_then_unknown(void **state)
+{
+    (void)state;
+    static const char name[64] = "dlrm";
+    struct hps_models *models = hps_models_new();
+    struct hps_version *one = make("dlrm", 1);
+    one->tables[0].name = hps_strdup("dlrm");
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    assert_int_equal(hps_models_activate(models, "dlrm", 1), HPS_OK);
+    for (size_t size = 5; size <= sizeof(name); size++) {
+        struct hps_version *version = NULL;
+        struct hps_error err;
+        assert_int_equal(hps_models_pin(models, name, size, 0, &version, &err), HPS_NOT_FOUND);
+        assert_int_equal(hps_version_table(one, name, size), UINT32_MAX);
+    }
+    assert_int_equal(hps_version_table(one, name, 4), 0);
+    drop(models, one);
+    hps_models_free(models);
+}
+
 struct race {
     struct hps_models *models;
     atomic_bool stop;
@@ -139,6 +161,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pin_when_active_switches_then_follows),
         cmocka_unit_test(test_pin_when_unknown_then_error_names_it),
+        cmocka_unit_test(test_names_when_a_nul_follows_a_known_one_then_unknown),
         cmocka_unit_test(test_remove_when_readers_pin_then_never_freed_under_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
