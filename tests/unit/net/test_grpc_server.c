@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -19,6 +18,7 @@
 #include "net/sock.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/grpc_rig.h"
+#include "tests/lib/gzip_program.h"
 
 /* A raw HTTP/2 client. */
 struct probe {
@@ -312,35 +312,6 @@ static void test_length_when_above_limit_then_refused_before_the_body_comes(void
     assert_int_equal(f->probe.error, HPS_HTTP2_NO_ERROR);
 }
 
-/* What the gzip program makes of `data`. */
-static size_t gzip(const void *data, size_t size, uint8_t *out, size_t capacity)
-{
-    FILE *in = tmpfile();
-    FILE *packed = tmpfile();
-    assert_non_null(in);
-    assert_non_null(packed);
-    assert_int_equal(fwrite(data, 1, size, in), size);
-    assert_int_equal(fflush(in), 0);
-    assert_int_equal(fseek(in, 0, SEEK_SET), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        dup2(fileno(in), STDIN_FILENO);
-        dup2(fileno(packed), STDOUT_FILENO);
-        execlp("gzip", "gzip", "-9", "-n", "-c", (char *)NULL);
-        _exit(127);
-    }
-    int status = -1;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-    assert_int_equal(fseek(packed, 0, SEEK_SET), 0);
-    size_t packed_size = fread(out, 1, capacity, packed);
-    assert_true(packed_size < capacity);
-    fclose(in);
-    fclose(packed);
-    return packed_size;
-}
-
 static void test_gzip_request_then_inflated_within_the_limit(void **state)
 {
     static const char *extra[] = {"grpc-encoding", "gzip", NULL};
@@ -349,7 +320,7 @@ static void test_gzip_request_then_inflated_within_the_limit(void **state)
     struct fixture *f = *state;
 
     for (unsigned i = 0; i < 2; i++) {
-        size_t n = gzip(zeros, i == 0 ? 1000 : sizeof zeros, body + 5, sizeof body - 5);
+        size_t n = hps_gzip_program(zeros, i == 0 ? 1000 : sizeof zeros, body + 5, sizeof body - 5);
         body[0] = 1;
         body[3] = (uint8_t)(n >> 8);
         body[4] = (uint8_t)n;

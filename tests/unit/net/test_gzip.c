@@ -8,44 +8,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/heap.h"
 #include "tests/lib/fault_heap.h"
-
-/* What the gzip program makes of `data`. */
-static size_t gzip(const void *data, size_t size, uint8_t *out, size_t capacity)
-{
-    FILE *in = tmpfile();
-    FILE *packed = tmpfile();
-    assert_non_null(in);
-    assert_non_null(packed);
-    assert_int_equal(fwrite(data, 1, size, in), size);
-    assert_int_equal(fflush(in), 0);
-    assert_int_equal(fseek(in, 0, SEEK_SET), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        dup2(fileno(in), STDIN_FILENO);
-        dup2(fileno(packed), STDOUT_FILENO);
-        execlp("gzip", "gzip", "-9", "-n", "-c", (char *)NULL);
-        _exit(127);
-    }
-    int status = -1;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-    assert_int_equal(fseek(packed, 0, SEEK_SET), 0);
-    size_t packed_size = fread(out, 1, capacity, packed);
-    assert_true(packed_size < capacity);
-    fclose(in);
-    fclose(packed);
-    return packed_size;
-}
+#include "tests/lib/gzip_program.h"
 
 static void test_inflate_when_good_then_appends(void **state)
 {
@@ -54,11 +23,11 @@ static void test_inflate_when_good_then_appends(void **state)
     struct hps_buf out;
     hps_buf_init(&out, 1000);
     assert_int_equal(hps_buf_append(&out, "ab", 2), HPS_OK);
-    size_t size = gzip("hello, hello, hello", 19, packed, sizeof(packed));
+    size_t size = hps_gzip_program("hello, hello, hello", 19, packed, sizeof(packed));
     assert_int_equal(hps_gzip_inflate(packed, size, &out, NULL), HPS_OK);
     assert_int_equal(out.size, 21);
     assert_memory_equal(out.data, "abhello, hello, hello", 21);
-    size_t empty = gzip("", 0, packed, sizeof(packed));
+    size_t empty = hps_gzip_program("", 0, packed, sizeof(packed));
     assert_int_equal(hps_gzip_inflate(packed, empty, &out, NULL), HPS_OK);
     assert_int_equal(out.size, 21);
     hps_buf_fini(&out);
@@ -70,8 +39,8 @@ static void test_inflate_when_two_members_then_both(void **state)
     uint8_t packed[256];
     struct hps_buf out;
     hps_buf_init(&out, 6);
-    size_t size = gzip("abc", 3, packed, sizeof(packed));
-    size += gzip("def", 3, packed + size, sizeof(packed) - size);
+    size_t size = hps_gzip_program("abc", 3, packed, sizeof(packed));
+    size += hps_gzip_program("def", 3, packed + size, sizeof(packed) - size);
     assert_int_equal(hps_gzip_inflate(packed, size, &out, NULL), HPS_OK);
     assert_int_equal(out.size, 6);
     assert_memory_equal(out.data, "abcdef", 6);
@@ -88,11 +57,11 @@ static void test_inflate_when_at_the_cap_then_ok_and_one_more_exhausted(void **s
         struct hps_buf out;
         struct hps_error err = {0};
         hps_buf_init(&out, sizes[i]);
-        size_t size = gzip(zeros, sizes[i], packed, sizeof(packed));
+        size_t size = hps_gzip_program(zeros, sizes[i], packed, sizeof(packed));
         assert_int_equal(hps_gzip_inflate(packed, size, &out, &err), HPS_OK);
         assert_int_equal(out.size, sizes[i]);
         hps_buf_clear(&out);
-        size = gzip(zeros, sizes[i] + 1, packed, sizeof(packed));
+        size = hps_gzip_program(zeros, sizes[i] + 1, packed, sizeof(packed));
         assert_int_equal(hps_gzip_inflate(packed, size, &out, &err), HPS_EXHAUSTED);
         assert_int_equal(out.size, 0);
         assert_non_null(strstr(err.text, "more than"));
@@ -107,7 +76,7 @@ static void test_inflate_when_bomb_then_exhausted_within_the_cap(void **state)
     static uint8_t packed[1 << 21];
     size_t size = 0;
     for (unsigned i = 0; i < 1000; i++) { /* 1 GB in members of 1 MB */
-        size += i == 0 ? gzip(zeros, sizeof(zeros), packed, sizeof(packed)) : 0;
+        size += i == 0 ? hps_gzip_program(zeros, sizeof(zeros), packed, sizeof(packed)) : 0;
         if (i > 0) {
             size_t one = size / i;
             memcpy(packed + size, packed, one);
@@ -126,7 +95,8 @@ static void test_inflate_when_cut_anywhere_then_invalid(void **state)
 {
     (void)state;
     uint8_t packed[512];
-    size_t size = gzip("some text that is long enough, some text", 40, packed, sizeof(packed));
+    size_t size =
+        hps_gzip_program("some text that is long enough, some text", 40, packed, sizeof(packed));
     for (size_t cut = 0; cut < size; cut++) {
         struct hps_buf out;
         struct hps_error err = {0};
@@ -146,7 +116,7 @@ static void test_inflate_when_damaged_then_never_wrong_bytes(void **state)
     (void)state;
     static const char text[] = "some text that is long enough, some text";
     uint8_t packed[512];
-    size_t size = gzip(text, 40, packed, sizeof(packed));
+    size_t size = hps_gzip_program(text, 40, packed, sizeof(packed));
     for (size_t at = 0; at < size; at++) {
         struct hps_buf out;
         hps_buf_init(&out, 1000);
@@ -171,7 +141,7 @@ static void test_inflate_when_not_gzip_or_more_follows_then_invalid(void **state
     static const uint8_t zlib_format[] = {0x78, 0xda, 0x4b, 0x4c, 0x4a, 0x06,
                                           0x00, 0x02, 0x4d, 0x01, 0x27};
     assert_int_equal(hps_gzip_inflate(zlib_format, sizeof(zlib_format), &out, NULL), HPS_INVALID);
-    size_t size = gzip("abc", 3, packed, sizeof(packed));
+    size_t size = hps_gzip_program("abc", 3, packed, sizeof(packed));
     packed[size] = 'x';
     assert_int_equal(hps_gzip_inflate(packed, size + 1, &out, NULL), HPS_INVALID);
     assert_int_equal(out.size, 0);
@@ -198,7 +168,7 @@ static void test_inflate_when_allocation_fails_then_no_memory(void **state)
     (void)state;
     static uint8_t zeros[100000];
     struct message message;
-    message.size = gzip(zeros, sizeof(zeros), message.packed, sizeof(message.packed));
+    message.size = hps_gzip_program(zeros, sizeof(zeros), message.packed, sizeof(message.packed));
     assert_true(hps_fault_heap_run(scenario, &message) >= 2);
 }
 
