@@ -28,6 +28,7 @@ BIN = os.path.abspath(os.environ.get("HPS_BIN_DIR") or os.path.join(ROOT, "build
 PROTO = os.path.join(ROOT, "proto")
 sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
 import hpsgen  # noqa: E402
+import reflected  # noqa: E402,F401  for the tests
 
 
 def sanitizer():

@@ -11,18 +11,16 @@ import subprocess
 import grpc
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc.reflection.v1 import reflection_pb2 as reflection_v1
 from grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha
 
 from rig import (PATIENCE_S, Daemon, Table, admin_grpc, admin_pb, ask, default_config, floats,
-                 health_grpc, health_pb2, key_bytes, model_config, pb, pb_grpc, refused, run_hpsd,
-                 scratch, until)
+                 health_grpc, health_pb2, key_bytes, model_config, pb, pb_grpc, reflected, refused,
+                 run_hpsd, scratch, until)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-LOOKUP = "/hps.v1.ParameterServer/Lookup"
 REFLECTION = {"v1": reflection_v1, "v1alpha": reflection_v1alpha}
 
 
@@ -123,20 +121,10 @@ def test_reflection_when_descriptors_are_loaded_then_a_lookup_needs_no_stubs(sma
     files = [list(answer.file_descriptor_response.file_descriptor_proto)
              for answer in (by_symbol, by_name)]
     assert files[0] == files[1]
-    pool = descriptor_pool.DescriptorPool()
-    for data in files[0]:
-        pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
-    method = pool.FindServiceByName("hps.v1.ParameterServer").FindMethodByName("Lookup")
-    kinds = []
-    for kind in (method.input_type, method.output_type):
-        if hasattr(message_factory, "GetMessageClass"):
-            kinds.append(message_factory.GetMessageClass(kind))
-        else:
-            kinds.append(message_factory.MessageFactory(pool).GetPrototype(kind))
-    request = kinds[0](model="m")
+    service = reflected.Service(channel, "hps.v1.ParameterServer", version)
+    request = service.message("LookupRequest")(model="m")
     request.queries.add(table="a", keys=key_bytes(small.table.keys[:3]))
-    lookup = channel.unary_unary(LOOKUP, kinds[0].SerializeToString, kinds[1].FromString)
-    result = lookup(request, timeout=PATIENCE_S).results[0]
+    result = service.method("Lookup")(request, timeout=PATIENCE_S).results[0]
     np.testing.assert_array_equal(floats(result), small.table.expect(small.table.keys[:3]))
 
 

@@ -12,24 +12,35 @@ import sys
 import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+BLOCK_VALUES = 32768  # so many at a time: what is computed stays in the processor's cache
 
 
 def mix64(x):
     """The finaliser of SplitMix64, on uint64 scalars or arrays."""
     with np.errstate(over="ignore"):
-        x = np.atleast_1d(np.asarray(x, dtype=np.uint64))
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        x = np.array(x, dtype=np.uint64, ndmin=1)
+        x ^= x >> np.uint64(30)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(27)
+        x *= np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        return x
 
 
 def rows(seed, table, keys, dim, dtype=np.float32):
     """Rows of `keys` (int64 or uint64) of table number `table`: an array [len(keys), dim]."""
     keys = np.atleast_1d(np.asarray(keys)).astype(np.int64).view(np.uint64)
+    out = np.empty((len(keys), dim), np.float32)
+    n = max(1, BLOCK_VALUES // dim)
     with np.errstate(over="ignore"):
         c = mix64(mix64(mix64(np.uint64(seed)) + np.uint64(table)) ^ keys)
-        u = mix64(c[:, None] + np.arange(dim, dtype=np.uint64) * GOLDEN) >> np.uint64(40)
-    return ((u.astype(np.int64) - 2**23) / 2**23).astype(np.float32).astype(dtype)
+        steps = np.arange(dim, dtype=np.uint64) * GOLDEN
+        for at in range(0, len(keys), n):
+            u = mix64(c[at:at + n, None] + steps) >> np.uint64(40)
+            out[at:at + n] = u.view(np.int64)  # 24 bits: exact
+    out -= np.float32(2**23)
+    out *= np.float32(2**-23)
+    return out.astype(dtype, copy=False)
 
 
 def hashed_keys(n):
