@@ -59,6 +59,11 @@ struct buckets {
     struct bucket *array; /* [n_buckets] */
 };
 
+/* What a table without rows has for an index: it costs nothing, so that a full budget keeps no
+ * version out. The one bucket is never counted and never written. */
+static struct bucket no_bucket;
+static struct buckets no_buckets = {.array = &no_bucket};
+
 /* Rows that were unlinked but may still be read. */
 struct limbo {
     uint64_t stamp;
@@ -190,18 +195,22 @@ static uint64_t buckets_for(uint64_t n_rows)
 {
     /* 3/4 full: about one key in ten then lies in the next bucket */
     uint64_t n = n_rows / 15 * 4 + (n_rows % 15 * 4 + 14) / 15;
-    return n > BUCKETS_MIN ? n : BUCKETS_MIN;
+    return n > BUCKETS_MIN || n == 0 ? n : BUCKETS_MIN;
 }
 
 static size_t buckets_bytes(uint64_t n_buckets)
 {
-    return sizeof(struct buckets) + (size_t)n_buckets * sizeof(struct bucket);
+    return n_buckets == 0 ? 0 : sizeof(struct buckets) + (size_t)n_buckets * sizeof(struct bucket);
 }
 
 /* EXHAUSTED or NO_MEMORY. */
 static hps_status buckets_new(struct map *map, uint64_t n_buckets, struct buckets **out_buckets)
 {
     size_t bytes = buckets_bytes(n_buckets);
+    if (n_buckets == 0) {
+        *out_buckets = &no_buckets;
+        return HPS_OK;
+    }
     if (!charge(map, bytes)) {
         return HPS_EXHAUSTED;
     }
@@ -232,6 +241,9 @@ static hps_status buckets_new(struct map *map, uint64_t n_buckets, struct bucket
 static void buckets_free(struct map *map, struct buckets *buckets)
 {
     size_t array_bytes = pages_round((size_t)buckets->n_buckets * sizeof(struct bucket));
+    if (buckets == &no_buckets) {
+        return;
+    }
     if (array_bytes >= HUGE_BYTES) {
         pages_free(buckets->array, array_bytes);
     } else {
@@ -563,7 +575,8 @@ static hps_status map_make_room(struct map *map)
         return HPS_OK;
     }
     bool mostly_live = map->n_dead < n_taken / 4;
-    hps_status status = map_rehash(map, mostly_live ? n_buckets + n_buckets / 2 : n_buckets);
+    uint64_t n_new = mostly_live ? n_buckets + n_buckets / 2 : n_buckets;
+    hps_status status = map_rehash(map, n_new > BUCKETS_MIN ? n_new : BUCKETS_MIN);
     if (status == HPS_OK) {
         return HPS_OK;
     }
@@ -826,8 +839,7 @@ static hps_status host_space_open(struct hps_store *base, const struct hps_space
         status = set_new(store, id->tables, id->n_tables, false, &set);
     }
     if (status != HPS_OK) {
-        uint64_t bytes = (uint64_t)id->n_tables * buckets_bytes(BUCKETS_MIN);
-        hps_ignore(fail_budget(store, status, "a new space", bytes, err)); /* returned below */
+        hps_ignore(hps_error_set(err, status, "host: no memory for a new space"));
         goto fail;
     }
     space->base.store = base;
