@@ -413,6 +413,7 @@ struct fill {
     struct hps_space *host;
     const struct hps_table *table;
     const atomic_bool *cancel;
+    uint64_t n_rows; /* put so far, of all tables */
 };
 
 static hps_status fill_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
@@ -422,7 +423,24 @@ static hps_status fill_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
         return HPS_CANCELLED;
     }
     const struct hps_call call = {0};
+    fill->n_rows += n;
     return fill->host->store->ops->put(fill->host, &call, fill->table, keys, rows, n);
+}
+
+/* Look-ups insert what they miss meanwhile, and an insertion that finds no room takes its keys out,
+ * also those that the fill had put. Once all are there that cannot happen: rows are replaced within
+ * the room they have. */
+static hps_status check_filled(struct hps_space *host, uint64_t n_rows, struct hps_error *err)
+{
+    struct hps_store_usage usage;
+    host->store->ops->space_usage(host, &usage);
+    if (usage.n_rows < n_rows) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "host: %" PRIu64 " of %" PRIu64
+                             " rows found no room beside those that were asked for meanwhile",
+                             n_rows - usage.n_rows, n_rows);
+    }
+    return HPS_OK;
 }
 
 hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
@@ -431,13 +449,17 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
     struct hps_space *from = version->tiers[version->n_tiers - 1];
     struct hps_space *host = version->tiers[0];
     HPS_ASSERT(host->store == env->host && from != host);
-    for (uint32_t i = 0; i < version->n_tables; i++) {
-        struct fill fill = {.host = host, .table = &version->tables[i], .cancel = cancel};
-        hps_status status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);
-        if (status != HPS_OK) {
-            return status;
-        }
+    struct fill fill = {.host = host, .cancel = cancel};
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
+        fill.table = &version->tables[i];
+        status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);
     }
-    atomic_store(&version->host_complete, true);
-    return HPS_OK;
+    if (status == HPS_OK) {
+        status = check_filled(host, fill.n_rows, err);
+    }
+    if (status == HPS_OK) {
+        atomic_store(&version->host_complete, true);
+    }
+    return status;
 }

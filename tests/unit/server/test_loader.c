@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Filling the host map of a version that serves already: when it may be called complete.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "backends/host_map.h"
+#include "base/heap.h"
+#include "server/loader.h"
+
+enum { N_ROWS = 200, ROW_BYTES = 8 };
+
+/* A persistent store that can only be scanned, in two batches; between them it does what a look-up
+ * does to the host map whose insertion finds no room. */
+struct below {
+    struct hps_store store;
+    struct hps_space space;
+    struct hps_space *host;
+    uint32_t n_lost;
+};
+
+static hps_status scan_below(struct hps_space *space, const struct hps_table *table,
+                             hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                              uint32_t n),
+                             void *ctx, struct hps_error *err)
+{
+    struct below *below = (struct below *)(void *)((char *)space - offsetof(struct below, space));
+    const struct hps_call call = {0};
+    uint8_t rows[N_ROWS / 2][ROW_BYTES] = {{0}};
+    hps_key keys[N_ROWS];
+    (void)err;
+    for (hps_key key = 0; key < N_ROWS; key++) {
+        keys[key] = key;
+    }
+    hps_status status = fn(ctx, keys, rows[0], N_ROWS / 2);
+    if (status == HPS_OK) {
+        status = below->host->store->ops->erase(below->host, &call, table, keys, below->n_lost);
+    }
+    return status == HPS_OK ? fn(ctx, keys + N_ROWS / 2, rows[0], N_ROWS / 2) : status;
+}
+
+static hps_status fill(uint32_t n_lost, bool *out_complete, struct hps_error *err)
+{
+    static const struct hps_store_ops ops = {
+        .name = "below", .tier = HPS_TIER_ROCKSDB, .scan = scan_below};
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    version->tables[0] = (struct hps_table){.name = hps_strdup("t"),
+                                            .dim = 2,
+                                            .row_bytes = ROW_BYTES,
+                                            .dtype = HPS_DTYPE_FP32,
+                                            .default_row = hps_calloc(1, ROW_BYTES)};
+    struct hps_load_env env = {0};
+    assert_int_equal(hps_host_map_open(1 << 20, &env.host, err), HPS_OK);
+    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    struct below below = {.store = {&ops}, .space = {&below.store}, .n_lost = n_lost};
+    assert_int_equal(env.host->ops->space_open(env.host, &id, &below.host, err), HPS_OK);
+    version->tiers[0] = below.host;
+    version->tiers[1] = &below.space;
+    version->n_tiers = 2;
+    const atomic_bool cancel = false;
+    hps_status status = hps_load_fill_host(&env, version, &cancel, err);
+    *out_complete = atomic_load(&version->host_complete);
+    env.host->ops->space_close(below.host);
+    env.host->ops->close(env.host);
+    hps_version_free(version);
+    return status;
+}
+
+static void test_fill_when_every_row_is_there_then_the_map_is_complete(void **state)
+{
+    (void)state;
+    struct hps_error err;
+    bool complete = false;
+    assert_int_equal(fill(0, &complete, &err), HPS_OK);
+    assert_true(complete);
+}
+
+static void test_fill_when_an_insertion_took_rows_out_then_a_miss_proves_nothing(void **state)
+{
+    (void)state;
+    struct hps_error err;
+    bool complete = true;
+    assert_int_equal(fill(1, &complete, &err), HPS_EXHAUSTED);
+    assert_false(complete);
+    assert_non_null(strstr(err.text, "1 of 200 rows"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fill_when_every_row_is_there_then_the_map_is_complete),
+        cmocka_unit_test(test_fill_when_an_insertion_took_rows_out_then_a_miss_proves_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
