@@ -809,11 +809,13 @@ static hps_status rocks_space_drop(struct hps_space *base, struct hps_error *err
     struct rocks *store = rocks_of(base);
     struct family *family = ((struct rocks_space *)base)->family;
     if (store->read_only) {
+        rocks_space_close(base);
         return fail_read_only(store, err);
     }
     char *text = NULL;
     rocksdb_drop_column_family(store->db, family->handle, &text);
     if (text != NULL) {
+        rocks_space_close(base);
         return fail_text(text, err, "cannot drop the family");
     }
     pthread_mutex_lock(&store->lock);

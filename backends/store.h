@@ -90,7 +90,8 @@ struct hps_store_ops {
                              struct hps_space **out_space, struct hps_error *err);
     /* Release the handle; what is stored stays in a durable store, and is gone from any other. */
     void (*space_close)(struct hps_space *space);
-    /* Delete what is stored and release the handle. No call of this space may be under way. */
+    /* Delete what is stored and release the handle. No call of this space may be under way. On an
+     * error the handle is gone too, and what a durable store has may still be there. */
     hps_status (*space_drop)(struct hps_space *space, struct hps_error *err);
     void (*space_usage)(struct hps_space *space, struct hps_store_usage *out_usage);
 

@@ -387,8 +387,10 @@ static hps_status fake_space_drop(struct hps_space *base, struct hps_error *err)
 {
     struct fake *store = (struct fake *)base->store;
     hps_status status = play_error(store, HPS_FAKE_SPACE_DROP, err);
-    if (status == HPS_OK) {
-        space_free(store, (struct fake_space *)base);
+    struct fake_space *space = (struct fake_space *)base;
+    space->open = false;
+    if (status == HPS_OK || (store->ops.caps & HPS_STORE_DURABLE) == 0) {
+        space_free(store, space);
     }
     return unlock(store, status);
 }
