@@ -320,13 +320,19 @@ static bool series_has(const struct hps_metric *metric, const char *label, const
     return false;
 }
 
-void hps_metrics_remove(struct hps_metrics *metrics, const char *label, const char *value)
+void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_label *labels,
+                        unsigned n_labels)
 {
     pthread_mutex_lock(&metrics->lock);
     for (unsigned i = 0; i < metrics->n_families; i++) {
         for (struct hps_metric *metric = metrics->families[i].first; metric != NULL;
              metric = metric->next) {
-            if (metric->live && series_has(metric, label, value)) {
+            unsigned n_same = 0;
+            while (n_same < n_labels &&
+                   series_has(metric, labels[n_same].name, labels[n_same].value)) {
+                n_same++;
+            }
+            if (metric->live && n_same == n_labels) {
                 metric->live = false;
                 metrics->n_live--;
             }

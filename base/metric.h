@@ -35,9 +35,16 @@ void hps_metrics_free(struct hps_metrics *metrics);
  * which takes every kind of update and forgets it. */
 struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
                                   const char *const *values);
-/* Forget every series of any family whose label `label` has `value` (a model unloaded, say).
- * Pointers to them stay valid but are no longer printed; asked for again, a series starts over. */
-void hps_metrics_remove(struct hps_metrics *metrics, const char *label, const char *value);
+struct hps_metric_label {
+    const char *name;
+    const char *value;
+};
+
+/* Forget every series of any family that has all these labels (a model unloaded, or one version of
+ * it). Pointers to them stay valid but are no longer printed; asked for again, a series starts
+ * over. */
+void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_label *labels,
+                        unsigned n_labels);
 
 void hps_metric_add(struct hps_metric *metric, uint64_t n);     /* counter */
 void hps_metric_set(struct hps_metric *metric, double value);   /* gauge */

@@ -237,7 +237,8 @@ char *hps_sock_peer(int fd, char *text, size_t capacity)
     struct sockaddr_storage sockaddr;
     socklen_t size = sizeof(sockaddr);
     if (hps_sock_peer_cred(fd, &cred)) {
-        snprintf(text, capacity, "unix:pid=%ld,uid=%lu", (long)cred.pid, (unsigned long)cred.uid);
+        snprintf(text, capacity, "unix:pid=%ld,uid=%lu,gid=%lu", (long)cred.pid,
+                 (unsigned long)cred.uid, (unsigned long)cred.gid);
     } else if (getpeername(fd, (struct sockaddr *)&sockaddr, &size) == 0) {
         hps_addr_print_sockaddr((struct sockaddr *)&sockaddr, size, text, capacity);
     } else {

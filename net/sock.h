@@ -41,7 +41,7 @@ struct hps_sock_cred {
 };
 /* Who opened the other end of a Unix socket; false: no Unix socket. */
 bool hps_sock_peer_cred(int fd, struct hps_sock_cred *out_cred);
-/* "127.0.0.1:40112", "unix:pid=12,uid=1000", "?" if it is gone. Returns `text`. */
+/* "127.0.0.1:40112", "unix:pid=12,uid=1000,gid=1000", "?" if it is gone. Returns `text`. */
 char *hps_sock_peer(int fd, char *text, size_t capacity);
 
 /* A listening socket that the service manager opened for us (systemd's LISTEN_FDS protocol). */

@@ -2,6 +2,7 @@
  *
  * Admin methods on models, versions and keys. Runs on the admin pool.
  */
+#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -220,12 +221,20 @@ void admin_load_model(struct admin_op *op)
                                              .label = message->label,
                                              .lineage = message->lineage,
                                              .activate = message->activate};
+    op->model = message->model;
+    op->version = message->version;
     if (message->directory[0] == '\0') {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID, "directory: missing"));
     } else if (message->dry_run) {
+        op->changes = false;
         dry_run(op, &request);
     } else {
         op->error.status = hps_catalog_load(op->parts->catalog, &request, &op->load, &op->error);
+    }
+    if (op->load != NULL) {
+        struct hps_load_state state;
+        hps_load_state_get(op->load, &state);
+        op->version = state.version;
     }
 }
 
@@ -248,6 +257,8 @@ void admin_activate(struct admin_op *op)
         (const Hps__V1__ActivateVersionRequest *)op->request;
     int64_t previous;
     uint64_t pause_us;
+    op->model = request->model;
+    op->version = request->version;
     if (hps_catalog_activate(op->parts->catalog, request->model, request->version, &previous,
                              &pause_us, &op->error) == HPS_OK) {
         reply_activated(op, request->version, previous, pause_us);
@@ -260,10 +271,20 @@ void admin_rollback(struct admin_op *op)
         (const Hps__V1__RollbackModelRequest *)op->request;
     int64_t version, previous;
     uint64_t pause_us;
+    op->model = request->model;
     if (hps_catalog_rollback(op->parts->catalog, request->model, &version, &previous, &pause_us,
                              &op->error) == HPS_OK) {
+        op->version = version;
         reply_activated(op, version, previous, pause_us);
     }
+}
+
+static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
+{
+    struct admin_op *op =
+        (struct admin_op *)(void *)((char *)unload - offsetof(struct admin_op, unload));
+    op->error = *error;
+    admin_finish(op);
 }
 
 void admin_unload(struct admin_op *op)
@@ -271,9 +292,16 @@ void admin_unload(struct admin_op *op)
     static const Hps__V1__UnloadVersionResponse reply = HPS__V1__UNLOAD_VERSION_RESPONSE__INIT;
     const Hps__V1__UnloadVersionRequest *request =
         (const Hps__V1__UnloadVersionRequest *)op->request;
-    op->error.status =
-        hps_catalog_unload(op->parts->catalog, request->model, request->version, &op->error);
+    op->model = request->model;
+    op->version = request->version;
     op->reply = &reply.base;
+    op->unload.done = on_unloaded;
+    struct hps_error error = {0};
+    if (hps_catalog_unload(op->parts->catalog, request->model, request->version, &op->unload,
+                           &error) != HPS_OK) {
+        op->error = error; /* otherwise `op` may be gone by now */
+        admin_finish(op);
+    }
 }
 
 /* ---- one key --------------------------------------------------------------------------------- */

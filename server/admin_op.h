@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One admin call while it is worked on: request and answer live in its arena. The work runs on the
- * admin pool; only admin_op.c touches the call, on its loop.
+ * admin pool; only service_admin.c touches the call, on its loop.
  */
 #ifndef HPS_SERVER_ADMIN_OP_H
 #define HPS_SERVER_ADMIN_OP_H
@@ -16,17 +16,26 @@ struct admin_op {
     struct hps_arena *arena;
     const ProtobufCMessage *request;
     const ProtobufCMessage *reply; /* set by the work, in the arena (or borrowed) */
-    void (*work)(struct admin_op *op);
-    struct hps_load *load;  /* LoadModel: the load to report on; taken by the stream */
-    struct hps_error error; /* status not OK: the call fails */
+    const struct admin_method *method;
+    struct hps_load *load;    /* LoadModel: the load to report on; taken by the stream */
+    struct hps_unload unload; /* UnloadVersion: its end answers the call */
+    struct hps_error error;   /* status not OK: the call fails */
+    /* For the audit line, set by the work. */
+    bool changes; /* asks for a change of state; preset by the method */
+    const char *model;
+    int64_t version;
 };
+
+/* The work is done: write the audit line and send the answer. Any thread; gives `op` away. */
+void admin_finish(struct admin_op *op);
 
 /* From the arena, zeroed; NULL sets op->error. */
 void *admin_alloc(struct admin_op *op, size_t count, size_t size);
 /* A copy in the arena; "" for NULL or without memory. */
 char *admin_text(struct admin_op *op, const char *text);
 
-/* The work of each method (admin_models.c, admin_state.c). */
+/* The work of each method (admin_models.c, admin_state.c). When it returns the call is answered;
+ * UnloadVersion calls admin_finish itself, once. */
 void admin_ping(struct admin_op *op);
 void admin_get_status(struct admin_op *op);
 void admin_list_models(struct admin_op *op);

@@ -80,6 +80,7 @@ struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_
         hps_version_free(version);
         return NULL;
     }
+    entry->model = model;
     entry->version = version;
     entry->state = state;
     atomic_store(&version->miss_policy, model->miss_policy);
@@ -136,6 +137,16 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
         hps_table_metrics_fill(catalog->options.metrics, version->model, version->tables[i].name,
                                version->tiers, version->n_tiers, &version->metrics[i]);
     }
+}
+
+void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version)
+{
+    struct catalog_model *model = catalog_model(catalog, version->model, false);
+    bool last = model->entries->version == version && model->entries->next == NULL;
+    char number[32];
+    snprintf(number, sizeof(number), "%" PRId64, version->number);
+    const struct hps_metric_label labels[] = {{"model", version->model}, {"version", number}};
+    hps_metrics_remove(catalog->options.metrics, labels, last ? 1 : 2);
 }
 
 static uint64_t space_bytes(struct hps_space *space, uint64_t *out_rows)
@@ -350,6 +361,9 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
              entry = entry->next) {
             status = open_spaces(catalog, entry, err);
         }
+        if (catalog_entry(model, model->previous) == NULL) {
+            model->previous = 0; /* unloaded since that was written */
+        }
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);
             start_fill(catalog, catalog_entry(model, model->active)->version);
@@ -388,11 +402,15 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     HPS_ASSERT(options->env.host != NULL || options->env.durable != NULL);
     pthread_mutex_init(&catalog->lock, NULL);
     pthread_mutex_init(&catalog->switch_lock, NULL);
+    pthread_cond_init(&catalog->reap, NULL);
     hps_status status = hps_pool_new("loader", 1, 0, &catalog->loader);
     if (status != HPS_OK) {
         hps_ignore(hps_error_set(err, status, "the loader thread cannot be started"));
     } else {
         status = add_configured(catalog, err);
+    }
+    if (status == HPS_OK) {
+        status = catalog_reaper_start(catalog, err);
     }
     if (status == HPS_OK && options->env.durable != NULL) {
         status = recover(catalog, err);
@@ -418,7 +436,7 @@ static void close_version(struct hps_catalog *catalog, struct hps_version *versi
     hps_version_free(version);
 }
 
-void hps_catalog_close(struct hps_catalog *catalog)
+void hps_catalog_stop(struct hps_catalog *catalog)
 {
     if (catalog == NULL) {
         return;
@@ -430,6 +448,18 @@ void hps_catalog_close(struct hps_catalog *catalog)
     }
     pthread_mutex_unlock(&catalog->lock);
     hps_pool_free(catalog->loader);
+    catalog->loader = NULL;
+    catalog_reaper_stop(catalog);
+}
+
+void hps_catalog_close(struct hps_catalog *catalog)
+{
+    if (catalog == NULL) {
+        return;
+    }
+    hps_catalog_stop(catalog);
+    catalog_reap(catalog);
+    HPS_ASSERT(catalog->unloading == NULL);
     while (catalog->models != NULL) {
         struct catalog_model *model = catalog->models;
         model->config = NULL;
@@ -440,6 +470,7 @@ void hps_catalog_close(struct hps_catalog *catalog)
         close_version(catalog, model->entries->version);
         catalog_entry_remove(catalog, model, model->entries);
     }
+    pthread_cond_destroy(&catalog->reap);
     pthread_mutex_destroy(&catalog->lock);
     pthread_mutex_destroy(&catalog->switch_lock);
     hps_free(catalog);
@@ -460,6 +491,20 @@ static const char *state_text(const struct catalog_model *model, const struct ca
     return entry->version->number == model->active ? "active" : "resident";
 }
 
+static double load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry)
+{
+    if (entry->state != ENTRY_LOADING) {
+        return 1;
+    }
+    for (struct hps_load *load = catalog->loads; load != NULL; load = load->next) {
+        uint64_t total = atomic_load(&load->progress.rows_total);
+        if (load->entry == entry && total > 0) {
+            return (double)atomic_load(&load->progress.rows_done) / (double)total;
+        }
+    }
+    return 0;
+}
+
 void hps_catalog_each(struct hps_catalog *catalog,
                       void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx)
 {
@@ -469,7 +514,8 @@ void hps_catalog_each(struct hps_catalog *catalog,
             struct hps_version_view view = {.model = model->name,
                                             .active_version = model->active,
                                             .state = state_text(model, entry),
-                                            .version = entry->version};
+                                            .version = entry->version,
+                                            .load_ratio = load_ratio(catalog, entry)};
             for (uint32_t i = 0; entry->state != ENTRY_LOADING && i < entry->version->n_tables;
                  i++) {
                 view.n_rows += entry->version->tables[i].n_rows;

@@ -28,8 +28,10 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
 /* Begin to load each models[] entry that has no version yet; what fails is logged and keeps the
  * server unready. */
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
-/* End loads (cancelled), wait for their threads, close every space. No pin may be left. May block.
- */
+/* End the catalog's threads: loads are cancelled, and who waits for an unload is told UNAVAILABLE.
+ * No call that changes anything may follow, only views and the close. May block. */
+void hps_catalog_stop(struct hps_catalog *catalog);
+/* Stop, remove what is still unloading, close every space. No pin may be left. May block. */
 void hps_catalog_close(struct hps_catalog *catalog);
 
 /* ---- loads ----------------------------------------------------------------------------------- */
@@ -79,9 +81,20 @@ hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *model, 
 hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model,
                                 int64_t *out_version, int64_t *out_previous, uint64_t *out_pause_us,
                                 struct hps_error *err) HPS_MUST_CHECK;
-/* Waits until no request uses the version. The active one only when it is the model's last. */
+/* Who wants to know how an unload ends. */
+struct hps_unload {
+    /* Called once, with status OK or why it failed: on the caller's thread (also before
+     * hps_catalog_unload returns), the catalog's own, or that of hps_catalog_stop. Must not block.
+     */
+    void (*done)(struct hps_unload *unload, const struct hps_error *error);
+};
+
+/* Take a version out. When this returns OK no new request gets it, also after a restart; its rows
+ * go when the last request that uses it has ended, and then `unload` is told. The active version
+ * only when it is the model's last.
+ * error   also PRECONDITION: it is unloading already. Then `unload` is not told anything. */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
-                              struct hps_error *err) HPS_MUST_CHECK;
+                              struct hps_unload *unload, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
@@ -91,6 +104,7 @@ struct hps_version_view {
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
     uint64_t n_rows, host_bytes, persistent_bytes;
+    double load_ratio; /* share of the load that is done; 1 once it is */
 };
 
 /* Calls `fn` for every version, models by name, versions ascending, under the catalog's lock: copy

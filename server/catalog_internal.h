@@ -15,9 +15,12 @@ enum entry_state { ENTRY_LOADING, ENTRY_RESIDENT, ENTRY_UNLOADING };
 
 struct catalog_entry {
     struct catalog_entry *next; /* of the model, versions ascending */
+    struct catalog_model *model;
     struct hps_version *version;
     struct hps_space *host, *durable; /* NULL: not there; those of version->tiers */
     enum entry_state state;
+    struct catalog_entry *next_unloading; /* of catalog->unloading */
+    struct hps_unload *unload;            /* UNLOADING: who waits for the end; NULL: nobody */
 };
 
 struct catalog_model {
@@ -43,6 +46,7 @@ struct hps_load {
     struct catalog_model *model;
     struct catalog_entry *entry;
     bool activate;
+    bool published; /* by the loader thread; `entry` and `model` are then the catalog's alone */
     _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next */
     atomic_bool activated;
     /* under the catalog's lock */
@@ -67,6 +71,10 @@ struct hps_catalog {
     struct catalog_model *models;
     struct hps_load *loads; /* under way */
     struct hps_pool *loader;
+    struct catalog_entry *unloading; /* published no more, still used or not removed yet */
+    pthread_cond_t reap;             /* `unloading` is not empty, or `closing` */
+    pthread_t reaper;
+    bool reaper_started;
     atomic_bool closing;
 };
 
@@ -82,17 +90,31 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
                           struct catalog_entry *entry);
 void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *entry);
 void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version);
+/* Forget the series of one version, or of its model if that has no other. Lock held, the version
+ * still in the list. */
+void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version);
 uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
 
 /* Make a resident version the active one and write it down. switch_lock held, lock not. */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
                                    struct hps_error *err) HPS_MUST_CHECK;
-/* Take a resident version out and delete what is stored of it. switch_lock held, lock not. */
-hps_status catalog_unload_locked(struct hps_catalog *catalog, struct catalog_model *model,
-                                 struct catalog_entry *entry, struct hps_error *err) HPS_MUST_CHECK;
-/* Unload the oldest versions beyond keep_versions, but neither the active one nor `keep`.
- * switch_lock held, lock not. */
+/* The model and its resident version `number`, which stay while switch_lock is held. lock not held.
+ */
+hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64_t number,
+                            struct catalog_model **out_model, struct catalog_entry **out_entry,
+                            struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- catalog_unload.c ---- */
+
+hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
+/* `closing` is set. Who still waits is told UNAVAILABLE. */
+void catalog_reaper_stop(struct hps_catalog *catalog);
+/* Unpublish the oldest versions beyond keep_versions, but neither the active one nor `keep`; let
+ * catalog_reap follow. switch_lock held, lock not. */
 void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep);
+/* Remove the unloading versions that nobody uses; the reaper does so with the others later. No lock
+ * held. */
+void catalog_reap(struct hps_catalog *catalog);
 
 #endif

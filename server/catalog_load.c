@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
-#include "server/metrics.h"
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -109,10 +108,11 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
     if (number == 0) {
         number = last != NULL ? last->number + 1 : 1;
     }
-    if (catalog_entry(model, number) != NULL) {
-        return hps_error_set(err, HPS_EXISTS,
-                             "version %" PRId64 " of model \"%s\" is there already", number,
-                             model->name);
+    const struct catalog_entry *same = catalog_entry(model, number);
+    if (same != NULL) {
+        return hps_error_set(err, HPS_EXISTS, "version %" PRId64 " of model \"%s\" is %s", number,
+                             model->name,
+                             same->state == ENTRY_UNLOADING ? "still unloading" : "there already");
     }
     struct hps_version *version = hps_version_new(model->name, number, source->n_tables);
     if (version == NULL) {
@@ -182,6 +182,7 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     }
     pthread_mutex_lock(&catalog->lock);
     entry->state = ENTRY_RESIDENT;
+    load->published = true;
     bool activate = load->activate || load->model->active == 0;
     pthread_mutex_unlock(&catalog->lock);
     if (activate) {
@@ -203,7 +204,7 @@ static void unpublish(struct hps_load *load)
     struct hps_catalog *catalog = load->catalog;
     struct hps_version *version = load->entry->version;
     struct hps_error err = {0};
-    if (load->entry->state == ENTRY_RESIDENT) {
+    if (load->published) {
         return; /* loaded, only the activation failed: it stays for another try */
     }
     if (catalog->options.env.durable != NULL) {
@@ -244,6 +245,7 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
     hps_status status = hps_load_run(&catalog->options.env, &load->source, &load->plan,
                                      load->entry->version, &load->progress, err);
     if (status != HPS_OK) {
+        log_end(load, status, err);
         return status;
     }
     load->duplicate_keys = load->entry->version->duplicate_keys;
@@ -254,7 +256,9 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
     } else {
         catalog_retire_locked(catalog, load->model, load->number);
     }
-    pthread_mutex_unlock(&catalog->switch_lock);
+    log_end(load, status, err);
+    pthread_mutex_unlock(&catalog->switch_lock); /* from here a published version may be unloaded */
+    catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done */
     return status;
 }
 
@@ -264,16 +268,11 @@ static void run_load(struct hps_task *task)
     struct hps_catalog *catalog = load->catalog;
     struct hps_error err = {0};
     hps_status status = carry_out(load, &err);
-    log_end(load, status, &err);
-    char number[32];
-    snprintf(number, sizeof(number), "%" PRId64, load->number);
-    hps_metric_set(hps_server_metric(catalog->options.metrics, HPS_M_MODEL_LOAD_PROGRESS,
-                                     load->model->name, number, NULL, NULL),
-                   status == HPS_OK ? 1 : 0);
     pthread_mutex_lock(&catalog->lock);
     load_unlink(load);
-    if (status != HPS_OK && load->entry->state == ENTRY_LOADING) {
+    if (!load->published) {
         struct hps_version *version = load->entry->version;
+        catalog_version_metrics_remove(catalog, version);
         catalog_entry_remove(catalog, load->model, load->entry);
         hps_version_free(version);
     }

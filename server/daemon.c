@@ -342,8 +342,9 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
     return HPS_OK;
 }
 
-/* Loops first, so that no new work comes; then the pools, whose last tasks post to the loops; then
- * the loops are freed, which runs those posts on closed calls; then what calls used. */
+/* Loops first, so that no new work comes; then the pools and the threads of the catalog, whose last
+ * tasks post to the loops; then the loops are freed, which runs those posts on closed calls; then
+ * what calls used. */
 void hps_daemon_close(struct hps_daemon *daemon)
 {
     if (daemon == NULL) {
@@ -360,6 +361,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_pool_free(daemon->workers); /* before io, to which workers hand over */
     hps_pool_free(daemon->io);
     hps_pool_free(daemon->admin_pool);
+    hps_catalog_stop(daemon->catalog);
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         hps_loop_free(daemon->threads[i].loop);
     }

@@ -133,10 +133,14 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
 {
     struct hps_daemon *daemon = ctx;
     char number[32];
-    if (strcmp(view->state, "loading") == 0 || strcmp(view->state, "unloading") == 0) {
+    if (strcmp(view->state, "unloading") == 0) {
         return;
     }
     snprintf(number, sizeof(number), "%" PRId64, view->version->number);
+    set(daemon, HPS_M_MODEL_LOAD_PROGRESS, view->model, number, NULL, view->load_ratio);
+    if (strcmp(view->state, "loading") == 0) {
+        return;
+    }
     for (uint32_t i = 0; i < view->version->n_tiers; i++) {
         const struct hps_store_ops *ops = view->version->tiers[i]->store->ops;
         struct hps_store_usage usage;

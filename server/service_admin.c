@@ -7,36 +7,44 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "base/log.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin_op.h"
 
 enum { ADMIN_ARENA_BYTES = 16 * 1024, ADMIN_ARENA_BYTES_MAX = 64 << 20 };
 enum { PROGRESS_PERIOD_US = 200 * 1000 };
 
+enum method_kind {
+    READS,
+    CHANGES,      /* state: every call is written to the log */
+    CHANGES_LATER /* also answers itself, because it may wait for longer than a thread should */
+};
+
 static const struct admin_method {
     const char *path;
     const ProtobufCMessageDescriptor *request;
     void (*work)(struct admin_op *op);
+    enum method_kind kind;
 } admin_methods[] = {
-#define METHOD(name, request, work)                                            \
-    {                                                                          \
-        "/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work \
+#define METHOD(name, request, work, kind)                                            \
+    {                                                                                \
+        "/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work, kind \
     }
-    METHOD("Ping", ping, admin_ping),
-    METHOD("GetStatus", get_status, admin_get_status),
-    METHOD("ListModels", list_models, admin_list_models),
-    METHOD("ListTables", list_tables, admin_list_tables),
-    METHOD("LoadModel", load_model, admin_load_model),
-    METHOD("ActivateVersion", activate_version, admin_activate),
-    METHOD("RollbackModel", rollback_model, admin_rollback),
-    METHOD("UnloadVersion", unload_version, admin_unload),
-    METHOD("GetStats", get_stats, admin_get_stats),
-    METHOD("ExplainKey", explain_key, admin_explain_key),
-    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log),
-    METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log),
-    METHOD("GetConfig", get_config, admin_get_config),
-    METHOD("SetLogLevel", set_log_level, admin_set_log_level),
-    METHOD("Drain", drain, admin_drain),
+    METHOD("Ping", ping, admin_ping, READS),
+    METHOD("GetStatus", get_status, admin_get_status, READS),
+    METHOD("ListModels", list_models, admin_list_models, READS),
+    METHOD("ListTables", list_tables, admin_list_tables, READS),
+    METHOD("LoadModel", load_model, admin_load_model, CHANGES),
+    METHOD("ActivateVersion", activate_version, admin_activate, CHANGES),
+    METHOD("RollbackModel", rollback_model, admin_rollback, CHANGES),
+    METHOD("UnloadVersion", unload_version, admin_unload, CHANGES_LATER),
+    METHOD("GetStats", get_stats, admin_get_stats, READS),
+    METHOD("ExplainKey", explain_key, admin_explain_key, READS),
+    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, READS),
+    METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES),
+    METHOD("GetConfig", get_config, admin_get_config, READS),
+    METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES),
+    METHOD("Drain", drain, admin_drain, CHANGES),
 #undef METHOD
 };
 
@@ -171,13 +179,38 @@ static void run_reply(struct hps_task *task)
     op_free(op);
 }
 
+/* Who changed what, and how that went: written at every log level and never held back. */
+static void audit(const struct admin_op *op)
+{
+    struct hps_log_site site = {0};
+    const struct hps_log_field fields[] = {
+        HPS_STR("method", strrchr(op->method->path, '/') + 1),
+        HPS_STR("model", op->model != NULL ? op->model : ""),
+        HPS_I64("version", op->version),
+        HPS_STR("peer", hps_grpc_call_peer(op->call)),
+        HPS_I64("code", hps_status_grpc_code(op->error.status)),
+        HPS_STR("error", op->error.status != HPS_OK ? op->error.text : ""),
+        HPS_LOG_END};
+    hps_log_write(&site, HPS_LOG_INFO, "audit", "admin call", fields);
+}
+
+void admin_finish(struct admin_op *op)
+{
+    if (op->changes) {
+        audit(op);
+    }
+    op->task.run = run_reply;
+    hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
+}
+
 static void run_work(struct hps_task *task)
 {
     struct admin_op *op = (struct admin_op *)task;
-    struct hps_loop *loop = hps_grpc_call_loop(op->call);
-    op->work(op);
-    op->task.run = run_reply;
-    hps_loop_post(loop, &op->task);
+    bool answers_itself = op->method->kind == CHANGES_LATER;
+    op->method->work(op);
+    if (!answers_itself) {
+        admin_finish(op);
+    }
 }
 
 static const struct admin_method *method_of(const struct hps_grpc_call *call)
@@ -206,7 +239,8 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
     op->call = call;
     hps_grpc_call_ref(call);
     op->parts = &service->parts;
-    op->work = method->work;
+    op->method = method;
+    op->changes = method->kind != READS;
     op->task.run = run_work;
     op->request = hps_message_unpack(method->request, arena, data, size);
     if (op->request == NULL) {

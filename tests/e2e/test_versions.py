@@ -114,6 +114,8 @@ def test_load_when_a_file_is_damaged_then_it_is_named_and_the_active_version_ser
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "bad/t" in caught.value.details() and file in caught.value.details()
     until(lambda: loaded.versions("m") == {1: "active"}, "only version 1")
+    progress = {name: value for name, value in loaded.metrics().items() if "load_progress" in name}
+    assert progress == {'hpsd_model_load_progress_ratio{model="m",version="1"}': 1}
     check(ask(loaded.stub(), "m", all_tables([1, 2])), {1: 1}, [1, 2])
 
 

@@ -190,7 +190,7 @@ static void test_remove_when_label_matches_then_gone_and_room_again(void **state
     hps_metric_observe_us(metric, 7);
     hps_metric_get(metrics, FRESHNESS, other);
     hps_metric_get(metrics, REQUESTS, (const char *const[]){"dlrm", "0"});
-    hps_metrics_remove(metrics, "model", "dlrm");
+    hps_metrics_remove(metrics, &(struct hps_metric_label){"model", "dlrm"}, 1);
     hps_metric_observe_us(metric, 7); /* still valid */
     struct hps_buf buf;
     const char *text = printed(metrics, &buf, false);
@@ -201,6 +201,24 @@ static void test_remove_when_label_matches_then_gone_and_room_again(void **state
     struct hps_metric *again = hps_metric_get(metrics, FRESHNESS, dlrm);
     assert_ptr_equal(again, metric);
     assert_true(hps_metric_value(again) == 0); /* it starts over */
+    hps_metrics_free(metrics);
+}
+
+static void test_remove_when_two_labels_then_only_series_with_both_go(void **state)
+{
+    (void)state;
+    struct hps_metrics *metrics = hps_metrics_new(defs, N_FAMILIES, 9);
+    hps_metric_get(metrics, REQUESTS, lookup_ok);
+    hps_metric_get(metrics, REQUESTS, lookup_bad);
+    hps_metric_get(metrics, DURATION, (const char *const[]){"Lookup"});
+    const struct hps_metric_label labels[] = {{"method", "Lookup"}, {"code", "3"}};
+    hps_metrics_remove(metrics, labels, 2);
+    struct hps_buf buf;
+    const char *text = printed(metrics, &buf, false);
+    assert_null(strstr(text, "code=\"3\""));
+    assert_non_null(strstr(text, "{method=\"Lookup\",code=\"0\"}"));
+    assert_non_null(strstr(text, "rpc_duration_seconds_count{method=\"Lookup\"}"));
+    hps_buf_fini(&buf);
     hps_metrics_free(metrics);
 }
 
@@ -301,7 +319,7 @@ static void test_metric_when_threads_update_and_print_then_nothing_lost(void **s
         struct hps_buf buf;
         printed(metrics, &buf, true);
         hps_buf_fini(&buf);
-        hps_metrics_remove(metrics, "method", "thread");
+        hps_metrics_remove(metrics, &(struct hps_metric_label){"method", "thread"}, 1);
     }
     for (unsigned i = 0; i < N_THREADS; i++) {
         pthread_join(threads[i], NULL);
@@ -323,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_print_when_freshness_then_buckets_to_an_hour),
         cmocka_unit_test(test_get_when_limit_reached_then_dropped_series),
         cmocka_unit_test(test_remove_when_label_matches_then_gone_and_room_again),
+        cmocka_unit_test(test_remove_when_two_labels_then_only_series_with_both_go),
         cmocka_unit_test(test_update_when_type_differs_then_assert),
         cmocka_unit_test(test_print_when_hook_then_called_before),
         cmocka_unit_test(test_print_when_buffer_too_small_then_exhausted_and_unchanged),

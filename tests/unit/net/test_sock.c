@@ -167,7 +167,8 @@ static void test_listen_when_unix_then_mode_and_credentials(void **state)
     assert_int_equal(cred.uid, geteuid());
     char peer[64];
     char want[64];
-    snprintf(want, sizeof(want), "unix:pid=%ld,uid=%lu", (long)getpid(), (unsigned long)geteuid());
+    snprintf(want, sizeof(want), "unix:pid=%ld,uid=%lu,gid=%lu", (long)getpid(),
+             (unsigned long)geteuid(), (unsigned long)getegid());
     assert_string_equal(hps_sock_peer(accepted, peer, sizeof(peer)), want);
     close(client);
     close(accepted);

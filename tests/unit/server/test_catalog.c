@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <cmocka.h>
 
 #include "backends/host_map.h"
@@ -190,6 +191,64 @@ static int served(struct rig *rig, int64_t number)
     return batch.n == 0 ? (int)(row[0] / 1000.0f) : -1;
 }
 
+/* An unload whose end is awaited. */
+struct wait {
+    struct hps_unload unload;
+    atomic_bool done;
+    struct hps_error error;
+};
+
+static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
+{
+    struct wait *wait = (struct wait *)(void *)unload; /* its first member */
+    assert_false(wait->done);
+    wait->error = *error;
+    atomic_store(&wait->done, true);
+}
+
+static struct wait wait_new(void)
+{
+    return (struct wait){.unload = {.done = on_unloaded}};
+}
+
+static void wait_done(struct wait *wait)
+{
+    while (!atomic_load(&wait->done)) {
+        sched_yield();
+    }
+    assert_int_equal(wait->error.status, HPS_OK);
+}
+
+/* Of a version that nobody uses. */
+static hps_status unload(struct rig *rig, int64_t version, struct hps_error *err)
+{
+    struct wait wait = wait_new();
+    hps_status status = hps_catalog_unload(rig->catalog, "m", version, &wait.unload, err);
+    assert_int_equal(status == HPS_OK, wait.done);
+    return status == HPS_OK ? wait.error.status : status;
+}
+
+static struct hps_version *pin(struct rig *rig, int64_t number)
+{
+    struct hps_version *version;
+    assert_int_equal(hps_models_pin(rig->models, "m", 1, number, &version, NULL), HPS_OK);
+    return version;
+}
+
+static void add_state(void *ctx, const struct hps_version_view *view)
+{
+    char *text = ctx;
+    size_t size = strlen(text);
+    snprintf(text + size, 128 - size, "%d=%s ", (int)view->version->number, view->state);
+}
+
+static void expect_states(struct rig *rig, const char *expected)
+{
+    char text[128] = "";
+    hps_catalog_each(rig->catalog, add_state, text);
+    assert_string_equal(text, expected);
+}
+
 static void test_load_when_first_then_active_and_later_only_when_asked(void **state)
 {
     struct rig *rig = *state;
@@ -244,14 +303,106 @@ static void test_unload_when_active_then_refused_while_others_are_there(void **s
     struct hps_error err;
     load_ok(rig, "one", true);
     load_ok(rig, "two", true);
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 2, &err), HPS_PRECONDITION);
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 9, &err), HPS_NOT_FOUND);
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &err), HPS_OK);
-    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 2, &err), HPS_OK);
+    assert_int_equal(unload(rig, 2, &err), HPS_PRECONDITION);
+    assert_int_equal(unload(rig, 9, &err), HPS_NOT_FOUND);
+    assert_int_equal(unload(rig, 1, &err), HPS_OK);
+    assert_int_equal(unload(rig, 2, &err), HPS_OK);
     assert_int_equal(served(rig, 0), 0);
     close_catalog(rig);
     open_catalog(rig);
     assert_int_equal(served(rig, 0), 0);
+}
+
+static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    struct wait wait = wait_new();
+    int64_t previous;
+    uint64_t pause_us;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    struct hps_version *used = pin(rig, 1);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
+    assert_false(wait.done);
+    assert_int_equal(served(rig, 1), 0);
+    expect_states(rig, "1=unloading 2=active ");
+    /* The same one again, its number, and a way back to it. */
+    assert_int_equal(unload(rig, 1, &err), HPS_PRECONDITION);
+    assert_non_null(strstr(err.text, "version 1 of model \"m\" is unloading"));
+    struct hps_load_state load_state;
+    assert_int_equal(load(rig, "one", 1, false, &load_state, &err), HPS_EXISTS);
+    assert_non_null(strstr(err.text, "still unloading"));
+    int64_t version;
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+                     HPS_PRECONDITION);
+    /* Others come, are switched to, and go. */
+    load_ok(rig, "three", false);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, &previous, &pause_us, NULL),
+                     HPS_OK);
+    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    expect_states(rig, "1=unloading 3=active ");
+    assert_false(wait.done);
+    hps_version_unpin(used);
+    wait_done(&wait);
+    expect_states(rig, "3=active ");
+}
+
+static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one_may_go(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct wait wait = wait_new();
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    struct hps_version *used = pin(rig, 1);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
+    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    assert_int_equal(served(rig, 0), 0);
+    expect_states(rig, "1=unloading ");
+    /* The next load is the first of its model again. */
+    load_ok(rig, "three", false);
+    assert_int_equal(served(rig, 0), 3);
+    hps_version_unpin(used);
+    wait_done(&wait);
+    expect_states(rig, "2=active ");
+}
+
+static void test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same(void **state)
+{
+    struct rig *rig = *state;
+    load_ok(rig, "one", true);
+    struct hps_version *used = pin(rig, 1);
+    load_ok(rig, "two", true);
+    load_ok(rig, "three", true);
+    expect_states(rig, "1=unloading 2=resident 3=active ");
+    load_ok(rig, "one", true);
+    expect_states(rig, "1=unloading 3=resident 4=active ");
+    hps_version_unpin(used);
+}
+
+static void test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left(void **state)
+{
+    struct rig *rig = *state;
+    struct wait wait = wait_new();
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    struct hps_version *used = pin(rig, 1);
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
+    hps_catalog_stop(rig->catalog);
+    assert_true(wait.done);
+    assert_int_equal(wait.error.status, HPS_UNAVAILABLE);
+    hps_version_unpin(used);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(served(rig, 0), 2);
+    expect_states(rig, "2=active ");
+    int64_t version, previous;
+    uint64_t pause_us;
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+                     HPS_PRECONDITION);
 }
 
 static void test_open_when_restarted_then_serves_the_same(void **state)
@@ -368,6 +519,10 @@ int main(void)
         TEST(test_rollback_when_twice_then_back_again),
         TEST(test_load_when_beyond_keep_versions_then_oldest_goes),
         TEST(test_unload_when_active_then_refused_while_others_are_there),
+        TEST(test_unload_when_in_use_then_nothing_else_waits_for_it),
+        TEST(test_unload_when_the_only_other_one_is_unloading_then_the_active_one_may_go),
+        TEST(test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same),
+        TEST(test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left),
         TEST(test_open_when_restarted_then_serves_the_same),
         TEST(test_policies_when_configured_then_loaded_and_recovered_versions_have_them),
         TEST(test_open_when_a_space_has_no_record_then_removed),

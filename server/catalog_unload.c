@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Versions that go. A version is unpublished under switch_lock: records first, so that a restart
+ * finds nothing of it, then the model set, so that no request gets it any more. Its rows go when
+ * the last request that uses it has ended; nobody holds a lock for that long. Admin and loader
+ * threads unpublish and remove what is not in use; what is, the reaper thread removes later.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "server/catalog_internal.h"
+#include "server/catalog_records.h"
+
+enum { REAP_POLL_NS = 1000 * 1000 }; /* giving back a pin tells nobody: it must stay cheap */
+
+/* ---- out of sight ---------------------------------------------------------------------------- */
+
+/* After a crash the next open removes the rows that no record names. */
+static hps_status forget(struct hps_catalog *catalog, struct catalog_model *model, int64_t number,
+                         struct hps_error *err)
+{
+    struct hps_store *durable = catalog->options.env.durable;
+    if (durable == NULL) {
+        return HPS_OK;
+    }
+    if (model->active == number) {
+        hps_status status = hps_records_delete_model(durable, model->name, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    return hps_records_delete_version(durable, model->name, number, err);
+}
+
+/* switch_lock held, lock not. */
+static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *entry,
+                            struct hps_unload *unload, struct hps_error *err)
+{
+    struct catalog_model *model = entry->model;
+    int64_t number = entry->version->number;
+    hps_status status = forget(catalog, model, number, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_models_remove(catalog->options.models, model->name, number);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status,
+                             "version %" PRId64 " of model \"%s\" cannot be taken out: %s", number,
+                             model->name, hps_status_text(status));
+    }
+    pthread_mutex_lock(&catalog->lock);
+    entry->state = ENTRY_UNLOADING;
+    entry->unload = unload;
+    model->active = model->active == number ? 0 : model->active;
+    model->previous = model->previous == number ? 0 : model->previous;
+    struct catalog_entry **at = &catalog->unloading;
+    while (*at != NULL) {
+        at = &(*at)->next_unloading;
+    }
+    *at = entry;
+    pthread_mutex_unlock(&catalog->lock);
+    HPS_LOG(INFO, "catalog", "version unloading", HPS_STR("model", model->name),
+            HPS_I64("version", number));
+    return HPS_OK;
+}
+
+/* Versions of the model that are there or will be, `entry` aside. Lock held. */
+static bool has_others(const struct catalog_entry *entry)
+{
+    for (struct catalog_entry *other = entry->model->entries; other != NULL; other = other->next) {
+        if (other != entry && other->state != ENTRY_UNLOADING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int64_t number,
+                              struct hps_unload *unload, struct hps_error *err)
+{
+    struct catalog_model *model;
+    struct catalog_entry *entry;
+    pthread_mutex_lock(&catalog->switch_lock);
+    hps_status status = catalog_resident(catalog, name, number, &model, &entry, err);
+    if (status == HPS_OK) {
+        pthread_mutex_lock(&catalog->lock);
+        bool in_use = model->active == number && has_others(entry);
+        pthread_mutex_unlock(&catalog->lock);
+        status = !in_use ? unpublish(catalog, entry, unload, err)
+                         : hps_error_set(err, HPS_PRECONDITION,
+                                         "version %" PRId64
+                                         " of model \"%s\" is active: activate another first",
+                                         number, name);
+    }
+    pthread_mutex_unlock(&catalog->switch_lock);
+    if (status == HPS_OK) {
+        catalog_reap(catalog);
+    }
+    return status;
+}
+
+/* The oldest version that may go, or NULL while there are no more than keep_versions. Lock held. */
+static struct catalog_entry *superfluous(struct hps_catalog *catalog, struct catalog_model *model,
+                                         int64_t keep)
+{
+    struct catalog_entry *oldest = NULL;
+    uint32_t n = 0;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        if (entry->state != ENTRY_RESIDENT) {
+            continue;
+        }
+        n++;
+        int64_t number = entry->version->number;
+        if (oldest == NULL && number != model->active && number != keep) {
+            oldest = entry;
+        }
+    }
+    return n > catalog->options.config->server.keep_versions ? oldest : NULL;
+}
+
+void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep)
+{
+    for (;;) {
+        pthread_mutex_lock(&catalog->lock);
+        struct catalog_entry *entry = superfluous(catalog, model, keep);
+        pthread_mutex_unlock(&catalog->lock);
+        struct hps_error err = {0};
+        if (entry == NULL) {
+            return;
+        }
+        int64_t number = entry->version->number;
+        if (unpublish(catalog, entry, NULL, &err) != HPS_OK) {
+            HPS_LOG(WARN, "catalog", "an old version was not removed",
+                    HPS_STR("model", model->name), HPS_I64("version", number),
+                    HPS_STR("error", err.text));
+            return;
+        }
+    }
+}
+
+/* ---- gone ------------------------------------------------------------------------------------ */
+
+static hps_status drop_spaces(struct hps_version *version, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        struct hps_space *space = version->tiers[i];
+        hps_status dropped = space->store->ops->space_drop(space, err);
+        if (dropped != HPS_OK) {
+            status = dropped;
+        }
+    }
+    return status;
+}
+
+/* An entry that nobody uses, taken off the list: the caller alone removes it. */
+static struct catalog_entry *take_idle(struct hps_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_entry **at = &catalog->unloading;
+    while (*at != NULL && !hps_version_idle((*at)->version)) {
+        at = &(*at)->next_unloading;
+    }
+    struct catalog_entry *entry = *at;
+    if (entry != NULL) {
+        *at = entry->next_unloading;
+        entry->host = NULL;
+        entry->durable = NULL;
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return entry;
+}
+
+static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    struct hps_version *version = entry->version;
+    struct hps_error err = {0};
+    err.status = drop_spaces(version, &err);
+    if (err.status == HPS_OK) {
+        HPS_LOG(INFO, "catalog", "version unloaded", HPS_STR("model", version->model),
+                HPS_I64("version", version->number));
+    } else {
+        HPS_LOG(WARN, "catalog", "rows of an unloaded version are left until the next start",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", err.text));
+    }
+    /* switch_lock: who holds it relies on the model. */
+    pthread_mutex_lock(&catalog->switch_lock);
+    pthread_mutex_lock(&catalog->lock);
+    struct hps_unload *unload = entry->unload;
+    catalog_version_metrics_remove(catalog, version);
+    catalog_entry_remove(catalog, entry->model, entry);
+    pthread_mutex_unlock(&catalog->lock);
+    pthread_mutex_unlock(&catalog->switch_lock);
+    hps_version_free(version);
+    if (unload != NULL) {
+        unload->done(unload, &err);
+    }
+}
+
+void catalog_reap(struct hps_catalog *catalog)
+{
+    struct catalog_entry *entry;
+    while ((entry = take_idle(catalog)) != NULL) {
+        finish(catalog, entry);
+    }
+    pthread_mutex_lock(&catalog->lock);
+    if (catalog->unloading != NULL) {
+        pthread_cond_signal(&catalog->reap);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+}
+
+/* ---- the reaper ------------------------------------------------------------------------------ */
+
+/* Until there may be something to remove; false: the end. */
+static bool reaper_wait(struct hps_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    while (catalog->unloading == NULL && !atomic_load(&catalog->closing)) {
+        pthread_cond_wait(&catalog->reap, &catalog->lock);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return !atomic_load(&catalog->closing);
+}
+
+static void *reaper_main(void *arg)
+{
+    struct hps_catalog *catalog = arg;
+    const struct timespec pause = {0, REAP_POLL_NS};
+    while (reaper_wait(catalog)) {
+        catalog_reap(catalog);
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
+    int failed = pthread_create(&catalog->reaper, NULL, reaper_main, catalog);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed != 0) {
+        return hps_error_set(err, HPS_EXHAUSTED, "the reaper thread cannot be started");
+    }
+    pthread_setname_np(catalog->reaper, "reaper");
+    catalog->reaper_started = true;
+    return HPS_OK;
+}
+
+void catalog_reaper_stop(struct hps_catalog *catalog)
+{
+    if (catalog->reaper_started) {
+        pthread_mutex_lock(&catalog->lock);
+        pthread_cond_signal(&catalog->reap);
+        pthread_mutex_unlock(&catalog->lock);
+        pthread_join(catalog->reaper, NULL);
+        catalog->reaper_started = false;
+    }
+    for (struct catalog_entry *entry = catalog->unloading; entry != NULL;
+         entry = entry->next_unloading) {
+        struct hps_error err = {0};
+        struct hps_unload *unload = entry->unload;
+        entry->unload = NULL;
+        if (unload != NULL) {
+            hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE,
+                                     "the server stops: version %" PRId64
+                                     " of model \"%s\" is out, its rows go with the stop",
+                                     entry->version->number, entry->model->name));
+            unload->done(unload, &err);
+        }
+    }
+}
