@@ -185,33 +185,6 @@ def test_gpucache_when_asked_then_one_line_says_that_memory_serves(daemon, work)
     assert len([line for line in one.log().splitlines() if "gpucache" in line]) == 1
 
 
-def test_store_when_a_file_of_it_is_corrupted_then_never_a_wrong_row(work):
-    table, config = model(work, n_rows=5000, dim=64)
-    one = Daemon(work, config)
-    check(one, table)
-    one.stop()
-    largest = max(glob.glob(f"{one.state}/**/*.sst", recursive=True), key=os.path.getsize)
-    with open(largest, "r+b") as f:
-        f.seek(os.path.getsize(largest) // 3)
-        f.write(os.urandom(4096))
-    try:
-        one.start(ready=False)
-    except AssertionError as error:
-        assert "ended with 4" in str(error)
-        return
-    n_lost, stub = 0, one.stub()
-    for at in range(0, len(table.keys), 100):
-        keys = table.keys[at:at + 100]
-        try:
-            result = ask(stub, "m", {"a": keys}).results[0]
-            np.testing.assert_array_equal(floats(result), table.expect(keys))
-        except grpc.RpcError as error:
-            assert error.code() in (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE), error
-            n_lost += 1
-    assert n_lost > 0
-    one.stop()
-
-
 def test_load_when_the_disk_is_full_then_refused_and_the_active_version_serves(work):
     state = os.path.join(work, "state")
     os.mkdir(state)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A persistent store that is of another format, not ours, or damaged: what hpsd says and does."""
+import ctypes
+import ctypes.util
+import glob
+import hashlib
+import os
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import (Daemon, Table, ask, default_config, floats, model_config, refused, run_hpsd)
+
+EXIT_STORE = 4
+
+
+def model(work, n_rows=2000, dim=16):
+    table = Table.random("a", n_rows, dim)
+    config = model_config("m", [table.save(work + "/m")], [dim], ["a"])
+    return table, default_config([config], server={"model_roots": [work]})
+
+
+def refused_start(daemon):
+    """hpsd on the same state directory, which it refuses; what it says."""
+    code, out, err = run_hpsd(*daemon.args[1:])
+    assert (code, out) == (EXIT_STORE, ""), err
+    return err
+
+
+@pytest.fixture(name="stopped")
+def stopped_daemon(work):
+    """(daemon, table, config) of a daemon that has served and ended."""
+    table, config = model(work, n_rows=5000, dim=64)
+    one = Daemon(work, config)
+    one.stop()
+    return one, table, config
+
+
+# ---- whose database, of which format ------------------------------------------------------------------
+
+class Database:
+    """A RocksDB database with all its families, written to as nothing of hpsd can."""
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(ctypes.util.find_library("rocksdb"))
+        for name in ("options_create", "open_column_families", "list_column_families",
+                     "writeoptions_create"):
+            getattr(self.c, f"rocksdb_{name}").restype = ctypes.c_void_p
+        options = ctypes.c_void_p(self.c.rocksdb_options_create())
+        n = ctypes.c_size_t()
+        self.error = ctypes.c_char_p()
+        names = ctypes.cast(self.c.rocksdb_list_column_families(
+            options, path.encode(), ctypes.byref(n), ctypes.byref(self.error)),
+            ctypes.POINTER(ctypes.c_char_p))
+        assert not self.error, self.error.value
+        self.names = [names[i].decode() for i in range(n.value)]
+        self.handles = (ctypes.c_void_p * n.value)()
+        each = (ctypes.c_void_p * n.value)(*[options] * n.value)
+        self.db = ctypes.c_void_p(self.c.rocksdb_open_column_families(
+            options, path.encode(), ctypes.c_int(n.value), names, each, self.handles,
+            ctypes.byref(self.error)))
+        assert not self.error, self.error.value
+
+    def write(self, family, key, value):
+        """Put, or delete where `value` is None."""
+        handle = ctypes.c_void_p(self.handles[self.names.index(family)])
+        options = ctypes.c_void_p(self.c.rocksdb_writeoptions_create())
+        key_size = ctypes.c_size_t(len(key))
+        if value is None:
+            self.c.rocksdb_delete_cf(self.db, options, handle, key, key_size, ctypes.byref(self.error))
+        else:
+            self.c.rocksdb_put_cf(self.db, options, handle, key, key_size, value,
+                                  ctypes.c_size_t(len(value)), ctypes.byref(self.error))
+        assert not self.error, self.error.value
+
+    def close(self):
+        for handle in self.handles:
+            self.c.rocksdb_column_family_handle_destroy(ctypes.c_void_p(handle))
+        self.c.rocksdb_close(self.db)
+
+
+def write_behind_its_back(daemon, family, key, value):
+    database = Database(f"{daemon.state}/hpsd")
+    database.write(family, key, value)
+    database.close()
+
+
+def contents(directory):
+    found = {}
+    for path in glob.glob(f"{directory}/hpsd/*"):
+        with open(path, "rb") as f:
+            found[path] = hashlib.sha256(f.read()).hexdigest()
+    return found
+
+
+def test_start_when_the_store_is_of_a_newer_format_then_exit_4_names_path_and_both_formats(stopped):
+    one, table, _ = stopped
+    write_behind_its_back(one, "default", b"hpsd.format", b"7")
+    before = contents(one.state)
+    err = refused_start(one)
+    assert f"{one.state}/hpsd has format 7, this build reads up to 1" in err
+    assert contents(one.state) == before  # for the newer hpsd that it belongs to
+    write_behind_its_back(one, "default", b"hpsd.format", b"1")
+    one.restart()
+    result = ask(one.stub(), "m", {"a": table.keys[:9]}).results[0]
+    np.testing.assert_array_equal(floats(result), table.expect(table.keys[:9]))
+    one.stop()
+
+
+@pytest.mark.parametrize("family, key, value, word", [
+    ("default", b"hpsd.format", b"seven", "unreadable format record"),
+    ("default", b"hpsd.format", None, "is not ours"),
+    ("catalog", b"version/m/1", b"\xff\xff", 'catalog record "version/m/1"'),
+    ("catalog", b"model/m", b"\x0a\x7f", 'catalog record "model/m"')])
+def test_start_when_a_record_cannot_be_read_then_exit_4_names_it(stopped, family, key, value, word):
+    one = stopped[0]
+    write_behind_its_back(one, family, key, value)
+    assert word in refused_start(one).replace('\\"', '"')
+
+
+# ---- damage -------------------------------------------------------------------------------------------
+
+def largest_file(daemon):
+    return max(glob.glob(f"{daemon.state}/hpsd/*.sst"), key=os.path.getsize)
+
+
+def overwrite(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
+        f.write(bytes(byte ^ 0x5a for byte in range(48)))
+
+
+@pytest.mark.parametrize("damage", [
+    lambda path: overwrite(path, -48),  # its footer
+    lambda path: os.truncate(path, os.path.getsize(path) - 1000),
+    os.unlink])
+def test_start_when_a_file_of_the_store_cannot_be_used_then_exit_4_says_where(stopped, damage):
+    one = stopped[0]
+    damage(largest_file(one))
+    assert f"{one.state}/hpsd" in refused_start(one)  # RocksDB's own words follow
+
+
+def test_lookup_when_rows_are_damaged_then_data_loss_for_them_and_a_new_load_repairs(stopped, work):
+    one, table, _ = stopped
+    path = largest_file(one)
+    overwrite(path, os.path.getsize(path) // 3)  # rows come first in a file
+    one.restart()
+    stub, lost = one.stub(), []
+    for key in table.keys:
+        try:
+            result = ask(stub, "m", {"a": [key]}).results[0]
+            np.testing.assert_array_equal(floats(result), table.expect([key]))
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.DATA_LOSS, error
+            lost.append(key)
+    assert 0 < len(lost) <= 64  # one or two blocks of 4 KB
+    with refused(grpc.StatusCode.DATA_LOSS):
+        ask(stub, "m", {"a": table.keys})
+    assert os.path.basename(path) in one.log()
+    assert one.metrics()['hpsd_tier_errors_total{tier="rocksdb",reason="failed"}'] > 0
+    # What docs/operations.md tells the operator to do.
+    one.ctl("load", "m", "--from", f"{work}/m", "--activate")
+    one.ctl("unload", "m", 1)
+    result = ask(stub, "m", {"a": table.keys}).results[0]
+    np.testing.assert_array_equal(floats(result), table.expect(table.keys))
+    assert not os.path.exists(path)
+    one.stop()
