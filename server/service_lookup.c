@@ -27,8 +27,6 @@
 
 enum {
     ARENA_BYTES_FIRST = 32 * 1024,
-    ARENA_BYTES_BASE = 8 * 1024 * 1024, /* parts, names, slices */
-    ARENA_BYTES_PER_KEY = 56, /* keys twice, slots, set, duplicates, status, marks of the stream */
     SCRATCH_BYTES_FIRST = 16 * 1024,
     SCRATCH_BYTES_MAX = 64 * 1024 * 1024,
     STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX,
@@ -95,16 +93,16 @@ static void request_free(struct request *request)
     hps_free(request);
 }
 
-static struct request *request_make(const struct hps_lookup_service *service)
+static struct request *request_make(void)
 {
     struct request *request = hps_calloc(1, sizeof(*request));
-    size_t arena_max =
-        ARENA_BYTES_BASE + (size_t)ARENA_BYTES_PER_KEY * service->parts.limits.keys_max;
 
     if (request == NULL) {
         return NULL;
     }
-    request->arena = hps_arena_new(ARENA_BYTES_FIRST, arena_max);
+    /* No limit of its own: the decoder's limits on queries and keys are the limit, and they may
+     * change while this waits for its next request. */
+    request->arena = hps_arena_new(ARENA_BYTES_FIRST, SIZE_MAX);
     request->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
     if (request->arena == NULL || request->scratch == NULL) {
         request_free(request);
@@ -126,7 +124,7 @@ static struct request *request_take(struct hps_lookup_service *service)
     service->n_used++;
     pthread_mutex_unlock(&service->lock);
     if (request == NULL) {
-        request = request_make(service);
+        request = request_make();
     }
     if (request == NULL) {
         pthread_mutex_lock(&service->lock);

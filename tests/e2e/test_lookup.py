@@ -209,6 +209,25 @@ def test_keys_when_as_many_as_allowed_then_answered_and_one_more_is_refused(serv
         ask(served.stub, "fp32", {table.name: keys, "fp32_2": [1]})
 
 
+def test_keys_when_in_pieces_and_streamed_then_as_many_are_allowed(served):
+    """The way of asking that needs the most memory besides the reply."""
+    table = served.tables["fp32_1"]
+    keys = np.arange(KEYS_MAX, dtype=np.int64) // 2  # each one twice, nearly all unknown
+    pieces = [pb.TableQuery(table=table.name, key_list=half.tolist()) for half in np.split(keys, 2)]
+    merged = b"".join(piece.SerializeToString() for piece in pieces)  # one message in protobuf's eyes
+    length = bytes((len(merged) >> shift & 0x7F) | 0x80 for shift in (0, 7, 14)) + bytes([len(merged) >> 21])
+    request = pb.LookupRequest(model="fp32").SerializeToString() + b"\x1a" + length + merged
+    call = served.daemon.channel().unary_stream("/hps.v1.ParameterServer/LookupStream",
+                                                response_deserializer=pb.LookupResponse.FromString)
+    at = 0
+    for message in call(request, timeout=PATIENCE_S):
+        result, = message.results
+        values = floats(result)[:, 0]
+        np.testing.assert_array_equal(values, table.expect(keys[at:at + result.row_count])[:, 0])
+        at += result.row_count
+    assert at == KEYS_MAX
+
+
 def test_tables_when_more_than_allowed_then_the_limit_is_named(served):
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "queries", "1024"):
         ask(served.stub, "many", [pb.TableQuery(table="t1", keys=key_bytes([1]))] * 1025)
