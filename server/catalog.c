@@ -348,6 +348,34 @@ static void check_drift(struct catalog_model *model)
     }
 }
 
+/* A model that has versions has an active one: a load of the first one writes its record first, an
+ * unload of the last one removes it last, and a crash may come between that and the model's record.
+ */
+static void settle_active(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    struct hps_error err;
+    if (catalog_entry(model, model->previous) == NULL) {
+        model->previous = 0; /* unloaded since that was written */
+    }
+    if (catalog_entry(model, model->active) != NULL) {
+        return;
+    }
+    model->active = 0;
+    for (const struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        model->active = entry->version->number;
+    }
+    if (model->active == 0) {
+        return;
+    }
+    HPS_LOG(WARN, "catalog", "no version was active: the newest one is now",
+            HPS_STR("model", model->name), HPS_I64("version", model->active));
+    if (hps_records_put_model(catalog->options.env.durable, model->name, model->active,
+                              model->previous, &err) != HPS_OK) {
+        HPS_LOG(WARN, "catalog", "which version is active was not written down",
+                HPS_STR("model", model->name), HPS_STR("error", err.text));
+    }
+}
+
 static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
 {
     struct hps_store *durable = catalog->options.env.durable;
@@ -361,8 +389,8 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
              entry = entry->next) {
             status = open_spaces(catalog, entry, err);
         }
-        if (catalog_entry(model, model->previous) == NULL) {
-            model->previous = 0; /* unloaded since that was written */
+        if (status == HPS_OK) {
+            settle_active(catalog, model);
         }
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);

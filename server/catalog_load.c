@@ -105,6 +105,12 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
 {
     const struct hps_version *last = newest(model);
     int64_t number = request->version;
+    if (number == 0 && last != NULL && last->number == INT64_MAX) {
+        return hps_error_set(err, HPS_RANGE,
+                             "version: model \"%s\" has version %" PRId64
+                             ", which has no next: name one",
+                             model->name, last->number);
+    }
     if (number == 0) {
         number = last != NULL ? last->number + 1 : 1;
     }

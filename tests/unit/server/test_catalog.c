@@ -17,6 +17,7 @@
 #include "backends/rocksdb.h"
 #include "base/log.h"
 #include "server/catalog.h"
+#include "server/catalog_records.h"
 #include "server/metrics.h"
 #include "tests/lib/tmpdir.h"
 
@@ -423,6 +424,22 @@ static void test_open_when_restarted_then_serves_the_same(void **state)
     assert_int_equal(served(rig, 3), 3);
 }
 
+/* What a crash leaves between the two records of a first load, or of the unload of the last one. */
+static void test_open_when_no_version_is_active_then_the_newest_one_is(void **state)
+{
+    struct rig *rig = *state;
+    load_ok(rig, "one", true);
+    assert_int_equal(hps_records_delete_model(rig->env.durable, "m", NULL), HPS_OK);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(served(rig, 0), 1);
+    assert_true(hps_catalog_ready(rig->catalog, NULL, NULL));
+    load_ok(rig, "two", false);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(served(rig, 0), 1);
+}
+
 static hps_status no_space(void *ctx, const char *model, int64_t version)
 {
     (void)model;
@@ -495,6 +512,21 @@ static void test_load_when_bad_then_nothing_changes(void **state)
     assert_int_equal(totals.host_rows, N_ROWS);
 }
 
+static void test_load_when_the_highest_number_is_taken_then_it_has_no_next(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_load_state load_state;
+    struct hps_error err;
+    assert_int_equal(load(rig, "one", INT64_MAX, true, &load_state, &err), HPS_OK);
+    assert_int_equal(load(rig, "two", 0, true, &load_state, &err), HPS_RANGE);
+    assert_non_null(strstr(err.text, "9223372036854775807"));
+    assert_int_equal(load(rig, "two", 5, true, &load_state, &err), HPS_OK);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(served(rig, INT64_MAX), 1);
+    assert_int_equal(served(rig, 0), 2);
+}
+
 static void test_plan_when_asked_then_nothing_is_loaded(void **state)
 {
     struct rig *rig = *state;
@@ -526,7 +558,9 @@ int main(void)
         TEST(test_open_when_restarted_then_serves_the_same),
         TEST(test_policies_when_configured_then_loaded_and_recovered_versions_have_them),
         TEST(test_open_when_a_space_has_no_record_then_removed),
+        TEST(test_open_when_no_version_is_active_then_the_newest_one_is),
         TEST(test_load_when_bad_then_nothing_changes),
+        TEST(test_load_when_the_highest_number_is_taken_then_it_has_no_next),
         TEST(test_plan_when_asked_then_nothing_is_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
