@@ -494,21 +494,28 @@ def summary(model, clients, switches, options):
         raise Wrong("not every key was checked, or not every version answered")
 
 
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
 def arguments():
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seconds", nargs="?", type=float, default=60, help="how long (default 60)")
-    parser.add_argument("--scale", type=float, default=float(os.environ.get("HPS_SOAK_SCALE", 0.01)),
+    parser.add_argument("--scale", type=float, default=os.environ.get("HPS_SOAK_SCALE", "0.01"),
                         help="share of DLRM-DCNv2's rows (default $HPS_SOAK_SCALE, else 0.01: 1 GB a version)")
     parser.add_argument("--interval", type=float, default=1, help="seconds between switches (default 1)")
-    parser.add_argument("--keys", type=int, default=100000, help="keys of each table (default 100000)")
+    parser.add_argument("--keys", type=positive, default=100000, help="keys of each table (default 100000)")
     parser.add_argument("--key-form", choices=("dense", "hashed"), default="dense",
                         help="keys as hps-gen --keys makes them (default dense)")
     parser.add_argument("--memory", help="hpsd's volatile_db.memory_bytes, such as 512MiB (default its own): "
                         "less than two versions need sends look-ups to RocksDB")
-    parser.add_argument("--clients", type=int, default=max(4, os.cpu_count() or 1),
+    parser.add_argument("--clients", type=positive, default=max(4, os.cpu_count() or 1),
                         help="processes that call (default 4, or one for each processor)")
-    parser.add_argument("--batch", type=int, default=512, help="keys of a table in a call, on average")
+    parser.add_argument("--batch", type=positive, default=512, help="keys of a table in a call, on average")
     parser.add_argument("--seed", type=int, default=1, help="of the random choice of keys (default 1)")
     options = parser.parse_args()
     options.seeds = {1: 11, 2: 22}  # seed of the rows of each version
