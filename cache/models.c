@@ -2,7 +2,8 @@
  *
  * The model set: an immutable snapshot that readers reach through one pointer inside an epoch. A
  * writer makes a changed copy, stores the pointer, and waits until no reader can hold the old one:
- * that is microseconds, because readers hold it only while they find and pin a version.
+ * that is microseconds, because readers hold it only while they find and pin a version. The old one
+ * then has room for the next copy, so that only another version needs memory.
  */
 #include "cache/models.h"
 
@@ -21,26 +22,41 @@ struct model_entry {
 
 struct snapshot {
     size_t n;
+    size_t n_max;
     struct model_entry entries[];
 };
 
 struct hps_models {
     _Atomic(struct snapshot *) current;
+    struct snapshot *spare; /* writers: as large as the current one */
     struct hps_epoch *epoch;
 };
+
+static struct snapshot *snapshot_new(size_t n_max)
+{
+    struct snapshot *snapshot =
+        hps_calloc(1, sizeof(*snapshot) + n_max * sizeof(snapshot->entries[0]));
+    if (snapshot != NULL) {
+        snapshot->n_max = n_max;
+    }
+    return snapshot;
+}
 
 struct hps_models *hps_models_new(void)
 {
     struct hps_models *models = hps_calloc(1, sizeof(*models));
-    struct snapshot *empty = hps_calloc(1, sizeof(*empty));
+    struct snapshot *empty = snapshot_new(0);
+    struct snapshot *spare = snapshot_new(0);
     struct hps_epoch *epoch = hps_epoch_new();
-    if (models == NULL || empty == NULL || epoch == NULL) {
+    if (models == NULL || empty == NULL || spare == NULL || epoch == NULL) {
         hps_epoch_free(epoch);
         hps_free(empty);
+        hps_free(spare);
         hps_free(models);
         return NULL;
     }
     models->epoch = epoch;
+    models->spare = spare;
     atomic_store(&models->current, empty);
     return models;
 }
@@ -53,6 +69,7 @@ void hps_models_free(struct hps_models *models)
     struct snapshot *last = atomic_load(&models->current);
     HPS_ASSERT(last->n == 0);
     hps_free(last);
+    hps_free(models->spare);
     hps_epoch_free(models->epoch);
     hps_free(models);
 }
@@ -98,26 +115,46 @@ hps_status hps_models_pin(struct hps_models *models, const char *model, size_t m
     return HPS_OK;
 }
 
-static struct snapshot *snapshot_copy(const struct hps_models *models, size_t n_more)
+/* The spare as a copy of the current snapshot, to be changed and published. */
+static struct snapshot *snapshot_copy(struct hps_models *models)
 {
     const struct snapshot *old = atomic_load(&models->current);
-    struct snapshot *copy =
-        hps_alloc(sizeof(*copy) + (old->n + n_more) * sizeof(struct model_entry));
-    if (copy != NULL) {
-        copy->n = old->n;
-        memcpy(copy->entries, old->entries, old->n * sizeof(struct model_entry));
-    }
+    struct snapshot *copy = models->spare;
+    copy->n = old->n;
+    memcpy(copy->entries, old->entries, old->n * sizeof(old->entries[0]));
     return copy;
 }
 
-static void snapshot_publish(struct hps_models *models, struct snapshot *next)
+/* takes `next`; gives back the one before it, which no reader sees any more. */
+static struct snapshot *snapshot_publish(struct hps_models *models, struct snapshot *next)
 {
     struct snapshot *old = atomic_exchange(&models->current, next);
     uint64_t stamp = hps_epoch_retire(models->epoch);
     while (!hps_epoch_passed(models->epoch, stamp)) {
         sched_yield();
     }
-    hps_free(old);
+    return old;
+}
+
+/* Room for one more version in both snapshots. */
+static hps_status snapshots_grow(struct hps_models *models)
+{
+    const struct snapshot *now = atomic_load(&models->current);
+    if (now->n < now->n_max) {
+        return HPS_OK;
+    }
+    struct snapshot *wider = snapshot_new(2 * now->n_max + 4);
+    struct snapshot *spare = snapshot_new(2 * now->n_max + 4);
+    if (wider == NULL || spare == NULL) {
+        hps_free(wider);
+        hps_free(spare);
+        return HPS_NO_MEMORY;
+    }
+    hps_free(models->spare);
+    models->spare = wider;
+    hps_free(snapshot_publish(models, snapshot_copy(models)));
+    models->spare = spare;
+    return HPS_OK;
 }
 
 static size_t snapshot_find(const struct snapshot *now, const char *model, int64_t number)
@@ -133,27 +170,24 @@ static size_t snapshot_find(const struct snapshot *now, const char *model, int64
 
 hps_status hps_models_add(struct hps_models *models, struct hps_version *version)
 {
-    struct snapshot *next = snapshot_copy(models, 1);
-    if (next == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    if (snapshot_find(next, version->model, version->number) != SIZE_MAX) {
-        hps_free(next);
+    const struct snapshot *now = atomic_load(&models->current);
+    if (snapshot_find(now, version->model, version->number) != SIZE_MAX) {
         return HPS_EXISTS;
     }
+    hps_status status = snapshots_grow(models);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct snapshot *next = snapshot_copy(models);
     next->entries[next->n++] = (struct model_entry){version, false};
-    snapshot_publish(models, next);
+    models->spare = snapshot_publish(models, next);
     return HPS_OK;
 }
 
 hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
 {
-    struct snapshot *next = snapshot_copy(models, 0);
-    if (next == NULL) {
-        return HPS_NO_MEMORY;
-    }
+    struct snapshot *next = snapshot_copy(models);
     if (number != 0 && snapshot_find(next, model, number) == SIZE_MAX) {
-        hps_free(next);
         return HPS_NOT_FOUND;
     }
     for (size_t i = 0; i < next->n; i++) {
@@ -161,22 +195,18 @@ hps_status hps_models_activate(struct hps_models *models, const char *model, int
             next->entries[i].active = number != 0 && next->entries[i].version->number == number;
         }
     }
-    snapshot_publish(models, next);
+    models->spare = snapshot_publish(models, next);
     return HPS_OK;
 }
 
 hps_status hps_models_remove(struct hps_models *models, const char *model, int64_t number)
 {
-    struct snapshot *next = snapshot_copy(models, 0);
-    if (next == NULL) {
-        return HPS_NO_MEMORY;
-    }
+    struct snapshot *next = snapshot_copy(models);
     size_t at = snapshot_find(next, model, number);
     if (at == SIZE_MAX) {
-        hps_free(next);
         return HPS_NOT_FOUND;
     }
     next->entries[at] = next->entries[--next->n];
-    snapshot_publish(models, next);
+    models->spare = snapshot_publish(models, next);
     return HPS_OK;
 }

@@ -20,9 +20,10 @@ hps_status hps_models_pin(struct hps_models *models, const char *model, size_t m
                           int64_t number, struct hps_version **out_version, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* Catalog only, one caller at a time. */
+/* Catalog only, one caller at a time. EXISTS, NO_MEMORY */
 hps_status hps_models_add(struct hps_models *models, struct hps_version *version) HPS_MUST_CHECK;
-/* Make a resident version the active one (number 0: none). */
+/* Make a resident version the active one (number 0: none). This and remove need no memory:
+ * NOT_FOUND is all that can be wrong. */
 hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
     HPS_MUST_CHECK;
 /* Take a version out: no new pin can be had when this returns OK. */

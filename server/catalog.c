@@ -201,6 +201,7 @@ static hps_status adopt_model(void *ctx, const char *name, int64_t active, int64
 
 struct orphans {
     struct hps_catalog *catalog;
+    struct hps_error *err;
     struct orphan {
         struct orphan *next;
         char model[128];
@@ -217,7 +218,7 @@ static hps_status find_orphan(void *ctx, const char *name, int64_t number)
     }
     struct orphan *orphan = hps_calloc(1, sizeof(*orphan));
     if (orphan == NULL) {
-        return HPS_NO_MEMORY;
+        return hps_error_set(orphans->err, HPS_NO_MEMORY, "no memory for the catalog");
     }
     snprintf(orphan->model, sizeof(orphan->model), "%s", name);
     orphan->version = number;
@@ -230,7 +231,7 @@ static hps_status find_orphan(void *ctx, const char *name, int64_t number)
 static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
 {
     struct hps_store *store = catalog->options.env.durable;
-    struct orphans orphans = {catalog, NULL};
+    struct orphans orphans = {catalog, err, NULL};
     hps_status status = store->ops->space_list(store, find_orphan, &orphans, err);
     while (orphans.list != NULL) {
         struct orphan *orphan = orphans.list;

@@ -184,7 +184,10 @@ static hps_status read_model(struct scan *scan, size_t size, const uint8_t *valu
     hps_status status = scan->reader->model(scan->reader->ctx, record->model,
                                             record->active_version, record->previous_version);
     hps__v1__model_record__free_unpacked(record, NULL);
-    return status;
+    if (status != HPS_OK) {
+        return hps_error_set(scan->err, status, "no memory for the catalog");
+    }
+    return HPS_OK;
 }
 
 static hps_status read_record(void *ctx, const void *key, size_t key_size, const void *value,
