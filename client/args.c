@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/suggest.h"
+
 enum { WORD_BYTES_MAX = 64, WORDS_MAX = 128 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -175,54 +177,14 @@ static hps_status arg_store(const struct hps_arg *arg, const char *text, struct 
 
 /* ---- suggestions ----------------------------------------------------------------------------- */
 
-static size_t least(size_t a, size_t b, size_t c)
-{
-    size_t ab = a < b ? a : b;
-
-    return ab < c ? ab : c;
-}
-
-/* Levenshtein's distance; words of at most WORD_BYTES_MAX bytes. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t a_size = strlen(a), b_size = strlen(b);
-    size_t row[WORD_BYTES_MAX + 1];
-
-    if (a_size > WORD_BYTES_MAX || b_size > WORD_BYTES_MAX) {
-        return SIZE_MAX;
-    }
-    for (size_t j = 0; j <= b_size; j++) {
-        row[j] = j;
-    }
-    for (size_t i = 1; i <= a_size; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_size; j++) {
-            size_t above = row[j];
-            row[j] = least(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
-        }
-    }
-    return row[b_size];
-}
-
 const char *hps_args_suggest(const char *text, const char *const *words)
 {
-    size_t size = strlen(text);
-    const char *best = NULL;
-    size_t best_distance = size < 3 ? 2 : size / 3 + 2; /* nearer than this */
+    struct hps_suggestion best = {0};
 
     for (; *words != NULL; words++) {
-        size_t d = distance(text, *words);
-        if (size >= 2 && strncmp(*words, text, size) == 0) {
-            d = 1; /* a word cut short */
-        }
-        if (d < best_distance && d < strlen(*words)) {
-            best_distance = d;
-            best = *words;
-        }
+        hps_suggest(&best, text, *words);
     }
-    return best;
+    return best.text;
 }
 
 /* ---- parser ---------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -249,6 +250,18 @@ static hps_status tls_open(const struct hps_client_options *options, struct hps_
     return hps_tls_new(&tls, out_tls, err);
 }
 
+/* "cannot reach ADDRESS: why", where the text of `err` may have named the address already. */
+static void say_unreachable(const struct hps_client_options *options, struct hps_error *err)
+{
+    char why[sizeof(err->text)];
+    const char *at = strstr(err->text, options->address);
+    size_t size = strlen(options->address);
+
+    at = at != NULL && strncmp(at + size, ": ", 2) == 0 ? at + size + 2 : err->text;
+    (void)snprintf(why, sizeof(why), "%s", at);
+    (void)hps_error_set(err, err->status, "cannot reach %s: %s", options->address, why);
+}
+
 /* Wait for any answer: only UNAVAILABLE and DEADLINE mean that nobody is there. */
 static hps_status reach(struct hps_client *client, const struct hps_client_options *options,
                         uint64_t timeout_us, struct hps_error *err)
@@ -263,10 +276,8 @@ static hps_status reach(struct hps_client *client, const struct hps_client_optio
     if (status == HPS_DEADLINE) {
         return hps_error_set(err, status, "no answer from %s in time", options->address);
     }
-    const char *at = strstr(cause.text, options->address); /* said once is enough */
-    size_t size = strlen(options->address);
-    const char *text = at != NULL && strncmp(at + size, ": ", 2) == 0 ? at + size + 2 : cause.text;
-    return hps_error_set(err, HPS_UNAVAILABLE, "cannot reach %s: %s", options->address, text);
+    say_unreachable(options, &cause);
+    return hps_error_set(err, HPS_UNAVAILABLE, "%s", cause.text);
 }
 
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
@@ -309,7 +320,7 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
     };
     status = hps_grpc_channel_new(client->loop, &channel, &client->channel, err);
     if (status != HPS_OK) {
-        (void)hps_error_prefix(err, status, "cannot reach %s", options->address);
+        say_unreachable(options, err);
         goto fail;
     }
     status = reach(client, options, timeout_us, err);

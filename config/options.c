@@ -15,6 +15,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/suggest.h"
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -147,83 +148,24 @@ const struct hps_option *hps_option_find(enum hps_option_section section, const 
     return NULL;
 }
 
-enum { NAME_CHARS_MAX = 64, DISTANCE_FAR = 1000 };
-
-static unsigned min_unsigned(unsigned a, unsigned b)
-{
-    return a < b ? a : b;
-}
-
-/* Edits (insert, delete, replace, swap of neighbours; case is none) that make `a` of `b`. */
-static unsigned edit_distance(const char *a, const char *b)
-{
-    size_t n_a = strlen(a);
-    size_t n_b = strlen(b);
-    if (n_a > NAME_CHARS_MAX || n_b > NAME_CHARS_MAX) {
-        return DISTANCE_FAR;
-    }
-    unsigned rows[3][NAME_CHARS_MAX + 1];
-    unsigned *older = rows[0];
-    unsigned *old = rows[1];
-    unsigned *now = rows[2];
-    for (size_t j = 0; j <= n_b; j++) {
-        old[j] = (unsigned)j;
-        older[j] = 0;
-    }
-    for (size_t i = 1; i <= n_a; i++) {
-        now[0] = (unsigned)i;
-        for (size_t j = 1; j <= n_b; j++) {
-            int ca = tolower((unsigned char)a[i - 1]);
-            int cb = tolower((unsigned char)b[j - 1]);
-            unsigned cost = old[j - 1] + (ca == cb ? 0 : 1);
-            cost = min_unsigned(cost, min_unsigned(old[j], now[j - 1]) + 1);
-            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) &&
-                cb == tolower((unsigned char)a[i - 2])) {
-                cost = min_unsigned(cost, older[j - 2] + 1);
-            }
-            now[j] = cost;
-        }
-        unsigned *spare = older;
-        older = old;
-        old = now;
-        now = spare;
-    }
-    return old[n_b];
-}
-
-/* Keep `candidate` when it is nearer to `name` than the best so far and within a third of its
- * length. */
-static void nearer(const char *name, const char *candidate, const char **best,
-                   unsigned *best_distance)
-{
-    unsigned distance = edit_distance(name, candidate);
-    unsigned limit = (unsigned)(strlen(candidate) / 3) + 1;
-    if (distance <= limit && distance < *best_distance) {
-        *best = candidate;
-        *best_distance = distance;
-    }
-}
-
 const char *hps_option_suggest(enum hps_option_section section, const char *name)
 {
-    const char *best = NULL;
-    unsigned distance = DISTANCE_FAR;
+    struct hps_suggestion best = {0};
     for (size_t i = 0; i < HPS_OPTION_COUNT; i++) {
         if (hps_options[i].section == section && hps_options[i].type != HPS_OPTION_TYPE_IGNORED) {
-            nearer(name, hps_options[i].name, &best, &distance);
+            hps_suggest(&best, name, hps_options[i].name);
         }
     }
-    return best;
+    return best.text;
 }
 
 const char *hps_option_suggest_word(const struct hps_option *option, const char *word)
 {
-    const char *best = NULL;
-    unsigned distance = DISTANCE_FAR;
+    struct hps_suggestion best = {0};
     for (const struct hps_option_value *v = option->values; v != NULL && v->word != NULL; v++) {
-        nearer(word, v->word, &best, &distance);
+        hps_suggest(&best, word, v->word);
     }
-    return best;
+    return best.text;
 }
 
 bool hps_option_is_set(const struct hps_option_set *set, enum hps_option_id id)
@@ -380,6 +322,8 @@ static bool normalise_word(const char *text, char *out_word, size_t size)
     return true;
 }
 
+enum { WORD_BYTES_MAX = 64 };
+
 /* Is `word` one of the space-separated `list`? */
 static bool word_in_list(const char *word, const char *list)
 {
@@ -398,7 +342,7 @@ static bool word_in_list(const char *word, const char *list)
 static hps_status parse_enum(const struct hps_option *option, const char *text,
                              uint32_t *out_number)
 {
-    char word[NAME_CHARS_MAX];
+    char word[WORD_BYTES_MAX];
     if (text[0] == '\0' || !normalise_word(text, word, sizeof(word))) {
         return HPS_INVALID;
     }

@@ -4,8 +4,10 @@
  */
 #include "server/options.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "base/suggest.h"
 #include "base/text.h"
 
 const char hps_options_help[] =
@@ -57,7 +59,7 @@ static const struct option options[] = {
     {"help", FLAG, AT(help), 0},
 };
 
-enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
+enum { N_OPTIONS = sizeof(options) / sizeof(options[0]), NAME_BYTES_MAX = 80 };
 
 static const struct option *find(const char *name, size_t size)
 {
@@ -88,6 +90,22 @@ static hps_status store(const struct option *option, const char *value, struct h
     return HPS_OK;
 }
 
+static hps_status unknown_argument(const char *arg, struct hps_error *err)
+{
+    struct hps_suggestion best = {0};
+    char name[NAME_BYTES_MAX];
+
+    (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(arg, "="), arg);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        hps_suggest(&best, name + strspn(name, "-"), options[i].name);
+    }
+    if (best.text != NULL) {
+        return hps_error_set(err, HPS_INVALID, "unknown argument \"%s\"; did you mean --%s?", arg,
+                             best.text);
+    }
+    return hps_error_set(err, HPS_INVALID, "unknown argument \"%s\"; see hpsd --help", arg);
+}
+
 hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_options,
                              struct hps_error *err)
 {
@@ -99,7 +117,7 @@ hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_opti
         const struct option *option =
             size > 2 && strncmp(arg, "--", 2) == 0 ? find(arg + 2, size - 2) : NULL;
         if (option == NULL) {
-            return hps_error_set(err, HPS_INVALID, "unknown argument \"%s\"; see hpsd --help", arg);
+            return unknown_argument(arg, err);
         }
         const char *value = equals != NULL ? equals + 1 : NULL;
         if (option->kind == FLAG && value != NULL) {

@@ -49,7 +49,9 @@ static void test_parse_when_wrong_then_error_names_it(void **state)
         const char *args[4];
         const char *expected;
     } cases[] = {
-        {{"--confg", "x"}, "--confg"},
+        {{"--confg", "x"}, "unknown argument \"--confg\"; did you mean --config?"},
+        {{"--tabel=a=b"}, "did you mean --table?"},
+        {{"--colour"}, "unknown argument \"--colour\"; see hpsd --help"},
         {{"stray"}, "stray"},
         {{"--config"}, "--config needs a value"},
         {{"--check=1"}, "--check takes no value"},
