@@ -395,6 +395,7 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
         }
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);
+            catalog_show_active(catalog, model);
             start_fill(catalog, catalog_entry(model, model->active)->version);
             check_drift(model);
         }

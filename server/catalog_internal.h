@@ -99,6 +99,8 @@ uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
                                    struct hps_error *err) HPS_MUST_CHECK;
+/* The gauge that says which version is active. */
+void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model *model);
 /* The model and its resident version `number`, which stay while switch_lock is held. lock not held.
  */
 hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64_t number,

@@ -11,6 +11,13 @@
 #include "server/catalog_records.h"
 #include "server/metrics.h"
 
+void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model *model)
+{
+    hps_metric_set(hps_server_metric(catalog->options.metrics, HPS_M_MODEL_ACTIVE_VERSION,
+                                     model->name, NULL, NULL, NULL),
+                   (double)model->active);
+}
+
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
                                    struct hps_error *err)
@@ -37,9 +44,7 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     model->previous = previous;
     model->drift = false;
     pthread_mutex_unlock(&catalog->lock);
-    hps_metric_set(hps_server_metric(catalog->options.metrics, HPS_M_MODEL_ACTIVE_VERSION,
-                                     model->name, NULL, NULL, NULL),
-                   (double)number);
+    catalog_show_active(catalog, model);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),
             HPS_I64("version", number), HPS_I64("previous", before));
     return HPS_OK;

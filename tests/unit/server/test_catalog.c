@@ -420,6 +420,8 @@ static void test_open_when_restarted_then_serves_the_same(void **state)
     assert_int_equal(served(rig, 0), 1);
     assert_int_equal(served(rig, 2), 2);
     assert_true(hps_catalog_ready(rig->catalog, NULL, NULL));
+    assert_true(hps_metric_value(hps_server_metric(rig->metrics, HPS_M_MODEL_ACTIVE_VERSION, "m",
+                                                   NULL, NULL, NULL)) == 1);
     load_ok(rig, "three", false);
     assert_int_equal(served(rig, 3), 3);
 }
