@@ -50,6 +50,11 @@ struct hps_strings {
     size_t n;
 };
 
+void hps_strings_fini(struct hps_strings *strings); /* a zeroed one is legal; empty afterwards */
+/* NO_MEMORY. */
+hps_status hps_strings_copy(const struct hps_strings *strings, struct hps_strings *out_copy)
+    HPS_MUST_CHECK;
+
 struct hps_config_listener {
     char *address;  /* "host:port", "[v6]:port" or "unix:PATH"; NULL or "" is none */
     bool plaintext; /* allowed beyond loopback without TLS; a TCP listener with it speaks no TLS */
@@ -306,11 +311,15 @@ struct hps_config_change {
     bool reloadable; /* else a restart is needed */
 };
 
-/* Calls `fn` for each option that differs; both configs finished. *out_n_restart: how many of them
- * are not reloadable. Error: NO_MEMORY. */
+/* Calls `fn` for each option that differs and has an effect; both configs finished. Error:
+ * NO_MEMORY. */
 hps_status hps_config_diff(const struct hps_config *before, const struct hps_config *after,
-                           void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx,
-                           size_t *out_n_restart) HPS_MUST_CHECK;
+                           void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx)
+    HPS_MUST_CHECK;
+/* Give `running` the values of `next` where hps_config_diff calls the difference reloadable, and
+ * `next` those of `running`: done twice, it is undone. Models and their entries stay where they
+ * are in memory. */
+void hps_config_exchange(struct hps_config *running, struct hps_config *next);
 
 /* docs/config.md, made from the table of options. Appends to `buf`. */
 hps_status hps_config_doc(struct hps_buf *buf) HPS_MUST_CHECK;

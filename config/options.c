@@ -381,6 +381,19 @@ hps_status hps_strings_append(struct hps_strings *strings, const char *text)
     return HPS_OK;
 }
 
+hps_status hps_strings_copy(const struct hps_strings *strings, struct hps_strings *out_copy)
+{
+    struct hps_strings copy = {0};
+    for (size_t i = 0; i < strings->n; i++) {
+        if (hps_strings_append(&copy, strings->items[i]) != HPS_OK) {
+            hps_strings_fini(&copy);
+            return HPS_NO_MEMORY;
+        }
+    }
+    *out_copy = copy;
+    return HPS_OK;
+}
+
 static hps_status set_string(char **field, const char *text)
 {
     char *copy = hps_strdup(text);
@@ -744,4 +757,19 @@ hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *
     default:
         return hps_buf_printf(buf, "a string");
     }
+}
+
+bool hps_option_has_value(const struct hps_option *option)
+{
+    return option->type != HPS_OPTION_TYPE_OBJECT && option->type != HPS_OPTION_TYPE_IGNORED;
+}
+
+hps_status hps_option_print_public(const struct hps_option *option, const void *base,
+                                   struct hps_buf *buf)
+{
+    if (option == &hps_options[HPS_OPTION_volatile_db_password]) {
+        const char *password = ((const struct hps_config_volatile_db *)base)->password;
+        return hps_buf_printf(buf, "%s", password[0] == '\0' ? "\"\"" : "\"***\"");
+    }
+    return hps_option_print(option, base, buf);
 }

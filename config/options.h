@@ -94,7 +94,6 @@ hps_status hps_option_set_text(const struct hps_option *option, void *base, cons
     HPS_MUST_CHECK;
 /* Append `text` to a STRINGS field. */
 hps_status hps_strings_append(struct hps_strings *strings, const char *text) HPS_MUST_CHECK;
-void hps_strings_fini(struct hps_strings *strings);
 
 /* Give every option of the section its default. On error the struct is as far as it was; freeable.
  */
@@ -107,6 +106,11 @@ hps_status hps_option_expected(const struct hps_option *option, struct hps_buf *
 /* The value as JSON. */
 hps_status hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf)
     HPS_MUST_CHECK;
+/* The same, but of a secret only whether there is one. */
+hps_status hps_option_print_public(const struct hps_option *option, const void *base,
+                                   struct hps_buf *buf) HPS_MUST_CHECK;
+/* Neither a block of options nor a key that is read and dropped. */
+bool hps_option_has_value(const struct hps_option *option);
 /* `text` as a JSON string, quotes included. */
 hps_status hps_json_print_string(const char *text, struct hps_buf *buf) HPS_MUST_CHECK;
 

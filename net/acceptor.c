@@ -340,6 +340,13 @@ hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct
     return HPS_OK;
 }
 
+void hps_acceptor_limits_set(struct hps_acceptor *acceptor, unsigned connections_max,
+                             unsigned connections_per_peer_max)
+{
+    acceptor->options.connections_max = connections_max;
+    acceptor->options.connections_per_peer_max = connections_per_peer_max;
+}
+
 /* Not if another server has put its own socket there meanwhile. */
 static void unlink_file_of(const struct listener *listener)
 {

@@ -35,6 +35,9 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
                             unsigned cookie, bool unlink_file, struct hps_error *err)
     HPS_MUST_CHECK;
+/* For connections that come from now on; 0: no limit, as in the options. */
+void hps_acceptor_limits_set(struct hps_acceptor *acceptor, unsigned connections_max,
+                             unsigned connections_per_peer_max);
 /* Close the listening sockets; connections stay. Idempotent. */
 void hps_acceptor_stop(struct hps_acceptor *acceptor);
 /* Stops if need be. Tickets that are out stay valid. NULL is legal. */

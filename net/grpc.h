@@ -72,9 +72,9 @@ struct hps_grpc_observer {
     void (*on_connection)(void *ctx, int delta); /* +1 opened, -1 closed */
 };
 
-struct hps_grpc_server; /* method table + limits, shared by all loops, immutable once serving */
+struct hps_grpc_server; /* method table, shared by all loops, immutable once serving */
 
-/* Services are borrowed for the server's life. NULL: no memory. */
+/* Services are borrowed for the server's life; loops begin with these limits. NULL: no memory. */
 struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits,
                                             const struct hps_grpc_observer *observer);
 /* Which listener class may call it: a connection with listener_mask sees services whose mask has a
@@ -93,6 +93,11 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
                          uint32_t listener_mask, const char *required_token_sha256,
                          void (*on_gone)(void *ctx), void *on_gone_ctx);
+/* From now on these limits hold. Open connections keep their age and number of streams. Loop
+ * thread.
+ */
+void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop,
+                              const struct hps_grpc_limits *limits);
 /* Send GOAWAY notices, refuse new streams after a round trip, close connections once their calls
  * are done; calls `done(ctx)` on the loop thread when none is left. Loop thread. */
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx);

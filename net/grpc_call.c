@@ -434,7 +434,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     } else {
         size_t limit = call->entry->method->request_bytes_max;
         if (limit == 0) {
-            limit = call->grpc_loop->server->limits.request_bytes_max;
+            limit = call->grpc_loop->limits.request_bytes_max;
         }
         hps_grpc_decoder_init(&call->decoder, limit, false);
         if (call->deadline_us != 0) {
@@ -558,7 +558,7 @@ static void feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     struct grpc_conn *conn = call->conn;
-    size_t request_max = call->grpc_loop->server->limits.request_bytes_max;
+    size_t request_max = call->grpc_loop->limits.request_bytes_max;
 
     call->progress_us = hps_loop_now_us(call->loop);
     if (!call->finished) {

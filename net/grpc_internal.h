@@ -43,7 +43,7 @@ struct grpc_entry {
 };
 
 struct hps_grpc_server {
-    struct hps_grpc_limits limits;
+    struct hps_grpc_limits limits; /* what loops begin with */
     struct hps_grpc_observer observer;
     struct grpc_entry *entries;
     unsigned n_entries;
@@ -51,6 +51,7 @@ struct hps_grpc_server {
 
 struct hps_grpc_loop {
     struct hps_grpc_server *server;
+    struct hps_grpc_limits limits; /* the server's until set anew */
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
     struct grpc_conn *conns;

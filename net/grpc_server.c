@@ -87,7 +87,7 @@ const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, 
 
 bool grpc_conn_is_full(const struct grpc_conn *conn)
 {
-    return hps_http2_queued(conn->h2) > conn->grpc_loop->server->limits.connection_reply_bytes_max;
+    return hps_http2_queued(conn->h2) > conn->grpc_loop->limits.connection_reply_bytes_max;
 }
 
 /* Replies have gone: let waiting requests on, oldest first, and give window back. */
@@ -296,13 +296,13 @@ static uint64_t jittered(struct hps_grpc_loop *grpc_loop, uint64_t us)
     x ^= x >> 7;
     x ^= x << 17;
     grpc_loop->jitter = x;
-    uint64_t range_us = (uint64_t)((double)us * grpc_loop->server->limits.age_jitter);
+    uint64_t range_us = (uint64_t)((double)us * grpc_loop->limits.age_jitter);
     return us - range_us + (range_us > 0 ? x % (2 * range_us) : 0);
 }
 
 static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, struct grpc_conn *conn)
 {
-    const struct hps_grpc_limits *limits = &grpc_loop->server->limits;
+    const struct hps_grpc_limits *limits = &grpc_loop->limits;
     const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
     struct hps_http2_options options = {
         .server = true,
@@ -415,7 +415,7 @@ static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
 
 static void check_silence(struct grpc_conn *conn, uint64_t now_us)
 {
-    const struct hps_grpc_limits *limits = &conn->grpc_loop->server->limits;
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
     uint64_t read_us = hps_http2_read_us(conn->h2);
 
     if (conn->ping_us != 0 && read_us >= conn->ping_us) {
@@ -434,7 +434,7 @@ static void check_silence(struct grpc_conn *conn, uint64_t now_us)
 /* Calls whose peer neither takes the reply nor sends the rest of the request. */
 static void check_calls(struct grpc_conn *conn, uint64_t now_us)
 {
-    uint64_t stall_us = conn->grpc_loop->server->limits.stall_timeout_us;
+    uint64_t stall_us = conn->grpc_loop->limits.stall_timeout_us;
     uint64_t written = hps_http2_written(conn->h2);
 
     if (written != conn->written || !hps_http2_blocked(conn->h2)) {
@@ -461,7 +461,7 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
 
 static void check_conn(struct grpc_conn *conn, uint64_t now_us)
 {
-    const struct hps_grpc_limits *limits = &conn->grpc_loop->server->limits;
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
 
     if (!hps_http2_is_ready(conn->h2)) {
         return; /* the connection itself watches its handshake */
@@ -541,7 +541,8 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     }
     grpc_loop->server = server;
     grpc_loop->loop = loop;
-    grpc_loop->tick_us = tick_of(&server->limits);
+    grpc_loop->limits = server->limits;
+    grpc_loop->tick_us = tick_of(&grpc_loop->limits);
     grpc_loop->jitter = hps_clock_us() ^ (uint64_t)(uintptr_t)grpc_loop ^ 0x9e3779b97f4a7c15u;
     atomic_init(&grpc_loop->refs, 1);
     atomic_init(&grpc_loop->n_conns, 0);
@@ -550,6 +551,15 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     hps_timer_set_after(loop, &grpc_loop->tick, grpc_loop->tick_us);
     *out_grpc_loop = grpc_loop;
     return HPS_OK;
+}
+
+void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop, const struct hps_grpc_limits *limits)
+{
+    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
+    HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
+    grpc_loop->limits = *limits;
+    grpc_loop->tick_us = tick_of(limits);
+    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, grpc_loop->tick_us);
 }
 
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx)

@@ -373,6 +373,13 @@ hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
     return HPS_OK;
 }
 
+void hps_http1_timeouts_set(struct hps_http1 *http, uint64_t head_timeout_us,
+                            uint64_t send_timeout_us)
+{
+    http->options.head_timeout_us = head_timeout_us;
+    http->options.send_timeout_us = send_timeout_us;
+}
+
 void hps_http1_free(struct hps_http1 *http)
 {
     if (!http) {

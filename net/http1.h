@@ -37,6 +37,9 @@ struct hps_http1_options {
 hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
                          const struct hps_http1_options *options, struct hps_http1 **out_http,
                          struct hps_error *err) HPS_MUST_CHECK;
+/* For exchanges that begin, or come to their answer, from now on. */
+void hps_http1_timeouts_set(struct hps_http1 *http, uint64_t head_timeout_us,
+                            uint64_t send_timeout_us);
 /* Closes everything at once. NULL is legal. Not within on_get. */
 void hps_http1_free(struct hps_http1 *http);
 

@@ -22,8 +22,9 @@
 
 struct hps_tls {
     atomic_uint refs;
-    struct hps_tls_options options; /* strings are owned */
-    pthread_mutex_t lock;           /* over ctx */
+    bool server;
+    char *server_name;    /* NULL: the host connected to */
+    pthread_mutex_t lock; /* over ctx */
     SSL_CTX *ctx;
 };
 
@@ -183,20 +184,6 @@ static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_c
     return HPS_OK;
 }
 
-static void options_fini(struct hps_tls_options *options)
-{
-    hps_free((void *)(uintptr_t)options->cert_file);
-    hps_free((void *)(uintptr_t)options->key_file);
-    hps_free((void *)(uintptr_t)options->ca_file);
-    hps_free((void *)(uintptr_t)options->server_name);
-}
-
-static bool copy_text(const char *text, const char **out_text)
-{
-    *out_text = text ? hps_strdup(text) : NULL;
-    return !text || *out_text;
-}
-
 hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **out_tls,
                        struct hps_error *err)
 {
@@ -207,16 +194,13 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
     }
     atomic_init(&tls->refs, 1);
     pthread_mutex_init(&tls->lock, NULL);
-    tls->options.server = options->server;
-    tls->options.peer_optional = options->peer_optional;
+    tls->server = options->server;
+    tls->server_name = options->server_name ? hps_strdup(options->server_name) : NULL;
     hps_status status = HPS_OK;
-    if (!copy_text(options->cert_file, &tls->options.cert_file) ||
-        !copy_text(options->key_file, &tls->options.key_file) ||
-        !copy_text(options->ca_file, &tls->options.ca_file) ||
-        !copy_text(options->server_name, &tls->options.server_name)) {
+    if (options->server_name && !tls->server_name) {
         status = hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
     } else {
-        status = ctx_new(&tls->options, &tls->ctx, err);
+        status = ctx_new(options, &tls->ctx, err);
     }
     if (status != HPS_OK) {
         hps_tls_unref(tls);
@@ -238,24 +222,21 @@ void hps_tls_unref(struct hps_tls *tls)
         return;
     }
     SSL_CTX_free(tls->ctx);
-    options_fini(&tls->options);
+    hps_free(tls->server_name);
     pthread_mutex_destroy(&tls->lock);
     hps_free(tls);
 }
 
-hps_status hps_tls_reload(struct hps_tls *tls, struct hps_error *err)
+void hps_tls_renew(struct hps_tls *tls, struct hps_tls *fresh)
 {
-    SSL_CTX *fresh;
-    hps_status status = ctx_new(&tls->options, &fresh, err);
-    if (status != HPS_OK) {
-        return status;
-    }
+    HPS_ASSERT(atomic_load(&fresh->refs) == 1);
+    HPS_ASSERT(tls->server == fresh->server);
     pthread_mutex_lock(&tls->lock);
     SSL_CTX *old = tls->ctx;
-    tls->ctx = fresh;
+    tls->ctx = fresh->ctx;
     pthread_mutex_unlock(&tls->lock);
-    SSL_CTX_free(old); /* lives on in its sessions */
-    return HPS_OK;
+    fresh->ctx = old; /* lives on in its sessions */
+    hps_tls_unref(fresh);
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -281,9 +262,9 @@ hps_status hps_tls_session_new(struct hps_tls *tls, int fd, const char *host,
     session->ssl = SSL_new(tls->ctx);
     pthread_mutex_unlock(&tls->lock);
     session->tls = hps_tls_ref(tls);
-    const char *name = tls->options.server_name ? tls->options.server_name : host;
+    const char *name = tls->server_name ? tls->server_name : host;
     bool ok = session->ssl && SSL_set_fd(session->ssl, fd) == 1;
-    if (ok && tls->options.server) {
+    if (ok && tls->server) {
         SSL_set_accept_state(session->ssl);
     } else if (ok) {
         SSL_set_connect_state(session->ssl);

@@ -33,9 +33,9 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
                        struct hps_error *err) HPS_MUST_CHECK;
 struct hps_tls *hps_tls_ref(struct hps_tls *tls); /* any thread */
 void hps_tls_unref(struct hps_tls *tls);          /* any thread; NULL is legal */
-/* Read the files anew for sessions that begin from now on; on failure everything stays. Any thread.
- */
-hps_status hps_tls_reload(struct hps_tls *tls, struct hps_error *err) HPS_MUST_CHECK;
+/* Sessions that begin from now on are as those of `fresh`, which is taken: made by hps_tls_new from
+ * newer files, and nobody else's. Any thread. */
+void hps_tls_renew(struct hps_tls *tls, struct hps_tls *fresh);
 
 /* One end of a stream over `fd` (borrowed, non-blocking). `host`: see server_name; ignored by
  * servers. */

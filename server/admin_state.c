@@ -292,7 +292,7 @@ void admin_get_config(struct admin_op *op)
     Hps__V1__GetConfigResponse *reply = admin_alloc(op, 1, sizeof(*reply));
     struct hps_buf text;
     hps_buf_init(&text, 16 << 20);
-    if (reply != NULL && hps_config_print_effective(op->parts->config, &text) == HPS_OK &&
+    if (reply != NULL && op->parts->print_config(op->parts->ctx, &text) == HPS_OK &&
         hps_buf_append(&text, "", 1) == HPS_OK) {
         hps__v1__get_config_response__init(reply);
         reply->json = admin_text(op, (const char *)text.data);

@@ -133,16 +133,15 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
     hps_status status = HPS_OK;
 
     HPS_ASSERT(ticket->on_granted != NULL);
-    if (bytes > admission->options.reply_bytes_max) {
-        return hps_error_set(err, HPS_RANGE,
-                             "the reply would have %" PRIu64 " bytes, limit is %" PRIu64
-                             " (reply_bytes_max); ask for fewer keys",
-                             bytes, admission->options.reply_bytes_max);
-    }
     pthread_mutex_lock(&admission->lock);
     HPS_ASSERT(ticket->state == HPS_TICKET_IDLE);
     ticket->bytes = bytes;
-    if (admission->first == NULL && fits(admission, bytes)) {
+    if (bytes > admission->options.reply_bytes_max) {
+        status = hps_error_set(err, HPS_RANGE,
+                               "the reply would have %" PRIu64 " bytes, limit is %" PRIu64
+                               " (reply_bytes_max); ask for fewer keys",
+                               bytes, admission->options.reply_bytes_max);
+    } else if (admission->first == NULL && fits(admission, bytes)) {
         hold(admission, ticket);
         *out_held = true;
     } else if (admission->n_waiting < admission->options.waiting_max) {
@@ -191,6 +190,16 @@ void hps_admission_release(struct hps_admission *admission, struct hps_admission
     if (held) {
         grant_waiting(admission);
     }
+}
+
+void hps_admission_limits_set(struct hps_admission *admission, uint64_t bytes_max,
+                              uint64_t reply_bytes_max)
+{
+    pthread_mutex_lock(&admission->lock);
+    admission->options.bytes_max = bytes_max;
+    admission->options.reply_bytes_max = reply_bytes_max;
+    pthread_mutex_unlock(&admission->lock);
+    grant_waiting(admission);
 }
 
 uint64_t hps_admission_bytes(struct hps_admission *admission)

@@ -49,6 +49,10 @@ bool hps_admission_cancel(struct hps_admission *admission, struct hps_admission_
 /* Give back what the ticket holds (nothing, if idle). It must not be waiting. */
 void hps_admission_release(struct hps_admission *admission, struct hps_admission_ticket *ticket);
 
+/* From now on; what is held stays. More room lets in who waits. */
+void hps_admission_limits_set(struct hps_admission *admission, uint64_t bytes_max,
+                              uint64_t reply_bytes_max);
+
 uint64_t hps_admission_bytes(struct hps_admission *admission);
 uint32_t hps_admission_waiting(struct hps_admission *admission);
 

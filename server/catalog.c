@@ -28,6 +28,13 @@ _Static_assert((int)HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW == (int)HPS_UNKNOWN_DEFAU
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
+static void entry_policies(const struct catalog_model *model, struct catalog_entry *entry)
+{
+    atomic_store(&entry->version->miss_policy, model->miss_policy);
+    atomic_store(&entry->version->unknown_policy, model->unknown_policy);
+}
+
+/* Of the model and its versions, as its configuration says. */
 static void set_policies(struct catalog_model *model)
 {
     enum hps_config_miss_policy miss;
@@ -35,6 +42,9 @@ static void set_policies(struct catalog_model *model)
     hps_config_model_policies(model->config, &miss, &unknown);
     model->miss_policy = (enum hps_miss_policy)miss;
     model->unknown_policy = (enum hps_unknown_policy)unknown;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        entry_policies(model, entry);
+    }
 }
 
 struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make)
@@ -83,8 +93,7 @@ struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_
     entry->model = model;
     entry->version = version;
     entry->state = state;
-    atomic_store(&version->miss_policy, model->miss_policy);
-    atomic_store(&version->unknown_policy, model->unknown_policy);
+    entry_policies(model, entry);
     struct catalog_entry **at = &model->entries;
     while (*at != NULL && (*at)->version->number < version->number) {
         at = &(*at)->next;
@@ -409,10 +418,39 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
     return status;
 }
 
+/* Lock held, or nobody else knows the catalog. */
+static void configure(struct hps_catalog *catalog, const struct hps_config *config,
+                      struct hps_strings *model_roots)
+{
+    struct hps_strings old = catalog->model_roots;
+    catalog->model_roots = *model_roots;
+    *model_roots = old;
+    catalog->keep_versions = config->server.keep_versions;
+    catalog->options.env.memory_bytes = config->server.load_memory_bytes;
+    catalog->options.env.nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT;
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        set_policies(model);
+    }
+}
+
+void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
+                             struct hps_strings *model_roots)
+{
+    pthread_mutex_lock(&catalog->lock);
+    configure(catalog, config, model_roots);
+    pthread_mutex_unlock(&catalog->lock);
+    hps_strings_fini(model_roots); /* the old ones */
+}
+
 /* Models of the configuration are there, versions or not, as long as the catalog is. */
 static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *err)
 {
     const struct hps_config *config = catalog->options.config;
+    struct hps_strings roots;
+    if (hps_strings_copy(&config->server.model_roots, &roots) != HPS_OK) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    configure(catalog, config, &roots);
     for (size_t i = 0; i < config->n_models; i++) {
         if (catalog_model(catalog, config->models[i].name, true) == NULL) {
             return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
@@ -503,6 +541,7 @@ void hps_catalog_close(struct hps_catalog *catalog)
     pthread_cond_destroy(&catalog->reap);
     pthread_mutex_destroy(&catalog->lock);
     pthread_mutex_destroy(&catalog->switch_lock);
+    hps_strings_fini(&catalog->model_roots);
     hps_free(catalog);
 }
 

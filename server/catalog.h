@@ -15,10 +15,10 @@
 struct hps_catalog;
 
 struct hps_catalog_options {
-    struct hps_models *models; /* borrowed, as all of these */
-    const struct hps_config *config;
+    struct hps_models *models;       /* borrowed, as all of these */
+    const struct hps_config *config; /* later only its models[] are read, and not their policies */
     struct hps_metrics *metrics;
-    struct hps_load_env env;
+    struct hps_load_env env; /* memory_bytes and nan_allowed are those of the configuration */
 };
 
 /* Bring back the versions of the persistent store and remove what no record names. May block.
@@ -28,6 +28,12 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
 /* Begin to load each models[] entry that has no version yet; what fails is logged and keeps the
  * server unready. */
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
+/* What an operator may change while the catalog is open, as `config` says now: policies of models,
+ * and for loads that begin from now on their limits, the versions that are kept and the roots.
+ * takes `model_roots`: a copy of the configuration's. Main thread; `config` has the models of the
+ * options. */
+void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
+                             struct hps_strings *model_roots);
 /* End the catalog's threads: loads are cancelled, and who waits for an unload is told UNAVAILABLE.
  * No call that changes anything may follow, only views and the close. May block. */
 void hps_catalog_stop(struct hps_catalog *catalog);

@@ -41,6 +41,7 @@ struct hps_load {
     struct hps_catalog *catalog;
     struct hps_load *next; /* of catalog->loads */
     struct hps_source source;
+    struct hps_load_env env; /* as it was when the load began */
     struct hps_load_plan plan;
     struct hps_load_progress progress;
     struct catalog_model *model;
@@ -65,7 +66,9 @@ struct fill_task {
 
 struct hps_catalog {
     struct hps_catalog_options options;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* also over what a reload changes: of options.env, and these */
+    struct hps_strings model_roots;
+    uint32_t keep_versions;
     pthread_mutex_t
         switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
     struct catalog_model *models;

@@ -33,26 +33,32 @@ static bool below_root(const char *path, const char *root)
 static hps_status check_directory(struct hps_catalog *catalog, const char *directory,
                                   char out_resolved[PATH_MAX], struct hps_error *err)
 {
-    const struct hps_strings *roots = &catalog->options.config->server.model_roots;
+    struct hps_strings roots; /* a copy: no lock while the file system is asked */
     bool allowed = false;
+    pthread_mutex_lock(&catalog->lock);
+    hps_status status = hps_strings_copy(&catalog->model_roots, &roots);
+    pthread_mutex_unlock(&catalog->lock);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for server.model_roots");
+    }
     bool there = realpath(directory, out_resolved) != NULL;
     if (!there) {
         snprintf(out_resolved, PATH_MAX, "%s", directory);
     }
-    for (size_t i = 0; i < roots->n && !allowed; i++) {
-        allowed = below_root(out_resolved, roots->items[i]);
+    for (size_t i = 0; i < roots.n && !allowed; i++) {
+        allowed = below_root(out_resolved, roots.items[i]);
     }
     if (!there) {
-        return hps_error_set(err, HPS_NOT_FOUND,
-                             "directory \"%s\" is not there, or hpsd may not see it", directory);
-    }
-    if (!allowed) {
-        return hps_error_set(
+        status = hps_error_set(err, HPS_NOT_FOUND,
+                               "directory \"%s\" is not there, or hpsd may not see it", directory);
+    } else if (!allowed) {
+        status = hps_error_set(
             err, HPS_PERMISSION,
             "directory \"%s\" is not below any of server.model_roots (%zu; first \"%s\")",
-            directory, roots->n, roots->n > 0 ? roots->items[0] : "");
+            directory, roots.n, roots.n > 0 ? roots.items[0] : "");
     }
-    return HPS_OK;
+    hps_strings_fini(&roots);
+    return status;
 }
 
 static hps_status check_request(struct hps_catalog *catalog, const struct hps_load_request *request,
@@ -248,8 +254,8 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
     pthread_mutex_unlock(&catalog->lock);
     uint64_t budget = catalog->options.env.host_bytes_max;
     load->plan.host_bytes_available = budget > used ? budget - used : 0;
-    hps_status status = hps_load_run(&catalog->options.env, &load->source, &load->plan,
-                                     load->entry->version, &load->progress, err);
+    hps_status status = hps_load_run(&load->env, &load->source, &load->plan, load->entry->version,
+                                     &load->progress, err);
     if (status != HPS_OK) {
         log_end(load, status, err);
         return status;
@@ -316,6 +322,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
         goto out;
     }
     load->model = model;
+    load->env = catalog->options.env;
     load->number = version->number;
     load->source = *source;
     memset(source, 0, sizeof(*source));
@@ -360,8 +367,7 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
         return status;
     }
     /* Only now are the files read: the entry keeps its number meanwhile. */
-    status = hps_load_plan(&catalog->options.env, &load->source, 0, load->entry->version,
-                           &load->plan, err);
+    status = hps_load_plan(&load->env, &load->source, 0, load->entry->version, &load->plan, err);
     if (status == HPS_OK && atomic_load(&catalog->closing)) {
         status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
     }
@@ -417,9 +423,10 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     struct catalog_model *model = catalog_model(catalog, request->model, false);
     status = name_version(model != NULL ? model : &unknown, request, &source, &version, err);
     uint64_t used = catalog_host_used(catalog);
+    const struct hps_load_env env = catalog->options.env;
     pthread_mutex_unlock(&catalog->lock);
     if (status == HPS_OK) {
-        status = hps_load_plan(&catalog->options.env, &source, used, version, out_plan, err);
+        status = hps_load_plan(&env, &source, used, version, out_plan, err);
     }
     hps_source_close(&source);
     if (status != HPS_OK) {

@@ -117,7 +117,7 @@ static struct catalog_entry *superfluous(struct hps_catalog *catalog, struct cat
             oldest = entry;
         }
     }
-    return n > catalog->options.config->server.keep_versions ? oldest : NULL;
+    return n > catalog->keep_versions ? oldest : NULL;
 }
 
 void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep)

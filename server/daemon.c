@@ -82,12 +82,14 @@ static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
 
 /* ---- TLS and token --------------------------------------------------------------------------- */
 
-static hps_status read_token(struct hps_daemon *daemon, struct hps_error *err)
+hps_status daemon_read_token(const struct hps_config_server *config, char **out_sha256,
+                             struct hps_error *err)
 {
-    const char *path = daemon->options.config->server.admin_token_file;
+    const char *path = config->admin_token_file;
     char token[TOKEN_BYTES_MAX];
     unsigned char digest[32];
-    if (path == NULL || path[0] == '\0') {
+    *out_sha256 = NULL;
+    if (path[0] == '\0') {
         return HPS_OK;
     }
     FILE *file = fopen(path, "re");
@@ -104,31 +106,32 @@ static hps_status read_token(struct hps_daemon *daemon, struct hps_error *err)
         return hps_error_set(err, HPS_INVALID, "server.admin_token_file: \"%s\" has %s", path,
                              size == 0 ? "no token" : "4096 bytes or more");
     }
-    hps_status status = hps_tls_sha256(token, size, digest);
-    daemon->admin_token_sha256 = hps_alloc(65);
-    if (status != HPS_OK || daemon->admin_token_sha256 == NULL) {
+    char *sha256 = hps_alloc(65);
+    if (sha256 == NULL || hps_tls_sha256(token, size, digest) != HPS_OK) {
+        hps_free(sha256);
         return no_memory(err);
     }
     for (unsigned i = 0; i < 32; i++) {
-        snprintf(daemon->admin_token_sha256 + 2 * (size_t)i, 3, "%02x", digest[i]);
+        snprintf(sha256 + 2 * (size_t)i, 3, "%02x", digest[i]);
     }
+    *out_sha256 = sha256;
     return HPS_OK;
 }
 
-static hps_status make_tls(struct hps_daemon *daemon, struct hps_error *err)
+hps_status daemon_make_tls(const struct hps_config_server *config, struct hps_tls **out_tls,
+                           struct hps_error *err)
 {
-    const struct hps_config_server *config = &daemon->options.config->server;
-    hps_status status = read_token(daemon, err);
-    if (status != HPS_OK || !hps_config_has_tls(config)) {
-        return status;
+    *out_tls = NULL;
+    if (!hps_config_has_tls(config)) {
+        return HPS_OK;
     }
-    bool has_ca = config->tls.client_ca != NULL && config->tls.client_ca[0] != '\0';
+    bool has_ca = config->tls.client_ca[0] != '\0';
     const struct hps_tls_options tls = {.server = true,
                                         .cert_file = config->tls.certificate,
                                         .key_file = config->tls.key,
                                         .ca_file = has_ca ? config->tls.client_ca : NULL,
                                         .peer_optional = !config->tls.require_client_certificate};
-    status = hps_tls_new(&tls, &daemon->tls, err);
+    hps_status status = hps_tls_new(&tls, out_tls, err);
     return status == HPS_OK ? status : hps_error_prefix(err, HPS_INVALID, "server.tls");
 }
 
@@ -146,30 +149,43 @@ static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, ui
     hps_rpc_metrics_end(((struct hps_daemon *)ctx)->rpc_metrics, call, grpc_code, duration_us);
 }
 
+static hps_status print_config(void *ctx, struct hps_buf *buf)
+{
+    struct hps_daemon *daemon = ctx;
+    pthread_mutex_lock(&daemon->config_lock);
+    hps_status status = hps_config_print_effective(daemon->options.config, buf);
+    pthread_mutex_unlock(&daemon->config_lock);
+    return status;
+}
+
+void daemon_lookup_limits(const struct hps_config_server *config,
+                          struct hps_lookup_limits *out_limits)
+{
+    *out_limits = HPS_LOOKUP_LIMITS_DEFAULT;
+    out_limits->tables_max = config->tables_max;
+    out_limits->keys_max = config->keys_max;
+    out_limits->queue_us_max = (uint64_t)config->queue_ms_max * 1000;
+}
+
 static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err)
 {
-    const struct hps_config_server *config = &daemon->options.config->server;
     struct hps_lookup_service_parts lookup = {.models = daemon->models,
                                               .workers = daemon->workers,
                                               .io = daemon->io,
                                               .blocks = daemon->blocks,
                                               .admission = daemon->admission,
                                               .slowlog = daemon->slowlog,
-                                              .metrics = &daemon->series,
-                                              .limits = HPS_LOOKUP_LIMITS_DEFAULT};
-    lookup.limits.tables_max = config->tables_max;
-    lookup.limits.keys_max = config->keys_max;
-    lookup.limits.request_bytes_max = config->request_bytes_max;
-    lookup.limits.queue_us_max = (uint64_t)config->queue_ms_max * 1000;
+                                              .metrics = &daemon->series};
+    daemon_lookup_limits(&daemon->options.config->server, &lookup.limits);
     const struct hps_admin_parts admin = {.pool = daemon->admin_pool,
                                           .catalog = daemon->catalog,
                                           .models = daemon->models,
                                           .slowlog = daemon->slowlog,
                                           .metrics = &daemon->series,
-                                          .config = daemon->options.config,
                                           .ctx = daemon,
                                           .status = daemon_status,
-                                          .drain = daemon_ask_drain};
+                                          .drain = daemon_ask_drain,
+                                          .print_config = print_config};
     daemon->lookup = hps_lookup_service_new(&lookup);
     daemon->admin = hps_admin_service_new(&admin);
     daemon->health = hps_health_service_new(service_names, N_NAMES);
@@ -182,10 +198,9 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
     return HPS_OK;
 }
 
-static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
+void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits)
 {
-    const struct hps_config_server *config = &daemon->options.config->server;
-    const struct hps_grpc_limits limits = {
+    *out_limits = (struct hps_grpc_limits){
         .request_bytes_max = config->request_bytes_max,
         .connection_reply_bytes_max = config->connection_reply_bytes,
         .streams_max = config->streams_per_connection,
@@ -196,6 +211,12 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
         .age_jitter = config->connection_age_jitter,
         .keepalive_us = (uint64_t)config->keepalive_ms * 1000,
         .keepalive_timeout_us = (uint64_t)config->keepalive_timeout_ms * 1000};
+}
+
+static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
+{
+    struct hps_grpc_limits limits;
+    daemon_grpc_limits(&daemon->options.config->server, &limits);
     const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection};
     daemon->server = hps_grpc_server_new(&limits, &observer);
     if (daemon->server == NULL) {
@@ -281,6 +302,7 @@ static void stop_loops(struct hps_daemon *daemon)
     }
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         hps_grpc_loop_free(daemon->threads[i].grpc);
+        daemon->threads[i].grpc = NULL; /* tasks may still be posted for it */
     }
 }
 
@@ -288,10 +310,13 @@ static void stop_loops(struct hps_daemon *daemon)
 
 static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
 {
-    hps_status status =
-        hps_listeners_open(&daemon->options.config->server, &daemon->listeners, err);
+    const struct hps_config_server *config = &daemon->options.config->server;
+    hps_status status = hps_listeners_open(config, &daemon->listeners, err);
     if (status == HPS_OK) {
-        status = make_tls(daemon, err);
+        status = daemon_read_token(config, &daemon->admin_token_sha256, err);
+    }
+    if (status == HPS_OK) {
+        status = daemon_make_tls(config, &daemon->tls, err);
     }
     if (status == HPS_OK) {
         status = make_state(daemon, err);
@@ -326,6 +351,7 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
         return no_memory(err);
     }
     daemon->options = *options;
+    pthread_mutex_init(&daemon->config_lock, NULL);
     daemon->started_us = hps_clock_us();
     hps_status status = daemon_make(daemon, err);
     if (status != HPS_OK) {
@@ -384,5 +410,6 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_listeners_close(&daemon->listeners);
     hps_free(daemon->admin_token_sha256);
     hps_free(daemon->threads);
+    pthread_mutex_destroy(&daemon->config_lock);
     hps_free(daemon);
 }

@@ -10,8 +10,8 @@
 
 struct hps_daemon;
 
-struct hps_daemon_options { /* borrowed for the life of the daemon */
-    const struct hps_config *config;
+struct hps_daemon_options {               /* borrowed for the life of the daemon */
+    struct hps_config *config;            /* reloads change it */
     const char *config_file;              /* read again on HUP; NULL: --table */
     const struct hps_config_flags *flags; /* applied to it again */
     struct hps_load_env env;              /* the stores and the budgets of loads */

@@ -27,7 +27,7 @@ enum { LISTENER_PUBLIC = 1, LISTENER_ADMIN = 2 };
 struct loop_thread {
     struct hps_daemon *daemon;
     struct hps_loop *loop;
-    struct hps_grpc_loop *grpc;
+    struct hps_grpc_loop *grpc; /* NULL once it has ended */
     pthread_t thread;
     bool started;
     struct hps_task drain; /* posted once */
@@ -40,6 +40,9 @@ enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED 
 
 struct hps_daemon {
     struct hps_daemon_options options;
+    /* Over the reloadable options of `options.config`: the main thread changes them and need not
+     * take it to read. */
+    pthread_mutex_t config_lock;
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
     struct hps_rpc_metrics *rpc_metrics;
@@ -80,6 +83,20 @@ struct hps_daemon {
     struct loop_thread *threads;
     unsigned n_threads;
 };
+
+/* daemon.c: what the configuration asks for. */
+void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits);
+void daemon_lookup_limits(const struct hps_config_server *config,
+                          struct hps_lookup_limits *out_limits);
+/* Hex of the token's SHA-256; NULL: no token is asked for. The caller's, hps_free. */
+hps_status daemon_read_token(const struct hps_config_server *config, char **out_sha256,
+                             struct hps_error *err) HPS_MUST_CHECK;
+/* NULL: no TLS. A reference of the caller's. */
+hps_status daemon_make_tls(const struct hps_config_server *config, struct hps_tls **out_tls,
+                           struct hps_error *err) HPS_MUST_CHECK;
+
+/* reload.c */
+void daemon_reload(struct hps_daemon *daemon);
 
 /* run.c */
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;

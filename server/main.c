@@ -153,7 +153,7 @@ static int daemon_exit(const struct hps_error *err)
     }
 }
 
-static int serve_with_stores(const struct hps_options *options, const struct hps_config *config,
+static int serve_with_stores(const struct hps_options *options, struct hps_config *config,
                              const char *spill_dir)
 {
     struct hps_error err = {0};
@@ -163,9 +163,7 @@ static int serve_with_stores(const struct hps_options *options, const struct hps
         .config_file = options->config_file,
         .flags = &options->flags,
         .env = {.spill_dir = spill_dir,
-                .memory_bytes = config->server.load_memory_bytes,
                 .key_bytes = config->key_bytes,
-                .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
                 .disk_free_min_bytes = config->server.disk_free_min_bytes}};
     int code = EXIT_DRAINED;
     if (open_stores(config, &daemon_options.env, &err) != HPS_OK) {
@@ -180,7 +178,7 @@ static int serve_with_stores(const struct hps_options *options, const struct hps
     return code;
 }
 
-static int serve(const struct hps_options *options, const struct hps_config *config)
+static int serve(const struct hps_options *options, struct hps_config *config)
 {
     struct hps_error err = {0};
     struct hps_state_dir state;

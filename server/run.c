@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's life on the main thread: accepting, probes, signals, readiness, reload and the
- * drain.
+ * The daemon's life on the main thread: accepting, probes, signals, readiness and the drain.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -265,7 +264,9 @@ static void run_drain(struct hps_task *task) /* loop thread */
 {
     struct loop_thread *thread =
         (struct loop_thread *)(void *)((char *)task - offsetof(struct loop_thread, drain));
-    hps_grpc_loop_drain(thread->grpc, on_loop_drained, thread);
+    if (thread->grpc != NULL) {
+        hps_grpc_loop_drain(thread->grpc, on_loop_drained, thread);
+    }
 }
 
 static void on_phase_timer(void *ctx)
@@ -323,53 +324,6 @@ void daemon_status(void *ctx, struct hps_admin_status *out_status)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static void log_change(void *ctx, const struct hps_config_change *change)
-{
-    (void)ctx;
-    HPS_LOG(INFO, "config", change->reloadable ? "changed" : "changed, needs a restart",
-            HPS_STR("key", change->path), HPS_STR("before", change->before),
-            HPS_STR("after", change->after));
-}
-
-static void reload_config(struct hps_daemon *daemon)
-{
-    const struct hps_daemon_options *options = &daemon->options;
-    struct hps_config *next = NULL;
-    struct hps_error err = {0};
-    if (options->config_file == NULL) {
-        return;
-    }
-    hps_status status = hps_config_parse_file(options->config_file, &next, NULL, &err);
-    if (status == HPS_OK) {
-        status = hps_config_finish(next, options->flags, NULL, &err);
-    }
-    size_t n_restart = 0;
-    if (status == HPS_OK) {
-        status = hps_config_diff(options->config, next, log_change, NULL, &n_restart);
-    }
-    if (status != HPS_OK) {
-        HPS_LOG(ERROR, "config", "not reloaded, the old configuration stays",
-                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
-    } else {
-        hps_log_level_set((enum hps_log_level)next->server.log_level);
-        hps_slowlog_threshold_set(daemon->slowlog, (uint64_t)next->server.slow_request_ms * 1000);
-    }
-    hps_config_free(next);
-}
-
-static void reload(struct hps_daemon *daemon)
-{
-    struct hps_error err = {0};
-    hps_notify_reloading();
-    reload_config(daemon);
-    if (daemon->tls != NULL && hps_tls_reload(daemon->tls, &err) != HPS_OK) {
-        HPS_LOG(ERROR, "tls", "not reloaded, the old certificates stay",
-                HPS_STR("error", err.text));
-    }
-    HPS_LOG(INFO, "daemon", "reloaded");
-    hps_notify_ready();
-}
-
 static void log_version(void *ctx, const struct hps_version_view *view)
 {
     (void)ctx;
@@ -394,7 +348,7 @@ static void on_signal(void *ctx, int number)
     struct hps_daemon *daemon = ctx;
     switch (number) {
     case SIGHUP:
-        reload(daemon);
+        daemon_reload(daemon);
         break;
     case SIGUSR1:
         log_state(daemon);

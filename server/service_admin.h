@@ -31,10 +31,11 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
     struct hps_models *models;
     struct hps_slowlog *slowlog;
     const struct hps_service_metrics *metrics;
-    const struct hps_config *config;
     void *ctx;
     void (*status)(void *ctx, struct hps_admin_status *out_status); /* any thread */
     void (*drain)(void *ctx);                                       /* any thread */
+    /* Append the configuration that holds, as JSON. Any thread. NO_MEMORY. */
+    hps_status (*print_config)(void *ctx, struct hps_buf *buf);
 };
 
 struct hps_admin_service;

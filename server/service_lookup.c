@@ -55,6 +55,7 @@ struct request {
     bool explain;
     bool pumping;
     struct hps_admission_ticket ticket;
+    uint64_t queue_us_max; /* of its wait */
     struct hps_timer queue_timer;
     struct hps_task task; /* to a worker, or to the loop */
     struct hps_lookup lookup;
@@ -71,8 +72,10 @@ struct request {
 };
 
 struct hps_lookup_service {
-    struct hps_lookup_service_parts parts;
-    struct hps_decode_limits decode_limits;
+    struct hps_lookup_service_parts parts; /* limits: the next three are what holds */
+    _Atomic uint32_t tables_max;
+    _Atomic uint32_t keys_max;
+    _Atomic uint64_t queue_us_max;
     struct hps_grpc_method methods[2];
     struct hps_grpc_service grpc;
     pthread_mutex_t lock;
@@ -405,8 +408,10 @@ static hps_status prepare(struct request *request, const uint8_t *data, size_t s
     struct hps_lookup_service *service = request->service;
     struct hps_lookup *lookup = &request->lookup;
     struct hps_lookup_request message;
-    hps_status status =
-        hps_decode_lookup(data, size, &service->decode_limits, request->arena, &message, err);
+    const struct hps_decode_limits limits = {.tables_max = atomic_load(&service->tables_max),
+                                             .keys_max = atomic_load(&service->keys_max),
+                                             .request_id_max = HPS_REQUEST_ID_MAX};
+    hps_status status = hps_decode_lookup(data, size, &limits, request->arena, &message, err);
 
     if (status != HPS_OK) {
         return status;
@@ -774,7 +779,7 @@ static void on_queue_timeout(void *ctx)
     hps_error_set(&err, HPS_EXHAUSTED,
                   "no room for a reply of %" PRIu64 " bytes within %" PRIu64
                   " us; replies in flight have %" PRIu64 " bytes",
-                  request->ticket.bytes, service->parts.limits.queue_us_max,
+                  request->ticket.bytes, request->queue_us_max,
                   hps_admission_bytes(service->parts.admission));
     request_reject(request, HPS_REJECT_QUEUE, &err);
     request_drop(request);
@@ -791,13 +796,13 @@ static void admit(struct request *request)
         bytes = request->lookup.rows_bytes;
     }
     request->queued_us = hps_clock_us();
+    request->queue_us_max = atomic_load(&service->queue_us_max);
     request->ticket.on_granted = on_granted;
     request_hold(request); /* by the queue, if it has to wait */
     hps_status status =
         hps_admission_ask(service->parts.admission, &request->ticket, bytes, &held, &err);
     if (status == HPS_OK && !held) {
-        hps_timer_set_after(request->loop, &request->queue_timer,
-                            service->parts.limits.queue_us_max);
+        hps_timer_set_after(request->loop, &request->queue_timer, request->queue_us_max);
         return;
     }
     if (status == HPS_OK) {
@@ -909,20 +914,13 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
         return NULL;
     }
     service->parts = *parts;
-    service->decode_limits = (struct hps_decode_limits){.tables_max = parts->limits.tables_max,
-                                                        .keys_max = parts->limits.keys_max,
-                                                        .request_id_max = HPS_REQUEST_ID_MAX};
-    service->methods[0] =
-        (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/Lookup",
-                                 .request_bytes_max = parts->limits.request_bytes_max,
-                                 .on_message = on_lookup,
-                                 .on_close = on_close};
-    service->methods[1] =
-        (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
-                                 .request_bytes_max = parts->limits.request_bytes_max,
-                                 .on_message = on_lookup_stream,
-                                 .on_close = on_close,
-                                 .on_drained = on_drained};
+    hps_lookup_service_limits_set(service, &parts->limits);
+    service->methods[0] = (struct hps_grpc_method){
+        .path = "/hps.v1.ParameterServer/Lookup", .on_message = on_lookup, .on_close = on_close};
+    service->methods[1] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
+                                                   .on_message = on_lookup_stream,
+                                                   .on_close = on_close,
+                                                   .on_drained = on_drained};
     service->grpc = (struct hps_grpc_service){.name = "hps.v1.ParameterServer",
                                               .methods = service->methods,
                                               .n_methods = 2,
@@ -932,6 +930,14 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
         return NULL;
     }
     return service;
+}
+
+void hps_lookup_service_limits_set(struct hps_lookup_service *service,
+                                   const struct hps_lookup_limits *limits)
+{
+    atomic_store(&service->tables_max, limits->tables_max);
+    atomic_store(&service->keys_max, limits->keys_max);
+    atomic_store(&service->queue_us_max, limits->queue_us_max);
 }
 
 void hps_lookup_service_free(struct hps_lookup_service *service)

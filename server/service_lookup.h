@@ -18,7 +18,6 @@
 struct hps_lookup_limits {
     uint32_t tables_max;       /* queries of one request */
     uint32_t keys_max;         /* of one request */
-    size_t request_bytes_max;  /* of one message; 0 = the server's */
     uint64_t queue_us_max;     /* wait for room of other replies */
     uint64_t inline_bytes_max; /* rows of a look-up that may run on a loop thread */
     uint32_t inline_keys_max;
@@ -50,6 +49,9 @@ struct hps_lookup_service;
 
 /* NULL: no memory. */
 struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts);
+/* For requests that come from now on: tables, keys and the wait; the others stay. Any thread. */
+void hps_lookup_service_limits_set(struct hps_lookup_service *service,
+                                   const struct hps_lookup_limits *limits);
 /* No request may be left: loops drained, workers stopped. NULL is legal. */
 void hps_lookup_service_free(struct hps_lookup_service *service);
 /* For hps_grpc_server_add. */

@@ -85,7 +85,7 @@ static const struct hps_arg args[] = {
     {"zipf", 'z', HPS_ARG_TEXT, "ALPHA[,Q]", &flags.zipf,
      "skew of keys (default 0: uniform); a share Q goes to the one hottest key"},
     {"miss-policy", 0, HPS_ARG_CHOICE, "table|exact|wait|memory-only|threshold", &flags.miss_policy,
-     "what misses do (default: the table's own)"},
+     "what misses do (default: table, as the model is configured)"},
     {"max-wait", 0, HPS_ARG_US, "SECONDS", &flags.max_wait_us, "for --miss-policy wait"},
     {"output-type", 0, HPS_ARG_CHOICE, "fp32|fp16|bf16", &flags.output_type,
      "type of the rows (default fp32)"},

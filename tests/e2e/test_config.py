@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that change answers: policies of a model."""
+"""Policies of a model, and what a reload applies, reports or refuses."""
+import os
+import re
+import signal
+import threading
+
 import grpc
 import numpy as np
 
-from rig import (PATIENCE_S, Table, ask, default_config, floats, model_config, pb, refused, statuses)
+from rig import (PATIENCE_S, Daemon, Table, admin_grpc, admin_pb, ask, default_config, floats, generate,
+                 model_config, pb, refused, statuses, until)
 
 FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
 
@@ -81,3 +87,203 @@ def test_policies_when_set_for_a_model_then_they_hold_unless_a_request_names_oth
     check_policies(stored, one.stub())
     one.load("memory", work + "/m", activate=True)  # the next version, too
     assert stored.ask(one.stub(), "memory")[0] == [DEFAULTED, DEFAULTED]
+
+
+# ---- reload ------------------------------------------------------------------------------------------
+
+def lines(daemon, message):
+    return [line for line in daemon.log().splitlines() if f'msg="{message}"' in line or
+            f"msg={message} " in line]
+
+
+def reload(daemon, config=None, message="reloaded"):
+    """SIGHUP; the line of the log that tells how it went, once `config` (if any) was written."""
+    if config is not None:
+        daemon.write_config(config)
+    before = len(lines(daemon, message))
+    daemon.send(signal.SIGHUP)
+    return until(lambda: lines(daemon, message)[before:], f"a line {message!r}")[0]
+
+
+REFUSED = "not reloaded, everything stays as it was"
+RESTART = "changed, but needs a restart"
+
+
+def test_reload_when_options_change_then_they_hold_and_the_log_names_old_and_new(daemon, work):
+    stored = Stored(work)
+    one = daemon(stored.config({"m": {}, "n": {}}))
+    stub = one.stub()
+    assert stored.ask(stub, "m")[0] == [FOUND, UNKNOWN]
+    line = reload(one, stored.config(
+        {"m": {"miss_policy": "memory_only"}, "n": {"unknown_key_policy": "error"}},
+        server={"keys_max": 2, "tables_max": 1, "slow_request_ms": 0, "keep_versions": 3,
+                "model_roots": [work + "/m"], "drain_delay_ms": 2, "log_level": "debug"}))
+    for words in ('models[m].miss_policy: \\"threshold\\" -> \\"memory_only\\"',
+                  'models[n].unknown_key_policy: \\"default_row\\" -> \\"error\\"',
+                  "server.keys_max: 2097152 -> 2", "server.tables_max: 1024 -> 1",
+                  "server.slow_request_ms: 10 -> 0", "server.keep_versions: 2 -> 3",
+                  "server.drain_delay_ms: 1 -> 2", 'server.log_level: \\"info\\" -> \\"debug\\"'):
+        assert words in line, line
+    assert lines(one, RESTART) == []
+    assert stored.ask(stub, "m")[0] == [DEFAULTED, DEFAULTED]
+    with refused(grpc.StatusCode.NOT_FOUND, str(stored.ABSENT)):
+        stored.ask(stub, "n")
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "3 keys", "limit is 2"):
+        ask(stub, "m", {"a": [1, 2, 3]})
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "queries", "more than 1"):
+        ask(stub, "m", [pb.TableQuery(), pb.TableQuery()])
+    assert one.ctl("slowlog", "get", "-o", "json")[0]
+    generate(f"{work}/other", "--tables", 1, "--rows", 10, "--dim", 8)
+    with refused(grpc.StatusCode.PERMISSION_DENIED, "model_roots"):
+        one.load("other", f"{work}/other")
+    for version in (2, 3):
+        one.load("m", f"{work}/m", activate=True)
+    assert one.versions("m") == {1: "resident", 2: "resident", 3: "active"}
+    assert '"keys_max": {"value": 2,' in one.ctl("config", "get")
+    assert "applied=nothing" in reload(one)
+    line = reload(one, stored.config({"m": {}, "n": {}}))
+    assert "server.keys_max: 2 -> 2097152" in line
+    assert stored.ask(stub, "m")[0] == [FOUND, UNKNOWN]
+
+
+def test_reload_when_limits_of_connections_change_then_calls_obey_them(daemon, work):
+    stored = Stored(work)
+    one = daemon(stored.config({"m": {}}))
+    stub = one.stub()
+    many = np.arange(1000)
+    assert len(ask(stub, "m", {"a": many}).results[0].key_status) == 1000
+    reload(one, stored.config({"m": {}}, server={"request_bytes_max": 4096, "connections_max": 2}))
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "4096"):
+        ask(one.stub(), "m", {"a": many})
+    stored.ask(stub, "m")
+    with refused(grpc.StatusCode.UNAVAILABLE):
+        stored.ask(one.stub(), "m")  # the third connection
+    reload(one, stored.config({"m": {}}, server={"reply_bytes_max": 2048}))
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "reply_bytes_max", "2048"):
+        ask(one.stub(), "m", {"a": many})
+    reload(one, stored.config({"m": {}}, server={"idle_timeout_ms": 50}))
+    until(lambda: one.metrics()['hpsd_connections{listener="grpc"}'] == 0, "idle connections to end")
+
+
+def test_reload_when_an_option_needs_a_restart_then_it_is_named_and_the_rest_is_applied(daemon, work):
+    stored = Stored(work)
+    one = daemon(stored.config({"m": {}}))
+    config = stored.config({"m": {"label": "x"}, "new": {}},
+                           server={"worker_threads": 3, "log_format": "json", "keys_max": 1})
+    config["persistent_db"]["num_threads"] = 4
+    for _ in range(2):  # each time, until the restart
+        reload(one, config)
+        line = lines(one, RESTART)[-1]
+        assert "level=warn" in line
+        keys = re.search('keys="([^"]*)"', line).group(1).split(", ")
+        assert sorted(keys) == ["models[m].label", "models[new]", "persistent_db.num_threads",
+                                "server.log_format", "server.worker_threads"]
+    assert len(lines(one, RESTART)) == 2
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "limit is 1"):
+        stored.ask(one.stub(), "m")
+    assert sorted(m.model for m in one.admin_stub().ListModels(
+        admin_pb.ListModelsRequest(), timeout=PATIENCE_S).models) == ["m"]
+
+
+def test_reload_when_the_file_is_wrong_then_everything_stays_and_it_keeps_serving(daemon, work):
+    stored = Stored(work)
+    one = daemon(stored.config({"m": {"unknown_key_policy": "zero"}}))
+    stub = one.stub()
+
+    def unchanged(line, *words):
+        assert "level=error" in line
+        for word in words:
+            assert word in line, line
+        assert one.get("/readyz") == (200, "ready\n")
+        both, rows = stored.ask(stub, "m")
+        assert both == [FOUND, UNKNOWN]
+        stored.check_rows(rows, "true", "zero")
+
+    wrong = stored.config({"m": {}}, server={"keys_max": 1, "queue_ms_max": 60001})
+    unchanged(reload(one, wrong, REFUSED), "server.queue_ms_max", "60001")
+    wrong = stored.config({"m": {}}, server={"keys_max": 1, "keys_maxx": 1})
+    unchanged(reload(one, wrong, REFUSED), "keys_maxx")
+    with open(one.config_file, "w", encoding="utf-8") as f:
+        f.write('{"models": [')
+    unchanged(reload(one, None, REFUSED), os.path.basename(one.config_file))
+    os.remove(one.config_file)
+    unchanged(reload(one, None, REFUSED), os.path.basename(one.config_file))
+    reload(one, stored.config({"m": {}}))
+    stored.check_rows(stored.ask(stub, "m")[1], "true", "default")
+    assert lines(one, "reloaded")[0].count("->") == 1
+
+
+def test_reload_when_the_token_changes_then_new_connections_need_it_and_it_cannot_be_taken_away(work):
+    stored = Stored(work)
+    for name in ("one", "two"):
+        with open(f"{work}/{name}", "w", encoding="ascii") as f:
+            f.write(f"secret-{name}\n")
+
+    def pinged(daemon, token):
+        with grpc.insecure_channel(daemon.admin, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            admin_grpc.AdminStub(channel).Ping(admin_pb.PingRequest(), timeout=PATIENCE_S, metadata=[
+                ("authorization", f"Bearer secret-{token}")])
+
+    config = stored.config({"m": {}}, server={"admin_token_file": f"{work}/one"})
+    with Daemon(work, config, flags=["--admin-listen", "127.0.0.1:0"]) as one:
+        pinged(one, "one")
+        config["server"].update(admin_token_file=f"{work}/absent", keys_max=1)
+        assert f"{work}/absent" in reload(one, config, REFUSED)
+        stored.ask(one.stub(), "m")  # keys_max stayed, too
+        pinged(one, "one")
+        config["server"].update(admin_token_file=f"{work}/two")
+        assert "server.admin_token_file" in reload(one, config)
+        pinged(one, "two")
+        with refused(grpc.StatusCode.UNAUTHENTICATED):
+            pinged(one, "one")
+        del config["server"]["admin_token_file"]
+        assert "admin_token_file" in reload(one, config, REFUSED)
+        with refused(grpc.StatusCode.UNAUTHENTICATED):
+            pinged(one, "one")
+
+
+def test_reload_when_the_level_was_set_by_hand_then_that_of_the_file_is_back(daemon, work):
+    one = daemon(Stored(work).config({"m": {}}))
+    one.ctl("log-level", "debug")
+    assert '\\"debug\\" -> \\"info\\"' in reload(one)
+    assert "applied=nothing" in reload(one)
+
+
+def test_reload_when_again_and_again_under_load_then_no_call_fails(daemon, work):
+    stored = Stored(work)
+    configs = [stored.config({"m": {"unknown_key_policy": policy}},
+                             server={"keys_max": keys, "idle_timeout_ms": 60000 + keys,
+                                     "model_roots": [work, f"{work}/{keys}"]})
+               for policy, keys in (("zero", 1000), ("default_row", 1000000))]
+    one = daemon(configs[0])
+    failures, n_calls, ended = [], [0], threading.Event()
+
+    def caller():
+        stub, admin = one.stub(), one.admin_stub()
+        while not ended.is_set():
+            try:
+                both, rows = stored.ask(stub, "m")
+                assert both == [FOUND, UNKNOWN] and rows[1][0] in (0.0, 3.0), (both, rows)
+                admin.GetConfig(admin_pb.GetConfigRequest(), timeout=PATIENCE_S)
+                n_calls[0] += 1
+            except (grpc.RpcError, AssertionError) as error:
+                failures.append(repr(error))
+                return
+
+    threads = [threading.Thread(target=caller) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for i in range(20):
+            before, keys = n_calls[0], (1000000, 1000)[i % 2]
+            one.write_config(configs[(i + 1) % 2])
+            one.send(signal.SIGHUP)
+            wanted = f'"keys_max": {{"value": {keys},'
+            until(lambda wanted=wanted: wanted in one.ctl("config", "get"), wanted)
+            assert one.load("m", f"{work}/m", dry_run=True).plan.tables
+            until(lambda before=before: n_calls[0] > before or failures, "calls")
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []

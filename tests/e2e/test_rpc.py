@@ -388,6 +388,15 @@ def test_tls_when_the_certificate_is_renewed_then_hup_takes_it_and_old_calls_go_
         daemon.send(signal.SIGHUP)
         until(lambda: certificate in daemon.log(), "a complaint about the certificate")
         small.check(secure(daemon, authority))
+        elsewhere = authority.issue("elsewhere")
+        with open(daemon.config_file, encoding="utf-8") as f:
+            config = json.load(f)
+        config["server"]["tls"] = {"certificate": elsewhere[0], "key": elsewhere[1]}
+        daemon.write_config(config)
+        daemon.send(signal.SIGHUP)
+        until(lambda: presented(daemon) == read(elsewhere[0]).decode().strip(), "the other file")
+        small.check(secure(daemon, authority))
+        small.check(stub)
 
 
 def test_mtls_when_required_then_only_clients_of_the_authority_are_served(work):

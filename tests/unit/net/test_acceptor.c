@@ -165,6 +165,27 @@ static void test_accept_when_over_the_limit_then_closed_until_one_ends(void **st
     rig_close(&rig);
 }
 
+static void test_limits_when_set_then_they_hold_for_connections_that_come(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_open(&rig, 0, 0);
+    rig_add(&rig, "127.0.0.1:0", 0);
+    rig_connect(&rig, "127.0.0.2:0");
+    rig_connect(&rig, "127.0.0.2:0");
+    turn_until(&rig, 2, 0);
+    hps_acceptor_limits_set(rig.acceptor, 1, 0);
+    assert_int_equal(hps_acceptor_connections(rig.acceptor), 2); /* those stay */
+    rig_connect(&rig, "127.0.0.3:0");
+    turn_until(&rig, 2, 1);
+    hps_acceptor_limits_set(rig.acceptor, 3, 1);
+    rig_connect(&rig, "127.0.0.2:0");
+    turn_until(&rig, 2, 2);
+    rig_connect(&rig, "127.0.0.3:0");
+    turn_until(&rig, 3, 2);
+    rig_close(&rig);
+}
+
 static void test_accept_when_one_peer_has_too_many_then_others_still_come(void **state)
 {
     (void)state;
@@ -302,6 +323,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accept_when_two_listeners_then_cookie_tells_which),
         cmocka_unit_test(test_accept_when_over_the_limit_then_closed_until_one_ends),
+        cmocka_unit_test(test_limits_when_set_then_they_hold_for_connections_that_come),
         cmocka_unit_test(test_accept_when_one_peer_has_too_many_then_others_still_come),
         cmocka_unit_test(test_accept_when_out_of_descriptors_then_pauses_and_goes_on),
         cmocka_unit_test(test_stop_when_called_then_refuses_and_keeps_connections),

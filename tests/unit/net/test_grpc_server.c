@@ -489,6 +489,27 @@ static void test_connection_when_silent_then_pinged_and_closed(void **state)
     rig_close(&rig);
 }
 
+static void test_limits_when_set_then_open_connections_obey_them(void **state)
+{
+    struct hps_grpc_limits limits = rig_limits;
+    struct fixture *f = *state;
+    struct wire wire;
+
+    probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\x0bhello world", 16);
+    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
+    wire_open(&wire, &f->rig);
+    limits.request_bytes_max = 10;
+    limits.handshake_timeout_us = 60 * 1000; /* the tick, too, is shorter now */
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    WIRE_UNTIL(&wire, wire.closed); /* it asks nothing */
+    wire_close(&wire);
+    probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\x0bhello world", 16);
+    assert_true(probe_has(&f->probe, "11 bytes, the limit is 10 bytes"));
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &rig_limits);
+    probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\x0bhello world", 16);
+    assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
+}
+
 static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
 {
     struct hps_grpc_limits limits = short_limits();
@@ -818,6 +839,7 @@ int main(void)
         cmocka_unit_test(test_reader_when_it_never_opens_its_window_then_reset),
         cmocka_unit_test(test_connection_when_it_asks_nothing_then_closed),
         cmocka_unit_test(test_connection_when_silent_then_pinged_and_closed),
+        TEST(test_limits_when_set_then_open_connections_obey_them),
         cmocka_unit_test(test_connection_when_aged_then_goaway_and_calls_finish),
         cmocka_unit_test(test_requests_when_replies_are_not_read_then_wait_their_turn),
         TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),

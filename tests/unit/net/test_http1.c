@@ -286,6 +286,27 @@ static void test_request_when_head_is_slow_then_closed(void **state)
     hps_clock_real();
 }
 
+static void test_timeouts_when_set_then_the_next_exchange_has_them(void **state)
+{
+    (void)state;
+    struct rig rig;
+    hps_clock_fake(1000000);
+    rig_open(&rig);
+    hps_http1_timeouts_set(rig.http, 500000, 10000000);
+    int fd = rig_connect(&rig);
+    send_bytes(&rig, fd, "G", 1);
+    hps_loop_turn(rig.loop, 1000);
+    hps_clock_advance(600000);
+    hps_loop_turn(rig.loop, 0);
+    struct pollfd poll_fd = {fd, POLLIN, 0};
+    assert_int_equal(poll(&poll_fd, 1, 10000), 1);
+    char byte;
+    assert_true(recv(fd, &byte, 1, MSG_DONTWAIT) <= 0);
+    close(fd);
+    rig_close(&rig);
+    hps_clock_real();
+}
+
 static void test_get_when_answer_is_large_then_whole(void **state)
 {
     (void)state;
@@ -339,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_request_when_nul_inside_then_400),
         cmocka_unit_test(test_request_when_head_is_too_long_then_431),
         cmocka_unit_test(test_request_when_head_is_slow_then_closed),
+        cmocka_unit_test(test_timeouts_when_set_then_the_next_exchange_has_them),
         cmocka_unit_test(test_get_when_answer_is_large_then_whole),
         cmocka_unit_test(test_get_when_peer_leaves_then_freed),
         cmocka_unit_test(test_free_when_exchanges_are_open_then_closed),

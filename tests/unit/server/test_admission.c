@@ -135,6 +135,30 @@ static void test_admission_when_too_large_then_size_and_limit_are_named(void **s
     assert_int_equal(hps_admission_bytes(admission), 0);
 }
 
+static void test_limits_when_raised_then_those_who_wait_are_let_in(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+    struct hps_admission_ticket c = new_ticket();
+    bool held = false;
+
+    assert_true(ask(&a, 90));
+    assert_false(ask(&b, 20));
+    hps_admission_limits_set(admission, 110, 50);
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &b);
+    assert_int_equal(hps_admission_ask(admission, &c, 51, &held, &err), HPS_RANGE);
+    assert_non_null(strstr(err.text, "limit is 50"));
+    hps_admission_limits_set(admission, 50, 50); /* what is held stays */
+    assert_int_equal(hps_admission_bytes(admission), 110);
+    hps_admission_release(admission, &a);
+    assert_false(ask(&c, 40));
+    hps_admission_release(admission, &b);
+    assert_int_equal(n_granted, 2);
+    hps_admission_release(admission, &c);
+}
+
 static void test_admission_when_too_many_wait_then_refused(void **state)
 {
     (void)state;
@@ -247,6 +271,7 @@ int main(void)
         ADMISSION_TEST(test_admission_when_the_first_gives_up_then_the_next_goes),
         ADMISSION_TEST(test_admission_when_alone_then_let_in_beyond_the_cap),
         ADMISSION_TEST(test_admission_when_too_large_then_size_and_limit_are_named),
+        ADMISSION_TEST(test_limits_when_raised_then_those_who_wait_are_let_in),
         ADMISSION_TEST(test_admission_when_too_many_wait_then_refused),
         ADMISSION_TEST(test_admission_when_threads_compete_then_the_cap_holds),
     };

@@ -89,8 +89,8 @@ static void close_catalog(struct rig *rig)
     rig->env.durable->ops->close(rig->env.durable);
 }
 
-/* `model`: what models[] says of "m" beyond its files; NULL: it is not there. */
-static void configure(struct rig *rig, const char *model)
+/* `model`: what models[] says of "m" beyond its files; NULL: it is not there. `server`: options. */
+static void configure_server(struct rig *rig, const char *model, const char *server)
 {
     char text[4096];
     char entry[2048] = "";
@@ -104,12 +104,11 @@ static void configure(struct rig *rig, const char *model)
                  " \"default_value_for_each_table\": [0], \"deployed_device_list\": [0], %s}",
                  hps_tmpdir_join(&rig->dir, "one/items.npy"), DIM, model);
     }
-    snprintf(
-        text, sizeof(text),
-        "{\"supportlonglong\": true, \"models\": [%s],"
-        " \"persistent_db\": {\"type\": \"rocks_db\"},"
-        " \"server\": {\"state_dir\": \"%s\", \"model_roots\": [\"%s\"], \"keep_versions\": 2}}",
-        entry, rig->dir.path, rig->dir.path);
+    snprintf(text, sizeof(text),
+             "{\"supportlonglong\": true, \"models\": [%s],"
+             " \"persistent_db\": {\"type\": \"rocks_db\"},"
+             " \"server\": {\"state_dir\": \"%s\", %s}}",
+             entry, rig->dir.path, server);
     hps_status status = hps_config_parse(text, strlen(text), "test", &rig->config, NULL, &err);
     if (status == HPS_OK) {
         status = hps_config_finish(rig->config, NULL, NULL, &err);
@@ -117,6 +116,14 @@ static void configure(struct rig *rig, const char *model)
     if (status != HPS_OK) {
         fail_msg("%s", err.text);
     }
+}
+
+static void configure(struct rig *rig, const char *model)
+{
+    char server[1024];
+    snprintf(server, sizeof(server), "\"model_roots\": [\"%s\"], \"keep_versions\": 2",
+             rig->dir.path);
+    configure_server(rig, model, server);
 }
 
 static int setup(void **state)
@@ -473,6 +480,49 @@ static void test_policies_when_configured_then_loaded_and_recovered_versions_hav
     expect_policies(rig, 2, HPS_MISS_MEMORY_ONLY, HPS_UNKNOWN_ERROR);
 }
 
+/* What the daemon does at a reload: the same models, other values. */
+static void reconfigure(struct rig *rig, const char *model, const char *server)
+{
+    struct hps_config *running = rig->config;
+    struct hps_strings roots;
+    rig->config = NULL;
+    configure_server(rig, model, server);
+    hps_config_exchange(running, rig->config);
+    hps_config_free(rig->config);
+    rig->config = running;
+    assert_int_equal(hps_strings_copy(&running->server.model_roots, &roots), HPS_OK);
+    hps_catalog_reconfigure(rig->catalog, running, &roots);
+}
+
+static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_load_state load_state;
+    struct hps_error err;
+    char one[256];
+    char server[1024];
+    close_catalog(rig);
+    configure(rig, "\"miss_policy\": \"exact\"");
+    open_catalog(rig);
+    snprintf(one, sizeof(one), "%s", hps_tmpdir_join(&rig->dir, "one"));
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    assert_false(hps_catalog_env(rig->catalog)->nan_allowed);
+    snprintf(server, sizeof(server),
+             "\"model_roots\": [\"%s\"], \"keep_versions\": 1, \"nan_policy\": \"accept\"", one);
+    reconfigure(rig, "\"miss_policy\": \"wait\", \"unknown_key_policy\": \"zero\"", server);
+    expect_policies(rig, 1, HPS_MISS_WAIT, HPS_UNKNOWN_ZERO);
+    expect_policies(rig, 2, HPS_MISS_WAIT, HPS_UNKNOWN_ZERO);
+    assert_true(hps_catalog_env(rig->catalog)->nan_allowed);
+    assert_int_equal(load(rig, "three", 0, true, &load_state, &err), HPS_PERMISSION);
+    assert_non_null(strstr(err.text, one));
+    load_ok(rig, "one", true); /* version 3, and only it is kept */
+    assert_int_equal(served(rig, 1), 0);
+    assert_int_equal(served(rig, 2), 0);
+    assert_int_equal(served(rig, 0), 1);
+    expect_policies(rig, 3, HPS_MISS_WAIT, HPS_UNKNOWN_ZERO);
+}
+
 static void test_open_when_a_space_has_no_record_then_removed(void **state)
 {
     struct rig *rig = *state;
@@ -559,6 +609,7 @@ int main(void)
         TEST(test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left),
         TEST(test_open_when_restarted_then_serves_the_same),
         TEST(test_policies_when_configured_then_loaded_and_recovered_versions_have_them),
+        TEST(test_reconfigure_when_called_then_versions_and_later_loads_obey),
         TEST(test_open_when_a_space_has_no_record_then_removed),
         TEST(test_open_when_no_version_is_active_then_the_newest_one_is),
         TEST(test_load_when_bad_then_nothing_changes),

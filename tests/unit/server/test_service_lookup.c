@@ -150,7 +150,7 @@ void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
 
 /* ---- the service ----------------------------------------------------------------------------- */
 
-enum { LOOKUP, LOOKUP_STREAM, CALLS = 4, TEST_KEYS_MAX = 60000 };
+enum { LOOKUP, LOOKUP_STREAM, CALLS = 4, TEST_KEYS_MAX = 60000, MANY_KEYS = 300000 };
 
 struct service_test {
     struct fixture fx;
@@ -165,7 +165,7 @@ struct service_test {
     struct hps_lookup_service *service;
     const struct hps_grpc_service *grpc;
     struct hps_grpc_call calls[CALLS];
-    hps_key keys[TEST_KEYS_MAX];
+    hps_key keys[MANY_KEYS];
 };
 
 static void open_service(struct service_test *t, uint64_t bytes_max, uint64_t reply_bytes_max)
@@ -357,6 +357,41 @@ static void test_service_when_requests_are_wrong_then_status_and_text_say_so(voi
     }
 }
 
+static void test_limits_when_set_then_requests_that_come_have_them(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_lookup_limits limits = HPS_LOOKUP_LIMITS_DEFAULT;
+
+    open_service(t, 64 << 20, 64 << 20);
+    limits.keys_max = 2;
+    hps_lookup_service_limits_set(t->service, &limits);
+    start(t, 0, LOOKUP, "m", "t0", 3);
+    assert_int_equal(t->calls[0].code, 3);
+    assert_non_null(strstr(t->calls[0].text, "limit is 2"));
+    start(t, 1, LOOKUP, "m", "t0", 2); /* its memory is used again below */
+    assert_int_equal(t->calls[1].code, -1);
+    close_call(t, 0);
+    run_until_finished(t, 1);
+    close_call(t, 1);
+
+    limits.keys_max = MANY_KEYS;
+    hps_lookup_service_limits_set(t->service, &limits);
+    for (uint32_t i = 0; i < MANY_KEYS; i++) {
+        t->keys[i] = i + 100;
+    }
+    start(t, 2, LOOKUP, "m", "t0", MANY_KEYS);
+    run_until_finished(t, 2);
+    assert_int_equal(t->calls[2].code, 0);
+    close_call(t, 2);
+
+    limits.tables_max = 0;
+    hps_lookup_service_limits_set(t->service, &limits);
+    start(t, 3, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[3].code, 3);
+    assert_non_null(strstr(t->calls[3].text, "queries: more than 0"));
+    close_call(t, 3);
+}
+
 static void test_service_when_the_client_goes_then_work_is_dropped(void **state)
 {
     struct service_test *t = *state;
@@ -471,6 +506,7 @@ int main(void)
         SERVICE_TEST(test_service_when_memory_has_the_rows_then_answered_inline),
         SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
         SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
+        SERVICE_TEST(test_limits_when_set_then_requests_that_come_have_them),
         SERVICE_TEST(test_service_when_the_client_goes_then_work_is_dropped),
         SERVICE_TEST(test_service_when_workers_are_busy_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),

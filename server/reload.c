@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A reload: read the configuration and the files that it names again, and apply what a running
+ * daemon can. All that can fail comes first; until then nothing has changed. Main thread.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/daemon_internal.h"
+#include "server/notify.h"
+
+enum { REPORT_BYTES_MAX = 16 << 20, LINE_BYTES = 1024 }; /* as much as a field of the log holds */
+
+_Static_assert(LINE_BYTES > sizeof(struct hps_config_change) + 16, "a line holds any change");
+
+/* ---- what is reported ------------------------------------------------------------------------ */
+
+/* Names, NUL-terminated, one behind the other. */
+struct report {
+    struct hps_buf applied;
+    struct hps_buf restart;
+    hps_status status; /* NO_MEMORY: something is missing */
+};
+
+static void report_init(struct report *report)
+{
+    hps_buf_init(&report->applied, REPORT_BYTES_MAX);
+    hps_buf_init(&report->restart, REPORT_BYTES_MAX);
+    report->status = HPS_OK;
+}
+
+static void report_fini(struct report *report)
+{
+    hps_buf_fini(&report->applied);
+    hps_buf_fini(&report->restart);
+}
+
+static void report_change(void *ctx, const struct hps_config_change *change)
+{
+    struct report *report = ctx;
+    hps_status status;
+    if (change->reloadable) {
+        status = hps_buf_printf(&report->applied, "%s: %s -> %s%c", change->path, change->before,
+                                change->after, '\0');
+    } else {
+        status = hps_buf_printf(&report->restart, "%s%c", change->path, '\0');
+    }
+    report->status = status != HPS_OK ? status : report->status;
+}
+
+static void write_applied(const char *text)
+{
+    HPS_LOG(INFO, "config", "reloaded", HPS_STR("applied", text));
+}
+
+static void write_restart(const char *text)
+{
+    HPS_LOG(WARN, "config", "changed, but needs a restart", HPS_STR("keys", text));
+}
+
+/* All names in one line; in more than one when they are longer than a field may be. */
+static void write_list(const struct hps_buf *names, void (*write)(const char *text))
+{
+    char line[LINE_BYTES] = "";
+    size_t size = 0;
+    size_t at = 0;
+    while (at < names->size) {
+        const char *name = (const char *)names->data + at;
+        size_t name_size = strlen(name);
+        if (size > 0 && size + 2 + name_size >= sizeof(line)) {
+            write(line);
+            size = 0;
+        }
+        size +=
+            (size_t)snprintf(line + size, sizeof(line) - size, "%s%s", size > 0 ? ", " : "", name);
+        at += name_size + 1;
+    }
+    if (size > 0) {
+        write(line);
+    }
+}
+
+static void report_write(const struct report *report)
+{
+    if (report->applied.size == 0) {
+        write_applied("nothing");
+    }
+    write_list(&report->applied, write_applied);
+    write_list(&report->restart, write_restart);
+}
+
+static void log_warnings(const struct hps_notes *notes)
+{
+    for (size_t i = 0; i < notes->n; i++) {
+        if (notes->items[i].warning) {
+            HPS_LOG(WARN, "config", notes->items[i].text);
+        }
+    }
+}
+
+/* ---- what is prepared ------------------------------------------------------------------------ */
+
+/* Limits on their way to a loop. */
+struct limits_task {
+    struct hps_task task;
+    struct limits_task *next;
+    struct loop_thread *thread;
+    struct hps_grpc_limits limits;
+};
+
+struct prepared {
+    char *admin_token_sha256;
+    struct hps_tls *tls;
+    struct hps_strings model_roots;
+    struct limits_task *limits; /* one a loop */
+};
+
+static void prepared_free(struct prepared *prepared)
+{
+    hps_free(prepared->admin_token_sha256);
+    hps_tls_unref(prepared->tls);
+    hps_strings_fini(&prepared->model_roots);
+    while (prepared->limits != NULL) {
+        struct limits_task *next = prepared->limits->next;
+        hps_free(prepared->limits);
+        prepared->limits = next;
+    }
+}
+
+static void run_limits(struct hps_task *task) /* loop thread */
+{
+    struct limits_task *mine = (struct limits_task *)task;
+    if (mine->thread->grpc != NULL) {
+        hps_grpc_loop_limits_set(mine->thread->grpc, &mine->limits);
+    }
+    hps_free(mine);
+}
+
+static hps_status prepare_limits(struct hps_daemon *daemon, const struct hps_config_server *config,
+                                 struct prepared *prepared)
+{
+    for (unsigned i = 0; i < daemon->n_threads; i++) {
+        struct limits_task *one = hps_calloc(1, sizeof(*one));
+        if (one == NULL) {
+            return HPS_NO_MEMORY;
+        }
+        one->task.run = run_limits;
+        one->thread = &daemon->threads[i];
+        daemon_grpc_limits(config, &one->limits);
+        one->next = prepared->limits;
+        prepared->limits = one;
+    }
+    return HPS_OK;
+}
+
+/* `config`: as it is to hold. */
+static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_server *config,
+                          struct prepared *prepared, struct hps_error *err)
+{
+    hps_status status = daemon_read_token(config, &prepared->admin_token_sha256, err);
+    if (status == HPS_OK) {
+        status = daemon_make_tls(config, &prepared->tls, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_strings_copy(&config->model_roots, &prepared->model_roots);
+    if (status == HPS_OK) {
+        status = prepare_limits(daemon, config, prepared);
+    }
+    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory");
+}
+
+/* ---- what is applied ------------------------------------------------------------------------- */
+
+/* Cannot fail. Takes all of `prepared`. */
+static void apply(struct hps_daemon *daemon, struct prepared *prepared)
+{
+    const struct hps_config *config = daemon->options.config;
+    const struct hps_config_server *server = &config->server;
+    struct hps_lookup_limits lookup;
+    hps_slowlog_threshold_set(daemon->slowlog, (uint64_t)server->slow_request_ms * 1000);
+    hps_admission_limits_set(daemon->admission, server->reply_bytes_in_flight,
+                             server->reply_bytes_max);
+    daemon_lookup_limits(server, &lookup);
+    hps_lookup_service_limits_set(daemon->lookup, &lookup);
+    hps_acceptor_limits_set(daemon->acceptor, server->connections_max,
+                            server->connections_per_peer_max);
+    if (daemon->http != NULL) {
+        hps_http1_timeouts_set(daemon->http, (uint64_t)server->http_head_timeout_ms * 1000,
+                               (uint64_t)server->reply_stall_timeout_ms * 1000);
+    }
+    hps_catalog_reconfigure(daemon->catalog, config, &prepared->model_roots);
+    hps_free(daemon->admin_token_sha256);
+    daemon->admin_token_sha256 = prepared->admin_token_sha256;
+    prepared->admin_token_sha256 = NULL;
+    if (prepared->tls != NULL) {
+        hps_tls_renew(daemon->tls, prepared->tls);
+        prepared->tls = NULL;
+    }
+    while (prepared->limits != NULL) {
+        struct limits_task *one = prepared->limits;
+        prepared->limits = one->next;
+        hps_loop_post(one->thread->loop, &one->task);
+    }
+}
+
+/* ---- the reload ------------------------------------------------------------------------------ */
+
+static hps_status read_next(const struct hps_daemon_options *options, struct hps_config **out_next,
+                            struct hps_notes *notes, struct hps_error *err)
+{
+    struct hps_config *next = NULL;
+    hps_status status = hps_config_parse_file(options->config_file, &next, notes, err);
+    if (status == HPS_OK) {
+        status = hps_config_finish(next, options->flags, notes, err);
+    }
+    if (status != HPS_OK) {
+        hps_config_free(next);
+        return status;
+    }
+    *out_next = next;
+    return HPS_OK;
+}
+
+static void exchange(struct hps_daemon *daemon, struct hps_config *next)
+{
+    pthread_mutex_lock(&daemon->config_lock);
+    hps_config_exchange(daemon->options.config, next);
+    pthread_mutex_unlock(&daemon->config_lock);
+}
+
+/* Exactly what hps_config_diff calls reloadable is what the exchange changes. */
+static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
+                            struct report *report, struct hps_error *err)
+{
+    struct hps_config *running = daemon->options.config;
+    struct prepared prepared = {0};
+    pthread_mutex_lock(&daemon->config_lock);
+    running->server.log_level = (enum hps_config_log_level)hps_log_level_get();
+    pthread_mutex_unlock(&daemon->config_lock);
+    hps_status status = hps_config_diff(running, next, report_change, report);
+    status = status == HPS_OK ? report->status : status;
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory");
+    }
+    exchange(daemon, next);
+    status = prepare(daemon, &running->server, &prepared, err);
+    if (status == HPS_OK) {
+        apply(daemon, &prepared);
+    } else {
+        exchange(daemon, next); /* back */
+    }
+    prepared_free(&prepared);
+    return status;
+}
+
+/* The lines are seen under the old level or under the new one. */
+static void tell(const struct hps_daemon *daemon, const struct report *report,
+                 const struct hps_notes *notes)
+{
+    enum hps_log_level level = (enum hps_log_level)daemon->options.config->server.log_level;
+    if (level < hps_log_level_get()) {
+        hps_log_level_set(level);
+    }
+    log_warnings(notes);
+    report_write(report);
+    hps_log_level_set(level);
+}
+
+static hps_status reload(struct hps_daemon *daemon, struct hps_error *err)
+{
+    struct hps_config *next = NULL;
+    struct hps_notes notes;
+    struct report report;
+    hps_notes_init(&notes);
+    report_init(&report);
+    hps_status status = read_next(&daemon->options, &next, &notes, err);
+    if (status == HPS_OK) {
+        status = take_over(daemon, next, &report, err);
+    }
+    if (status == HPS_OK) {
+        tell(daemon, &report, &notes);
+    }
+    hps_config_free(next);
+    hps_notes_fini(&notes);
+    report_fini(&report);
+    return status;
+}
+
+void daemon_reload(struct hps_daemon *daemon)
+{
+    struct hps_error err = {0};
+    if (daemon->phase != PHASE_SERVING) {
+        return; /* on its way out */
+    }
+    if (daemon->options.config_file == NULL) {
+        HPS_LOG(INFO, "config", "started without a file: there is nothing to reload");
+        return;
+    }
+    hps_notify_reloading();
+    if (reload(daemon, &err) != HPS_OK) {
+        HPS_LOG(ERROR, "config", "not reloaded, everything stays as it was",
+                HPS_STR("error", err.text));
+    }
+    hps_notify_ready();
+}
