@@ -309,6 +309,9 @@ static hps_status load_table(struct run *run, uint32_t i, struct hps_error *err)
         atomic_store(&run->progress->stage, "write");
         status = write_sorted(run, sort, table, err);
     }
+    if (status == HPS_OK) { /* rows of two trainings are worse than no rows */
+        status = hps_source_check_unchanged(from, err);
+    }
     if (status != HPS_OK) {
         status = hps_error_prefix(err, status, "table \"%s\"", table->name);
     }

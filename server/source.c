@@ -37,11 +37,26 @@ static hps_status source_print(struct hps_source *source, struct hps_error *err)
     if (files == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for %u tables", source->n_tables);
     }
-    for (uint32_t i = 0; i < source->n_tables; i++) {
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < source->n_tables; i++) {
         files[i] = source->tables[i].files;
+        status = hps_model_fingerprint(&files[i], 1, &source->tables[i].print, err);
     }
-    hps_status status = hps_model_fingerprint(files, source->n_tables, &source->print, err);
+    if (status == HPS_OK) {
+        status = hps_model_fingerprint(files, source->n_tables, &source->print, err);
+    }
     hps_free(files);
+    return status;
+}
+
+hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
+{
+    struct hps_fingerprint now;
+    hps_status status = hps_model_fingerprint(&table->files, 1, &now, err);
+    if (status == HPS_OK && now.hash != table->print.hash) {
+        status = hps_error_set(err, HPS_PRECONDITION, "%s: changed while it was loaded",
+                               table->files.path);
+    }
     return status;
 }
 

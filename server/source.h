@@ -16,6 +16,7 @@ struct hps_source_table {
     uint32_t dim;                /* that the configuration demands; 0: what the files say */
     const float *default_values; /* borrowed from the configuration; NULL: zeros */
     uint32_t n_default_values;   /* 1: the value of a whole row; else dim */
+    struct hps_fingerprint print;
 };
 
 struct hps_source {
@@ -35,6 +36,9 @@ hps_status hps_source_open_dir(const char *dir, const struct hps_config_model *m
 /* The tables of models[], in its order. */
 hps_status hps_source_open_config(const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Are the files of the table those that were there at the open? PRECONDITION names the table. */
+hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Put the tables into the order of `version`, if both have the same names. */
 void hps_source_order_like(struct hps_source *source, const struct hps_version *version);

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Filling the host map of a version that serves already: when it may be called complete.
+ * Filling the host map of a version that serves already: when it may be called complete. Files
+ * that change under a load.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <cmocka.h>
 
 #include "backends/host_map.h"
 #include "base/heap.h"
 #include "server/loader.h"
+#include "tests/lib/tmpdir.h"
 
 enum { N_ROWS = 200, ROW_BYTES = 8 };
 
@@ -89,11 +94,57 @@ static void test_fill_when_an_insertion_took_rows_out_then_a_miss_proves_nothing
     assert_non_null(strstr(err.text, "1 of 200 rows"));
 }
 
+/* ---- files that change under a load ---------------------------------------------------------- */
+
+static void write_table(struct hps_tmpdir *dir, float value)
+{
+    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, 2, HPS_DTYPE_FP32};
+    struct hps_row_writer *writer;
+    assert_int_equal(
+        hps_row_writer_open(hps_tmpdir_join(dir, "model/t.npy"), &options, &writer, NULL), HPS_OK);
+    for (hps_key key = 0; key < N_ROWS; key++) {
+        const float row[2] = {value, (float)key};
+        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
+    }
+    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+}
+
+static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused(void **state)
+{
+    (void)state;
+    struct hps_tmpdir dir;
+    struct hps_load_env env = {.memory_bytes = 2 << 20, .host_bytes_max = 8 << 20, .key_bytes = 8};
+    struct hps_source source;
+    struct hps_load_plan plan;
+    struct hps_load_progress progress = {0};
+    struct hps_error err;
+    hps_tmpdir_open(&dir);
+    hps_tmpdir_mkdir(&dir, "model");
+    env.spill_dir = dir.path;
+    assert_int_equal(hps_host_map_open(env.host_bytes_max, &env.host, &err), HPS_OK);
+    write_table(&dir, 1);
+    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
+                     HPS_OK);
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
+    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}}; /* whatever the clock's step */
+    write_table(&dir, 2);
+    assert_int_equal(utimensat(AT_FDCWD, hps_tmpdir_join(&dir, "model/t.npy"), times, 0), 0);
+    assert_int_equal(hps_load_run(&env, &source, &plan, version, &progress, &err),
+                     HPS_PRECONDITION);
+    assert_non_null(strstr(err.text, "t.npy"));
+    hps_version_free(version);
+    hps_source_close(&source);
+    env.host->ops->close(env.host); /* asserts that nothing is left in it */
+    hps_tmpdir_close(&dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fill_when_every_row_is_there_then_the_map_is_complete),
         cmocka_unit_test(test_fill_when_an_insertion_took_rows_out_then_a_miss_proves_nothing),
+        cmocka_unit_test(test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
