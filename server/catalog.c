@@ -236,7 +236,27 @@ static hps_status find_orphan(void *ctx, const char *name, int64_t number)
     return HPS_OK;
 }
 
-/* Spaces that no record names are what a crash left of a load or an unload. */
+static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
+{
+    struct hps_error err = {0};
+    struct hps_space *space = NULL;
+    const struct hps_space_id id = {orphan->model, orphan->version, NULL, 0};
+    hps_status status = store->ops->space_open(store, &id, &space, &err);
+    if (status == HPS_OK) {
+        status = store->ops->space_drop(space, &err);
+    }
+    if (status == HPS_OK) {
+        HPS_LOG(INFO, "catalog", "removed an unfinished version", HPS_STR("model", orphan->model),
+                HPS_I64("version", orphan->version));
+    } else {
+        HPS_LOG(WARN, "catalog", "an unfinished version was not removed",
+                HPS_STR("model", orphan->model), HPS_I64("version", orphan->version),
+                HPS_STR("error", err.text));
+    }
+}
+
+/* Spaces that no record names are what a crash left of a load or an unload. One that cannot be
+ * removed only takes room: what is whole is served all the same. */
 static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
 {
     struct hps_store *store = catalog->options.env.durable;
@@ -245,15 +265,8 @@ static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *er
     while (orphans.list != NULL) {
         struct orphan *orphan = orphans.list;
         orphans.list = orphan->next;
-        struct hps_space *space = NULL;
-        const struct hps_space_id id = {orphan->model, orphan->version, NULL, 0};
         if (status == HPS_OK) {
-            status = store->ops->space_open(store, &id, &space, err);
-        }
-        if (status == HPS_OK) {
-            HPS_LOG(INFO, "catalog", "removed an unfinished version",
-                    HPS_STR("model", orphan->model), HPS_I64("version", orphan->version));
-            status = store->ops->space_drop(space, err);
+            drop_orphan(store, orphan);
         }
         hps_free(orphan);
     }

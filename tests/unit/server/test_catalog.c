@@ -30,6 +30,7 @@ struct rig {
     struct hps_models *models;
     struct hps_catalog *catalog;
     struct hps_load_env env;
+    bool read_only; /* of the next open */
 };
 
 /* The value of a row tells its key and the model directory it came from. */
@@ -63,6 +64,7 @@ static void open_catalog(struct rig *rig)
     const struct hps_rocksdb_options options = {.path = rig->dir.path,
                                                 .n_threads = 2,
                                                 .batch_keys_max = 1024,
+                                                .read_only = rig->read_only,
                                                 .disk_free_min_bytes = 1 << 20,
                                                 .block_cache_bytes = 1 << 20};
     rig->env = (struct hps_load_env){.spill_dir = rig->dir.path,
@@ -539,6 +541,21 @@ static void test_open_when_a_space_has_no_record_then_removed(void **state)
     assert_int_equal(n, 0);
 }
 
+static void test_open_when_such_a_space_cannot_be_removed_then_the_others_are_served(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_space *space;
+    const struct hps_space_id id = {"ghost", 4, NULL, 0};
+    load_ok(rig, "one", true);
+    assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL),
+                     HPS_OK);
+    rig->env.durable->ops->space_close(space);
+    close_catalog(rig);
+    rig->read_only = true;
+    open_catalog(rig);
+    assert_int_equal(served(rig, 0), 1);
+}
+
 static void test_load_when_bad_then_nothing_changes(void **state)
 {
     struct rig *rig = *state;
@@ -611,6 +628,7 @@ int main(void)
         TEST(test_policies_when_configured_then_loaded_and_recovered_versions_have_them),
         TEST(test_reconfigure_when_called_then_versions_and_later_loads_obey),
         TEST(test_open_when_a_space_has_no_record_then_removed),
+        TEST(test_open_when_such_a_space_cannot_be_removed_then_the_others_are_served),
         TEST(test_open_when_no_version_is_active_then_the_newest_one_is),
         TEST(test_load_when_bad_then_nothing_changes),
         TEST(test_load_when_the_highest_number_is_taken_then_it_has_no_next),
