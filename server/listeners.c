@@ -46,6 +46,82 @@ static hps_status open_one(struct hps_listeners *listeners, enum hps_listener_ki
     return add(listeners, kind, fd, tls, false, err);
 }
 
+/* ---- inherited ------------------------------------------------------------------------------- */
+
+static enum hps_listener_kind kind_of(const char *name)
+{
+    if (strcmp(name, "http") == 0) {
+        return HPS_LISTENER_HTTP;
+    }
+    return strcmp(name, "admin") == 0 ? HPS_LISTENER_ADMIN : HPS_LISTENER_GRPC;
+}
+
+/* Whether the configuration says "plaintext" for this address. */
+static bool is_plaintext(const struct hps_config_server *config, enum hps_listener_kind kind,
+                         const char *address)
+{
+    if (kind == HPS_LISTENER_HTTP) {
+        return config->http_listen.plaintext;
+    }
+    if (kind == HPS_LISTENER_ADMIN) {
+        return config->admin_listen.plaintext;
+    }
+    for (size_t i = 0; i < config->listen.n; i++) {
+        if (strcmp(config->listen.items[i].address, address) == 0) {
+            return config->listen.items[i].plaintext;
+        }
+    }
+    return false;
+}
+
+/* What holds for configured addresses holds for those that the service manager chose. */
+static hps_status check_inherited(const struct hps_config_server *config,
+                                  const struct hps_listener *listener, bool plaintext,
+                                  struct hps_error *err)
+{
+    const char *name = kind_names[listener->kind];
+    if (!listener->tls && !plaintext && !config->plaintext &&
+        !hps_config_address_is_local(listener->address)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "LISTEN_FDS: the %s socket is %s, open to the network, without TLS; "
+                             "expected server.tls (not for http), or \"plaintext\": true",
+                             name, listener->address);
+    }
+    if (listener->kind == HPS_LISTENER_ADMIN && !listener->is_unix &&
+        config->admin_token_file[0] == '\0' &&
+        !(listener->tls && config->tls.require_client_certificate)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "LISTEN_FDS: the admin socket is %s, a TCP address that asks nobody "
+                             "who he is; expected server.admin_token_file, or server.tls with "
+                             "require_client_certificate",
+                             listener->address);
+    }
+    return HPS_OK;
+}
+
+static hps_status adopt(const struct hps_config_server *config, struct hps_listeners *listeners,
+                        const struct hps_sock_inherited *socket, bool have[3],
+                        struct hps_error *err)
+{
+    enum hps_listener_kind kind = kind_of(socket->name);
+    bool second_http = kind == HPS_LISTENER_HTTP && have[kind];
+    hps_status status = add(listeners, kind, socket->fd, false, true, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct hps_listener *listener = &listeners->items[listeners->n - 1];
+    have[kind] = true;
+    if (second_http) {
+        return hps_error_set(err, HPS_INVALID,
+                             "LISTEN_FDS: %s is a second http socket, expected one",
+                             listener->address);
+    }
+    bool plaintext = is_plaintext(config, kind, listener->address);
+    listener->tls =
+        kind != HPS_LISTENER_HTTP && !listener->is_unix && !plaintext && hps_config_has_tls(config);
+    return check_inherited(config, listener, plaintext, err);
+}
+
 /* Those of the service manager take the place of the configured ones of their kind. */
 static hps_status adopt_inherited(const struct hps_config_server *config,
                                   struct hps_listeners *listeners, bool have[3],
@@ -55,18 +131,12 @@ static hps_status adopt_inherited(const struct hps_config_server *config,
     unsigned n = 0;
     hps_status status = hps_sock_inherit(sockets, &n, err);
     for (unsigned i = 0; status == HPS_OK && i < n; i++) {
-        enum hps_listener_kind kind = HPS_LISTENER_GRPC;
-        if (strcmp(sockets[i].name, "http") == 0) {
-            kind = HPS_LISTENER_HTTP;
-        } else if (strcmp(sockets[i].name, "admin") == 0) {
-            kind = HPS_LISTENER_ADMIN;
-        }
-        have[kind] = true;
-        status = add(listeners, kind, sockets[i].fd,
-                     kind != HPS_LISTENER_HTTP && hps_config_has_tls(config), true, err);
+        status = adopt(config, listeners, &sockets[i], have, err);
     }
     return status;
 }
+
+/* ---- all ------------------------------------------------------------------------------------- */
 
 hps_status hps_listeners_open(const struct hps_config_server *config,
                               struct hps_listeners *out_listeners, struct hps_error *err)

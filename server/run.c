@@ -196,6 +196,11 @@ static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
     }
 }
 
+static void notify_readiness(bool ready)
+{
+    hps_notify_status(ready ? "ready" : "not ready: a model has no active version");
+}
+
 static void refresh_readiness(struct hps_daemon *daemon)
 {
     bool ready = daemon->phase == PHASE_SERVING && hps_catalog_ready(daemon->catalog, NULL, NULL);
@@ -204,7 +209,7 @@ static void refresh_readiness(struct hps_daemon *daemon)
     }
     hps_health_service_set(daemon->health, ready);
     if (daemon->phase == PHASE_SERVING) {
-        hps_notify_status(ready ? "ready" : "not ready: a model has no active version");
+        notify_readiness(ready);
         HPS_LOG(INFO, "daemon", ready ? "ready" : "not ready");
     }
 }
@@ -406,6 +411,7 @@ void hps_daemon_run(struct hps_daemon *daemon)
         atomic_store(&daemon->threads[i].alive_us, hps_clock_us());
     }
     hps_catalog_ensure_models(daemon->catalog);
+    notify_readiness(false); /* until it changes */
     refresh_readiness(daemon);
     hps_timer_set_after(daemon->loop, &daemon->tick, 0);
     print_ready(daemon);
