@@ -29,17 +29,6 @@ def read(*path):
         return f.read()
 
 
-def metrics():
-    with open(os.path.join(ROOT, "server", "metrics.h"), encoding="utf-8") as f:
-        found = re.findall(r'X\(\w+, (COUNTER|GAUGE|HISTOGRAM), "(\w+)", "([\w,]*)"', f.read())
-    names = {}
-    for kind, name, labels in found:
-        endings = ("_bucket", "_sum", "_count") if kind == "HISTOGRAM" else ("",)
-        for ending in endings:
-            names[f"hpsd_{name}{ending}"] = set(filter(None, labels.split(",")))
-    return names
-
-
 @pytest.fixture(name="units")
 def units_with_our_binary(tmp_path):
     """Copies of the units whose daemon is a program that exists here."""
@@ -97,16 +86,6 @@ def test_tmpfiles_when_read_then_owner_is_the_user_of_the_service():
     need("systemd-tmpfiles")
     done = run("systemd-tmpfiles", "--cat-config", os.path.join(DEPLOY, "hpsd.tmpfiles"))
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("path", [("prometheus", "hpsd.rules.yml"), ("grafana", "hpsd.json")])
-def test_expressions_when_read_then_metrics_and_labels_exist(path):
-    known, text = metrics(), read(*path).replace('\\"', '"')
-    used = set(re.findall(r"\bhpsd_\w+", text))
-    assert used and used <= set(known)
-    for name, selector in re.findall(r"\b(hpsd_\w+)\{([^}]*)\}", text):
-        labels = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", selector))
-        assert labels <= known[name] | {"instance", "job"}, name
 
 
 def test_dashboard_when_parsed_then_every_panel_asks_something():

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus rules and the dashboard against the /metrics of a running hpsd."""
+import json
+import os
+import re
+import sys
+
+import grpc
+import numpy as np
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+from rig import PATIENCE_S, Daemon, ask, default_config, generate, key_bytes, pb, refused, scratch  # noqa: E402
+
+DEPLOY = os.path.join(ROOT, "deploy")
+# What Prometheus itself adds to every series of a target.
+OF_PROMETHEUS = {"instance", "job"}
+# Not from /metrics: Prometheus makes it.
+NOT_OURS = {"up"}
+OPERATORS = {"and", "or", "unless", "sum", "max", "min", "avg", "count"}  # a "(" need not follow at once
+
+
+def read(*path):
+    with open(os.path.join(DEPLOY, *path), encoding="utf-8") as f:
+        return f.read()
+
+
+def rules():
+    """[{"record" or "alert": name, "expr": text, "labels": words in braces of its annotations}]"""
+    found = []
+    for block in re.split(r"^      - ", read("prometheus", "hpsd.rules.yml"), flags=re.M)[1:]:
+        kind, name = re.match(r"(record|alert): (\S+)", block).groups()
+        expr = re.search(r"^        expr: (?:>\n((?:          .*\n)+)|(.*)\n)", block, re.M)
+        found.append({kind: name, "expr": " ".join((expr[1] or expr[2]).split()),
+                      "labels": set(re.findall(r"\$labels\.(\w+)", block))})
+    return found
+
+
+def panels():
+    """[(title, expression, labels of its legend)]"""
+    return [(panel["title"], target["expr"], set(re.findall(r"{{\s*(\w+)\s*}}", target.get("legendFormat", ""))))
+            for panel in json.loads(read("grafana", "hpsd.json"))["panels"] for target in panel["targets"]]
+
+
+def expressions():
+    found = [(rule.get("record") or rule["alert"], rule["expr"], rule["labels"]) for rule in rules()]
+    return found + panels()
+
+
+def selectors(expr):
+    """[(metric, [(label, operator, value)])] of an expression."""
+    found = []
+    for name, braces in re.findall(r"(?<![\w$:])([a-zA-Z_:][\w:]*)(\{[^}]*\})?(?![\w(:])", without_clauses(expr)):
+        if name in OPERATORS and not braces:
+            continue
+        matchers = re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', braces)
+        found.append((name, matchers))
+    return found
+
+
+def without_clauses(expr):
+    """Without label lists and ranges, whose words are no metrics."""
+    return re.sub(r"\b(by|on|ignoring|without)\s*\([^)]*\)|\[[^\]]*\]", " ", expr)
+
+
+def grouping(expr):
+    return {word.strip() for clause in re.findall(r"\bby\s*\(([^)]*)\)", expr) for word in clause.split(",")}
+
+
+def matches(labels, matchers):
+    compare = {"=": lambda have, want: have == want, "!=": lambda have, want: have != want,
+               "=~": lambda have, want: re.fullmatch(want, have) is not None,
+               "!~": lambda have, want: re.fullmatch(want, have) is None}
+    return all(compare[operator](labels.get(name, ""), value) for name, operator, value in matchers)
+
+
+@pytest.fixture(name="series", scope="module")
+def series_of_a_daemon():
+    """{metric: [labels]} after loads, look-ups of all kinds, and calls that failed."""
+    with scratch() as work:
+        generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
+        with Daemon(work, default_config(server={"model_roots": [work]})) as one:
+            one.load("m", f"{work}/v1")
+            stub = one.stub()
+            for _ in range(2):
+                ask(stub, "m", {"feature_0": np.arange(9), "feature_1": [10**9]})
+            request = pb.LookupRequest(model="m", queries=[pb.TableQuery(table="feature_0", keys=key_bytes([1]))])
+            list(stub.LookupStream(request, timeout=PATIENCE_S))
+            with refused(grpc.StatusCode.NOT_FOUND):
+                ask(stub, "none", {"a": [1]})
+            found = {}
+            for sample in one.metrics():
+                name, _, braces = sample.partition("{")
+                found.setdefault(name, []).append(dict(re.findall(r'(\w+)="([^"]*)"', braces)))
+            yield found
+
+
+def test_rules_when_read_then_all_of_them_are(series):
+    assert series
+    text = read("prometheus", "hpsd.rules.yml")
+    assert len(rules()) == text.count("expr:") == len(re.findall(r"- (?:record|alert):", text))
+    recorded = [rule["record"] for rule in rules() if "record" in rule]
+    used = {name for _, expr, _ in expressions() for name, _ in selectors(expr) if ":" in name}
+    assert used <= set(recorded)
+
+
+@pytest.mark.parametrize("where, expr, words", expressions())
+def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series(series, where, expr, words):
+    found = selectors(expr)
+    assert found, where
+    for name, matchers in found:
+        if name in NOT_OURS or ":" in name:
+            continue
+        assert name in series, f"{where}: no metric {name}"
+        own = [matcher for matcher in matchers if matcher[0] not in OF_PROMETHEUS]
+        fitting = [labels for labels in series[name] if matches(labels, own)]
+        assert fitting, f"{where}: {name} has no series with {own}, only {series[name]}"
+        for label, _, _ in own:
+            assert all(label in labels for labels in series[name]), f"{where}: {name} has no label {label}"
+        for label in grouping(expr) - OF_PROMETHEUS:
+            assert all(label in labels for labels in fitting), f"{where}: {name} has no label {label}"
+    # What a legend or an annotation names must have come through the aggregation.
+    kept = grouping(expr) or {label for name, _ in found for labels in series.get(name, []) for label in labels}
+    if not any(":" in name for name, _ in found):
+        assert words - OF_PROMETHEUS <= kept, where
+
+
+def test_variables_of_the_dashboard_when_asked_then_the_metric_is_there(series):
+    for variable in json.loads(read("grafana", "hpsd.json"))["templating"]["list"]:
+        if variable["type"] == "query":
+            assert re.match(r"label_values\((\w+), instance\)$", variable["query"])[1] in series
+
+
+def test_metrics_when_documented_then_a_daemon_has_them_or_the_document_says_when(series):
+    with open(os.path.join(ROOT, "docs", "operations.md"), encoding="utf-8") as f:
+        documented = dict(re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*) \|$", f.read(), re.M))
+    assert len(documented) > 20
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series}
+    names = {name.removeprefix("hpsd_") for name in families | set(series) if name.startswith("hpsd_")}
+    missing = {name for name in documented if name not in names}
+    assert missing == {name for name in documented if "once it happened" in documented[name]}
