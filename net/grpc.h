@@ -54,6 +54,7 @@ struct hps_grpc_service {
 
 struct hps_grpc_limits {
     size_t request_bytes_max;
+    size_t request_bytes_all_max;      /* being put together, all connections; 0 = none */
     size_t connection_reply_bytes_max; /* queued; further calls of the connection wait */
     uint32_t streams_max;
     uint64_t handshake_timeout_us; /* TLS handshake and first request */

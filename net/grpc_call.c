@@ -15,7 +15,11 @@
 #include "net/gzip.h"
 #include "net/tls.h"
 
-enum { DEADLINE_GRACE_US = 50 * 1000 };
+enum {
+    DEADLINE_GRACE_US = 50 * 1000,
+    SMALL_REQUEST_BYTES = 64 * 1024,   /* goes on however much others have sent */
+    STREAMED_QUEUED_BYTES = 64 * 1024, /* answers beyond which a client's messages wait */
+};
 
 #define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
 #define FIELD_LITERAL(n, v) FIELD(n, v, sizeof(v) - 1)
@@ -159,6 +163,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_str
     grpc_fields_init(&call->trailer_fields);
     hps_grpc_decoder_init(&call->decoder, 0, false);
     hps_buf_init(&call->plain, 0);
+    hps_buf_init(&call->stash, GRPC_WINDOW_BYTES);
     hps_buf_init(&call->status_text, 4096);
     memcpy(call->peer, conn->peer, sizeof call->peer);
     call->next = conn->calls;
@@ -195,13 +200,16 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     grpc_fields_fini(&call->trailer_fields);
     hps_grpc_decoder_fini(&call->decoder);
     hps_buf_fini(&call->plain);
+    hps_buf_fini(&call->stash);
     hps_buf_fini(&call->status_text);
     hps_free(call);
 }
 
-/* Bytes of an unfinished request count against the connection. */
+/* Bytes of an unfinished request count against the connection and the server. */
 static void count_request_bytes(struct hps_grpc_call *call, size_t held)
 {
+    atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, held - call->counted,
+                              memory_order_relaxed);
     call->conn->request_bytes += held - call->counted;
     call->counted = held;
 }
@@ -451,11 +459,36 @@ static void deliver(struct hps_grpc_call *call, const uint8_t *data, size_t size
     call->entry->method->on_message(call, data != NULL ? data : (const uint8_t *)"", size);
 }
 
+/* The plain bytes of a message that came compressed, in call->plain. False: refused. */
+static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *size)
+{
+    struct hps_error err;
+
+    hps_buf_fini(&call->plain);
+    hps_buf_init(&call->plain, call->decoder.size_max);
+    hps_status status = hps_gzip_inflate(*data, *size, &call->plain, &err);
+    if (status == HPS_EXHAUSTED) {
+        refuse(call, status, "message of more than %zu bytes when inflated, the limit",
+               call->decoder.size_max);
+    } else if (status != HPS_OK) {
+        refuse(call, status == HPS_NO_MEMORY ? status : HPS_INTERNAL, "gzip: %s", err.text);
+    }
+    *data = call->plain.data;
+    *size = call->plain.size;
+    return status == HPS_OK;
+}
+
+/* Inflated only now: a few KB that wait may be many MB. */
 void grpc_call_dispatch(struct hps_grpc_call *call)
 {
+    const uint8_t *data = call->message;
+    size_t size = call->message_size;
+
     hps_grpc_call_ref(call);
     count_request_bytes(call, 0);
-    deliver(call, call->message, call->message_size);
+    if (!call->compressed || inflate(call, &data, &size)) {
+        deliver(call, data, size);
+    }
     if (!call->keep) {
         hps_grpc_decoder_fini(&call->decoder);
         hps_buf_fini(&call->plain);
@@ -488,49 +521,38 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
 
 static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_message *message)
 {
-    struct hps_buf *owner = &call->decoder.body;
     const uint8_t *data = message->data;
     size_t size = message->size;
 
-    if (message->compressed) {
-        struct hps_error err;
-        if (call->encoding != GRPC_GZIP) {
-            refuse(call, HPS_INTERNAL, "a compressed message without grpc-encoding");
-            return;
-        }
-        owner = &call->plain;
-        hps_buf_fini(owner);
-        hps_buf_init(owner, call->decoder.size_max);
-        hps_status status = hps_gzip_inflate(data, size, owner, &err);
-        if (status == HPS_EXHAUSTED) {
-            refuse(call, status, "message of more than %zu bytes when inflated, the limit",
-                   call->decoder.size_max);
-            return;
-        }
-        if (status != HPS_OK) {
-            refuse(call, status == HPS_NO_MEMORY ? status : HPS_INTERNAL, "gzip: %s", err.text);
-            return;
-        }
-        data = owner->data;
-        size = owner->size;
-    }
-    if (call->entry->method->client_streaming) {
-        deliver_streamed(call, owner, data, size);
+    if (message->compressed && call->encoding != GRPC_GZIP) {
+        refuse(call, HPS_INTERNAL, "a compressed message without grpc-encoding");
         return;
     }
-    if (call->got_message) {
-        refuse(call, HPS_UNIMPLEMENTED, "%s takes one message, the client sent more",
-               call->entry->method->path);
-        return;
+    if (!call->entry->method->client_streaming) {
+        call->got_message = true;
+        call->compressed = message->compressed;
+        call->message = data;
+        call->message_size = size;
+    } else if (!message->compressed) {
+        deliver_streamed(call, &call->decoder.body, data, size);
+    } else if (inflate(call, &data, &size)) {
+        deliver_streamed(call, &call->plain, data, size);
     }
-    call->got_message = true;
-    call->message = data;
-    call->message_size = size;
 }
 
-static void feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+/* A client that asks on while it does not read the answers has to wait with its messages. */
+static bool must_wait(const struct hps_grpc_call *call)
 {
-    while (size > 0 && !call->finished) {
+    return call->entry->method->client_streaming && !call->finished &&
+           hps_http2_stream_queued(call->stream) > STREAMED_QUEUED_BYTES;
+}
+
+/* Returns how much was taken; the rest must wait. */
+static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    size_t taken = 0;
+
+    while (taken < size && !call->finished && !must_wait(call)) {
         struct hps_grpc_message message;
         struct hps_error err;
         bool complete;
@@ -539,50 +561,93 @@ static void feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
         if (call->got_message) {
             refuse(call, HPS_UNIMPLEMENTED, "%s takes one message, the client sent more",
                    call->entry->method->path);
-            return;
+            break;
         }
-        hps_status status =
-            hps_grpc_decoder_feed(&call->decoder, data, size, &used, &message, &complete, &err);
+        hps_status status = hps_grpc_decoder_feed(&call->decoder, data + taken, size - taken, &used,
+                                                  &message, &complete, &err);
         if (status != HPS_OK) {
             hps_grpc_call_fail(call, &err);
-            return;
+            break;
         }
-        data += used;
-        size -= used;
+        taken += used;
         if (complete) {
             message_complete(call, &message);
         }
     }
+    return call->finished ? size : taken;
+}
+
+/* What it takes to put the request together, and whether that is too much. */
+static void check_request_bytes(struct hps_grpc_call *call)
+{
+    const struct hps_grpc_limits *limits = &call->grpc_loop->limits;
+    size_t all_max = limits->request_bytes_all_max;
+
+    count_request_bytes(call, hps_grpc_decoder_held(&call->decoder) + call->stash.size);
+    size_t all =
+        atomic_load_explicit(&call->grpc_loop->server->request_bytes, memory_order_relaxed);
+    if (call->conn->request_bytes / 8 > limits->request_bytes_max) {
+        refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way on one connection",
+               call->conn->request_bytes);
+    } else if (all_max > 0 && all > all_max && call->counted > SMALL_REQUEST_BYTES) {
+        refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way, the limit is %zu", all,
+               all_max);
+    }
+}
+
+/* Feed `data`, put aside what must wait, give window back for the rest. False: the call is gone. */
+static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    hps_grpc_call_ref(call);
+    size_t taken = feed(call, data, size);
+    bool gone = call->conn == NULL;
+    if (!gone && taken < size &&
+        hps_buf_append(&call->stash, data + taken, size - taken) != HPS_OK) {
+        refuse(call, HPS_NO_MEMORY, "no memory for a request message");
+    }
+    if (!gone && !call->finished) {
+        check_request_bytes(call);
+    }
+    if (!gone && call->finished) {
+        hps_grpc_decoder_fini(&call->decoder);
+        hps_buf_fini(&call->stash);
+        count_request_bytes(call, 0);
+        hps_http2_consume(call->stream, size);
+    } else if (!gone && grpc_conn_is_full(call->conn)) {
+        call->unconsumed += taken;
+        call->conn->withheld = true;
+    } else if (!gone) {
+        hps_http2_consume(call->stream, taken);
+    }
+    hps_grpc_call_unref(call);
+    return !gone;
 }
 
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    struct grpc_conn *conn = call->conn;
-    size_t request_max = call->grpc_loop->limits.request_bytes_max;
-
     call->progress_us = hps_loop_now_us(call->loop);
-    if (!call->finished) {
-        hps_grpc_call_ref(call);
-        feed(call, data, size);
-        hps_grpc_call_unref(call);
-        if (call->conn == NULL) {
-            return;
-        }
-        count_request_bytes(call, call->finished ? 0 : hps_grpc_decoder_held(&call->decoder));
-        if (!call->finished && conn->request_bytes / 8 > request_max) {
-            refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way on one connection",
-                   conn->request_bytes);
-        }
-    }
     if (call->finished) {
         hps_grpc_decoder_fini(&call->decoder);
         hps_http2_consume(call->stream, size);
-    } else if (grpc_conn_is_full(conn)) {
-        call->unconsumed += size;
-        conn->withheld = true;
+    } else if (call->stash.size == 0) {
+        (void)take_in(call, data, size);
+    } else if (hps_buf_append(&call->stash, data, size) != HPS_OK) {
+        refuse(call, HPS_NO_MEMORY, "no memory for a request message");
     } else {
-        hps_http2_consume(call->stream, size);
+        check_request_bytes(call);
     }
+}
+
+/* Answers have gone: on with what waits for that. */
+static void take_in_stash(struct hps_grpc_call *call)
+{
+    struct hps_buf stash = call->stash;
+
+    hps_buf_init(&call->stash, GRPC_WINDOW_BYTES);
+    if (take_in(call, stash.data, stash.size) && call->ended && call->stash.size == 0) {
+        grpc_call_end(call);
+    }
+    hps_buf_fini(&stash);
 }
 
 void grpc_call_end(struct hps_grpc_call *call)
@@ -590,7 +655,7 @@ void grpc_call_end(struct hps_grpc_call *call)
     struct grpc_conn *conn = call->conn;
 
     call->ended = true;
-    if (call->finished) {
+    if (call->finished || call->stash.size > 0) {
         return;
     }
     if (!hps_grpc_decoder_idle(&call->decoder)) {
@@ -769,10 +834,15 @@ size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
 
 void grpc_call_sent(struct hps_grpc_call *call)
 {
+    hps_grpc_call_ref(call);
+    if (call->stash.size > 0 && !call->finished && !must_wait(call)) {
+        take_in_stash(call);
+    }
     if (!call->finished && call->delivered && call->entry->method->on_drained != NULL &&
         hps_http2_stream_queued(call->stream) <= GRPC_DRAINED_BYTES) {
         call->entry->method->on_drained(call);
     }
+    hps_grpc_call_unref(call);
 }
 
 static hps_status add_field(struct grpc_fields *fields, unsigned n_max, const char *name,

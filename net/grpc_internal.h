@@ -17,6 +17,7 @@ enum {
     GRPC_FIELDS_MAX = 16,
     GRPC_PEER_BYTES = 80,
     GRPC_DRAINED_BYTES = 1024 * 1024,
+    GRPC_WINDOW_BYTES = 1024 * 1024, /* that a client may send ahead on one stream */
 };
 
 /* Metadata, packed one after another. */
@@ -47,6 +48,7 @@ struct hps_grpc_server {
     struct hps_grpc_observer observer;
     struct grpc_entry *entries;
     unsigned n_entries;
+    atomic_size_t request_bytes; /* of requests that are being put together, all connections */
 };
 
 struct hps_grpc_loop {
@@ -122,7 +124,8 @@ struct hps_grpc_call {
     struct grpc_kept *kept_spare;
     const uint8_t *message; /* unary: the one, once it is whole */
     size_t message_size;
-    size_t counted; /* in conn->request_bytes */
+    struct hps_buf stash; /* streaming: what came while its answers wait to be read */
+    size_t counted;       /* in conn->request_bytes */
     size_t unconsumed;
     uint64_t framed; /* as seen by the last tick */
     uint64_t progress_us;
@@ -138,6 +141,7 @@ struct hps_grpc_call {
     bool headers_done;
     bool ended;
     bool got_message;
+    bool compressed; /* the message; inflated when it is delivered */
     bool held;
     bool keep;
     bool delivered;

@@ -13,7 +13,6 @@
 #include "base/log.h"
 
 enum {
-    WINDOW_BYTES = 1024 * 1024,
     CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024,
     FRAME_BYTES_MAX = 16 * 1024, /* requests are small; more only widens what one frame can do */
     HEADER_BYTES_MAX = 16 * 1024,
@@ -34,6 +33,7 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
     HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
     if (server != NULL) {
         server->limits = *limits;
+        atomic_init(&server->request_bytes, 0);
         if (observer != NULL) {
             server->observer = *observer;
         }
@@ -307,7 +307,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     struct hps_http2_options options = {
         .server = true,
         .streams_max = limits->streams_max,
-        .window_bytes = WINDOW_BYTES,
+        .window_bytes = GRPC_WINDOW_BYTES,
         .connection_window_bytes = CONNECTION_WINDOW_BYTES,
         .frame_bytes_max = FRAME_BYTES_MAX,
         .header_bytes_max = HEADER_BYTES_MAX,

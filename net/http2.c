@@ -42,6 +42,7 @@ enum {
     PING_IDLE_MAX = 200,
     PING_MAX = 20000,
     CONTROL_MAX = 10000,
+    ANSWERS_MAX = 10000, /* frames that wait to be sent, bodies aside: it asks and does not read */
     RATE_WINDOW_US = 60 * 1000 * 1000,
 };
 
@@ -96,6 +97,7 @@ struct hps_http2_stream {
     void *user;
     struct message *head, *tail;
     size_t queued;
+    size_t unconsumed; /* came, window not yet given back */
     uint64_t framed;
     size_t header_bytes;
     unsigned n_fields;
@@ -341,6 +343,10 @@ static void close_stream(struct hps_http2_stream *stream, uint32_t error)
     struct hps_http2 *h2 = stream->h2;
 
     drop_messages(stream);
+    if (stream->unconsumed > 0 && !h2->destroying) {
+        /* Else the connection's window would shrink for ever. Only memory can fail: next time. */
+        (void)nghttp2_session_consume_connection(h2->session, stream->unconsumed);
+    }
     for (struct hps_http2_stream **at = &h2->sent; *at != NULL; at = &(*at)->sent_next) {
         if (*at == stream) {
             *at = stream->sent_next;
@@ -567,6 +573,7 @@ static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
         (void)nghttp2_session_consume(session, id, size); /* only memory can fail: next time */
         return 0;
     }
+    stream->unconsumed += size;
     h2->events->on_data(h2->ctx, stream, data, size);
     return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
@@ -953,6 +960,17 @@ static void on_later(void *ctx)
     leave(h2);
 }
 
+/* Each of the peer's frames may ask for one of ours (a refused stream, an acknowledgement), and it
+ * need not read them. */
+static void check_answers(struct hps_http2 *h2)
+{
+    size_t n_max = ANSWERS_MAX + (size_t)h2->options.streams_max;
+
+    if (!h2->dead && nghttp2_session_get_outbound_queue_size(h2->session) > n_max) {
+        hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many answers wait to be sent");
+    }
+}
+
 static void read_in(struct hps_http2 *h2)
 {
     struct hps_error why;
@@ -981,6 +999,7 @@ static void read_in(struct hps_http2 *h2)
                           nghttp2_strerror((int)used));
             h2->aborting = true;
         }
+        check_answers(h2);
         share += size;
         more = size == READ_BYTES || hps_conn_is_tls(h2->conn);
     }
@@ -1416,6 +1435,8 @@ void hps_http2_consume(struct hps_http2_stream *stream, size_t size)
     if (h2->dead || size == 0) {
         return;
     }
+    HPS_ASSERT(size <= stream->unconsumed);
+    stream->unconsumed -= size;
     if (nghttp2_session_consume(h2->session, stream->id, size) != 0) {
         hps_http2_abort(h2, HPS_HTTP2_INTERNAL_ERROR, "no memory");
     }

@@ -198,10 +198,20 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
     return HPS_OK;
 }
 
+/* Requests are far smaller than their replies: a part of what those may have, but never so little
+ * that the longest one would find no room on an idle server. */
+static size_t request_bytes_all_max(const struct hps_config_server *config)
+{
+    uint64_t share = config->reply_bytes_in_flight / 4;
+    uint64_t two = 2 * config->request_bytes_max;
+    return share > two ? share : two;
+}
+
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits)
 {
     *out_limits = (struct hps_grpc_limits){
         .request_bytes_max = config->request_bytes_max,
+        .request_bytes_all_max = request_bytes_all_max(config),
         .connection_reply_bytes_max = config->connection_reply_bytes,
         .streams_max = config->streams_per_connection,
         .handshake_timeout_us = (uint64_t)config->handshake_timeout_ms * 1000,

@@ -5,6 +5,7 @@
  */
 #include "tests/lib/fault_heap.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -18,6 +19,7 @@
 
 static atomic_size_t attempts;
 static atomic_size_t live;
+static atomic_size_t live_bytes;
 static size_t fail_at;
 
 static bool fails_now(void)
@@ -31,6 +33,7 @@ static void *fault_alloc(void *ctx, size_t size)
     void *ptr = fails_now() ? NULL : malloc(size);
     if (ptr != NULL) {
         atomic_fetch_add(&live, 1);
+        atomic_fetch_add(&live_bytes, malloc_usable_size(ptr));
     }
     return ptr;
 }
@@ -38,9 +41,11 @@ static void *fault_alloc(void *ctx, size_t size)
 static void *fault_realloc(void *ctx, void *ptr, size_t size)
 {
     (void)ctx;
+    size_t before = malloc_usable_size(ptr);
     void *moved = fails_now() ? NULL : realloc(ptr, size);
-    if (moved != NULL && ptr == NULL) {
-        atomic_fetch_add(&live, 1);
+    if (moved != NULL) {
+        atomic_fetch_add(&live, ptr == NULL ? 1 : 0);
+        atomic_fetch_add(&live_bytes, malloc_usable_size(moved) - before);
     }
     return moved;
 }
@@ -49,6 +54,7 @@ static void fault_free(void *ctx, void *ptr)
 {
     (void)ctx;
     atomic_fetch_sub(&live, 1);
+    atomic_fetch_sub(&live_bytes, malloc_usable_size(ptr));
     free(ptr);
 }
 
@@ -58,6 +64,7 @@ void hps_fault_heap_install(size_t which)
 {
     atomic_store(&attempts, 0);
     atomic_store(&live, 0);
+    atomic_store(&live_bytes, 0);
     fail_at = which;
     hps_heap_set(&fault_heap);
 }
@@ -75,6 +82,11 @@ size_t hps_fault_heap_allocations(void)
 size_t hps_fault_heap_live(void)
 {
     return atomic_load(&live);
+}
+
+size_t hps_fault_heap_live_bytes(void)
+{
+    return atomic_load(&live_bytes);
 }
 
 static size_t run_once(void (*scenario)(void *ctx), void *ctx, size_t which)

@@ -14,6 +14,7 @@ void hps_fault_heap_install(size_t fail_at);
 void hps_fault_heap_remove(void);
 size_t hps_fault_heap_allocations(void); /* attempts since install */
 size_t hps_fault_heap_live(void);        /* allocated and not freed */
+size_t hps_fault_heap_live_bytes(void);  /* the same in bytes, as malloc rounds them */
 
 /* Run `scenario` once to count its allocations, then once for each of them with that one failing.
  * The scenario must survive and free everything; a leak fails the test. Returns how many

@@ -122,6 +122,21 @@ static void on_count_end(struct hps_grpc_call *call)
     hps_grpc_call_finish(call, 0, NULL);
 }
 
+static void on_chat(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    static const uint8_t answer[4096];
+
+    (void)data;
+    (void)size;
+    (void)rig_of(call);
+    hps_grpc_call_send_copy(call, answer, sizeof answer);
+}
+
+static void on_chat_end(struct hps_grpc_call *call)
+{
+    hps_grpc_call_finish(call, 0, NULL);
+}
+
 static void pour(struct hps_grpc_call *call)
 {
     struct rig *rig = hps_grpc_call_ctx(call);
@@ -188,6 +203,11 @@ static const struct hps_grpc_method methods[] = {
      .client_streaming = true,
      .on_message = on_count,
      .on_half_close = on_count_end,
+     .on_close = on_close},
+    {.path = "/t.T/Chat",
+     .client_streaming = true,
+     .on_message = on_chat,
+     .on_half_close = on_chat_end,
      .on_close = on_close},
     {.path = "/t.T/Pour",
      .on_message = on_pour,

@@ -38,8 +38,8 @@ struct rig {
 
 /* Methods: Echo · Big (u32 LE bytes of reply from one block, byte i = i * 31 >> 3) · Park (never
  * answers) · Fail (code 9 and a message that needs escapes) · Count (client streaming: u32 LE
- * messages) · Pour (u32 LE messages of 64 KB, as the queue drains) · Meta (headers and trailers
- * back) · /grpc.health.v1.Health/Check (empty). */
+ * messages) · Chat (client streaming, 4 KB for each message) · Pour (u32 LE messages of 64 KB, as
+ * the queue drains) · Meta (headers and trailers back) · /grpc.health.v1.Health/Check (empty). */
 void rig_open(struct rig *rig, const struct hps_grpc_limits *limits);
 void rig_close(struct rig *rig);
 extern const struct hps_grpc_limits rig_limits;

@@ -568,6 +568,158 @@ static void test_requests_when_replies_are_not_read_then_wait_their_turn(void **
     rig_close(&rig);
 }
 
+/* What the server has let the client send on the whole connection, beyond the first 64 KB. */
+static uint64_t window_given(const struct wire *wire)
+{
+    uint64_t given = 0;
+
+    for (size_t at = 0; wire->in.size - at >= 13;) {
+        const uint8_t *p = wire->in.data + at;
+        if (p[3] == 8 && p[5] == 0 && p[6] == 0 && p[7] == 0 && p[8] == 0) {
+            given += (uint64_t)p[9] << 24 | (uint64_t)p[10] << 16 | (uint64_t)p[11] << 8 | p[12];
+        }
+        at += 9 + ((size_t)p[0] << 16 | (size_t)p[1] << 8 | p[2]);
+    }
+    return given;
+}
+
+/* Before this the window of a stream is 64 KB. */
+static void wire_take_settings(struct wire *wire)
+{
+    WIRE_UNTIL(wire, wire_find(wire, 4, 0, NULL, NULL));
+    assert_true(wire_frame(wire, 4, 1, 0, NULL, 0));
+}
+
+/* A connection whose replies are not read, so that window is withheld. */
+static void wire_open_full(struct wire *wire, struct rig *rig)
+{
+    static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
+    struct hps_grpc_limits limits = rig_limits;
+
+    limits.connection_reply_bytes_max = 65536;
+    rig_open(rig, &limits);
+    wire_open(wire, rig);
+    wire_take_settings(wire);
+    assert_true(wire_frame(wire, 4, 0, 0, zero_window, sizeof zero_window));
+    wire_request(wire, 1, "/t.T/Big", false, NULL);
+    wire_frame(wire, 0, 1, 1, "\0\0\0\0\4\0\0\2\0", 9);
+    WIRE_UNTIL(wire, rig->n_messages == 1);
+}
+
+static void test_window_when_calls_are_given_up_then_comes_back(void **state)
+{
+    static const uint8_t part[16384] = {0, 0, 0x3f, 0xff, 0xff};
+    struct wire wire;
+    struct rig rig;
+
+    (void)state;
+    wire_open_full(&wire, &rig);
+    WIRE_UNTIL(&wire, window_given(&wire) > 0);
+    uint64_t before = window_given(&wire);
+    for (uint32_t id = 3; id < 3 + 2 * 10; id += 2) { /* 640 KB on each, of a window of 8 MB */
+        assert_true(wire_request(&wire, id, "/t.T/Echo", false, NULL));
+        assert_true(wire_frame(&wire, 0, 0, id, part, sizeof part));
+        for (unsigned i = 1; i < 40; i++) {
+            assert_true(wire_frame(&wire, 0, 0, id, part + 8, sizeof part - 8));
+        }
+        assert_true(wire_frame(&wire, 3, 0, id, "\0\0\0\x8", 4));
+    }
+    WIRE_UNTIL(&wire, window_given(&wire) > before);
+    assert_false(wire.closed);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void **state)
+{
+    static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
+    static const uint8_t open_window[] = {1, 0, 0, 0};
+    static const uint8_t messages[2000 * 5];
+    struct wire wire;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, &rig_limits);
+    wire_open(&wire, &rig);
+    assert_true(wire_frame(&wire, 4, 0, 0, zero_window, sizeof zero_window));
+    wire_request(&wire, 1, "/t.T/Chat", false, NULL);
+    wire_frame(&wire, 0, 0, 1, messages, sizeof messages - 3);
+    wire_frame(&wire, 0, 1, 1, messages, 3);
+    wire_frame(&wire, 6, 0, 0, "12345678", 8);
+    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, NULL, NULL));
+    assert_true(rig.n_messages >= 16 && rig.n_messages < 20);
+    assert_true(hps_grpc_loop_bytes_in_flight(rig.grpc_loop) < 80 * 1024);
+    wire_frame(&wire, 8, 0, 0, open_window, 4);
+    wire_frame(&wire, 8, 0, 1, open_window, 4);
+    WIRE_UNTIL(&wire, rig.n_ended[0] == 1);
+    assert_int_equal(rig.n_messages, 2000);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **state)
+{
+    static const char *extra[] = {"grpc-encoding", "gzip", NULL};
+    static uint8_t zeros[4 * 1024 * 1024];
+    static uint8_t body[16384];
+    struct wire wire;
+    struct rig rig;
+
+    (void)state;
+    size_t n = hps_gzip_program(zeros, sizeof zeros, body + 5, sizeof body - 5);
+    body[0] = 1;
+    body[3] = (uint8_t)(n >> 8);
+    body[4] = (uint8_t)n;
+    hps_fault_heap_install(0);
+    rig_open(&rig, &rig_limits);
+    wire_open(&wire, &rig);
+    for (uint32_t id = 1; id <= 21; id += 2) {
+        wire_request(&wire, id, "/t.T/Echo", false, extra);
+        wire_frame(&wire, 0, 0, id, body, n + 5);
+    }
+    wire_frame(&wire, 6, 0, 0, "12345678", 8);
+    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, NULL, NULL));
+    assert_true(hps_fault_heap_live_bytes() < sizeof zeros);
+    wire_frame(&wire, 0, 1, 1, NULL, 0);
+    WIRE_UNTIL(&wire, rig.n_messages == 1);
+    assert_int_equal(rig.bytes, sizeof zeros);
+    wire_close(&wire);
+    rig_close(&rig);
+    hps_fault_heap_remove();
+    assert_int_equal(hps_fault_heap_live(), 0);
+}
+
+static void test_requests_when_all_connections_send_too_much_then_large_ones_refused(void **state)
+{
+    static const uint8_t part[16384] = {0, 0, 0x3f, 0xff, 0xff};
+    struct hps_grpc_limits limits = rig_limits;
+    struct hps_grpc_channel *channel;
+    struct wire wires[2];
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    limits.request_bytes_all_max = 512 * 1024;
+    rig_open(&rig, &limits);
+    for (unsigned i = 0; i < 2; i++) {
+        wire_open(&wires[i], &rig);
+        wire_take_settings(&wires[i]);
+        wire_request(&wires[i], 1, "/t.T/Echo", false, NULL);
+        for (unsigned k = 0; k < 24; k++) {
+            wire_frame(&wires[i], 0, 0, 1, part + (k > 0 ? 8 : 0), sizeof part - (k > 0 ? 8 : 0));
+        }
+    }
+    WIRE_UNTIL(&wires[1], rig.n_ended[8] == 1);
+    channel = rig_channel(&rig); /* a small one goes on */
+    reply_init(&reply);
+    assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &reply), 0);
+    reply_fini(&reply);
+    hps_grpc_channel_free(channel);
+    wire_close(&wires[0]);
+    wire_close(&wires[1]);
+    rig_close(&rig);
+}
+
 static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **state)
 {
     struct fixture *f = *state;
@@ -842,6 +994,10 @@ int main(void)
         TEST(test_limits_when_set_then_open_connections_obey_them),
         cmocka_unit_test(test_connection_when_aged_then_goaway_and_calls_finish),
         cmocka_unit_test(test_requests_when_replies_are_not_read_then_wait_their_turn),
+        cmocka_unit_test(test_window_when_calls_are_given_up_then_comes_back),
+        cmocka_unit_test(test_answers_when_a_stream_does_not_read_then_its_messages_wait),
+        cmocka_unit_test(test_gzip_requests_when_not_yet_ended_then_held_as_they_came),
+        cmocka_unit_test(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
         TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
         TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
         TEST(test_drain_when_calls_are_under_way_then_none_is_lost),

@@ -191,6 +191,18 @@ static void test_acks_when_never_read_then_bounded(void **state)
     assert_true(n < 2000000);
 }
 
+/* Our SETTINGS are never acknowledged, so that each stream too many is refused on its own. */
+static void test_refusals_when_never_read_then_bounded(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t n = 0;
+
+    while (n < 500000 && wire_request(&f->wire, 2 * n + 1, "/t.T/Park", false, NULL)) {
+        n++;
+    }
+    assert_true(n < 500000);
+}
+
 static void test_data_when_frames_are_tiny_then_calm_is_asked_for(void **state)
 {
     struct fixture *f = *state;
@@ -326,6 +338,7 @@ int main(void)
         TEST(test_pings_when_flooding_without_streams_then_too_many_pings),
         TEST(test_pings_when_calls_run_then_tolerated_and_answered),
         TEST(test_acks_when_never_read_then_bounded),
+        TEST(test_refusals_when_never_read_then_bounded),
         TEST(test_data_when_frames_are_tiny_then_calm_is_asked_for),
         TEST(test_headers_when_a_bomb_then_stream_reset),
         TEST(test_headers_when_too_many_fields_then_stream_reset),
