@@ -906,6 +906,26 @@ static void host_space_usage(struct hps_space *base, struct hps_store_usage *out
     *out_usage = usage;
 }
 
+static hps_status host_reserve(struct hps_space *base, struct hps_error *err)
+{
+    struct host_space *space = (struct host_space *)base;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < space->n_tables; i++) {
+        const struct hps_table *table = &space->tables[i];
+        uint64_t n_buckets = buckets_for(table->n_rows);
+        struct map *map = map_lock(base, table);
+        if (atomic_load_explicit(&map->buckets, memory_order_relaxed)->n_buckets < n_buckets) {
+            status = map_rehash(map, n_buckets);
+        }
+        map_unlock(base, map);
+        if (status != HPS_OK) {
+            return fail_budget(host_of(base), status, "the index of a table",
+                               buckets_bytes(n_buckets), err);
+        }
+    }
+    return status;
+}
+
 static hps_status host_get(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, struct hps_batch *batch)
 {
@@ -1159,6 +1179,7 @@ static const struct hps_store_ops host_ops = {
     .space_close = host_space_close,
     .space_drop = host_space_drop,
     .space_usage = host_space_usage,
+    .reserve = host_reserve,
     .get = host_get,
     .put = host_put,
     .erase = host_erase,

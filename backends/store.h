@@ -94,6 +94,10 @@ struct hps_store_ops {
      * error the handle is gone too, and what a durable store has may still be there. */
     hps_status (*space_drop)(struct hps_space *space, struct hps_error *err);
     void (*space_usage)(struct hps_space *space, struct hps_store_usage *out_usage);
+    /* Make the index large enough for the rows that the tables had when the space was opened:
+     * putting them then needs no more than a load of them. NULL where there is nothing to make.
+     * EXHAUSTED: over budget; nothing has changed. */
+    hps_status (*reserve)(struct hps_space *space, struct hps_error *err);
 
     /* Copy the rows of the keys it has (see struct hps_batch). On an error the batch is consistent:
      * answered keys stay answered. UNAVAILABLE: skip this tier. DEADLINE: give up. */

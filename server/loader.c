@@ -453,7 +453,8 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
     struct hps_space *host = version->tiers[0];
     HPS_ASSERT(host->store == env->host && from != host);
     struct fill fill = {.host = host, .cancel = cancel};
-    hps_status status = HPS_OK;
+    hps_status status =
+        host->store->ops->reserve != NULL ? host->store->ops->reserve(host, err) : HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
         fill.table = &version->tables[i];
         status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);

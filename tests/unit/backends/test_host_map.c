@@ -188,6 +188,33 @@ static void test_open_when_budget_is_used_up_then_costs_nothing_and_rows_wait(vo
     close_all(&f);
 }
 
+/* An index that grows needs the old one beside the new one; one that was made in time does not. */
+static void test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than_a_load(
+    void **state)
+{
+    (void)state;
+    enum { N = 123041 }; /* of these the last thousand found no room */
+    struct hps_table table = narrow;
+    table.n_rows = N;
+    struct fixture f = open_with((uint64_t)N * (16 + 24), &table);
+    assert_int_equal(put(&f, N, 7), HPS_OK); /* a row that was there before stays */
+    assert_int_equal(f.store->ops->reserve(f.space, &error), HPS_OK);
+    uint64_t used_bytes = usage_of(&f).used_bytes;
+    for (uint64_t key = 0; key < N; key++) {
+        assert_int_equal(put(&f, key, key), HPS_OK);
+    }
+    assert_int_equal(f.store->ops->reserve(f.space, &error), HPS_OK);
+    assert_true(usage_of(&f).used_bytes - used_bytes <= (uint64_t)N * 16 + (64 << 10));
+    uint64_t value = 0;
+    assert_true(get(&f, N, &value));
+    assert_int_equal(value, 7);
+    close_all(&f);
+    f = open_with(100000, &table);
+    assert_int_equal(f.store->ops->reserve(f.space, &error), HPS_EXHAUSTED);
+    assert_int_equal(usage_of(&f).used_bytes, 0);
+    close_all(&f);
+}
+
 /* What load_begin accepts for exactly the rows announced must then fit. */
 static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused(void **state)
 {
@@ -298,6 +325,8 @@ int main(void)
         cmocka_unit_test(test_budget_when_filled_then_never_passed_and_well_used),
         cmocka_unit_test(test_budget_when_spaces_share_it_then_counted_together),
         cmocka_unit_test(test_open_when_budget_is_used_up_then_costs_nothing_and_rows_wait),
+        cmocka_unit_test(
+            test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than_a_load),
         cmocka_unit_test(test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused),
         cmocka_unit_test(test_space_when_row_is_empty_then_invalid),
         cmocka_unit_test(test_get_when_index_grows_and_is_cleaned_then_no_key_blinks),
