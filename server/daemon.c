@@ -389,6 +389,9 @@ void hps_daemon_close(struct hps_daemon *daemon)
     if (daemon->acceptor != NULL) {
         hps_acceptor_stop(daemon->acceptor);
     }
+    if (daemon->admin_acceptor != NULL) {
+        hps_acceptor_stop(daemon->admin_acceptor);
+    }
     stop_loops(daemon);
     hps_http1_free(daemon->http);
     hps_timer_stop(&daemon->tick);
@@ -402,6 +405,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
         hps_loop_free(daemon->threads[i].loop);
     }
     hps_acceptor_free(daemon->acceptor);
+    hps_acceptor_free(daemon->admin_acceptor);
     hps_loop_free(daemon->loop);
     hps_lookup_service_free(daemon->lookup);
     hps_admin_service_free(daemon->admin);

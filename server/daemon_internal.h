@@ -68,6 +68,7 @@ struct hps_daemon {
 
     struct hps_loop *loop; /* of the main thread */
     struct hps_acceptor *acceptor;
+    struct hps_acceptor *admin_acceptor;
     struct hps_http1 *http;
     struct hps_loop_signals *signals;
     struct hps_timer tick;
@@ -86,6 +87,8 @@ struct hps_daemon {
 
 /* daemon.c: what the configuration asks for. */
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits);
+/* Connections of the public listeners: what is configured, or what descriptors there are for. */
+unsigned daemon_connections_max(const struct hps_config_server *config);
 void daemon_lookup_limits(const struct hps_config_server *config,
                           struct hps_lookup_limits *out_limits);
 /* Hex of the token's SHA-256; NULL: no token is asked for. The caller's, hps_free. */

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "backends/host_map.h"
@@ -33,6 +34,16 @@ static void block_signals(void)
     sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+}
+
+/* The soft limit is for programs that use select(); connections and RocksDB need the hard one. */
+static void raise_files_max(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* the acceptor goes by what there is */
+    }
 }
 
 static int complain(const struct hps_error *err, int code)
@@ -218,6 +229,7 @@ int main(int argc, char **argv)
         hps_log_setup((enum hps_log_level)config->server.log_level,
                       (enum hps_log_format)config->server.log_format, STDERR_FILENO);
         log_notes(&notes);
+        raise_files_max();
         code = serve(&options, config);
     }
     hps_notes_fini(&notes);

@@ -186,7 +186,7 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
                              server->reply_bytes_max);
     daemon_lookup_limits(server, &lookup);
     hps_lookup_service_limits_set(daemon->lookup, &lookup);
-    hps_acceptor_limits_set(daemon->acceptor, server->connections_max,
+    hps_acceptor_limits_set(daemon->acceptor, daemon_connections_max(server),
                             server->connections_per_peer_max);
     if (daemon->http != NULL) {
         hps_http1_timeouts_set(daemon->http, (uint64_t)server->http_head_timeout_ms * 1000,

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -14,7 +15,13 @@
 #include "server/daemon_internal.h"
 #include "server/notify.h"
 
-enum { TICK_US = 250 * 1000, HTTP_CONNECTIONS_MAX = 64, METRICS_BYTES_MAX = 64 << 20 };
+enum {
+    TICK_US = 250 * 1000,
+    HTTP_CONNECTIONS_MAX = 64,
+    ADMIN_CONNECTIONS_MAX = 64,
+    FILES_RESERVED = 512, /* for stores, loads, probes and the admin listener */
+    METRICS_BYTES_MAX = 64 << 20
+};
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
@@ -43,27 +50,64 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *t
     hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie, token, hps_acceptor_gone, ticket);
 }
 
-static hps_status start_acceptor(struct hps_daemon *daemon, struct hps_error *err)
+/* Every connection is a descriptor, and RocksDB must never lack one: without it a write fails, and
+ * a store that failed to write is read-only from then on. */
+unsigned daemon_connections_max(const struct hps_config_server *config)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return config->connections_max;
+    }
+    rlim_t room = limit.rlim_cur > 2 * (rlim_t)FILES_RESERVED ? limit.rlim_cur - FILES_RESERVED
+                                                              : limit.rlim_cur / 2;
+    if (room >= config->connections_max) {
+        return config->connections_max;
+    }
+    HPS_LOG(WARN, "acceptor", "fewer connections than connections_max: the limit of open files",
+            HPS_U64("connections", room), HPS_U64("connections_max", config->connections_max),
+            HPS_U64("open_files_max", limit.rlim_cur));
+    return (unsigned)room;
+}
+
+static hps_status make_acceptors(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    const struct hps_acceptor_options options = {.connections_max = config->connections_max,
+    const struct hps_acceptor_options options = {.connections_max = daemon_connections_max(config),
                                                  .connections_per_peer_max =
                                                      config->connections_per_peer_max,
                                                  .on_accept = on_accept,
                                                  .ctx = daemon};
+    const struct hps_acceptor_options admin = {
+        .connections_max = ADMIN_CONNECTIONS_MAX, .on_accept = on_accept, .ctx = daemon};
     hps_status status = hps_acceptor_new(daemon->loop, &options, &daemon->acceptor, err);
+    return status == HPS_OK ? hps_acceptor_new(daemon->loop, &admin, &daemon->admin_acceptor, err)
+                            : status;
+}
+
+/* The admin listener counts for itself: whoever fills the others must not lock the operator out. */
+static hps_status start_acceptors(struct hps_daemon *daemon, struct hps_error *err)
+{
+    hps_status status = make_acceptors(daemon, err);
     for (unsigned i = 0; status == HPS_OK && i < daemon->listeners.n; i++) {
         struct hps_listener *listener = &daemon->listeners.items[i];
         if (listener->kind == HPS_LISTENER_HTTP) {
             continue;
         }
-        unsigned cookie = listener->kind == HPS_LISTENER_ADMIN ? LISTENER_ADMIN : LISTENER_PUBLIC;
+        bool admin = listener->kind == HPS_LISTENER_ADMIN;
         int fd = listener->fd;
         listener->fd = -1;
-        status = hps_acceptor_add(daemon->acceptor, fd, listener->tls ? daemon->tls : NULL, cookie,
+        status = hps_acceptor_add(admin ? daemon->admin_acceptor : daemon->acceptor, fd,
+                                  listener->tls ? daemon->tls : NULL,
+                                  admin ? LISTENER_ADMIN : LISTENER_PUBLIC,
                                   listener->is_unix && !listener->inherited, err);
     }
     return status;
+}
+
+static unsigned connections(const struct hps_daemon *daemon)
+{
+    return hps_acceptor_connections(daemon->acceptor) +
+           hps_acceptor_connections(daemon->admin_acceptor);
 }
 
 /* ---- probes ---------------------------------------------------------------------------------- */
@@ -284,6 +328,7 @@ static void on_phase_timer(void *ctx)
     }
     daemon->phase = PHASE_DRAINING;
     hps_acceptor_stop(daemon->acceptor);
+    hps_acceptor_stop(daemon->admin_acceptor);
     hps_health_service_close(daemon->health);
     daemon->n_draining = daemon->n_threads;
     for (unsigned i = 0; i < daemon->n_threads; i++) {
@@ -324,7 +369,7 @@ void daemon_status(void *ctx, struct hps_admin_status *out_status)
         .n_grpc_addresses = daemon->n_grpc_addresses,
         .http_address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_HTTP, 0),
         .admin_address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_ADMIN, 0),
-        .connections = hps_acceptor_connections(daemon->acceptor)};
+        .connections = connections(daemon)};
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */
@@ -342,7 +387,7 @@ static void log_state(struct hps_daemon *daemon)
 {
     HPS_LOG(INFO, "state", "daemon",
             HPS_STR("ready", atomic_load(&daemon->ready) ? "true" : "false"),
-            HPS_U64("connections", hps_acceptor_connections(daemon->acceptor)),
+            HPS_U64("connections", connections(daemon)),
             HPS_U64("reply_bytes_in_flight", hps_admission_bytes(daemon->admission)),
             HPS_U64("worker_queue", hps_pool_depth(daemon->workers)));
     hps_catalog_each(daemon->catalog, log_version, daemon);
@@ -384,7 +429,7 @@ hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err
         hps_loop_signals_new(daemon->loop, signals, sizeof(signals) / sizeof(signals[0]), on_signal,
                              daemon, &daemon->signals, err);
     if (status == HPS_OK) {
-        status = start_acceptor(daemon, err);
+        status = start_acceptors(daemon, err);
     }
     if (status == HPS_OK) {
         status = start_http(daemon, err);

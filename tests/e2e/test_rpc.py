@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listeners, TLS, health, reflection, HTTP, and calls that end early."""
+import contextlib
 import json
 import os
 import signal
@@ -259,6 +260,32 @@ def test_listener_when_sent_something_else_then_it_closes_and_serves_others(smal
 
 
 # ---- listeners ---------------------------------------------------------------------------------------
+
+def knock(daemon, n, stack):
+    """Open n connections to the gRPC port that say nothing."""
+    host, port = daemon.grpc[0].rsplit(":", 1)
+    for _ in range(n):
+        stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+
+
+def test_admin_when_the_public_port_is_full_then_the_operator_is_let_in(work):
+    with Daemon(work, default_config(durable=False, server={"connections_max": 2})) as one, \
+            contextlib.ExitStack() as stack:
+        knock(one, 5, stack)
+        until(lambda: "too many connections" in one.log(), "refused connections")
+        one.ctl("ping")
+
+
+def test_connections_when_descriptors_are_few_then_enough_are_left_for_loads(work):
+    small = Small(work, wrapper=("prlimit", "--nofile=200:300"))
+    with small.daemon as one, contextlib.ExitStack() as stack:
+        assert "open_files_max=300" in one.log()
+        knock(one, 300, stack)
+        until(lambda: "too many connections" in one.log(), "refused connections")
+        one.ctl("load", "m", "--from", f"{work}/m", "--activate")
+        assert "no file descriptors" not in one.log()
+
+
 
 def test_unix_socket_when_listened_on_then_calls_are_answered_and_the_file_goes(work):
     path = os.path.join(work, "grpc.sock")
