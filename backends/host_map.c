@@ -17,12 +17,12 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
 #include "backends/key_sort.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/epoch.h"
+#include "base/hash.h"
 #include "base/heap.h"
 
 enum {
@@ -1203,10 +1203,7 @@ hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
     store->base.ops = &host_ops;
     store->bytes_max = bytes_max;
     store->epoch = epoch;
-    /* keys come from clients, who must not be able to aim at one bucket */
-    if (getrandom(&store->seed, sizeof(store->seed), 0) != (ssize_t)sizeof(store->seed)) {
-        store->seed = hps_clock_us();
-    }
+    store->seed = hps_hash_secret(); /* clients must not be able to aim at one bucket */
     pthread_mutex_init(&store->lock, NULL);
     *out_store = &store->base;
     return HPS_OK;

@@ -21,6 +21,10 @@ static inline uint64_t hps_mix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
+/* Random, the same for the life of the process. Tables whose keys come from clients xor it into a
+ * key before they hash it: otherwise a client could send keys that all fall on one place. */
+uint64_t hps_hash_secret(void);
+
 /* 64-bit hash of `size` bytes; chain calls by passing the last result as `seed`. Stable for ever:
  * fingerprints made from it are stored on disk. */
 static inline uint64_t hps_hash_bytes(const void *data, size_t size, uint64_t seed)

@@ -246,9 +246,10 @@ static hps_status dedupe_many(struct hps_lookup *lookup, struct hps_lookup_part 
     }
     memset(lookup->set, 0, size * sizeof(*lookup->set));
     uint64_t mask = size - 1;
+    uint64_t secret = hps_hash_secret();
     for (uint32_t i = 0; i < part->n_keys; i++) {
         hps_key key = key_at(part, i);
-        uint64_t at = hps_mix64(key) & mask;
+        uint64_t at = hps_mix64(key ^ secret) & mask;
 
         while (lookup->set[at] != 0 && batch->keys[lookup->set[at] - 1] != key) {
             at = (at + 1) & mask;

@@ -209,6 +209,25 @@ def test_keys_when_as_many_as_allowed_then_answered_and_one_more_is_refused(serv
         ask(served.stub, "fp32", {table.name: keys, "fp32_2": [1]})
 
 
+def aimed_keys(n):
+    """Keys of which SplitMix64's finaliser, which anybody can invert, makes multiples of 2^23: without a
+    secret in the hash all of them fall on one place of a table."""
+    hashes = np.arange(n, dtype=np.uint64) << np.uint64(23)
+    with np.errstate(over="ignore"):
+        for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+            mixed = hashes
+            for _ in range(64 // shift):
+                hashes = mixed ^ (hashes >> np.uint64(shift))
+            hashes = hashes * np.uint64(pow(factor, -1, 1 << 64))
+    return hashes.view(np.int64)
+
+
+def test_keys_when_aimed_at_one_place_of_a_table_then_answered_like_others(served):
+    table = served.tables["fp32_1"]
+    result = ask(served.stub, "fp32", {table.name: aimed_keys(1 << 20)}).results[0]
+    assert result.unique_key_count == 1 << 20
+
+
 def test_keys_when_in_pieces_and_streamed_then_as_many_are_allowed(served):
     """The way of asking that needs the most memory besides the reply."""
     table = served.tables["fp32_1"]
