@@ -312,7 +312,8 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
     }
     struct hps_grpc_channel_options channel = {
         .address = options->address,
-        .tls = client->tls,
+        /* A Unix socket has no TLS: options for a program's other address are not for it. */
+        .tls = strncmp(options->address, "unix:", 5) == 0 ? NULL : client->tls,
         .bearer_token = token[0] == '\0' ? NULL : token,
         .reply_bytes_max =
             options->reply_bytes_max == 0 ? HPS_CLIENT_REPLY_BYTES_MAX : options->reply_bytes_max,

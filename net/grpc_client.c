@@ -238,14 +238,18 @@ static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *d
 static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
 {
     struct hps_grpc_client_call *call = hps_http2_user(stream);
-    char text[160];
+    struct client_conn *conn = ctx;
+    char text[240];
 
-    (void)ctx;
     if (call == NULL) {
         return;
     }
     if (error == HPS_HTTP2_LOST) {
-        snprintf(text, sizeof text, "connection to %.100s lost", call->channel->address);
+        const char *hint =
+            call->channel->tls != NULL ? "" : ": is it another service, or does it want TLS?";
+        bool spoke = hps_http2_peer_spoke(conn->h2);
+        snprintf(text, sizeof text, "connection to %.100s lost%s%s", call->channel->address,
+                 spoke ? "" : " before it spoke HTTP/2", spoke ? "" : hint);
         call_done(call, hps_status_grpc_code(HPS_UNAVAILABLE), text);
     } else if (call->code >= 0) {
         if (call->code == 0 && !hps_grpc_decoder_idle(&call->decoder)) {

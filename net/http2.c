@@ -129,6 +129,7 @@ struct hps_http2 {
     struct hps_error why;
     unsigned busy;
     bool ready;
+    bool peer_spoke;
     bool blocked;
     bool aborting;
     bool draining;
@@ -610,6 +611,9 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
         return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
     case NGHTTP2_DATA:
         break;
+    case NGHTTP2_SETTINGS:
+        h2->peer_spoke = true;
+        return 0;
     default:
         return 0;
     }
@@ -1185,6 +1189,11 @@ const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2)
 bool hps_http2_is_ready(const struct hps_http2 *h2)
 {
     return h2->ready && !h2->dead;
+}
+
+bool hps_http2_peer_spoke(const struct hps_http2 *h2)
+{
+    return h2->peer_spoke;
 }
 
 bool hps_http2_can_request(const struct hps_http2 *h2)

@@ -95,6 +95,7 @@ void hps_http2_ping(struct hps_http2 *h2);
 
 const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2);
 bool hps_http2_is_ready(const struct hps_http2 *h2);
+bool hps_http2_peer_spoke(const struct hps_http2 *h2);  /* its SETTINGS came: it knows HTTP/2 */
 bool hps_http2_can_request(const struct hps_http2 *h2); /* client: no GOAWAY yet, ids left */
 unsigned hps_http2_streams(const struct hps_http2 *h2);
 size_t hps_http2_queued(const struct hps_http2 *h2); /* bytes of messages not yet in the kernel */

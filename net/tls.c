@@ -403,6 +403,10 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
         return hps_error_set(err, HPS_CLOSED, "TLS: %s",
                              error ? strerror(error) : "the peer hung up within the handshake");
     }
+    if (!SSL_is_server(session->ssl) && ERR_GET_REASON(code) == SSL_R_WRONG_VERSION_NUMBER) {
+        ERR_clear_error();
+        return hps_error_set(err, HPS_UNAVAILABLE, "the peer does not speak TLS");
+    }
     bool no_cert = ERR_GET_REASON(code) == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE;
     char reason[200];
     return hps_error_set(err, no_cert ? HPS_UNAUTHENTICATED : HPS_UNAVAILABLE, "TLS: %s",

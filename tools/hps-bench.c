@@ -230,7 +230,6 @@ static hps_status make_plan(struct bench_plan *plan, struct hps_error *err)
                         : environment != NULL && environment[0] != '\0'
                             ? environment
                             : "unix:/run/hpsd/admin.sock";
-        admin.tls = admin.tls && strncmp(admin.address, "unix:", 5) != 0;
         status = bench_tables_ask(plan, &admin, flags.tables, err);
         if (status == HPS_UNAVAILABLE) {
             (void)hps_error_prefix(

@@ -15,7 +15,7 @@ import pytest
 from grpc.reflection.v1 import reflection_pb2 as reflection_v1
 from grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha
 
-from rig import (PATIENCE_S, Daemon, Table, admin_grpc, admin_pb, ask, default_config, floats,
+from rig import (BIN, PATIENCE_S, Daemon, Table, admin_grpc, admin_pb, ask, default_config, floats,
                  health_grpc, health_pb2, key_bytes, model_config, pb, pb_grpc, reflected, refused,
                  run_hpsd, scratch, until)
 
@@ -424,6 +424,26 @@ def test_tls_when_the_certificate_is_renewed_then_hup_takes_it_and_old_calls_go_
         until(lambda: presented(daemon) == read(elsewhere[0]).decode().strip(), "the other file")
         small.check(secure(daemon, authority))
         small.check(stub)
+
+
+def test_tools_when_tls_is_mixed_up_then_they_say_so_and_the_unix_socket_needs_none(work):
+    authority = Authority(work, "ca")
+    certificate, key = authority.issue("server")
+    small = Small(work, server={"tls": {"certificate": certificate, "key": key}})
+
+    def tool(name, *args):
+        done = subprocess.run([os.path.join(BIN, name), *args], capture_output=True, text=True,
+                              timeout=PATIENCE_S * 2)
+        return done.returncode, done.stdout + done.stderr
+
+    with small.daemon as one, Daemon(work, default_config(durable=False), state="plain") as plain:
+        code, text = tool("hpsctl", "--addr", one.grpc[0], "ping")
+        assert code == 3 and "does it want TLS?" in text, text
+        code, text = tool("hpsctl", "--addr", plain.grpc[0], "--tls-ca", authority.path, "ping")
+        assert code == 3 and "does not speak TLS" in text, text
+        code, text = tool("hps-bench", "--addr", one.grpc[0], "--tls-ca", authority.path, "--admin",
+                          one.admin, "--model", "m", "--requests", "10", "--keys", "5")
+        assert code == 0, text
 
 
 def test_mtls_when_required_then_only_clients_of_the_authority_are_served(work):
