@@ -176,7 +176,8 @@ static int code_of_closed(const struct request *request)
 {
     uint64_t deadline_us = request->lookup.deadline_us;
 
-    if (request->code >= 0) {
+    /* An answer that the client did not take to its end was no success. */
+    if (request->code > 0 || (request->code == 0 && !hps_grpc_call_cancelled(request->call))) {
         return request->code;
     }
     return hps_status_grpc_code(

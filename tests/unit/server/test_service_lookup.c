@@ -274,7 +274,7 @@ static void start(struct service_test *t, unsigned i, unsigned method, const cha
 
 static void close_call(struct service_test *t, unsigned i)
 {
-    atomic_store(&t->calls[i].cancelled, true);
+    atomic_store(&t->calls[i].cancelled, t->calls[i].code < 0);
     t->grpc->methods[LOOKUP].on_close(&t->calls[i]);
 }
 
@@ -321,6 +321,21 @@ static void test_service_when_memory_has_the_rows_then_answered_inline(void **st
     assert_string_equal(slow.model, "m");
     assert_int_equal(slow.grpc_code, 0);
     assert_int_equal(slow.n_unique, 1);
+}
+
+static void test_slowlog_when_the_reply_is_not_taken_then_says_cancelled(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_slow_request slow;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[0].code, 0);
+    atomic_store(&t->calls[0].cancelled, true);
+    t->grpc->methods[LOOKUP].on_close(&t->calls[0]);
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
+    assert_int_equal(slow.grpc_code, 1);
 }
 
 static void test_service_when_a_store_may_block_then_a_worker_asks_it(void **state)
@@ -504,6 +519,7 @@ int main(void)
 #define SERVICE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         SERVICE_TEST(test_service_when_memory_has_the_rows_then_answered_inline),
+        SERVICE_TEST(test_slowlog_when_the_reply_is_not_taken_then_says_cancelled),
         SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
         SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
         SERVICE_TEST(test_limits_when_set_then_requests_that_come_have_them),
