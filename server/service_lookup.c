@@ -21,6 +21,7 @@
 #include "base/hash.h"
 #include "base/heap.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "net/loop.h"
 #include "server/decode.h"
 #include "server/encode.h"
@@ -245,12 +246,24 @@ static void request_reject(struct request *request, enum hps_reject reason,
 
 /* ---- decode, pin, plan ----------------------------------------------------------------------- */
 
+/* Bytes of a client as text that fits: a stock client refuses a whole answer, the slow log say, for
+ * one string in it that is not UTF-8. */
 static void copy_text(char *to, size_t to_size, const char *from, size_t from_size)
 {
-    size_t size = from_size < to_size - 1 ? from_size : to_size - 1;
+    size_t size = 0;
 
-    if (size > 0) {
-        memcpy(to, from, size);
+    for (size_t at = 0; at < from_size;) {
+        uint32_t point = 0;
+        size_t length = hps_utf8_decode(from + at, from_size - at, &point);
+        bool good = length > 0 && point != 0;
+
+        length = good ? length : 1;
+        if (size + length >= to_size) {
+            break;
+        }
+        memcpy(to + size, good ? from + at : "?", length);
+        size += length;
+        at += length;
     }
     to[size] = '\0';
 }

@@ -407,6 +407,34 @@ static void test_limits_when_set_then_requests_that_come_have_them(void **state)
     close_call(t, 3);
 }
 
+/* The slow log is answered as strings, which must be UTF-8. */
+static void test_service_when_a_name_is_not_text_then_the_slow_log_has_text(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_slow_request slow;
+    char model[200];
+
+    open_service(t, 1 << 20, 1 << 20);
+    start(t, 0, LOOKUP,
+          "a\xff"
+          "b\xc3",
+          "t0", 1);
+    close_call(t, 0);
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
+    assert_string_equal(slow.model, "a?b?");
+    model[0] = 'm'; /* so that a character of two bytes comes to lie on the end of what is kept */
+    for (unsigned i = 1; i + 1 < sizeof(model); i += 2) {
+        memcpy(model + i, "\xc3\xbc", 2);
+    }
+    model[sizeof(model) - 1] = '\0';
+    start(t, 1, LOOKUP, model, "t0", 1);
+    close_call(t, 1);
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
+    assert_int_equal(strlen(slow.model) % 2, 1);
+    assert_true(strlen(slow.model) + 2 >= sizeof(slow.model) - 1);
+    assert_memory_equal(slow.model, model, strlen(slow.model));
+}
+
 static void test_service_when_the_client_goes_then_work_is_dropped(void **state)
 {
     struct service_test *t = *state;
@@ -523,6 +551,7 @@ int main(void)
         SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
         SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
         SERVICE_TEST(test_limits_when_set_then_requests_that_come_have_them),
+        SERVICE_TEST(test_service_when_a_name_is_not_text_then_the_slow_log_has_text),
         SERVICE_TEST(test_service_when_the_client_goes_then_work_is_dropped),
         SERVICE_TEST(test_service_when_workers_are_busy_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
