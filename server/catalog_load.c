@@ -13,8 +13,11 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
+
+enum { TEXT_BYTES_MAX = 256 };
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -61,6 +64,25 @@ static hps_status check_directory(struct hps_catalog *catalog, const char *direc
     return status;
 }
 
+/* Answers carry these: a stock client refuses an answer with a string that is not UTF-8. */
+static hps_status check_text(const char *field, const char *text, struct hps_error *err)
+{
+    size_t size = text == NULL ? 0 : strlen(text);
+    if (size > TEXT_BYTES_MAX) {
+        return hps_error_set(err, HPS_INVALID, "%s: got %zu bytes, at most %d are taken", field,
+                             size, TEXT_BYTES_MAX);
+    }
+    for (size_t at = 0; at < size;) {
+        uint32_t point;
+        size_t length = hps_utf8_decode(text + at, size - at, &point);
+        if (length == 0) {
+            return hps_error_set(err, HPS_INVALID, "%s: byte %zu is not UTF-8", field, at);
+        }
+        at += length;
+    }
+    return HPS_OK;
+}
+
 static hps_status check_request(struct hps_catalog *catalog, const struct hps_load_request *request,
                                 char out_resolved[PATH_MAX], struct hps_error *err)
 {
@@ -74,9 +96,12 @@ static hps_status check_request(struct hps_catalog *catalog, const struct hps_lo
                              "version: got %" PRId64 ", expected 1 or more (0: next)",
                              request->version);
     }
-    if (request->label != NULL && strlen(request->label) > 256) {
-        return hps_error_set(err, HPS_INVALID, "label: got %zu bytes, at most 256 are taken",
-                             strlen(request->label));
+    hps_status status = check_text("label", request->label, err);
+    if (status == HPS_OK) {
+        status = check_text("lineage", request->lineage, err);
+    }
+    if (status != HPS_OK) {
+        return status;
     }
     if (catalog->options.env.durable == NULL && catalog->options.env.host == NULL) {
         return hps_error_set(err, HPS_PRECONDITION, "no store is configured");

@@ -574,6 +574,12 @@ static void test_load_when_bad_then_nothing_changes(void **state)
     assert_non_null(strstr(err.text, "model_roots"));
     const struct hps_load_request name = {.model = "../m", .directory = rig->dir.path};
     assert_int_equal(hps_catalog_load(rig->catalog, &name, &one, &err), HPS_INVALID);
+    struct hps_load_request texts = {.model = "m", .directory = rig->dir.path, .label = "a\xff"};
+    assert_int_equal(hps_catalog_load(rig->catalog, &texts, &one, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "label: byte 1"));
+    texts = (struct hps_load_request){.model = "m", .directory = rig->dir.path, .lineage = "\xc3"};
+    assert_int_equal(hps_catalog_load(rig->catalog, &texts, &one, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "lineage: byte 0"));
     assert_int_equal(served(rig, 0), 1);
     struct hps_catalog_totals totals;
     hps_catalog_totals_get(rig->catalog, &totals);
