@@ -13,7 +13,10 @@
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 
-enum { REAP_POLL_NS = 1000 * 1000 }; /* giving back a pin tells nobody: it must stay cheap */
+enum {
+    REAP_POLL_NS = 1000 * 1000, /* giving back a pin tells nobody: it must stay cheap */
+    REAPER_STACK_BYTES = 1 << 20
+};
 
 /* ---- out of sight ---------------------------------------------------------------------------- */
 
@@ -240,10 +243,14 @@ static void *reaper_main(void *arg)
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err)
 {
     sigset_t all, old;
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    int failed = pthread_attr_setstacksize(&attr, REAPER_STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
-    int failed = pthread_create(&catalog->reaper, NULL, reaper_main, catalog);
+    failed = failed != 0 ? failed : pthread_create(&catalog->reaper, &attr, reaper_main, catalog);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
     if (failed != 0) {
         return hps_error_set(err, HPS_EXHAUSTED, "the reaper thread cannot be started");
     }

@@ -413,6 +413,11 @@ int hpsctl_unload(struct hpsctl *ctl)
     if (!hpsctl_version_arg(ctl, ctl->words[1], &request.version)) {
         return HPSCTL_USAGE;
     }
-    return hpsctl_call_print(ctl, "UnloadVersion", &request.base,
-                             &hps__v1__unload_version_response__descriptor, print_unloaded);
+    int code = hpsctl_call_print(ctl, "UnloadVersion", &request.base,
+                                 &hps__v1__unload_version_response__descriptor, print_unloaded);
+    if (code == HPSCTL_DEADLINE) {
+        (void)fprintf(stderr, "hpsctl: an unload that has begun goes on in the server; see "
+                              "`hpsctl models`\n");
+    }
+    return code;
 }
