@@ -210,6 +210,7 @@ class Daemon:
         self.process = None
         self.log_file = None
         self.channels = []
+        self.admin_channel = None
         args = [os.path.join(BIN, "hpsd"), "--state-dir", self.state, "--http-listen", "127.0.0.1:0"]
         for address in listen:
             args += ["--listen", address]
@@ -346,6 +347,7 @@ class Daemon:
         for channel in self.channels:
             channel.close()
         self.channels = []
+        self.admin_channel = None
 
     def channel(self, address=None, options=UNLIMITED, **how):
         channel = grpc.insecure_channel(address or self.grpc[0], options=[
@@ -357,7 +359,10 @@ class Daemon:
         return pb_grpc.ParameterServerStub(self.channel(**how))
 
     def admin_stub(self):
-        return admin_grpc.AdminStub(self.channel(self.admin))
+        """On one connection: the admin socket takes few."""
+        if self.admin_channel is None:
+            self.admin_channel = self.channel(self.admin)
+        return admin_grpc.AdminStub(self.admin_channel)
 
     def ctl(self, *args, code=0, timeout=None):
         """Run hpsctl on the admin socket; its output, parsed with -o json."""
