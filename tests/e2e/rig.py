@@ -384,7 +384,12 @@ class Daemon:
 
     def versions(self, model):
         """{version: state} of a model."""
-        reply = self.admin_stub().ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+        channel = self.channel(self.admin)
+        try:  # this is asked again and again, and the admin listener takes only so many connections
+            reply = admin_grpc.AdminStub(channel).ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
+        finally:
+            channel.close()
+            self.channels.remove(channel)
         return {v.version: v.state for m in reply.models if m.model == model for v in m.versions}
 
 
