@@ -101,6 +101,7 @@ struct hps_config_persistent_db {
     uint32_t num_threads;
     bool read_only;
     uint64_t max_batch_size;
+    uint64_t block_cache_bytes;
     bool initialize_after_startup;
     struct hps_strings update_filters;
 };

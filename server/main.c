@@ -20,8 +20,6 @@
 
 enum exit_code { EXIT_DRAINED = 0, EXIT_FATAL = 1, EXIT_USAGE = 2, EXIT_TAKEN = 3, EXIT_STORE = 4 };
 
-#define BLOCK_CACHE_BYTES ((uint64_t)64 << 20)
-
 /* Signals are for the main loop: threads that libraries start before it must not take them. */
 static void block_signals(void)
 {
@@ -114,7 +112,7 @@ static hps_status open_stores(const struct hps_config *config, struct hps_load_e
             .batch_keys_max = (uint32_t)config->persistent_db.max_batch_size,
             .read_only = config->persistent_db.read_only,
             .disk_free_min_bytes = config->server.disk_free_min_bytes,
-            .block_cache_bytes = BLOCK_CACHE_BYTES};
+            .block_cache_bytes = config->persistent_db.block_cache_bytes};
         status = hps_rocksdb_open(&options, &env->durable, err);
     }
     if (status == HPS_OK && config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED) {

@@ -21,6 +21,7 @@ def test_load_when_three_times_larger_than_memory_then_every_row_is_right(work):
     config = default_config(server={"model_roots": [work], "load_memory_bytes": "32MiB",
                                     "worker_threads": 2, "io_threads": 2})
     config["volatile_db"]["memory_bytes"] = "16MiB"
+    config["persistent_db"]["block_cache_bytes"] = "16MiB"
     with Daemon(work, config, wrapper=["prlimit", f"--data={LIMIT_BYTES}", "--"]) as one:
         assert resource.prlimit(one.process.pid, resource.RLIMIT_DATA)[0] == LIMIT_BYTES
         assert one.load("m", f"{work}/big").rows_total == ROWS

@@ -136,6 +136,7 @@ static void test_minimal_sample_when_parsed_then_hps_defaults(void **state)
     assert_string_equal(config->volatile_db.update_filters.items[0], "^hps_.+$");
     assert_int_equal(config->persistent_db.type, HPS_CONFIG_PERSISTENT_DISABLED);
     assert_int_equal(config->persistent_db.num_threads, 16);
+    assert_int_equal(config->persistent_db.block_cache_bytes, 64 << 20);
     assert_int_equal(config->update_source.max_batch_size, 8192);
     assert_int_equal(config->update_source.metadata_refresh_interval_ms, 30000);
     assert_int_equal(model->max_batch_size, 64);
