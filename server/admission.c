@@ -128,20 +128,21 @@ static void grant_waiting(struct hps_admission *admission)
 }
 
 hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admission_ticket *ticket,
-                             uint64_t bytes, bool *out_held, struct hps_error *err)
+                             uint64_t reply_bytes, uint64_t work_bytes, bool *out_held,
+                             struct hps_error *err)
 {
     hps_status status = HPS_OK;
 
     HPS_ASSERT(ticket->on_granted != NULL);
     pthread_mutex_lock(&admission->lock);
     HPS_ASSERT(ticket->state == HPS_TICKET_IDLE);
-    ticket->bytes = bytes;
-    if (bytes > admission->options.reply_bytes_max) {
+    ticket->bytes = reply_bytes + work_bytes;
+    if (reply_bytes > admission->options.reply_bytes_max) {
         status = hps_error_set(err, HPS_RANGE,
                                "the reply would have %" PRIu64 " bytes, limit is %" PRIu64
                                " (reply_bytes_max); ask for fewer keys",
-                               bytes, admission->options.reply_bytes_max);
-    } else if (admission->first == NULL && fits(admission, bytes)) {
+                               reply_bytes, admission->options.reply_bytes_max);
+    } else if (admission->first == NULL && fits(admission, ticket->bytes)) {
         hold(admission, ticket);
         *out_held = true;
     } else if (admission->n_waiting < admission->options.waiting_max) {

@@ -35,13 +35,15 @@ struct hps_admission *hps_admission_new(const struct hps_admission_options *opti
 /* No ticket may be held or waiting. NULL is legal. */
 void hps_admission_free(struct hps_admission *admission);
 
-/* Ask for room for `bytes` of reply. out_held: there was; otherwise on_granted follows, maybe
- * before this returns, unless the wait is cancelled. A lone reply is let in whatever bytes_max is.
+/* Ask for room for a reply of `reply_bytes` and `work_bytes` to make it. out_held: there was;
+ * otherwise on_granted follows, maybe before this returns, unless the wait is cancelled. A lone
+ * reply is let in whatever bytes_max is.
  *
  * error   RANGE: more than reply_bytes_max; EXHAUSTED: waiting_max tickets wait already
  */
 hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admission_ticket *ticket,
-                             uint64_t bytes, bool *out_held, struct hps_error *err) HPS_MUST_CHECK;
+                             uint64_t reply_bytes, uint64_t work_bytes, bool *out_held,
+                             struct hps_error *err) HPS_MUST_CHECK;
 
 /* Stop waiting. True: the ticket is idle and on_granted is not called; false: it did not wait. */
 bool hps_admission_cancel(struct hps_admission *admission, struct hps_admission_ticket *ticket);

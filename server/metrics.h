@@ -20,7 +20,7 @@
     X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                           \
       "Look-ups refused for want of room.")                                                      \
     X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                 \
-      "Bytes of admitted replies that have not ended.")                                          \
+      "Bytes of admitted replies that have not ended, and 50 for each of their keys.")           \
     X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                        \
     X(LOOKUP_STAGE_DURATION, HISTOGRAM, "lookup_stage_duration_seconds", "stage",                \
       "Time of look-ups by stage.")                                                              \

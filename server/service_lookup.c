@@ -28,6 +28,9 @@
 
 enum {
     ARENA_BYTES_FIRST = 32 * 1024,
+    /* Of a look-up's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
+     * narrow rows this is most of what a look-up holds. */
+    WORK_BYTES_PER_KEY = 50,
     SCRATCH_BYTES_FIRST = 16 * 1024,
     SCRATCH_BYTES_MAX = 64 * 1024 * 1024,
     STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX,
@@ -803,6 +806,7 @@ static void admit(struct request *request)
 {
     struct hps_lookup_service *service = request->service;
     uint64_t bytes = hps_encode_size_max(&request->lookup);
+    uint64_t work_bytes = request->lookup.n_keys * WORK_BYTES_PER_KEY;
     struct hps_error err;
     bool held = false;
 
@@ -813,8 +817,8 @@ static void admit(struct request *request)
     request->queue_us_max = atomic_load(&service->queue_us_max);
     request->ticket.on_granted = on_granted;
     request_hold(request); /* by the queue, if it has to wait */
-    hps_status status =
-        hps_admission_ask(service->parts.admission, &request->ticket, bytes, &held, &err);
+    hps_status status = hps_admission_ask(service->parts.admission, &request->ticket, bytes,
+                                          work_bytes, &held, &err);
     if (status == HPS_OK && !held) {
         hps_timer_set_after(request->loop, &request->queue_timer, request->queue_us_max);
         return;

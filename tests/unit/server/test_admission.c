@@ -51,7 +51,7 @@ static bool ask(struct hps_admission_ticket *ticket, uint64_t bytes)
 {
     bool held = false;
 
-    assert_int_equal(hps_admission_ask(admission, ticket, bytes, &held, &err), HPS_OK);
+    assert_int_equal(hps_admission_ask(admission, ticket, bytes, 0, &held, &err), HPS_OK);
     return held;
 }
 
@@ -129,10 +129,27 @@ static void test_admission_when_too_large_then_size_and_limit_are_named(void **s
     struct hps_admission_ticket a = new_ticket();
     bool held = false;
 
-    assert_int_equal(hps_admission_ask(admission, &a, 1001, &held, &err), HPS_RANGE);
+    assert_int_equal(hps_admission_ask(admission, &a, 1001, 0, &held, &err), HPS_RANGE);
     assert_non_null(strstr(err.text, "1001"));
     assert_non_null(strstr(err.text, "1000"));
     assert_int_equal(hps_admission_bytes(admission), 0);
+}
+
+/* Making a reply of narrow rows takes more memory than the reply. */
+static void test_admission_when_the_work_needs_more_than_the_reply_then_it_counts(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+    bool held = false;
+
+    assert_int_equal(hps_admission_ask(admission, &a, 1, 999999, &held, &err), HPS_OK);
+    assert_true(held);
+    assert_int_equal(hps_admission_bytes(admission), 1000000);
+    assert_false(ask(&b, 1));
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 1);
+    hps_admission_release(admission, &b);
 }
 
 static void test_limits_when_raised_then_those_who_wait_are_let_in(void **state)
@@ -148,7 +165,7 @@ static void test_limits_when_raised_then_those_who_wait_are_let_in(void **state)
     hps_admission_limits_set(admission, 110, 50);
     assert_int_equal(n_granted, 1);
     assert_ptr_equal(granted[0], &b);
-    assert_int_equal(hps_admission_ask(admission, &c, 51, &held, &err), HPS_RANGE);
+    assert_int_equal(hps_admission_ask(admission, &c, 51, 0, &held, &err), HPS_RANGE);
     assert_non_null(strstr(err.text, "limit is 50"));
     hps_admission_limits_set(admission, 50, 50); /* what is held stays */
     assert_int_equal(hps_admission_bytes(admission), 110);
@@ -172,7 +189,7 @@ static void test_admission_when_too_many_wait_then_refused(void **state)
     for (unsigned i = 1; i < 4; i++) {
         assert_false(ask(&tickets[i], 1));
     }
-    assert_int_equal(hps_admission_ask(admission, &tickets[4], 1, &held, &err), HPS_EXHAUSTED);
+    assert_int_equal(hps_admission_ask(admission, &tickets[4], 1, 0, &held, &err), HPS_EXHAUSTED);
     for (unsigned i = 1; i < 4; i++) {
         assert_true(hps_admission_cancel(admission, &tickets[i]));
     }
@@ -226,7 +243,7 @@ static void *compete(void *arg)
     for (unsigned i = 0; i < ROUNDS; i++) {
         uint64_t bytes = 20 + (i * 7 + waiter->seed * 13) % 60;
         bool held = false;
-        if (hps_admission_ask(admission, &waiter->ticket, bytes, &held, NULL) != HPS_OK) {
+        if (hps_admission_ask(admission, &waiter->ticket, bytes, 0, &held, NULL) != HPS_OK) {
             continue;
         }
         if (held || wait_or_cancel(waiter, i % 3 == 0)) {
@@ -271,6 +288,7 @@ int main(void)
         ADMISSION_TEST(test_admission_when_the_first_gives_up_then_the_next_goes),
         ADMISSION_TEST(test_admission_when_alone_then_let_in_beyond_the_cap),
         ADMISSION_TEST(test_admission_when_too_large_then_size_and_limit_are_named),
+        ADMISSION_TEST(test_admission_when_the_work_needs_more_than_the_reply_then_it_counts),
         ADMISSION_TEST(test_limits_when_raised_then_those_who_wait_are_let_in),
         ADMISSION_TEST(test_admission_when_too_many_wait_then_refused),
         ADMISSION_TEST(test_admission_when_threads_compete_then_the_cap_holds),

@@ -526,7 +526,8 @@ static void test_service_when_streamed_then_sent_as_it_drains(void **state)
     for (uint32_t i = 0; i < TEST_KEYS_MAX; i++) {
         t->keys[i] = i;
     }
-    start(t, 0, LOOKUP_STREAM, "m", "t2", TEST_KEYS_MAX); /* 3.84 MB */
+    start(t, 0, LOOKUP_STREAM, "m", "t2", TEST_KEYS_MAX);                        /* 3.84 MB */
+    assert_true(hps_admission_bytes(t->admission) >= TEST_KEYS_MAX * (64 + 50)); /* and its work */
     while (call->n_messages == 0) {
         hps_loop_turn(t->loop, 100000);
     }
