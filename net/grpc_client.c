@@ -22,6 +22,7 @@ enum {
     HEADER_FIELDS_MAX = 128,
     SPARE_BYTES_MAX = 128 * 1024 * 1024, /* a reply buffer is kept for the next reply up to this */
     MESSAGE_BYTES_MAX = 4096,
+    AGAIN_BYTES_MAX = 256 * 1024, /* requests up to this are kept for a server that refuses them */
 };
 
 #define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
@@ -46,8 +47,9 @@ struct hps_grpc_client_call {
     int code; /* -1: not told */
     bool grpc_type;
     struct hps_buf text; /* decoded grpc-message */
-    char *path;          /* only while it waits */
+    char *path;          /* while it waits, and while it may have to be sent again */
     struct hps_buf request;
+    bool again; /* was refused once */
 };
 
 struct hps_grpc_channel {
@@ -235,6 +237,19 @@ static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *d
     channel_leave(channel);
 }
 
+/* The server has said that it did nothing about the call: it goes to the connection that comes
+ * after this one. Without this each GOAWAY would fail the calls that crossed it. */
+static bool send_again(struct hps_grpc_client_call *call)
+{
+    if (call->again || call->path == NULL || call->http_status != 0) {
+        return false;
+    }
+    call->again = true;
+    call->stream = NULL;
+    hps_loop_later_set(call->channel->loop, &call->channel->retry);
+    return true;
+}
+
 static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
 {
     struct hps_grpc_client_call *call = hps_http2_user(stream);
@@ -263,6 +278,8 @@ static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_
     } else if (error == HPS_HTTP2_CANCEL && call->deadline_us != 0 &&
                hps_clock_us() >= call->deadline_us) {
         call_done(call, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
+    } else if (error == HPS_HTTP2_REFUSED_STREAM && send_again(call)) {
+        return;
     } else if (error != HPS_HTTP2_NO_ERROR) {
         snprintf(text, sizeof text, "stream reset with HTTP/2 error %u", error);
         call_done(call, hps_grpc_code_of_reset(error), text);
@@ -382,13 +399,27 @@ static hps_status connect_now(struct hps_grpc_channel *channel, struct hps_error
     return HPS_OK;
 }
 
+/* A connection that takes no more calls is drained; the next one takes them. */
+static void leave_if_spent(struct hps_grpc_channel *channel)
+{
+    struct client_conn *conn = channel->current;
+
+    if (conn != NULL && hps_http2_is_ready(conn->h2) && !hps_http2_can_request(conn->h2)) {
+        channel->current = NULL;
+        hps_http2_drain(conn->h2);
+    }
+}
+
 static void on_retry(void *ctx)
 {
     struct hps_grpc_channel *channel = ctx;
     struct hps_error err;
 
+    leave_if_spent(channel);
     if (channel->current == NULL && connect_now(channel, &err) != HPS_OK) {
         fail_waiting(channel, hps_status_grpc_code(HPS_UNAVAILABLE), err.text);
+    } else if (hps_http2_is_ready(channel->current->h2)) {
+        start_waiting(channel);
     }
 }
 
@@ -529,35 +560,27 @@ static void start_waiting(struct hps_grpc_channel *channel)
         if (start_stream(call, call->path, call->request.data, call->request.size) != HPS_OK) {
             break;
         }
-        hps_buf_fini(&call->request);
-        hps_free(call->path);
-        call->path = NULL;
+        if (call->request.size > AGAIN_BYTES_MAX) {
+            hps_buf_fini(&call->request);
+            hps_free(call->path);
+            call->path = NULL;
+        }
     }
     if (call != NULL) {
         fail_waiting(channel, hps_status_grpc_code(HPS_UNAVAILABLE), "the request cannot be sent");
     }
 }
 
-/* Keep what a call needs until there is a connection, and see that one is made. */
-static hps_status wait_for_connection(struct hps_grpc_client_call *call, const char *path,
-                                      const void *request, size_t request_size)
+/* Keep what a call needs until there is a connection, or until it is known that it was not refused.
+ */
+static hps_status remember(struct hps_grpc_client_call *call, const char *path, const void *request,
+                           size_t request_size)
 {
-    struct hps_grpc_channel *channel = call->channel;
-
     call->path = hps_strdup(path);
     if (call->path == NULL) {
         return HPS_NO_MEMORY;
     }
-    if (request_size > 0) {
-        hps_status status = hps_buf_append(&call->request, request, request_size);
-        if (status != HPS_OK) {
-            return status;
-        }
-    }
-    if (channel->current == NULL) {
-        hps_loop_later_set(channel->loop, &channel->retry);
-    }
-    return HPS_OK;
+    return request_size > 0 ? hps_buf_append(&call->request, request, request_size) : HPS_OK;
 }
 
 hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *path,
@@ -583,14 +606,17 @@ hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *p
     hps_grpc_decoder_init(&call->decoder, channel->reply_bytes_max, true);
     hps_buf_init(&call->text, MESSAGE_BYTES_MAX);
     hps_buf_init(&call->request, request_size);
-    struct client_conn *conn = channel->current;
-    if (conn != NULL && hps_http2_is_ready(conn->h2) && !hps_http2_can_request(conn->h2)) {
-        channel->current = NULL;
-        hps_http2_drain(conn->h2);
+    leave_if_spent(channel);
+    bool now = channel->current != NULL && hps_http2_is_ready(channel->current->h2);
+    hps_status status = HPS_OK;
+    if (!now || request_size <= AGAIN_BYTES_MAX) {
+        status = remember(call, path, request, request_size);
     }
-    hps_status status = channel->current != NULL && hps_http2_is_ready(channel->current->h2)
-                            ? start_stream(call, path, request, request_size)
-                            : wait_for_connection(call, path, request, request_size);
+    if (status == HPS_OK && now) {
+        status = start_stream(call, path, request, request_size);
+    } else if (status == HPS_OK && channel->current == NULL) {
+        hps_loop_later_set(channel->loop, &channel->retry);
+    }
     if (status != HPS_OK) {
         hps_buf_fini(&call->request);
         hps_free(call->path);

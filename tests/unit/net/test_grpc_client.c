@@ -292,6 +292,49 @@ static void test_call_when_connection_was_drained_then_new_connection(void **sta
     rig_close(&rig);
 }
 
+/* One call is all that the server allows at once; when the connection is old enough, the second has
+ * not been sent. */
+static void test_call_when_goaway_crosses_it_then_answered_by_the_next_connection(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_limits limits = rig_limits;
+    struct reply parked;
+    struct reply queued;
+    struct rig rig;
+
+    limits.streams_max = 1;
+    limits.age_max_us = 40 * 1000;
+    rig_open(&rig, &limits);
+    struct hps_grpc_channel *channel = rig_channel(&rig);
+    assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
+    reply_init(&parked);
+    reply_init(&queued);
+    assert_int_equal(
+        hps_grpc_client_start(channel, "/t.T/Park", "", 0, 0, &reply_events, &parked, NULL),
+        HPS_OK);
+    RIG_UNTIL(&rig, rig.parked != NULL);
+    assert_int_equal(
+        hps_grpc_client_start(channel, "/t.T/Echo", "yes", 3, 0, &reply_events, &queued, NULL),
+        HPS_OK);
+    while (rig.n_connections < 2) { /* a call after the GOAWAY opens another connection */
+        struct reply probe;
+        reply_init(&probe);
+        assert_int_equal(hps_grpc_client_start(channel, "/t.T/Echo", "", 0, hps_clock_us() + 20000,
+                                               &reply_events, &probe, NULL),
+                         HPS_OK);
+        RIG_UNTIL(&rig, probe.n_done == 1);
+        reply_fini(&probe);
+    }
+    hps_grpc_call_finish(rig.parked, 0, NULL);
+    RIG_UNTIL(&rig, queued.n_done == 1);
+    assert_int_equal(queued.code, 0);
+    assert_int_equal(queued.data.size, 3);
+    hps_grpc_channel_free(channel);
+    reply_fini(&parked);
+    reply_fini(&queued);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,6 +354,7 @@ int main(void)
         TEST(test_channel_free_when_inside_callback_then_safe),
         TEST(test_connect_when_nobody_listens_then_unavailable_and_later_works),
         TEST(test_call_when_connection_was_drained_then_new_connection),
+        TEST(test_call_when_goaway_crosses_it_then_answered_by_the_next_connection),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
