@@ -39,11 +39,13 @@ struct hps_http1 {
     struct hps_loop *loop;
     struct hps_http1_options options;
     struct hps_acceptor *acceptor;
-    struct exchange *exchanges;
+    struct exchange *exchanges; /* newest first */
+    unsigned n_exchanges;
 };
 
 static void exchange_free(struct exchange *ex)
 {
+    ex->http->n_exchanges--;
     if (ex->prev) {
         ex->prev->next = ex->next;
     } else {
@@ -311,11 +313,28 @@ static void on_ready(void *ctx, unsigned events)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* When all places are taken the oldest peer that owes us its request, or its goodbye, makes room:
+ * connections that say nothing must not keep probes out. */
+static bool make_room(struct hps_http1 *http)
+{
+    struct exchange *oldest = NULL;
+    if (http->n_exchanges < http->options.connections_max) {
+        return true;
+    }
+    for (struct exchange *ex = http->exchanges; ex; ex = ex->next) {
+        oldest = ex->phase == PHASE_SEND ? oldest : ex;
+    }
+    if (oldest) {
+        exchange_free(oldest);
+    }
+    return oldest != NULL;
+}
+
 static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *ticket)
 {
     struct hps_http1 *http = ctx;
     (void)cookie;
-    struct exchange *ex = hps_calloc(1, sizeof(*ex));
+    struct exchange *ex = make_room(http) ? hps_calloc(1, sizeof(*ex)) : NULL;
     if (!ex) {
         hps_conn_free(conn);
         hps_acceptor_gone(ticket);
@@ -333,6 +352,7 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *t
         ex->next->prev = ex;
     }
     http->exchanges = ex;
+    http->n_exchanges++;
     if (hps_conn_attach(conn, http->loop, 0, on_ready, ex) != HPS_OK ||
         hps_conn_want(conn, HPS_LOOP_READ) != HPS_OK) {
         exchange_free(ex);
@@ -354,7 +374,7 @@ hps_status hps_http1_new(struct hps_loop *loop, int listen_fd,
     http->loop = loop;
     http->options = *options;
     struct hps_acceptor_options acceptor_options = {
-        .connections_max = options->connections_max,
+        .connections_max = options->connections_max + 1, /* make_room() judges */
         .on_accept = on_accept,
         .ctx = http,
     };

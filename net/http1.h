@@ -24,7 +24,7 @@ struct hps_http1_reply {
 };
 
 struct hps_http1_options {
-    unsigned connections_max;
+    unsigned connections_max; /* then the oldest that has not asked makes room */
     uint64_t head_timeout_us; /* from the accept to the end of the head */
     uint64_t send_timeout_us; /* for the whole answer */
     size_t body_bytes_max;

@@ -286,6 +286,26 @@ static void test_request_when_head_is_slow_then_closed(void **state)
     hps_clock_real();
 }
 
+static void test_probe_when_silent_peers_have_all_places_then_answered(void **state)
+{
+    struct rig rig;
+    int silent[5];
+    (void)state;
+    rig_open(&rig);
+    for (unsigned i = 0; i < 5; i++) { /* connections_max is 2 */
+        silent[i] = rig_connect(&rig);
+        send_bytes(&rig, silent[i], "GET /", 5);
+    }
+    int fd = rig_connect(&rig);
+    send_bytes(&rig, fd, "GET /metrics HTTP/1.1\r\n\r\n", 25);
+    assert_non_null(strstr(receive(&rig, fd), "up 1\n"));
+    close(fd);
+    for (unsigned i = 0; i < 5; i++) {
+        close(silent[i]);
+    }
+    rig_close(&rig);
+}
+
 static void test_timeouts_when_set_then_the_next_exchange_has_them(void **state)
 {
     (void)state;
@@ -360,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_request_when_nul_inside_then_400),
         cmocka_unit_test(test_request_when_head_is_too_long_then_431),
         cmocka_unit_test(test_request_when_head_is_slow_then_closed),
+        cmocka_unit_test(test_probe_when_silent_peers_have_all_places_then_answered),
         cmocka_unit_test(test_timeouts_when_set_then_the_next_exchange_has_them),
         cmocka_unit_test(test_get_when_answer_is_large_then_whole),
         cmocka_unit_test(test_get_when_peer_leaves_then_freed),
