@@ -18,6 +18,7 @@ struct hps_admission {
     uint64_t bytes; /* of held tickets */
     uint32_t n_held;
     uint32_t n_waiting;
+    uint64_t waiting_bytes; /* their work_bytes */
     struct hps_admission_ticket *first, *last;
 };
 
@@ -83,6 +84,7 @@ static void enqueue(struct hps_admission *admission, struct hps_admission_ticket
     }
     admission->last = ticket;
     admission->n_waiting++;
+    admission->waiting_bytes += ticket->work_bytes;
 }
 
 static void dequeue(struct hps_admission *admission, struct hps_admission_ticket *ticket)
@@ -101,6 +103,7 @@ static void dequeue(struct hps_admission *admission, struct hps_admission_ticket
     ticket->next = NULL;
     ticket->state = HPS_TICKET_IDLE;
     admission->n_waiting--;
+    admission->waiting_bytes -= ticket->work_bytes;
 }
 
 /* Let in whoever fits, in order, and call them outside the lock. A granted ticket is its owner's as
@@ -127,6 +130,29 @@ static void grant_waiting(struct hps_admission *admission)
     }
 }
 
+/* Stand in the queue, which is bounded. Lock held. */
+static hps_status wait_in_line(struct hps_admission *admission, struct hps_admission_ticket *ticket,
+                               struct hps_error *err)
+{
+    uint64_t bytes_max = admission->options.bytes_max;
+
+    if (admission->n_waiting >= admission->options.waiting_max) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "%u look-ups wait for reply memory already, limit is %u",
+                             admission->n_waiting, admission->options.waiting_max);
+    }
+    if (admission->waiting_bytes > bytes_max ||
+        ticket->work_bytes > bytes_max - admission->waiting_bytes) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "%u look-ups that need %" PRIu64
+                             " bytes wait for reply memory already, limit is %" PRIu64
+                             " (reply_bytes_in_flight)",
+                             admission->n_waiting, admission->waiting_bytes, bytes_max);
+    }
+    enqueue(admission, ticket);
+    return HPS_OK;
+}
+
 hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admission_ticket *ticket,
                              uint64_t reply_bytes, uint64_t work_bytes, bool *out_held,
                              struct hps_error *err)
@@ -137,6 +163,7 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
     pthread_mutex_lock(&admission->lock);
     HPS_ASSERT(ticket->state == HPS_TICKET_IDLE);
     ticket->bytes = reply_bytes + work_bytes;
+    ticket->work_bytes = work_bytes;
     if (reply_bytes > admission->options.reply_bytes_max) {
         status = hps_error_set(err, HPS_RANGE,
                                "the reply would have %" PRIu64 " bytes, limit is %" PRIu64
@@ -145,13 +172,9 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
     } else if (admission->first == NULL && fits(admission, ticket->bytes)) {
         hold(admission, ticket);
         *out_held = true;
-    } else if (admission->n_waiting < admission->options.waiting_max) {
-        enqueue(admission, ticket);
-        *out_held = false;
     } else {
-        status = hps_error_set(err, HPS_EXHAUSTED,
-                               "%u look-ups wait for reply memory already, limit is %u",
-                               admission->n_waiting, admission->options.waiting_max);
+        status = wait_in_line(admission, ticket, err);
+        *out_held = false;
     }
     pthread_mutex_unlock(&admission->lock);
     return status;

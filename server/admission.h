@@ -14,9 +14,11 @@ struct hps_admission;
 
 enum hps_admission_state { HPS_TICKET_IDLE, HPS_TICKET_WAITING, HPS_TICKET_HELD };
 
-/* Embedded in the request; zeroed before its first use. All but `bytes` is the admission's. */
+/* Embedded in the request; zeroed before its first use. It is the admission's, but for
+ * on_granted. */
 struct hps_admission_ticket {
     uint64_t bytes;
+    uint64_t work_bytes;
     enum hps_admission_state state; /* under the lock */
     struct hps_admission_ticket *prev, *next;
     /* The ticket is held now; called by the thread that released the room, outside all locks. */
@@ -39,7 +41,8 @@ void hps_admission_free(struct hps_admission *admission);
  * otherwise on_granted follows, maybe before this returns, unless the wait is cancelled. A lone
  * reply is let in whatever bytes_max is.
  *
- * error   RANGE: more than reply_bytes_max; EXHAUSTED: waiting_max tickets wait already
+ * error   RANGE: more than reply_bytes_max; EXHAUSTED: waiting_max tickets wait already, or with
+ * this one their work_bytes would be above bytes_max, for they hold their keys meanwhile
  */
 hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admission_ticket *ticket,
                              uint64_t reply_bytes, uint64_t work_bytes, bool *out_held,

@@ -255,6 +255,28 @@ static void *compete(void *arg)
     return (void *)n_over;
 }
 
+static void test_admission_when_those_who_wait_hold_much_then_refused(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket first = new_ticket(), waits = new_ticket(), late = new_ticket();
+    bool held = true;
+
+    assert_true(ask(&first, 100));
+    assert_int_equal(hps_admission_ask(admission, &waits, 10, 60, &held, &err), HPS_OK);
+    assert_false(held);
+    assert_int_equal(hps_admission_ask(admission, &late, 1, 41, &held, &err), HPS_EXHAUSTED);
+    assert_non_null(strstr(err.text, "1 look-ups that need 60 bytes wait"));
+    assert_non_null(strstr(err.text, "limit is 100 (reply_bytes_in_flight)"));
+    assert_int_equal(hps_admission_ask(admission, &late, 1, 40, &held, &err), HPS_OK);
+    assert_true(hps_admission_cancel(admission, &waits));
+    assert_int_equal(hps_admission_ask(admission, &waits, 1, 60, &held, &err), HPS_OK);
+    hps_admission_release(admission, &first);
+    assert_int_equal(n_granted, 1);
+    hps_admission_release(admission, &late);
+    assert_int_equal(n_granted, 2);
+    hps_admission_release(admission, &waits);
+}
+
 static void test_admission_when_threads_compete_then_the_cap_holds(void **state)
 {
     (void)state;
@@ -291,6 +313,7 @@ int main(void)
         ADMISSION_TEST(test_admission_when_the_work_needs_more_than_the_reply_then_it_counts),
         ADMISSION_TEST(test_limits_when_raised_then_those_who_wait_are_let_in),
         ADMISSION_TEST(test_admission_when_too_many_wait_then_refused),
+        ADMISSION_TEST(test_admission_when_those_who_wait_hold_much_then_refused),
         ADMISSION_TEST(test_admission_when_threads_compete_then_the_cap_holds),
     };
 
