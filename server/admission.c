@@ -141,8 +141,8 @@ static hps_status wait_in_line(struct hps_admission *admission, struct hps_admis
                              "%u look-ups wait for reply memory already, limit is %u",
                              admission->n_waiting, admission->options.waiting_max);
     }
-    if (admission->waiting_bytes > bytes_max ||
-        ticket->work_bytes > bytes_max - admission->waiting_bytes) {
+    if (admission->n_waiting > 0 && (admission->waiting_bytes > bytes_max ||
+                                     ticket->work_bytes > bytes_max - admission->waiting_bytes)) {
         return hps_error_set(err, HPS_EXHAUSTED,
                              "%u look-ups that need %" PRIu64
                              " bytes wait for reply memory already, limit is %" PRIu64

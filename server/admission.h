@@ -42,7 +42,8 @@ void hps_admission_free(struct hps_admission *admission);
  * reply is let in whatever bytes_max is.
  *
  * error   RANGE: more than reply_bytes_max; EXHAUSTED: waiting_max tickets wait already, or with
- * this one their work_bytes would be above bytes_max, for they hold their keys meanwhile
+ * this one their work_bytes would be above bytes_max (they hold their keys meanwhile; a lone one
+ * may wait whatever it is)
  */
 hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admission_ticket *ticket,
                              uint64_t reply_bytes, uint64_t work_bytes, bool *out_held,

@@ -481,7 +481,7 @@ static void test_service_when_replies_fill_memory_then_the_next_waits_for_room(v
 {
     struct service_test *t = *state;
 
-    open_service(t, 10, 1 << 20); /* one reply at a time */
+    open_service(t, 100, 1 << 20); /* one reply at a time, two may wait */
     use_key(t, FIXTURE_HOST, 5);
     start(t, 0, LOOKUP, "m", "t0", 1);
     start(t, 1, LOOKUP, "m", "t0", 1);
