@@ -20,7 +20,8 @@ enum {
     FRAME_BYTES_MAX = 1024 * 1024,
     HEADER_BYTES_MAX = 64 * 1024,
     HEADER_FIELDS_MAX = 128,
-    SPARE_BYTES_MAX = 128 * 1024 * 1024, /* a reply buffer is kept for the next reply up to this */
+    SPARES_MAX = 16,                     /* reply buffers kept for the next replies, */
+    SPARE_BYTES_MAX = 128 * 1024 * 1024, /* of this size together */
     MESSAGE_BYTES_MAX = 4096,
     AGAIN_BYTES_MAX = 256 * 1024, /* requests up to this are kept for a server that refuses them */
 };
@@ -58,8 +59,10 @@ struct hps_grpc_channel {
     struct client_conn *current; /* takes new calls */
     struct client_conn *conns;   /* all, those being drained too */
     struct hps_grpc_client_call *calls;
-    struct hps_loop_later retry; /* waiting calls want a connection */
-    struct hps_buf spare;
+    struct hps_loop_later retry;       /* waiting calls want a connection */
+    struct hps_buf spares[SPARES_MAX]; /* [n_spares], the last one given back on top */
+    unsigned n_spares;
+    size_t spare_bytes;
     char *address;
     char *authority;
     char *authorization;
@@ -82,7 +85,9 @@ static void channel_leave(struct hps_grpc_channel *channel)
     if (--channel->busy > 0 || !channel->freed) {
         return;
     }
-    hps_buf_fini(&channel->spare);
+    while (channel->n_spares > 0) {
+        hps_buf_fini(&channel->spares[--channel->n_spares]);
+    }
     hps_http2_shared_free(channel->shared);
     hps_free(channel->address);
     hps_free(channel->authority);
@@ -93,12 +98,25 @@ static void channel_leave(struct hps_grpc_channel *channel)
 /* The next reply may use the buffer of this one: its pages are there already. */
 static void keep_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
 {
-    if (body->capacity > channel->spare.capacity && body->capacity <= SPARE_BYTES_MAX) {
-        struct hps_buf old = channel->spare;
-        channel->spare = *body;
-        *body = old;
+    if (body->data == NULL || channel->n_spares == SPARES_MAX ||
+        body->capacity > SPARE_BYTES_MAX - channel->spare_bytes) {
+        hps_buf_fini(body);
+        return;
     }
-    hps_buf_fini(body);
+    channel->spares[channel->n_spares++] = *body;
+    channel->spare_bytes += body->capacity;
+    hps_buf_init(body, 0);
+}
+
+static void take_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
+{
+    if (body->data == NULL && channel->n_spares > 0) {
+        size_t size_max = body->size_max;
+        *body = channel->spares[--channel->n_spares];
+        body->size_max = size_max;
+        hps_buf_clear(body);
+        channel->spare_bytes -= body->capacity;
+    }
 }
 
 /* Tell the caller, once, and free. The stream, if any, is no longer ours. */
@@ -225,11 +243,7 @@ static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *d
     if (call == NULL || call->http_status != 200 || !call->grpc_type) {
         return;
     }
-    if (call->decoder.body.data == NULL && channel->spare.data != NULL) {
-        call->decoder.body = channel->spare;
-        hps_buf_clear(&call->decoder.body);
-        hps_buf_init(&channel->spare, 0);
-    }
+    take_spare(channel, &call->decoder.body);
     channel_enter(channel);
     if (!feed(call, stream, data, size)) {
         hps_http2_set_user(stream, NULL);
@@ -452,7 +466,6 @@ hps_status hps_grpc_channel_new(struct hps_loop *loop,
     channel->tls = options->tls;
     channel->reply_bytes_max = options->reply_bytes_max;
     channel->connect_timeout_us = options->connect_timeout_us;
-    hps_buf_init(&channel->spare, 0);
     hps_loop_later_init(&channel->retry, on_retry, channel);
     channel->shared = hps_http2_shared_new(loop);
     channel->address = hps_strdup(options->address);

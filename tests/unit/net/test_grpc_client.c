@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "tests/lib/fault_heap.h"
 #include "tests/lib/grpc_rig.h"
 
 struct fixture {
@@ -37,6 +38,19 @@ static int teardown(void **state)
     reply_fini(&f->reply);
     rig_close(&f->rig);
     return 0;
+}
+
+static int setup_counted(void **state)
+{
+    hps_fault_heap_install(0);
+    return setup(state);
+}
+
+static int teardown_counted(void **state)
+{
+    int failed = teardown(state);
+    hps_fault_heap_remove();
+    return failed;
 }
 
 static void test_unary_call_when_answered_then_delivers(void **state)
@@ -119,6 +133,44 @@ static void test_large_reply_then_intact_and_blocks_released(void **state)
     RIG_UNTIL(&f->rig, f->rig.n_closes == 1);
     assert_int_equal(hps_block_pool_bytes(f->rig.blocks), 0);
     assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 0);
+}
+
+static void ignore_message(void *ctx, const uint8_t *data, size_t size)
+{
+    (void)ctx;
+    (void)data;
+    (void)size;
+}
+
+static void count_done(void *ctx, int code, const char *message)
+{
+    unsigned *n_done = ctx;
+
+    (void)message;
+    assert_int_equal(code, 0);
+    (*n_done)++;
+}
+
+static void test_large_replies_when_many_at_once_then_their_buffers_serve_again(void **state)
+{
+    enum { N = 4, ROUNDS = 3 };
+    static const struct hps_grpc_client_events events = {ignore_message, count_done};
+    struct fixture *f = *state;
+    uint32_t size = 1 << 20;
+    size_t before = hps_fault_heap_live_bytes();
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        unsigned n_done = 0;
+        for (unsigned i = 0; i < N; i++) {
+            assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Big", &size, sizeof(size), 0,
+                                                   &events, &n_done, NULL),
+                             HPS_OK);
+        }
+        RIG_UNTIL(&f->rig, n_done == N);
+        RIG_UNTIL(&f->rig, hps_block_pool_bytes(f->rig.blocks) == 0);
+        size_t kept = hps_fault_heap_live_bytes() - before;
+        assert_in_range(kept, (size_t)N * size, (size_t)N * size + size);
+    }
 }
 
 static void test_reply_when_above_limit_then_exhausted_and_names_it(void **state)
@@ -345,6 +397,9 @@ int main(void)
         TEST(test_failed_call_when_message_has_escapes_then_text_is_kept),
         TEST(test_unknown_method_then_unimplemented),
         TEST(test_large_reply_then_intact_and_blocks_released),
+        cmocka_unit_test_setup_teardown(
+            test_large_replies_when_many_at_once_then_their_buffers_serve_again, setup_counted,
+            teardown_counted),
         TEST(test_reply_when_above_limit_then_exhausted_and_names_it),
         TEST(test_streamed_reply_then_every_message_and_bounded_queue),
         TEST(test_deadline_when_passed_then_code_4_and_server_cancelled),
