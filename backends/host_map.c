@@ -964,6 +964,34 @@ static hps_status host_put(struct hps_space *space, const struct hps_call *call,
     return status;
 }
 
+/* A row that an update has overtaken stays out: the updater changes stamps before it takes the
+ * table's lock, and `guard` reads them under it. */
+static hps_status host_insert(struct hps_space *space, const struct hps_call *call,
+                              const struct hps_table *table, const hps_key *keys,
+                              const uint32_t *slots, const uint8_t *rows, uint32_t n,
+                              const struct hps_insert_guard *guard,
+                              struct hps_insert_report *out_report)
+{
+    (void)call; /* no I/O */
+    struct map *map = map_lock(space, table);
+    struct hps_insert_report report = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        struct buckets *buckets = atomic_load_explicit(&map->buckets, memory_order_relaxed);
+        struct place place;
+        if (guard != NULL && !guard->fresh(guard->ctx, i)) {
+            report.n_stale++;
+        } else if (!place_find(map, buckets, keys[i], false, &place)) {
+            const uint8_t *row = rows + (size_t)slots[i] * table->row_bytes;
+            bool put = map_put(map, keys[i], row) == HPS_OK;
+            report.n_inserted += put ? 1 : 0;
+            report.n_no_room += put ? 0 : 1;
+        }
+    }
+    map_unlock(space, map);
+    *out_report = report;
+    return HPS_OK;
+}
+
 static hps_status host_erase(struct hps_space *space, const struct hps_call *call,
                              const struct hps_table *table, const hps_key *keys, uint32_t n)
 {
@@ -1181,6 +1209,7 @@ static const struct hps_store_ops host_ops = {
     .space_usage = host_space_usage,
     .reserve = host_reserve,
     .get = host_get,
+    .insert = host_insert,
     .put = host_put,
     .erase = host_erase,
     .load_begin = host_load_begin,

@@ -57,6 +57,40 @@ static inline void hps_batch_found(struct hps_batch *batch, uint32_t i)
     batch->slots[last] = slot;
 }
 
+/* Which of the rows found below may still be inserted: false for one that an update has overtaken.
+ * Asked under the lock that a put or erase of the key takes; it must be quick and take no lock. */
+struct hps_insert_guard {
+    bool (*fresh)(const void *ctx, uint32_t i); /* i: index into the keys of the insertion */
+    const void *ctx;
+};
+
+/* What became of an insertion; keys that were there already are in neither. */
+struct hps_insert_report {
+    uint32_t n_inserted;
+    uint32_t n_no_room;
+    uint32_t n_stale;
+};
+
+/* Keys of one table of a request. */
+struct hps_part_batch {
+    const struct hps_table *table;
+    struct hps_batch batch;
+};
+
+/* Rows or deletes of one table, and a record, of one atomic write. */
+struct hps_write {
+    const struct hps_table *table;
+    const hps_key *keys; /* [n] unique */
+    const uint8_t *rows; /* [n][row_bytes]; NULL: the keys are deleted */
+    uint32_t n;
+};
+struct hps_record {
+    const void *key;
+    size_t key_size;
+    const void *value;
+    size_t value_size;
+};
+
 struct hps_store_usage {
     uint64_t n_rows;         /* of the space (estimate where a store cannot count) */
     uint64_t used_bytes;     /* of the space */
@@ -103,6 +137,17 @@ struct hps_store_ops {
      * answered keys stay answered. UNAVAILABLE: skip this tier. DEADLINE: give up. */
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch);
+    /* The same for several tables at once, as one read. NULL: ask table by table. */
+    hps_status (*get_many)(struct hps_space *space, const struct hps_call *call,
+                           struct hps_part_batch *parts, uint32_t n_parts);
+    /* Insert rows that were found below, the one of keys[i] at rows + slots[i] * row_bytes; of a
+     * key that is there already the row stays. What has no room, or is not fresh by `guard` (NULL:
+     * all is), is left out, which is no error. NULL where a store takes no insertions.
+     * out_report: set in any case */
+    hps_status (*insert)(struct hps_space *space, const struct hps_call *call,
+                         const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
+                         const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,
+                         struct hps_insert_report *out_report);
     /* Insert or replace n rows [n][row_bytes]; of a key given twice the last one stays. EXHAUSTED:
      * over budget; then the keys that were not written are not in the store with an older row
      * either (a durable store keeps them: the disk guard refused the write, try again later). */
@@ -111,6 +156,13 @@ struct hps_store_ops {
                       uint32_t n);
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
+
+    /* All of the writes and records, or none, also after a crash. Only durable stores (NULL
+     * elsewhere). EXHAUSTED: the free-space guard; nothing was written. */
+    hps_status (*apply)(struct hps_space *space, const struct hps_call *call,
+                        const struct hps_write *writes, uint32_t n_writes,
+                        const struct hps_record *records, uint32_t n_records,
+                        struct hps_error *err);
 
     /* Bulk load of an empty space (else PRECONDITION) by one thread: tables in ascending id, keys
      * of a table ascending (unsigned) and unique, else INVALID. Nothing is visible to get before

@@ -413,10 +413,11 @@ static void count_insertion(const struct hps_lookup_metrics *metrics, enum hps_t
     if (report->n_inserted > 0) {
         hps_metric_add(metrics->insertion_rows[kind], report->n_inserted);
     }
+    if (report->n_no_room > 0) {
+        hps_metric_add(metrics->insertion_dropped[HPS_DROP_NO_SPACE], report->n_no_room);
+    }
     if (report->n_dropped > 0) {
-        enum hps_drop_reason reason =
-            report->insert_status == HPS_EXHAUSTED ? HPS_DROP_NO_SPACE : HPS_DROP_FAILED;
-        hps_metric_add(metrics->insertion_dropped[reason], report->n_dropped);
+        hps_metric_add(metrics->insertion_dropped[HPS_DROP_FAILED], report->n_dropped);
     }
 }
 

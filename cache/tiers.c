@@ -8,10 +8,6 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/heap.h"
-
-/* Rows gathered for one insertion: small enough to stay in L2. */
-enum { INSERT_BYTES = 128 * 1024 };
 
 static const struct hps_store_ops *tier_ops(const struct hps_walk *walk, uint32_t tier)
 {
@@ -182,47 +178,29 @@ hps_status hps_walk_memory(struct hps_walk *walk, const struct hps_walk_call *ca
     return HPS_OK;
 }
 
-/* Put the rows of keys[begin .. begin + n) of the batch into tier `to`, in one call. */
-static hps_status insert_chunk(struct hps_walk *walk, uint32_t to, struct hps_arena *scratch,
-                               uint8_t *gathered, uint32_t begin, uint32_t n)
-{
-    struct hps_space *space = walk->version->tiers[to];
-    size_t row_bytes = walk->table->row_bytes;
-    const uint32_t *slots = walk->batch.slots + begin;
-    struct hps_call call = {.scratch = scratch};
-
-    for (uint32_t i = 0; i < n; i++) {
-        memcpy(gathered + i * row_bytes, walk->batch.rows + slots[i] * row_bytes, row_bytes);
-    }
-    return space->store->ops->put(space, &call, walk->table, walk->batch.keys + begin, gathered, n);
-}
-
-/* Put what tier `from` found into tier `to`. Failure only costs later look-ups: it is reported. */
+/* Insert what tier `from` found into tier `to`. Failure only costs later look-ups: it is reported.
+ */
 static void insert_found(struct hps_walk *walk, uint32_t from, uint32_t to,
                          struct hps_arena *scratch)
 {
     struct hps_tier_report *report = &walk->reports[to];
+    struct hps_space *space = walk->version->tiers[to];
+    struct hps_insert_report inserted = {0};
+    struct hps_call call = {.scratch = scratch};
     uint32_t n = walk->reports[from].n_found;
     uint32_t begin = hps_walk_found_begin(walk, from);
-    uint32_t chunk_max = INSERT_BYTES / walk->table->row_bytes;
-    uint32_t done = 0;
-    hps_status status = HPS_OK;
 
-    chunk_max = chunk_max == 0 ? 1 : chunk_max;
-    uint8_t *gathered = hps_alloc((size_t)(n < chunk_max ? n : chunk_max) * walk->table->row_bytes);
-    status = gathered == NULL ? HPS_NO_MEMORY : HPS_OK;
-    while (done < n && status == HPS_OK) {
-        uint32_t step = n - done < chunk_max ? n - done : chunk_max;
-        if (scratch != NULL) {
-            hps_arena_reset(scratch);
-        }
-        status = insert_chunk(walk, to, scratch, gathered, begin + done, step);
-        done += status == HPS_OK ? step : 0;
+    if (scratch != NULL) {
+        hps_arena_reset(scratch);
     }
-    hps_free(gathered);
-    report->n_inserted += done;
-    report->n_dropped += n - done;
-    report->insert_status = status;
+    report->insert_status =
+        space->store->ops->insert(space, &call, walk->table, walk->batch.keys + begin,
+                                  walk->batch.slots + begin, walk->batch.rows, n, NULL, &inserted);
+    report->n_inserted += inserted.n_inserted;
+    report->n_no_room += inserted.n_no_room;
+    if (report->insert_status != HPS_OK) {
+        report->n_dropped += n - inserted.n_inserted - inserted.n_no_room - inserted.n_stale;
+    }
 }
 
 /* Fill the host tier from the tiers below it; a tier that was skipped is left alone. */

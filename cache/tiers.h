@@ -17,7 +17,8 @@ struct hps_tier_report {
     uint32_t n_asked;
     uint32_t n_found;
     uint32_t n_inserted; /* rows found below that were put into this tier */
-    uint32_t n_dropped;  /* rows found below that it did not take */
+    uint32_t n_no_room;  /* rows found below that it had no room for */
+    uint32_t n_dropped;  /* rows found below that it failed to take */
     hps_status status;   /* of the look-up; not OK: it was skipped, or failed the part */
     hps_status insert_status;
     uint64_t duration_us;

@@ -444,6 +444,54 @@ static void test_space_when_open_twice_then_exists(void **state)
     store->ops->close(store);
 }
 
+static bool odd_index(const void *ctx, uint32_t i)
+{
+    (void)ctx;
+    return i % 2 == 1;
+}
+
+static void test_insert_when_some_are_there_or_stale_then_only_new_fresh_rows(void **state)
+{
+    (void)state;
+    enum { N = 100 };
+    struct hps_store *store = store_open();
+    struct hps_space *space = space_open(store, 1);
+    const struct hps_insert_guard guard = {odd_index, NULL};
+    struct hps_insert_report report = {0};
+    static uint8_t rows[N * sizeof(default_row)];
+    hps_key keys[N];
+    uint32_t slots[N];
+    if (store->ops->insert == NULL) {
+        drop(space);
+        store->ops->close(store);
+        skip();
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        keys[i] = 1000 + i;
+        slots[i] = N - 1 - i;
+        store_contract_fill(rows + (size_t)slots[i] * tables[1].row_bytes, tables[1].row_bytes,
+                            keys[i], 7);
+    }
+    assert_int_equal(put(space, &tables[1], keys[1], 9), HPS_OK);
+    assert_int_equal(
+        store->ops->insert(space, &no_limit, &tables[1], keys, slots, rows, N, &guard, &report),
+        HPS_OK);
+    assert_int_equal(report.n_inserted, N / 2 - 1);
+    assert_int_equal(report.n_stale, N / 2);
+    assert_int_equal(report.n_no_room, 0);
+    assert_true(has(space, &tables[1], keys[1], 9)); /* newer than what was found below */
+    assert_false(has(space, &tables[1], keys[2], 7));
+    assert_int_equal(
+        store->ops->insert(space, &no_limit, &tables[1], keys, slots, rows, N, NULL, &report),
+        HPS_OK);
+    assert_int_equal(report.n_inserted, N / 2);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_true(has(space, &tables[1], keys[i], i == 1 ? 9 : 7));
+    }
+    drop(space);
+    store->ops->close(store);
+}
+
 static void test_drop_when_opened_again_then_empty(void **state)
 {
     (void)state;
@@ -942,6 +990,8 @@ int store_contract_run(const struct store_contract *of)
         cmocka_unit_test_teardown(test_get_when_scratch_is_too_small_then_still_answers, clean),
         cmocka_unit_test_teardown(test_tables_and_versions_when_same_keys_then_apart, clean),
         cmocka_unit_test_teardown(test_space_when_open_twice_then_exists, clean),
+        cmocka_unit_test_teardown(test_insert_when_some_are_there_or_stale_then_only_new_fresh_rows,
+                                  clean),
         cmocka_unit_test_teardown(test_drop_when_opened_again_then_empty, clean),
         cmocka_unit_test_teardown(test_usage_when_rows_are_there_then_counts_them, clean),
         cmocka_unit_test_teardown(test_load_when_committed_then_visible_at_once, clean),

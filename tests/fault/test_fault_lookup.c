@@ -184,14 +184,14 @@ static void test_lookup_when_memory_runs_out_then_error_or_right_rows(void **sta
     size_t n = hps_fault_heap_run(run_scenario, s);
 
     assert_true(n > 8);
-    assert_true(s->n_ok >= 2);     /* the first, and the one without memory for the insertion */
+    assert_true(s->n_ok >= 1);     /* the last, with all the memory it wants */
     assert_true(s->n_failed >= 3); /* arena, rows, heads */
 }
 
 static void test_lookup_when_host_calls_fail_then_rows_are_right(void **state)
 {
     struct scenario *s = *state;
-    static const enum hps_fake_op ops[] = {HPS_FAKE_GET, HPS_FAKE_PUT};
+    static const enum hps_fake_op ops[] = {HPS_FAKE_GET, HPS_FAKE_INSERT};
     static const hps_status kinds[] = {HPS_UNAVAILABLE, HPS_IO, HPS_EXHAUSTED, HPS_NO_MEMORY};
 
     for (unsigned op = 0; op < 2; op++) {

@@ -432,6 +432,34 @@ static hps_status fake_get(struct hps_space *space, const struct hps_call *call,
     return unlock(store, status);
 }
 
+static hps_status fake_insert(struct hps_space *space, const struct hps_call *call,
+                              const struct hps_table *table, const hps_key *keys,
+                              const uint32_t *slots, const uint8_t *rows, uint32_t n,
+                              const struct hps_insert_guard *guard,
+                              struct hps_insert_report *out_report)
+{
+    (void)call;
+    struct fake *store = (struct fake *)space->store;
+    struct hps_insert_report report = {0};
+    uint32_t n_keys;
+    hps_status status = play(store, HPS_FAKE_INSERT, n, &n_keys);
+    struct fake_table *into = table_of(space, table);
+    for (uint32_t i = 0; i < n_keys; i++) {
+        bool found;
+        (void)table_find(into, keys[i], &found);
+        if (guard != NULL && !guard->fresh(guard->ctx, i)) {
+            report.n_stale++;
+        } else if (!found) {
+            const uint8_t *row = rows + (size_t)slots[i] * table->row_bytes;
+            bool put = table_put(store, into, keys[i], row) == HPS_OK;
+            report.n_inserted += put ? 1 : 0;
+            report.n_no_room += put ? 0 : 1;
+        }
+    }
+    *out_report = report;
+    return unlock(store, status);
+}
+
 static hps_status fake_put(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                            uint32_t n)
@@ -750,6 +778,7 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
         .space_drop = fake_space_drop,
         .space_usage = fake_space_usage,
         .get = fake_get,
+        .insert = fake_insert,
         .put = fake_put,
         .erase = fake_erase,
         .load_begin = fake_load_begin,

@@ -12,6 +12,7 @@ enum hps_fake_op {
     HPS_FAKE_SPACE_OPEN,
     HPS_FAKE_SPACE_DROP,
     HPS_FAKE_GET,
+    HPS_FAKE_INSERT,
     HPS_FAKE_PUT,
     HPS_FAKE_ERASE,
     HPS_FAKE_LOAD_BEGIN,
@@ -35,7 +36,7 @@ struct hps_fake_options {
 struct hps_store *hps_fake_store_new(const struct hps_fake_options *options);
 
 /* Let `skip` calls of `op` pass, then fail the next n_times (UINT32_MAX: for ever) with `status`.
- * A get, put or erase that fails has done its first n_keys keys. */
+ * A get, insert, put or erase that fails has done its first n_keys keys. */
 void hps_fake_fail(struct hps_store *store, enum hps_fake_op op, hps_status status, uint32_t skip,
                    uint32_t n_times, uint32_t n_keys);
 /* Calls of `op` wait while its gate is shut. */

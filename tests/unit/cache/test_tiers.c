@@ -146,17 +146,18 @@ static void test_walk_when_found_below_then_host_has_it_afterwards(void **state)
     t->call.scratch = NULL;
 }
 
-static void test_walk_when_host_takes_no_more_then_rows_are_right_and_drops_counted(void **state)
+static void test_walk_when_host_fails_to_insert_then_rows_are_right_and_drops_counted(void **state)
 {
     struct walk_test *t = *state;
 
     put_range(t, FIXTURE_DISK, 0, 100);
-    hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_PUT, HPS_EXHAUSTED, 0, UINT32_MAX, 0);
+    hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT, HPS_UNAVAILABLE, 0, UINT32_MAX, 40);
     begin(t, 100);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.reports[1].n_found, 100);
-    assert_int_equal(t->walk.reports[0].n_dropped, 100);
-    assert_int_equal(t->walk.reports[0].insert_status, HPS_EXHAUSTED);
+    assert_int_equal(t->walk.reports[0].n_inserted, 40);
+    assert_int_equal(t->walk.reports[0].n_dropped, 60);
+    assert_int_equal(t->walk.reports[0].insert_status, HPS_UNAVAILABLE);
 }
 
 static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void **state)
@@ -169,7 +170,7 @@ static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void *
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.reports[0].status, HPS_UNAVAILABLE);
     assert_int_equal(t->walk.reports[1].n_found, 100);
-    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_PUT), 0);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT), 0);
 }
 
 static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **state)
@@ -292,7 +293,7 @@ int main(void)
         WALK_TEST(test_walk_when_host_has_all_then_nothing_else_is_asked),
         WALK_TEST(test_walk_when_keys_are_spread_then_ranges_tell_who_found_what),
         WALK_TEST(test_walk_when_found_below_then_host_has_it_afterwards),
-        WALK_TEST(test_walk_when_host_takes_no_more_then_rows_are_right_and_drops_counted),
+        WALK_TEST(test_walk_when_host_fails_to_insert_then_rows_are_right_and_drops_counted),
         WALK_TEST(test_walk_when_host_is_down_then_it_is_skipped_and_left_alone),
         WALK_TEST(test_walk_when_host_fails_half_way_then_what_it_found_counts),
         WALK_TEST(test_walk_when_last_tier_fails_then_the_part_fails),
