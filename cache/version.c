@@ -49,6 +49,7 @@ void hps_version_free(struct hps_version *version)
         hps_free((void *)version->tables[i].name);
         hps_free((void *)version->tables[i].default_row);
     }
+    hps_stamps_free(version->stamps);
     hps_free(version->tables);
     hps_free(version->metrics);
     hps_free(version->model);

@@ -11,6 +11,7 @@
 
 #include "backends/store.h"
 #include "base/metric.h"
+#include "cache/stamps.h"
 
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
@@ -60,6 +61,9 @@ struct hps_version {
     /* The host map holds every row of this version: a miss there is a proof of absence. Becomes
      * true once, when the rows have been put there. */
     atomic_bool host_complete;
+
+    /* Whoever puts rows from below into a tier asks these. NULL: the rows never change. */
+    struct hps_stamps *stamps;
 
     /* For look-ups that do not say, as the configuration of the model has it. A new version has
      * none: exact, and the default row. */
