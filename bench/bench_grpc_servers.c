@@ -6,22 +6,18 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/heap.h"
 #include "bench/bench.h"
 #include "bench/bench_grpc.h"
+#include "bench/child.h"
 #include "client/wire.h"
 #include "net/acceptor.h"
 #include "net/grpc.h"
@@ -431,72 +427,34 @@ hps_status bench_server_raw(struct bench_server *out_server, struct hps_error *e
 
 /* ---- C++ ------------------------------------------------------------------------------------- */
 
-struct cpp {
-    pid_t pid;
-    int in; /* closing it ends the server */
-};
-
 static void cpp_stop(void *impl)
 {
-    struct cpp *cpp = impl;
-
-    close(cpp->in);
-    (void)waitpid(cpp->pid, NULL, 0);
-    hps_free(cpp);
-}
-
-static void cpp_exec(const char *path, int in, int out)
-{
-    bench_bind(SERVER_CPU);
-    (void)dup2(in, STDIN_FILENO);
-    (void)dup2(out, STDOUT_FILENO);
-    (void)execl(path, path, (char *)NULL);
-    _exit(1);
-}
-
-/* The first line that the server prints: its port. */
-static bool read_port(int fd, char *out, size_t size)
-{
-    size_t n = 0;
-
-    while (n + 1 < size && read(fd, out + n, 1) == 1 && out[n] != '\n') {
-        n++;
-    }
-    out[n] = '\0';
-    return n > 0;
+    bench_child_stop(impl);
+    hps_free(impl);
 }
 
 hps_status bench_server_cpp(struct bench_server *out_server, struct hps_error *err)
 {
     static const char path[] = HPS_BIN_DIR "/grpc-cpp-server";
-    int in[2], out[2];
+    const char *const argv[] = {path, NULL};
     char port[16];
 
     if (access(path, X_OK) != 0) {
         return hps_error_set(err, HPS_NOT_FOUND, "%s is not built: libgrpc++ is not installed",
                              path);
     }
-    struct cpp *cpp = hps_calloc(1, sizeof(*cpp));
-    if (cpp == NULL || pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
-        hps_free(cpp);
-        return hps_error_set(err, HPS_EXHAUSTED, "no memory, or no pipe");
+    struct bench_child *child = hps_calloc(1, sizeof(*child));
+    if (child == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a server");
     }
-    cpp->pid = fork();
-    if (cpp->pid == 0) {
-        cpp_exec(path, in[0], out[1]);
-    }
-    close(in[0]);
-    close(out[1]);
-    cpp->in = in[1];
-    bool ok = cpp->pid > 0 && read_port(out[0], port, sizeof(port));
-    close(out[0]);
-    if (!ok) {
-        cpp_stop(cpp);
-        return hps_error_set(err, HPS_UNAVAILABLE, "%s did not start", path);
+    hps_status status = bench_child_start(argv, SERVER_CPU, child, port, sizeof(port), err);
+    if (status != HPS_OK) {
+        hps_free(child);
+        return status;
     }
     (void)snprintf(out_server->address, sizeof(out_server->address), "127.0.0.1:%s", port);
-    (void)clock_getcpuclockid(cpp->pid, &out_server->cpu_clock);
-    out_server->impl = cpp;
+    (void)clock_getcpuclockid(child->pid, &out_server->cpu_clock);
+    out_server->impl = child;
     out_server->stop = cpp_stop;
     return HPS_OK;
 }

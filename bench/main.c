@@ -22,7 +22,12 @@ static const struct bench benches[] = {
     {"grpc", "our gRPC server against a raw socket server and C++ grpc", bench_grpc},
     {"switch", "what look-ups notice of a version switch", bench_switch},
     {"host_map", "look-ups in the host map against gather + index", bench_host_map},
+    {"maps", "look-ups in the host map against hash maps of C++", bench_maps},
+    {"eviction", "hit rates within a budget against S3-FIFO, SIEVE, LRU, W-TinyLFU",
+     bench_eviction},
+    {"concurrency", "look-ups in the host map beside updates of it", bench_concurrency},
     {"rocksdb", "bulk load against write batches", bench_rocksdb},
+    {"e2e", "hpsd and a client: 1 to 100,000 keys a call, both tiers, cold and warm", bench_e2e},
     {NULL, NULL, NULL},
 };
 
@@ -71,6 +76,17 @@ void bench_bind(unsigned cpu)
     }
 }
 
+/* So many that four digits show. */
+static int decimals(double value)
+{
+    int n = 0;
+
+    for (; value != 0 && value < 1000 && n < 6; value *= 10) {
+        n++;
+    }
+    return n;
+}
+
 void bench_report(const char *name_of_case, const char *metric, double value, const char *unit,
                   enum bench_target kind, double target)
 {
@@ -81,8 +97,8 @@ void bench_report(const char *name_of_case, const char *metric, double value, co
         (void)snprintf(text, sizeof(text), "%s %g %s", kind == BENCH_AT_LEAST ? ">=" : "<=", target,
                        met ? "met" : "MISSED");
     }
-    printf("%-9s %-30s %-22s %12.4g %-8s %s\n", current->name, name_of_case, metric, value, unit,
-           text);
+    printf("%-11s %-34s %-24s %12.*f %-8s %s\n", current->name, name_of_case, metric,
+           decimals(value), value, unit, text);
     (void)fflush(stdout);
     if (json == NULL) {
         return;
@@ -148,7 +164,8 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "hps-benchmarks: %s: %s\n", HPS_BENCH_DIR, strerror(errno));
         return EXIT_FAILED;
     }
-    printf("%-9s %-30s %-22s %12s %-8s %s\n", "BENCH", "CASE", "METRIC", "VALUE", "UNIT", "TARGET");
+    printf("%-11s %-34s %-24s %12s %-8s %s\n", "BENCH", "CASE", "METRIC", "VALUE", "UNIT",
+           "TARGET");
     if (argc <= 1) {
         for (const struct bench *bench = benches; bench->name != NULL; bench++) {
             ok = run_one(bench) && ok;

@@ -62,7 +62,7 @@ LIBRARIES = {
         "server/message.c": "with its allocator from base/heap.h",
     },
     r"cmocka\.h": {"tests/*": "the test library"},
-    r"grpc\+\+/|grpcpp/": {"bench/*": "the peer to compare with"},
+    r"grpc\+\+/|grpcpp/|absl/|boost/": {"bench/*": "the peers to compare with"},
 }
 SYSTEM = re.compile(
     r"^(sys|net|netinet|arpa|linux)/\w+\.h$|^(assert|complex|ctype|dirent|dlfcn|endian|errno|execinfo|"

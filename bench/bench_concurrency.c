@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Look-ups in the host map while another thread replaces its rows, against look-ups with nobody
+ * beside them, and against a control: a second thread that writes as many rows at the same rate,
+ * but elsewhere, since two cores share caches, memory and often a clock. Then the same once more
+ * with every row checked: a row is its key and a sequence number over and over, so one made of two
+ * writes shows, and so does one older than an update that had returned before the look-up began.
+ * Reader on the main thread, writer on its own.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/host_map.h"
+#include "base/heap.h"
+#include "bench/bench.h"
+#include "client/zipf.h"
+
+enum {
+    N_ROWS = 512 * 1024,
+    DIM = 128,
+    ROW_BYTES = DIM * 4,
+    ROW_PAIRS = ROW_BYTES / 16,
+    READ_BATCH = 1024,
+    WRITE_BATCH = 256,
+    N_DRAWN = 1 << 20, /* popular rows, drawn beforehand */
+    ROUNDS = 5,
+    N_RATES = 3,
+};
+#define ROUND_NS UINT64_C(250000000)
+#define CHECK_NS UINT64_C(2000000000)
+
+static const double rates[N_RATES] = {100e3, 300e3, 1e6}; /* rows a second */
+static const float zeros[DIM];
+static const struct hps_table table = {"t", 0, DIM, ROW_BYTES, HPS_DTYPE_FP32, N_ROWS, zeros};
+
+enum mode { IDLE, CONTROL, UPDATES };
+
+struct world {
+    struct hps_store *store;
+    struct hps_space *space;
+    uint32_t *drawn;              /* [N_DRAWN] */
+    uint8_t *out;                 /* [READ_BATCH][ROW_BYTES] */
+    uint8_t *elsewhere;           /* [N_ROWS][ROW_BYTES], what the control writes */
+    _Atomic(uint32_t) *sequences; /* [N_ROWS] of the last update that returned */
+    uint32_t read_at;
+};
+
+struct writer {
+    struct world *world;
+    enum mode mode;
+    double rate;
+    atomic_bool ready;
+    atomic_bool stop;
+    uint64_t n_written;
+    uint64_t ns;
+    hps_status status;
+    uint32_t sequence; /* of all rows: one counter, so that it never goes back */
+    uint32_t rows[WRITE_BATCH];
+    hps_key keys[WRITE_BATCH];
+    uint64_t data[WRITE_BATCH][ROW_PAIRS][2];
+};
+
+static hps_key key_of(uint32_t row)
+{
+    return hps_mix64((uint64_t)row + 1);
+}
+
+static void make_row(uint64_t out[ROW_PAIRS][2], hps_key key, uint32_t sequence)
+{
+    for (unsigned i = 0; i < ROW_PAIRS; i++) {
+        out[i][0] = key;
+        out[i][1] = sequence;
+    }
+}
+
+/* Is it one write's row of this key? */
+static bool row_whole(const uint8_t *row, hps_key key, uint64_t *out_sequence)
+{
+    uint64_t pairs[ROW_PAIRS][2];
+    bool whole = true;
+
+    memcpy(pairs, row, sizeof(pairs));
+    for (unsigned i = 0; i < ROW_PAIRS; i++) {
+        whole = whole && pairs[i][0] == key && pairs[i][1] == pairs[0][1];
+    }
+    *out_sequence = pairs[0][1];
+    return whole;
+}
+
+/* ---- the writer ------------------------------------------------------------------------------ */
+
+static hps_status write_batch(struct writer *writer)
+{
+    struct world *world = writer->world;
+    struct hps_call call = {NULL, 0};
+    hps_status status = HPS_OK;
+
+    for (unsigned i = 0; i < WRITE_BATCH; i++) {
+        make_row(writer->data[i], writer->keys[i], ++writer->sequence);
+    }
+    if (writer->mode == UPDATES) {
+        status = world->store->ops->put(world->space, &call, &table, writer->keys,
+                                        (const uint8_t *)writer->data, WRITE_BATCH);
+    }
+    for (unsigned i = 0; i < WRITE_BATCH && status == HPS_OK; i++) {
+        if (writer->mode == UPDATES) {
+            atomic_store_explicit(&world->sequences[writer->rows[i]],
+                                  (uint32_t)writer->data[i][0][1], memory_order_release);
+        } else {
+            memcpy(world->elsewhere + (size_t)writer->rows[i] * ROW_BYTES, writer->data[i],
+                   ROW_BYTES);
+        }
+    }
+    return status;
+}
+
+static void *write_rows(void *ctx)
+{
+    struct writer *writer = ctx;
+    struct hps_random random = {writer->sequence + 1};
+    uint64_t start_ns = bench_now_ns();
+
+    bench_bind(0);
+    atomic_store(&writer->ready, true);
+    while (!atomic_load_explicit(&writer->stop, memory_order_relaxed) && writer->status == HPS_OK) {
+        double due_ns = (double)writer->n_written / writer->rate * 1e9;
+        if ((double)(bench_now_ns() - start_ns) < due_ns) {
+            continue;
+        }
+        for (unsigned i = 0; i < WRITE_BATCH; i++) {
+            writer->rows[i] = writer->world->drawn[hps_random_next(&random) % N_DRAWN];
+            writer->keys[i] = key_of(writer->rows[i]);
+        }
+        writer->status = write_batch(writer);
+        writer->n_written += WRITE_BATCH;
+    }
+    writer->ns = bench_now_ns() - start_ns;
+    return NULL;
+}
+
+/* ---- the reader ------------------------------------------------------------------------------ */
+
+struct reading {
+    uint64_t n_keys;
+    uint64_t ns; /* inside get */
+    uint64_t n_torn;
+    uint64_t n_stale;
+};
+
+static void check_rows(const struct world *world, const uint32_t *rows, const uint32_t *before,
+                       struct reading *reading)
+{
+    for (unsigned i = 0; i < READ_BATCH; i++) {
+        uint64_t sequence;
+        if (!row_whole(world->out + (size_t)i * ROW_BYTES, key_of(rows[i]), &sequence)) {
+            reading->n_torn++;
+        } else if (sequence < before[i]) {
+            reading->n_stale++;
+        }
+    }
+}
+
+static hps_status read_batch(struct world *world, bool check, struct reading *reading)
+{
+    struct hps_call call = {NULL, 0};
+    hps_key keys[READ_BATCH];
+    uint32_t slots[READ_BATCH], before[READ_BATCH];
+    const uint32_t *rows = world->drawn + world->read_at;
+    struct hps_batch batch = {keys, slots, world->out, READ_BATCH};
+
+    world->read_at = (world->read_at + READ_BATCH) % N_DRAWN;
+    for (unsigned i = 0; i < READ_BATCH; i++) {
+        keys[i] = key_of(rows[i]);
+        slots[i] = i;
+        if (check) {
+            before[i] = atomic_load_explicit(&world->sequences[rows[i]], memory_order_acquire);
+        }
+    }
+    uint64_t start_ns = bench_now_ns();
+    hps_status status = world->store->ops->get(world->space, &call, &table, &batch);
+    reading->ns += bench_now_ns() - start_ns;
+    reading->n_keys += READ_BATCH;
+    if (status == HPS_OK && batch.n != 0) {
+        status = HPS_NOT_FOUND;
+    }
+    if (status == HPS_OK && check) {
+        check_rows(world, rows, before, reading);
+    }
+    return status;
+}
+
+/* Read for `ns` beside a writer of this mode and rate, if any. */
+static hps_status run_round(struct world *world, struct writer *writer, bool check, uint64_t ns,
+                            struct reading *out_reading)
+{
+    struct reading reading = {0};
+    hps_status status = HPS_OK;
+    pthread_t thread;
+
+    atomic_store(&writer->stop, false);
+    atomic_store(&writer->ready, false);
+    writer->n_written = 0;
+    writer->status = HPS_OK;
+    if (writer->mode != IDLE) {
+        if (pthread_create(&thread, NULL, write_rows, writer) != 0) {
+            return HPS_EXHAUSTED;
+        }
+        while (!atomic_load(&writer->ready)) {
+        }
+    }
+    uint64_t end_ns = bench_now_ns() + ns;
+    while (status == HPS_OK && bench_now_ns() < end_ns) {
+        status = read_batch(world, check, &reading);
+    }
+    atomic_store(&writer->stop, true);
+    if (writer->mode != IDLE) {
+        (void)pthread_join(thread, NULL);
+        status = status != HPS_OK ? status : writer->status;
+    }
+    *out_reading = reading;
+    return status;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+struct rounds {
+    double idle[ROUNDS]; /* all in keys a second of get */
+    double control[N_RATES][ROUNDS];
+    double updates[N_RATES][ROUNDS];
+    double written[N_RATES][ROUNDS]; /* rows a second */
+};
+
+static hps_status run_mode(struct world *world, struct writer *writer, enum mode mode, double rate,
+                           double *out_keys_per_s)
+{
+    struct reading reading;
+
+    writer->mode = mode;
+    writer->rate = rate;
+    hps_status status = run_round(world, writer, false, ROUND_NS, &reading);
+    *out_keys_per_s = (double)reading.n_keys * 1e9 / (double)(reading.ns == 0 ? 1 : reading.ns);
+    return status;
+}
+
+static hps_status run_rounds(struct world *world, struct writer *writer, struct rounds *rounds)
+{
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        hps_status status = run_mode(world, writer, IDLE, 0, &rounds->idle[round]);
+        for (unsigned r = 0; r < N_RATES && status == HPS_OK; r++) {
+            status = run_mode(world, writer, CONTROL, rates[r], &rounds->control[r][round]);
+            if (status == HPS_OK) {
+                status = run_mode(world, writer, UPDATES, rates[r], &rounds->updates[r][round]);
+                rounds->written[r][round] = (double)writer->n_written * 1e9 / (double)writer->ns;
+            }
+        }
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    return HPS_OK;
+}
+
+static double median_ratio(const double *above, const double *below)
+{
+    double ratios[ROUNDS];
+
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        ratios[i] = above[i] / below[i];
+    }
+    return bench_median(ratios, ROUNDS);
+}
+
+static void report_rounds(struct rounds *rounds)
+{
+    for (unsigned r = 0; r < N_RATES; r++) {
+        char name[40];
+        (void)snprintf(name, sizeof(name), "%g k updates/s", rates[r] / 1e3);
+        bench_report(name, "readers/idle", median_ratio(rounds->updates[r], rounds->idle), "ratio",
+                     BENCH_AT_LEAST, 0.95);
+        bench_report(name, "control/idle", median_ratio(rounds->control[r], rounds->idle), "ratio",
+                     BENCH_NO_TARGET, 0);
+        bench_report(name, "readers/control", median_ratio(rounds->updates[r], rounds->control[r]),
+                     "ratio", BENCH_NO_TARGET, 0);
+        bench_report(name, "readers", bench_median(rounds->updates[r], ROUNDS), "keys/s",
+                     BENCH_NO_TARGET, 0);
+        bench_report(name, "updates", bench_median(rounds->written[r], ROUNDS), "rows/s",
+                     BENCH_NO_TARGET, 0);
+    }
+    bench_report("no updates", "readers", bench_median(rounds->idle, ROUNDS), "keys/s",
+                 BENCH_NO_TARGET, 0);
+}
+
+/* A check that finds nothing proves nothing: this row is made of two. */
+static bool check_works(void)
+{
+    uint64_t row[ROW_PAIRS][2];
+    uint64_t sequence;
+
+    make_row(row, 1, 1);
+    bool whole = row_whole((const uint8_t *)row, 1, &sequence);
+    row[ROW_PAIRS - 1][1] = 2;
+    return whole && !row_whole((const uint8_t *)row, 1, &sequence) &&
+           !row_whole((const uint8_t *)row, 2, &sequence);
+}
+
+static hps_status run_checked(struct world *world, struct writer *writer)
+{
+    static const char name[] = "1000 k updates/s, checked";
+    struct reading reading;
+
+    writer->mode = UPDATES;
+    writer->rate = rates[N_RATES - 1];
+    hps_status status = run_round(world, writer, true, CHECK_NS, &reading);
+    if (status == HPS_OK) {
+        bench_report(name, "rows read", (double)reading.n_keys, "rows", BENCH_NO_TARGET, 0);
+        bench_report(name, "rows written", (double)writer->n_written, "rows", BENCH_NO_TARGET, 0);
+        bench_report(name, "torn", (double)reading.n_torn, "rows", BENCH_AT_MOST, 0);
+        bench_report(name, "stale", (double)reading.n_stale, "rows", BENCH_AT_MOST, 0);
+    }
+    return status;
+}
+
+/* ---- making the world ------------------------------------------------------------------------ */
+
+static hps_status fill(struct world *world, struct writer *writer)
+{
+    struct hps_call call = {NULL, 0};
+    hps_status status = HPS_OK;
+
+    for (uint32_t row = 0; row < N_ROWS && status == HPS_OK; row += WRITE_BATCH) {
+        for (uint32_t i = 0; i < WRITE_BATCH; i++) {
+            writer->keys[i] = key_of(row + i);
+            make_row(writer->data[i], writer->keys[i], 0);
+        }
+        status = world->store->ops->put(world->space, &call, &table, writer->keys,
+                                        (const uint8_t *)writer->data, WRITE_BATCH);
+    }
+    return status;
+}
+
+static hps_status world_open(struct world *world, struct hps_error *err)
+{
+    struct hps_random random = {1};
+    struct hps_space_id id = {"m", 1, &table, 1};
+    struct hps_zipf zipf;
+
+    world->drawn = hps_calloc(N_DRAWN, sizeof(*world->drawn));
+    world->out = hps_alloc_aligned(64, (size_t)READ_BATCH * ROW_BYTES);
+    world->elsewhere = hps_alloc_aligned(2 << 20, (size_t)N_ROWS * ROW_BYTES);
+    world->sequences = hps_calloc(N_ROWS, sizeof(*world->sequences));
+    if (world->drawn == NULL || world->out == NULL || world->elsewhere == NULL ||
+        world->sequences == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %d rows", N_ROWS);
+    }
+    memset(world->elsewhere, 0, (size_t)N_ROWS * ROW_BYTES);
+    hps_zipf_init(&zipf, N_ROWS, 0.99, 0);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        world->drawn[i] = (uint32_t)hps_zipf_row(&zipf, hps_zipf_rank(&zipf, &random));
+    }
+    hps_status status = hps_host_map_open(UINT64_C(2) << 30, &world->store, err);
+    return status != HPS_OK ? status
+                            : world->store->ops->space_open(world->store, &id, &world->space, err);
+}
+
+static void world_close(struct world *world)
+{
+    if (world->space != NULL) {
+        world->store->ops->space_close(world->space);
+    }
+    if (world->store != NULL) {
+        world->store->ops->close(world->store);
+    }
+    hps_free((void *)world->sequences);
+    hps_free_aligned(world->elsewhere);
+    hps_free_aligned(world->out);
+    hps_free(world->drawn);
+}
+
+hps_status bench_concurrency(struct hps_error *err)
+{
+    struct world world = {0};
+    struct rounds *rounds = hps_calloc(1, sizeof(*rounds));
+    struct writer *writer = hps_calloc(1, sizeof(*writer));
+    hps_status status = HPS_NO_MEMORY;
+
+    bench_bind(1);
+    if (rounds == NULL || writer == NULL) {
+        (void)hps_error_set(err, status, "no memory");
+        goto out;
+    }
+    writer->world = &world;
+    status = world_open(&world, err);
+    if (status != HPS_OK) {
+        goto out;
+    }
+    status = check_works() ? fill(&world, writer) : HPS_INTERNAL;
+    if (status == HPS_OK) {
+        status = run_rounds(&world, writer, rounds);
+    }
+    if (status == HPS_OK) {
+        report_rounds(rounds);
+        status = run_checked(&world, writer);
+    }
+    if (status != HPS_OK) {
+        (void)hps_error_set(err, status, "look-ups beside updates: %s", hps_status_text(status));
+    }
+out:
+    world_close(&world);
+    hps_free(writer);
+    hps_free(rounds);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What bench_e2e.c measures: an hpsd of this build with one generated table, in a directory and a
+ * process of its own, reached by a Unix socket. Main thread.
+ */
+#ifndef HPS_BENCH_BENCH_E2E_H
+#define HPS_BENCH_BENCH_E2E_H
+
+#include <stdbool.h>
+
+#include "bench/child.h"
+#include "client/client.h"
+
+enum { E2E_ROWS = 1 << 20, E2E_DIM = 32, E2E_ROW_BYTES = E2E_DIM * 4 };
+
+struct e2e_hpsd {
+    char dir[32]; /* its own, with the table and the database */
+    char address[64];
+    bool with_host_map; /* else RocksDB alone */
+    struct bench_child child;
+    bool running;
+    struct hps_client *client;
+};
+
+/* Make the directory and the table. */
+hps_status e2e_hpsd_make(struct e2e_hpsd *hpsd, bool with_host_map, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Start it, connect, and wait until it serves: the first time it loads the table. */
+hps_status e2e_hpsd_start(struct e2e_hpsd *hpsd, struct hps_error *err) HPS_MUST_CHECK;
+void e2e_hpsd_stop(struct e2e_hpsd *hpsd);
+/* Ask the kernel to forget the database's files, as far as nobody has them mapped. */
+void e2e_hpsd_chill(const struct e2e_hpsd *hpsd);
+/* Read the database's files, so that the kernel has them. */
+void e2e_hpsd_warm(const struct e2e_hpsd *hpsd);
+/* Bytes that it has read from disk; 0 where the kernel does not say. */
+double e2e_hpsd_disk_bytes(const struct e2e_hpsd *hpsd);
+void e2e_hpsd_remove(struct e2e_hpsd *hpsd); /* stops it, if it runs */
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hit rates of the host map within a budget, beside simulated policies that may hold as many rows
+ * as it turned out to hold. Batches as look-ups make them: ask for all keys, then insert what was
+ * missing; so do the simulations. Nothing depends on time: the same build gives the same figures.
+ * Main thread.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/host_map.h"
+#include "base/heap.h"
+#include "bench/bench.h"
+#include "bench/policies.h"
+#include "client/zipf.h"
+
+enum {
+    N_KEYS = 1 << 18,
+    N_WARM = 2 * N_KEYS,      /* requests that fill the cache */
+    N_REQUESTS = 12 * N_KEYS, /* those included */
+    BATCH = 64,
+    DIM = 256, /* wide rows: the budget is in bytes, and a small cache shall still be many steps */
+    ROW_BYTES = DIM * 4,
+    INDEX_BYTES = 24,   /* of the budget for each row, roughly: the rows held are asked for */
+    DRIFT_EVERY = 1000, /* requests after which the ranks move by one key */
+    SCAN_PERCENT = 20,
+    N_POLICIES = 4,
+    S3FIFO = 2,
+};
+
+#define POINTS_BELOW_S3FIFO_MAX 1.5
+
+enum motion { STEADY, DRIFTING, ABRUPT, SCANNED };
+
+static const struct {
+    const char *name;
+    double alpha;
+    enum motion motion;
+} traces[] = {
+    {"zipf 0.8", 0.8, STEADY},           {"zipf 0.99", 0.99, STEADY},
+    {"zipf 1.05", 1.05, STEADY},         {"zipf 0.99 drifting", 0.99, DRIFTING},
+    {"zipf 0.99 changed", 0.99, ABRUPT}, {"zipf 0.99, 20 % scan", 0.99, SCANNED},
+};
+
+static const unsigned cache_percents[] = {1, 5, 10}; /* of the keys */
+
+static const struct policy_kind *const policies[N_POLICIES] = {&policy_lru, &policy_sieve,
+                                                               &policy_s3fifo, &policy_wtinylfu};
+
+static const float zeros[DIM];
+static const struct hps_table table = {"t", 0, DIM, ROW_BYTES, HPS_DTYPE_FP32, N_KEYS, zeros};
+
+/* ---- traces ---------------------------------------------------------------------------------- */
+
+static void make_trace(size_t t, uint32_t *requests)
+{
+    enum motion motion = traces[t].motion;
+    struct hps_random random = {t + 1};
+    struct hps_zipf zipf;
+    uint32_t scan_at = 0;
+
+    hps_zipf_init(&zipf, N_KEYS, traces[t].alpha, 0);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        uint64_t shift = motion == DRIFTING ? i / DRIFT_EVERY : 0;
+        if (motion == ABRUPT && i >= N_WARM + (N_REQUESTS - N_WARM) / 2) {
+            shift = N_KEYS / 2;
+        }
+        if (motion == SCANNED && hps_random_next(&random) % 100 < SCAN_PERCENT) {
+            requests[i] = scan_at++ % N_KEYS;
+        } else {
+            uint64_t rank = hps_zipf_rank(&zipf, &random) - 1;
+            requests[i] = (uint32_t)hps_zipf_row(&zipf, (rank + shift) % N_KEYS + 1);
+        }
+    }
+}
+
+static double percent(uint64_t n_hit)
+{
+    return 100.0 * (double)n_hit / (N_REQUESTS - N_WARM);
+}
+
+/* ---- the host map ---------------------------------------------------------------------------- */
+
+/* The map hides where a key goes behind a secret of the process; taken out of the keys, each run
+ * sees the same buckets. */
+static hps_key key_of(uint32_t request)
+{
+    return hps_mix64(request) ^ hps_hash_secret();
+}
+
+static hps_status replay(struct hps_space *space, const uint32_t *requests, uint8_t *rows,
+                         uint64_t *out_n_hit)
+{
+    static const uint32_t first_row[BATCH]; /* all zero: every row that is inserted is the first */
+    const struct hps_store_ops *ops = space->store->ops;
+    struct hps_call call = {NULL, 0};
+    hps_key keys[BATCH];
+    uint32_t slots[BATCH];
+    uint64_t n_hit = 0;
+
+    for (uint32_t i = 0; i < N_REQUESTS; i += BATCH) {
+        struct hps_batch batch = {keys, slots, rows, BATCH};
+        struct hps_insert_report report;
+        for (uint32_t j = 0; j < BATCH; j++) {
+            keys[j] = key_of(requests[i + j]);
+            slots[j] = j;
+        }
+        hps_status status = ops->get(space, &call, &table, &batch);
+        if (status == HPS_OK && batch.n > 0) {
+            status =
+                ops->insert(space, &call, &table, keys, first_row, rows, batch.n, NULL, &report);
+        }
+        if (status != HPS_OK) {
+            return status;
+        }
+        n_hit += i >= N_WARM ? BATCH - batch.n : 0;
+    }
+    *out_n_hit = n_hit;
+    return HPS_OK;
+}
+
+static hps_status run_ours(const uint32_t *requests, uint32_t n_rows, uint8_t *rows,
+                           double *out_percent, struct hps_store_usage *out_usage,
+                           struct hps_error *err)
+{
+    struct hps_space_id id = {"m", 1, &table, 1};
+    struct hps_store *store = NULL;
+    struct hps_space *space = NULL;
+    uint64_t n_hit = 0;
+    hps_status status =
+        hps_host_map_open((uint64_t)n_rows * (ROW_BYTES + INDEX_BYTES), &store, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = store->ops->space_open(store, &id, &space, err);
+    if (status == HPS_OK) {
+        status = replay(space, requests, rows, &n_hit);
+        if (status != HPS_OK) {
+            (void)hps_error_set(err, status, "host map: %s", hps_status_text(status));
+        }
+        store->ops->space_usage(space, out_usage);
+        store->ops->space_close(space);
+    }
+    store->ops->close(store);
+    *out_percent = percent(n_hit);
+    return status;
+}
+
+/* ---- simulations ----------------------------------------------------------------------------- */
+
+static hps_status run_policy(const struct policy_kind *kind, const uint32_t *requests,
+                             uint32_t n_rows, double *out_percent, struct hps_error *err)
+{
+    struct policy *policy = policy_new(kind, N_KEYS, n_rows);
+    uint32_t missing[BATCH];
+    uint64_t n_hit = 0;
+
+    if (policy == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %s", kind->name);
+    }
+    for (uint32_t i = 0; i < N_REQUESTS; i += BATCH) {
+        uint32_t n = 0;
+        for (uint32_t j = 0; j < BATCH; j++) {
+            if (!policy_touch(policy, requests[i + j])) {
+                missing[n++] = requests[i + j];
+            }
+        }
+        for (uint32_t j = 0; j < n; j++) {
+            policy_insert(policy, missing[j]);
+        }
+        n_hit += i >= N_WARM ? BATCH - n : 0;
+    }
+    policy_free(policy);
+    *out_percent = percent(n_hit);
+    return HPS_OK;
+}
+
+static hps_status run_case(const char *name, const uint32_t *requests, unsigned cache_percent,
+                           uint8_t *rows, struct hps_error *err)
+{
+    uint32_t n_rows = (uint32_t)((uint64_t)N_KEYS * cache_percent / 100);
+    struct hps_store_usage usage = {0};
+    double ours = 0, others[N_POLICIES];
+    hps_status status = run_ours(requests, n_rows, rows, &ours, &usage, err);
+
+    if (status == HPS_OK && usage.n_rows == 0) {
+        status = hps_error_set(err, HPS_INTERNAL, "%s: the map holds no row", name);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    bench_report(name, "rows held", (double)usage.n_rows, "rows", BENCH_NO_TARGET, 0);
+    bench_report(name, "host map", ours, "%", BENCH_NO_TARGET, 0);
+    for (unsigned i = 0; i < N_POLICIES; i++) {
+        status = run_policy(policies[i], requests, (uint32_t)usage.n_rows, &others[i], err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        bench_report(name, policies[i]->name, others[i], "%", BENCH_NO_TARGET, 0);
+    }
+    bench_report(name, "S3-FIFO - host map", others[S3FIFO] - ours, "points", BENCH_AT_MOST,
+                 POINTS_BELOW_S3FIFO_MAX);
+    return HPS_OK;
+}
+
+hps_status bench_eviction(struct hps_error *err)
+{
+    uint32_t *requests = hps_calloc(N_REQUESTS, sizeof(*requests));
+    uint8_t *rows = hps_alloc_aligned(64, (size_t)BATCH * ROW_BYTES);
+    hps_status status = HPS_OK;
+    char name[64];
+
+    if (requests == NULL || rows == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a trace");
+        goto out;
+    }
+    memset(rows, 0, (size_t)BATCH * ROW_BYTES);
+    for (size_t t = 0; t < sizeof(traces) / sizeof(traces[0]); t++) {
+        make_trace(t, requests);
+        for (size_t c = 0; c < sizeof(cache_percents) / sizeof(cache_percents[0]); c++) {
+            (void)snprintf(name, sizeof(name), "%s, %u %%", traces[t].name, cache_percents[c]);
+            status = run_case(name, requests, cache_percents[c], rows, err);
+            if (status != HPS_OK) {
+                goto out;
+            }
+        }
+    }
+out:
+    hps_free_aligned(rows);
+    hps_free(requests);
+    return status;
+}
