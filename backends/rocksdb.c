@@ -5,37 +5,40 @@
  *
  * On disk: `<path>/hpsd` is the database, `<path>/hpsd.lock` keeps it to one process. The default
  * family holds one record, the format. "catalog" holds the records, `<model>@<version>` one
- * version: its keys are table id and key, both big-endian, so that key order is load order.
+ * version: its keys are table id and key, both big-endian, so that key order is load order. Behind
+ * all tables lie the version's own records, below a table id that no table has: one batch writes
+ * rows and positions, and dropping the family drops both.
+ *
+ * The log is written with every write, so that a killed process loses nothing, and synced by a
+ * thread of the store once in wal_sync_ms, for the sake of the machine's power.
  *
  * RocksDB aborts the process when the disk is full under its write-ahead log, so every write looks
  * at the free space first and stops well before.
  */
 #include "backends/rocksdb.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <rocksdb/c.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "backends/key_sort.h"
+#include "backends/rocksdb_dir.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/pool.h"
 
 #define MIB            (UINT64_C(1) << 20)
-#define GIB            (UINT64_C(1) << 30)
 #define FORMAT_KEY     "hpsd.format"
 #define CATALOG        "catalog"
 #define DEFAULT_FAMILY "default"
@@ -47,12 +50,19 @@ enum {
     ENTRY_BYTES = 24, /* key and the block format's own share of a row, rounded up */
     NAME_MAX_BYTES = 160,
     MODEL_MAX_BYTES = 120,
-    PATH_MAX_BYTES = 3900, /* leaves room for names below it within PATH_MAX */
     SCAN_ROWS = 1024,
     BLOCK_BYTES = 4096, /* one disk read per row; 1 KB blocks measured no better */
     BATCH_KEYS_MAX = 1 << 16,
-    FLOOR_BYTES = 64 << 10, /* catalog records may still be written at the free-space guard */
+    CHUNK_KEYS = 1024,    /* of one multi-get: the deadline is looked at between them */
+    SPLIT_KEYS_CPU = 512, /* least share of a reader, where reading is copying */
+    SPLIT_KEYS_DISK = 32, /* the same where each row is a wait for the disk */
+    READERS_MAX = 32,     /* more threads got no more out of a disk */
+    RECORD_PREFIX_BYTES = 4,
+    RECORD_ENTRY_BYTES = 64,
 };
+
+#define RECORD_TABLE    UINT32_MAX /* where a table id stands in the keys of a space's records */
+#define APPLY_BYTES_MAX (UINT64_C(1) << 30) /* RocksDB's own limit of a batch is 4 GiB */
 
 #define SST_BYTES          (256 * MIB)
 #define WRITE_BUFFER_BYTES (256 * MIB)
@@ -69,11 +79,9 @@ struct family {
 
 struct rocks {
     struct hps_store base;
-    char *path; /* of the database */
-    int lock_fd;
-    bool read_only;
+    struct hps_rocksdb_dir dir;
+    enum hps_rocksdb_read_mode mode; /* not AUTO once the store is open */
     uint32_t batch_keys_max;
-    uint64_t disk_free_min_bytes;
     rocksdb_t *db;
     rocksdb_options_t *options;
     rocksdb_options_t *sst_options;
@@ -88,6 +96,17 @@ struct rocks {
     rocksdb_column_family_handle_t *catalog;
     pthread_mutex_t lock; /* families and their flags */
     struct family *families;
+
+    struct hps_pool *readers; /* NULL: whoever asks reads alone */
+    uint32_t split_keys;      /* least share of a reader */
+
+    uint32_t wal_sync_ms;
+    atomic_bool wal_dirty; /* something was written since the log was last synced */
+    pthread_t sync_thread;
+    bool sync_started;
+    pthread_mutex_t sync_lock;
+    pthread_cond_t sync_wake;
+    bool closing; /* under sync_lock */
 };
 
 struct rocks_space {
@@ -114,7 +133,9 @@ struct hps_store_load {
 
 static hps_status text_status(const char *text)
 {
-    if (strncmp(text, "Corruption", 10) == 0) {
+    if (strncmp(text, "Corruption", 10) == 0 ||
+        strstr(text, "larger than file length") != NULL || /* mapped, and cut short */
+        strstr(text, "while mmap file for read") != NULL /* and empty */) {
         return HPS_DATA_LOSS;
     }
     if (strstr(text, "/LOCK") != NULL) {
@@ -152,12 +173,6 @@ static hps_status log_text(char *text, const char *what)
     return status;
 }
 
-static hps_status fail_errno(struct hps_error *err, const char *what, const char *path)
-{
-    hps_status status = errno == ENOSPC ? HPS_EXHAUSTED : HPS_IO;
-    return hps_error_set(err, status, "rocksdb: %s %s: %s", what, path, strerror(errno));
-}
-
 static hps_status fail_memory(struct hps_error *err)
 {
     return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: out of memory");
@@ -165,170 +180,7 @@ static hps_status fail_memory(struct hps_error *err)
 
 static hps_status fail_read_only(const struct rocks *store, struct hps_error *err)
 {
-    return hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is open read-only", store->path);
-}
-
-/* ---- files ---- */
-
-/* owner: the caller's (hps_free). NULL: no memory. */
-static char *path_join(const char *dir, const char *name)
-{
-    size_t size = strlen(dir) + strlen(name) + 2;
-    char *path = hps_alloc(size);
-    if (path != NULL) {
-        (void)snprintf(path, size, "%s/%s", dir, name);
-    }
-    return path;
-}
-
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw)
-{
-    (void)info;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
-static hps_status remove_tree(const char *path, struct hps_error *err)
-{
-    if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT) {
-        return fail_errno(err, "cannot remove", path);
-    }
-    return HPS_OK;
-}
-
-enum dir_state { DIR_ABSENT, DIR_EMPTY, DIR_DATABASE, DIR_OTHER };
-
-static hps_status dir_look(const char *path, enum dir_state *out_state, struct hps_error *err)
-{
-    DIR *dir = opendir(path);
-    if (dir == NULL) {
-        if (errno != ENOENT) {
-            return fail_errno(err, "cannot open", path);
-        }
-        *out_state = DIR_ABSENT;
-        return HPS_OK;
-    }
-    enum dir_state state = DIR_EMPTY;
-    for (const struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        if (strcmp(entry->d_name, "CURRENT") == 0) {
-            state = DIR_DATABASE;
-        } else if (state == DIR_EMPTY && strcmp(entry->d_name, ".") != 0 &&
-                   strcmp(entry->d_name, "..") != 0) {
-            state = DIR_OTHER;
-        }
-    }
-    closedir(dir);
-    *out_state = state;
-    return HPS_OK;
-}
-
-/* Loads that a crash cut short. */
-static hps_status remove_stale_loads(const char *path, struct hps_error *err)
-{
-    DIR *dir = opendir(path);
-    if (dir == NULL) {
-        return fail_errno(err, "cannot open", path);
-    }
-    hps_status status = HPS_OK;
-    for (const struct dirent *entry = readdir(dir); entry != NULL && status == HPS_OK;
-         entry = readdir(dir)) {
-        if (strncmp(entry->d_name, "load-", 5) == 0) {
-            char *load = path_join(path, entry->d_name);
-            status = load != NULL ? remove_tree(load, err) : fail_memory(err);
-            hps_free(load);
-        }
-    }
-    closedir(dir);
-    return status;
-}
-
-static hps_status sync_dir(const char *path, struct hps_error *err)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return fail_errno(err, "cannot open", path);
-    }
-    hps_status status = fsync(fd) == 0 ? HPS_OK : fail_errno(err, "cannot sync", path);
-    close(fd);
-    return status;
-}
-
-/* One process writes, or any number read. The kernel lets go of the lock when the process ends. */
-static hps_status take_lock(struct rocks *store, const char *dir, struct hps_error *err)
-{
-    char *path = path_join(dir, "hpsd.lock");
-    if (path == NULL) {
-        return fail_memory(err);
-    }
-    hps_status status = HPS_OK;
-    int flags = store->read_only ? O_RDONLY : O_RDWR | O_CREAT;
-    int fd = open(path, flags | O_CLOEXEC, 0640);
-    if (fd < 0 && !(store->read_only && errno == ENOENT)) {
-        status = fail_errno(err, "cannot open", path);
-    } else if (fd >= 0 && flock(fd, (store->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
-        status =
-            errno != EWOULDBLOCK
-                ? fail_errno(err, "cannot lock", path)
-                : hps_error_set(err, HPS_BUSY, "rocksdb: %s is taken by another process", path);
-        close(fd);
-        fd = -1;
-    }
-    store->lock_fd = fd;
-    hps_free(path);
-    return status;
-}
-
-/* ---- free space ---- */
-
-/* Bytes that may be used before `reserve` is touched. */
-static uint64_t free_above(const struct rocks *store, uint64_t reserve)
-{
-    struct statvfs fs;
-    if (statvfs(store->path, &fs) != 0) {
-        return 0;
-    }
-    uint64_t bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
-    return bytes > reserve ? bytes - reserve : 0;
-}
-
-static uint64_t rocks_bytes_free(struct hps_store *base)
-{
-    const struct rocks *store = (const struct rocks *)base;
-    return free_above(store, store->disk_free_min_bytes);
-}
-
-static hps_status guard_space(struct rocks *store, uint64_t bytes, uint64_t reserve,
-                              struct hps_error *err)
-{
-    uint64_t bytes_free = free_above(store, reserve);
-    if (bytes > bytes_free) {
-        return hps_error_set(err, HPS_EXHAUSTED,
-                             "rocksdb: %s: %" PRIu64 " bytes needed, %" PRIu64
-                             " free above the %" PRIu64 " kept (disk_free_min_bytes)",
-                             store->path, bytes, bytes_free, reserve);
-    }
-    return HPS_OK;
-}
-
-/* For catalog records and families, which are small and must go on at the guard. */
-static hps_status guard_small(struct rocks *store, uint64_t bytes, struct hps_error *err)
-{
-    uint64_t quarter = store->disk_free_min_bytes / 4;
-    return guard_space(store, bytes + FLOOR_BYTES, quarter, err);
-}
-
-static hps_status disk_free_min(struct rocks *store, const char *dir, uint64_t configured,
-                                struct hps_error *err)
-{
-    struct statvfs fs;
-    if (statvfs(dir, &fs) != 0) {
-        return fail_errno(err, "cannot read the free space of", dir);
-    }
-    uint64_t twentieth = (uint64_t)fs.f_blocks * fs.f_frsize / 20;
-    uint64_t automatic = twentieth > 2 * GIB ? twentieth : 2 * GIB;
-    store->disk_free_min_bytes = configured != 0 ? configured : automatic;
-    return HPS_OK;
+    return hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is open read-only", store->dir.path);
 }
 
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
@@ -365,7 +217,7 @@ static rocksdb_options_t *options_new(const struct rocks *store,
                                             given->n_threads > 2 ? (int)given->n_threads : 2);
     /* What is in memory is written out in the background, beside the free-space guard: keep it to a
      * part of what the guard holds back. */
-    uint64_t buffers = clamp(store->disk_free_min_bytes / 8, MIB, WRITE_BUFFER_BYTES);
+    uint64_t buffers = clamp(store->dir.disk_free_min_bytes / 8, MIB, WRITE_BUFFER_BYTES);
     rocksdb_options_set_db_write_buffer_size(options, (size_t)buffers);
     rocksdb_options_set_write_buffer_size(options, (size_t)(buffers / 4));
     rocksdb_options_set_target_file_size_base(options, buffers / 4);
@@ -377,7 +229,7 @@ static rocksdb_options_t *options_new(const struct rocks *store,
     rocksdb_options_set_info_log_level(options, 2 /* warnings */);
     rocksdb_options_set_keep_log_file_num(options, 4);
     rocksdb_options_set_max_log_file_size(options, 16 << 20);
-    if (store->read_only) {
+    if (store->dir.read_only) {
         rocksdb_options_set_db_log_dir(options, NO_LOG_DIR);
     }
     return options;
@@ -398,11 +250,21 @@ static void options_fill(struct rocks *store, const struct hps_rocksdb_options *
      */
     store->write = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_ignore_missing_column_families(store->write, 1);
+    rocksdb_writeoptions_set_sync(store->write, store->wal_sync_ms == 0);
     store->write_synced = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(store->write_synced, 1);
     store->ingest = rocksdb_ingestexternalfileoptions_create();
     rocksdb_ingestexternalfileoptions_set_move_files(store->ingest, 1);
     store->env_options = rocksdb_envoptions_create();
+}
+
+static void options_set_mode(struct rocks *store)
+{
+    rocksdb_options_t *each[2] = {store->options, store->sst_options};
+    for (unsigned i = 0; i < 2; i++) {
+        rocksdb_options_set_allow_mmap_reads(each[i], store->mode == HPS_ROCKSDB_READ_MMAP);
+        rocksdb_options_set_use_direct_reads(each[i], store->mode == HPS_ROCKSDB_READ_DIRECT);
+    }
 }
 
 static void options_free(struct rocks *store)
@@ -421,6 +283,89 @@ static void options_free(struct rocks *store)
     if (store->cache != NULL) {
         rocksdb_cache_destroy(store->cache);
     }
+}
+
+/* ---- the log's sync ---- */
+
+static void wal_sync(struct rocks *store)
+{
+    if (!atomic_exchange(&store->wal_dirty, false)) {
+        return;
+    }
+    char *text = NULL;
+    rocksdb_flush_wal(store->db, 1, &text);
+    if (text != NULL) {
+        atomic_store(&store->wal_dirty, true);
+        hps_ignore(log_text(text, "the log cannot be synced")); /* tried again in a moment */
+    }
+}
+
+static void *sync_run(void *arg)
+{
+    struct rocks *store = arg;
+    pthread_setname_np(pthread_self(), "rocksdb-sync");
+    struct timespec due;
+    clock_gettime(CLOCK_MONOTONIC, &due);
+    pthread_mutex_lock(&store->sync_lock);
+    while (!store->closing) {
+        due.tv_sec += store->wal_sync_ms / 1000;
+        due.tv_nsec += (long)(store->wal_sync_ms % 1000) * 1000000;
+        if (due.tv_nsec >= 1000000000) {
+            due.tv_nsec -= 1000000000;
+            due.tv_sec++;
+        }
+        int waited = 0;
+        while (!store->closing && waited != ETIMEDOUT) {
+            waited = pthread_cond_timedwait(&store->sync_wake, &store->sync_lock, &due);
+        }
+        pthread_mutex_unlock(&store->sync_lock);
+        wal_sync(store);
+        hps_rocksdb_dir_ballast(&store->dir);
+        clock_gettime(CLOCK_MONOTONIC, &due);
+        pthread_mutex_lock(&store->sync_lock);
+    }
+    pthread_mutex_unlock(&store->sync_lock);
+    return NULL;
+}
+
+static void sync_init(struct rocks *store)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&store->sync_wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&store->sync_lock, NULL);
+}
+
+static hps_status sync_start(struct rocks *store, struct hps_error *err)
+{
+    if (store->wal_sync_ms == 0) {
+        return HPS_OK;
+    }
+    sigset_t all;
+    sigset_t old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    store->sync_started = pthread_create(&store->sync_thread, NULL, sync_run, store) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return store->sync_started
+               ? HPS_OK
+               : hps_error_set(err, HPS_EXHAUSTED, "rocksdb: no thread to sync the log");
+}
+
+/* Also where it was not started. What was written is on disk afterwards. */
+static void sync_stop(struct rocks *store)
+{
+    if (store->sync_started) {
+        pthread_mutex_lock(&store->sync_lock);
+        store->closing = true;
+        pthread_cond_signal(&store->sync_wake);
+        pthread_mutex_unlock(&store->sync_lock);
+        pthread_join(store->sync_thread, NULL);
+    }
+    pthread_cond_destroy(&store->sync_wake);
+    pthread_mutex_destroy(&store->sync_lock);
 }
 
 /* ---- family names ---- */
@@ -477,7 +422,7 @@ static bool family_parse(const char *name, char *out_model, int64_t *out_version
  * never ours, not even after a crash. */
 static hps_status database_create(struct rocks *store, const char *dir, struct hps_error *err)
 {
-    char *fresh = path_join(dir, "hpsd.new");
+    char *fresh = hps_rocksdb_dir_join(dir, "hpsd.new");
     if (fresh == NULL) {
         return fail_memory(err);
     }
@@ -486,7 +431,7 @@ static hps_status database_create(struct rocks *store, const char *dir, struct h
     rocksdb_column_family_handle_t *catalog = NULL;
     char format[16];
     int format_size = snprintf(format, sizeof(format), "%d", HPS_ROCKSDB_FORMAT);
-    hps_status status = remove_tree(fresh, err);
+    hps_status status = hps_rocksdb_dir_remove_tree(fresh, err);
     if (status != HPS_OK) {
         goto done;
     }
@@ -506,10 +451,10 @@ static hps_status database_create(struct rocks *store, const char *dir, struct h
     }
     if (text != NULL) {
         status = fail_text(text, err, "cannot create the database");
-    } else if (rename(fresh, store->path) != 0) {
-        status = fail_errno(err, "cannot create", store->path);
+    } else if (rename(fresh, store->dir.path) != 0) {
+        status = hps_rocksdb_dir_fail(err, "cannot create", store->dir.path);
     } else {
-        status = sync_dir(dir, err);
+        status = hps_rocksdb_dir_sync(dir, err);
     }
 done:
     hps_free(fresh);
@@ -527,12 +472,12 @@ static hps_status format_check(const struct rocks *store, const char *value, siz
     }
     if (!number || format == 0) {
         return hps_error_set(err, HPS_DATA_LOSS, "rocksdb: %s: unreadable format record",
-                             store->path);
+                             store->dir.path);
     }
     if (format > HPS_ROCKSDB_FORMAT) {
         return hps_error_set(err, HPS_NEWER_FORMAT,
                              "rocksdb: %s has format %" PRIu64 ", this build reads up to %d",
-                             store->path, format, HPS_ROCKSDB_FORMAT);
+                             store->dir.path, format, HPS_ROCKSDB_FORMAT);
     }
     return HPS_OK;
 }
@@ -543,7 +488,7 @@ static hps_status database_check(const struct rocks *store, struct hps_error *er
     rocksdb_options_t *options = rocksdb_options_create();
     rocksdb_options_set_db_log_dir(options, NO_LOG_DIR);
     char *text = NULL;
-    rocksdb_t *db = rocksdb_open_for_read_only(options, store->path, 0, &text);
+    rocksdb_t *db = rocksdb_open_for_read_only(options, store->dir.path, 0, &text);
     rocksdb_options_destroy(options);
     if (text != NULL) {
         return fail_text(text, err, "cannot open the database");
@@ -556,7 +501,7 @@ static hps_status database_check(const struct rocks *store, struct hps_error *er
     } else if (value == NULL) {
         status = hps_error_set(err, HPS_PRECONDITION,
                                "rocksdb: %s is not ours (it has no %s record) and is left alone",
-                               store->path, FORMAT_KEY);
+                               store->dir.path, FORMAT_KEY);
     } else {
         status = format_check(store, value, size, err);
     }
@@ -605,7 +550,7 @@ static hps_status families_take(struct rocks *store, char **names, size_t n,
         }
     }
     if (status == HPS_OK && store->catalog == NULL) {
-        status = hps_error_set(err, HPS_DATA_LOSS, "rocksdb: %s has no catalog", store->path);
+        status = hps_error_set(err, HPS_DATA_LOSS, "rocksdb: %s has no catalog", store->dir.path);
     }
     return status;
 }
@@ -614,7 +559,7 @@ static hps_status database_open(struct rocks *store, struct hps_error *err)
 {
     char *text = NULL;
     size_t n = 0;
-    char **names = rocksdb_list_column_families(store->options, store->path, &n, &text);
+    char **names = rocksdb_list_column_families(store->options, store->dir.path, &n, &text);
     if (text != NULL) {
         return fail_text(text, err, "cannot list the families");
     }
@@ -628,13 +573,13 @@ static hps_status database_open(struct rocks *store, struct hps_error *err)
     for (size_t i = 0; i < n; i++) {
         options[i] = store->options;
     }
-    if (store->read_only) {
-        store->db = rocksdb_open_for_read_only_column_families(store->options, store->path, (int)n,
-                                                               (const char *const *)names, options,
-                                                               handles, 0, &text);
+    if (store->dir.read_only) {
+        store->db = rocksdb_open_for_read_only_column_families(store->options, store->dir.path,
+                                                               (int)n, (const char *const *)names,
+                                                               options, handles, 0, &text);
     } else {
         store->db =
-            rocksdb_open_column_families(store->options, store->path, (int)n,
+            rocksdb_open_column_families(store->options, store->dir.path, (int)n,
                                          (const char *const *)names, options, handles, &text);
     }
     if (text != NULL) {
@@ -649,6 +594,32 @@ done:
     return status;
 }
 
+/* A file that is shorter than the database knows would end the process when a mapping of it is
+ * read, so all are compared before the first look-up. */
+static hps_status files_check(const struct rocks *store, struct hps_error *err)
+{
+    const rocksdb_livefiles_t *files = rocksdb_livefiles(store->db);
+    int n = rocksdb_livefiles_count(files);
+    hps_status status = HPS_OK;
+    for (int i = 0; i < n && status == HPS_OK; i++) {
+        struct stat info = {0};
+        const char *name = rocksdb_livefiles_name(files, i); /* begins with a slash */
+        char *path = hps_rocksdb_dir_join(store->dir.path, name + 1);
+        if (path == NULL) {
+            status = fail_memory(err);
+        } else if (stat(path, &info) != 0) {
+            status = hps_error_set(err, HPS_DATA_LOSS, "rocksdb: %s: %s", path, strerror(errno));
+        } else if ((size_t)info.st_size != rocksdb_livefiles_size(files, i)) {
+            status = hps_error_set(err, HPS_DATA_LOSS,
+                                   "rocksdb: %s has %" PRId64 " bytes, the database knows %zu",
+                                   path, (int64_t)info.st_size, rocksdb_livefiles_size(files, i));
+        }
+        hps_free(path);
+    }
+    rocksdb_livefiles_destroy(files);
+    return status;
+}
+
 static void family_free(struct family *family)
 {
     rocksdb_column_family_handle_destroy(family->handle);
@@ -660,6 +631,8 @@ static void family_free(struct family *family)
 static void rocks_close(struct hps_store *base)
 {
     struct rocks *store = (struct rocks *)base;
+    sync_stop(store);
+    hps_pool_free(store->readers);
     while (store->families != NULL) {
         struct family *family = store->families;
         HPS_ASSERT(!family->open);
@@ -676,52 +649,115 @@ static void rocks_close(struct hps_store *base)
         rocksdb_close(store->db);
     }
     options_free(store);
-    if (store->lock_fd >= 0) {
-        close(store->lock_fd);
-    }
+    hps_rocksdb_dir_close(&store->dir);
     pthread_mutex_destroy(&store->lock);
-    hps_free(store->path);
     hps_free(store);
+}
+
+/* Threads that help with one large read: as many as the disk takes, or as there are CPUs where
+ * reading is copying. The caller is one of them. */
+static hps_status readers_start(struct rocks *store, const struct hps_rocksdb_options *given,
+                                struct hps_error *err)
+{
+    bool disk = store->mode == HPS_ROCKSDB_READ_DIRECT;
+    uint64_t n_max = disk ? READERS_MAX : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t n = (uint32_t)clamp(given->n_threads, 1, n_max) - 1;
+    store->split_keys = disk ? SPLIT_KEYS_DISK : SPLIT_KEYS_CPU;
+    if (n == 0) {
+        return HPS_OK;
+    }
+    hps_status status = hps_pool_new("rocksdb-read", n, 2 * (size_t)n, &store->readers);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(err, status, "rocksdb: cannot start %u readers", n);
+}
+
+/* How files are read: mapped while they fit the memory that is theirs, else past the page cache,
+ * which would only be turned over. */
+static hps_status mode_choose(struct rocks *store, const struct hps_rocksdb_options *given,
+                              struct hps_error *err)
+{
+    uint64_t bytes = 0;
+    bool direct_works = hps_rocksdb_dir_direct_works(&store->dir);
+    hps_status status = hps_rocksdb_dir_sst_bytes(&store->dir, &bytes, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    store->mode = given->read_mode;
+    if (store->mode == HPS_ROCKSDB_READ_AUTO) {
+        store->mode = bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
+                      : direct_works               ? HPS_ROCKSDB_READ_DIRECT
+                                                   : HPS_ROCKSDB_READ_BUFFERED;
+    }
+    if (store->mode == HPS_ROCKSDB_READ_DIRECT && !direct_works) {
+        return hps_error_set(err, HPS_INVALID,
+                             "rocksdb: read_mode direct: the file system of %s cannot",
+                             store->dir.path);
+    }
+    static const char *const names[] = {"auto", "mmap", "direct", "buffered"};
+    HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
+            HPS_U64("bytes", bytes), HPS_U64("memory_bytes", given->memory_bytes));
+    return HPS_OK;
+}
+
+/* Find the database, or make it where nothing is. */
+static hps_status database_find(struct rocks *store, const char *dir, struct hps_error *err)
+{
+    enum hps_rocksdb_dir_state state = HPS_ROCKSDB_DIR_OTHER;
+    hps_status status = hps_rocksdb_dir_look(&store->dir, &state, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (state == HPS_ROCKSDB_DIR_OTHER) {
+        return hps_error_set(
+            err, HPS_PRECONDITION,
+            "rocksdb: %s is not ours (not empty, and no database) and is left alone",
+            store->dir.path);
+    }
+    if (state != HPS_ROCKSDB_DIR_DATABASE && store->dir.read_only) {
+        return hps_error_set(err, HPS_NOT_FOUND, "rocksdb: there is no database in %s",
+                             store->dir.path);
+    }
+    if (state != HPS_ROCKSDB_DIR_DATABASE) {
+        return database_create(store, dir, err);
+    }
+    status = database_check(store, err);
+    if (status == HPS_OK && !store->dir.read_only) {
+        status = hps_rocksdb_dir_remove_loads(&store->dir, err);
+    }
+    return status;
 }
 
 static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_options *given,
                              struct hps_error *err)
 {
-    if (!store->read_only && mkdir(given->path, 0750) != 0 && errno != EEXIST) {
-        return fail_errno(err, "cannot create", given->path);
-    }
-    hps_status status = disk_free_min(store, given->path, given->disk_free_min_bytes, err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    status = take_lock(store, given->path, err);
+    hps_status status = hps_rocksdb_dir_open(&store->dir, given->path, given->read_only,
+                                             given->disk_free_min_bytes, err);
     if (status != HPS_OK) {
         return status;
     }
     options_fill(store, given);
-    enum dir_state state = DIR_OTHER;
-    status = dir_look(store->path, &state, err);
-    if (status != HPS_OK) {
-        return status;
+    status = database_find(store, given->path, err);
+    if (status == HPS_OK) {
+        status = mode_choose(store, given, err);
     }
-    if (state == DIR_OTHER) {
-        return hps_error_set(
-            err, HPS_PRECONDITION,
-            "rocksdb: %s is not ours (not empty, and no database) and is left alone", store->path);
+    if (status == HPS_OK && !store->dir.read_only) { /* opening writes a little */
+        status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
     }
-    if (state != DIR_DATABASE && store->read_only) {
-        return hps_error_set(err, HPS_NOT_FOUND, "rocksdb: there is no database in %s",
-                             store->path);
+    if (status == HPS_OK) {
+        options_set_mode(store);
+        status = database_open(store, err);
     }
-    if (state == DIR_DATABASE) {
-        status = database_check(store, err);
-        if (status == HPS_OK && !store->read_only) {
-            status = remove_stale_loads(store->path, err);
-        }
-    } else {
-        status = database_create(store, given->path, err);
+    if (status == HPS_OK) {
+        status = files_check(store, err);
     }
-    return status == HPS_OK ? database_open(store, err) : status;
+    if (status == HPS_OK) {
+        status = readers_start(store, given, err);
+    }
+    if (status == HPS_OK && !store->dir.read_only) {
+        hps_rocksdb_dir_ballast(&store->dir);
+        status = sync_start(store, err);
+    }
+    return status;
 }
 
 /* ---- spaces ---- */
@@ -749,10 +785,10 @@ static hps_status family_get(struct rocks *store, const char *name, struct famil
             return HPS_OK;
         }
     }
-    if (store->read_only) {
+    if (store->dir.read_only) {
         return fail_read_only(store, err);
     }
-    hps_status status = guard_small(store, 0, err);
+    hps_status status = hps_rocksdb_dir_guard_small(&store->dir, 0, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -808,9 +844,14 @@ static hps_status rocks_space_drop(struct hps_space *base, struct hps_error *err
 {
     struct rocks *store = rocks_of(base);
     struct family *family = ((struct rocks_space *)base)->family;
-    if (store->read_only) {
+    if (store->dir.read_only) {
         rocks_space_close(base);
         return fail_read_only(store, err);
+    }
+    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
+    if (status != HPS_OK) {
+        rocks_space_close(base);
+        return status;
     }
     char *text = NULL;
     rocksdb_drop_column_family(store->db, family->handle, &text);
@@ -827,6 +868,7 @@ static hps_status rocks_space_drop(struct hps_space *base, struct hps_error *err
     pthread_mutex_unlock(&store->lock);
     family_free(family); /* the files go with the last handle */
     hps_free(base);
+    hps_rocksdb_dir_ballast(&store->dir);
     return HPS_OK;
 }
 
@@ -867,8 +909,24 @@ static uint64_t read_u64_be(const char *from)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys are swapped to big-endian");
 
+static bool key_is_record(const char *key, size_t size)
+{
+    uint32_t prefix = 0;
+    if (size >= RECORD_PREFIX_BYTES) {
+        memcpy(&prefix, key, sizeof(prefix));
+    }
+    return prefix == RECORD_TABLE;
+}
+
+/* Where a key that is asked for came from: index in a part's batch. */
+struct asked {
+    uint32_t part;
+    uint32_t at;
+};
+
 /* Arrays for one multi-get of up to n_max keys, in one piece of memory. */
 struct multi_get {
+    struct asked *asked;
     const char **keys;
     size_t *sizes;
     rocksdb_pinnableslice_t **values;
@@ -878,7 +936,8 @@ struct multi_get {
 
 static size_t multi_get_bytes(uint32_t n_max)
 {
-    return n_max * (sizeof(char *) + sizeof(size_t) + 2 * sizeof(void *) + KEY_BYTES);
+    return n_max * (sizeof(struct asked) + sizeof(char *) + sizeof(size_t) + 2 * sizeof(void *) +
+                    KEY_BYTES);
 }
 
 static void multi_get_init(struct multi_get *get, void *memory, uint32_t n_max)
@@ -887,7 +946,8 @@ static void multi_get_init(struct multi_get *get, void *memory, uint32_t n_max)
     get->sizes = (size_t *)(void *)(get->keys + n_max);
     get->values = (rocksdb_pinnableslice_t **)(void *)(get->sizes + n_max);
     get->errors = (char **)(void *)(get->values + n_max);
-    get->bytes = (char *)(get->errors + n_max);
+    get->asked = (struct asked *)(void *)(get->errors + n_max);
+    get->bytes = (char *)(get->asked + n_max);
     for (uint32_t i = 0; i < n_max; i++) {
         get->keys[i] = get->bytes + (size_t)i * KEY_BYTES;
         get->sizes[i] = KEY_BYTES;
@@ -911,41 +971,196 @@ static hps_status answer_take(struct hps_space *space, const struct hps_table *t
     return HPS_OK;
 }
 
-/* Look up keys [lo, hi) of the sorted batch, where [hi, n) is known to be missing. */
-static hps_status get_chunk(struct hps_space *space, const struct hps_table *table,
-                            const rocksdb_readoptions_t *read, struct multi_get *get,
-                            struct hps_batch *batch, uint32_t lo, uint32_t hi)
+/* One part of a read: a batch in key order. */
+struct read_part {
+    const struct hps_table *table;
+    struct hps_batch *batch;
+    uint32_t first; /* number of its first key among all of the read */
+};
+
+/* One request's keys, read in chunks, by one thread or several. Parts are in order of table id, so
+ * that key order is that of the family. Only the marks and rows of its chunk are written by who
+ * reads it; the batches are put in order when all chunks are done. */
+struct read {
+    struct hps_space *space;
+    struct read_part *parts;
+    uint32_t n_parts;
+    uint32_t n_keys;
+    uint32_t n_chunk; /* keys of a chunk; the last may have fewer */
+    uint32_t n_chunks;
+    uint8_t *marks; /* [n_keys] 1: found */
+    uint64_t deadline_us;
+    const rocksdb_readoptions_t *options;
+    atomic_int status; /* the first failure; chunks that begin after it are left out */
+};
+
+/* A read that several threads work on: who takes part holds a reference, and touches `read` only
+ * between claiming a chunk and being done with it. */
+struct read_share {
+    struct read *read;
+    uint32_t n_chunk;
+    uint32_t n_chunks;
+    atomic_uint next;
+    atomic_uint refs;
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    uint32_t n_done; /* chunks, under `lock` */
+    struct read_helper {
+        struct hps_task task;
+        struct read_share *share;
+    } helpers[];
+};
+
+static void read_fail(struct read *read, hps_status status)
 {
-    uint32_t n = hi - lo;
-    for (uint32_t i = 0; i < n; i++) {
-        key_encode(get->bytes + (size_t)i * KEY_BYTES, table->id, batch->keys[lo + i]);
+    int none = HPS_OK;
+    atomic_compare_exchange_strong(&read->status, &none, (int)status);
+}
+
+/* Take the answer to what was asked as number i. */
+static void read_answer(struct read *read, struct multi_get *get, uint32_t i)
+{
+    const struct read_part *part = &read->parts[get->asked[i].part];
+    uint32_t at = get->asked[i].at;
+    if (get->errors[i] != NULL) {
+        if (atomic_load(&read->status) == HPS_OK) {
+            read_fail(read, log_text(get->errors[i], "read failed"));
+        } else {
+            rocksdb_free(get->errors[i]);
+        }
     }
+    if (get->values[i] == NULL) {
+        return;
+    }
+    uint8_t *row = part->batch->rows + (size_t)part->batch->slots[at] * part->table->row_bytes;
+    hps_status status =
+        answer_take(read->space, part->table, get->values[i], part->batch->keys[at], row);
+    rocksdb_pinnableslice_destroy(get->values[i]);
+    if (status == HPS_OK) {
+        read->marks[part->first + at] = 1;
+    } else {
+        read_fail(read, status);
+    }
+}
+
+static void read_asked(struct read *read, struct multi_get *get, uint32_t n)
+{
     memset(get->values, 0, n * sizeof(*get->values));
     memset(get->errors, 0, n * sizeof(*get->errors));
-    rocksdb_batched_multi_get_cf(rocks_of(space)->db, read, handle_of(space), n, get->keys,
-                                 get->sizes, get->values, get->errors, true);
-    hps_status status = HPS_OK;
-    for (uint32_t i = n; i-- > 0;) {
-        if (get->errors[i] != NULL) {
-            if (status == HPS_OK) {
-                status = log_text(get->errors[i], "read failed");
-            } else {
-                rocksdb_free(get->errors[i]);
-            }
-        }
-        if (get->values[i] == NULL) {
-            continue;
-        }
-        uint8_t *row = batch->rows + (size_t)batch->slots[lo + i] * table->row_bytes;
-        hps_status taken = answer_take(space, table, get->values[i], batch->keys[lo + i], row);
-        rocksdb_pinnableslice_destroy(get->values[i]);
-        if (taken == HPS_OK) {
-            hps_batch_found(batch, lo + i);
+    rocksdb_batched_multi_get_cf(rocks_of(read->space)->db, read->options, handle_of(read->space),
+                                 n, get->keys, get->sizes, get->values, get->errors, true);
+    for (uint32_t i = 0; i < n; i++) {
+        read_answer(read, get, i);
+    }
+}
+
+/* The part that has key number `first` of the read. */
+static uint32_t read_part_of(const struct read *read, uint32_t first)
+{
+    uint32_t lo = 0;
+    uint32_t hi = read->n_parts;
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (read->parts[mid].first <= first) {
+            lo = mid;
         } else {
-            status = taken;
+            hi = mid;
         }
     }
-    return status;
+    return lo;
+}
+
+static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
+{
+    if (read->deadline_us != 0 && hps_clock_us() >= read->deadline_us) {
+        read_fail(read, HPS_DEADLINE);
+    }
+    if (atomic_load(&read->status) != HPS_OK) {
+        return;
+    }
+    uint32_t first = chunk * read->n_chunk;
+    uint32_t left = read->n_keys - first < read->n_chunk ? read->n_keys - first : read->n_chunk;
+    uint32_t n = 0;
+    for (uint32_t p = read_part_of(read, first); left > 0; p++) {
+        const struct read_part *part = &read->parts[p];
+        if (n > 0 && part->table->id == read->parts[p - 1].table->id) {
+            read_asked(read, get, n); /* the same table again: its keys begin anew */
+            n = 0;
+        }
+        uint32_t at = first > part->first ? first - part->first : 0;
+        for (; at < part->batch->n && left > 0; at++, left--, n++) {
+            key_encode(get->bytes + (size_t)n * KEY_BYTES, part->table->id, part->batch->keys[at]);
+            get->asked[n] = (struct asked){p, at};
+        }
+    }
+    read_asked(read, get, n);
+}
+
+static void share_unref(struct read_share *share)
+{
+    if (atomic_fetch_sub(&share->refs, 1) == 1) {
+        pthread_cond_destroy(&share->done);
+        pthread_mutex_destroy(&share->lock);
+        hps_free(share);
+    }
+}
+
+/* Read chunks until none is left to begin. */
+static void share_work(struct read_share *share, struct multi_get *get)
+{
+    uint32_t chunk;
+    while ((chunk = atomic_fetch_add(&share->next, 1)) < share->n_chunks) {
+        read_chunk(share->read, get, chunk);
+        pthread_mutex_lock(&share->lock);
+        if (++share->n_done == share->n_chunks) {
+            pthread_cond_signal(&share->done);
+        }
+        pthread_mutex_unlock(&share->lock);
+    }
+}
+
+static void helper_run(struct hps_task *task)
+{
+    struct read_share *share = ((struct read_helper *)task)->share;
+    void *memory = hps_alloc(multi_get_bytes(share->n_chunk));
+    if (memory != NULL) { /* else the others do it */
+        struct multi_get get;
+        multi_get_init(&get, memory, share->n_chunk);
+        share_work(share, &get);
+        hps_free(memory);
+    }
+    share_unref(share);
+}
+
+/* Read with the help of n_helpers of the store's readers, or fewer if they are busy. False: no
+ * memory for it, and nothing done. */
+static bool read_shared(struct read *read, struct multi_get *get, uint32_t n_helpers)
+{
+    struct read_share *share =
+        hps_calloc(1, sizeof(*share) + n_helpers * sizeof(share->helpers[0]));
+    if (share == NULL) {
+        return false;
+    }
+    share->read = read;
+    share->n_chunk = read->n_chunk;
+    share->n_chunks = read->n_chunks;
+    atomic_store(&share->refs, n_helpers + 1);
+    pthread_mutex_init(&share->lock, NULL);
+    pthread_cond_init(&share->done, NULL);
+    for (uint32_t i = 0; i < n_helpers; i++) {
+        share->helpers[i] = (struct read_helper){.task = {.run = helper_run}, .share = share};
+        if (hps_pool_post(rocks_of(read->space)->readers, &share->helpers[i].task) != HPS_OK) {
+            share_unref(share);
+        }
+    }
+    share_work(share, get);
+    pthread_mutex_lock(&share->lock);
+    while (share->n_done < share->n_chunks) {
+        pthread_cond_wait(&share->done, &share->lock);
+    }
+    pthread_mutex_unlock(&share->lock);
+    share_unref(share);
+    return true;
 }
 
 /* RocksDB's deadline is wall-clock time. owner: the caller's. */
@@ -959,52 +1174,122 @@ static rocksdb_readoptions_t *read_until(uint64_t deadline_us, uint64_t now_us)
     return read;
 }
 
-static hps_status get_all(struct hps_space *space, const struct hps_call *call,
-                          const struct hps_table *table, struct hps_batch *batch,
-                          struct multi_get *get, uint32_t n_chunk)
+/* Read all chunks, and put what was found behind what is missing. */
+static hps_status read_run(struct read *read, struct multi_get *get, uint32_t n_helpers)
 {
-    hps_status status = HPS_OK;
-    uint32_t hi = batch->n;
-    while (hi > 0 && status == HPS_OK) {
-        uint32_t lo = hi > n_chunk ? hi - n_chunk : 0;
-        if (call->deadline_us == 0) {
-            status = get_chunk(space, table, rocks_of(space)->read, get, batch, lo, hi);
-        } else {
-            uint64_t now_us = hps_clock_us();
-            if (now_us >= call->deadline_us) {
-                return HPS_DEADLINE;
-            }
-            rocksdb_readoptions_t *read = read_until(call->deadline_us, now_us);
-            status = get_chunk(space, table, read, get, batch, lo, hi);
-            rocksdb_readoptions_destroy(read);
+    rocksdb_readoptions_t *until = NULL;
+    read->options = rocks_of(read->space)->read;
+    if (read->deadline_us != 0) {
+        uint64_t now_us = hps_clock_us();
+        if (now_us >= read->deadline_us) {
+            return HPS_DEADLINE;
         }
-        hi = lo;
+        read->options = until = read_until(read->deadline_us, now_us);
     }
+    if (n_helpers == 0 || !read_shared(read, get, n_helpers)) {
+        for (uint32_t chunk = 0; chunk < read->n_chunks; chunk++) {
+            read_chunk(read, get, chunk);
+        }
+    }
+    if (until != NULL) {
+        rocksdb_readoptions_destroy(until);
+    }
+    for (uint32_t p = 0; p < read->n_parts; p++) {
+        struct hps_batch *batch = read->parts[p].batch;
+        for (uint32_t i = batch->n; i-- > 0;) {
+            if (read->marks[read->parts[p].first + i] != 0) {
+                hps_batch_found(batch, i);
+            }
+        }
+    }
+    return (hps_status)atomic_load(&read->status);
+}
+
+/* How the keys are cut, and how many readers help: enough work for each, and no more than there
+ * are. */
+static uint32_t read_cut(struct read *read)
+{
+    const struct rocks *store = rocks_of(read->space);
+    uint32_t n_max = store->batch_keys_max < CHUNK_KEYS ? store->batch_keys_max : CHUNK_KEYS;
+    uint32_t n_helpers = 0;
+    read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
+    if (store->readers != NULL && read->n_keys >= 2 * store->split_keys) {
+        uint32_t n_threads = hps_pool_threads(store->readers) + 1;
+        uint32_t n_even = (read->n_keys + n_threads - 1) / n_threads;
+        n_even = n_even > store->split_keys ? n_even : store->split_keys;
+        read->n_chunk = n_even < n_max ? n_even : n_max;
+        n_helpers = (read->n_keys + read->n_chunk - 1) / read->n_chunk - 1;
+        n_helpers = n_helpers < n_threads - 1 ? n_helpers : n_threads - 1;
+    }
+    read->n_chunks = (read->n_keys + read->n_chunk - 1) / read->n_chunk;
+    return n_helpers;
+}
+
+/* Put the parts that ask for something in order of table id: they nearly always are. */
+static void read_order(struct read *read, struct hps_part_batch *parts, uint32_t n_parts)
+{
+    for (uint32_t i = 0; i < n_parts; i++) {
+        if (parts[i].batch.n == 0) {
+            continue;
+        }
+        uint32_t at = read->n_parts++;
+        for (; at > 0 && read->parts[at - 1].table->id > parts[i].table->id; at--) {
+            read->parts[at] = read->parts[at - 1];
+        }
+        read->parts[at] = (struct read_part){.table = parts[i].table, .batch = &parts[i].batch};
+        hps_key_sort(parts[i].batch.keys, parts[i].batch.slots, parts[i].batch.n);
+    }
+    for (uint32_t p = 0; p < read->n_parts; p++) {
+        read->parts[p].first = read->n_keys;
+        read->n_keys += read->parts[p].batch->n;
+    }
+}
+
+static void *scratch_alloc(const struct hps_call *call, size_t bytes, void **out_heap)
+{
+    void *memory = call->scratch != NULL ? hps_arena_alloc(call->scratch, bytes) : NULL;
+    if (memory == NULL) {
+        memory = *out_heap = hps_alloc(bytes);
+    }
+    return memory;
+}
+
+static hps_status rocks_get_many(struct hps_space *space, const struct hps_call *call,
+                                 struct hps_part_batch *parts, uint32_t n_parts)
+{
+    struct read read = {.space = space, .deadline_us = call->deadline_us};
+    struct multi_get get;
+    void *parts_heap = NULL;
+    void *heap = NULL;
+    hps_status status = HPS_OK;
+    read.parts = scratch_alloc(call, n_parts * sizeof(*read.parts), &parts_heap);
+    if (read.parts == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    read_order(&read, parts, n_parts);
+    if (read.n_keys > 0) {
+        uint32_t n_helpers = read_cut(&read);
+        size_t bytes = multi_get_bytes(read.n_chunk);
+        uint8_t *memory = scratch_alloc(call, bytes + read.n_keys, &heap);
+        if (memory == NULL) {
+            status = HPS_NO_MEMORY;
+        } else {
+            multi_get_init(&get, memory, read.n_chunk);
+            read.marks = memset(memory + bytes, 0, read.n_keys);
+            status = read_run(&read, &get, n_helpers);
+        }
+    }
+    hps_free(heap);
+    hps_free(parts_heap);
     return status;
 }
 
 static hps_status rocks_get(struct hps_space *space, const struct hps_call *call,
                             const struct hps_table *table, struct hps_batch *batch)
 {
-    if (batch->n == 0) {
-        return HPS_OK;
-    }
-    uint32_t n_max = rocks_of(space)->batch_keys_max;
-    uint32_t n_chunk = batch->n < n_max ? batch->n : n_max;
-    size_t bytes = multi_get_bytes(n_chunk);
-    void *heap = NULL;
-    void *memory = call->scratch != NULL ? hps_arena_alloc(call->scratch, bytes) : NULL;
-    if (memory == NULL) {
-        memory = heap = hps_alloc(bytes);
-    }
-    if (memory == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    struct multi_get get;
-    multi_get_init(&get, memory, n_chunk);
-    hps_key_sort(batch->keys, batch->slots, batch->n);
-    hps_status status = get_all(space, call, table, batch, &get, n_chunk);
-    hps_free(heap);
+    struct hps_part_batch part = {.table = table, .batch = *batch};
+    hps_status status = rocks_get_many(space, call, &part, 1);
+    batch->n = part.batch.n; /* the arrays are the caller's */
     return status;
 }
 
@@ -1083,20 +1368,11 @@ static hps_status rocks_scan(struct hps_space *space, const struct hps_table *ta
 /* ---- writes ---- */
 
 /* rows NULL: delete the keys. */
-static hps_status write_chunk(struct hps_space *space, const struct hps_table *table,
-                              const hps_key *keys, const uint8_t *rows, uint32_t n)
+static void batch_add(rocksdb_writebatch_t *batch, struct hps_space *space,
+                      const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                      uint32_t n)
 {
-    struct rocks *store = rocks_of(space);
-    struct hps_error error;
-    size_t row_bytes = rows != NULL ? table->row_bytes : 0;
-    /* twice: into the log now and into a file when the memory is written out */
-    hps_status status = guard_space(store, 2 * n * (uint64_t)(row_bytes + ENTRY_BYTES),
-                                    store->disk_free_min_bytes, &error);
-    if (status != HPS_OK) {
-        HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
-        return status;
-    }
-    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+    size_t row_bytes = table->row_bytes;
     for (uint32_t i = 0; i < n; i++) {
         char key[KEY_BYTES];
         key_encode(key, table->id, keys[i]);
@@ -1107,9 +1383,41 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
             rocksdb_writebatch_delete_cf(batch, handle_of(space), key, KEY_BYTES);
         }
     }
-    char *text = NULL;
-    rocksdb_write(store->db, store->write, batch, &text);
+}
+
+/* takes `batch`. out_text: RocksDB's, NULL when written. */
+static void batch_write(struct rocks *store, rocksdb_writebatch_t *batch, char **out_text)
+{
+    *out_text = NULL;
+    rocksdb_write(store->db, store->write, batch, out_text);
     rocksdb_writebatch_destroy(batch);
+    if (*out_text == NULL && store->wal_sync_ms != 0) {
+        atomic_store(&store->wal_dirty, true);
+    }
+}
+
+static uint64_t batch_bytes(uint32_t n, uint64_t row_bytes)
+{
+    return n * (row_bytes + ENTRY_BYTES);
+}
+
+/* rows NULL: delete the keys. */
+static hps_status write_chunk(struct hps_space *space, const struct hps_table *table,
+                              const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    struct rocks *store = rocks_of(space);
+    struct hps_error error;
+    /* twice: into the log now and into a file when the memory is written out */
+    hps_status status = hps_rocksdb_dir_guard(
+        &store->dir, 2 * batch_bytes(n, rows != NULL ? table->row_bytes : 0), &error);
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
+        return status;
+    }
+    char *text = NULL;
+    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+    batch_add(batch, space, table, keys, rows, n);
+    batch_write(store, batch, &text);
     return text == NULL ? HPS_OK : log_text(text, "write failed");
 }
 
@@ -1118,7 +1426,7 @@ static hps_status write_all(struct hps_space *space, const struct hps_call *call
                             uint32_t n)
 {
     struct rocks *store = rocks_of(space);
-    if (store->read_only) {
+    if (store->dir.read_only) {
         return HPS_PRECONDITION;
     }
     uint64_t n_fit = clamp(BATCH_BYTES / (table->row_bytes + ENTRY_BYTES), 1, UINT32_MAX);
@@ -1148,6 +1456,73 @@ static hps_status rocks_erase(struct hps_space *space, const struct hps_call *ca
     return write_all(space, call, table, keys, NULL, n);
 }
 
+/* Bytes of an apply, checked against the limits of one batch and of the disk. */
+static hps_status apply_check(struct rocks *store, const struct hps_call *call,
+                              const struct hps_write *writes, uint32_t n_writes,
+                              const struct hps_record *records, uint32_t n_records,
+                              struct hps_error *err)
+{
+    if (store->dir.read_only) {
+        return fail_read_only(store, err);
+    }
+    if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
+        return hps_error_set(err, HPS_DEADLINE, "rocksdb: no time left to write the batch");
+    }
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_writes; i++) {
+        bytes += batch_bytes(writes[i].n, writes[i].rows != NULL ? writes[i].table->row_bytes : 0);
+    }
+    for (uint32_t i = 0; i < n_records; i++) {
+        HPS_ASSERT(records[i].key_size <= HPS_RECORD_KEY_BYTES_MAX);
+        bytes += RECORD_ENTRY_BYTES + records[i].key_size + records[i].value_size;
+    }
+    if (bytes > APPLY_BYTES_MAX) {
+        return hps_error_set(err, HPS_INVALID,
+                             "rocksdb: a batch of %" PRIu64 " bytes, %" PRIu64 " at most", bytes,
+                             APPLY_BYTES_MAX);
+    }
+    return hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
+}
+
+static void batch_add_record(rocksdb_writebatch_t *batch, struct hps_space *space,
+                             const struct hps_record *record)
+{
+    char key[RECORD_PREFIX_BYTES + HPS_RECORD_KEY_BYTES_MAX];
+    uint32_t prefix = RECORD_TABLE;
+    memcpy(key, &prefix, sizeof(prefix));
+    memcpy(key + RECORD_PREFIX_BYTES, record->key, record->key_size);
+    size_t size = RECORD_PREFIX_BYTES + record->key_size;
+    if (record->value != NULL) {
+        rocksdb_writebatch_put_cf(batch, handle_of(space), key, size, record->value,
+                                  record->value_size);
+    } else {
+        rocksdb_writebatch_delete_cf(batch, handle_of(space), key, size);
+    }
+}
+
+static hps_status rocks_apply(struct hps_space *space, const struct hps_call *call,
+                              const struct hps_write *writes, uint32_t n_writes,
+                              const struct hps_record *records, uint32_t n_records,
+                              struct hps_error *err)
+{
+    struct rocks *store = rocks_of(space);
+    hps_status status = apply_check(store, call, writes, n_writes, records, n_records, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *text = NULL;
+    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+    for (uint32_t i = 0; i < n_writes; i++) {
+        HPS_ASSERT(writes[i].table->id != RECORD_TABLE);
+        batch_add(batch, space, writes[i].table, writes[i].keys, writes[i].rows, writes[i].n);
+    }
+    for (uint32_t i = 0; i < n_records; i++) {
+        batch_add_record(batch, space, &records[i]);
+    }
+    batch_write(store, batch, &text);
+    return text == NULL ? HPS_OK : fail_text(text, err, "cannot apply the batch");
+}
+
 /* ---- loads ---- */
 
 static hps_status space_check_empty(struct rocks_space *space, struct hps_error *err)
@@ -1162,8 +1537,12 @@ static hps_status space_check_empty(struct rocks_space *space, struct hps_error 
     if (text != NULL) {
         status = fail_text(text, err, "cannot read the family");
     } else if (rocksdb_iter_valid(iter)) {
-        status =
-            hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is not empty", space->family->name);
+        size_t size = 0;
+        const char *key = rocksdb_iter_key(iter, &size);
+        status = key_is_record(key, size)
+                     ? HPS_OK
+                     : hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is not empty",
+                                     space->family->name);
     }
     rocksdb_iter_destroy(iter);
     return status;
@@ -1190,7 +1569,7 @@ static void load_free(struct hps_store_load *load)
     if (load->writer != NULL) {
         rocksdb_sstfilewriter_destroy(load->writer);
     }
-    if (load->dir != NULL && remove_tree(load->dir, &error) != HPS_OK) {
+    if (load->dir != NULL && hps_rocksdb_dir_remove_tree(load->dir, &error) != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "left a load directory", HPS_STR("error", error.text));
     }
     for (size_t i = 0; i < load->n_files; i++) {
@@ -1206,13 +1585,13 @@ static hps_status load_dir_make(struct hps_store_load *load, struct hps_error *e
 {
     char name[NAME_MAX_BYTES + 8];
     (void)snprintf(name, sizeof(name), "load-%s", load->space->family->name);
-    load->dir = path_join(load->store->path, name);
+    load->dir = hps_rocksdb_dir_join(load->store->dir.path, name);
     if (load->dir == NULL) {
         return fail_memory(err);
     }
-    hps_status status = remove_tree(load->dir, err);
+    hps_status status = hps_rocksdb_dir_remove_tree(load->dir, err);
     if (status == HPS_OK && mkdir(load->dir, 0750) != 0) {
-        status = fail_errno(err, "cannot create", load->dir);
+        status = hps_rocksdb_dir_fail(err, "cannot create", load->dir);
     }
     return status;
 }
@@ -1223,7 +1602,7 @@ static hps_status rocks_load_begin(struct hps_space *base, uint64_t rows_expecte
 {
     struct rocks_space *space = (struct rocks_space *)base;
     struct rocks *store = rocks_of(base);
-    if (store->read_only) {
+    if (store->dir.read_only) {
         return fail_read_only(store, err);
     }
     uint64_t needed;
@@ -1231,7 +1610,7 @@ static hps_status rocks_load_begin(struct hps_space *base, uint64_t rows_expecte
         __builtin_add_overflow(needed, bytes_expected, &needed)) {
         needed = UINT64_MAX;
     }
-    hps_status status = guard_space(store, needed, store->disk_free_min_bytes, err);
+    hps_status status = hps_rocksdb_dir_guard(&store->dir, needed, err);
     if (status == HPS_OK) {
         status = space_check_empty(space, err);
     }
@@ -1266,7 +1645,7 @@ static hps_status load_file_open(struct hps_store_load *load, struct hps_error *
         return fail_memory(err);
     }
     load->files = files;
-    files[load->n_files] = path_join(load->dir, name);
+    files[load->n_files] = hps_rocksdb_dir_join(load->dir, name);
     if (files[load->n_files] == NULL) {
         return fail_memory(err);
     }
@@ -1294,13 +1673,13 @@ static hps_status load_file_finish(struct hps_store_load *load, struct hps_error
 static hps_status load_check_space(struct hps_store_load *load, uint64_t bytes,
                                    struct hps_error *err)
 {
-    uint64_t reserve = load->store->disk_free_min_bytes;
+    uint64_t reserve = load->store->dir.disk_free_min_bytes;
     load->unchecked_bytes += bytes;
     if (load->writer != NULL && load->unchecked_bytes < clamp(reserve / 2, 1, CHECK_BYTES)) {
         return HPS_OK;
     }
     load->unchecked_bytes = 0;
-    return guard_space(load->store, bytes, reserve, err);
+    return hps_rocksdb_dir_guard(&load->store->dir, bytes, err);
 }
 
 static hps_status load_add_row(struct hps_store_load *load, const struct hps_table *table,
@@ -1356,7 +1735,7 @@ static hps_status rocks_load_commit(struct hps_store_load *load, struct hps_erro
     struct rocks *store = load->store;
     hps_status status = load_file_finish(load, err);
     if (status == HPS_OK) {
-        status = guard_small(store, 0, err);
+        status = hps_rocksdb_dir_guard_small(&store->dir, 0, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -1380,10 +1759,10 @@ static hps_status rocks_record_put(struct hps_store *base, const void *key, size
                                    const void *value, size_t value_size, struct hps_error *err)
 {
     struct rocks *store = (struct rocks *)base;
-    if (store->read_only) {
+    if (store->dir.read_only) {
         return fail_read_only(store, err);
     }
-    hps_status status = guard_small(store, key_size + value_size, err);
+    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size + value_size, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -1397,10 +1776,10 @@ static hps_status rocks_record_delete(struct hps_store *base, const void *key, s
                                       struct hps_error *err)
 {
     struct rocks *store = (struct rocks *)base;
-    if (store->read_only) {
+    if (store->dir.read_only) {
         return fail_read_only(store, err);
     }
-    hps_status status = guard_small(store, key_size, err);
+    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -1409,19 +1788,17 @@ static hps_status rocks_record_delete(struct hps_store *base, const void *key, s
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot delete a record");
 }
 
-static hps_status rocks_record_scan(struct hps_store *base, hps_record_fn fn, void *ctx,
-                                    struct hps_error *err)
+/* From where `iter` stands; the first prefix_bytes of each key are left away. */
+static hps_status scan_records(rocksdb_iterator_t *iter, size_t prefix_bytes, hps_record_fn fn,
+                               void *ctx, struct hps_error *err)
 {
-    struct rocks *store = (struct rocks *)base;
-    rocksdb_iterator_t *iter = rocksdb_create_iterator_cf(store->db, store->read, store->catalog);
     hps_status status = HPS_OK;
-    for (rocksdb_iter_seek_to_first(iter); status == HPS_OK && rocksdb_iter_valid(iter);
-         rocksdb_iter_next(iter)) {
+    for (; status == HPS_OK && rocksdb_iter_valid(iter); rocksdb_iter_next(iter)) {
         size_t key_size = 0;
         size_t value_size = 0;
         const char *key = rocksdb_iter_key(iter, &key_size);
         const char *value = rocksdb_iter_value(iter, &value_size);
-        status = fn(ctx, key, key_size, value, value_size);
+        status = fn(ctx, key + prefix_bytes, key_size - prefix_bytes, value, value_size);
     }
     char *text = NULL;
     rocksdb_iter_get_error(iter, &text);
@@ -1430,6 +1807,25 @@ static hps_status rocks_record_scan(struct hps_store *base, hps_record_fn fn, vo
     }
     rocksdb_iter_destroy(iter);
     return status;
+}
+
+static hps_status rocks_record_scan(struct hps_store *base, hps_record_fn fn, void *ctx,
+                                    struct hps_error *err)
+{
+    struct rocks *store = (struct rocks *)base;
+    rocksdb_iterator_t *iter = rocksdb_create_iterator_cf(store->db, store->read, store->catalog);
+    rocksdb_iter_seek_to_first(iter);
+    return scan_records(iter, 0, fn, ctx, err);
+}
+
+static hps_status rocks_space_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
+                                          struct hps_error *err)
+{
+    struct rocks *store = rocks_of(space);
+    uint32_t prefix = RECORD_TABLE;
+    rocksdb_iterator_t *iter = rocksdb_create_iterator_cf(store->db, store->read, handle_of(space));
+    rocksdb_iter_seek(iter, (const char *)&prefix, RECORD_PREFIX_BYTES);
+    return scan_records(iter, RECORD_PREFIX_BYTES, fn, ctx, err);
 }
 
 /* The names are copied first: `fn` may open or drop what it is told. */
@@ -1463,6 +1859,11 @@ static hps_status rocks_space_list(struct hps_store *base, hps_space_fn fn, void
     return status;
 }
 
+static uint64_t rocks_bytes_free(struct hps_store *base)
+{
+    return hps_rocksdb_dir_free_bytes(&((const struct rocks *)base)->dir);
+}
+
 static const struct hps_store_ops rocks_ops = {
     .name = "rocksdb",
     .tier = HPS_TIER_ROCKSDB,
@@ -1473,8 +1874,11 @@ static const struct hps_store_ops rocks_ops = {
     .space_drop = rocks_space_drop,
     .space_usage = rocks_space_usage,
     .get = rocks_get,
+    .get_many = rocks_get_many,
     .put = rocks_put,
     .erase = rocks_erase,
+    .apply = rocks_apply,
+    .space_record_scan = rocks_space_record_scan,
     .load_begin = rocks_load_begin,
     .load_add = rocks_load_add,
     .load_commit = rocks_load_commit,
@@ -1490,23 +1894,15 @@ static const struct hps_store_ops rocks_ops = {
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,
                             struct hps_error *err)
 {
-    if (strlen(options->path) > PATH_MAX_BYTES) {
-        return hps_error_set(err, HPS_INVALID, "rocksdb: path of %zu bytes, %d at most",
-                             strlen(options->path), PATH_MAX_BYTES);
-    }
     struct rocks *store = hps_calloc(1, sizeof(*store));
-    char *path = path_join(options->path, "hpsd");
-    if (store == NULL || path == NULL) {
-        hps_free(path);
-        hps_free(store);
+    if (store == NULL) {
         return fail_memory(err);
     }
     store->base.ops = &rocks_ops;
-    store->path = path;
-    store->lock_fd = -1;
-    store->read_only = options->read_only;
     store->batch_keys_max = (uint32_t)clamp(options->batch_keys_max, 1, BATCH_KEYS_MAX);
+    store->wal_sync_ms = options->wal_sync_ms;
     pthread_mutex_init(&store->lock, NULL);
+    sync_init(store);
     hps_status status = rocks_open(store, options, err);
     if (status != HPS_OK) {
         rocks_close(&store->base);

@@ -85,9 +85,9 @@ struct hps_write {
     uint32_t n;
 };
 struct hps_record {
-    const void *key;
+    const void *key; /* at most HPS_RECORD_KEY_BYTES_MAX */
     size_t key_size;
-    const void *value;
+    const void *value; /* NULL: the record is deleted */
     size_t value_size;
 };
 
@@ -101,6 +101,8 @@ enum {
     HPS_STORE_DURABLE = 1,  /* survives the process; has records (the catalog lives there) */
     HPS_STORE_BLOCKING = 2, /* get may block on I/O: not on a loop thread */
 };
+
+enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
 
 struct hps_store;
 struct hps_space;
@@ -157,8 +159,12 @@ struct hps_store_ops {
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 
-    /* All of the writes and records, or none, also after a crash. Only durable stores (NULL
-     * elsewhere). EXHAUSTED: the free-space guard; nothing was written. */
+    /* All of the writes and records, or none, also after a crash. The records are the space's own:
+     * positions, for one. They are no rows (a load or a scan does not see them), go with the space,
+     * and are read by space_record_scan; a later write of one key replaces an earlier one. Safe
+     * from a killed process at once, from a power cut as soon as the store syncs. n_writes may be
+     * 0. Only durable stores (NULL elsewhere). EXHAUSTED: the free-space guard; nothing was
+     * written. */
     hps_status (*apply)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_write *writes, uint32_t n_writes,
                         const struct hps_record *records, uint32_t n_records,
@@ -185,6 +191,10 @@ struct hps_store_ops {
                        hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                         uint32_t n),
                        void *ctx, struct hps_error *err);
+
+    /* What apply recorded in this space, in order of the keys' bytes. Durable stores only. */
+    hps_status (*space_record_scan)(struct hps_space *space, hps_record_fn fn, void *ctx,
+                                    struct hps_error *err);
 
     /* Only durable stores (NULL elsewhere). Records are few and small: the catalog. */
     /* Both are on disk when they return OK. */

@@ -100,6 +100,8 @@ struct hps_config_persistent_db {
     char *path; /* after finish not empty when type is rocks_db; the database is in <path>/hpsd */
     uint32_t num_threads;
     bool read_only;
+    enum hps_config_read_mode read_mode;
+    uint32_t wal_sync_ms;
     uint64_t max_batch_size;
     uint64_t block_cache_bytes;
     bool initialize_after_startup;

@@ -168,15 +168,15 @@ static hps_status begin_stores(struct run *run, const struct hps_load_plan *plan
 {
     const struct hps_load_env *env = run->env;
     if (env->durable != NULL) {
-        if (plan->disk_bytes_needed > plan->disk_bytes_available) {
-            return hps_error_set(err, HPS_EXHAUSTED,
-                                 "disk: %" PRIu64 " bytes needed, %" PRIu64 " available",
-                                 plan->disk_bytes_needed, plan->disk_bytes_available);
-        }
         hps_status status =
             begin_store(run, env->durable, &run->durable_space, &run->durable, plan, err);
         if (status != HPS_OK) {
             return status;
+        }
+        if (plan->disk_bytes_needed > plan->disk_bytes_available) {
+            return hps_error_set(err, HPS_EXHAUSTED,
+                                 "disk: %" PRIu64 " bytes needed, %" PRIu64 " available",
+                                 plan->disk_bytes_needed, plan->disk_bytes_available);
         }
     }
     if (env->host == NULL) {

@@ -13,6 +13,7 @@
 #include "backends/host_map.h"
 #include "backends/rocksdb.h"
 #include "base/log.h"
+#include "config/limits.h"
 #include "server/daemon.h"
 #include "server/options.h"
 #include "server/state_dir.h"
@@ -106,13 +107,20 @@ static hps_status open_stores(const struct hps_config *config, struct hps_load_e
 {
     hps_status status = HPS_OK;
     if (config->persistent_db.type == HPS_CONFIG_PERSISTENT_ROCKS_DB) {
+        uint64_t memory_bytes = hps_limits_memory_bytes();
+        uint64_t host_bytes = config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED
+                                  ? config->volatile_db.memory_bytes
+                                  : 0;
         const struct hps_rocksdb_options options = {
             .path = config->persistent_db.path,
             .n_threads = config->persistent_db.num_threads,
             .batch_keys_max = (uint32_t)config->persistent_db.max_batch_size,
             .read_only = config->persistent_db.read_only,
             .disk_free_min_bytes = config->server.disk_free_min_bytes,
-            .block_cache_bytes = config->persistent_db.block_cache_bytes};
+            .block_cache_bytes = config->persistent_db.block_cache_bytes,
+            .wal_sync_ms = config->persistent_db.wal_sync_ms,
+            .read_mode = (enum hps_rocksdb_read_mode)config->persistent_db.read_mode,
+            .memory_bytes = memory_bytes > host_bytes ? memory_bytes - host_bytes : 0};
         status = hps_rocksdb_open(&options, &env->durable, err);
     }
     if (status == HPS_OK && config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED) {

@@ -972,6 +972,196 @@ static void test_records_when_put_and_deleted_then_scanned_in_order(void **state
     ops->close(store);
 }
 
+/* ---- get_many ---- */
+
+enum { MANY_PARTS = 5, MANY_KEYS = 3000 };
+
+/* One part of a test of get_many: every key is asked for, those that `there` says are there. */
+struct many {
+    hps_key keys[MANY_KEYS];
+    uint32_t slots[MANY_KEYS];
+    uint8_t *rows;
+};
+
+static bool many_there(hps_key key)
+{
+    return mix(key) % 4 != 0;
+}
+
+static void many_put(struct hps_space *space, const struct hps_table *table)
+{
+    uint8_t *rows = hps_alloc((size_t)MANY_KEYS * table->row_bytes);
+    hps_key *keys = hps_calloc(MANY_KEYS, sizeof(*keys));
+    uint32_t n = 0;
+    for (hps_key key = 0; key < MANY_KEYS; key++) {
+        if (many_there(key)) {
+            keys[n] = key << 50 | key; /* the high bits too */
+            store_contract_fill(rows + (size_t)n * table->row_bytes, table->row_bytes, keys[n], 3);
+            n++;
+        }
+    }
+    assert_int_equal(space->store->ops->put(space, &no_limit, table, keys, rows, n), HPS_OK);
+    hps_free(keys);
+    hps_free(rows);
+}
+
+static void many_ask(struct many *many, const struct hps_table *table, uint32_t n,
+                     struct hps_part_batch *part)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        hps_key key = (hps_key)i * 1009 % MANY_KEYS; /* in no order; all different */
+        many->keys[i] = key << 50 | key;
+        many->slots[i] = n - 1 - i;
+    }
+    many->rows = hps_calloc(n + 1, table->row_bytes);
+    *part = (struct hps_part_batch){table, {many->keys, many->slots, many->rows, n}};
+}
+
+static void many_check(const struct many *many, const struct hps_part_batch *part, uint32_t n)
+{
+    uint32_t row_bytes = part->table->row_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        hps_key key = many->keys[i] & ((UINT64_C(1) << 50) - 1);
+        const uint8_t *row = many->rows + (size_t)many->slots[i] * row_bytes;
+        assert_int_equal(many_there(key), i >= part->batch.n);
+        assert_true((hps_key)(n - 1 - many->slots[i]) * 1009 % MANY_KEYS == key);
+        assert_true(i < part->batch.n || store_contract_check(row, row_bytes, many->keys[i], 3));
+    }
+}
+
+static void test_get_many_when_parts_are_mixed_then_as_table_by_table(void **state)
+{
+    (void)state;
+    static const uint32_t of_table[MANY_PARTS] = {2, 0, 0, 1, 2}; /* unordered, and twice */
+    static const uint32_t n_keys[MANY_PARTS] = {MANY_KEYS, 700, 1, 0, MANY_KEYS};
+    struct hps_store *store = store_open();
+    if (store->ops->get_many == NULL) {
+        store->ops->close(store);
+        skip();
+    }
+    struct hps_space *space = space_open(store, 1);
+    struct hps_part_batch parts[MANY_PARTS];
+    struct many *many = hps_calloc(MANY_PARTS, sizeof(*many));
+    assert_non_null(many);
+    many_put(space, &tables[0]);
+    many_put(space, &tables[2]);
+    assert_int_equal(store->ops->get_many(space, &no_limit, parts, 0), HPS_OK);
+    for (unsigned i = 0; i < MANY_PARTS; i++) {
+        many_ask(&many[i], &tables[of_table[i]], n_keys[i], &parts[i]);
+    }
+    assert_int_equal(store->ops->get_many(space, &no_limit, parts, MANY_PARTS), HPS_OK);
+    for (unsigned i = 0; i < MANY_PARTS; i++) {
+        many_check(&many[i], &parts[i], n_keys[i]);
+        hps_free(many[i].rows);
+    }
+    hps_clock_fake(1000);
+    many_ask(&many[0], &tables[0], 100, &parts[0]);
+    struct hps_call late = {.deadline_us = 1000};
+    assert_int_equal(store->ops->get_many(space, &late, parts, 1), HPS_DEADLINE);
+    assert_int_equal(parts[0].batch.n, 100);
+    hps_clock_real();
+    hps_free(many[0].rows);
+    hps_free(many);
+    drop(space);
+    store->ops->close(store);
+}
+
+/* ---- apply ---- */
+
+static uint8_t apply_rows[3][64];
+
+/* Keys 1, 2 and 3 of table a get rows of `seq`, key 9 of table b is deleted, "pos" is `seq`. */
+static hps_status apply(struct hps_space *space, uint64_t seq)
+{
+    static const hps_key keys[3] = {1, UINT64_MAX, 3};
+    static const hps_key deleted = 9;
+    char position[24];
+    int size = snprintf(position, sizeof(position), "%llu", (unsigned long long)seq);
+    for (unsigned i = 0; i < 3; i++) {
+        store_contract_fill(apply_rows[i], tables[0].row_bytes, keys[i], seq);
+    }
+    const struct hps_write writes[2] = {{&tables[0], keys, apply_rows[0], 3},
+                                        {&tables[1], &deleted, NULL, 1}};
+    const struct hps_record records[2] = {{"pos", 3, position, (size_t)size},
+                                          {"other", 5, seq % 2 != 0 ? "" : NULL, 0}};
+    return space->store->ops->apply(space, &no_limit, writes, 2, records, 2, &error);
+}
+
+static void check_applied(struct hps_space *space, uint64_t seq, const char *records)
+{
+    struct listed listed = {0};
+    assert_true(has(space, &tables[0], 1, seq));
+    assert_true(has(space, &tables[0], UINT64_MAX, seq));
+    assert_true(has(space, &tables[0], 3, seq));
+    assert_false(has(space, &tables[1], 9, 0));
+    assert_int_equal(space->store->ops->space_record_scan(space, list_record, &listed, &error),
+                     HPS_OK);
+    assert_string_equal(listed.text, records);
+}
+
+static void test_apply_when_durable_then_rows_deletes_and_records_together(void **state)
+{
+    (void)state;
+    struct hps_store *store = store_open();
+    if (!durable(store)) {
+        assert_null(store->ops->apply);
+        assert_null(store->ops->space_record_scan);
+        store->ops->close(store);
+        skip();
+    }
+    struct hps_space *space = space_open(store, 1);
+    struct hps_space *other = space_open(store, 2);
+    struct hps_store_load *load = NULL;
+    assert_int_equal(put(space, &tables[1], 9, 0), HPS_OK);
+    assert_int_equal(apply(space, 7), HPS_OK);
+    check_applied(space, 7, "other=;pos=7;");
+    assert_int_equal(apply(space, 8), HPS_OK);
+    check_applied(space, 8, "pos=8;");
+    store->ops->space_close(space); /* what is closed is kept */
+    space = space_open(store, 1);
+    check_applied(space, 8, "pos=8;");
+    const struct hps_record record = {"p", 1, "1", 1}; /* records alone */
+    assert_int_equal(store->ops->apply(other, &no_limit, NULL, 0, &record, 1, &error), HPS_OK);
+    struct listed listed = {0};
+    assert_int_equal(store->ops->space_record_scan(other, list_record, &listed, &error), HPS_OK);
+    assert_string_equal(listed.text, "p=1;");
+    listed = (struct listed){0};
+    assert_int_equal(store->ops->record_scan(store, list_record, &listed, &error), HPS_OK);
+    assert_int_equal(listed.n, 0);                            /* they are no records of the store */
+    assert_int_equal(load_begin(other, 0, 0, &load), HPS_OK); /* nor rows */
+    store->ops->load_abort(load);
+    drop(other);
+    other = space_open(store, 2);
+    assert_int_equal(store->ops->space_record_scan(other, list_record, &listed, &error), HPS_OK);
+    assert_int_equal(listed.n, 0); /* and gone with their space */
+    drop(other);
+    drop(space);
+    store->ops->close(store);
+}
+
+static void test_apply_when_over_budget_then_nothing_of_it(void **state)
+{
+    (void)state;
+    struct hps_store *store = store_open_bytes(4 * 64);
+    if (!durable(store)) {
+        store->ops->close(store);
+        skip();
+    }
+    struct hps_space *space = space_open(store, 1);
+    assert_int_equal(apply(space, 1), HPS_OK);
+    if (contract->budget) {
+        hps_key keys[2] = {100, 101};
+        const struct hps_write write = {&tables[0], keys, apply_rows[0], 2};
+        const struct hps_record record = {"pos", 3, "2", 1};
+        assert_int_equal(store->ops->apply(space, &no_limit, &write, 1, &record, 1, &error),
+                         HPS_EXHAUSTED);
+        assert_false(has(space, &tables[0], 100, 0));
+    }
+    check_applied(space, 1, "other=;pos=1;");
+    drop(space);
+    store->ops->close(store);
+}
+
 int store_contract_run(const struct store_contract *of)
 {
     contract = of;
@@ -1008,6 +1198,10 @@ int store_contract_run(const struct store_contract *of)
         cmocka_unit_test_teardown(test_space_when_closed_then_kept_by_durable_stores_alone, clean),
         cmocka_unit_test_teardown(test_spaces_when_durable_then_listed_until_dropped, clean),
         cmocka_unit_test_teardown(test_records_when_put_and_deleted_then_scanned_in_order, clean),
+        cmocka_unit_test_teardown(test_get_many_when_parts_are_mixed_then_as_table_by_table, clean),
+        cmocka_unit_test_teardown(test_apply_when_durable_then_rows_deletes_and_records_together,
+                                  clean),
+        cmocka_unit_test_teardown(test_apply_when_over_budget_then_nothing_of_it, clean),
     };
     return cmocka_run_group_tests_name(of->name, tests, NULL, NULL);
 }

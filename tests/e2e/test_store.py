@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from rig import (Daemon, Table, ask, default_config, floats, model_config, refused, run_hpsd)
+from rig import (Daemon, Table, admin_pb, ask, default_config, floats, model_config, refused, run_hpsd)
 
 EXIT_STORE = 4
 
@@ -165,4 +165,30 @@ def test_lookup_when_rows_are_damaged_then_data_loss_for_them_and_a_new_load_rep
     result = ask(stub, "m", {"a": table.keys}).results[0]
     np.testing.assert_array_equal(floats(result), table.expect(table.keys))
     assert not os.path.exists(path)
+    one.stop()
+
+
+# ---- read-only ----------------------------------------------------------------------------------------
+
+def test_store_when_read_only_then_serves_what_is_there_and_refuses_changes(stopped, work):
+    one, table, config = stopped
+    config["persistent_db"]["read_only"] = True
+    one.write_config(config)
+    before = contents(one.state)
+    one.restart()
+    result = ask(one.stub(), "m", {"a": table.keys}).results[0]
+    np.testing.assert_array_equal(floats(result), table.expect(table.keys))
+    assert one.metrics()["hpsd_store_read_only"] == 1
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, "read-only"):
+        one.load("m", f"{work}/m")
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, "read-only"):
+        one.admin_stub().ActivateVersion(admin_pb.ActivateVersionRequest(model="m", version=1))
+    result = ask(one.stub(), "m", {"a": table.keys[:9]}).results[0]
+    np.testing.assert_array_equal(floats(result), table.expect(table.keys[:9]))
+    one.stop()
+    assert contents(one.state) == before
+    config["persistent_db"]["read_only"] = False
+    one.write_config(config)
+    one.restart()
+    assert one.load("m", f"{work}/m").rows_total == len(table.keys)
     one.stop()

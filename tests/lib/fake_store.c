@@ -38,6 +38,14 @@ struct fake_tables {
     struct fake_table tables[];
 };
 
+struct record {
+    void *key;
+    size_t key_size;
+    void *value;
+    size_t value_size;
+    struct record *next; /* in order of key */
+};
+
 struct fake_space {
     struct hps_space base;
     char *model;
@@ -45,15 +53,8 @@ struct fake_space {
     bool open;
     bool loading;
     struct fake_tables *data;
+    struct record *records;
     struct fake_space *next;
-};
-
-struct record {
-    void *key;
-    size_t key_size;
-    void *value;
-    size_t value_size;
-    struct record *next; /* in order of key */
 };
 
 struct fake {
@@ -218,12 +219,13 @@ static size_t table_find(const struct fake_table *table, hps_key key, bool *out_
     return lo;
 }
 
-static hps_status table_grow(struct fake_table *table)
+/* Make room for n_more rows. */
+static hps_status table_grow(struct fake_table *table, size_t n_more)
 {
-    if (table->n < table->capacity) {
+    if (table->n + n_more <= table->capacity) {
         return HPS_OK;
     }
-    size_t capacity = table->capacity != 0 ? 2 * table->capacity : 16;
+    size_t capacity = 2 * (table->n + n_more);
     hps_key *keys = hps_realloc(table->keys, capacity * sizeof(*keys));
     if (keys == NULL) {
         return HPS_NO_MEMORY;
@@ -248,7 +250,7 @@ static hps_status table_put(struct fake *store, struct fake_table *table, hps_ke
         if (store->bytes_max != 0 && size > store->bytes_max - store->used_bytes) {
             return HPS_EXHAUSTED;
         }
-        hps_status status = table_grow(table);
+        hps_status status = table_grow(table, 1);
         if (status != HPS_OK) {
             return status;
         }
@@ -308,6 +310,79 @@ static struct fake_table *table_of(struct hps_space *space, const struct hps_tab
     return &data->tables[table->id];
 }
 
+/* ---- lists of records ---- */
+
+/* The link to the first record not below `key`. */
+static struct record **record_find(struct record **link, const void *key, size_t size,
+                                   bool *out_found)
+{
+    *out_found = false;
+    for (; *link != NULL; link = &(*link)->next) {
+        size_t common = (*link)->key_size < size ? (*link)->key_size : size;
+        int order = memcmp((*link)->key, key, common);
+        if (order > 0 || (order == 0 && (*link)->key_size >= size)) {
+            *out_found = order == 0 && (*link)->key_size == size;
+            break;
+        }
+    }
+    return link;
+}
+
+static void record_free(struct record *record)
+{
+    if (record != NULL) {
+        hps_free(record->key);
+        hps_free(record->value);
+        hps_free(record);
+    }
+}
+
+static void record_remove(struct record **link)
+{
+    struct record *record = *link;
+    *link = record->next;
+    record_free(record);
+}
+
+static struct record *record_new(const void *key, size_t key_size, const void *value,
+                                 size_t value_size)
+{
+    struct record *record = hps_calloc(1, sizeof(*record));
+    if (record == NULL) {
+        return NULL;
+    }
+    *record = (struct record){hps_alloc(key_size + 1), key_size, hps_alloc(value_size + 1),
+                              value_size, NULL};
+    if (record->key == NULL || record->value == NULL) {
+        record_free(record);
+        return NULL;
+    }
+    memcpy(record->key, key, key_size);
+    if (value_size > 0) {
+        memcpy(record->value, value, value_size);
+    }
+    return record;
+}
+
+/* takes `record`, which replaces one of its key. */
+static void record_insert(struct record **list, struct record *record)
+{
+    bool found;
+    struct record **link = record_find(list, record->key, record->key_size, &found);
+    if (found) {
+        record_remove(link);
+    }
+    record->next = *link;
+    *link = record;
+}
+
+static void records_free(struct record *list)
+{
+    while (list != NULL) {
+        record_remove(&list);
+    }
+}
+
 /* ---- spaces ---- */
 
 static void space_free(struct fake *store, struct fake_space *space)
@@ -318,6 +393,7 @@ static void space_free(struct fake *store, struct fake_space *space)
     }
     *link = space->next;
     tables_free(store, space->data);
+    records_free(space->records);
     hps_free(space->model);
     hps_free(space);
 }
@@ -499,6 +575,128 @@ static hps_status fake_erase(struct hps_space *space, const struct hps_call *cal
     return unlock(store, status);
 }
 
+/* Everything that can fail, before anything is done. */
+static hps_status apply_prepare(struct hps_space *space, const struct hps_write *writes,
+                                uint32_t n_writes)
+{
+    struct fake *store = (struct fake *)space->store;
+    uint64_t bytes = 0;
+    size_t n_new = 0; /* of all tables: too much room does no harm */
+    for (uint32_t w = 0; w < n_writes; w++) {
+        struct fake_table *table = table_of(space, writes[w].table);
+        size_t n_before = n_new;
+        for (uint32_t i = 0; writes[w].rows != NULL && i < writes[w].n; i++) {
+            bool found;
+            (void)table_find(table, writes[w].keys[i], &found);
+            n_new += found ? 0 : 1;
+        }
+        bytes += (uint64_t)(n_new - n_before) * table->row_bytes;
+        hps_status status = table_grow(table, n_new);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    return store->bytes_max != 0 && bytes > store->bytes_max - store->used_bytes ? HPS_EXHAUSTED
+                                                                                 : HPS_OK;
+}
+
+static void apply_write(struct hps_space *space, const struct hps_write *write)
+{
+    struct fake *store = (struct fake *)space->store;
+    struct fake_table *table = table_of(space, write->table);
+    for (uint32_t i = 0; i < write->n; i++) {
+        if (write->rows == NULL) {
+            table_erase(store, table, write->keys[i]);
+        } else {
+            hps_status put =
+                table_put(store, table, write->keys[i], write->rows + (size_t)i * table->row_bytes);
+            HPS_ASSERT(put == HPS_OK); /* there is room: apply_prepare */
+        }
+    }
+}
+
+/* New records, in the order given. */
+static hps_status records_new(const struct hps_record *records, uint32_t n, struct record **out_new)
+{
+    struct record *list = NULL;
+    for (uint32_t i = n; i-- > 0;) {
+        const struct hps_record *from = &records[i];
+        if (from->value == NULL) {
+            continue;
+        }
+        struct record *record =
+            record_new(from->key, from->key_size, from->value, from->value_size);
+        if (record == NULL) {
+            records_free(list);
+            return HPS_NO_MEMORY;
+        }
+        record->next = list;
+        list = record;
+    }
+    *out_new = list;
+    return HPS_OK;
+}
+
+static hps_status fake_apply(struct hps_space *base, const struct hps_call *call,
+                             const struct hps_write *writes, uint32_t n_writes,
+                             const struct hps_record *records, uint32_t n_records,
+                             struct hps_error *err)
+{
+    (void)call;
+    struct fake *store = (struct fake *)base->store;
+    struct fake_space *space = (struct fake_space *)base;
+    struct record *fresh = NULL;
+    hps_status status = play_error(store, HPS_FAKE_APPLY, err);
+    if (status != HPS_OK) {
+        return unlock(store, status);
+    }
+    status = apply_prepare(base, writes, n_writes);
+    if (status == HPS_OK) {
+        status = records_new(records, n_records, &fresh);
+    }
+    if (status != HPS_OK) {
+        return unlock(store, hps_error_set(err, status, "fake: no room for the batch"));
+    }
+    for (uint32_t i = 0; i < n_writes; i++) {
+        apply_write(base, &writes[i]);
+    }
+    for (uint32_t i = 0; i < n_records; i++) {
+        bool found;
+        struct record **link =
+            record_find(&space->records, records[i].key, records[i].key_size, &found);
+        if (records[i].value == NULL && found) {
+            record_remove(link);
+        } else if (records[i].value != NULL) {
+            struct record *record = fresh;
+            fresh = fresh->next;
+            record_insert(&space->records, record);
+        }
+    }
+    return unlock(store, HPS_OK);
+}
+
+static hps_status fake_space_record_scan(struct hps_space *base, hps_record_fn fn, void *ctx,
+                                         struct hps_error *err)
+{
+    struct fake *store = (struct fake *)base->store;
+    hps_status status = unlock(store, play_error(store, HPS_FAKE_RECORD_SCAN, err));
+    const struct record *record = ((struct fake_space *)base)->records;
+    for (; record != NULL && status == HPS_OK; record = record->next) {
+        status = fn(ctx, record->key, record->key_size, record->value, record->value_size);
+    }
+    return status;
+}
+
+static hps_status fake_get_many(struct hps_space *space, const struct hps_call *call,
+                                struct hps_part_batch *parts, uint32_t n_parts)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
+        status = fake_get(space, call, parts[i].table, &parts[i].batch);
+    }
+    return status;
+}
+
 /* Rows are copied out by batches, so that `fn` runs without the lock. */
 static hps_status fake_scan(struct hps_space *space, const struct hps_table *table,
                             hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
@@ -643,32 +841,6 @@ static void fake_load_abort(struct hps_store_load *load)
 
 /* ---- records ---- */
 
-/* The link to the first record not below `key`. */
-static struct record **record_find(struct fake *store, const void *key, size_t size,
-                                   bool *out_found)
-{
-    struct record **link = &store->records;
-    *out_found = false;
-    for (; *link != NULL; link = &(*link)->next) {
-        size_t common = (*link)->key_size < size ? (*link)->key_size : size;
-        int order = memcmp((*link)->key, key, common);
-        if (order > 0 || (order == 0 && (*link)->key_size >= size)) {
-            *out_found = order == 0 && (*link)->key_size == size;
-            break;
-        }
-    }
-    return link;
-}
-
-static void record_remove(struct record **link)
-{
-    struct record *record = *link;
-    *link = record->next;
-    hps_free(record->key);
-    hps_free(record->value);
-    hps_free(record);
-}
-
 static hps_status fake_record_put(struct hps_store *base, const void *key, size_t key_size,
                                   const void *value, size_t value_size, struct hps_error *err)
 {
@@ -677,24 +849,11 @@ static hps_status fake_record_put(struct hps_store *base, const void *key, size_
     if (status != HPS_OK) {
         return unlock(store, status);
     }
-    struct record *record = hps_calloc(1, sizeof(*record));
-    void *key_copy = hps_alloc(key_size);
-    void *value_copy = hps_alloc(value_size);
-    if (record == NULL || key_copy == NULL || value_copy == NULL) {
-        hps_free(record);
-        hps_free(key_copy);
-        hps_free(value_copy);
+    struct record *record = record_new(key, key_size, value, value_size);
+    if (record == NULL) {
         return unlock(store, hps_error_set(err, HPS_NO_MEMORY, "fake: no memory"));
     }
-    memcpy(key_copy, key, key_size);
-    memcpy(value_copy, value, value_size);
-    bool found;
-    struct record **link = record_find(store, key, key_size, &found);
-    if (found) {
-        record_remove(link);
-    }
-    *record = (struct record){key_copy, key_size, value_copy, value_size, *link};
-    *link = record;
+    record_insert(&store->records, record);
     return unlock(store, HPS_OK);
 }
 
@@ -704,7 +863,7 @@ static hps_status fake_record_delete(struct hps_store *base, const void *key, si
     struct fake *store = (struct fake *)base;
     hps_status status = play_error(store, HPS_FAKE_RECORD_DELETE, err);
     bool found = false;
-    struct record **link = record_find(store, key, key_size, &found);
+    struct record **link = record_find(&store->records, key, key_size, &found);
     if (status == HPS_OK && found) {
         record_remove(link);
     }
@@ -753,9 +912,7 @@ static void fake_close(struct hps_store *base)
         HPS_ASSERT(!store->spaces->open);
         space_free(store, store->spaces);
     }
-    while (store->records != NULL) {
-        record_remove(&store->records);
-    }
+    records_free(store->records);
     HPS_ASSERT(store->used_bytes == 0);
     pthread_cond_destroy(&store->changed);
     pthread_mutex_destroy(&store->lock);
@@ -788,11 +945,16 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
         .scan = fake_scan,
     };
     if ((options->caps & HPS_STORE_DURABLE) != 0) {
+        store->ops.apply = fake_apply;
+        store->ops.space_record_scan = fake_space_record_scan;
         store->ops.record_put = fake_record_put;
         store->ops.record_delete = fake_record_delete;
         store->ops.record_scan = fake_record_scan;
         store->ops.space_list = fake_space_list;
         store->ops.bytes_free = fake_bytes_free;
+    }
+    if (options->get_many) {
+        store->ops.get_many = fake_get_many;
     }
     store->base.ops = &store->ops;
     store->bytes_max = options->bytes_max;

@@ -14,7 +14,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <rocksdb/c.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -445,6 +447,117 @@ static void test_get_when_row_has_a_wrong_size_then_data_loss(void **state)
     store->ops->close(store);
 }
 
+/* Cut the file of rows to `keep` of its bytes in 1000. */
+static void cut_files(unsigned keep)
+{
+    DIR *listing = opendir(below("hpsd"));
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        char name[300];
+        struct stat info;
+        (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
+        if (strstr(name, ".sst") != NULL && stat(below(name), &info) == 0 &&
+            info.st_size > 100000) { /* the rows, not the database's own */
+            assert_int_equal(truncate(below(name), info.st_size * (off_t)keep / 1000), 0);
+        }
+    }
+    closedir(listing);
+}
+
+static const enum hps_rocksdb_read_mode modes[] = {HPS_ROCKSDB_READ_MMAP, HPS_ROCKSDB_READ_DIRECT,
+                                                   HPS_ROCKSDB_READ_BUFFERED,
+                                                   HPS_ROCKSDB_READ_AUTO};
+
+static hps_status open_mode(enum hps_rocksdb_read_mode mode, struct hps_store **out_store)
+{
+    struct hps_rocksdb_options options = options_of(false);
+    options.read_mode = mode;
+    options.memory_bytes = UINT64_MAX;
+    return hps_rocksdb_open(&options, out_store, &error);
+}
+
+static void test_open_when_a_file_is_cut_short_then_data_loss_in_every_mode(void **state)
+{
+    (void)state;
+    static const unsigned keeps[] = {999, 700, 300, 0};
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 5000);
+    store->ops->space_close(space);
+    store->ops->close(store);
+    for (unsigned k = 0; k < sizeof(keeps) / sizeof(keeps[0]); k++) {
+        cut_files(keeps[k]);
+        for (unsigned m = 0; m < sizeof(modes) / sizeof(modes[0]); m++) {
+            assert_int_equal(open_mode(modes[m], &store), HPS_DATA_LOSS);
+            assert_non_null(strstr(error.text, ".sst"));
+        }
+    }
+}
+
+static hps_status get_parallel(struct hps_space *space, hps_key n, uint32_t *out_n_missing)
+{
+    hps_key *keys = hps_calloc(n, sizeof(*keys));
+    uint32_t *slots = hps_calloc(n, sizeof(*slots));
+    uint8_t *rows = hps_alloc(n * ROW_BYTES);
+    uint8_t expected[ROW_BYTES];
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = (hps_key)i * 4999 % n;
+        slots[i] = i;
+    }
+    struct hps_batch batch = {keys, slots, rows, (uint32_t)n};
+    hps_status status = space->store->ops->get(space, &no_limit, &table, &batch);
+    for (uint32_t i = batch.n; i < n; i++) {
+        fill(expected, keys[i]);
+        assert_memory_equal(rows + (size_t)slots[i] * ROW_BYTES, expected, ROW_BYTES);
+    }
+    *out_n_missing = batch.n;
+    hps_free(rows);
+    hps_free(slots);
+    hps_free(keys);
+    return status;
+}
+
+static void *get_again(void *ctx)
+{
+    uint32_t n_missing = 1;
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(get_parallel(ctx, 20000, &n_missing), HPS_OK);
+        assert_int_equal(n_missing, 10000);
+    }
+    return NULL;
+}
+
+static void test_get_when_large_and_read_in_any_mode_then_every_row_is_right(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 10000);
+    for (unsigned m = 0; m < sizeof(modes) / sizeof(modes[0]); m++) {
+        store->ops->space_close(space);
+        store->ops->close(store);
+        assert_int_equal(open_mode(modes[m], &store), HPS_OK);
+        space = open_space(store);
+        pthread_t others[3]; /* more readers than the store has helpers */
+        for (unsigned i = 0; i < 3; i++) {
+            assert_int_equal(pthread_create(&others[i], NULL, get_again, space), 0);
+        }
+        for (unsigned i = 0; i < 3; i++) {
+            pthread_join(others[i], NULL);
+        }
+    }
+    store->ops->space_close(space);
+    store->ops->close(store);
+    assert_int_equal(damage_files(), 1);
+    store = open_store();
+    space = open_space(store);
+    uint32_t n_missing = 0;
+    assert_int_equal(get_parallel(space, 20000, &n_missing), HPS_DATA_LOSS);
+    assert_true(n_missing > 10000);
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
 /* ---- crashes ---- */
 
 enum { CRASHED = 42 };
@@ -489,6 +602,146 @@ static void test_open_when_a_load_was_cut_short_then_nothing_of_it_is_left(void 
     assert_int_equal(access(below("hpsd/load-m@1"), F_OK), -1);
     store->ops->space_close(space);
     store->ops->close(store);
+}
+
+enum { KILL_KEYS = 40, KILLS = 60 };
+
+static const struct hps_table kill_tables[2] = {
+    {.name = "t", .id = 0, .dim = 128, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32},
+    {.name = "u", .id = 1, .dim = 4, .row_bytes = 16, .dtype = HPS_DTYPE_FP32},
+};
+
+static struct hps_space *kill_space(struct hps_store *store)
+{
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = kill_tables, .n_tables = 2};
+    struct hps_space *space = NULL;
+    return store->ops->space_open(store, &id, &space, &error) == HPS_OK ? space : NULL;
+}
+
+static hps_status read_position(void *ctx, const void *key, size_t key_size, const void *value,
+                                size_t value_size)
+{
+    (void)key;
+    (void)key_size;
+    memcpy(ctx, value, value_size);
+    return HPS_OK;
+}
+
+static uint64_t position(struct hps_space *space)
+{
+    uint64_t seq = 0;
+    assert_int_equal(space->store->ops->space_record_scan(space, read_position, &seq, &error),
+                     HPS_OK);
+    return seq;
+}
+
+/* Batch number seq: all keys of one table get rows of seq, those of the other come and go. */
+static hps_status apply_batch(struct hps_space *space, uint64_t seq)
+{
+    static hps_key keys[KILL_KEYS];
+    static uint8_t wide[KILL_KEYS * ROW_BYTES];
+    static uint8_t narrow[KILL_KEYS * 16];
+    for (unsigned i = 0; i < KILL_KEYS; i++) {
+        keys[i] = (hps_key)i * 977;
+        memset(narrow + (size_t)i * 16, (int)(seq & 0xff), 16);
+        for (unsigned j = 0; j < ROW_BYTES; j += 8) {
+            memcpy(wide + (size_t)i * ROW_BYTES + j, &seq, 8);
+        }
+    }
+    const struct hps_write writes[2] = {
+        {&kill_tables[0], keys, wide, KILL_KEYS},
+        {&kill_tables[1], keys, seq % 2 != 0 ? narrow : NULL, KILL_KEYS}};
+    const struct hps_record record = {"p", 1, &seq, sizeof(seq)};
+    return space->store->ops->apply(space, &no_limit, writes, 2, &record, 1, &error);
+}
+
+/* What the child does: apply batches for ever, and say a byte after each. */
+static int apply_for_ever(const char *path, const char *wal_sync_ms)
+{
+    (void)snprintf(dir, sizeof(dir), "%s", path);
+    struct hps_rocksdb_options options = options_of(false);
+    options.wal_sync_ms = (uint32_t)strtoul(wal_sync_ms, NULL, 10);
+    struct hps_store *store = NULL;
+    hps_status status = hps_rocksdb_open(&options, &store, &error);
+    struct hps_space *space = status == HPS_OK ? kill_space(store) : NULL;
+    uint64_t seq = space != NULL ? position(space) : 0;
+    while (space != NULL && apply_batch(space, ++seq) == HPS_OK &&
+           write(STDOUT_FILENO, ".", 1) == 1) {
+    }
+    return 1;
+}
+
+/* Kill a child after so many batches, and wherever it then is. */
+static void kill_after(unsigned n_batches, char *wal_sync_ms)
+{
+    char self[] = "/proc/self/exe";
+    char mode[] = "apply";
+    char *const arguments[] = {self, mode, dir, wal_sync_ms, NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t child = 0;
+    int pipe_fds[2];
+    assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
+    assert_int_equal(posix_spawn(&child, self, &actions, NULL, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(pipe_fds[1]);
+    for (unsigned i = 0; i < n_batches; i++) {
+        char byte;
+        assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
+    }
+    assert_int_equal(kill(child, SIGKILL), 0);
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    close(pipe_fds[0]);
+}
+
+/* Every row of both tables is that of the position. */
+static void check_position(struct hps_space *space, uint64_t seq)
+{
+    static uint8_t rows[KILL_KEYS * ROW_BYTES];
+    hps_key keys[KILL_KEYS];
+    uint32_t slots[KILL_KEYS];
+    for (unsigned t = 0; t < 2; t++) {
+        for (uint32_t i = 0; i < KILL_KEYS; i++) {
+            keys[i] = (hps_key)i * 977;
+            slots[i] = i;
+        }
+        struct hps_batch batch = {keys, slots, rows, KILL_KEYS};
+        assert_int_equal(space->store->ops->get(space, &no_limit, &kill_tables[t], &batch), HPS_OK);
+        assert_int_equal(batch.n, t == 0 || seq % 2 != 0 ? 0 : KILL_KEYS);
+        for (uint32_t i = batch.n; i < KILL_KEYS; i++) {
+            const uint8_t *row = rows + (size_t)slots[i] * kill_tables[t].row_bytes;
+            uint64_t found = 0;
+            memcpy(&found, row, t == 0 ? 8 : 1);
+            assert_true(found == (t == 0 ? seq : (seq & 0xff)));
+            assert_memory_equal(row, row + 8, kill_tables[t].row_bytes - 8); /* of one piece */
+        }
+    }
+}
+
+static void test_apply_when_killed_at_any_moment_then_rows_and_position_agree(void **state)
+{
+    (void)state;
+    char wal_sync_ms[] = "1000";
+    uint64_t seq = 0;
+    unsigned seed = 12345;
+    for (unsigned i = 0; i < KILLS; i++) {
+        seed = seed * 1103515245 + 12345;
+        unsigned n_batches = 1 + (seed >> 16) % 40;
+        wal_sync_ms[0] = i % 4 != 0 ? '1' : '0'; /* "0000": each write is synced */
+        kill_after(n_batches, wal_sync_ms);
+        struct hps_store *store = open_store();
+        struct hps_space *space = kill_space(store);
+        assert_non_null(space);
+        uint64_t after = position(space);
+        assert_true(after >= seq + n_batches); /* what was said to be written is there */
+        seq = after;
+        check_position(space, seq);
+        store->ops->space_close(space);
+        store->ops->close(store);
+    }
 }
 
 /* ---- a disk that fills up ---- */
@@ -555,6 +808,9 @@ int main(int argc, char **argv)
     if (argc == 2) {
         return load_and_crash(argv[1]);
     }
+    if (argc == 4) {
+        return apply_for_ever(argv[2], argv[3]);
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             test_open_when_closed_before_then_rows_and_records_are_there, setup, teardown),
@@ -576,7 +832,13 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_get_when_row_has_a_wrong_size_then_data_loss, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
+            test_open_when_a_file_is_cut_short_then_data_loss_in_every_mode, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_get_when_large_and_read_in_any_mode_then_every_row_is_right, setup, teardown),
+        cmocka_unit_test_setup_teardown(
             test_open_when_a_load_was_cut_short_then_nothing_of_it_is_left, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_apply_when_killed_at_any_moment_then_rows_and_position_agree, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on, setup, teardown),
     };

@@ -136,6 +136,9 @@ static void test_minimal_sample_when_parsed_then_hps_defaults(void **state)
     assert_string_equal(config->volatile_db.update_filters.items[0], "^hps_.+$");
     assert_int_equal(config->persistent_db.type, HPS_CONFIG_PERSISTENT_DISABLED);
     assert_int_equal(config->persistent_db.num_threads, 16);
+    assert_int_equal(config->persistent_db.read_mode, HPS_CONFIG_READ_MODE_AUTO);
+    assert_int_equal(config->persistent_db.wal_sync_ms, 1000);
+    assert_false(config->persistent_db.read_only);
     assert_int_equal(config->persistent_db.block_cache_bytes, 64 << 20);
     assert_int_equal(config->update_source.max_batch_size, 8192);
     assert_int_equal(config->update_source.metadata_refresh_interval_ms, 30000);
@@ -204,8 +207,8 @@ static void test_stores_when_not_built_then_refused_by_name(void **state)
               "server.async_without_gpu: got true", "expected false", NULL);
     parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"),
               HPS_UNIMPLEMENTED, "volatile_db.local_cache_bytes", NULL);
-    parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_only\":true}"),
-              HPS_UNIMPLEMENTED, "persistent_db.read_only", NULL);
+    parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_mode\":\"fast\"}"),
+              HPS_INVALID, "persistent_db.read_mode", "mmap", NULL);
     parse_bad(
         "{\"models\":[{\"model\":\"m\",\"sparse_files\":[\"hdfs://a/b\"],"
         "\"embedding_vecsize_per_table\":[4],\"maxnum_catfeature_query_per_table_per_sample\":[2],"
