@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fixed-width rows in one reserved area. On the thread of the table's writer.
+ */
+#include "backends/host_rows.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+enum { ROW_ALIGN = 16, STEP_BYTES = 64 << 10 };
+
+static uint32_t stride_of(uint32_t row_bytes)
+{
+    return (row_bytes + ROW_ALIGN - 1) & ~(uint32_t)(ROW_ALIGN - 1);
+}
+
+static uint32_t step_shift_of(uint32_t stride)
+{
+    return stride < STEP_BYTES ? 31 - (uint32_t)__builtin_clz(STEP_BYTES / stride) : 0;
+}
+
+uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)
+{
+    uint32_t stride = stride_of(row_bytes);
+    uint64_t n_step = UINT64_C(1) << step_shift_of(stride);
+    uint64_t n_steps = n_rows / n_step + (n_rows % n_step != 0);
+    uint64_t bytes;
+    return __builtin_mul_overflow(n_steps, n_step * (stride + extra_bytes), &bytes) ? UINT64_MAX
+                                                                                    : bytes;
+}
+
+hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_account *account,
+                              uint32_t row_bytes, uint32_t extra_bytes)
+{
+    uint32_t stride = stride_of(row_bytes);
+    *rows = (struct hps_host_rows){.account = account,
+                                   .row_bytes = row_bytes,
+                                   .stride = stride,
+                                   .extra_bytes = extra_bytes,
+                                   .step_shift = step_shift_of(stride),
+                                   .free_row = HPS_HOST_ROW_NONE};
+    uint64_t n_step = UINT64_C(1) << rows->step_shift;
+    uint64_t n_steps = account->budget->bytes_max / (n_step * stride) + 1;
+    if (n_steps > (HPS_HOST_ROW_NONE >> rows->step_shift)) {
+        n_steps = HPS_HOST_ROW_NONE >> rows->step_shift;
+    }
+    /* Address space is plenty, but a thousand tables with a budget of terabytes can use it up. */
+    while (!hps_host_area_reserve(&rows->area, (size_t)(n_steps * n_step * stride))) {
+        n_steps /= 2;
+        if (n_steps == 0) {
+            return HPS_NO_MEMORY;
+        }
+    }
+    rows->n_max = n_steps * n_step;
+    /* a small table would waste a huge page: it asks for them when it has filled one */
+    (void)hps_host_area_advise(&rows->area, account->budget, false);
+    return HPS_OK;
+}
+
+static void huge_set(struct hps_host_rows *rows, uint64_t bytes)
+{
+    atomic_fetch_add_explicit(&rows->account->huge_bytes, bytes - rows->huge_bytes,
+                              memory_order_relaxed); /* may wrap, and then wraps back */
+    rows->huge_bytes = bytes;
+}
+
+void hps_host_rows_close(struct hps_host_rows *rows)
+{
+    if (rows->account != NULL) {
+        hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
+        hps_host_area_free(&rows->area);
+    }
+}
+
+hps_status hps_host_rows_grow(struct hps_host_rows *rows)
+{
+    uint64_t n_step = UINT64_C(1) << rows->step_shift;
+    uint64_t bytes = n_step * (rows->stride + rows->extra_bytes);
+    if (rows->n_paid + n_step > rows->n_max || !hps_host_charge(rows->account, bytes)) {
+        return HPS_EXHAUSTED;
+    }
+    size_t end = (size_t)(rows->n_paid + n_step) * rows->stride;
+    size_t slab_end = (end + HPS_HOST_HUGE_BYTES - 1) & ~(size_t)(HPS_HOST_HUGE_BYTES - 1);
+    size_t before = rows->area.committed;
+    if (!hps_host_area_commit(&rows->area,
+                              slab_end < rows->area.bytes ? slab_end : rows->area.bytes)) {
+        hps_host_discharge(rows->account, bytes);
+        return HPS_NO_MEMORY;
+    }
+    bool first_huge = before <= HPS_HOST_HUGE_BYTES && end > HPS_HOST_HUGE_BYTES;
+    bool had_huge = before > HPS_HOST_HUGE_BYTES && rows->account->budget->huge;
+    if (first_huge) {
+        had_huge = hps_host_area_advise(&rows->area, rows->account->budget, true);
+    }
+    if (had_huge) {
+        huge_set(rows, rows->area.committed);
+    }
+    rows->n_paid += n_step;
+    return HPS_OK;
+}
+
+uint32_t hps_host_rows_take(struct hps_host_rows *rows)
+{
+    uint32_t row = rows->free_row;
+    if (row != HPS_HOST_ROW_NONE) {
+        memcpy(&rows->free_row, hps_host_row_at(rows, row), sizeof(rows->free_row));
+        rows->n_free--;
+        return row;
+    }
+    HPS_ASSERT(rows->n_used < rows->n_paid);
+    return (uint32_t)rows->n_used++;
+}
+
+void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row)
+{
+    memcpy(hps_host_row_at(rows, row), &rows->free_row, sizeof(rows->free_row));
+    rows->free_row = row;
+    rows->n_free++;
+}
+
+void hps_host_rows_clear(struct hps_host_rows *rows)
+{
+    hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
+    hps_host_area_discard(&rows->area, 0, rows->area.committed);
+    huge_set(rows, 0);
+    rows->n_used = 0;
+    rows->n_paid = 0;
+    rows->n_free = 0;
+    rows->free_row = HPS_HOST_ROW_NONE;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Growth goes by small steps, keeps every key and what is known of it, and is never charged more
+ * than the larger index and a little; erased slots and overflow marks come back.
+ */
+// clang-format off
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
+#include "backends/host_index.h"
+#include "base/hash.h"
+#include "base/heap.h"
+
+static struct hps_host_budget budget;
+static struct hps_host_account account;
+static struct hps_epoch *epoch;
+static struct hps_host_index index_;
+
+static int set_up(void **state)
+{
+    (void)state;
+    budget = (struct hps_host_budget){.bytes_max = UINT64_C(1) << 32};
+    hps_host_account_init(&account, &budget);
+    epoch = hps_epoch_new();
+    return hps_host_index_open(&index_, &account, epoch, 12345, 0) == HPS_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    hps_host_index_close(&index_);
+    hps_epoch_free(epoch);
+    return atomic_load(&budget.used_bytes) == 0 ? 0 : -1;
+}
+
+static void add(uint64_t i)
+{
+    assert_int_equal(hps_host_index_make_room(&index_), HPS_OK);
+    assert_int_equal(hps_host_index_add(&index_, hps_mix64(i), (uint32_t)i, i % 3 == 0), HPS_OK);
+}
+
+static void check(uint64_t i)
+{
+    struct hps_host_place place = hps_host_index_find(&index_, hps_mix64(i));
+    assert_non_null(place.bucket);
+    assert_int_equal(hps_host_row_of(place), i);
+    assert_int_equal(hps_host_is_marked(place), i % 3 == 0);
+    assert_int_equal(hps_host_heat(place), i % 5 == 0 ? 2 : 0);
+}
+
+static void heat(uint64_t i)
+{
+    struct hps_host_place place = hps_host_index_find(&index_, hps_mix64(i));
+    if (i % 5 == 0) {
+        hps_host_touch(place);
+        hps_host_touch(place);
+    }
+}
+
+static void test_growth_when_under_way_then_every_key_is_found_after_every_step(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    uint64_t n_steps = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        add(i);
+        heat(i);
+        uint64_t moved = atomic_load(&atomic_load(&index_.now)->moved);
+        bool more = hps_host_index_step(&index_);
+        if (more) {
+            n_steps++;
+            assert_true(atomic_load(&atomic_load(&index_.now)->moved) - moved <= 40);
+        }
+        if (i > N / 2 && more) {
+            for (uint64_t k = 0; k <= i; k++) {
+                check(k);
+            }
+        }
+    }
+    assert_true(n_steps > 20);
+    assert_int_equal(index_.n_keys, N);
+}
+
+/* 1.2 times the rows, growth included, at 128 bytes a row: 25 bytes a key are for the index. */
+static void test_growth_when_large_then_charged_for_little_more_than_one_index(void **state)
+{
+    (void)state;
+    enum { N = 2000000 };
+    for (uint64_t i = 0; i < N; i++) {
+        add(i);
+        (void)hps_host_index_step(&index_);
+        if (i > 100000 && i % 64 == 0) {
+            assert_true(atomic_load(&account.used_bytes) <= i * 24);
+        }
+    }
+    for (uint64_t i = 0; i < N; i += 7) {
+        assert_int_equal(hps_host_row_of(hps_host_index_find(&index_, hps_mix64(i))), i);
+    }
+}
+
+static void test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_waits(void **state)
+{
+    (void)state;
+    enum { N = 400000 };
+    for (uint64_t i = 0; i < N / 4; i++) {
+        add(i);
+    }
+    struct hps_epoch_slot *reader = hps_epoch_enter(epoch);
+    const struct hps_host_buckets *seen = atomic_load(&index_.now);
+    for (uint64_t i = N / 4; i < N; i++) {
+        add(i);
+        (void)hps_host_index_step(&index_);
+    }
+    assert_true(seen != atomic_load(&index_.now));
+    for (uint64_t i = 0; i < N / 4; i++) { /* through the array it came with */
+        struct hps_host_place place = hps_host_probe(
+            hps_host_aim(seen, hps_host_hash(index_.seed, hps_mix64(i))), hps_mix64(i));
+        assert_non_null(place.bucket);
+        assert_int_equal(hps_host_row_of(place), i);
+    }
+    assert_non_null(index_.gone);
+    hps_epoch_leave(epoch, reader);
+    (void)hps_host_index_step(&index_);
+    assert_null(index_.gone);
+}
+
+static void test_slots_when_killed_then_used_again_only_once_buried(void **state)
+{
+    (void)state;
+    enum { N = 1000, ROUNDS = 300 };
+    uint32_t generation = 0;
+    uint64_t slot = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        add(i);
+    }
+    while (hps_host_index_step(&index_)) {
+    }
+    const struct hps_host_buckets *now = atomic_load(&index_.now);
+    for (uint64_t i = 0; i < (uint64_t)N * ROUNDS; i++) {
+        struct hps_host_place place = hps_host_index_find(&index_, hps_mix64(i));
+        assert_non_null(place.bucket);
+        hps_host_index_kill(&index_, place, &generation, &slot);
+        assert_int_equal(index_.n_dead, 1);
+        add(i + N);
+        struct hps_host_place other = hps_host_index_find(&index_, hps_mix64(i + N));
+        assert_false(other.bucket == place.bucket && other.slot == place.slot);
+        assert_null(hps_host_index_find(&index_, hps_mix64(i)).bucket);
+        hps_host_index_bury(&index_, generation, slot);
+        assert_int_equal(index_.n_dead, 0);
+    }
+    assert_ptr_equal(now, atomic_load(&index_.now)); /* as large as it was */
+    uint64_t n_passed = 0;
+    for (uint64_t i = 0; i < (uint64_t)N; i++) {
+        struct hps_host_place place = hps_host_index_find(&index_, hps_mix64(N * ROUNDS + i));
+        hps_host_index_kill(&index_, place, &generation, &slot);
+        hps_host_index_bury(&index_, generation, slot);
+    }
+    for (uint64_t i = 0; i < now->n_homes; i++) {
+        n_passed += hps_host_passed(hps_host_state(&now->array[i])) ? 1 : 0;
+    }
+    assert_int_equal(n_passed, 0); /* nothing is left that would make a miss look further */
+}
+
+static void test_bury_when_array_was_replaced_then_left_alone(void **state)
+{
+    (void)state;
+    uint32_t generation = 0;
+    uint64_t slot = 0;
+    for (uint64_t i = 0; i < 100; i++) {
+        add(i);
+    }
+    while (hps_host_index_step(&index_)) {
+    }
+    hps_host_index_kill(&index_, hps_host_index_find(&index_, hps_mix64(50)), &generation, &slot);
+    assert_int_equal(hps_host_index_reserve(&index_, 1000), HPS_OK);
+    while (hps_host_index_step(&index_)) {
+    }
+    assert_int_equal(index_.n_dead, 0);
+    hps_host_index_bury(&index_, generation, slot);
+    assert_int_equal(index_.n_dead, 0);
+    assert_int_equal(index_.n_keys, 99);
+}
+
+static void test_clear_when_growing_then_empty_and_all_memory_comes_back(void **state)
+{
+    (void)state;
+    uint64_t i = 0;
+    while (!hps_host_index_step(&index_) || i < 50000) {
+        add(i++);
+    }
+    hps_host_index_clear(&index_);
+    assert_int_equal(index_.n_keys, 0);
+    assert_null(hps_host_index_find(&index_, hps_mix64(1)).bucket);
+    (void)hps_host_index_step(&index_);
+    assert_int_equal(atomic_load(&account.used_bytes), 0);
+    add(1);
+    assert_non_null(hps_host_index_find(&index_, hps_mix64(1)).bucket);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_growth_when_under_way_then_every_key_is_found_after_every_step, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_growth_when_large_then_charged_for_little_more_than_one_index, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_waits, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(test_slots_when_killed_then_used_again_only_once_buried,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bury_when_array_was_replaced_then_left_alone, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_clear_when_growing_then_empty_and_all_memory_comes_back, set_up, tear_down),
+    };
+    return cmocka_run_group_tests_name("host_index", tests, NULL, NULL);
+}

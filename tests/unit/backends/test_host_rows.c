@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows are charged by steps, keep their places, and are used again.
+ */
+// clang-format off
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <string.h>
+
+#include "backends/host_rows.h"
+
+static struct hps_host_budget budget;
+static struct hps_host_account account;
+
+static void open_with(struct hps_host_rows *rows, uint64_t bytes_max, uint32_t row_bytes)
+{
+    budget = (struct hps_host_budget){.bytes_max = bytes_max};
+    hps_host_account_init(&account, &budget);
+    assert_int_equal(hps_host_rows_open(rows, &account, row_bytes, 0), HPS_OK);
+}
+
+static void test_rows_when_grown_to_the_budget_then_all_there_and_charged_as_foretold(void **state)
+{
+    (void)state;
+    enum { N = 20000, ROW = 300 };
+    struct hps_host_rows rows;
+    open_with(&rows, hps_host_rows_bytes(ROW, 0, N), ROW);
+    uint32_t n = 0;
+    for (; n < N; n++) {
+        if (hps_host_rows_ready(&rows) == 0) {
+            assert_int_equal(hps_host_rows_grow(&rows), HPS_OK);
+        }
+        uint32_t row = hps_host_rows_take(&rows);
+        assert_int_equal(row, n);
+        memset(hps_host_row_at(&rows, row), (int)(n & 0xff), ROW);
+    }
+    while (hps_host_rows_ready(&rows) > 0) {
+        (void)hps_host_rows_take(&rows);
+    }
+    assert_int_equal(hps_host_rows_grow(&rows), HPS_EXHAUSTED);
+    assert_int_equal(hps_host_available(&budget), 0);
+    for (uint32_t i = 0; i < N; i++) {
+        const uint8_t *row = hps_host_row_at(&rows, i);
+        assert_true(row[0] == (i & 0xff) && row[ROW - 1] == (i & 0xff));
+    }
+    hps_host_rows_clear(&rows);
+    assert_int_equal(atomic_load(&account.used_bytes), 0);
+    assert_int_equal(hps_host_rows_grow(&rows), HPS_OK);
+    assert_int_equal(hps_host_rows_take(&rows), 0);
+    assert_int_equal(hps_host_row_at(&rows, 0)[0], 0); /* a fresh page */
+    hps_host_rows_close(&rows);
+    assert_int_equal(atomic_load(&budget.used_bytes), 0);
+}
+
+static void test_take_when_rows_were_given_back_then_those_first(void **state)
+{
+    (void)state;
+    struct hps_host_rows rows;
+    open_with(&rows, 1 << 20, 8);
+    assert_int_equal(hps_host_rows_grow(&rows), HPS_OK);
+    uint64_t ready = hps_host_rows_ready(&rows);
+    assert_int_equal(hps_host_rows_take(&rows), 0);
+    assert_int_equal(hps_host_rows_take(&rows), 1);
+    hps_host_rows_give(&rows, 0);
+    hps_host_rows_give(&rows, 1);
+    assert_int_equal(hps_host_rows_ready(&rows), ready);
+    assert_int_equal(hps_host_rows_take(&rows), 1);
+    assert_int_equal(hps_host_rows_take(&rows), 0);
+    assert_int_equal(hps_host_rows_take(&rows), 2);
+    hps_host_rows_close(&rows);
+}
+
+static void test_bytes_when_beyond_64_bits_then_says_all(void **state)
+{
+    (void)state;
+    assert_true(hps_host_rows_bytes(512, 0, UINT64_MAX) == UINT64_MAX);
+    assert_int_equal(hps_host_rows_bytes(512, 0, 0), 0);
+    assert_int_equal(hps_host_rows_bytes(1 << 20, 0, 3), 3 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_when_grown_to_the_budget_then_all_there_and_charged_as_foretold),
+        cmocka_unit_test(test_take_when_rows_were_given_back_then_those_first),
+        cmocka_unit_test(test_bytes_when_beyond_64_bits_then_says_all),
+    };
+    return cmocka_run_group_tests_name("host_rows", tests, NULL, NULL);
+}
