@@ -300,29 +300,14 @@ static void count_status(struct hps_lookup_part *part, uint8_t status)
     part->n_defaulted += status == HPS_KEY_DEFAULTED ? 1 : 0;
 }
 
-/* Default rows and status of the keys that were not found. */
-static hps_status fill_missing(struct hps_lookup *lookup, struct hps_lookup_part *part,
-                               struct hps_error *err)
+/* Default rows and status of keys [begin, end) of the batch, none of which was found. */
+static void fill_range(struct hps_lookup_part *part, uint32_t begin, uint32_t end, uint8_t status,
+                       bool zero)
 {
     const struct hps_batch *batch = &part->walk.batch;
     const struct hps_table *table = part->table;
-    uint8_t status = part->walk.absent ? HPS_KEY_UNKNOWN : HPS_KEY_DEFAULTED;
-    bool zero = part->walk.absent && lookup->unknown_policy == HPS_UNKNOWN_ZERO;
 
-    if (batch->n == 0) {
-        return HPS_OK;
-    }
-    if (part->walk.absent && lookup->unknown_policy == HPS_UNKNOWN_ERROR) {
-        return hps_error_set(err, HPS_NOT_FOUND, "table '%s': unknown key %" PRId64, table->name,
-                             (int64_t)batch->keys[0]);
-    }
-    part->key_status = hps_arena_alloc(lookup->arena, part->n_keys);
-    if (part->key_status == NULL) {
-        return hps_error_set(err, HPS_EXHAUSTED, "table '%s': no memory for the status of %u keys",
-                             table->name, part->n_keys);
-    }
-    memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
-    for (uint32_t i = 0; i < batch->n; i++) {
+    for (uint32_t i = begin; i < end; i++) {
         uint8_t *row = batch->rows + (size_t)batch->slots[i] * table->row_bytes;
 
         if (zero) {
@@ -333,6 +318,31 @@ static hps_status fill_missing(struct hps_lookup *lookup, struct hps_lookup_part
         part->key_status[batch->slots[i]] = status;
         count_status(part, status);
     }
+}
+
+/* The same for all keys that were not found. */
+static hps_status fill_missing(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                               struct hps_error *err)
+{
+    uint32_t n_missing = part->walk.batch.n;
+    uint32_t n_absent = part->walk.n_absent;
+
+    if (n_missing + n_absent == 0) {
+        return HPS_OK;
+    }
+    if (n_absent > 0 && lookup->unknown_policy == HPS_UNKNOWN_ERROR) {
+        return hps_error_set(err, HPS_NOT_FOUND, "table '%s': unknown key %" PRId64,
+                             part->table->name, (int64_t)part->walk.batch.keys[n_missing]);
+    }
+    part->key_status = hps_arena_alloc(lookup->arena, part->n_keys);
+    if (part->key_status == NULL) {
+        return hps_error_set(err, HPS_EXHAUSTED, "table '%s': no memory for the status of %u keys",
+                             part->table->name, part->n_keys);
+    }
+    memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
+    fill_range(part, 0, n_missing, HPS_KEY_DEFAULTED, false);
+    fill_range(part, n_missing, n_missing + n_absent, HPS_KEY_UNKNOWN,
+               lookup->unknown_policy == HPS_UNKNOWN_ZERO);
     for (uint32_t d = 0; d < n_duplicates(part); d++) {
         const struct hps_duplicate *duplicate = &part->duplicates[d];
         part->key_status[duplicate->index] = part->key_status[duplicate->first];
@@ -394,17 +404,16 @@ static hps_status finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-static void count_fault(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
-                        hps_status status)
+static void count_faults(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
+                         const struct hps_tier_report *report)
 {
     enum hps_tier_fault fault = HPS_FAULT_OTHER;
 
-    if (status == HPS_OK || status == HPS_CANCELLED) {
-        return;
+    if (report->n_faults > 0 && report->status != HPS_CANCELLED) {
+        fault = report->status == HPS_UNAVAILABLE ? HPS_FAULT_UNAVAILABLE : fault;
+        fault = report->status == HPS_DEADLINE ? HPS_FAULT_DEADLINE : fault;
+        hps_metric_add(metrics->tier_errors[kind][fault], report->n_faults);
     }
-    fault = status == HPS_UNAVAILABLE ? HPS_FAULT_UNAVAILABLE : fault;
-    fault = status == HPS_DEADLINE ? HPS_FAULT_DEADLINE : fault;
-    hps_metric_add(metrics->tier_errors[kind][fault], 1);
 }
 
 static void count_insertion(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
@@ -416,8 +425,50 @@ static void count_insertion(const struct hps_lookup_metrics *metrics, enum hps_t
     if (report->n_no_room > 0) {
         hps_metric_add(metrics->insertion_dropped[HPS_DROP_NO_SPACE], report->n_no_room);
     }
+    if (report->n_stale > 0) {
+        hps_metric_add(metrics->insertion_dropped[HPS_DROP_STALE], report->n_stale);
+    }
     if (report->n_dropped > 0) {
         hps_metric_add(metrics->insertion_dropped[HPS_DROP_FAILED], report->n_dropped);
+    }
+}
+
+static void count_tier(struct hps_lookup *lookup, const struct hps_tier_report *report,
+                       enum hps_tier_kind kind, const struct hps_table_metrics *series)
+{
+    uint32_t n_hit = report->n_found - report->n_shared;
+
+    lookup->tier_us[kind] += report->duration_us;
+    if (lookup->metrics != NULL) {
+        count_faults(lookup->metrics, kind, report);
+        count_insertion(lookup->metrics, kind, report);
+    }
+    if (report->n_asked > 0 && series != NULL && series->tier_hit[kind] != NULL) {
+        hps_metric_add(series->tier_hit[kind], n_hit);
+        hps_metric_add(series->tier_miss[kind], report->n_asked - n_hit);
+    }
+}
+
+/* Of each part: unique keys = those that its tiers found + shared + remembered + not found. */
+static void count_keys(const struct hps_lookup_part *part, const struct hps_table_metrics *series)
+{
+    uint32_t n_shared = 0;
+
+    for (uint32_t t = 0; t < part->walk.version->n_tiers; t++) {
+        n_shared += part->walk.reports[t].n_shared;
+    }
+    n_shared += part->walk.n_shared_absent;
+    if (n_shared > 0 && series->shared_keys != NULL) {
+        hps_metric_add(series->shared_keys, n_shared);
+    }
+    if (part->walk.n_remembered > 0 && series->absent_keys != NULL) {
+        hps_metric_add(series->absent_keys, part->walk.n_remembered);
+    }
+    if (part->finished) {
+        hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
+        hps_metric_add(series->keys_defaulted, part->n_defaulted);
+        hps_metric_add(series->keys_unknown, part->n_unknown);
+        hps_metric_add(series->unique_keys, part->n_unique);
     }
 }
 
@@ -431,30 +482,14 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
     if (series != NULL && series->unique_keys == NULL) {
         series = NULL; /* not counted */
     }
-
     for (uint32_t t = 0; t < version->n_tiers; t++) {
-        const struct hps_tier_report *report = &part->walk.reports[t];
         enum hps_tier_kind kind = version->tiers[t]->store->ops->tier;
 
-        if (report->n_asked == 0) {
-            continue;
-        }
-        tier_asked[kind] = true;
-        lookup->tier_us[kind] += report->duration_us;
-        if (lookup->metrics != NULL) {
-            count_fault(lookup->metrics, kind, report->status);
-            count_insertion(lookup->metrics, kind, report);
-        }
-        if (series != NULL && series->tier_hit[kind] != NULL) {
-            hps_metric_add(series->tier_hit[kind], report->n_found);
-            hps_metric_add(series->tier_miss[kind], report->n_asked - report->n_found);
-        }
+        tier_asked[kind] = tier_asked[kind] || part->walk.reports[t].n_asked > 0;
+        count_tier(lookup, &part->walk.reports[t], kind, series);
     }
-    if (series != NULL && part->finished) {
-        hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
-        hps_metric_add(series->keys_defaulted, part->n_defaulted);
-        hps_metric_add(series->keys_unknown, part->n_unknown);
-        hps_metric_add(series->unique_keys, part->n_unique);
+    if (series != NULL) {
+        count_keys(part, series);
     }
 }
 
@@ -533,36 +568,43 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
     return done ? conclude(lookup, HPS_OK) : HPS_OK;
 }
 
-static hps_status run_rest_of_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
-                                   struct hps_error *err)
+/* The parts that are not answered yet, linked. */
+static struct hps_walk *link_walks(struct hps_lookup *lookup)
 {
+    struct hps_walk *first = NULL;
+
+    for (uint32_t i = lookup->n_parts; i-- > 0;) {
+        if (!lookup->parts[i].finished) {
+            lookup->parts[i].walk.next = first;
+            first = &lookup->parts[i].walk;
+        }
+    }
+    return first;
+}
+
+hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
+{
+    struct hps_walk *first = link_walks(lookup);
     uint64_t deadline_us = lookup->deadline_us;
     bool wait = lookup->miss_policy == HPS_MISS_WAIT;
+    hps_status status = HPS_OK;
 
     if (wait && (deadline_us == 0 || lookup->wait_deadline_us < deadline_us)) {
         deadline_us = lookup->wait_deadline_us;
     } else {
         wait = false; /* the request's own deadline comes first, and fails it */
     }
-    struct hps_walk_call call = walk_call(lookup, deadline_us);
-    hps_status status = hps_walk_rest(&part->walk, &call, err);
-    if (status == HPS_OK || (status == HPS_DEADLINE && wait)) {
-        return finish_part(lookup, part, err);
+    if (first != NULL) {
+        struct hps_walk_call call = walk_call(lookup, deadline_us);
+        status = hps_walk_rest(first, &call, err);
     }
-    return status;
-}
-
-hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
-{
-    for (uint32_t i = 0; i < lookup->n_parts; i++) {
-        struct hps_lookup_part *part = &lookup->parts[i];
-        if (part->finished) {
-            continue;
-        }
-        hps_status status = run_rest_of_part(lookup, part, err);
-        if (status != HPS_OK) {
-            return conclude(lookup, status);
+    if (status == HPS_DEADLINE && wait) {
+        status = HPS_OK;
+    }
+    for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
+        if (!lookup->parts[i].finished) {
+            status = finish_part(lookup, &lookup->parts[i], err);
         }
     }
-    return conclude(lookup, HPS_OK);
+    return conclude(lookup, status);
 }

@@ -18,7 +18,7 @@ enum { HPS_ROWS_ALIGN = 64 };
 
 /* Reasons of tier_errors_total and insertion_dropped_total. */
 enum hps_tier_fault { HPS_FAULT_UNAVAILABLE, HPS_FAULT_DEADLINE, HPS_FAULT_OTHER, HPS_FAULT_COUNT };
-enum hps_drop_reason { HPS_DROP_NO_SPACE, HPS_DROP_FAILED, HPS_DROP_COUNT };
+enum hps_drop_reason { HPS_DROP_NO_SPACE, HPS_DROP_STALE, HPS_DROP_FAILED, HPS_DROP_COUNT };
 
 /* Series that all look-ups share. */
 struct hps_lookup_metrics {

@@ -8,15 +8,24 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/heap.h"
+#include "cache/absent.h"
+#include "cache/breaker.h"
+#include "cache/stamps.h"
 
-static const struct hps_store_ops *tier_ops(const struct hps_walk *walk, uint32_t tier)
+enum {
+    GROUP_PARTS_MAX = 64,     /* of one call for several parts */
+    WAIT_SLICE_US = 5 * 1000, /* between two looks at deadline and cancel flag */
+};
+
+static const struct hps_store_ops *tier_ops(const struct hps_version *version, uint32_t tier)
 {
-    return walk->version->tiers[tier]->store->ops;
+    return version->tiers[tier]->store->ops;
 }
 
-static bool tier_blocks(const struct hps_walk *walk, uint32_t tier)
+static bool tier_blocks(const struct hps_version *version, uint32_t tier)
 {
-    return (tier_ops(walk, tier)->caps & HPS_STORE_BLOCKING) != 0;
+    return (tier_ops(version, tier)->caps & HPS_STORE_BLOCKING) != 0;
 }
 
 const char *hps_tier_name(enum hps_tier_kind kind)
@@ -46,7 +55,7 @@ void hps_walk_init(struct hps_walk *walk, const struct hps_version *version,
 
 bool hps_walk_done(const struct hps_walk *walk)
 {
-    return walk->batch.n == 0 || walk->absent;
+    return walk->batch.n == 0;
 }
 
 uint32_t hps_walk_found_begin(const struct hps_walk *walk, uint32_t tier)
@@ -71,6 +80,8 @@ static hps_status check_interrupted(const struct hps_walk_call *call)
     return HPS_OK;
 }
 
+/* ---- ranges of the batch --------------------------------------------------------------------- */
+
 static void batch_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
 {
     hps_key key = batch->keys[a];
@@ -82,151 +93,548 @@ static void batch_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
     batch->slots[b] = slot;
 }
 
-/* Ask for keys[lo .. lo + n) of a batch whose keys from *hi on are answered:
- *
- *     [ missing | chunk | not asked | answered ]
- *     0         lo              *hi
- *
- * Afterwards the answered ones of the chunk have moved behind *hi. Returns how many of it are
- * missing. */
-static uint32_t get_chunk(struct hps_walk *walk, uint32_t tier, const struct hps_call *call,
-                          uint32_t lo, uint32_t n, uint32_t *hi, hps_status *out_status)
+/* Exchange two neighbouring ranges, [at, at + n) and the n_next keys behind it, in any order. */
+static void swap_ranges(struct hps_batch *batch, uint32_t at, uint32_t n, uint32_t n_next)
 {
-    struct hps_space *space = walk->version->tiers[tier];
-    struct hps_batch chunk = {.keys = walk->batch.keys + lo,
-                              .slots = walk->batch.slots + lo,
-                              .rows = walk->batch.rows,
-                              .n = n};
+    uint32_t n_swaps = n < n_next ? n : n_next;
 
-    *out_status = space->store->ops->get(space, call, walk->table, &chunk);
-    HPS_ASSERT(chunk.n <= n);
-    uint32_t n_found = n - chunk.n;
-    uint32_t n_behind = *hi - (lo + n);
-    uint32_t n_swaps = n_found < n_behind ? n_found : n_behind;
     for (uint32_t i = 0; i < n_swaps; i++) {
-        batch_swap(&walk->batch, lo + chunk.n + i, *hi - 1 - i);
+        batch_swap(batch, at + i, at + n + n_next - 1 - i);
     }
-    *hi -= n_found;
-    return chunk.n;
 }
 
-/* Ask one tier for all missing keys, a chunk at a time. */
-static hps_status ask_tier(struct hps_walk *walk, uint32_t tier, const struct hps_walk_call *call)
+/* The last n missing keys were found by `tier`: put them into its range. Returns where they begin.
+ */
+static uint32_t settle_found(struct hps_walk *walk, uint32_t tier, uint32_t n)
 {
-    struct hps_tier_report *report = &walk->reports[tier];
-    uint32_t chunk_max = tier_blocks(walk, tier) ? HPS_WALK_KEYS_BLOCKING : HPS_WALK_KEYS_MEMORY;
-    struct hps_call store_call = {.scratch = call->scratch, .deadline_us = call->deadline_us};
-    uint64_t start_us = hps_clock_us();
-    uint32_t lo = 0;
-    uint32_t hi = walk->batch.n;
-    hps_status status = HPS_OK;
+    uint32_t at = walk->batch.n - n;
 
-    report->n_asked = hi;
-    while (lo < hi && status == HPS_OK) {
-        status = check_interrupted(call);
-        if (status != HPS_OK) {
-            break;
-        }
-        if (call->scratch != NULL) {
-            hps_arena_reset(call->scratch);
-        }
-        uint32_t n = hi - lo < chunk_max ? hi - lo : chunk_max;
-        lo += get_chunk(walk, tier, &store_call, lo, n, &hi, &status);
+    swap_ranges(&walk->batch, at, n, walk->n_absent);
+    walk->batch.n = at;
+    at += walk->n_absent;
+    for (uint32_t t = walk->version->n_tiers - 1; t > tier; t--) {
+        swap_ranges(&walk->batch, at, n, walk->reports[t].n_found);
+        at += walk->reports[t].n_found;
     }
-    report->n_found = walk->batch.n - hi;
-    report->status = status;
-    report->duration_us = hps_clock_us() - start_us;
-    walk->batch.n = hi;
+    walk->reports[tier].n_found += n;
+    return at;
+}
+
+/* The last n missing keys are in no tier. */
+static void settle_absent(struct hps_walk *walk, uint32_t n)
+{
+    walk->batch.n -= n;
+    walk->n_absent += n;
+}
+
+/* ---- one call of a store --------------------------------------------------------------------- */
+
+/* Pieces of several walks, asked of a tier together. */
+struct group {
+    struct hps_part_batch parts[GROUP_PARTS_MAX];
+    struct hps_walk *walks[GROUP_PARTS_MAX];
+    uint32_t n_keys[GROUP_PARTS_MAX];
+    uint32_t n;
+};
+
+/* Add the next piece of a walk, of at most n_max keys:
+ *
+ *     [ missing | piece | not asked | answered ]
+ *               lo                  hi
+ *
+ * Returns how many keys it has. */
+static uint32_t group_add(struct group *group, struct hps_walk *walk, uint32_t n_max)
+{
+    const struct hps_walk_fetch *fetch = &walk->fetch;
+    uint32_t n = fetch->hi - fetch->lo < n_max ? fetch->hi - fetch->lo : n_max;
+
+    group->parts[group->n] =
+        (struct hps_part_batch){.table = walk->table,
+                                .batch = {.keys = walk->batch.keys + fetch->lo,
+                                          .slots = walk->batch.slots + fetch->lo,
+                                          .rows = walk->batch.rows,
+                                          .n = n}};
+    group->walks[group->n] = walk;
+    group->n_keys[group->n] = n;
+    group->n++;
+    return n;
+}
+
+/* Move what was answered of a piece behind `hi`. */
+static void take_answers(struct hps_walk *walk, uint32_t n, uint32_t n_missing)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+
+    HPS_ASSERT(n_missing <= n);
+    swap_ranges(&walk->batch, fetch->lo + n_missing, n - n_missing, fetch->hi - (fetch->lo + n));
+    fetch->lo += n_missing;
+    fetch->hi -= n - n_missing;
+}
+
+static hps_status call_store(struct group *group, struct hps_space *space,
+                             const struct hps_walk_call *call)
+{
+    const struct hps_store_ops *ops = space->store->ops;
+    struct hps_call store_call = {.scratch = call->scratch, .deadline_us = call->deadline_us};
+
+    if (call->scratch != NULL) {
+        hps_arena_reset(call->scratch);
+    }
+    if (group->n > 1) {
+        return ops->get_many(space, &store_call, group->parts, group->n);
+    }
+    return ops->get(space, &store_call, group->parts[0].table, &group->parts[0].batch);
+}
+
+/* Ask for the group, if the tier may be asked. out_refused: it may not */
+static hps_status ask_group(struct group *group, uint32_t tier, const struct hps_walk_call *call,
+                            bool *out_refused)
+{
+    const struct hps_version *version = group->walks[0]->version;
+    struct hps_breaker *breaker = version->breakers[tier];
+    struct hps_tier_report *first = &group->walks[0]->reports[tier];
+    enum hps_breaker_pass pass = HPS_BREAKER_PASSED;
+    hps_status status = HPS_UNAVAILABLE;
+
+    if (breaker != NULL) {
+        pass = hps_breaker_enter(breaker);
+    }
+    *out_refused = pass == HPS_BREAKER_REFUSED;
+    if (!*out_refused) {
+        uint64_t start_us = hps_clock_us();
+        status = call_store(group, version->tiers[tier], call);
+        uint64_t duration_us = hps_clock_us() - start_us;
+        first->duration_us += duration_us;
+        if (breaker != NULL) {
+            hps_breaker_leave(breaker, pass, status, duration_us);
+        }
+    }
+    first->n_faults += status == HPS_OK ? 0 : 1;
+    for (uint32_t i = 0; i < group->n; i++) {
+        struct hps_tier_report *report = &group->walks[i]->reports[tier];
+        report->n_asked += *out_refused ? 0 : group->n_keys[i];
+        report->status = status == HPS_OK ? report->status : status;
+        take_answers(group->walks[i], group->n_keys[i], group->parts[i].batch.n);
+    }
     return status;
 }
 
-/* Ask the next tier and note what its answer means for the walk. */
-static hps_status walk_step(struct hps_walk *walk, const struct hps_walk_call *call,
-                            struct hps_error *err)
+/* ---- memory tiers ---------------------------------------------------------------------------- */
+
+/* Ask one tier for all missing keys, a piece at a time. */
+static hps_status ask_memory(struct hps_walk *walk, uint32_t tier, const struct hps_walk_call *call)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+    struct group group;
+    bool refused = false;
+    hps_status status = HPS_OK;
+
+    fetch->lo = 0;
+    fetch->hi = walk->batch.n;
+    while (fetch->lo < fetch->hi && status == HPS_OK) {
+        status = check_interrupted(call);
+        if (status != HPS_OK) {
+            walk->reports[tier].status = status;
+            break;
+        }
+        group.n = 0;
+        group_add(&group, walk, HPS_WALK_KEYS_MEMORY);
+        status = ask_group(&group, tier, call, &refused);
+    }
+    settle_found(walk, tier, walk->batch.n - fetch->hi);
+    return status;
+}
+
+/* A tier's answer that ends the walk. */
+static hps_status fail(const struct hps_walk *walk, uint32_t tier, hps_status status, bool refused,
+                       struct hps_error *err)
+{
+    return hps_error_set(err, status, "table '%s': tier %s: %s%s", walk->table->name,
+                         tier_ops(walk->version, tier)->name, hps_status_text(status),
+                         refused ? ": it has failed and is not asked until it answers a probe"
+                                 : "");
+}
+
+static bool interrupted(hps_status status)
+{
+    return status == HPS_CANCELLED || status == HPS_DEADLINE;
+}
+
+/* Ask the next tier, which is in memory, and note what its answer means for the walk. */
+static hps_status memory_step(struct hps_walk *walk, const struct hps_walk_call *call,
+                              struct hps_error *err)
 {
     uint32_t tier = walk->tier_next;
     bool last = tier + 1 == walk->version->n_tiers;
-    const struct hps_store_ops *ops = tier_ops(walk, tier);
     /* Read before the tier is asked: rows put there during the question prove nothing. */
-    bool complete = ops->tier == HPS_TIER_HOST && walk->version->host_complete;
-    hps_status status = ask_tier(walk, tier, call);
+    bool complete =
+        tier_ops(walk->version, tier)->tier == HPS_TIER_HOST && walk->version->host_complete;
+    hps_status status = ask_memory(walk, tier, call);
 
-    if (status == HPS_CANCELLED || status == HPS_DEADLINE) {
-        return hps_error_set(err, status, "table '%s': %s in tier %s", walk->table->name,
-                             hps_status_text(status), ops->name);
+    if (interrupted(status) || (status != HPS_OK && last)) {
+        return fail(walk, tier, status, false, err);
     }
-    if (status != HPS_OK && last) {
-        return hps_error_set(err, status, "table '%s': tier %s: %s", walk->table->name, ops->name,
-                             hps_status_text(status));
-    }
-    if (status == HPS_OK) {
-        walk->absent = last || complete;
+    if (status == HPS_OK && (last || complete)) {
+        settle_absent(walk, walk->batch.n);
     }
     walk->tier_next++;
     return HPS_OK;
 }
 
+/* Sort out the keys that an earlier look-up found to be in no tier. */
+static void recall_absent(struct hps_walk *walk)
+{
+    const struct hps_absent *absent = walk->version->absent;
+    uint32_t n_before = walk->batch.n;
+
+    for (uint32_t i = n_before; absent != NULL && i-- > 0;) {
+        if (hps_absent_has(absent, walk->table->id, walk->batch.keys[i])) {
+            batch_swap(&walk->batch, i, walk->batch.n - 1);
+            settle_absent(walk, 1);
+        }
+    }
+    walk->n_remembered += n_before - walk->batch.n;
+}
+
 hps_status hps_walk_memory(struct hps_walk *walk, const struct hps_walk_call *call,
                            struct hps_error *err)
 {
-    while (!hps_walk_done(walk) && !tier_blocks(walk, walk->tier_next)) {
-        hps_status status = walk_step(walk, call, err);
+    bool asked = false;
+
+    while (!hps_walk_done(walk) && !tier_blocks(walk->version, walk->tier_next)) {
+        hps_status status = memory_step(walk, call, err);
         if (status != HPS_OK) {
             return status;
         }
+        asked = true;
+    }
+    if (asked || walk->tier_next == 0) {
+        recall_absent(walk);
     }
     return HPS_OK;
 }
 
-/* Insert what tier `from` found into tier `to`. Failure only costs later look-ups: it is reported.
- */
-static void insert_found(struct hps_walk *walk, uint32_t from, uint32_t to,
-                         struct hps_arena *scratch)
+/* ---- tiers that block: what is found --------------------------------------------------------- */
+
+/* One hps_walk_rest. */
+struct rest {
+    struct hps_walk *first;
+    const struct hps_version *version;
+    const struct hps_walk_call *call;
+    struct hps_flight_trip trip;
+    uint64_t since; /* hps_stamps_now before the stores were asked */
+};
+
+static struct hps_stamp_guard guard_of(const struct rest *rest, const struct hps_walk *walk,
+                                       uint32_t begin)
+{
+    return (struct hps_stamp_guard){.stamps = rest->version->stamps,
+                                    .keys = walk->batch.keys + begin,
+                                    .table_id = walk->table->id,
+                                    .since = rest->since};
+}
+
+/* Insert keys [begin, begin + n) of the batch into tier `to`. Failure only costs later look-ups: it
+ * is reported. */
+static void insert_range(const struct rest *rest, struct hps_walk *walk, uint32_t to,
+                         uint32_t begin, uint32_t n)
 {
     struct hps_tier_report *report = &walk->reports[to];
     struct hps_space *space = walk->version->tiers[to];
     struct hps_insert_report inserted = {0};
-    struct hps_call call = {.scratch = scratch};
-    uint32_t n = walk->reports[from].n_found;
-    uint32_t begin = hps_walk_found_begin(walk, from);
+    struct hps_call call = {.scratch = rest->call->scratch};
+    const struct hps_stamp_guard unchanged = guard_of(rest, walk, begin);
+    const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
 
-    if (scratch != NULL) {
-        hps_arena_reset(scratch);
+    if (call.scratch != NULL) {
+        hps_arena_reset(call.scratch);
     }
-    report->insert_status =
-        space->store->ops->insert(space, &call, walk->table, walk->batch.keys + begin,
-                                  walk->batch.slots + begin, walk->batch.rows, n, NULL, &inserted);
+    report->insert_status = space->store->ops->insert(
+        space, &call, walk->table, walk->batch.keys + begin, walk->batch.slots + begin,
+        walk->batch.rows, n, &guard, &inserted);
     report->n_inserted += inserted.n_inserted;
     report->n_no_room += inserted.n_no_room;
+    report->n_stale += inserted.n_stale;
     if (report->insert_status != HPS_OK) {
         report->n_dropped += n - inserted.n_inserted - inserted.n_no_room - inserted.n_stale;
     }
 }
 
-/* Fill the host tier from the tiers below it; a tier that was skipped is left alone. */
-static void insert_upward(struct hps_walk *walk, struct hps_arena *scratch)
+/* Tier `from` found these: fill the host tier above it, and tell who waits for them. A host tier
+ * that was skipped is left alone. */
+static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from, uint32_t begin,
+                         uint32_t n)
 {
-    for (uint32_t to = 0; to < walk->tier_next; to++) {
-        if (tier_ops(walk, to)->tier != HPS_TIER_HOST || walk->reports[to].status != HPS_OK) {
-            continue;
+    const struct hps_batch *batch = &walk->batch;
+
+    for (uint32_t to = 0; to < from && n > 0; to++) {
+        if (tier_ops(rest->version, to)->tier == HPS_TIER_HOST &&
+            walk->reports[to].status == HPS_OK) {
+            insert_range(rest, walk, to, begin, n);
         }
-        for (uint32_t from = to + 1; from < walk->tier_next; from++) {
-            if (walk->reports[from].n_found > 0) {
-                insert_found(walk, from, to, scratch);
-            }
+    }
+    for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
+        hps_flight_land(rest->version->flight, &rest->trip, walk->table->id, batch->keys[i],
+                        batch->rows + (size_t)batch->slots[i] * walk->table->row_bytes,
+                        (uint8_t)from);
+    }
+}
+
+/* The lowest tier has answered: the keys that still miss, and do not wait for others, are in none.
+ */
+static void prove_absent(struct rest *rest, struct hps_walk *walk)
+{
+    uint32_t begin = walk->fetch.n_joined;
+    uint32_t n = walk->batch.n - begin;
+    const struct hps_stamp_guard unchanged = guard_of(rest, walk, begin);
+    const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
+
+    if (rest->version->absent != NULL) {
+        hps_absent_add(rest->version->absent, walk->table->id, walk->batch.keys + begin, n, &guard);
+    }
+    for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
+        hps_flight_land(rest->version->flight, &rest->trip, walk->table->id, walk->batch.keys[i],
+                        NULL, 0);
+    }
+    settle_absent(walk, n);
+}
+
+/* ---- tiers that block: asking ---------------------------------------------------------------- */
+
+/* The next pieces to ask for, from `walk` on. Returns where to go on: NULL once all are asked. */
+static struct hps_walk *fill_group(struct group *group, struct hps_walk *walk, bool many)
+{
+    uint32_t room = HPS_WALK_KEYS_BLOCKING;
+
+    group->n = 0;
+    while (walk != NULL && room > 0 && group->n < (many ? GROUP_PARTS_MAX : 1)) {
+        if (walk->fetch.lo < walk->fetch.hi) {
+            room -= group_add(group, walk, room);
+        }
+        if (walk->fetch.hi - walk->fetch.lo > (group->n > 0 ? group->n_keys[group->n - 1] : 0)) {
+            return walk; /* more of it is left */
+        }
+        walk = walk->next;
+    }
+    return walk;
+}
+
+/* Ask one tier for the missing keys of all walks, but those that wait for others. out_failed: the
+ * walk with the failure */
+static hps_status ask_blocking(struct rest *rest, uint32_t tier, const struct hps_walk **out_failed,
+                               bool *out_refused)
+{
+    bool many = tier_ops(rest->version, tier)->get_many != NULL;
+    struct hps_walk *at = rest->first;
+    struct group group;
+    hps_status status = HPS_OK;
+
+    for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
+        walk->fetch.lo = walk->fetch.n_joined;
+        walk->fetch.hi = walk->batch.n;
+    }
+    while (at != NULL && status == HPS_OK) {
+        at = fill_group(&group, at, many);
+        if (group.n == 0) {
+            break;
+        }
+        *out_failed = group.walks[0];
+        status = check_interrupted(rest->call);
+        if (status == HPS_OK) {
+            status = ask_group(&group, tier, rest->call, out_refused);
+        } else {
+            group.walks[0]->reports[tier].status = status;
+        }
+    }
+    for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
+        uint32_t n = walk->batch.n - walk->fetch.hi;
+        uint32_t begin = settle_found(walk, tier, n);
+        spread_found(rest, walk, tier, begin, n);
+    }
+    return status;
+}
+
+static bool any_to_ask(const struct rest *rest)
+{
+    const struct hps_walk *walk = rest->first;
+
+    while (walk != NULL && walk->batch.n == walk->fetch.n_joined) {
+        walk = walk->next;
+    }
+    return walk != NULL;
+}
+
+/* Fetch the keys that do not wait for others from all tiers that block. */
+static hps_status fetch(struct rest *rest, struct hps_error *err)
+{
+    const struct hps_version *version = rest->version;
+    uint32_t tier = 0;
+
+    rest->since = hps_stamps_now(version->stamps);
+    while (tier < version->n_tiers && !tier_blocks(version, tier)) {
+        tier++;
+    }
+    for (; tier < version->n_tiers && any_to_ask(rest); tier++) {
+        const struct hps_walk *failed = rest->first;
+        bool refused = false;
+        bool last = tier + 1 == version->n_tiers;
+        hps_status status = ask_blocking(rest, tier, &failed, &refused);
+        if (interrupted(status) || (status != HPS_OK && last)) {
+            return fail(failed, tier, status, refused, err);
+        }
+        for (struct hps_walk *walk = rest->first; walk != NULL && last; walk = walk->next) {
+            prove_absent(rest, walk);
+        }
+    }
+    return HPS_OK;
+}
+
+/* ---- tiers that block: keys that others fetch ------------------------------------------------ */
+
+/* Find out which missing keys others are fetching, and put those in front. */
+static void join_others(struct rest *rest, struct hps_walk *walk)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+    struct hps_batch *batch = &walk->batch;
+    uint32_t n = batch->n;
+
+    if (rest->version->flight == NULL || n == 0 || n > HPS_WALK_KEYS_SHARED) {
+        return;
+    }
+    fetch->flights = hps_alloc(n * sizeof(*fetch->flights));
+    fetch->joined = hps_alloc(n * sizeof(struct hps_flight_key *));
+    if (fetch->flights == NULL || fetch->joined == NULL) {
+        return; /* nothing is shared, then */
+    }
+    fetch->n_flights = n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct hps_flight_key *flight = &fetch->flights[i];
+        *flight = (struct hps_flight_key){.key = batch->keys[i],
+                                          .row = batch->rows +
+                                                 (size_t)batch->slots[i] * walk->table->row_bytes,
+                                          .row_bytes = walk->table->row_bytes,
+                                          .table_id = walk->table->id,
+                                          .since = rest->since};
+        enum hps_flight_state state =
+            hps_flight_join(rest->version->flight, &rest->trip, rest->version->stamps, flight);
+        fetch->n_led += state == HPS_FLIGHT_LEADS ? 1 : 0;
+        if (state == HPS_FLIGHT_WAITS) {
+            batch_swap(batch, i, fetch->n_joined);
+            fetch->joined[fetch->n_joined++] = flight;
         }
     }
 }
 
-hps_status hps_walk_rest(struct hps_walk *walk, const struct hps_walk_call *call,
-                         struct hps_error *err)
+/* Key i, one of those that wait, goes to the others, as the first of them. */
+static void stop_waiting(struct hps_walk *walk, uint32_t i)
 {
-    while (!hps_walk_done(walk)) {
-        hps_status status = walk_step(walk, call, err);
-        if (status != HPS_OK) {
-            return status;
+    struct hps_walk_fetch *fetch = &walk->fetch;
+
+    fetch->n_joined--;
+    fetch->joined[i] = fetch->joined[fetch->n_joined];
+    batch_swap(&walk->batch, i, fetch->n_joined);
+}
+
+/* Take what has come for the keys that wait. Returns how many have come to lead. */
+static uint32_t collect(struct hps_walk *walk)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+    uint32_t n_promoted = 0;
+
+    for (uint32_t i = fetch->n_joined; i-- > 0;) {
+        const struct hps_flight_key *flight = fetch->joined[i];
+        unsigned state = atomic_load_explicit(&flight->state, memory_order_acquire);
+
+        if (state == HPS_FLIGHT_WAITS) {
+            continue;
+        }
+        stop_waiting(walk, i);
+        batch_swap(&walk->batch, fetch->n_joined, walk->batch.n - 1);
+        if (state == HPS_FLIGHT_FOUND) {
+            settle_found(walk, flight->tier, 1);
+            walk->reports[flight->tier].n_shared++;
+        } else if (state == HPS_FLIGHT_ABSENT) {
+            settle_absent(walk, 1);
+            walk->n_shared_absent++;
+        } else if (state == HPS_FLIGHT_LEADS) {
+            fetch->n_led++;
+            n_promoted++;
         }
     }
-    insert_upward(walk, call->scratch);
+    return n_promoted;
+}
+
+/* Wait until others have fetched all the keys that wait for them, or one of those has to be fetched
+ * here since whoever did it failed. */
+static hps_status await_others(struct rest *rest, struct hps_error *err)
+{
+    uint32_t n_promoted = 0;
+
+    while (!hps_flight_wait(&rest->trip, WAIT_SLICE_US)) {
+        hps_status status = check_interrupted(rest->call);
+        if (status != HPS_OK) {
+            return hps_error_set(err, status, "%s while another look-up fetches the same keys",
+                                 hps_status_text(status));
+        }
+    }
+    for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
+        n_promoted += collect(walk);
+    }
+    hps_flight_take_promoted(&rest->trip, n_promoted);
     return HPS_OK;
+}
+
+/* Whoever waits for a key that was not fetched goes on with it alone. */
+static void leave_others(struct rest *rest, struct hps_walk *walk)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+
+    for (uint32_t i = 0; i < fetch->n_flights; i++) {
+        hps_flight_leave(rest->version->flight, &fetch->flights[i]);
+    }
+    collect(walk);
+    hps_free(fetch->flights);
+    hps_free(fetch->joined);
+    *fetch = (struct hps_walk_fetch){0};
+}
+
+static bool any_missing(const struct rest *rest)
+{
+    const struct hps_walk *walk = rest->first;
+
+    while (walk != NULL && hps_walk_done(walk)) {
+        walk = walk->next;
+    }
+    return walk != NULL;
+}
+
+hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *call,
+                         struct hps_error *err)
+{
+    struct rest rest = {.first = first, .version = first->version, .call = call};
+    hps_status status = HPS_OK;
+
+    for (struct hps_walk *walk = first; walk != NULL && status == HPS_OK; walk = walk->next) {
+        HPS_ASSERT(walk->version == first->version);
+        status = hps_walk_memory(walk, call, err);
+    }
+    if (status != HPS_OK || !any_missing(&rest)) {
+        return status;
+    }
+    hps_flight_trip_begin(&rest.trip);
+    rest.since = hps_stamps_now(rest.version->stamps);
+    for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        join_others(&rest, walk);
+    }
+    while (status == HPS_OK && any_missing(&rest)) {
+        status = fetch(&rest, err);
+        if (status == HPS_OK) {
+            status = await_others(&rest, err);
+        }
+    }
+    for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        leave_others(&rest, walk);
+    }
+    hps_flight_trip_end(&rest.trip);
+    return status;
 }

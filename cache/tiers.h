@@ -1,37 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk of one part down the tiers of its version: `for each tier while keys are missing: get`.
- * Memory tiers may be asked on a loop thread, blocking ones only on a worker; hence two steps. A
- * walk is used by one thread at a time and may move between threads between its steps.
+ * The walk of the parts of one look-up down the tiers of their version: `for each tier while keys
+ * are missing: get`. Memory tiers may be asked on a loop thread, blocking ones only on a worker;
+ * hence two steps. A walk is used by one thread at a time and may move between threads between its
+ * steps.
  */
 #ifndef HPS_CACHE_TIERS_H
 #define HPS_CACHE_TIERS_H
 
+#include "cache/flight.h"
 #include "cache/version.h"
 
-/* Keys asked for between two looks at the cancel flag. */
-enum { HPS_WALK_KEYS_MEMORY = 1024, HPS_WALK_KEYS_BLOCKING = 16384 };
+/* Keys asked for between two looks at the cancel flag; and keys, of one part, that are shared with
+ * other look-ups: beyond that many, the store's time per key is too small to be worth it. */
+enum { HPS_WALK_KEYS_MEMORY = 1024, HPS_WALK_KEYS_BLOCKING = 16384, HPS_WALK_KEYS_SHARED = 4096 };
 
 /* What one tier did for one part. */
 struct hps_tier_report {
     uint32_t n_asked;
-    uint32_t n_found;
+    uint32_t n_found;    /* by this look-up or by one that it waited for */
+    uint32_t n_shared;   /* of them, by one that it waited for: they are not in n_asked */
     uint32_t n_inserted; /* rows found below that were put into this tier */
     uint32_t n_no_room;  /* rows found below that it had no room for */
+    uint32_t n_stale;    /* rows found below that an update has overtaken */
     uint32_t n_dropped;  /* rows found below that it failed to take */
+    uint32_t n_faults;   /* calls that failed, of this part or of several that it is the first of */
     hps_status status;   /* of the look-up; not OK: it was skipped, or failed the part */
     hps_status insert_status;
-    uint64_t duration_us;
+    uint64_t duration_us; /* of calls for several parts: all of it with the first */
 };
 
+/* What the second step of a walk holds while it runs. */
+struct hps_walk_fetch {
+    struct hps_flight_key *flights; /* [n_flights] NULL: nothing is shared */
+    struct hps_flight_key **joined; /* [n_joined] for each of the batch's first keys: it waits */
+    uint32_t n_flights;
+    uint32_t n_joined;
+    uint32_t n_led;
+    uint32_t lo; /* of the batch, while a tier is asked: the next key to ask, */
+    uint32_t hi; /* and the first one that it has answered */
+};
+
+/* The keys of the batch, and behind them:
+ *
+ *     [ missing | in no tier | found by the last tier ... | found by the first tier ]
+ *     0         batch.n      batch.n + n_absent                             n_keys
+ */
 struct hps_walk {
     const struct hps_version *version;
     const struct hps_table *table;
     struct hps_batch batch;
-    uint32_t n_keys;    /* of the batch before the walk */
-    uint32_t tier_next; /* the first tier not asked yet */
-    bool absent;        /* the keys still missing are in no tier */
+    uint32_t n_keys;          /* of the batch before the walk */
+    uint32_t n_absent;        /* proven to be in no tier */
+    uint32_t n_remembered;    /* of them, from an earlier look-up: no blocking tier was asked */
+    uint32_t n_shared_absent; /* of them, by a look-up that this one waited for */
+    uint32_t tier_next;       /* the first tier not asked yet */
     struct hps_tier_report reports[HPS_TIERS_MAX];
+    struct hps_walk *next; /* of those given to hps_walk_rest together */
+    struct hps_walk_fetch fetch;
 };
 
 /* What a step may cost. `scratch` is reset before each call of a store. */
@@ -49,18 +75,21 @@ void hps_walk_init(struct hps_walk *walk, const struct hps_version *version,
 /* Nothing is left to ask: all keys are found, or known to be absent. */
 bool hps_walk_done(const struct hps_walk *walk);
 
-/* Ask the tiers that cannot block, down to the first that can. error: as hps_walk_rest */
+/* Ask the tiers that cannot block, down to the first that can; then sort out keys that are known to
+ * be in no tier. error: as hps_walk_rest */
 hps_status hps_walk_memory(struct hps_walk *walk, const struct hps_walk_call *call,
                            struct hps_error *err) HPS_MUST_CHECK;
 
-/* Ask all tiers that are left, then insert what they found into the host tier above them. A tier
- * that fails is skipped, but for the last one. Afterwards walk->batch holds the missing keys, and
- * behind them, tier by tier from the back, those found.
+/* For this walk and those linked behind it (of one version): ask all tiers that are left, and
+ * insert what they find into the host tier above them, unless an update has come between. A tier
+ * that fails is skipped, but for the last one. A key that another look-up is fetching is waited for
+ * instead.
  *
  * thread  one that may block
- * error   DEADLINE, CANCELLED (keys found so far stay found); what the authoritative tier answered
+ * error   DEADLINE, CANCELLED (keys found so far stay found); what the authoritative tier answered,
+ *         UNAVAILABLE while it is not asked because it is down
  */
-hps_status hps_walk_rest(struct hps_walk *walk, const struct hps_walk_call *call,
+hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *call,
                          struct hps_error *err) HPS_MUST_CHECK;
 
 /* First index in the batch of the keys found by tier `tier`; there are reports[tier].n_found. */

@@ -10,6 +10,8 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/text.h"
+#include "cache/absent.h"
+#include "cache/flight.h"
 
 static atomic_uint next_shard;
 static _Thread_local unsigned my_shard = UINT32_MAX;
@@ -33,7 +35,10 @@ struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t 
     version->model = hps_strdup(model);
     version->tables = hps_calloc(n_tables, sizeof(*version->tables));
     version->metrics = hps_calloc(n_tables, sizeof(*version->metrics));
-    if (version->model == NULL || version->tables == NULL || version->metrics == NULL) {
+    version->absent = hps_absent_new();
+    version->flight = hps_flight_new();
+    if (version->model == NULL || version->tables == NULL || version->metrics == NULL ||
+        version->absent == NULL || version->flight == NULL) {
         hps_version_free(version);
         return NULL;
     }
@@ -50,6 +55,8 @@ void hps_version_free(struct hps_version *version)
         hps_free((void *)version->tables[i].default_row);
     }
     hps_stamps_free(version->stamps);
+    hps_absent_free(version->absent);
+    hps_flight_free(version->flight);
     hps_free(version->tables);
     hps_free(version->metrics);
     hps_free(version->model);

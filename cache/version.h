@@ -36,6 +36,8 @@ struct hps_table_metrics {
     struct hps_metric *keys_defaulted;
     struct hps_metric *keys_unknown;
     struct hps_metric *unique_keys;               /* lookup_unique_keys_total */
+    struct hps_metric *absent_keys;               /* lookup_absent_keys_total, of the model */
+    struct hps_metric *shared_keys;               /* lookup_shared_keys_total, of the model */
     struct hps_metric *tier_hit[HPS_TIER_COUNT];  /* tier_keys_total{result="hit"} */
     struct hps_metric *tier_miss[HPS_TIER_COUNT]; /* tier_keys_total{result="miss"} */
 };
@@ -62,8 +64,13 @@ struct hps_version {
      * true once, when the rows have been put there. */
     atomic_bool host_complete;
 
+    /* Of each tier's store, NULL: it is always asked. Borrowed. */
+    struct hps_breaker *breakers[HPS_TIERS_MAX];
+
     /* Whoever puts rows from below into a tier asks these. NULL: the rows never change. */
     struct hps_stamps *stamps;
+    struct hps_absent *absent; /* keys known to be in no tier; NULL: none is remembered */
+    struct hps_flight *flight; /* keys being fetched; NULL: look-ups share no fetches */
 
     /* For look-ups that do not say, as the configuration of the model has it. A new version has
      * none: exact, and the default row. */

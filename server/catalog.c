@@ -290,6 +290,8 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
         if (status != HPS_OK) {
             return status;
         }
+        version->breakers[version->n_tiers] =
+            stores[i] == env->durable ? env->durable_breaker : NULL;
         version->n_tiers++;
     }
     catalog_entry_spaces(catalog, entry);

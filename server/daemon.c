@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/breaker.h"
 #include "server/daemon_internal.h"
 #include "server/version_info.h"
 
@@ -40,6 +41,15 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
     if (daemon->metrics == NULL || daemon->models == NULL || daemon->blocks == NULL ||
         daemon->slowlog == NULL) {
         return no_memory(err);
+    }
+    if (daemon->options.env.durable != NULL) {
+        const struct hps_breaker_options breaker =
+            HPS_BREAKER_DEFAULT(daemon->options.env.durable->ops->name);
+        daemon->durable_breaker = hps_breaker_new(&breaker);
+        if (daemon->durable_breaker == NULL) {
+            return no_memory(err);
+        }
+        daemon->options.env.durable_breaker = daemon->durable_breaker;
     }
     hps_service_metrics_fill(daemon->metrics, &daemon->series);
     const struct hps_admission_options admission = {.bytes_max = config->reply_bytes_in_flight,
@@ -415,6 +425,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_grpc_server_free(daemon->server);
     hps_catalog_close(daemon->catalog);
     hps_models_free(daemon->models);
+    hps_breaker_free(daemon->durable_breaker);
     hps_admission_free(daemon->admission);
     hps_slowlog_free(daemon->slowlog);
     hps_block_pool_free(daemon->blocks);

@@ -46,6 +46,7 @@ struct hps_daemon {
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
     struct hps_rpc_metrics *rpc_metrics;
+    struct hps_breaker *durable_breaker; /* of the persistent store; also in options.env */
     struct hps_models *models;
     struct hps_catalog *catalog;
     struct hps_block_pool *blocks;

@@ -376,6 +376,7 @@ static hps_status finish_version(struct run *run, struct hps_error *err)
         version->tiers[version->n_tiers++] = run->host_space;
     }
     if (run->durable_space != NULL) {
+        version->breakers[version->n_tiers] = run->env->durable_breaker;
         version->tiers[version->n_tiers++] = run->durable_space;
     }
     version->loaded_unix_ms = hps_clock_wall_ms();

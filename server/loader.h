@@ -12,10 +12,11 @@
 #include "server/source.h"
 
 struct hps_load_env {
-    struct hps_store *host;    /* NULL: no host tier */
-    struct hps_store *durable; /* NULL: no persistent store; one of both is there */
-    const char *spill_dir;     /* for the runs of a sort */
-    uint64_t memory_bytes;     /* of a sort */
+    struct hps_store *host;              /* NULL: no host tier */
+    struct hps_store *durable;           /* NULL: no persistent store; one of both is there */
+    struct hps_breaker *durable_breaker; /* of look-ups in it; NULL: it is always asked */
+    const char *spill_dir;               /* for the runs of a sort */
+    uint64_t memory_bytes;               /* of a sort */
     uint64_t host_bytes_max;
     uint32_t key_bytes; /* 8 or 4, as supportlonglong says */
     bool nan_allowed;

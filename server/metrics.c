@@ -24,6 +24,7 @@ static const char *const FAULT_NAMES[HPS_FAULT_COUNT] = {
 
 static const char *const DROP_NAMES[HPS_DROP_COUNT] = {
     [HPS_DROP_NO_SPACE] = "no_space",
+    [HPS_DROP_STALE] = "stale",
     [HPS_DROP_FAILED] = "failed",
 };
 
@@ -124,6 +125,12 @@ void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, cons
         hps_server_metric(metrics, HPS_M_LOOKUP_UNIQUE_KEYS, model, table, NULL, NULL);
     for (uint32_t i = 0; i < n_tiers; i++) {
         enum hps_tier_kind kind = tiers[i]->store->ops->tier;
+        if ((tiers[i]->store->ops->caps & HPS_STORE_BLOCKING) != 0) {
+            series.absent_keys =
+                hps_server_metric(metrics, HPS_M_LOOKUP_ABSENT_KEYS, model, NULL, NULL, NULL);
+            series.shared_keys =
+                hps_server_metric(metrics, HPS_M_LOOKUP_SHARED_KEYS, model, NULL, NULL, NULL);
+        }
         const char *tier = hps_tier_name(kind);
 
         series.tier_hit[kind] =

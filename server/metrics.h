@@ -30,6 +30,10 @@
       "Keys that got a default row because the true one was not waited for.")                    \
     X(LOOKUP_UNIQUE_KEYS, COUNTER, "lookup_unique_keys_total", "model,table",                    \
       "Keys answered, without duplicates of a request.")                                         \
+    X(LOOKUP_ABSENT_KEYS, COUNTER, "lookup_absent_keys_total", "model",                          \
+      "Unique keys known to be in no tier: no store that blocks was asked.")                     \
+    X(LOOKUP_SHARED_KEYS, COUNTER, "lookup_shared_keys_total", "model",                          \
+      "Unique keys that another look-up was fetching: it was waited for.")                       \
     X(TIER_KEYS, COUNTER, "tier_keys_total", "model,table,tier,result",                          \
       "Unique keys asked of a tier: hit or miss.")                                               \
     X(TIER_DURATION, HISTOGRAM, "tier_duration_seconds", "tier", "Time of a look-up in a tier.") \

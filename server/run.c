@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/breaker.h"
 #include "server/daemon_internal.h"
 #include "server/notify.h"
 
@@ -204,7 +205,8 @@ static void refresh_gauges(void *ctx)
         set(daemon, HPS_M_TIER_CAPACITY_BYTES, "host", NULL, NULL, (double)env->host_bytes_max);
     }
     if (env->durable != NULL) {
-        set(daemon, HPS_M_TIER_UP, "rocksdb", "", NULL, 1);
+        set(daemon, HPS_M_TIER_UP, "rocksdb", "", NULL,
+            hps_breaker_up(daemon->durable_breaker) ? 1 : 0);
         set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
             env->durable->ops->bytes_free(env->durable) == 0 ? 1 : 0);
     }

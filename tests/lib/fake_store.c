@@ -486,6 +486,22 @@ static void fake_space_usage(struct hps_space *base, struct hps_store_usage *out
 
 /* ---- rows, as operations ---- */
 
+/* Answer at most n_keys_max keys. Lock held. */
+static void answer(struct hps_space *space, const struct hps_table *table, struct hps_batch *batch,
+                   uint32_t n_keys_max)
+{
+    const struct fake_table *rows = table_of(space, table);
+    size_t size = rows->row_bytes;
+    for (uint32_t i = batch->n; i-- > 0 && n_keys_max > 0; n_keys_max--) {
+        bool found;
+        size_t at = table_find(rows, batch->keys[i], &found);
+        if (found) {
+            memcpy(batch->rows + batch->slots[i] * size, rows->rows + at * size, size);
+            hps_batch_found(batch, i);
+        }
+    }
+}
+
 static hps_status fake_get(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, struct hps_batch *batch)
 {
@@ -495,15 +511,27 @@ static hps_status fake_get(struct hps_space *space, const struct hps_call *call,
     if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
         return unlock(store, HPS_DEADLINE);
     }
-    const struct fake_table *rows = table_of(space, table);
-    size_t size = rows->row_bytes;
-    for (uint32_t i = batch->n; i-- > 0 && n_keys > 0; n_keys--) {
-        bool found;
-        size_t at = table_find(rows, batch->keys[i], &found);
-        if (found) {
-            memcpy(batch->rows + batch->slots[i] * size, rows->rows + at * size, size);
-            hps_batch_found(batch, i);
-        }
+    answer(space, table, batch, n_keys);
+    return unlock(store, status);
+}
+
+static hps_status fake_get_many(struct hps_space *space, const struct hps_call *call,
+                                struct hps_part_batch *parts, uint32_t n_parts)
+{
+    struct fake *store = (struct fake *)space->store;
+    uint32_t n = 0;
+    uint32_t n_keys;
+    for (uint32_t i = 0; i < n_parts; i++) {
+        n += parts[i].batch.n;
+    }
+    hps_status status = play(store, HPS_FAKE_GET_MANY, n, &n_keys);
+    if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
+        return unlock(store, HPS_DEADLINE);
+    }
+    for (uint32_t i = 0; i < n_parts && n_keys > 0; i++) {
+        uint32_t n_part = parts[i].batch.n < n_keys ? parts[i].batch.n : n_keys;
+        answer(space, parts[i].table, &parts[i].batch, n_part);
+        n_keys -= n_part;
     }
     return unlock(store, status);
 }
@@ -683,16 +711,6 @@ static hps_status fake_space_record_scan(struct hps_space *base, hps_record_fn f
     const struct record *record = ((struct fake_space *)base)->records;
     for (; record != NULL && status == HPS_OK; record = record->next) {
         status = fn(ctx, record->key, record->key_size, record->value, record->value_size);
-    }
-    return status;
-}
-
-static hps_status fake_get_many(struct hps_space *space, const struct hps_call *call,
-                                struct hps_part_batch *parts, uint32_t n_parts)
-{
-    hps_status status = HPS_OK;
-    for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
-        status = fake_get(space, call, parts[i].table, &parts[i].batch);
     }
     return status;
 }
@@ -944,6 +962,7 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
         .load_abort = fake_load_abort,
         .scan = fake_scan,
     };
+    store->ops.get_many = options->get_many ? fake_get_many : NULL;
     if ((options->caps & HPS_STORE_DURABLE) != 0) {
         store->ops.apply = fake_apply;
         store->ops.space_record_scan = fake_space_record_scan;
@@ -952,9 +971,6 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
         store->ops.record_scan = fake_record_scan;
         store->ops.space_list = fake_space_list;
         store->ops.bytes_free = fake_bytes_free;
-    }
-    if (options->get_many) {
-        store->ops.get_many = fake_get_many;
     }
     store->base.ops = &store->ops;
     store->bytes_max = options->bytes_max;

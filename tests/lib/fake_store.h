@@ -12,6 +12,7 @@ enum hps_fake_op {
     HPS_FAKE_SPACE_OPEN,
     HPS_FAKE_SPACE_DROP,
     HPS_FAKE_GET,
+    HPS_FAKE_GET_MANY,
     HPS_FAKE_INSERT,
     HPS_FAKE_PUT,
     HPS_FAKE_ERASE,
@@ -31,14 +32,15 @@ struct hps_fake_options {
     enum hps_tier_kind tier;
     uint32_t caps;      /* HPS_STORE_DURABLE: closed spaces keep their rows; has records */
     uint64_t bytes_max; /* of rows, 0 = unbounded */
-    bool get_many;      /* has it; each part plays the script of HPS_FAKE_GET */
+    bool get_many;      /* has it */
 };
 
 /* NULL: no memory. Close by ops. */
 struct hps_store *hps_fake_store_new(const struct hps_fake_options *options);
 
 /* Let `skip` calls of `op` pass, then fail the next n_times (UINT32_MAX: for ever) with `status`.
- * A get, insert, put or erase that fails has done its first n_keys keys, an apply nothing. */
+ * A get (of many), insert, put or erase that fails has done its first n_keys keys, an apply
+ * nothing. */
 void hps_fake_fail(struct hps_store *store, enum hps_fake_op op, hps_status status, uint32_t skip,
                    uint32_t n_times, uint32_t n_keys);
 /* Calls of `op` wait while its gate is shut. */

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The breaker of one store. While all is well, calls read two atomics and write nothing; the lock
+ * is taken when something has failed. Any thread.
+ */
+#include "cache/breaker.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+
+struct hps_breaker {
+    struct hps_breaker_options options;
+    atomic_bool open;
+    _Atomic uint32_t n_failed; /* in a row; changed under the lock */
+    pthread_mutex_t lock;
+    bool probing;
+    uint64_t pause_us; /* of the opening that lasts */
+    uint64_t probe_at_us;
+    uint64_t opened_us;
+};
+
+struct hps_breaker *hps_breaker_new(const struct hps_breaker_options *options)
+{
+    struct hps_breaker *breaker = hps_calloc(1, sizeof(*breaker));
+
+    if (breaker == NULL) {
+        return NULL;
+    }
+    breaker->options = *options;
+    pthread_mutex_init(&breaker->lock, NULL);
+    return breaker;
+}
+
+void hps_breaker_free(struct hps_breaker *breaker)
+{
+    if (breaker != NULL) {
+        pthread_mutex_destroy(&breaker->lock);
+        hps_free(breaker);
+    }
+}
+
+bool hps_breaker_up(const struct hps_breaker *breaker)
+{
+    return !atomic_load_explicit(&breaker->open, memory_order_relaxed);
+}
+
+enum hps_breaker_pass hps_breaker_enter(struct hps_breaker *breaker)
+{
+    enum hps_breaker_pass pass = HPS_BREAKER_PASSED;
+
+    if (hps_breaker_up(breaker)) {
+        return pass;
+    }
+    pthread_mutex_lock(&breaker->lock);
+    if (atomic_load_explicit(&breaker->open, memory_order_relaxed)) {
+        bool due = !breaker->probing && hps_clock_us() >= breaker->probe_at_us;
+        breaker->probing = breaker->probing || due;
+        pass = due ? HPS_BREAKER_PROBE : HPS_BREAKER_REFUSED;
+    }
+    pthread_mutex_unlock(&breaker->lock);
+    return pass;
+}
+
+static void open_now(struct hps_breaker *breaker, hps_status status)
+{
+    uint64_t now_us = hps_clock_us();
+
+    atomic_store_explicit(&breaker->open, true, memory_order_relaxed);
+    breaker->pause_us = breaker->options.pause_us_first;
+    breaker->probe_at_us = now_us + breaker->pause_us;
+    breaker->opened_us = now_us;
+    HPS_LOG(ERROR, "cache", "a tier is down: it is skipped until it answers",
+            HPS_STR("tier", breaker->options.tier), HPS_STR("error", hps_status_text(status)));
+}
+
+static void close_now(struct hps_breaker *breaker)
+{
+    atomic_store_explicit(&breaker->open, false, memory_order_relaxed);
+    HPS_LOG(INFO, "cache", "a tier is up again", HPS_STR("tier", breaker->options.tier),
+            HPS_U64("duration_us", hps_clock_us() - breaker->opened_us));
+}
+
+static void leave_probe(struct hps_breaker *breaker, bool failed, bool said_nothing)
+{
+    breaker->probing = false;
+    if (said_nothing) {
+        return; /* the next call probes */
+    }
+    if (failed) {
+        uint64_t pause_us = 2 * breaker->pause_us;
+        breaker->pause_us =
+            pause_us < breaker->options.pause_us_max ? pause_us : breaker->options.pause_us_max;
+        breaker->probe_at_us = hps_clock_us() + breaker->pause_us;
+        return;
+    }
+    atomic_store_explicit(&breaker->n_failed, 0, memory_order_relaxed);
+    close_now(breaker);
+}
+
+void hps_breaker_leave(struct hps_breaker *breaker, enum hps_breaker_pass pass, hps_status status,
+                       uint64_t duration_us)
+{
+    bool late = status == HPS_DEADLINE && duration_us >= breaker->options.timeout_us;
+    bool failed = status == HPS_UNAVAILABLE || late;
+    bool said_nothing = !failed && (status == HPS_DEADLINE || status == HPS_CANCELLED);
+    bool probe = pass == HPS_BREAKER_PROBE;
+
+    if (!probe && !failed &&
+        (said_nothing || atomic_load_explicit(&breaker->n_failed, memory_order_relaxed) == 0)) {
+        return;
+    }
+    pthread_mutex_lock(&breaker->lock);
+    bool open = atomic_load_explicit(&breaker->open, memory_order_relaxed);
+    if (probe) {
+        leave_probe(breaker, failed, said_nothing);
+    } else if (!open) { /* of calls that began before it opened, none closes it */
+        uint32_t n = failed ? breaker->n_failed + 1 : 0;
+        atomic_store_explicit(&breaker->n_failed, n, memory_order_relaxed);
+        if (n >= breaker->options.failures_max) {
+            open_now(breaker, status);
+        }
+    }
+    pthread_mutex_unlock(&breaker->lock);
+}
