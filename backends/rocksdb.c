@@ -56,7 +56,9 @@ enum {
     CHUNK_KEYS = 1024,    /* of one multi-get: the deadline is looked at between them */
     SPLIT_KEYS_CPU = 512, /* least share of a reader, where reading is copying */
     SPLIT_KEYS_DISK = 32, /* the same where each row is a wait for the disk */
-    READERS_MAX = 32,     /* more threads got no more out of a disk */
+    LOAD_BLOCKS = 8,
+    LOAD_BLOCK_BYTES = 1 << 20, /* and at least one row, which has 256 KiB at most */
+    READERS_MAX = 32,           /* more threads got no more out of a disk */
     RECORD_PREFIX_BYTES = 4,
     RECORD_ENTRY_BYTES = 64,
 };
@@ -115,18 +117,38 @@ struct rocks_space {
     bool loading; /* under the store's lock */
 };
 
+/* Rows of one table on their way to a file: n times key and row. */
+struct load_block {
+    uint32_t n;
+    uint32_t entry_bytes;
+    char *data; /* [LOAD_BLOCK_BYTES] */
+};
+
+/* Who loads fills blocks; a thread of the load writes them to files meanwhile. */
 struct hps_store_load {
     struct rocks *store;
     struct rocks_space *space;
-    rocksdb_sstfilewriter_t *writer; /* NULL between files */
     char *dir;
+
+    bool any; /* a row was added: the two below hold the last one's place */
+    uint32_t table;
+    hps_key key;
+
+    struct load_block blocks[LOAD_BLOCKS];
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t n_filled;  /* blocks; under `lock`, as all below to `error` */
+    uint64_t n_written; /* blocks */
+    bool ended;         /* no more blocks come; the thread ends when it has written all */
+    hps_status status;  /* of the thread; what comes after a failure is thrown away */
+    struct hps_error error;
+
+    rocksdb_sstfilewriter_t *writer; /* NULL between files; the thread's, as all below */
     char **files;
     size_t n_files;
     uint64_t file_bytes;
     uint64_t unchecked_bytes; /* written since the free space was looked at */
-    bool any;                 /* a row was added: the two below hold the last one's place */
-    uint32_t table;
-    hps_key key;
 };
 
 /* ---- errors ---- */
@@ -235,6 +257,23 @@ static rocksdb_options_t *options_new(const struct rocks *store,
     return options;
 }
 
+/* What the log brings back stays in memory: an open writes next to nothing, so that it works on a
+ * full disk. Only the text form has this option. */
+static hps_status options_avoid_flush(struct rocks *store, struct hps_error *err)
+{
+    char *text = NULL;
+    rocksdb_options_t *options = rocksdb_options_create();
+    rocksdb_get_options_from_string(store->options, "avoid_flush_during_recovery=true", options,
+                                    &text);
+    if (text != NULL) {
+        rocksdb_options_destroy(options);
+        return fail_text(text, err, "cannot set options");
+    }
+    rocksdb_options_destroy(store->options);
+    store->options = options;
+    return HPS_OK;
+}
+
 static void options_fill(struct rocks *store, const struct hps_rocksdb_options *given)
 {
     if (given->block_cache_bytes != 0) {
@@ -283,6 +322,20 @@ static void options_free(struct rocks *store)
     if (store->cache != NULL) {
         rocksdb_cache_destroy(store->cache);
     }
+}
+
+/* ---- threads ---- */
+
+/* One that takes no signals: those are the main thread's. */
+static bool thread_start(pthread_t *out_thread, void *(*run)(void *arg), void *arg)
+{
+    sigset_t all;
+    sigset_t old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    bool started = pthread_create(out_thread, NULL, run, arg) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return started;
 }
 
 /* ---- the log's sync ---- */
@@ -343,12 +396,7 @@ static hps_status sync_start(struct rocks *store, struct hps_error *err)
     if (store->wal_sync_ms == 0) {
         return HPS_OK;
     }
-    sigset_t all;
-    sigset_t old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    store->sync_started = pthread_create(&store->sync_thread, NULL, sync_run, store) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    store->sync_started = thread_start(&store->sync_thread, sync_run, store);
     return store->sync_started
                ? HPS_OK
                : hps_error_set(err, HPS_EXHAUSTED, "rocksdb: no thread to sync the log");
@@ -736,6 +784,10 @@ static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_optio
         return status;
     }
     options_fill(store, given);
+    status = options_avoid_flush(store, err);
+    if (status != HPS_OK) {
+        return status;
+    }
     status = database_find(store, given->path, err);
     if (status == HPS_OK) {
         status = mode_choose(store, given, err);
@@ -1563,6 +1615,20 @@ static hps_status load_claim(struct rocks_space *space, bool claim, struct hps_e
     return status;
 }
 
+/* Let the thread write what it has and end. */
+static void load_join(struct hps_store_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    bool running = !load->ended;
+    load->ended = true;
+    pthread_cond_signal(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+    if (running) {
+        pthread_join(load->thread, NULL);
+    }
+}
+
+/* The thread has ended, or never was. */
 static void load_free(struct hps_store_load *load)
 {
     struct hps_error error;
@@ -1575,10 +1641,24 @@ static void load_free(struct hps_store_load *load)
     for (size_t i = 0; i < load->n_files; i++) {
         hps_free(load->files[i]);
     }
+    for (size_t i = 0; i < LOAD_BLOCKS; i++) {
+        hps_free(load->blocks[i].data);
+    }
     hps_free((void *)load->files);
     hps_free(load->dir);
     hps_ignore(load_claim(load->space, false, NULL)); /* giving up a claim cannot fail */
+    pthread_cond_destroy(&load->changed);
+    pthread_mutex_destroy(&load->lock);
     hps_free(load);
+}
+
+static void rocks_load_abort(struct hps_store_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    load->status = load->status == HPS_OK ? HPS_CANCELLED : load->status;
+    pthread_mutex_unlock(&load->lock);
+    load_join(load);
+    load_free(load);
 }
 
 static hps_status load_dir_make(struct hps_store_load *load, struct hps_error *err)
@@ -1594,46 +1674,6 @@ static hps_status load_dir_make(struct hps_store_load *load, struct hps_error *e
         status = hps_rocksdb_dir_fail(err, "cannot create", load->dir);
     }
     return status;
-}
-
-static hps_status rocks_load_begin(struct hps_space *base, uint64_t rows_expected,
-                                   uint64_t bytes_expected, struct hps_store_load **out_load,
-                                   struct hps_error *err)
-{
-    struct rocks_space *space = (struct rocks_space *)base;
-    struct rocks *store = rocks_of(base);
-    if (store->dir.read_only) {
-        return fail_read_only(store, err);
-    }
-    uint64_t needed;
-    if (__builtin_mul_overflow(rows_expected, (uint64_t)ENTRY_BYTES, &needed) ||
-        __builtin_add_overflow(needed, bytes_expected, &needed)) {
-        needed = UINT64_MAX;
-    }
-    hps_status status = hps_rocksdb_dir_guard(&store->dir, needed, err);
-    if (status == HPS_OK) {
-        status = space_check_empty(space, err);
-    }
-    if (status == HPS_OK) {
-        status = load_claim(space, true, err);
-    }
-    if (status != HPS_OK) {
-        return status;
-    }
-    struct hps_store_load *load = hps_calloc(1, sizeof(*load));
-    if (load == NULL) {
-        hps_ignore(load_claim(space, false, NULL)); /* giving up a claim cannot fail */
-        return fail_memory(err);
-    }
-    load->store = store;
-    load->space = space;
-    status = load_dir_make(load, err);
-    if (status != HPS_OK) {
-        load_free(load);
-        return status;
-    }
-    *out_load = load;
-    return HPS_OK;
 }
 
 static hps_status load_file_open(struct hps_store_load *load, struct hps_error *err)
@@ -1682,15 +1722,10 @@ static hps_status load_check_space(struct hps_store_load *load, uint64_t bytes,
     return hps_rocksdb_dir_guard(&load->store->dir, bytes, err);
 }
 
-static hps_status load_add_row(struct hps_store_load *load, const struct hps_table *table,
-                               hps_key key, const uint8_t *row, struct hps_error *err)
+static hps_status load_write_entry(struct hps_store_load *load, const char *entry,
+                                   uint32_t entry_bytes, struct hps_error *err)
 {
-    if (load->any && (table->id < load->table || (table->id == load->table && key <= load->key))) {
-        return hps_error_set(err, HPS_INVALID,
-                             "rocksdb: table %s: key %" PRIu64 " is not above the one before it",
-                             table->name, key);
-    }
-    uint64_t bytes = (uint64_t)table->row_bytes + ENTRY_BYTES;
+    uint64_t bytes = (uint64_t)entry_bytes + ENTRY_BYTES - KEY_BYTES;
     hps_status status = HPS_OK;
     if (load->file_bytes + bytes > SST_BYTES) {
         status = load_file_finish(load, err);
@@ -1704,15 +1739,111 @@ static hps_status load_add_row(struct hps_store_load *load, const struct hps_tab
     if (status != HPS_OK) {
         return status;
     }
-    char encoded[KEY_BYTES];
     char *text = NULL;
-    key_encode(encoded, table->id, key);
-    rocksdb_sstfilewriter_put(load->writer, encoded, KEY_BYTES, (const char *)row, table->row_bytes,
-                              &text);
+    rocksdb_sstfilewriter_put(load->writer, entry, KEY_BYTES, entry + KEY_BYTES,
+                              entry_bytes - KEY_BYTES, &text);
     if (text != NULL) {
         return fail_text(text, err, "cannot write a load file");
     }
     load->file_bytes += bytes;
+    return HPS_OK;
+}
+
+static hps_status load_write_block(struct hps_store_load *load, const struct load_block *block,
+                                   struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < block->n && status == HPS_OK; i++) {
+        status = load_write_entry(load, block->data + (size_t)i * block->entry_bytes,
+                                  block->entry_bytes, err);
+    }
+    return status;
+}
+
+/* The thread of a load: writes blocks in order, then the end of the last file. */
+static void *load_run(void *arg)
+{
+    struct hps_store_load *load = arg;
+    struct hps_error error = {0};
+    hps_status status = HPS_OK;
+    pthread_setname_np(pthread_self(), "rocksdb-load");
+    pthread_mutex_lock(&load->lock);
+    for (;;) {
+        while (load->n_written == load->n_filled && !load->ended) {
+            pthread_cond_wait(&load->changed, &load->lock);
+        }
+        bool more = load->n_written < load->n_filled;
+        const struct load_block *block = &load->blocks[load->n_written % LOAD_BLOCKS];
+        bool wanted = load->status == HPS_OK;
+        pthread_mutex_unlock(&load->lock);
+        if (wanted) {
+            status = more ? load_write_block(load, block, &error) : load_file_finish(load, &error);
+        }
+        pthread_mutex_lock(&load->lock);
+        if (wanted && load->status == HPS_OK && status != HPS_OK) {
+            load->status = status;
+            load->error = error;
+        }
+        if (!more) {
+            break;
+        }
+        load->n_written++;
+        pthread_cond_signal(&load->changed);
+    }
+    pthread_mutex_unlock(&load->lock);
+    return NULL;
+}
+
+static hps_status load_status(struct hps_store_load *load, struct hps_error *err)
+{
+    pthread_mutex_lock(&load->lock);
+    hps_status status = load->status;
+    if (status != HPS_OK && err != NULL) {
+        *err = load->error;
+    }
+    pthread_mutex_unlock(&load->lock);
+    return status;
+}
+
+/* Give the block that is being filled to the thread, and wait until the next one is free. */
+static hps_status load_hand_over(struct hps_store_load *load, struct hps_error *err)
+{
+    pthread_mutex_lock(&load->lock);
+    if (load->blocks[load->n_filled % LOAD_BLOCKS].n > 0) {
+        load->n_filled++;
+        pthread_cond_signal(&load->changed);
+    }
+    while (load->n_filled - load->n_written == LOAD_BLOCKS) {
+        pthread_cond_wait(&load->changed, &load->lock);
+    }
+    load->blocks[load->n_filled % LOAD_BLOCKS].n = 0;
+    pthread_mutex_unlock(&load->lock);
+    return load_status(load, err);
+}
+
+static hps_status load_add_row(struct hps_store_load *load, const struct hps_table *table,
+                               hps_key key, const uint8_t *row, struct hps_error *err)
+{
+    if (load->any && (table->id < load->table || (table->id == load->table && key <= load->key))) {
+        return hps_error_set(err, HPS_INVALID,
+                             "rocksdb: table %s: key %" PRIu64 " is not above the one before it",
+                             table->name, key);
+    }
+    uint32_t entry_bytes = KEY_BYTES + table->row_bytes;
+    struct load_block *block = &load->blocks[load->n_filled % LOAD_BLOCKS];
+    if (block->n > 0 &&
+        (load->table != table->id || (size_t)(block->n + 1) * entry_bytes > LOAD_BLOCK_BYTES)) {
+        hps_status status = load_hand_over(load, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        block = &load->blocks[load->n_filled % LOAD_BLOCKS];
+    }
+    char *entry = block->data + (size_t)block->n * entry_bytes;
+    key_encode(entry, table->id, key);
+    memcpy(entry + KEY_BYTES, row, table->row_bytes);
+    block->entry_bytes = entry_bytes;
+    block->n++;
     load->any = true;
     load->table = table->id;
     load->key = key;
@@ -1724,16 +1855,80 @@ static hps_status rocks_load_add(struct hps_store_load *load, const struct hps_t
                                  struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    HPS_ASSERT(KEY_BYTES + table->row_bytes <= LOAD_BLOCK_BYTES);
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         status = load_add_row(load, table, keys[i], rows + (size_t)i * table->row_bytes, err);
     }
     return status;
 }
 
+static hps_status load_blocks_make(struct hps_store_load *load, struct hps_error *err)
+{
+    for (size_t i = 0; i < LOAD_BLOCKS; i++) {
+        load->blocks[i].data = hps_alloc(LOAD_BLOCK_BYTES);
+        if (load->blocks[i].data == NULL) {
+            return fail_memory(err);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status rocks_load_begin(struct hps_space *base, uint64_t rows_expected,
+                                   uint64_t bytes_expected, struct hps_store_load **out_load,
+                                   struct hps_error *err)
+{
+    struct rocks_space *space = (struct rocks_space *)base;
+    struct rocks *store = rocks_of(base);
+    if (store->dir.read_only) {
+        return fail_read_only(store, err);
+    }
+    uint64_t needed;
+    if (__builtin_mul_overflow(rows_expected, (uint64_t)ENTRY_BYTES, &needed) ||
+        __builtin_add_overflow(needed, bytes_expected, &needed)) {
+        needed = UINT64_MAX;
+    }
+    hps_status status = hps_rocksdb_dir_guard(&store->dir, needed, err);
+    if (status == HPS_OK) {
+        status = space_check_empty(space, err);
+    }
+    if (status == HPS_OK) {
+        status = load_claim(space, true, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct hps_store_load *load = hps_calloc(1, sizeof(*load));
+    if (load == NULL) {
+        hps_ignore(load_claim(space, false, NULL)); /* giving up a claim cannot fail */
+        return fail_memory(err);
+    }
+    load->store = store;
+    load->space = space;
+    pthread_mutex_init(&load->lock, NULL);
+    pthread_cond_init(&load->changed, NULL);
+    status = load_blocks_make(load, err);
+    if (status == HPS_OK) {
+        status = load_dir_make(load, err);
+    }
+    if (status == HPS_OK && !thread_start(&load->thread, load_run, load)) {
+        status = hps_error_set(err, HPS_EXHAUSTED, "rocksdb: no thread to load with");
+    }
+    if (status != HPS_OK) {
+        load_free(load);
+        return status;
+    }
+    *out_load = load;
+    return HPS_OK;
+}
+
 static hps_status rocks_load_commit(struct hps_store_load *load, struct hps_error *err)
 {
     struct rocks *store = load->store;
-    hps_status status = load_file_finish(load, err);
+    hps_status status = load_hand_over(load, err);
+    load_join(load);
+    if (status == HPS_OK) {
+        status = load_status(load, err);
+    }
     if (status == HPS_OK) {
         status = hps_rocksdb_dir_guard_small(&store->dir, 0, err);
     }
@@ -1882,7 +2077,7 @@ static const struct hps_store_ops rocks_ops = {
     .load_begin = rocks_load_begin,
     .load_add = rocks_load_add,
     .load_commit = rocks_load_commit,
-    .load_abort = load_free,
+    .load_abort = rocks_load_abort,
     .scan = rocks_scan,
     .record_put = rocks_record_put,
     .record_delete = rocks_record_delete,
@@ -1890,6 +2085,54 @@ static const struct hps_store_ops rocks_ops = {
     .space_list = rocks_space_list,
     .bytes_free = rocks_bytes_free,
 };
+
+/* ---- checkpoints ---- */
+
+static uint64_t families_property(struct rocks *store, const char *name)
+{
+    uint64_t sum = 0;
+    pthread_mutex_lock(&store->lock);
+    for (const struct family *f = store->families; f != NULL; f = f->next) {
+        uint64_t value = 0;
+        if (rocksdb_property_int_cf(store->db, f->handle, name, &value) == 0) {
+            sum += value;
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    return sum;
+}
+
+hps_status hps_rocksdb_checkpoint(struct hps_store *base, const char *dir, struct hps_error *err)
+{
+    HPS_ASSERT(base->ops == &rocks_ops);
+    struct rocks *store = (struct rocks *)base;
+    char *text = NULL;
+    if (store->dir.read_only) {
+        return fail_read_only(store, err);
+    }
+    hps_status status = hps_rocksdb_dir_guard_copy(
+        &store->dir, dir, families_property(store, "rocksdb.total-sst-files-size"),
+        families_property(store, "rocksdb.cur-size-all-mem-tables"), err);
+    char *path = hps_rocksdb_dir_join(dir, "hpsd");
+    if (status == HPS_OK && path == NULL) {
+        status = fail_memory(err);
+    }
+    if (status == HPS_OK && access(path, F_OK) == 0) {
+        status = hps_error_set(err, HPS_EXISTS, "rocksdb: %s is there already", path);
+    }
+    if (status == HPS_OK) {
+        rocksdb_checkpoint_t *checkpoint = rocksdb_checkpoint_object_create(store->db, &text);
+        if (text == NULL) {
+            rocksdb_checkpoint_create(checkpoint, path, 0, &text);
+            rocksdb_checkpoint_object_destroy(checkpoint);
+        }
+        if (text != NULL) {
+            status = fail_text(text, err, "cannot make a checkpoint");
+        }
+    }
+    hps_free(path);
+    return status;
+}
 
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,
                             struct hps_error *err)

@@ -244,6 +244,28 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
     pthread_mutex_unlock(&dir->lock);
 }
 
+hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const char *to,
+                                      uint64_t bytes_all, uint64_t bytes_new, struct hps_error *err)
+{
+    struct stat from_info;
+    struct stat to_info;
+    struct statvfs fs;
+    if (mkdir(to, 0750) != 0 && errno != EEXIST) {
+        return hps_rocksdb_dir_fail(err, "cannot create", to);
+    }
+    if (stat(dir->dir, &from_info) != 0 || stat(to, &to_info) != 0 || statvfs(to, &fs) != 0) {
+        return hps_rocksdb_dir_fail(err, "cannot look at", to);
+    }
+    uint64_t bytes_free = (uint64_t)fs.f_bavail * fs.f_frsize;
+    uint64_t needed = bytes_all + bytes_new + HPS_ROCKSDB_FLOOR_BYTES;
+    if (from_info.st_dev != to_info.st_dev && needed > bytes_free) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "rocksdb: %s: %" PRIu64 " bytes needed, %" PRIu64 " free", to, needed,
+                             bytes_free);
+    }
+    return hps_rocksdb_dir_guard(dir, bytes_new, err);
+}
+
 static hps_status disk_free_min(struct hps_rocksdb_dir *dir, uint64_t configured,
                                 struct hps_error *err)
 {

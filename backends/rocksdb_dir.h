@@ -69,6 +69,11 @@ hps_status hps_rocksdb_dir_guard_small(const struct hps_rocksdb_dir *dir, uint64
  * catalog true: gives up the ballast first. */
 hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t bytes,
                                        struct hps_error *err) HPS_MUST_CHECK;
+/* Make `to` if it is not there, and compare: bytes_new will be written into the database, and
+ * bytes_all copied to `to` unless it is on the same file system, where links do. */
+hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const char *to,
+                                      uint64_t bytes_all, uint64_t bytes_new, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Put the ballast back if there is room for it above the guard. */
 void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir);
 

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -744,6 +745,84 @@ static void test_apply_when_killed_at_any_moment_then_rows_and_position_agree(vo
     }
 }
 
+/* ---- checkpoints ---- */
+
+/* Files of rows below `at` that another directory holds too. */
+static unsigned linked_files(const char *at)
+{
+    unsigned n = 0;
+    DIR *listing = opendir(at);
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        char name[800];
+        struct stat info;
+        (void)snprintf(name, sizeof(name), "%s/%s", at, entry->d_name);
+        n += strstr(name, ".sst") != NULL && stat(name, &info) == 0 && info.st_nlink > 1;
+    }
+    closedir(listing);
+    return n;
+}
+
+static void test_checkpoint_when_opened_then_holds_what_was_there(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    const struct hps_record record = {"p", 1, "7", 1};
+    char target[300];
+    (void)snprintf(target, sizeof(target), "%s/copy", dir);
+    load(space, 3000);
+    assert_int_equal(put(space, 5000), HPS_OK);
+    assert_int_equal(store->ops->apply(space, &no_limit, NULL, 0, &record, 1, &error), HPS_OK);
+    assert_int_equal(hps_rocksdb_checkpoint(store, target, &error), HPS_OK);
+    assert_int_equal(hps_rocksdb_checkpoint(store, target, &error), HPS_EXISTS);
+    assert_true(linked_files(below("copy/hpsd")) > 0);
+    assert_int_equal(put(space, 6000), HPS_OK); /* is later than the copy */
+    assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
+    struct hps_rocksdb_options options = options_of(false);
+    options.path = target;
+    struct hps_store *copy = NULL;
+    assert_int_equal(hps_rocksdb_open(&options, &copy, &error), HPS_OK);
+    space = open_space(copy);
+    uint64_t position_there = 0;
+    assert_true(has(space, 0));
+    assert_true(has(space, 2999));
+    assert_true(has(space, 5000));
+    assert_false(has(space, 6000));
+    assert_int_equal(copy->ops->space_record_scan(space, read_position, &position_there, &error),
+                     HPS_OK);
+    assert_int_equal(position_there, '7');
+    copy->ops->space_close(space);
+    copy->ops->close(copy);
+    store->ops->close(store);
+}
+
+static void test_checkpoint_when_read_only_or_on_another_full_disk_then_refused(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 5000);
+    assert_int_equal(mkdir(below("other"), 0700), 0);
+    char target[300];
+    (void)snprintf(target, sizeof(target), "%s/other", dir);
+    bool mounted = mount("tmpfs", target, "tmpfs", 0, "size=1m") == 0;
+    if (mounted) {
+        assert_int_equal(hps_rocksdb_checkpoint(store, target, &error), HPS_EXHAUSTED);
+        assert_non_null(strstr(error.text, "needed"));
+        assert_int_equal(umount2(target, MNT_DETACH), 0);
+        assert_int_equal(mount("tmpfs", target, "tmpfs", 0, "size=32m"), 0);
+        assert_int_equal(hps_rocksdb_checkpoint(store, target, &error), HPS_OK);
+        assert_int_equal(linked_files(below("other/hpsd")), 0); /* copies */
+        assert_int_equal(umount2(target, MNT_DETACH), 0);
+    }
+    store->ops->space_close(space);
+    store->ops->close(store);
+    assert_int_equal(try_open(true, &store), HPS_OK);
+    assert_int_equal(hps_rocksdb_checkpoint(store, target, &error), HPS_PRECONDITION);
+    store->ops->close(store);
+}
+
 /* ---- a disk that fills up ---- */
 
 static hps_status fill_by_load(struct hps_space *space)
@@ -803,6 +882,71 @@ static void test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on(vo
     store->ops->close(store);
 }
 
+/* Take the last byte, as another program would. */
+static void fill_from_outside(void)
+{
+    struct statvfs fs;
+    int fd = open(below("others"), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    static const uint8_t bytes[4096];
+    while (write(fd, bytes, sizeof(bytes)) > 0) {
+    }
+    close(fd);
+    assert_int_equal(statvfs(dir, &fs), 0);
+    assert_int_equal(fs.f_bavail, 0);
+}
+
+/* What was in memory when the disk filled up is written out by and by, or fails to be: neither may
+ * end the process, and nothing that was acknowledged may be lost. */
+static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_on(void **state)
+{
+    (void)state;
+    if (mount("tmpfs", dir, "tmpfs", 0, "size=96m") != 0) {
+        print_message("SKIPPED: cannot mount a small tmpfs: %s\n", strerror(errno));
+        skip();
+    }
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    struct hps_space *other = NULL;
+    struct hps_store_load *rows = NULL;
+    load(space, 20000);
+    assert_int_equal(space_open(store, "other", 1, &other), HPS_OK);
+    assert_int_equal(store->ops->load_begin(other, 0, 0, &rows, &error), HPS_OK);
+    assert_int_equal(load_rows(store, rows, 0, 1000), HPS_OK);
+    for (hps_key key = 0; key < 3000; key++) { /* several times the memory for writes */
+        assert_int_equal(put(space, key * 3), HPS_OK);
+    }
+    fill_from_outside();
+    assert_int_equal(put(space, 1), HPS_EXHAUSTED);
+    assert_int_equal(store->ops->apply(space, &no_limit, NULL, 0, NULL, 0, &error), HPS_OK);
+    hps_status status = load_rows(store, rows, 1000, 30000);
+    if (status == HPS_OK) {
+        status = store->ops->load_commit(rows, &error);
+    }
+    assert_int_equal(status, HPS_EXHAUSTED);
+    store->ops->load_abort(rows);
+    store->ops->space_close(other);
+    store->ops->space_close(space);
+    fill_from_outside(); /* what the load gave back, too */
+    store->ops->close(store);
+    store = open_store(); /* a restart works, too */
+    space = open_space(store);
+    assert_int_equal(space_open(store, "other", 1, &other), HPS_OK);
+    for (hps_key key = 0; key < 9000; key++) {
+        assert_true(has(space, key));
+    }
+    assert_int_equal(store->ops->record_delete(store, "k", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->space_drop(other, &error), HPS_OK);
+    assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
+    assert_true(store->ops->bytes_free(store) > 4 << 20); /* the rows gave their room back */
+    store->ops->close(store);
+    store = open_store();
+    space = open_space(store);
+    assert_false(has(space, 0));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2) {
@@ -841,6 +985,13 @@ int main(int argc, char **argv)
             test_apply_when_killed_at_any_moment_then_rows_and_position_agree, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_on, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_checkpoint_when_opened_then_holds_what_was_there,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_checkpoint_when_read_only_or_on_another_full_disk_then_refused, setup, teardown),
     };
     return cmocka_run_group_tests_name("rocksdb", tests, NULL, NULL);
 }
