@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "cache/hot.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
 
@@ -493,6 +494,17 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
     }
 }
 
+/* What was found, that is what can be warmed up. */
+static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    struct hps_hot *const *hot = lookup->version->hot;
+    uint32_t begin = part->walk.batch.n + part->walk.n_absent;
+
+    if (hot != NULL && hot[part->table->id] != NULL && part->finished) {
+        hps_hot_note(hot[part->table->id], part->walk.batch.keys + begin, part->n_unique - begin);
+    }
+}
+
 /* Once per look-up, however it ended. */
 static hps_status conclude(struct hps_lookup *lookup, hps_status status)
 {
@@ -501,6 +513,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status)
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was begun */
             count_part(lookup, &lookup->parts[i], tier_asked);
+            note_hot(lookup, &lookup->parts[i]);
         }
     }
     for (unsigned kind = 0; kind < HPS_TIER_COUNT && lookup->metrics != NULL; kind++) {

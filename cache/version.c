@@ -35,10 +35,11 @@ struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t 
     version->model = hps_strdup(model);
     version->tables = hps_calloc(n_tables, sizeof(*version->tables));
     version->metrics = hps_calloc(n_tables, sizeof(*version->metrics));
+    version->hot = hps_calloc(n_tables, sizeof(*version->hot));
     version->absent = hps_absent_new();
     version->flight = hps_flight_new();
     if (version->model == NULL || version->tables == NULL || version->metrics == NULL ||
-        version->absent == NULL || version->flight == NULL) {
+        version->hot == NULL || version->absent == NULL || version->flight == NULL) {
         hps_version_free(version);
         return NULL;
     }
@@ -59,6 +60,7 @@ void hps_version_free(struct hps_version *version)
     hps_flight_free(version->flight);
     hps_free(version->tables);
     hps_free(version->metrics);
+    hps_free(version->hot);
     hps_free(version->model);
     hps_free(version->label);
     hps_free(version->lineage);

@@ -42,6 +42,8 @@ struct hps_table_metrics {
     struct hps_metric *tier_miss[HPS_TIER_COUNT]; /* tier_keys_total{result="miss"} */
 };
 
+struct hps_hot;
+
 struct hps_version {
     char *model;
     int64_t number;
@@ -56,6 +58,9 @@ struct hps_version {
     struct hps_table *tables;
     uint32_t n_tables;
     struct hps_table_metrics *metrics; /* [n_tables] */
+    /* [n_tables] where look-ups note what is asked for, shared by all versions of the model; NULL:
+     * nowhere. Set before the version is published. */
+    struct hps_hot **hot;
 
     /* Top to bottom; the last one is authoritative: it has every row. */
     struct hps_space *tiers[HPS_TIERS_MAX];
