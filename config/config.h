@@ -209,6 +209,9 @@ struct hps_config_server {
     struct hps_strings model_roots; /* after finish: never empty */
     uint64_t disk_free_min_bytes;   /* 0: max(2 GiB, 5 % of the file system) */
     uint64_t load_memory_bytes;
+    uint64_t hot_keys_bytes;   /* 0: not counted */
+    uint32_t hot_keys_save_s;  /* 0: never */
+    uint32_t warmup_timeout_s; /* 0: none before a switch */
     uint32_t activate_lag_max_s;
     enum hps_config_nan_policy nan_policy;
     enum hps_config_device_loss on_device_loss;

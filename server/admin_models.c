@@ -251,18 +251,25 @@ static void reply_activated(struct admin_op *op, int64_t version, int64_t previo
     }
 }
 
+static void on_switched(struct hps_switch *waiter, const struct hps_error *error)
+{
+    struct admin_op *op =
+        (struct admin_op *)(void *)((char *)waiter - offsetof(struct admin_op, waiter));
+    op->error = *error;
+    if (error->status == HPS_OK) {
+        reply_activated(op, op->version, waiter->previous, waiter->pause_us);
+    }
+    admin_finish(op);
+}
+
 void admin_activate(struct admin_op *op)
 {
     const Hps__V1__ActivateVersionRequest *request =
         (const Hps__V1__ActivateVersionRequest *)op->request;
-    int64_t previous;
-    uint64_t pause_us;
     op->model = request->model;
     op->version = request->version;
-    if (hps_catalog_activate(op->parts->catalog, request->model, request->version, &previous,
-                             &pause_us, &op->error) == HPS_OK) {
-        reply_activated(op, request->version, previous, pause_us);
-    }
+    op->waiter.done = on_switched;
+    hps_catalog_switch(op->parts->catalog, request->model, request->version, &op->waiter);
 }
 
 void admin_rollback(struct admin_op *op)

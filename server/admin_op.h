@@ -18,6 +18,7 @@ struct admin_op {
     const ProtobufCMessage *reply; /* set by the work, in the arena (or borrowed) */
     const struct admin_method *method;
     struct hps_load *load;    /* LoadModel: the load to report on; taken by the stream */
+    struct hps_switch waiter; /* ActivateVersion: its end answers the call */
     struct hps_unload unload; /* UnloadVersion: its end answers the call */
     struct hps_error error;   /* status not OK: the call fails */
     /* For the audit line, set by the work. */
@@ -35,7 +36,7 @@ void *admin_alloc(struct admin_op *op, size_t count, size_t size);
 char *admin_text(struct admin_op *op, const char *text);
 
 /* The work of each method (admin_models.c, admin_state.c). When it returns the call is answered;
- * UnloadVersion calls admin_finish itself, once. */
+ * ActivateVersion and UnloadVersion call admin_finish themselves, once. */
 void admin_ping(struct admin_op *op);
 void admin_get_status(struct admin_op *op);
 void admin_list_models(struct admin_op *op);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/catalog_internal.h"
@@ -296,6 +297,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
     }
     catalog_entry_spaces(catalog, entry);
     catalog_version_metrics(catalog, version);
+    hps_warmup_attach(catalog->warmup, version);
     hps_status status = hps_models_add(catalog->options.models, version);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the model set");
@@ -352,6 +354,24 @@ static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
     if (hps_pool_post(catalog->loader, &fill->task) != HPS_OK) {
         hps_version_unpin(version);
         hps_free(fill);
+    }
+}
+
+/* One after the other: the hot rows of every active version, then all rows of those, then the
+ * others. */
+static void start_fills(struct hps_catalog *catalog)
+{
+    for (int round = 0; round < 3; round++) {
+        for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+            for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+                bool active = entry->version->number == model->active;
+                if (active && round == 0) {
+                    catalog_warm_behind(catalog, catalog->loader, entry->version);
+                } else if (round == (active ? 1 : 2)) {
+                    start_fill(catalog, entry->version);
+                }
+            }
+        }
     }
 }
 
@@ -420,15 +440,12 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);
             catalog_show_active(catalog, model);
-            start_fill(catalog, catalog_entry(model, model->active)->version);
             check_drift(model);
         }
-        for (struct catalog_entry *entry = model->entries; status == HPS_OK && entry != NULL;
-             entry = entry->next) {
-            if (entry->version->number != model->active) {
-                start_fill(catalog, entry->version);
-            }
-        }
+    }
+    if (status == HPS_OK) {
+        hps_warmup_read(catalog->warmup);
+        start_fills(catalog);
     }
     return status;
 }
@@ -441,6 +458,8 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
     catalog->model_roots = *model_roots;
     *model_roots = old;
     catalog->keep_versions = config->server.keep_versions;
+    catalog->warmup_timeout_s = config->server.warmup_timeout_s;
+    catalog->hot_keys_save_s = config->server.hot_keys_save_s;
     catalog->options.env.memory_bytes = config->server.load_memory_bytes;
     catalog->options.env.nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT;
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
@@ -474,6 +493,35 @@ static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *
     return HPS_OK;
 }
 
+static hps_status start_threads(struct hps_catalog *catalog, struct hps_error *err)
+{
+    hps_status status = hps_pool_new("loader", 1, 0, &catalog->loader);
+    if (status == HPS_OK) {
+        status = hps_pool_new("warmup", 1, 0, &catalog->warmer);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "the loader and warm-up threads cannot be started");
+    }
+    return catalog_reaper_start(catalog, err);
+}
+
+static hps_status make_warmup(struct hps_catalog *catalog, struct hps_error *err)
+{
+    const struct hps_config *config = catalog->options.config;
+    const struct hps_load_env *env = &catalog->options.env;
+    const struct hps_warmup_options options = {.host = env->host,
+                                               .durable = env->durable,
+                                               .host_bytes_max = env->host_bytes_max,
+                                               .hot_bytes_max = config->server.hot_keys_bytes,
+                                               .read_only = config->persistent_db.read_only,
+                                               .metrics = catalog->options.metrics};
+    catalog->warmup = hps_warmup_new(&options);
+    if (catalog->warmup == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    return HPS_OK;
+}
+
 hps_status hps_catalog_open(const struct hps_catalog_options *options,
                             struct hps_catalog **out_catalog, struct hps_error *err)
 {
@@ -486,14 +534,12 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     pthread_mutex_init(&catalog->lock, NULL);
     pthread_mutex_init(&catalog->switch_lock, NULL);
     pthread_cond_init(&catalog->reap, NULL);
-    hps_status status = hps_pool_new("loader", 1, 0, &catalog->loader);
-    if (status != HPS_OK) {
-        hps_ignore(hps_error_set(err, status, "the loader thread cannot be started"));
-    } else {
+    hps_status status = start_threads(catalog, err);
+    if (status == HPS_OK) {
         status = add_configured(catalog, err);
     }
     if (status == HPS_OK) {
-        status = catalog_reaper_start(catalog, err);
+        status = make_warmup(catalog, err);
     }
     if (status == HPS_OK && options->env.durable != NULL) {
         status = recover(catalog, err);
@@ -502,6 +548,8 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
         hps_catalog_close(catalog);
         return status;
     }
+    catalog->saved_us = hps_clock_us();
+    catalog->opened = true;
     *out_catalog = catalog;
     return HPS_OK;
 }
@@ -532,6 +580,7 @@ void hps_catalog_stop(struct hps_catalog *catalog)
     pthread_mutex_unlock(&catalog->lock);
     hps_pool_free(catalog->loader);
     catalog->loader = NULL;
+    catalog_warm_stop(catalog); /* after the loader, which posts to it */
     catalog_reaper_stop(catalog);
 }
 
@@ -553,6 +602,7 @@ void hps_catalog_close(struct hps_catalog *catalog)
         close_version(catalog, model->entries->version);
         catalog_entry_remove(catalog, model, model->entries);
     }
+    hps_warmup_free(catalog->warmup);
     pthread_cond_destroy(&catalog->reap);
     pthread_mutex_destroy(&catalog->lock);
     pthread_mutex_destroy(&catalog->switch_lock);

@@ -34,8 +34,11 @@ void hps_catalog_ensure_models(struct hps_catalog *catalog);
  * options. */
 void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
                              struct hps_strings *model_roots);
-/* End the catalog's threads: loads are cancelled, and who waits for an unload is told UNAVAILABLE.
- * No call that changes anything may follow, only views and the close. May block. */
+/* Begin what is due: now and then hot keys are written. Main thread, at least once a second. */
+void hps_catalog_tick(struct hps_catalog *catalog);
+/* End the catalog's threads and write the hot keys: loads are cancelled, and who waits for an
+ * unload is told UNAVAILABLE. No call that changes anything may follow, only views and the close.
+ * May block. */
 void hps_catalog_stop(struct hps_catalog *catalog);
 /* Stop, remove what is still unloading, close every space. No pin may be left. May block. */
 void hps_catalog_close(struct hps_catalog *catalog);
@@ -80,13 +83,28 @@ void hps_load_unref(struct hps_load *load);
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-/* All may block. NOT_FOUND: no such model or version; PRECONDITION: not possible now. */
+/* All may block. At once, without a warm-up before. NOT_FOUND: no such model or version;
+ * PRECONDITION: not possible now. */
 hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *model, int64_t version,
                                 int64_t *out_previous, uint64_t *out_pause_us,
                                 struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model,
                                 int64_t *out_version, int64_t *out_previous, uint64_t *out_pause_us,
                                 struct hps_error *err) HPS_MUST_CHECK;
+/* Who wants to know how a switch ends. */
+struct hps_switch {
+    /* Called once, with status OK or why it failed: on the caller's thread (also before
+     * hps_catalog_switch returns), the warm-up thread, or that of hps_catalog_stop. Must not block.
+     */
+    void (*done)(struct hps_switch *waiter, const struct hps_error *error);
+    int64_t previous; /* set before a `done` with OK, as the next */
+    uint64_t pause_us;
+};
+
+/* hps_catalog_activate, after a warm-up of server.warmup_timeout_s at most where that is of use.
+ * Does not wait for it. May block for small writes. */
+void hps_catalog_switch(struct hps_catalog *catalog, const char *model, int64_t version,
+                        struct hps_switch *waiter);
 /* Who wants to know how an unload ends. */
 struct hps_unload {
     /* Called once, with status OK or why it failed: on the caller's thread (also before

@@ -10,6 +10,7 @@
 
 #include "base/pool.h"
 #include "server/catalog.h"
+#include "server/warmup.h"
 
 enum entry_state { ENTRY_LOADING, ENTRY_RESIDENT, ENTRY_UNLOADING };
 
@@ -69,11 +70,19 @@ struct hps_catalog {
     pthread_mutex_t lock; /* also over what a reload changes: of options.env, and these */
     struct hps_strings model_roots;
     uint32_t keep_versions;
+    uint32_t warmup_timeout_s;
+    uint32_t hot_keys_save_s; /* 0: never */
     pthread_mutex_t
         switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
     struct catalog_model *models;
     struct hps_load *loads; /* under way */
     struct hps_pool *loader;
+    struct hps_warmup *warmup;
+    struct hps_pool *warmer; /* one thread */
+    struct hps_task save;    /* posted to it, once at a time */
+    atomic_bool saving;
+    uint64_t saved_us;               /* by hps_catalog_tick alone */
+    bool opened;                     /* all that was stored is known */
     struct catalog_entry *unloading; /* published no more, still used or not removed yet */
     pthread_cond_t reap;             /* `unloading` is not empty, or `closing` */
     pthread_t reaper;
@@ -109,6 +118,17 @@ void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model
 hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64_t number,
                             struct catalog_model **out_model, struct catalog_entry **out_entry,
                             struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- catalog_warm.c ---- */
+
+/* Warm up a version that serves, on a thread of `pool`; nothing if that is of no use. The version
+ * is resident and stays so for the call. */
+void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
+                         struct hps_version *version);
+/* Warm up what a load that will be activated has loaded. Loader thread, no lock held. */
+void catalog_warm_load(struct hps_load *load);
+/* `closing` is set. Ends the warm-up thread and writes the hot keys. */
+void catalog_warm_stop(struct hps_catalog *catalog);
 
 /* ---- catalog_unload.c ---- */
 

@@ -212,6 +212,7 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     pthread_mutex_lock(&catalog->lock);
     catalog_entry_spaces(catalog, entry);
     catalog_version_metrics(catalog, entry->version);
+    hps_warmup_attach(catalog->warmup, entry->version);
     pthread_mutex_unlock(&catalog->lock);
     hps_status status = hps_models_add(catalog->options.models, entry->version);
     if (status != HPS_OK) {
@@ -286,6 +287,7 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
         return status;
     }
     load->duplicate_keys = load->entry->version->duplicate_keys;
+    catalog_warm_load(load);
     pthread_mutex_lock(&catalog->switch_lock);
     status = publish(load, err);
     if (status != HPS_OK) {

@@ -40,6 +40,7 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     *out_pause_us = hps_clock_us() - start_us;
     *out_previous = before;
     pthread_mutex_lock(&catalog->lock);
+    const struct catalog_entry *entry = catalog_entry(model, number);
     model->active = number;
     model->previous = previous;
     model->drift = false;
@@ -47,6 +48,7 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     catalog_show_active(catalog, model);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),
             HPS_I64("version", number), HPS_I64("previous", before));
+    catalog_warm_behind(catalog, catalog->warmer, entry->version);
     return HPS_OK;
 }
 

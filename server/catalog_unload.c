@@ -193,6 +193,9 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
     pthread_mutex_lock(&catalog->switch_lock);
     pthread_mutex_lock(&catalog->lock);
     struct hps_unload *unload = entry->unload;
+    if (entry->model->entries == entry && entry->next == NULL) {
+        hps_warmup_detach(catalog->warmup, entry->model->name);
+    }
     catalog_version_metrics_remove(catalog, version);
     catalog_entry_remove(catalog, entry->model, entry);
     pthread_mutex_unlock(&catalog->lock);

@@ -414,26 +414,56 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
 /* ---- fill ------------------------------------------------------------------------------------ */
 
 struct fill {
+    const struct hps_version *version;
     struct hps_space *host;
     const struct hps_table *table;
     const atomic_bool *cancel;
-    uint64_t n_rows; /* put so far, of all tables */
+    uint64_t since;  /* of the version's stamps, before the scan of the table began */
+    uint32_t *slots; /* [n_slots] 0, 1, 2, ... */
+    uint32_t n_slots;
+    uint64_t n_rows; /* that should be there by now, of all tables */
 };
 
+static hps_status fill_slots(struct fill *fill, uint32_t n)
+{
+    if (n <= fill->n_slots) {
+        return HPS_OK;
+    }
+    uint32_t *slots = hps_realloc(fill->slots, n * sizeof(*slots));
+    if (slots == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    fill->slots = slots;
+    for (uint32_t i = fill->n_slots; i < n; i++) {
+        slots[i] = i;
+    }
+    fill->n_slots = n;
+    return HPS_OK;
+}
+
+/* What an update has overtaken is left to the update, which puts its row there itself. */
 static hps_status fill_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     struct fill *fill = ctx;
+    const struct hps_call call = {0};
+    struct hps_insert_report report = {0};
+    const struct hps_stamp_guard stamps = {fill->version->stamps, keys, fill->table->id,
+                                           fill->since};
+    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, &stamps};
     if (atomic_load(fill->cancel)) {
         return HPS_CANCELLED;
     }
-    const struct hps_call call = {0};
-    fill->n_rows += n;
-    return fill->host->store->ops->put(fill->host, &call, fill->table, keys, rows, n);
+    hps_status status = fill_slots(fill, n);
+    if (status == HPS_OK) {
+        status = fill->host->store->ops->insert(fill->host, &call, fill->table, keys, fill->slots,
+                                                rows, n, &guard, &report);
+    }
+    fill->n_rows += n - report.n_stale;
+    return status == HPS_OK && report.n_no_room > 0 ? HPS_EXHAUSTED : status;
 }
 
-/* Look-ups insert what they miss meanwhile, and an insertion that finds no room takes its keys out,
- * also those that the fill had put. Once all are there that cannot happen: rows are replaced within
- * the room they have. */
+/* Look-ups insert what they miss meanwhile, of this version or another one, and may have taken the
+ * room of rows that the fill had put. */
 static hps_status check_filled(struct hps_space *host, uint64_t n_rows, struct hps_error *err)
 {
     struct hps_store_usage usage;
@@ -453,11 +483,12 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
     struct hps_space *from = version->tiers[version->n_tiers - 1];
     struct hps_space *host = version->tiers[0];
     HPS_ASSERT(host->store == env->host && from != host);
-    struct fill fill = {.host = host, .cancel = cancel};
+    struct fill fill = {.version = version, .host = host, .cancel = cancel};
     hps_status status =
         host->store->ops->reserve != NULL ? host->store->ops->reserve(host, err) : HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
         fill.table = &version->tables[i];
+        fill.since = hps_stamps_now(version->stamps);
         status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);
     }
     if (status == HPS_OK) {
@@ -466,5 +497,6 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
     if (status == HPS_OK) {
         atomic_store(&version->host_complete, true);
     }
+    hps_free(fill.slots);
     return status;
 }

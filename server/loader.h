@@ -35,8 +35,9 @@ struct hps_load_plan {
 
 /* Written by the loader, read by any thread. */
 struct hps_load_progress {
-    _Atomic(const char *) stage; /* "plan", "sort", "write", "ingest", "done"; static text */
-    atomic_uint table;           /* index */
+    _Atomic(const char *)
+        stage;         /* "plan", "sort", "write", "ingest", "warm", "done"; static text */
+    atomic_uint table; /* index */
     _Atomic uint64_t rows_done;
     _Atomic uint64_t rows_total;
     _Atomic uint64_t bytes_done;
@@ -58,8 +59,8 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
                         const struct hps_load_plan *plan, struct hps_version *version,
                         struct hps_load_progress *progress, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Put every row of the authoritative tier into the host map of a version whose map is empty, and
- * mark it complete. Used after a restart, while the version already serves. */
+/* Put every row of the authoritative tier into the host map of a version, but for those that are
+ * there, and mark it complete. Used after a restart, while the version already serves. */
 hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
                               const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
 /* What the host map needs for all rows of these tables. */

@@ -269,6 +269,7 @@ static void on_tick(void *ctx)
         begin_drain(daemon); /* asked for by hpsctl */
     }
     refresh_readiness(daemon);
+    hps_catalog_tick(daemon->catalog);
     if (daemon->watchdog_us != 0) {
         feed_watchdog(daemon, hps_loop_now_us(daemon->loop));
     }

@@ -35,7 +35,7 @@ static const struct admin_method {
     METHOD("ListModels", list_models, admin_list_models, READS),
     METHOD("ListTables", list_tables, admin_list_tables, READS),
     METHOD("LoadModel", load_model, admin_load_model, CHANGES),
-    METHOD("ActivateVersion", activate_version, admin_activate, CHANGES),
+    METHOD("ActivateVersion", activate_version, admin_activate, CHANGES_LATER),
     METHOD("RollbackModel", rollback_model, admin_rollback, CHANGES),
     METHOD("UnloadVersion", unload_version, admin_unload, CHANGES_LATER),
     METHOD("GetStats", get_stats, admin_get_stats, READS),

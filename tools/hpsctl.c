@@ -53,7 +53,7 @@ static const struct hps_arg global_args[] = {
      "unix:PATH or host:port; else $HPSD_ADDR, else " ADDRESS_DEFAULT},
     {"token-file", 0, HPS_ARG_TEXT, "FILE", &state.connect.token_file, "bearer token, one line"},
     {"timeout", 0, HPS_ARG_US, "SECONDS", &state.timeout_us,
-     "give up after this (default 10; load: never)"},
+     "give up after this (default 10; load, activate: never)"},
     {"output", 'o', HPS_ARG_CHOICE, "table|json", &state.output, "how to print (default table)"},
     {"tls", 0, HPS_ARG_FLAG, NULL, &state.connect.tls, "TLS with the system's roots"},
     {"tls-ca", 0, HPS_ARG_TEXT, "FILE", &state.connect.tls_ca, "TLS with these roots (PEM)"},
@@ -263,7 +263,8 @@ static int run_verb(struct hpsctl *ctl)
         return hpsctl_usage(ctl, "%s: too %s words", verb->name,
                             ctl->n_words < verb->n_words_min ? "few" : "many");
     }
-    if (ctl->timeout_us == 0 && strcmp(verb->name, "load") != 0) {
+    bool long_one = strcmp(verb->name, "load") == 0 || strcmp(verb->name, "activate") == 0;
+    if (ctl->timeout_us == 0 && !long_one) {
         ctl->timeout_us = TIMEOUT_US_DEFAULT;
     }
     if (verb->offline) {

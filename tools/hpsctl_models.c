@@ -385,8 +385,13 @@ int hpsctl_activate(struct hpsctl *ctl)
     if (!hpsctl_version_arg(ctl, ctl->words[1], &request.version)) {
         return HPSCTL_USAGE;
     }
-    return hpsctl_call_print(ctl, "ActivateVersion", &request.base,
-                             &hps__v1__activate_version_response__descriptor, print_activated);
+    int code = hpsctl_call_print(ctl, "ActivateVersion", &request.base,
+                                 &hps__v1__activate_version_response__descriptor, print_activated);
+    if (code == HPSCTL_DEADLINE) {
+        (void)fprintf(stderr, "hpsctl: a switch that has begun goes on in the server; see "
+                              "`hpsctl models`\n");
+    }
+    return code;
 }
 
 int hpsctl_rollback(struct hpsctl *ctl)

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When host maps are warmed up with hot keys: after a start and after a switch behind what is
+ * served, and for a bounded time before a switch. Runs on the loader thread (starts, loads) and on
+ * the warm-up thread (the rest), so that no admin thread waits for it.
+ */
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/catalog_internal.h"
+
+enum { AGE_S = 300 }; /* of counts, where nothing is saved */
+
+struct warm_task {
+    struct hps_task task;
+    struct hps_catalog *catalog;
+    struct hps_version *version; /* pinned */
+    struct hps_switch *waiter;   /* NULL: it serves already */
+};
+
+/* ---- one fill -------------------------------------------------------------------------------- */
+
+struct warm_ctx {
+    struct hps_catalog *catalog;
+    const struct hps_version *version;
+    const atomic_bool *cancel;
+};
+
+static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_version *version)
+{
+    struct hps_store_usage usage = {0};
+    if (version->n_tiers > 0 && version->tiers[0]->store == catalog->options.env.host) {
+        version->tiers[0]->store->ops->space_usage(version->tiers[0], &usage);
+    }
+    return usage.used_bytes;
+}
+
+/* Rows that must stay: all, but those of the versions that an active one has taken over from. */
+static uint64_t bytes_kept(const struct warm_ctx *ctx, bool *out_there)
+{
+    uint64_t bytes = 0;
+    *out_there = false;
+    for (struct catalog_model *model = ctx->catalog->models; model != NULL; model = model->next) {
+        struct catalog_entry *mine = NULL;
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            mine = entry->version == ctx->version ? entry : mine;
+        }
+        *out_there = *out_there || (mine != NULL && mine->state != ENTRY_UNLOADING);
+        bool active = mine != NULL && model->active == ctx->version->number;
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            if (entry == mine || (!active && entry->host != NULL)) {
+                bytes += host_bytes(ctx->catalog, entry->version);
+            }
+        }
+    }
+    return bytes;
+}
+
+static bool go_on(void *arg, uint64_t *out_room_bytes)
+{
+    const struct warm_ctx *ctx = arg;
+    struct hps_catalog *catalog = ctx->catalog;
+    bool there;
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t kept = bytes_kept(ctx, &there);
+    pthread_mutex_unlock(&catalog->lock);
+    uint64_t budget = catalog->options.env.host_bytes_max;
+    *out_room_bytes = budget > kept ? budget - kept : 0;
+    return there && !atomic_load(&catalog->closing) && !atomic_load(ctx->cancel);
+}
+
+static void fill(struct hps_catalog *catalog, const struct hps_version *version,
+                 uint64_t deadline_us, const atomic_bool *cancel)
+{
+    struct warm_ctx ctx = {catalog, version, cancel};
+    const struct hps_warmup_limits limits = {deadline_us, go_on, &ctx};
+    struct hps_warmup_report report;
+    hps_warmup_fill(catalog->warmup, version, &limits, &report);
+    if (report.end == HPS_WARMUP_FAILED) {
+        HPS_LOG(WARN, "warmup", "the warm-up of the host map failed",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", report.error.text));
+    }
+    if (report.n_keys == 0 && report.end == HPS_WARMUP_DONE) {
+        return; /* nothing was known to be hot */
+    }
+    HPS_LOG(INFO, "warmup", "host map warmed up", HPS_STR("model", version->model),
+            HPS_I64("version", version->number), HPS_STR("end", hps_warmup_end_text(report.end)),
+            HPS_U64("keys", report.n_keys), HPS_U64("rows", report.n_rows),
+            HPS_U64("duration_us", report.duration_us));
+}
+
+/* ---- behind what is served ------------------------------------------------------------------- */
+
+static void task_free(struct warm_task *task)
+{
+    hps_version_unpin(task->version);
+    hps_free(task);
+}
+
+static struct warm_task *task_new(struct hps_catalog *catalog, struct hps_version *version,
+                                  void (*run)(struct hps_task *task), struct hps_switch *waiter)
+{
+    struct warm_task *task = hps_calloc(1, sizeof(*task));
+    if (task != NULL) {
+        *task = (struct warm_task){{NULL, run}, catalog, version, waiter};
+        hps_version_pin(version);
+    }
+    return task;
+}
+
+static void run_behind(struct hps_task *base)
+{
+    struct warm_task *task = (struct warm_task *)base;
+    fill(task->catalog, task->version, 0, &task->catalog->closing);
+    task_free(task);
+}
+
+void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
+                         struct hps_version *version)
+{
+    struct warm_task *task = NULL;
+    if (hps_warmup_useful(catalog->warmup, version)) {
+        task = task_new(catalog, version, run_behind, NULL);
+    }
+    if (task != NULL && hps_pool_post(pool, &task->task) != HPS_OK) {
+        task_free(task);
+    }
+}
+
+/* ---- before a switch ------------------------------------------------------------------------- */
+
+/* Is `version` worth a warm-up before it becomes the active one? Lock not held. */
+static uint64_t time_before(struct hps_catalog *catalog, const struct catalog_model *model,
+                            const struct hps_version *version)
+{
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t us = (uint64_t)catalog->warmup_timeout_s * 1000000;
+    bool takes_over = model->active != 0 && model->active != version->number;
+    pthread_mutex_unlock(&catalog->lock);
+    return takes_over && hps_warmup_useful(catalog->warmup, version) ? us : 0;
+}
+
+void catalog_warm_load(struct hps_load *load)
+{
+    struct hps_catalog *catalog = load->catalog;
+    const struct hps_version *version = load->entry->version;
+    uint64_t us = load->activate ? time_before(catalog, load->model, version) : 0;
+    if (us == 0) {
+        return;
+    }
+    atomic_store(&load->progress.stage, "warm");
+    fill(catalog, version, hps_clock_us() + us, &load->progress.cancel);
+    atomic_store(&load->progress.stage, "done");
+}
+
+static void activate_now(struct hps_catalog *catalog, const char *model, int64_t number,
+                         struct hps_switch *waiter)
+{
+    struct hps_error err = {0};
+    err.status =
+        hps_catalog_activate(catalog, model, number, &waiter->previous, &waiter->pause_us, &err);
+    waiter->done(waiter, &err);
+}
+
+static void run_switch(struct hps_task *base)
+{
+    struct warm_task *task = (struct warm_task *)base;
+    struct hps_catalog *catalog = task->catalog;
+    struct hps_version *version = task->version;
+    struct hps_error err = {0};
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t us = (uint64_t)catalog->warmup_timeout_s * 1000000;
+    pthread_mutex_unlock(&catalog->lock);
+    fill(catalog, version, hps_clock_us() + us, &catalog->closing);
+    if (atomic_load(&catalog->closing)) {
+        hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE, "the server stops"));
+        task->waiter->done(task->waiter, &err);
+    } else {
+        activate_now(catalog, version->model, version->number, task->waiter);
+    }
+    task_free(task);
+}
+
+void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t number,
+                        struct hps_switch *waiter)
+{
+    struct catalog_model *model;
+    struct catalog_entry *entry;
+    struct warm_task *task = NULL;
+    struct hps_error err = {0};
+    pthread_mutex_lock(&catalog->switch_lock);
+    if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK &&
+        time_before(catalog, model, entry->version) > 0) {
+        task = task_new(catalog, entry->version, run_switch, waiter);
+    }
+    pthread_mutex_unlock(&catalog->switch_lock);
+    if (task != NULL && hps_pool_post(catalog->warmer, &task->task) == HPS_OK) {
+        return;
+    }
+    if (task != NULL) {
+        task_free(task);
+    }
+    activate_now(catalog, name, number, waiter);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+static void save(struct hps_catalog *catalog, bool age)
+{
+    pthread_mutex_lock(&catalog->lock);
+    bool write = catalog->hot_keys_save_s > 0;
+    pthread_mutex_unlock(&catalog->lock);
+    hps_warmup_save(catalog->warmup, write, age);
+}
+
+static void run_save(struct hps_task *task)
+{
+    struct hps_catalog *catalog =
+        (struct hps_catalog *)(void *)((char *)task - offsetof(struct hps_catalog, save));
+    save(catalog, true);
+    atomic_store(&catalog->saving, false);
+}
+
+void hps_catalog_tick(struct hps_catalog *catalog)
+{
+    uint64_t now_us = hps_clock_us();
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t period_us =
+        (uint64_t)(catalog->hot_keys_save_s > 0 ? catalog->hot_keys_save_s : AGE_S) * 1000000;
+    pthread_mutex_unlock(&catalog->lock);
+    if (now_us - catalog->saved_us < period_us || atomic_exchange(&catalog->saving, true)) {
+        return;
+    }
+    catalog->saved_us = now_us;
+    catalog->save.run = run_save;
+    if (hps_pool_post(catalog->warmer, &catalog->save) != HPS_OK) {
+        atomic_store(&catalog->saving, false);
+    }
+}
+
+void catalog_warm_stop(struct hps_catalog *catalog)
+{
+    if (catalog->warmer == NULL) {
+        return;
+    }
+    hps_pool_free(catalog->warmer);
+    catalog->warmer = NULL;
+    if (catalog->opened) { /* else what was recovered is not known yet */
+        save(catalog, false);
+    }
+}
