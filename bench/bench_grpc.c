@@ -41,6 +41,7 @@ struct rounds {
     double rate[ROUNDS];
     double p50_us[ROUNDS];
     double cpu_us[ROUNDS]; /* of the server, per call */
+    double client_cpu_us[ROUNDS];
 };
 
 static hps_status run_round(size_t c, const struct bench_server *server, bool raw, int round,
@@ -59,6 +60,7 @@ static hps_status run_round(size_t c, const struct bench_server *server, bool ra
     rounds->rate[round] = cases[c].kind == 0 ? result.calls_per_s : result.bytes_per_s / 1e9;
     rounds->p50_us[round] = result.p50_us;
     rounds->cpu_us[round] = (double)cpu_ns / 1e3 / (double)result.n_calls;
+    rounds->client_cpu_us[round] = result.cpu_us;
     return HPS_OK;
 }
 
@@ -75,6 +77,9 @@ static void report_server(size_t c, const char *server, const struct rounds *rou
     (void)snprintf(metric, sizeof(metric), "%s CPU a call", server);
     bench_report(cases[c].name, metric, bench_median(sorted.cpu_us, ROUNDS), "us", BENCH_NO_TARGET,
                  0);
+    (void)snprintf(metric, sizeof(metric), "%s client's CPU", server);
+    bench_report(cases[c].name, metric, bench_median(sorted.client_cpu_us, ROUNDS), "us",
+                 BENCH_NO_TARGET, 0);
 }
 
 /* Ours against another one, round by round. */

@@ -64,6 +64,7 @@ struct bench_result {
     double calls_per_s;
     double bytes_per_s;
     double p50_us;
+    double cpu_us; /* of the client, per call */
     uint64_t n_calls;
 };
 hps_status bench_load_grpc(const char *address, const struct bench_load *load,

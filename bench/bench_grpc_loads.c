@@ -29,6 +29,7 @@ struct load_state {
     size_t request_bytes;
     uint64_t start_ns;
     uint64_t end_ns;
+    uint64_t start_cpu_ns;
     uint64_t n_done;
     uint64_t bytes;
     unsigned n_under_way;
@@ -43,11 +44,13 @@ struct load_call {
 static void finish(const struct load_state *state, struct bench_result *out_result)
 {
     double seconds = (double)(bench_now_ns() - state->start_ns) / 1e9;
+    uint64_t cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - state->start_cpu_ns;
 
     *out_result = (struct bench_result){
         .calls_per_s = (double)state->n_done / seconds,
         .bytes_per_s = (double)state->bytes / seconds,
         .p50_us = (double)hps_hist_quantile(state->ns, 0.5) / 1e3,
+        .cpu_us = (double)cpu_ns / 1e3 / (double)state->n_done,
         .n_calls = state->n_done,
     };
 }
@@ -110,6 +113,7 @@ hps_status bench_load_grpc(const char *address, const struct bench_load *load,
     }
     bench_bind(CLIENT_CPU);
     state.request_bytes = reply_request(load->kind, load->gather, state.request);
+    state.start_cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
     state.start_ns = bench_now_ns();
     state.end_ns = state.start_ns + load->ns;
     for (unsigned i = 0; i < load->n && i < CALLS_MAX; i++) {
@@ -236,6 +240,7 @@ hps_status bench_load_raw(const char *address, const struct bench_load *load,
     }
     bench_bind(CLIENT_CPU);
     state.request_bytes = reply_request(load->kind, load->gather, state.request);
+    state.start_cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
     state.start_ns = bench_now_ns();
     state.end_ns = state.start_ns + load->ns;
     state.n_under_way = load->n;

@@ -305,15 +305,17 @@ static hps_status tls_read(struct hps_conn *conn, void *data, size_t capacity, s
     return status;
 }
 
-hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
+hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_iov,
+                          size_t *out_size)
 {
-    HPS_ASSERT(conn->state == STATE_OPEN && capacity > 0);
+    HPS_ASSERT(conn->state == STATE_OPEN && n_iov > 0 && iov->iov_len > 0);
     if (conn->session) {
-        return tls_read(conn, data, capacity, out_size);
+        return tls_read(conn, iov->iov_base, iov->iov_len, out_size);
     }
     ssize_t n;
     do {
-        n = recv(conn->fd, data, capacity, 0);
+        n = n_iov == 1 ? recv(conn->fd, iov->iov_base, iov->iov_len, 0)
+                       : readv(conn->fd, iov, n_iov);
     } while (n < 0 && errno == EINTR);
     if (n > 0) {
         *out_size = (size_t)n;
@@ -323,6 +325,12 @@ hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, siz
         return HPS_CLOSED;
     }
     return errno == EAGAIN || errno == EWOULDBLOCK ? HPS_AGAIN : HPS_IO;
+}
+
+hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
+{
+    struct iovec iov = {.iov_base = data, .iov_len = capacity};
+    return hps_conn_readv(conn, &iov, 1, out_size);
 }
 
 /* Where the gathering of records is in the caller's vector. */

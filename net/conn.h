@@ -53,6 +53,9 @@ hps_status hps_conn_want(struct hps_conn *conn, unsigned events) HPS_MUST_CHECK;
  * ended its side in good order. IO: broken (reset, or a TLS stream cut short). */
 hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
     HPS_MUST_CHECK;
+/* The same into several pieces, in their order; TLS fills no more than the first. */
+hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_iov,
+                          size_t *out_size) HPS_MUST_CHECK;
 /* Write from the front of `iov` (not all of it empty). OK: *out_size > 0 bytes are in the kernel,
  * possibly fewer than given. AGAIN: none is; want HPS_LOOP_WRITE. Either way the next call begins
  * with the bytes that were not taken (they may have moved; more may follow). CLOSED: the peer is

@@ -251,6 +251,15 @@ static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *d
     channel_leave(channel);
 }
 
+/* A large reply is received where it is put together. */
+static uint8_t *on_room(void *ctx, struct hps_http2_stream *stream, size_t size, size_t *out_room)
+{
+    struct hps_grpc_client_call *call = hps_http2_user(stream);
+
+    (void)ctx;
+    return call == NULL ? NULL : hps_grpc_decoder_room(&call->decoder, size, out_room);
+}
+
 /* The server has said that it did nothing about the call: it goes to the connection that comes
  * after this one. Without this each GOAWAY would fail the calls that crossed it. */
 static bool send_again(struct hps_grpc_client_call *call)
@@ -374,6 +383,7 @@ static const struct hps_http2_events events = {
     .on_ready = on_ready,
     .on_header = on_header,
     .on_data = on_data,
+    .on_room = on_room,
     .on_stream_closed = on_stream_closed,
     .on_goaway = on_goaway,
     .on_closed = on_closed,

@@ -56,25 +56,48 @@ static hps_status open_message(struct hps_grpc_decoder *decoder, struct hps_erro
     return HPS_OK;
 }
 
+/* Room for `size` more bytes of the body, which are known to belong to it. */
+static hps_status reserve_body(struct hps_grpc_decoder *decoder, size_t size)
+{
+    struct hps_buf *body = &decoder->body;
+
+    if (size <= body->capacity - body->size) {
+        return HPS_OK;
+    }
+    size_t want = body->size + size;
+    size_t room = body->size * 2;
+    if (room < BODY_FIRST_BYTES) {
+        room = BODY_FIRST_BYTES;
+    }
+    if (room < want) {
+        room = want;
+    }
+    return hps_buf_reserve(body, min_size(room, decoder->size) - body->size);
+}
+
 static hps_status append_body(struct hps_grpc_decoder *decoder, const uint8_t *data, size_t size)
 {
     struct hps_buf *body = &decoder->body;
 
-    if (body->size + size > body->capacity) {
-        size_t want = body->size + size;
-        size_t room = body->size * 2;
-        if (room < BODY_FIRST_BYTES) {
-            room = BODY_FIRST_BYTES;
-        }
-        if (room < want) {
-            room = want;
-        }
-        hps_status status = hps_buf_reserve(body, min_size(room, decoder->size) - body->size);
-        if (status != HPS_OK) {
-            return status;
-        }
+    if (size <= body->capacity - body->size && data == body->data + body->size) {
+        body->size += size; /* put there by whoever asked hps_grpc_decoder_room */
+        return HPS_OK;
     }
-    return hps_buf_append(body, data, size);
+    hps_status status = reserve_body(decoder, size);
+    return status == HPS_OK ? hps_buf_append(body, data, size) : status;
+}
+
+uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, size_t *out_room)
+{
+    if (decoder->n_prefix < HPS_GRPC_PREFIX_BYTES || decoder->delivered) {
+        return NULL;
+    }
+    size_t room = min_size(size, decoder->size - decoder->body.size);
+    if (room == 0 || reserve_body(decoder, room) != HPS_OK) {
+        return NULL; /* feeding says what is wrong */
+    }
+    *out_room = room;
+    return decoder->body.data + decoder->body.size;
 }
 
 hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t *data, size_t size,

@@ -48,6 +48,9 @@ void hps_grpc_decoder_fini(struct hps_grpc_decoder *decoder);
 hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t *data, size_t size,
                                  size_t *out_used, struct hps_grpc_message *out_message,
                                  bool *out_complete, struct hps_error *err) HPS_MUST_CHECK;
+/* In the middle of a message: where up to `size` of its next bytes may be put. Fed from there, if
+ * they are the next to be fed, they are not copied. NULL: nowhere, feed them from elsewhere. */
+uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, size_t *out_room);
 /* True between messages: the stream may end here. */
 bool hps_grpc_decoder_idle(const struct hps_grpc_decoder *decoder);
 /* Bytes of an unfinished message that are held. */

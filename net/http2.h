@@ -48,6 +48,9 @@ struct hps_http2_events {
     void (*on_headers)(void *ctx, struct hps_http2_stream *stream); /* the block is complete */
     /* Window is given back only by hps_http2_consume. */
     void (*on_data)(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size);
+    /* Where up to `size` bytes that come next may be put; on_data is then called with them there,
+     * before anything else happens on the connection. NULL: nowhere. */
+    uint8_t *(*on_room)(void *ctx, struct hps_http2_stream *stream, size_t size, size_t *out_room);
     void (*on_end)(void *ctx, struct hps_http2_stream *stream); /* the peer sends no more */
     /* After hps_http2_finish, when the last byte is framed: answer with hps_http2_trailers now.
      * Where this is NULL the stream just ends. */

@@ -261,8 +261,9 @@ static void on_bulk(void *ctx, unsigned events)
         assert_int_equal(hps_conn_want(end->conn, want), HPS_OK);
     }
     if (events & HPS_LOOP_READ) {
-        size_t size = 0;
-        hps_status status = hps_conn_read(end->conn, bytes, end->reads_max, &size);
+        size_t size = 0, first = end->reads_max / 3;
+        const struct iovec iov[] = {{bytes, first}, {bytes + first, end->reads_max - first}};
+        hps_status status = hps_conn_readv(end->conn, iov, 2, &size);
         assert_true(status == HPS_OK || status == HPS_AGAIN);
         for (size_t i = 0; status == HPS_OK && i < size; i++) {
             end->broken |= bytes[i] != byte_at(end->peer_seed, end->received + i);

@@ -72,6 +72,41 @@ static void test_decoder_when_message_lies_whole_then_lent_in_place(void **state
     hps_grpc_decoder_fini(&decoder);
 }
 
+static void test_decoder_when_bytes_are_put_in_its_room_then_not_copied(void **state)
+{
+    static const uint8_t head[] = {0, 0, 0, 0, 6, 'a', 'b'};
+    struct hps_grpc_decoder decoder;
+    struct hps_grpc_message message;
+    bool complete;
+    size_t used, room = 0;
+
+    (void)state;
+    hps_grpc_decoder_init(&decoder, 100, true);
+    assert_null(hps_grpc_decoder_room(&decoder, 100, &room)); /* how large is it? */
+    assert_int_equal(
+        hps_grpc_decoder_feed(&decoder, head, sizeof head, &used, &message, &complete, NULL),
+        HPS_OK);
+    uint8_t *to = hps_grpc_decoder_room(&decoder, 1, &room);
+    assert_non_null(to);
+    assert_int_equal(room, 1);
+    *to = 'c';
+    assert_int_equal(hps_grpc_decoder_feed(&decoder, to, 1, &used, &message, &complete, NULL),
+                     HPS_OK);
+    assert_false(complete);
+    uint8_t *next = hps_grpc_decoder_room(&decoder, 100, &room);
+    assert_ptr_equal(next, to + 1);
+    assert_int_equal(room, 3); /* not past the end of the message */
+    assert_int_equal(hps_grpc_decoder_feed(&decoder, (const uint8_t *)"def", 3, &used, &message,
+                                           &complete, NULL),
+                     HPS_OK); /* room need not be used */
+    assert_true(complete);
+    assert_int_equal(message.size, 6);
+    assert_memory_equal(message.data, "abcdef", 6);
+    assert_ptr_equal(message.data + 2, to);
+    assert_null(hps_grpc_decoder_room(&decoder, 100, &room));
+    hps_grpc_decoder_fini(&decoder);
+}
+
 static void test_decoder_when_prefix_is_bad_then_refused_and_nothing_held(void **state)
 {
     static const struct {
@@ -242,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decoder_when_split_anywhere_then_same_messages),
         cmocka_unit_test(test_decoder_when_message_lies_whole_then_lent_in_place),
+        cmocka_unit_test(test_decoder_when_bytes_are_put_in_its_room_then_not_copied),
         cmocka_unit_test(test_decoder_when_prefix_is_bad_then_refused_and_nothing_held),
         cmocka_unit_test(test_decoder_when_cut_short_then_not_idle),
         cmocka_unit_test(test_timeout_when_parsed_then_microseconds),
