@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/fileio.h"
+#include "base/finite.h"
 #include "base/heap.h"
 #include "base/npy.h"
 
@@ -360,47 +361,17 @@ static hps_status read_keys(const struct hps_row_reader *reader, uint64_t row, s
     return status;
 }
 
-/* Is any of n values NaN or Inf? Without early exit, so that it is vectorised. */
-static bool has_nan_fp32(const uint8_t *data, size_t n)
-{
-    uint32_t found = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-
-        memcpy(&bits, data + i * 4, 4);
-        found |= (bits & 0x7f800000) == 0x7f800000 ? 1u : 0u;
-    }
-    return found != 0;
-}
-
-static bool has_nan_fp16(const uint8_t *data, size_t n)
-{
-    uint16_t found = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        uint16_t bits;
-
-        memcpy(&bits, data + i * 2, 2);
-        found = (uint16_t)(found | ((bits & 0x7c00) == 0x7c00 ? 1 : 0));
-    }
-    return found != 0;
-}
-
 static hps_status check_nan(const struct hps_row_reader *reader, const uint8_t *rows,
                             const hps_key *keys, size_t n, struct hps_error *err)
 {
     uint32_t dim = reader->desc.dim;
     uint32_t value_bytes = hps_dtype_bytes(reader->desc.dtype);
-    bool (*has_nan)(const uint8_t *, size_t) =
-        reader->desc.dtype == HPS_DTYPE_FP32 ? has_nan_fp32 : has_nan_fp16;
+    size_t n_values = n * dim;
+    size_t i =
+        reader->nan_allowed ? n_values : hps_first_not_finite(reader->desc.dtype, rows, n_values);
 
-    if (reader->nan_allowed || !has_nan(rows, n * dim)) {
+    if (i == n_values) {
         return HPS_OK;
-    }
-    size_t i = 0;
-    while (!has_nan(rows + i * value_bytes, 1)) {
-        i++;
     }
     uint64_t row = reader->row + i / dim;
     uint64_t offset = reader->rows_offset + (row * dim + i % dim) * value_bytes;

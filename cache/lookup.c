@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "cache/hot.h"
+#include "cache/update.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
 
@@ -569,6 +570,7 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
 
     HPS_ASSERT(lookup->rows != NULL || lookup->rows_bytes == 0);
     lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
+    lookup->update_sequence = hps_update_sequence(lookup->version); /* before any tier is asked */
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
         hps_status status = run_memory_of_part(lookup, part, err);

@@ -80,6 +80,7 @@ struct hps_lookup {
     uint8_t *rows; /* in, after plan */
 
     /* out */
+    uint64_t update_sequence; /* every row is at least as new as that batch left it */
     uint64_t tier_us[HPS_TIER_COUNT];
     uint32_t *set; /* [set_size] of the dedupe, shared by all parts */
     uint32_t set_size;

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "cache/absent.h"
 #include "cache/flight.h"
+#include "cache/update.h"
 
 static atomic_uint next_shard;
 static _Thread_local unsigned my_shard = UINT32_MAX;
@@ -55,6 +56,7 @@ void hps_version_free(struct hps_version *version)
         hps_free((void *)version->tables[i].name);
         hps_free((void *)version->tables[i].default_row);
     }
+    hps_updates_free(version->updates);
     hps_stamps_free(version->stamps);
     hps_absent_free(version->absent);
     hps_flight_free(version->flight);
@@ -109,4 +111,9 @@ bool hps_version_idle(struct hps_version *version)
     }
     HPS_ASSERT(sum >= 0);
     return sum == 0;
+}
+
+bool hps_version_host_complete(const struct hps_version *version)
+{
+    return atomic_load(&version->host_complete) && !atomic_load(&version->host_unsettled);
 }

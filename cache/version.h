@@ -13,6 +13,8 @@
 #include "base/metric.h"
 #include "cache/stamps.h"
 
+struct hps_updates;
+
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
 enum hps_miss_policy {                     /* numbers of hps.v1.MissPolicy */
@@ -65,9 +67,11 @@ struct hps_version {
     /* Top to bottom; the last one is authoritative: it has every row. */
     struct hps_space *tiers[HPS_TIERS_MAX];
     uint32_t n_tiers;
-    /* The host map holds every row of this version: a miss there is a proof of absence. Becomes
-     * true once, when the rows have been put there. */
+    /* The host map holds every row of this version: a miss there is a proof of absence, if that
+     * held before and after the question (hps_version_host_complete). Becomes true when the rows
+     * have been put there, false when one is dropped. */
     atomic_bool host_complete;
+    atomic_bool host_unsettled; /* an update is replacing rows there: one may be dropped */
 
     /* Of each tier's store, NULL: it is always asked. Borrowed. */
     struct hps_breaker *breakers[HPS_TIERS_MAX];
@@ -76,6 +80,8 @@ struct hps_version {
     struct hps_stamps *stamps;
     struct hps_absent *absent; /* keys known to be in no tier; NULL: none is remembered */
     struct hps_flight *flight; /* keys being fetched; NULL: look-ups share no fetches */
+    struct hps_updates *updates; /* sequence and positions; as stamps */
+    struct hps_metric *update_rows_put, *update_rows_deleted; /* update_rows_total{op}, or NULL */
 
     /* For look-ups that do not say, as the configuration of the model has it. A new version has
      * none: exact, and the default row. */
@@ -97,6 +103,9 @@ void hps_version_unpin(struct hps_version *version);
 /* True when nobody holds a pin. Only meaningful once no new first pin can be taken. */
 bool hps_version_idle(struct hps_version *version);
 
+/* A key that the host map does not have is in no tier: to be asked before the map is, and again
+ * when it had a miss; both must be true. */
+bool hps_version_host_complete(const struct hps_version *version);
 /* A version with copies of the names and room for n_tables tables (zeroed; their names and default
  * rows are freed with the version). NULL: no memory. */
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables);

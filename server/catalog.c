@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/update.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 #include "server/metrics.h"
@@ -147,6 +148,10 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
         hps_table_metrics_fill(catalog->options.metrics, version->model, version->tables[i].name,
                                version->tiers, version->n_tiers, &version->metrics[i]);
     }
+    version->update_rows_put = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
+                                                 version->model, "put", NULL, NULL);
+    version->update_rows_deleted = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
+                                                     version->model, "delete", NULL, NULL);
 }
 
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version)
@@ -298,7 +303,11 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
     catalog_entry_spaces(catalog, entry);
     catalog_version_metrics(catalog, version);
     hps_warmup_attach(catalog->warmup, version);
-    hps_status status = hps_models_add(catalog->options.models, version);
+    hps_status status = hps_update_open(version, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_models_add(catalog->options.models, version);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the model set");
     }

@@ -14,6 +14,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "cache/update.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 
@@ -203,18 +204,19 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     struct hps_catalog *catalog = load->catalog;
     struct catalog_entry *entry = load->entry;
     struct hps_store *durable = catalog->options.env.durable;
-    if (durable != NULL) {
-        hps_status status = hps_records_put_version(durable, entry->version, err);
-        if (status != HPS_OK) {
-            return status;
-        }
+    hps_status status = hps_update_open(entry->version, err);
+    if (status == HPS_OK && durable != NULL) {
+        status = hps_records_put_version(durable, entry->version, err);
+    }
+    if (status != HPS_OK) {
+        return status;
     }
     pthread_mutex_lock(&catalog->lock);
     catalog_entry_spaces(catalog, entry);
     catalog_version_metrics(catalog, entry->version);
     hps_warmup_attach(catalog->warmup, entry->version);
     pthread_mutex_unlock(&catalog->lock);
-    hps_status status = hps_models_add(catalog->options.models, entry->version);
+    status = hps_models_add(catalog->options.models, entry->version);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the model set");
     }

@@ -30,6 +30,7 @@ enum {
     RESPONSE_VERSION,
     RESPONSE_LABEL,
     RESPONSE_RESULTS,
+    RESPONSE_UPDATE_SEQUENCE,
     RESPONSE_EXPLAIN = 7
 };
 enum {
@@ -70,6 +71,7 @@ struct head {
     const char *model;
     int64_t version;
     const char *label; /* may be NULL */
+    uint64_t update_sequence;
 };
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -134,6 +136,7 @@ static void put_head(struct out *out, const struct head *head)
     put_text(out, RESPONSE_MODEL, head->model);
     put_uint(out, RESPONSE_VERSION, (uint64_t)head->version);
     put_text(out, RESPONSE_LABEL, head->label);
+    put_uint(out, RESPONSE_UPDATE_SEQUENCE, head->update_sequence);
 }
 
 static void put_result_head(struct out *out, const struct result *result)
@@ -234,7 +237,7 @@ static uint8_t *put_explain(struct out *out, const struct hps_encode_explain *ex
 
 static uint64_t head_bytes_max(const struct head *head)
 {
-    return text_size(head->model) + text_size(head->label) + (uint64_t)3 * PREFIX_MAX;
+    return text_size(head->model) + text_size(head->label) + (uint64_t)4 * PREFIX_MAX;
 }
 
 /* Of a result without its rows and its key status. */
@@ -300,7 +303,8 @@ static struct head head_of(const struct hps_lookup *lookup)
 {
     return (struct head){.model = lookup->version->model,
                          .version = lookup->version->number,
-                         .label = lookup->version->label};
+                         .label = lookup->version->label,
+                         .update_sequence = lookup->update_sequence};
 }
 
 static enum hps_dtype dtype_of(const struct hps_lookup *lookup)
@@ -444,6 +448,7 @@ static hps_status copy_names(struct hps_stream *stream, const struct hps_lookup 
     struct head head = head_of(lookup);
 
     stream->head.version = head.version;
+    stream->head.update_sequence = head.update_sequence;
     stream->head.model = hps_arena_strndup(arena, head.model, text_size(head.model));
     stream->head.label =
         hps_arena_strndup(arena, head.label == NULL ? "" : head.label, text_size(head.label));

@@ -48,6 +48,8 @@
       "Rows that a higher tier did not take.")                                                   \
     X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                             \
       "1 while the persistent store takes no writes.")                                           \
+    X(UPDATE_ROWS, COUNTER, "update_rows_total", "model,op",                                     \
+      "Rows that updates have put or deleted, the last write of each key of a batch.")           \
     X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \
       "Number of the active version.")                                                           \
     X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                  \

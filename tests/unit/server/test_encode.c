@@ -142,6 +142,7 @@ static void test_encode_when_parsed_by_protobuf_then_equal(void **state)
         .stages = stages, .n_stages = 2, .notes = notes, .n_notes = 1};
 
     look_up(t, PARTS, 1000, 500);
+    t->lookup.update_sequence = 1000;
     assert_int_equal(hps_encode_lookup(&t->lookup, &explain, t->rows, t->pool, t->arena, &encoded),
                      HPS_OK);
     assert_true(encoded.size <= hps_encode_size_max(&t->lookup) + 200);
@@ -149,6 +150,7 @@ static void test_encode_when_parsed_by_protobuf_then_equal(void **state)
     assert_string_equal(response->model, "m");
     assert_int_equal(response->version, 7);
     assert_string_equal(response->label, "nightly");
+    assert_int_equal(response->update_sequence, 1000);
     assert_int_equal(response->n_results, PARTS);
     for (uint32_t p = 0; p < PARTS; p++) {
         check_result(t, p, response->results[p]);

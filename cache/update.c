@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Applying a batch: see update.h. On the version's updater thread.
+ */
+#include "cache/update.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "cache/update_internal.h"
+
+static const struct hps_call no_limit = {0};
+
+/* What the keys of one write had before, in a host map that nothing can restore. */
+struct saved {
+    hps_key *keys;   /* [n] new ones first */
+    uint32_t *slots; /* [n] index of keys[i] in the write */
+    uint8_t *rows;   /* by slot, of those that were there */
+    uint32_t n_new;
+};
+
+struct apply {
+    struct hps_version *version;
+    struct update_plan plan;
+    struct update_records records;
+    struct saved *saved; /* [plan.n_writes], NULL: there is a durable store */
+};
+
+static struct hps_space *lowest_tier(const struct hps_version *version)
+{
+    return version->tiers[version->n_tiers - 1];
+}
+
+/* Put or erase what a write says. */
+static hps_status write_keys(struct hps_space *space, const struct hps_write *write)
+{
+    const struct hps_store_ops *ops = space->store->ops;
+    return write->rows == NULL
+               ? ops->erase(space, &no_limit, write->table, write->keys, write->n)
+               : ops->put(space, &no_limit, write->table, write->keys, write->rows, write->n);
+}
+
+/* ---- tiers above a durable store ------------------------------------------------------------- */
+
+/* A row that finds no room is not there at all; a lower tier has it. */
+static hps_status write_or_erase(struct hps_space *space, const struct hps_write *write,
+                                 bool *out_missing, struct hps_error *err)
+{
+    const struct hps_store_ops *ops = space->store->ops;
+    hps_status status = write_keys(space, write);
+    if (status == HPS_OK) {
+        return HPS_OK;
+    }
+    *out_missing = true;
+    if (status != HPS_EXHAUSTED || write->rows == NULL) {
+        status = ops->erase(space, &no_limit, write->table, write->keys, write->n);
+    }
+    if (status == HPS_OK || status == HPS_EXHAUSTED) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, status, "table '%s': tier %s may have old rows: %s",
+                         write->table->name, ops->name, hps_status_text(status));
+}
+
+static hps_status write_tier(struct apply *apply, uint32_t tier, struct hps_error *err)
+{
+    struct hps_version *version = apply->version;
+    struct hps_space *space = version->tiers[tier];
+    bool host = space->store->ops->tier == HPS_TIER_HOST;
+    bool missing = false;
+    hps_status status = HPS_OK;
+    if (host) {
+        update_host_unsettle(version);
+    }
+    for (uint32_t i = 0; i < apply->plan.n_writes && status == HPS_OK; i++) {
+        status = write_or_erase(space, &apply->plan.writes[i], &missing, err);
+    }
+    if (host) {
+        update_host_settle(version, missing);
+    }
+    return status;
+}
+
+static hps_status write_durable(struct apply *apply, struct hps_error *err)
+{
+    struct hps_space *space = lowest_tier(apply->version);
+    hps_status status =
+        space->store->ops->apply(space, &no_limit, apply->plan.writes, apply->plan.n_writes,
+                                 apply->records.records, apply->records.n, err);
+    for (uint32_t tier = apply->version->n_tiers - 1; tier-- > 0 && status == HPS_OK;) {
+        status = write_tier(apply, tier, err);
+    }
+    return status;
+}
+
+/* ---- a host map without a store below it ----------------------------------------------------- */
+
+static hps_status save(struct hps_space *space, const struct hps_write *write, struct saved *saved)
+{
+    size_t row_bytes = write->table->row_bytes;
+    saved->keys = hps_alloc(write->n * (sizeof(hps_key) + sizeof(uint32_t)));
+    saved->rows = hps_alloc(write->n * row_bytes);
+    if (saved->keys == NULL || saved->rows == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    saved->slots = (uint32_t *)(void *)(saved->keys + write->n);
+    memcpy(saved->keys, write->keys, write->n * sizeof(hps_key));
+    for (uint32_t i = 0; i < write->n; i++) {
+        saved->slots[i] = i;
+    }
+    struct hps_batch batch = {saved->keys, saved->slots, saved->rows, write->n};
+    hps_status status = space->store->ops->get(space, &no_limit, write->table, &batch);
+    saved->n_new = batch.n;
+    return status;
+}
+
+static hps_status save_all(struct apply *apply, struct hps_error *err)
+{
+    uint32_t n = apply->plan.n_writes;
+    hps_status status = HPS_OK;
+    apply->saved = hps_calloc(n, sizeof(*apply->saved));
+    if (apply->saved == NULL) {
+        status = HPS_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        status = save(lowest_tier(apply->version), &apply->plan.writes[i], &apply->saved[i]);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "the rows that a batch replaces cannot be kept: %s",
+                             hps_status_text(status));
+    }
+    return HPS_OK;
+}
+
+/* One row back to where it was. There is room: it had one before the batch. */
+static hps_status put_back_row(struct hps_space *space, const struct hps_write *write,
+                               const struct saved *saved, uint32_t i)
+{
+    enum { TRIES_MAX = 1000 }; /* readers that hold the last free rows leave after microseconds */
+    const uint8_t *row = saved->rows + (size_t)saved->slots[i] * write->table->row_bytes;
+    hps_status status = HPS_UNKNOWN;
+    for (unsigned try = 0; status != HPS_OK && try < TRIES_MAX; try++) {
+        status = space->store->ops->put(space, &no_limit, write->table, &saved->keys[i], row, 1);
+        if (status != HPS_OK) {
+            sched_yield();
+        }
+    }
+    return status;
+}
+
+/* Undo: take out new keys of the first n_added writes, restore the others of the first n_written.
+ * Returns why the batch failed, or that the map could not be put back. */
+static hps_status put_back(struct apply *apply, uint32_t n_added, uint32_t n_written,
+                           hps_status why, struct hps_error *err)
+{
+    struct hps_space *space = lowest_tier(apply->version);
+    const struct hps_store_ops *ops = space->store->ops;
+    hps_status status = HPS_OK;
+    for (uint32_t w = 0; w < n_added && status == HPS_OK; w++) {
+        const struct hps_write *write = &apply->plan.writes[w];
+        const struct saved *saved = &apply->saved[w];
+        if (write->rows != NULL) {
+            status = ops->erase(space, &no_limit, write->table, saved->keys, saved->n_new);
+        }
+        for (uint32_t i = saved->n_new; i < write->n && w < n_written && status == HPS_OK; i++) {
+            status = put_back_row(space, write, saved, i);
+        }
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(
+            err, HPS_DATA_LOSS,
+            "tier %s: a batch failed (%s), and rows that it had replaced are lost: "
+            "load the model again",
+            ops->name, hps_status_text(why));
+    }
+    return hps_error_set(err, why, "tier %s took nothing of a batch of %" PRIu64 " rows: %s",
+                         ops->name, apply->plan.n_put, hps_status_text(why));
+}
+
+/* Put the keys of a write that are not there; whatever is there stays. */
+static hps_status add_new(struct hps_space *space, const struct hps_write *write,
+                          const struct saved *saved)
+{
+    struct hps_insert_report report = {0};
+    if (write->rows == NULL || saved->n_new == 0) {
+        return HPS_OK;
+    }
+    hps_status status =
+        space->store->ops->insert(space, &no_limit, write->table, saved->keys, saved->slots,
+                                  write->rows, saved->n_new, NULL, &report);
+    return status == HPS_OK && report.n_inserted < saved->n_new ? HPS_EXHAUSTED : status;
+}
+
+/* New keys first: they are what may not fit, and until they are in, nothing has been replaced. */
+static hps_status write_whole(struct apply *apply, struct hps_error *err)
+{
+    struct hps_space *space = lowest_tier(apply->version);
+    const struct update_plan *plan = &apply->plan;
+    hps_status status = HPS_OK;
+    uint32_t n_added = 0;
+    uint32_t n_written = 0;
+    for (; n_added < plan->n_writes && status == HPS_OK; n_added++) {
+        status = add_new(space, &plan->writes[n_added], &apply->saved[n_added]);
+    }
+    for (; n_written < plan->n_writes && status == HPS_OK; n_written++) {
+        if (apply->saved[n_written].n_new < plan->writes[n_written].n) {
+            status = write_keys(space, &plan->writes[n_written]);
+        }
+    }
+    return status == HPS_OK ? HPS_OK : put_back(apply, n_added, n_written, status, err);
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+/* All that can fail before anything is touched. */
+static hps_status prepare(struct apply *apply, const struct hps_update_batch *batch,
+                          struct hps_error *err)
+{
+    const struct hps_store_ops *ops = lowest_tier(apply->version)->store->ops;
+    bool memory = ops->tier == HPS_TIER_HOST;
+    if (ops->apply == NULL && !memory) {
+        return hps_error_set(err, HPS_PRECONDITION, "tier %s takes no updates", ops->name);
+    }
+    hps_status status = update_plan_make(apply->version, batch, &apply->plan, err);
+    if (status == HPS_OK) {
+        status = update_records_make(apply->version, batch, &apply->records, err);
+    }
+    if (status == HPS_OK && ops->apply == NULL) {
+        status = save_all(apply, err);
+    }
+    return status;
+}
+
+static hps_status carry_out(struct apply *apply, struct hps_error *err)
+{
+    struct hps_version *version = apply->version;
+    const struct update_plan *plan = &apply->plan;
+    hps_stamps_begin(version->stamps);
+    for (uint32_t i = 0; i < plan->n_writes; i++) {
+        hps_stamps_mark(version->stamps, plan->writes[i].table->id, plan->writes[i].keys,
+                        plan->writes[i].n);
+    }
+    hps_status status = apply->saved == NULL ? write_durable(apply, err) : write_whole(apply, err);
+    hps_stamps_end(version->stamps);
+    return status;
+}
+
+static void count(const struct hps_version *version, const struct update_plan *plan)
+{
+    if (version->update_rows_put != NULL) {
+        hps_metric_add(version->update_rows_put, plan->n_put);
+        hps_metric_add(version->update_rows_deleted, plan->n_deleted);
+    }
+}
+
+static void apply_free(struct apply *apply)
+{
+    for (uint32_t i = 0; apply->saved != NULL && i < apply->plan.n_writes; i++) {
+        hps_free(apply->saved[i].keys);
+        hps_free(apply->saved[i].rows);
+    }
+    hps_free(apply->saved);
+    update_records_free(&apply->records);
+    update_plan_free(&apply->plan);
+}
+
+hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
+                            struct hps_error *err)
+{
+    struct hps_updates *updates = version->updates;
+    struct apply apply = {.version = version};
+    HPS_ASSERT(updates != NULL);
+    HPS_ASSERT(!hps_version_idle(version));
+    bool busy = atomic_exchange(&updates->busy, true);
+    HPS_ASSERT(!busy);
+    hps_status status = prepare(&apply, batch, err);
+    if (status == HPS_OK) {
+        status = carry_out(&apply, err);
+    }
+    if (status == HPS_OK) {
+        update_records_publish(updates, &apply.records);
+        count(version, &apply.plan);
+    }
+    apply_free(&apply);
+    atomic_store(&updates->busy, false);
+    return status;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of one update batch: the one way in which rows of a resident version change. Rows,
+ * deletes and the positions of their source are applied from the lowest tier up, and become the
+ * version's published state at the end:
+ *
+ *     check ─▶ last write per key ─▶ stamps ─▶ durable store: rows + deletes + positions, at once
+ *           ─▶ tiers above, the host map last ─▶ stamps ─▶ positions and sequence are published
+ *
+ * What holds:
+ * - Per key, a look-up finds the row before the batch or the one after it, never a mixture, and
+ *   never the one before again once the batch is published.
+ * - A batch that is refused (INVALID, NO_MEMORY) or that the durable store did not take has changed
+ *   nothing. After any failure nothing is published, and the same batch may be applied again: rows
+ *   are absolute, so doing it twice is doing it once.
+ * - A tier above a durable store that cannot take a row loses the older one of that key.
+ * - A host map without a store below it takes a batch whole or not at all: if a row does not fit,
+ *   all its keys have their old rows again when the call returns. Meanwhile a look-up may have seen
+ *   rows of the failed batch.
+ * - After a crash every row is that of the stored positions.
+ *
+ * One thread per version at a time, which may block; it holds a pin, so that an unload waits for
+ * the batch.
+ */
+#ifndef HPS_CACHE_UPDATE_H
+#define HPS_CACHE_UPDATE_H
+
+#include "cache/version.h"
+
+/* Rows or deletes of one table, in order: of a key given twice the last one counts. */
+struct hps_update_part {
+    uint32_t table_id;   /* index in the version */
+    uint32_t row_bytes;  /* of the rows as they came; of deletes nothing */
+    uint32_t n;          /* keys */
+    const hps_key *keys; /* [n] */
+    const uint8_t *rows; /* [n][row_bytes] in the type of the table; NULL: the keys are deleted */
+};
+
+struct hps_update_batch {
+    const struct hps_update_part *parts; /* [n_parts] in order: the last write of a key counts */
+    uint32_t n_parts;
+    const struct hps_record
+        *positions; /* [n_positions] of the source after the batch: key and value any bytes */
+    uint32_t n_positions;
+    bool nan_allowed;
+};
+
+/* Keys of one batch. */
+enum { HPS_UPDATE_KEYS_MAX = 1 << 26 };
+
+/* Make a version that can be updated, and read how far it was: stamps, positions, sequence. Before
+ * it is seen by anybody; its tiers are open. Freed with the version. DATA_LOSS: what is stored
+ * cannot be read; NO_MEMORY. */
+hps_status hps_update_open(struct hps_version *version, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Would a batch with this part be refused? INVALID names table, value and limit. For sources that
+ * put many records into one batch and skip the bad ones. Any thread. */
+hps_status hps_update_check(const struct hps_version *version, const struct hps_update_part *part,
+                            bool nan_allowed, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Apply a batch.
+ * owner   everything is borrowed for the call
+ * error   INVALID; NO_MEMORY; EXHAUSTED: no room on the disk, or in a host map without a store
+ *         below it: pause and try again; PRECONDITION: the lowest tier takes no updates; DATA_LOSS:
+ *         such a host map could not be put back; what the stores answered
+ */
+hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
+                            struct hps_error *err) HPS_MUST_CHECK;
+
+/* Batches that every look-up which begins now sees. 0: none. Any thread. */
+uint64_t hps_update_sequence(const struct hps_version *version);
+/* The published positions, in no order. fn must not call back here. Any thread. */
+hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
+    HPS_MUST_CHECK;
+
+/* Whoever puts all rows into the host map asks for the drops before it reads them, and says so when
+ * all are in: version->host_complete is set, unless an update has dropped some since (false). Any
+ * thread. */
+uint64_t hps_update_host_drops(struct hps_version *version);
+bool hps_update_host_filled(struct hps_version *version, uint64_t drops);
+
+void hps_updates_free(struct hps_updates *updates); /* by hps_version_free; NULL is legal */
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the update path share. On the updater's thread, but for what says otherwise.
+ */
+#ifndef HPS_CACHE_UPDATE_INTERNAL_H
+#define HPS_CACHE_UPDATE_INTERNAL_H
+
+#include <pthread.h>
+
+#include "cache/update.h"
+
+/* A position as it is stored. */
+struct update_position {
+    struct update_position *next;
+    struct hps_record record;
+    size_t name_size; /* of the source's key */
+    uint8_t bytes[];  /* prefix, the source's key, value */
+};
+
+struct hps_updates {
+    atomic_bool busy; /* a batch is being applied: there is one updater */
+    _Atomic uint64_t sequence;
+    pthread_mutex_t lock;
+    struct update_position *positions; /* lock; the published ones */
+    uint64_t n_host_drops;             /* lock; batches of which the host map lacks keys */
+};
+
+/* ---- update_plan.c: what a batch comes to ---- */
+
+struct update_plan {
+    struct hps_write *writes; /* [n_writes] together, a key of a table occurs once */
+    void **owned;             /* [n_writes] NULL: the write borrows from the batch */
+    uint32_t n_writes;
+    uint64_t n_put;
+    uint64_t n_deleted;
+};
+
+/* Check a batch and keep the last write of each key. INVALID, RANGE, NO_MEMORY. */
+hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
+                            struct update_plan *out_plan, struct hps_error *err) HPS_MUST_CHECK;
+void update_plan_free(struct update_plan *plan); /* a zeroed one is legal */
+
+/* ---- update_state.c: sequence and positions, stored and published ---- */
+
+struct update_records {
+    struct hps_record *records; /* [n] the positions, then the sequence */
+    uint32_t n;
+    struct update_position *positions; /* in the order of the batch */
+    uint64_t sequence;
+};
+
+/* INVALID, NO_MEMORY. The records point into out_records: it must not move. */
+hps_status update_records_make(const struct hps_version *version,
+                               const struct hps_update_batch *batch,
+                               struct update_records *out_records, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Make the batch's positions and its sequence the published ones. */
+void update_records_publish(struct hps_updates *updates, struct update_records *records);
+void update_records_free(struct update_records *records); /* a zeroed one is legal */
+
+/* Around writes to the host map, which may drop keys of it. missing: it did. */
+void update_host_unsettle(struct hps_version *version);
+void update_host_settle(struct hps_version *version, bool missing);
+
+#endif

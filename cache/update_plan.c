@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a batch to what is written: every part is checked, then of each key only the last write is
+ * kept. Parts that lose nothing are used where they lie. On the updater's thread.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/finite.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "cache/update_internal.h"
+
+#define PART_NONE UINT32_MAX
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+hps_status hps_update_check(const struct hps_version *version, const struct hps_update_part *part,
+                            bool nan_allowed, struct hps_error *err)
+{
+    if (part->table_id >= version->n_tables) {
+        return hps_error_set(err, HPS_INVALID, "table %" PRIu32 ": model \"%s\" has %" PRIu32,
+                             part->table_id, version->model, version->n_tables);
+    }
+    const struct hps_table *table = &version->tables[part->table_id];
+    if (part->rows == NULL || part->n == 0) {
+        return HPS_OK;
+    }
+    if (part->row_bytes != table->row_bytes) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table '%s': rows of %" PRIu32 " bytes, expected %" PRIu32
+                             " (dim %" PRIu32 ")",
+                             table->name, part->row_bytes, table->row_bytes, table->dim);
+    }
+    size_t n_values = (size_t)part->n * table->dim;
+    size_t at = nan_allowed ? n_values : hps_first_not_finite(table->dtype, part->rows, n_values);
+    if (at < n_values) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table '%s': NaN or Inf in the row of key %" PRId64 ", value %" PRIu32,
+                             table->name, (int64_t)part->keys[at / table->dim],
+                             (uint32_t)(at % table->dim));
+    }
+    return HPS_OK;
+}
+
+static hps_status check_batch(const struct hps_version *version,
+                              const struct hps_update_batch *batch, uint32_t *out_n_keys,
+                              struct hps_error *err)
+{
+    uint64_t n_keys = 0;
+    for (uint32_t i = 0; i < batch->n_parts; i++) {
+        hps_status status = hps_update_check(version, &batch->parts[i], batch->nan_allowed, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        n_keys += batch->parts[i].n;
+    }
+    if (n_keys > HPS_UPDATE_KEYS_MAX) {
+        return hps_error_set(err, HPS_INVALID, "a batch of %" PRIu64 " keys, at most %d are taken",
+                             n_keys, HPS_UPDATE_KEYS_MAX);
+    }
+    *out_n_keys = (uint32_t)n_keys;
+    return HPS_OK;
+}
+
+/* ---- the last write of each key -------------------------------------------------------------- */
+
+struct seen {
+    uint32_t part; /* PART_NONE: a free place */
+    uint32_t index;
+};
+
+static uint32_t set_size(uint32_t n_keys)
+{
+    uint32_t size = 16;
+    while (size / 2 < n_keys) {
+        size *= 2;
+    }
+    return size;
+}
+
+/* Note keys[index] of a part; false if a later write of the batch has it. */
+static bool set_add(struct seen *set, uint32_t mask, const struct hps_update_part *parts,
+                    uint32_t part, uint32_t index)
+{
+    uint32_t table_id = parts[part].table_id;
+    hps_key key = parts[part].keys[index];
+    uint64_t hash = hps_mix64((key ^ hps_hash_secret()) + table_id * HPS_HASH_GOLDEN);
+    uint32_t at = (uint32_t)hash & mask;
+    for (; set[at].part != PART_NONE; at = (at + 1) & mask) {
+        const struct hps_update_part *other = &parts[set[at].part];
+        if (other->table_id == table_id && other->keys[set[at].index] == key) {
+            return false;
+        }
+    }
+    set[at] = (struct seen){part, index};
+    return true;
+}
+
+/* lost [n_keys], in the order of the batch: a later write of the key follows. n_lost: per part. */
+static hps_status find_lost(const struct hps_update_batch *batch, uint32_t n_keys, uint8_t *lost,
+                            uint32_t *n_lost)
+{
+    uint32_t size = set_size(n_keys);
+    struct seen *set = hps_alloc(size * sizeof(*set));
+    if (set == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    memset(set, 0xff, size * sizeof(*set));
+    for (uint32_t p = batch->n_parts; p-- > 0;) {
+        n_keys -= batch->parts[p].n;
+        for (uint32_t i = batch->parts[p].n; i-- > 0;) {
+            bool last = set_add(set, size - 1, batch->parts, p, i);
+            lost[n_keys + i] = last ? 0 : 1;
+            n_lost[p] += last ? 0 : 1;
+        }
+    }
+    hps_free(set);
+    return HPS_OK;
+}
+
+/* A write of what a part has not lost, copied together. */
+static hps_status copy_kept(const struct hps_update_part *part, const uint8_t *lost,
+                            struct hps_write *write, void **out_owned)
+{
+    size_t row_bytes = part->rows == NULL ? 0 : write->table->row_bytes;
+    hps_key *keys = hps_alloc(write->n * (sizeof(*keys) + row_bytes));
+    if (keys == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    uint8_t *rows = (uint8_t *)(keys + write->n);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < part->n; i++) {
+        if (lost[i] != 0) {
+            continue;
+        }
+        keys[n] = part->keys[i];
+        if (part->rows != NULL) {
+            memcpy(rows + n * row_bytes, part->rows + i * row_bytes, row_bytes);
+        }
+        n++;
+    }
+    HPS_ASSERT(n == write->n);
+    write->keys = keys;
+    write->rows = part->rows == NULL ? NULL : rows;
+    *out_owned = keys;
+    return HPS_OK;
+}
+
+static hps_status make_writes(const struct hps_version *version,
+                              const struct hps_update_batch *batch, const uint8_t *lost,
+                              const uint32_t *n_lost, struct update_plan *plan)
+{
+    for (uint32_t p = 0; p < batch->n_parts; p++) {
+        const struct hps_update_part *part = &batch->parts[p];
+        uint32_t n = part->n - n_lost[p];
+        struct hps_write *write = &plan->writes[plan->n_writes];
+        *write = (struct hps_write){.table = &version->tables[part->table_id],
+                                    .keys = part->keys,
+                                    .rows = part->rows,
+                                    .n = n};
+        if (n > 0 && n < part->n) {
+            hps_status status = copy_kept(part, lost, write, &plan->owned[plan->n_writes]);
+            if (status != HPS_OK) {
+                return status;
+            }
+        }
+        plan->n_writes += n > 0 ? 1 : 0;
+        plan->n_put += part->rows != NULL ? n : 0;
+        plan->n_deleted += part->rows == NULL ? n : 0;
+        lost += part->n;
+    }
+    return HPS_OK;
+}
+
+hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
+                            struct update_plan *out_plan, struct hps_error *err)
+{
+    struct update_plan plan = {0};
+    uint32_t n_keys;
+    hps_status status = check_batch(version, batch, &n_keys, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    uint8_t *lost = hps_alloc(n_keys);
+    uint32_t *n_lost = hps_calloc(batch->n_parts, sizeof(*n_lost));
+    plan.writes = hps_calloc(batch->n_parts, sizeof(*plan.writes));
+    plan.owned = hps_calloc(batch->n_parts, sizeof(*plan.owned));
+    status = HPS_NO_MEMORY;
+    if (lost != NULL && n_lost != NULL && plan.writes != NULL && plan.owned != NULL) {
+        status = find_lost(batch, n_keys, lost, n_lost);
+    }
+    if (status == HPS_OK) {
+        status = make_writes(version, batch, lost, n_lost, &plan);
+    }
+    hps_free(lost);
+    hps_free(n_lost);
+    if (status != HPS_OK) {
+        update_plan_free(&plan);
+        return hps_error_set(err, status, "no memory for a batch of %" PRIu32 " keys", n_keys);
+    }
+    *out_plan = plan;
+    return HPS_OK;
+}
+
+void update_plan_free(struct update_plan *plan)
+{
+    for (uint32_t i = 0; plan->owned != NULL && i < plan->n_writes; i++) {
+        hps_free(plan->owned[i]);
+    }
+    hps_free(plan->owned);
+    hps_free(plan->writes);
+    *plan = (struct update_plan){0};
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How far the updates of a version are: a sequence number and the positions of their source, kept
+ * as records of the durable store beside the rows they tell of, and in memory for whoever asks.
+ *
+ *     update/sequence         batches applied, u64 LE
+ *     update/position/KEY     a position, key and value as the source has them
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "cache/update_internal.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the sequence is stored as it lies");
+
+#define SEQUENCE_KEY    "update/sequence"
+#define POSITION_PREFIX "update/position/"
+
+enum {
+    SEQUENCE_KEY_SIZE = sizeof(SEQUENCE_KEY) - 1,
+    PREFIX_SIZE = sizeof(POSITION_PREFIX) - 1,
+    NAME_BYTES_MAX = HPS_RECORD_KEY_BYTES_MAX - PREFIX_SIZE
+};
+
+/* ---- positions ------------------------------------------------------------------------------- */
+
+static const uint8_t *name_of(const struct update_position *position)
+{
+    return position->bytes + PREFIX_SIZE;
+}
+
+/* A copy, under the name the store gets. NULL: no memory. */
+static struct update_position *position_new(const void *name, size_t name_size, const void *value,
+                                            size_t value_size)
+{
+    size_t key_size = PREFIX_SIZE + name_size;
+    struct update_position *position = hps_alloc(sizeof(*position) + key_size + value_size);
+    if (position == NULL) {
+        return NULL;
+    }
+    memcpy(position->bytes, POSITION_PREFIX, PREFIX_SIZE);
+    if (name_size > 0) {
+        memcpy(position->bytes + PREFIX_SIZE, name, name_size);
+    }
+    if (value_size > 0) {
+        memcpy(position->bytes + key_size, value, value_size);
+    }
+    position->next = NULL;
+    position->name_size = name_size;
+    position->record = (struct hps_record){.key = position->bytes,
+                                           .key_size = key_size,
+                                           .value = position->bytes + key_size,
+                                           .value_size = value_size};
+    return position;
+}
+
+static void positions_free(struct update_position *position)
+{
+    while (position != NULL) {
+        struct update_position *next = position->next;
+        hps_free(position);
+        position = next;
+    }
+}
+
+/* takes `position`; the one of the same name before it goes. */
+static void position_publish(struct hps_updates *updates, struct update_position *position)
+{
+    struct update_position *old = NULL;
+    pthread_mutex_lock(&updates->lock);
+    struct update_position **at = &updates->positions;
+    while (*at != NULL && ((*at)->name_size != position->name_size ||
+                           memcmp(name_of(*at), name_of(position), position->name_size) != 0)) {
+        at = &(*at)->next;
+    }
+    old = *at;
+    position->next = old == NULL ? NULL : old->next;
+    *at = position;
+    pthread_mutex_unlock(&updates->lock);
+    hps_free(old);
+}
+
+hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
+{
+    struct hps_updates *updates = version->updates;
+    hps_status status = HPS_OK;
+    if (updates == NULL) {
+        return HPS_OK;
+    }
+    pthread_mutex_lock(&updates->lock);
+    for (const struct update_position *p = updates->positions; p != NULL && status == HPS_OK;
+         p = p->next) {
+        status = fn(ctx, name_of(p), p->name_size, p->record.value, p->record.value_size);
+    }
+    pthread_mutex_unlock(&updates->lock);
+    return status;
+}
+
+uint64_t hps_update_sequence(const struct hps_version *version)
+{
+    return version->updates == NULL
+               ? 0
+               : atomic_load_explicit(&version->updates->sequence, memory_order_acquire);
+}
+
+/* ---- what a batch stores --------------------------------------------------------------------- */
+
+static hps_status copy_positions(const struct hps_update_batch *batch,
+                                 struct update_records *records, struct hps_error *err)
+{
+    struct update_position **at = &records->positions;
+    for (uint32_t i = 0; i < batch->n_positions; i++) {
+        const struct hps_record *from = &batch->positions[i];
+        if (from->key_size > NAME_BYTES_MAX) {
+            return hps_error_set(err, HPS_INVALID, "a position with a key of %zu bytes, limit %d",
+                                 from->key_size, NAME_BYTES_MAX);
+        }
+        *at = position_new(from->key, from->key_size, from->value, from->value_size);
+        if (*at == NULL) {
+            return hps_error_set(err, HPS_NO_MEMORY, "no memory for %" PRIu32 " positions",
+                                 batch->n_positions);
+        }
+        records->records[records->n++] = (*at)->record;
+        at = &(*at)->next;
+    }
+    return HPS_OK;
+}
+
+hps_status update_records_make(const struct hps_version *version,
+                               const struct hps_update_batch *batch,
+                               struct update_records *out_records, struct hps_error *err)
+{
+    struct update_records *records = out_records;
+    memset(records, 0, sizeof(*records));
+    records->sequence = hps_update_sequence(version) + 1;
+    records->records = hps_calloc((size_t)batch->n_positions + 1, sizeof(struct hps_record));
+    if (records->records == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %" PRIu32 " positions",
+                             batch->n_positions);
+    }
+    hps_status status = copy_positions(batch, records, err);
+    if (status != HPS_OK) {
+        update_records_free(records);
+        return status;
+    }
+    records->records[records->n++] = (struct hps_record){
+        SEQUENCE_KEY, SEQUENCE_KEY_SIZE, &records->sequence, sizeof(records->sequence)};
+    return HPS_OK;
+}
+
+void update_records_publish(struct hps_updates *updates, struct update_records *records)
+{
+    while (records->positions != NULL) {
+        struct update_position *position = records->positions;
+        records->positions = position->next;
+        position_publish(updates, position);
+    }
+    atomic_store_explicit(&updates->sequence, records->sequence, memory_order_release);
+}
+
+void update_records_free(struct update_records *records)
+{
+    positions_free(records->positions);
+    hps_free(records->records);
+    records->positions = NULL;
+    records->records = NULL;
+}
+
+/* ---- is every row in the host map? ----------------------------------------------------------- */
+
+void update_host_unsettle(struct hps_version *version)
+{
+    atomic_store(&version->host_unsettled, true);
+}
+
+void update_host_settle(struct hps_version *version, bool missing)
+{
+    if (missing) {
+        pthread_mutex_lock(&version->updates->lock);
+        version->updates->n_host_drops++;
+        atomic_store(&version->host_complete, false);
+        pthread_mutex_unlock(&version->updates->lock);
+    }
+    atomic_store(&version->host_unsettled, false);
+}
+
+uint64_t hps_update_host_drops(struct hps_version *version)
+{
+    uint64_t drops = 0;
+    if (version->updates != NULL) {
+        pthread_mutex_lock(&version->updates->lock);
+        drops = version->updates->n_host_drops;
+        pthread_mutex_unlock(&version->updates->lock);
+    }
+    return drops;
+}
+
+bool hps_update_host_filled(struct hps_version *version, uint64_t drops)
+{
+    if (version->updates == NULL) {
+        atomic_store(&version->host_complete, true);
+        return true;
+    }
+    pthread_mutex_lock(&version->updates->lock);
+    bool filled = version->updates->n_host_drops == drops;
+    if (filled) {
+        atomic_store(&version->host_complete, true);
+    }
+    pthread_mutex_unlock(&version->updates->lock);
+    return filled;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+struct reading {
+    struct hps_updates *updates;
+    struct hps_error *err;
+};
+
+static hps_status read_sequence(const struct reading *reading, const void *value, size_t size)
+{
+    uint64_t sequence;
+    if (size != sizeof(sequence)) {
+        return hps_error_set(reading->err, HPS_DATA_LOSS,
+                             "record \"%s\" has %zu bytes, expected %zu", SEQUENCE_KEY, size,
+                             sizeof(sequence));
+    }
+    memcpy(&sequence, value, sizeof(sequence));
+    atomic_store(&reading->updates->sequence, sequence);
+    return HPS_OK;
+}
+
+static hps_status read_record(void *ctx, const void *key, size_t key_size, const void *value,
+                              size_t value_size)
+{
+    const struct reading *reading = ctx;
+    if (key_size == SEQUENCE_KEY_SIZE && memcmp(key, SEQUENCE_KEY, SEQUENCE_KEY_SIZE) == 0) {
+        return read_sequence(reading, value, value_size);
+    }
+    if (key_size < PREFIX_SIZE || memcmp(key, POSITION_PREFIX, PREFIX_SIZE) != 0) {
+        return HPS_OK; /* somebody else's */
+    }
+    struct update_position *position =
+        position_new((const uint8_t *)key + PREFIX_SIZE, key_size - PREFIX_SIZE, value, value_size);
+    if (position == NULL) {
+        return hps_error_set(reading->err, HPS_NO_MEMORY, "no memory for a position");
+    }
+    position_publish(reading->updates, position);
+    return HPS_OK;
+}
+
+static struct hps_updates *updates_new(void)
+{
+    struct hps_updates *updates = hps_calloc(1, sizeof(*updates));
+    if (updates != NULL) {
+        pthread_mutex_init(&updates->lock, NULL);
+    }
+    return updates;
+}
+
+void hps_updates_free(struct hps_updates *updates)
+{
+    if (updates != NULL) {
+        HPS_ASSERT(!atomic_load(&updates->busy));
+        positions_free(updates->positions);
+        pthread_mutex_destroy(&updates->lock);
+        hps_free(updates);
+    }
+}
+
+hps_status hps_update_open(struct hps_version *version, struct hps_error *err)
+{
+    HPS_ASSERT(version->n_tiers > 0);
+    HPS_ASSERT(version->updates == NULL && version->stamps == NULL);
+    struct hps_space *lowest = version->tiers[version->n_tiers - 1];
+    version->stamps = hps_stamps_new();
+    version->updates = updates_new();
+    if (version->stamps == NULL || version->updates == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
+    }
+    struct reading reading = {.updates = version->updates, .err = err};
+    return lowest->store->ops->space_record_scan == NULL
+               ? HPS_OK
+               : lowest->store->ops->space_record_scan(lowest, read_record, &reading, err);
+}
