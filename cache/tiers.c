@@ -266,10 +266,12 @@ static hps_status memory_step(struct hps_walk *walk, const struct hps_walk_call 
 {
     uint32_t tier = walk->tier_next;
     bool last = tier + 1 == walk->version->n_tiers;
-    /* Read before the tier is asked: rows put there during the question prove nothing. */
-    bool complete =
-        tier_ops(walk->version, tier)->tier == HPS_TIER_HOST && walk->version->host_complete;
+    /* Before: rows put there during the question prove nothing. After: nor do rows that an update
+     * has dropped meanwhile. */
+    bool host = tier_ops(walk->version, tier)->tier == HPS_TIER_HOST;
+    bool complete = host && hps_version_host_complete(walk->version);
     hps_status status = ask_memory(walk, tier, call);
+    complete = complete && hps_version_host_complete(walk->version);
 
     if (interrupted(status) || (status != HPS_OK && last)) {
         return fail(walk, tier, status, false, err);

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "cache/absent.h"
 #include "cache/update_internal.h"
 
 static const struct hps_call no_limit = {0};
@@ -240,8 +241,11 @@ static hps_status carry_out(struct apply *apply, struct hps_error *err)
     const struct update_plan *plan = &apply->plan;
     hps_stamps_begin(version->stamps);
     for (uint32_t i = 0; i < plan->n_writes; i++) {
-        hps_stamps_mark(version->stamps, plan->writes[i].table->id, plan->writes[i].keys,
-                        plan->writes[i].n);
+        const struct hps_write *write = &plan->writes[i];
+        hps_stamps_mark(version->stamps, write->table->id, write->keys, write->n);
+        if (write->rows != NULL && version->absent != NULL) {
+            hps_absent_remove(version->absent, write->table->id, write->keys, write->n);
+        }
     }
     hps_status status = apply->saved == NULL ? write_durable(apply, err) : write_whole(apply, err);
     hps_stamps_end(version->stamps);

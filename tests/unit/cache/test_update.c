@@ -14,6 +14,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "cache/absent.h"
 #include "cache/lookup.h"
 #include "cache/update.h"
 #include "tests/lib/fake_store.h"
@@ -281,6 +282,17 @@ static void test_batch_when_applied_then_rows_are_counted_by_op(void **state)
     assert_int_equal(apply(t), HPS_OK);
     assert_true(hps_metric_value(t->version->update_rows_put) == 3);
     assert_true(hps_metric_value(t->version->update_rows_deleted) == 1);
+}
+
+static void test_batch_when_it_has_a_key_known_to_be_absent_then_it_is_so_no_more(void **state)
+{
+    struct update_test *t = *state;
+    const hps_key keys[2] = {1, 2};
+    hps_absent_add(t->version->absent, 0, keys, 2, NULL);
+    assert_true(hps_absent_has(t->version->absent, 0, 1));
+    apply_one(t, 1, 1, 1);
+    assert_false(hps_absent_has(t->version->absent, 0, 1));
+    assert_true(hps_absent_has(t->version->absent, 0, 2));
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
@@ -647,41 +659,91 @@ static void test_fill_when_an_update_drops_keys_meanwhile_then_is_not_complete(v
 
 /* ---- what a look-up says --------------------------------------------------------------------- */
 
+/* Of one key of table a. */
+struct look_up {
+    struct hps_lookup lookup;
+    struct hps_lookup_part part;
+    hps_key key;
+    _Alignas(HPS_ROWS_ALIGN) float rows[64];
+    bool done;
+    pthread_t thread;
+};
+
 static void *look_up_thread(void *arg)
 {
-    struct hps_lookup *lookup = arg;
+    struct look_up *look_up = arg;
     struct hps_error err;
-    bool done = false;
-    hps_status status = hps_lookup_run_memory(lookup, &done, &err);
-    return (void *)(uintptr_t)(status == HPS_OK && done);
+    hps_status status = hps_lookup_run_memory(&look_up->lookup, &look_up->done, &err);
+    return (void *)(uintptr_t)(status == HPS_OK);
+}
+
+/* Begin a look-up that waits at the gate of the host map's get. */
+static struct look_up *look_up_begin(struct update_test *t, hps_key key)
+{
+    struct look_up *look_up = hps_alloc_aligned(HPS_ROWS_ALIGN, sizeof(*look_up));
+    assert_non_null(look_up);
+    memset(look_up, 0, sizeof(*look_up));
+    look_up->key = key;
+    look_up->part.table = &t->version->tables[0];
+    look_up->part.keys = (const uint8_t *)&look_up->key;
+    look_up->part.n_keys = 1;
+    look_up->lookup.version = t->version;
+    look_up->lookup.arena = hps_arena_new(1 << 12, 1 << 20);
+    look_up->lookup.parts = &look_up->part;
+    look_up->lookup.n_parts = 1;
+    assert_int_equal(hps_lookup_plan(&look_up->lookup, &t->err), HPS_OK);
+    look_up->lookup.rows = (uint8_t *)look_up->rows;
+    hps_fake_gate_shut(t->stores[0], HPS_FAKE_GET);
+    assert_int_equal(pthread_create(&look_up->thread, NULL, look_up_thread, look_up), 0);
+    hps_fake_gate_wait(t->stores[0], HPS_FAKE_GET, 1);
+    return look_up;
+}
+
+static void look_up_join(struct update_test *t, struct look_up *look_up)
+{
+    void *ok = NULL;
+    hps_fake_gate_open(t->stores[0], HPS_FAKE_GET);
+    pthread_join(look_up->thread, &ok);
+    assert_non_null(ok);
+}
+
+static void look_up_free(struct look_up *look_up)
+{
+    hps_arena_free(look_up->lookup.arena);
+    hps_free_aligned(look_up);
 }
 
 static void test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw(void **state)
 {
     struct update_test *t = *state;
-    pthread_t thread;
-    void *ok = NULL;
-    const hps_key key = 1;
-    _Alignas(HPS_ROWS_ALIGN) float rows[64];
-    struct hps_lookup_part part = {
-        .table = &t->version->tables[0], .keys = (const uint8_t *)&key, .n_keys = 1};
-    struct hps_lookup lookup = {.version = t->version,
-                                .arena = hps_arena_new(1 << 12, 1 << 20),
-                                .parts = &part,
-                                .n_parts = 1};
     apply_one(t, 1, 1, 1);
-    assert_int_equal(hps_lookup_plan(&lookup, &t->err), HPS_OK);
-    lookup.rows = (uint8_t *)rows;
-    hps_fake_gate_shut(t->stores[0], HPS_FAKE_GET);
-    assert_int_equal(pthread_create(&thread, NULL, look_up_thread, &lookup), 0);
-    hps_fake_gate_wait(t->stores[0], HPS_FAKE_GET, 1);
+    struct look_up *look_up = look_up_begin(t, 1);
     apply_one(t, 1, 1, 2);
-    hps_fake_gate_open(t->stores[0], HPS_FAKE_GET);
-    pthread_join(thread, &ok);
-    assert_non_null(ok);
-    assert_int_equal(lookup.update_sequence, 1);
-    assert_true(rows[0] == 2); /* it may see more */
-    hps_arena_free(lookup.arena);
+    look_up_join(t, look_up);
+    assert_true(look_up->done);
+    assert_int_equal(look_up->lookup.update_sequence, 1);
+    assert_true(look_up->rows[0] == 2); /* it may see more */
+    look_up_free(look_up);
+}
+
+static void test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing(
+    void **state)
+{
+    struct update_test *t = *state;
+    t->version->host_complete = true;
+    struct look_up *look_up = look_up_begin(t, 9);
+    look_up_join(t, look_up);
+    assert_true(look_up->done); /* key 9 is in no tier: the disk is not asked */
+    assert_int_equal(look_up->part.n_unknown, 1);
+    look_up_free(look_up);
+    look_up = look_up_begin(t, 9);
+    hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_NO_MEMORY, 0, 1, 0);
+    apply_one(t, 9, 1, 1);
+    look_up_join(t, look_up);
+    assert_false(look_up->done);
+    assert_int_equal(hps_lookup_run_rest(&look_up->lookup, &t->err), HPS_OK);
+    assert_true(look_up->rows[0] == 1);
+    look_up_free(look_up);
 }
 
 int main(void)
@@ -695,6 +757,7 @@ int main(void)
         TIERS(test_batch_when_keys_come_again_then_the_last_write_counts),
         TIERS(test_batch_when_empty_then_positions_advance),
         TIERS(test_batch_when_applied_then_rows_are_counted_by_op),
+        TIERS(test_batch_when_it_has_a_key_known_to_be_absent_then_it_is_so_no_more),
         TIERS(test_batch_when_one_part_is_bad_then_nothing_of_it_is_applied),
         TIERS(test_batch_when_a_position_has_too_long_a_key_then_is_refused),
         TIERS(test_batch_when_lowest_tier_takes_no_updates_then_precondition),
@@ -713,6 +776,7 @@ int main(void)
         TIERS(test_insertion_when_an_update_came_since_then_the_guard_keeps_it_out),
         TIERS(test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out),
         TIERS(test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw),
+        TIERS(test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing),
         SMALL(test_fill_when_an_update_drops_keys_meanwhile_then_is_not_complete),
 #undef TIERS
 #undef SMALL
