@@ -44,6 +44,8 @@ static void fill_tables(struct hps_version *version)
     memcpy(version->tables, tables, sizeof(tables));
     version->tables[0].name = hps_strdup("a");
     version->tables[1].name = hps_strdup("b");
+    version->tables[0].default_row = hps_calloc(1, ROW_BYTES);
+    version->tables[1].default_row = hps_calloc(1, ROW_BYTES);
 }
 
 static struct hps_version *version_open(struct update_test *t, int64_t number)
