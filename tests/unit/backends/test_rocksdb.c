@@ -754,7 +754,7 @@ static unsigned linked_files(const char *at)
     DIR *listing = opendir(at);
     assert_non_null(listing);
     for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
-        char name[800];
+        char name[1100];
         struct stat info;
         (void)snprintf(name, sizeof(name), "%s/%s", at, entry->d_name);
         n += strstr(name, ".sst") != NULL && stat(name, &info) == 0 && info.st_nlink > 1;
