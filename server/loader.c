@@ -5,6 +5,7 @@
 #include "server/loader.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "base/heap.h"
 #include "base/rowsort.h"
 #include "cache/lookup.h"
+#include "cache/update.h"
 
 enum { LOAD_BATCH_BYTES = 1 << 20 };
 
@@ -421,7 +423,8 @@ struct fill {
     uint64_t since;  /* of the version's stamps, before the scan of the table began */
     uint32_t *slots; /* [n_slots] 0, 1, 2, ... */
     uint32_t n_slots;
-    uint64_t n_rows; /* that should be there by now, of all tables */
+    uint64_t n_rows;  /* that should be there by now, of all tables */
+    uint64_t n_stale; /* that were updated again and again while they were read */
 };
 
 static hps_status fill_slots(struct fill *fill, uint32_t n)
@@ -441,32 +444,113 @@ static hps_status fill_slots(struct fill *fill, uint32_t n)
     return HPS_OK;
 }
 
-/* What an update has overtaken is left to the update, which puts its row there itself. */
+/* Insert rows that were read since `since`, but for those that an update may have overtaken. */
+static hps_status fill_insert(struct fill *fill, const hps_key *keys, const uint32_t *slots,
+                              const uint8_t *rows, uint32_t n, uint64_t since,
+                              uint32_t *out_n_stale)
+{
+    const struct hps_call call = {0};
+    struct hps_insert_report report = {0};
+    const struct hps_stamp_guard stamps = {fill->version->stamps, keys, fill->table->id, since};
+    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, &stamps};
+    hps_status status = fill->host->store->ops->insert(fill->host, &call, fill->table, keys, slots,
+                                                       rows, n, &guard, &report);
+    *out_n_stale = report.n_stale;
+    return status == HPS_OK && report.n_no_room > 0 ? HPS_EXHAUSTED : status;
+}
+
+/* Keys that an update may have overtaken, or that only share the stripe of one that was: those that
+ * are not in the host map are read again, until no update comes between. */
+struct again {
+    hps_key *keys;
+    uint32_t *slots;
+    uint8_t *rows;
+    uint32_t n;
+};
+
+/* Ask a tier for what is left; those that it has are behind the others then. */
+static hps_status again_get(struct fill *fill, struct again *again, struct hps_space *space,
+                            uint32_t *out_n_missing)
+{
+    const struct hps_call call = {0};
+    memcpy(again->slots, fill->slots, again->n * sizeof(*again->slots));
+    struct hps_batch batch = {again->keys, again->slots, again->rows, again->n};
+    hps_status status = space->store->ops->get(space, &call, fill->table, &batch);
+    *out_n_missing = batch.n;
+    return status;
+}
+
+static hps_status again_try(struct fill *fill, struct again *again)
+{
+    struct hps_space *from = fill->version->tiers[fill->version->n_tiers - 1];
+    uint64_t since = hps_stamps_now(fill->version->stamps);
+    uint32_t n_missing;
+    uint32_t n_stale = 0;
+    hps_status status = again_get(fill, again, fill->host, &n_missing);
+    again->n = n_missing;
+    if (status == HPS_OK) {
+        status = again_get(fill, again, from, &n_missing);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    uint32_t n = again->n - n_missing; /* the missing ones have been deleted */
+    status = fill_insert(fill, again->keys + n_missing, again->slots + n_missing, again->rows, n,
+                         since, &n_stale);
+    memmove(again->keys, again->keys + n_missing, n * sizeof(*again->keys));
+    again->n = n_stale > 0 ? n : 0;
+    return status;
+}
+
+static hps_status fill_again(struct fill *fill, const hps_key *keys, uint32_t n)
+{
+    enum { TRIES_MAX = 1000 }; /* a batch of updates is over after milliseconds */
+    struct again again = {.keys = hps_alloc(n * sizeof(*keys)),
+                          .slots = hps_alloc(n * sizeof(uint32_t)),
+                          .rows = hps_alloc((size_t)n * fill->table->row_bytes),
+                          .n = n};
+    hps_status status = HPS_NO_MEMORY;
+    if (again.keys != NULL && again.slots != NULL && again.rows != NULL) {
+        memcpy(again.keys, keys, n * sizeof(*keys));
+        status = HPS_OK;
+    }
+    for (unsigned try = 0; again.n > 0 && status == HPS_OK && try < TRIES_MAX; try++) {
+        if (try > 0) {
+            sched_yield();
+        }
+        status = atomic_load(fill->cancel) ? HPS_CANCELLED : again_try(fill, &again);
+    }
+    fill->n_stale += again.n;
+    hps_free(again.keys);
+    hps_free(again.slots);
+    hps_free(again.rows);
+    return status;
+}
+
 static hps_status fill_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     struct fill *fill = ctx;
-    const struct hps_call call = {0};
-    struct hps_insert_report report = {0};
-    const struct hps_stamp_guard stamps = {fill->version->stamps, keys, fill->table->id,
-                                           fill->since};
-    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, &stamps};
+    uint32_t n_stale = 0;
     if (atomic_load(fill->cancel)) {
         return HPS_CANCELLED;
     }
     hps_status status = fill_slots(fill, n);
     if (status == HPS_OK) {
-        status = fill->host->store->ops->insert(fill->host, &call, fill->table, keys, fill->slots,
-                                                rows, n, &guard, &report);
+        status = fill_insert(fill, keys, fill->slots, rows, n, fill->since, &n_stale);
     }
-    fill->n_rows += n - report.n_stale;
-    return status == HPS_OK && report.n_no_room > 0 ? HPS_EXHAUSTED : status;
+    fill->n_rows += n - n_stale;
+    return status == HPS_OK && n_stale > 0 ? fill_again(fill, keys, n) : status;
 }
 
 /* Look-ups insert what they miss meanwhile, of this version or another one, and may have taken the
  * room of rows that the fill had put. */
-static hps_status check_filled(struct hps_space *host, uint64_t n_rows, struct hps_error *err)
+static hps_status check_filled(struct hps_space *host, uint64_t n_rows, uint64_t n_stale,
+                               struct hps_error *err)
 {
     struct hps_store_usage usage;
+    if (n_stale > 0) {
+        return hps_error_set(err, HPS_ABORTED, "host: updates overtook %" PRIu64 " rows", n_stale);
+    }
     host->store->ops->space_usage(host, &usage);
     if (usage.n_rows < n_rows) {
         return hps_error_set(err, HPS_EXHAUSTED,
@@ -484,6 +568,7 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
     struct hps_space *host = version->tiers[0];
     HPS_ASSERT(host->store == env->host && from != host);
     struct fill fill = {.version = version, .host = host, .cancel = cancel};
+    uint64_t drops = hps_update_host_drops(version);
     hps_status status =
         host->store->ops->reserve != NULL ? host->store->ops->reserve(host, err) : HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
@@ -492,10 +577,10 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
         status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);
     }
     if (status == HPS_OK) {
-        status = check_filled(host, fill.n_rows, err);
+        status = check_filled(host, fill.n_rows, fill.n_stale, err);
     }
-    if (status == HPS_OK) {
-        atomic_store(&version->host_complete, true);
+    if (status == HPS_OK && !hps_update_host_filled(version, drops)) {
+        status = hps_error_set(err, HPS_EXHAUSTED, "host: updated rows found no room");
     }
     hps_free(fill.slots);
     return status;

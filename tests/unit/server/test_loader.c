@@ -14,7 +14,9 @@
 
 #include "backends/host_map.h"
 #include "base/heap.h"
+#include "cache/update.h"
 #include "server/loader.h"
+#include "tests/lib/fake_store.h"
 #include "tests/lib/tmpdir.h"
 
 enum { N_ROWS = 200, ROW_BYTES = 8, SCAN_ROWS = 100 };
@@ -111,6 +113,160 @@ static void test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffi
     }
 }
 
+/* ---- a fill beside updates ------------------------------------------------------------------- */
+
+/* A store that is scanned while updates come: what the scan reads is older than they are. */
+struct updated {
+    struct hps_store *durable;
+    struct hps_store_ops ops; /* its own, with another scan */
+    struct hps_version *version;
+    hps_key first; /* updated in the middle of the scan: this and the next N_UPDATED - 1 */
+    bool deletes;
+};
+
+enum { N_UPDATED = 50 };
+
+static struct updated updated;
+
+static hps_status (*scan_durable)(struct hps_space *, const struct hps_table *,
+                                  hps_status (*)(void *, const hps_key *, const uint8_t *,
+                                                 uint32_t),
+                                  void *, struct hps_error *);
+
+static void update_rows(float value)
+{
+    hps_key keys[N_UPDATED];
+    float rows[N_UPDATED][2];
+    struct hps_error err;
+    for (uint32_t i = 0; i < N_UPDATED; i++) {
+        keys[i] = updated.first + i;
+        rows[i][0] = rows[i][1] = value;
+    }
+    const struct hps_update_part part = {.row_bytes = ROW_BYTES,
+                                         .n = N_UPDATED,
+                                         .keys = keys,
+                                         .rows = value == 0 ? NULL : (const uint8_t *)rows};
+    const struct hps_update_batch batch = {.parts = &part, .n_parts = 1};
+    assert_int_equal(hps_update_apply(updated.version, &batch, &err), HPS_OK);
+}
+
+struct taken {
+    hps_key keys[N_ROWS];
+    uint8_t rows[N_ROWS][ROW_BYTES];
+    uint32_t n;
+};
+
+static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    struct taken *taken = ctx;
+    memcpy(taken->keys + taken->n, keys, n * sizeof(*keys));
+    memcpy(taken->rows + taken->n, rows, (size_t)n * ROW_BYTES);
+    taken->n += n;
+    return HPS_OK;
+}
+
+/* All rows as they are now; then an update; then they are handed on, out of date. */
+static hps_status scan_updated(struct hps_space *space, const struct hps_table *table,
+                               hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                                uint32_t n),
+                               void *ctx, struct hps_error *err)
+{
+    static struct taken taken;
+    taken.n = 0;
+    hps_status status = scan_durable(space, table, take_rows, &taken, err);
+    assert_int_equal(status, HPS_OK);
+    update_rows(updated.deletes ? 0 : 2);
+    for (hps_key key = updated.first; key < updated.first + N_UPDATED; key++) {
+        if (key % 2 == 0) { /* evicted */
+            hps_key evicted = key;
+            const struct hps_call call = {0};
+            struct hps_space *host = updated.version->tiers[0];
+            assert_int_equal(host->store->ops->erase(host, &call, table, &evicted, 1), HPS_OK);
+        }
+    }
+    return fn(ctx, taken.keys, &taken.rows[0][0], taken.n);
+}
+
+static float host_value(hps_key key)
+{
+    float row[2] = {0, 0};
+    uint32_t slot = 0;
+    const struct hps_call call = {0};
+    struct hps_batch batch = {&key, &slot, (uint8_t *)row, 1};
+    struct hps_space *host = updated.version->tiers[0];
+    assert_int_equal(host->store->ops->get(host, &call, &updated.version->tables[0], &batch),
+                     HPS_OK);
+    return row[0];
+}
+
+static void fill_updated(bool deletes)
+{
+    const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
+    struct hps_load_env env = {0};
+    struct hps_error err;
+    updated = (struct updated){.durable = hps_fake_store_new(&disk),
+                               .version = hps_version_new("m", 1, 1),
+                               .deletes = deletes};
+    struct hps_version *version = updated.version;
+    version->tables[0] = (struct hps_table){.name = hps_strdup("t"),
+                                            .dim = 2,
+                                            .row_bytes = ROW_BYTES,
+                                            .dtype = HPS_DTYPE_FP32,
+                                            .n_rows = N_ROWS};
+    updated.ops = *updated.durable->ops;
+    scan_durable = updated.ops.scan;
+    updated.ops.scan = scan_updated;
+    updated.durable->ops = &updated.ops;
+    assert_int_equal(hps_host_map_open(4 << 20, &env.host, &err), HPS_OK);
+    env.durable = updated.durable;
+    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct hps_store *store = i == 0 ? env.host : env.durable;
+        assert_int_equal(store->ops->space_open(store, &id, &version->tiers[i], &err), HPS_OK);
+        version->n_tiers++;
+    }
+    assert_int_equal(hps_update_open(version, &err), HPS_OK);
+    hps_version_pin(version);
+    for (updated.first = 0; updated.first < N_ROWS; updated.first += N_UPDATED) {
+        update_rows(1);
+    }
+    for (hps_key key = 0; key < N_ROWS; key++) { /* the host map is empty, as after a start */
+        const struct hps_call call = {0};
+        hps_key evicted = key;
+        assert_int_equal(version->tiers[0]->store->ops->erase(version->tiers[0], &call,
+                                                              version->tables, &evicted, 1),
+                         HPS_OK);
+    }
+    updated.first = N_UPDATED;
+    const atomic_bool cancel = false;
+    hps_status status = hps_load_fill_host(&env, version, &cancel, &err);
+    assert_true(status == HPS_OK);
+    assert_true(version->host_complete);
+    for (hps_key key = 0; key < N_ROWS; key++) {
+        bool changed = key >= N_UPDATED && key < 2 * N_UPDATED;
+        assert_true(host_value(key) == (!changed ? 1 : deletes ? 0 : 2));
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        version->tiers[i]->store->ops->space_close(version->tiers[i]);
+    }
+    hps_version_unpin(version);
+    hps_version_free(version);
+    env.host->ops->close(env.host);
+    env.durable->ops->close(env.durable);
+}
+
+static void test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones(void **state)
+{
+    (void)state;
+    fill_updated(false);
+}
+
+static void test_fill_when_rows_are_deleted_meanwhile_then_they_do_not_come_back(void **state)
+{
+    (void)state;
+    fill_updated(true);
+}
+
 /* ---- files that change under a load ---------------------------------------------------------- */
 
 static void write_table(struct hps_tmpdir *dir, float value)
@@ -161,6 +317,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fill_when_every_row_is_there_then_the_map_is_complete),
         cmocka_unit_test(test_fill_when_an_insertion_took_rows_out_then_a_miss_proves_nothing),
+        cmocka_unit_test(test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones),
+        cmocka_unit_test(test_fill_when_rows_are_deleted_meanwhile_then_they_do_not_come_back),
         cmocka_unit_test(test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffices),
         cmocka_unit_test(test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused),
     };
