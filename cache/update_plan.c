@@ -178,7 +178,7 @@ hps_status update_plan_make(const struct hps_version *version, const struct hps_
                             struct update_plan *out_plan, struct hps_error *err)
 {
     struct update_plan plan = {0};
-    uint32_t n_keys;
+    uint32_t n_keys = 0;
     hps_status status = check_batch(version, batch, &n_keys, err);
     if (status != HPS_OK) {
         return status;

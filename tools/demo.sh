@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# ./dev demo: a model of DLRM-DCNv2's shape from nothing to verified look-ups, and a restart without its
-# files. Everything lives in build/demo and on free ports of 127.0.0.1, and is gone at the end.
-# `--keep` leaves the daemon running until Ctrl-C.
+# ./dev demo: a model of DLRM-DCNv2's shape from nothing to verified look-ups, a restart without its
+# files, and the tiers side by side, cold and warm. Everything lives in build/demo and on free ports of
+# 127.0.0.1, and is gone at the end. `--keep` leaves the daemon running until Ctrl-C.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
-bin=$PWD/build/bin
+bin=${HPS_BIN_DIR:-$PWD/build/bin}
 python=/usr/bin/python3 # the one that Debian's packages are for
 demo=$PWD/build/demo
 model=$demo/models/dlrm/1
@@ -42,22 +42,27 @@ shown() {
 }
 now_ms() { date +%s%3N; }
 
-# Share of the load that is done, in percent, as Prometheus would read it.
-progress() {
-    local reply
+# What Prometheus would read.
+scrape() {
     {
         printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-        reply=$(sed -nE 's/^hpsd_model_load_progress_ratio\{.*\} ([0-9.]+).*/\1/p' <&3)
+        cat <&3
     } 3<>"/dev/tcp/${http%:*}/${http##*:}"
-    awk -v ratio="${reply:-0}" 'BEGIN { printf "%d", 100 * ratio }'
 }
 
-# Start hpsd, wait for its one line on stdout, and for every model.
+# Share of the load that is done, in percent.
+progress() {
+    local ratio
+    ratio=$(scrape | sed -nE 's/^hpsd_model_load_progress_ratio\{.*\} ([0-9.]+).*/\1/p')
+    awk -v ratio="${ratio:-0}" 'BEGIN { printf "%d", 100 * ratio }'
+}
+
+# start CONFIG: start hpsd, wait for its one line on stdout, and for every model.
 start() {
     local line began
     began=$(now_ms)
     mkfifo "$demo/stdout"
-    "$bin/hpsd" --config "$demo/hpsd.json" >"$demo/stdout" 2>>"$log" &
+    "$bin/hpsd" --config "$demo/$1.json" >"$demo/stdout" 2>>"$log" &
     pid=$!
     if ! IFS= read -r line <"$demo/stdout"; then
         echo "demo: hpsd ended before it was ready to listen" >&2
@@ -89,6 +94,36 @@ start() {
     fi
 }
 
+stop() { # drains
+    kill -TERM "$pid"
+    wait "$pid" || true
+    pid=
+}
+
+# The kernel forgets what it has of the database's files.
+chill() {
+    "$python" - "$state" <<'PYTHON'
+import os
+import sys
+
+for folder, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            fd = os.open(path, os.O_RDONLY)
+            os.fdatasync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+PYTHON
+}
+
+# measure NAME: two seconds of skewed look-ups, and what the tiers then hold.
+measure() {
+    "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 2 \
+        --quiet -o json >"$demo/$1.bench"
+    scrape >"$demo/$1.metrics"
+}
+
 rm -rf "$demo"
 mkdir -p "$state" "$demo/models/dlrm"
 
@@ -100,8 +135,9 @@ if ! "$bin/hps-gen" --preset dlrm-dcnv2 --scale 0.01 --out "$model" --state-dir 
 fi
 echo "   $(du -sh --si "$model" | cut -f1) of files that HugeCTR would have written, and a ps.json"
 
-# The ps.json of the generator as it is, plus one object that is ours: where to listen.
-"$python" - "$model/ps.json" "$demo/hpsd.json" "$state" <<'PYTHON'
+# The ps.json of the generator as it is, plus one object that is ours: where to listen. Beside it the
+# same with a budget for a tenth of the rows in memory, and with RocksDB alone.
+"$python" - "$model/ps.json" "$demo" "$state" <<'PYTHON'
 import json
 import sys
 
@@ -111,48 +147,84 @@ with open(source, encoding="utf-8") as f:
 config["server"] = {"listen": ["127.0.0.1:0"], "http_listen": "127.0.0.1:0", "state_dir": state,
                     "admin_listen": f"unix:{state}/admin.sock", "drain_delay_ms": 0}
 config["persistent_db"] = {"type": "rocks_db", "path": state}
-config["volatile_db"] = {"type": "parallel_hash_map"}
-with open(target, "w", encoding="utf-8") as f:
-    json.dump(config, f, indent=2)
+for name, volatile in (("all", {"type": "parallel_hash_map"}),
+                       ("tenth", {"type": "parallel_hash_map", "memory_bytes": "112MiB"}),
+                       ("none", {"type": "disabled"})):
+    with open(f"{target}/{name}.json", "w", encoding="utf-8") as f:
+        json.dump({**config, "volatile_db": volatile}, f, indent=2)
 PYTHON
 
 step "2. hpsd loads it into RocksDB (kept) and into memory (fast)"
-start
+start all
 echo "   ready after $took: gRPC on $grpc, metrics on http://$http/metrics"
 shown "hpsctl models" "$bin/hpsctl" models
 
 step "3. Look-ups over gRPC, every row checked against the generator's formula"
-shown "hps-bench --model dlrm --keys 64 --zipf 1.05 --duration 3 --verify" \
-    "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 3 \
+shown "hps-bench --model dlrm --keys 64 --zipf 1.05 --duration 2 --verify" \
+    "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 2 \
     --verify --quiet
 protoc -I proto --python_out="$demo" proto/hps/v1/lookup.proto
 shown "python3 docs/examples/verify.py $grpc dlrm ...     # stock grpcio, no code of hpsd" \
     env PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$model"
+measure all-warm
 
-step "4. Who answered: keys and hits per tier"
-shown "hpsctl stats dlrm | head -4" true
-"$bin/hpsctl" stats dlrm >"$demo/stats.txt"
-head -n 4 "$demo/stats.txt"
-
-step "5. A restart without the model's files: RocksDB has every row"
-kill -TERM "$pid" # drains
-wait "$pid" || true
+step "4. A restart without the model's files: RocksDB has every row"
+stop
 mv "$demo/models" "$demo/models-gone"
-start
+start all
 echo "   ready again $took after it was started; rows come from RocksDB until memory is filled behind it"
+measure all-cold
 PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
-"$bin/hpsctl" stats dlrm >"$demo/stats.txt"
-head -n 3 "$demo/stats.txt"
 
+step "5. The tiers side by side: 26 x 64 keys a request, Zipf 1.05, two seconds each"
+for budget in tenth none; do
+    stop
+    chill
+    start "$budget"
+    measure "$budget-cold"
+    measure "$budget-warm"
+done
+"$python" - "$demo" <<'PYTHON'
+import json
+import re
+import sys
+
+demo = sys.argv[1]
+print(f"{'rows in memory':<16}{'':<6}{'keys/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'hits in memory':>16}"
+      f"{'bytes/row host':>16}{'rocksdb':>9}")
+for budget, text in (("all", "all"), ("tenth", "a tenth"), ("none", "none")):
+    for state in ("cold", "warm"):
+        with open(f"{demo}/{budget}-{state}.bench", encoding="utf-8") as f:
+            run = json.load(f)
+        with open(f"{demo}/{budget}-{state}.metrics", encoding="utf-8") as f:
+            metrics = f.read()
+
+        def total(name, tier):
+            found = re.findall(rf'^hpsd_{name}{{.*tier="{tier}".*}} (\S+)$', metrics, re.MULTILINE)
+            return sum(map(float, found))
+
+        def bytes_per_row(tier):
+            rows = total("tier_rows", tier)
+            return f"{total('tier_used_bytes', tier) / rows:.0f}" if rows else "-"
+
+        hits = run["tiers"].get("host", 0) / max(run["unique_keys"], 1)
+        print(f"{text:<16}{state:<6}{run['keys_per_s']:>12,.0f}{run['latency_us']['p50'] / 1e3:>9.1f}"
+              f"{run['latency_us']['p99'] / 1e3:>9.1f}{hits:>15.1%} {bytes_per_row('host'):>16}"
+              f"{bytes_per_row('rocksdb'):>9}")
+print("A row is 512 bytes. Cold: just started, with nothing of the database in the page cache but for\n"
+      "what the start reads (all: after the restart above, while memory is filled behind it).")
+PYTHON
 step "What next"
 cat <<'TEXT'
    ./dev demo --keep                   the same, and the daemon stays up for you to try:
-   hpsctl top                          traffic and hit rates, live
+   hpsctl top                          traffic and hit rates, live; hpsctl stats: per table and tier
    hpsctl load dlrm --from DIR         a new version beside the active one, then: activate, rollback
    hpsctl explain dlrm feature_0 42    what each tier says about one key
    README.md                           your own tables: hpsd --table NAME=FILE.npy --state-dir DIR
 TEXT
 if [[ $keep == --keep ]]; then
+    stop
+    start all
     printf '\nhpsd runs until Ctrl-C; in another terminal:\n  export HPSD_ADDR=%s PATH=%s\n' "$admin" "$bin:\$PATH"
     wait "$pid"
 fi
