@@ -54,7 +54,7 @@ struct race {
     atomic_uint n_wrong;
     _Atomic uint64_t n_stale; /* insertions that the guard kept out */
     pthread_mutex_t lock;
-    char wrong[200]; /* lock; the first one */
+    char wrong[600]; /* lock; the first one */
 };
 
 struct walker {
