@@ -1983,17 +1983,22 @@ static hps_status rocks_record_delete(struct hps_store *base, const void *key, s
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot delete a record");
 }
 
-/* From where `iter` stands; the first prefix_bytes of each key are left away. */
-static hps_status scan_records(rocksdb_iterator_t *iter, size_t prefix_bytes, hps_record_fn fn,
-                               void *ctx, struct hps_error *err)
+/* From where `iter` stands, while keys begin with `prefix`; the first n_hidden bytes of each key
+ * are left away. */
+static hps_status scan_records(rocksdb_iterator_t *iter, const char *prefix, size_t n_hidden,
+                               hps_record_fn fn, void *ctx, struct hps_error *err)
 {
+    size_t prefix_size = strlen(prefix);
     hps_status status = HPS_OK;
     for (; status == HPS_OK && rocksdb_iter_valid(iter); rocksdb_iter_next(iter)) {
         size_t key_size = 0;
         size_t value_size = 0;
         const char *key = rocksdb_iter_key(iter, &key_size);
+        if (key_size < prefix_size || memcmp(key, prefix, prefix_size) != 0) {
+            break;
+        }
         const char *value = rocksdb_iter_value(iter, &value_size);
-        status = fn(ctx, key + prefix_bytes, key_size - prefix_bytes, value, value_size);
+        status = fn(ctx, key + n_hidden, key_size - n_hidden, value, value_size);
     }
     char *text = NULL;
     rocksdb_iter_get_error(iter, &text);
@@ -2004,13 +2009,13 @@ static hps_status scan_records(rocksdb_iterator_t *iter, size_t prefix_bytes, hp
     return status;
 }
 
-static hps_status rocks_record_scan(struct hps_store *base, hps_record_fn fn, void *ctx,
-                                    struct hps_error *err)
+static hps_status rocks_record_scan(struct hps_store *base, const char *prefix, hps_record_fn fn,
+                                    void *ctx, struct hps_error *err)
 {
     struct rocks *store = (struct rocks *)base;
     rocksdb_iterator_t *iter = rocksdb_create_iterator_cf(store->db, store->read, store->catalog);
-    rocksdb_iter_seek_to_first(iter);
-    return scan_records(iter, 0, fn, ctx, err);
+    rocksdb_iter_seek(iter, prefix, strlen(prefix));
+    return scan_records(iter, prefix, 0, fn, ctx, err);
 }
 
 static hps_status rocks_space_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
@@ -2020,7 +2025,7 @@ static hps_status rocks_space_record_scan(struct hps_space *space, hps_record_fn
     uint32_t prefix = RECORD_TABLE;
     rocksdb_iterator_t *iter = rocksdb_create_iterator_cf(store->db, store->read, handle_of(space));
     rocksdb_iter_seek(iter, (const char *)&prefix, RECORD_PREFIX_BYTES);
-    return scan_records(iter, RECORD_PREFIX_BYTES, fn, ctx, err);
+    return scan_records(iter, "", RECORD_PREFIX_BYTES, fn, ctx, err);
 }
 
 /* The names are copied first: `fn` may open or drop what it is told. */

@@ -203,8 +203,10 @@ struct hps_store_ops {
                              const void *value, size_t value_size, struct hps_error *err);
     hps_status (*record_delete)(struct hps_store *store, const void *key, size_t key_size,
                                 struct hps_error *err);
-    hps_status (*record_scan)(struct hps_store *store, hps_record_fn fn, void *ctx,
-                              struct hps_error *err);
+    /* Those whose key begins with `prefix` ("": all), in order of the keys' bytes. Others are not
+     * read, so that damage to them does no harm. */
+    hps_status (*record_scan)(struct hps_store *store, const char *prefix, hps_record_fn fn,
+                              void *ctx, struct hps_error *err);
     /* Every space that exists on disk, opened or not. */
     hps_status (*space_list)(struct hps_store *store, hps_space_fn fn, void *ctx,
                              struct hps_error *err);

@@ -12,16 +12,18 @@
 #include "hps/v1/catalog.pb-c.h"
 
 enum { RECORD_KEY_BYTES_MAX = 192 };
+#define VERSION_PREFIX "version/"
+#define MODEL_PREFIX   "model/"
 
 static size_t version_key(char *key, const char *model, int64_t number)
 {
-    int size = snprintf(key, RECORD_KEY_BYTES_MAX, "version/%s/%" PRId64, model, number);
+    int size = snprintf(key, RECORD_KEY_BYTES_MAX, VERSION_PREFIX "%s/%" PRId64, model, number);
     return (size_t)size;
 }
 
 static size_t model_key(char *key, const char *model)
 {
-    return (size_t)snprintf(key, RECORD_KEY_BYTES_MAX, "model/%s", model);
+    return (size_t)snprintf(key, RECORD_KEY_BYTES_MAX, MODEL_PREFIX "%s", model);
 }
 
 static hps_status put_message(struct hps_store *store, const char *key, size_t key_size,
@@ -195,9 +197,9 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
 {
     struct scan *scan = ctx;
     hps_status status = HPS_OK;
-    if (key_size > 8 && memcmp(key, "version/", 8) == 0) {
+    if (((const char *)key)[0] == VERSION_PREFIX[0]) {
         status = read_version(scan, value_size, value);
-    } else if (key_size > 6 && memcmp(key, "model/", 6) == 0) {
+    } else {
         status = read_model(scan, value_size, value);
     }
     if (status == HPS_DATA_LOSS) {
@@ -212,5 +214,9 @@ hps_status hps_records_read(struct hps_store *store, const struct hps_records_re
                             struct hps_error *err)
 {
     struct scan scan = {reader, err};
-    return store->ops->record_scan(store, read_record, &scan, err);
+    hps_status status = store->ops->record_scan(store, MODEL_PREFIX, read_record, &scan, err);
+    if (status == HPS_OK) {
+        status = store->ops->record_scan(store, VERSION_PREFIX, read_record, &scan, err);
+    }
+    return status;
 }

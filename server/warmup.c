@@ -271,7 +271,7 @@ void hps_warmup_read(struct hps_warmup *warmup)
         return;
     }
     pthread_mutex_lock(&warmup->lock); /* nobody else knows it yet */
-    hps_status status = durable->ops->record_scan(durable, read_record, warmup, &err);
+    hps_status status = durable->ops->record_scan(durable, "hot/", read_record, warmup, &err);
     pthread_mutex_unlock(&warmup->lock);
     if (status != HPS_OK) {
         HPS_LOG(WARN, "warmup", "hot keys were not all read",

@@ -967,8 +967,14 @@ static void test_records_when_put_and_deleted_then_scanned_in_order(void **state
     assert_int_equal(ops->record_delete(store, "c", 1, &error), HPS_OK);
     assert_int_equal(ops->record_delete(store, "none", 4, &error), HPS_OK);
     struct listed listed = {0};
-    assert_int_equal(ops->record_scan(store, list_record, &listed, &error), HPS_OK);
+    assert_int_equal(ops->record_scan(store, "", list_record, &listed, &error), HPS_OK);
     assert_string_equal(listed.text, "a=;ab=1;b=2;");
+    listed = (struct listed){0};
+    assert_int_equal(ops->record_scan(store, "a", list_record, &listed, &error), HPS_OK);
+    assert_string_equal(listed.text, "a=;ab=1;");
+    listed = (struct listed){0};
+    assert_int_equal(ops->record_scan(store, "aa", list_record, &listed, &error), HPS_OK);
+    assert_int_equal(listed.n, 0);
     ops->close(store);
 }
 
@@ -1126,7 +1132,7 @@ static void test_apply_when_durable_then_rows_deletes_and_records_together(void 
     assert_int_equal(store->ops->space_record_scan(other, list_record, &listed, &error), HPS_OK);
     assert_string_equal(listed.text, "p=1;");
     listed = (struct listed){0};
-    assert_int_equal(store->ops->record_scan(store, list_record, &listed, &error), HPS_OK);
+    assert_int_equal(store->ops->record_scan(store, "", list_record, &listed, &error), HPS_OK);
     assert_int_equal(listed.n, 0);                            /* they are no records of the store */
     assert_int_equal(load_begin(other, 0, 0, &load), HPS_OK); /* nor rows */
     store->ops->load_abort(load);

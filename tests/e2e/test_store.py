@@ -74,6 +74,14 @@ class Database:
                                   ctypes.c_size_t(len(value)), ctypes.byref(self.error))
         assert not self.error, self.error.value
 
+    def flush(self, family):
+        """Move what the log has of it into a file of its own."""
+        self.c.rocksdb_flushoptions_create.restype = ctypes.c_void_p
+        options = ctypes.c_void_p(self.c.rocksdb_flushoptions_create())
+        handle = ctypes.c_void_p(self.handles[self.names.index(family)])
+        self.c.rocksdb_flush_cf(self.db, options, handle, ctypes.byref(self.error))
+        assert not self.error, self.error.value
+
     def close(self):
         for handle in self.handles:
             self.c.rocksdb_column_family_handle_destroy(ctypes.c_void_p(handle))

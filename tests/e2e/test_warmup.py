@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hot keys outlive the daemon: a map that holds a part of a table is warm again after a restart, and
 a version is warm when it takes over."""
+import glob
+
 import numpy as np
 import pytest
 
 from rig import Daemon, Table, ask, default_config, floats, model_config, until
-from test_store import write_behind_its_back
+from test_store import Database, overwrite, write_behind_its_back
 
 ROWS, DIM, KEYS = 100_000, 64, 20_000
 BUDGET = "8MiB"  # less than a third of the rows
@@ -24,6 +26,11 @@ class Traffic:
     def batch(self, n_hottest=ROWS):
         ranks = np.searchsorted(self.cdf[:n_hottest] / self.cdf[n_hottest - 1], self.rng.random(KEYS))
         return self.keys[ranks]
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
 
 
 def host_keys(daemon):
@@ -106,6 +113,22 @@ def test_start_when_a_record_of_hot_keys_is_damaged_then_a_warning_and_the_next_
     daemon.restart()
     assert "is left out" not in daemon.log()
     assert wait_warm(daemon) > 1000
+    daemon.stop()
+
+
+def test_start_when_the_disk_has_lost_hot_keys_then_served_all_the_same(served):
+    daemon, table = served
+    hit_rate(daemon, Traffic(table), 10, table)
+    daemon.stop()
+    database = Database(f"{daemon.state}/hpsd")
+    database.flush("catalog")
+    database.close()
+    (path,) = [path for path in glob.glob(f"{daemon.state}/hpsd/*.sst") if b"HPSH" in read(path)]
+    overwrite(path, read(path).index(b"HPSH") + 5000)
+    daemon.restart()
+    assert "hot keys were not all read" in daemon.log()
+    result = ask(daemon.stub(), "m", {"a": table.keys[:999]}).results[0]
+    np.testing.assert_array_equal(floats(result), table.expect(table.keys[:999]))
     daemon.stop()
 
 

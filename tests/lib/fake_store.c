@@ -889,13 +889,16 @@ static hps_status fake_record_delete(struct hps_store *base, const void *key, si
 }
 
 /* `fn` must not write records. */
-static hps_status fake_record_scan(struct hps_store *base, hps_record_fn fn, void *ctx,
-                                   struct hps_error *err)
+static hps_status fake_record_scan(struct hps_store *base, const char *prefix, hps_record_fn fn,
+                                   void *ctx, struct hps_error *err)
 {
     struct fake *store = (struct fake *)base;
+    size_t prefix_size = strlen(prefix);
     hps_status status = unlock(store, play_error(store, HPS_FAKE_RECORD_SCAN, err));
     for (const struct record *r = store->records; r != NULL && status == HPS_OK; r = r->next) {
-        status = fn(ctx, r->key, r->key_size, r->value, r->value_size);
+        if (r->key_size >= prefix_size && memcmp(r->key, prefix, prefix_size) == 0) {
+            status = fn(ctx, r->key, r->key_size, r->value, r->value_size);
+        }
     }
     return status;
 }

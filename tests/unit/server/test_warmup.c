@@ -237,7 +237,7 @@ static hps_status add_record(void *ctx, const void *key, size_t key_size, const 
 static struct records records_of(struct rig *rig)
 {
     struct records records = {0};
-    assert_int_equal(rig->durable->ops->record_scan(rig->durable, add_record, &records, NULL),
+    assert_int_equal(rig->durable->ops->record_scan(rig->durable, "", add_record, &records, NULL),
                      HPS_OK);
     return records;
 }
