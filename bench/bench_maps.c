@@ -53,6 +53,12 @@ static void draw(struct work *work)
     }
 }
 
+/* Time of this thread: what other programs take from it does not count. */
+static uint64_t cpu_ns(void)
+{
+    return bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
 /* One batch by each map. */
 static hps_status run_turn(struct work *work, uint64_t *spent_ns)
 {
@@ -60,18 +66,18 @@ static hps_status run_turn(struct work *work, uint64_t *spent_ns)
     struct hps_batch batch = {work->keys, work->slots, work->out, BATCH};
 
     draw(work);
-    uint64_t start_ns = bench_now_ns();
+    uint64_t start_ns = cpu_ns();
     hps_status status = work->store->ops->get(work->space, &call, &work->table, &batch);
-    spent_ns[OURS] += bench_now_ns() - start_ns;
+    spent_ns[OURS] += cpu_ns() - start_ns;
     if (status != HPS_OK || batch.n != 0) {
         return status != HPS_OK ? status : HPS_NOT_FOUND;
     }
     for (unsigned i = 0; i < work->n_maps; i++) {
         draw(work);
-        start_ns = bench_now_ns();
+        start_ns = cpu_ns();
         uint32_t n_found =
             bench_map_kinds[i].get(work->maps[i], &work->rows, work->keys, BATCH, work->out);
-        spent_ns[1 + i] += bench_now_ns() - start_ns;
+        spent_ns[1 + i] += cpu_ns() - start_ns;
         if (n_found != BATCH) {
             return HPS_NOT_FOUND;
         }
