@@ -116,7 +116,8 @@ static struct catalog_entry *superfluous(struct hps_catalog *catalog, struct cat
         }
         n++;
         int64_t number = entry->version->number;
-        if (oldest == NULL && number != model->active && number != keep) {
+        if (oldest == NULL && number != model->active && number != keep &&
+            entry->n_switching == 0) {
             oldest = entry;
         }
     }

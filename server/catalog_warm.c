@@ -15,6 +15,7 @@ struct warm_task {
     struct hps_task task;
     struct hps_catalog *catalog;
     struct hps_version *version; /* pinned */
+    struct catalog_entry *entry; /* of the version; only with a waiter */
     struct hps_switch *waiter;   /* NULL: it serves already */
 };
 
@@ -103,7 +104,7 @@ static struct warm_task *task_new(struct hps_catalog *catalog, struct hps_versio
 {
     struct warm_task *task = hps_calloc(1, sizeof(*task));
     if (task != NULL) {
-        *task = (struct warm_task){{NULL, run}, catalog, version, waiter};
+        *task = (struct warm_task){{NULL, run}, catalog, version, NULL, waiter};
         hps_version_pin(version);
     }
     return task;
@@ -163,6 +164,23 @@ static void activate_now(struct hps_catalog *catalog, const char *model, int64_t
     waiter->done(waiter, &err);
 }
 
+/* Until it is let go, no load takes the version out for being one too many. */
+static void hold(struct warm_task *task, struct catalog_entry *entry)
+{
+    pthread_mutex_lock(&task->catalog->lock);
+    task->entry = entry;
+    entry->n_switching++;
+    pthread_mutex_unlock(&task->catalog->lock);
+}
+
+static void let_go(struct warm_task *task)
+{
+    pthread_mutex_lock(&task->catalog->lock);
+    task->entry->n_switching--;
+    pthread_mutex_unlock(&task->catalog->lock);
+    task_free(task);
+}
+
 static void run_switch(struct hps_task *base)
 {
     struct warm_task *task = (struct warm_task *)base;
@@ -179,7 +197,7 @@ static void run_switch(struct hps_task *base)
     } else {
         activate_now(catalog, version->model, version->number, task->waiter);
     }
-    task_free(task);
+    let_go(task);
 }
 
 void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t number,
@@ -194,12 +212,15 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
         time_before(catalog, model, entry->version) > 0) {
         task = task_new(catalog, entry->version, run_switch, waiter);
     }
+    if (task != NULL) {
+        hold(task, entry);
+    }
     pthread_mutex_unlock(&catalog->switch_lock);
     if (task != NULL && hps_pool_post(catalog->warmer, &task->task) == HPS_OK) {
         return;
     }
     if (task != NULL) {
-        task_free(task);
+        let_go(task);
     }
     activate_now(catalog, name, number, waiter);
 }

@@ -432,7 +432,7 @@ struct queue {
     const struct hps_table *table;
     struct hps_hot_key *keys;
     uint32_t n;
-    uint32_t at;
+    uint32_t at; /* n: nothing is left, or the table takes no more */
 };
 
 struct fill {
@@ -444,6 +444,7 @@ struct fill {
     hps_key *keys;        /* [BATCH_KEYS_MAX] */
     uint32_t *slots;      /* [BATCH_KEYS_MAX] */
     uint8_t *rows;        /* of a batch of any table */
+    bool full;            /* some table took no more */
 };
 
 static uint32_t batch_keys(const struct hps_table *table)
@@ -564,6 +565,7 @@ static bool fill_some(struct fill *fill)
     uint32_t n_inserted = 0;
     uint32_t n_no_room = 0;
     if (queue == NULL) {
+        report->end = fill->full ? HPS_WARMUP_NO_ROOM : HPS_WARMUP_DONE;
         return false;
     }
     if (fill->limits->deadline_us != 0 && start_us >= fill->limits->deadline_us) {
@@ -592,7 +594,8 @@ static bool fill_some(struct fill *fill)
         hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
                                  hps_status_text(status)));
     } else if (n_no_room > 0 && n_inserted == 0) {
-        report->end = HPS_WARMUP_NO_ROOM;
+        queue->at = queue->n;
+        fill->full = true;
     }
     pause_after(start_us);
     return report->end == HPS_WARMUP_DONE;
