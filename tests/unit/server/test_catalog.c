@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The catalog over real stores: loads, switches, roll-back, retirement, restart, and what a crash
- * leaves.
+ * The catalog over real stores: loads, switches, roll-back, retirement, restart, updates, and what
+ * a crash leaves.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <cmocka.h>
@@ -16,6 +17,7 @@
 #include "backends/host_map.h"
 #include "backends/rocksdb.h"
 #include "base/log.h"
+#include "cache/update.h"
 #include "server/catalog.h"
 #include "server/catalog_records.h"
 #include "server/metrics.h"
@@ -618,6 +620,148 @@ static void test_plan_when_asked_then_nothing_is_loaded(void **state)
     assert_int_equal(served(rig, 0), 0);
 }
 
+/* ---- updates --------------------------------------------------------------------------------- */
+
+/* Key 7 gets a row of `directory`, or is deleted if that is 0; the position is its number. */
+static hps_status update(struct hps_version *version, int directory)
+{
+    const hps_key key = 7;
+    float row[DIM];
+    char position[16];
+    struct hps_error err;
+    int size = snprintf(position, sizeof(position), "%d", directory);
+    for (int i = 0; i < DIM; i++) {
+        row[i] = value_of(directory, key);
+    }
+    const struct hps_record record = {"p", 1, position, (size_t)size};
+    const struct hps_update_part part = {.row_bytes = sizeof(row),
+                                         .n = 1,
+                                         .keys = &key,
+                                         .rows = directory == 0 ? NULL : (const uint8_t *)row};
+    const struct hps_update_batch batch = {
+        .parts = &part, .n_parts = 1, .positions = &record, .n_positions = 1};
+    return hps_update_apply(version, &batch, &err);
+}
+
+static hps_status position_is(void *ctx, const void *key, size_t key_size, const void *value,
+                              size_t value_size)
+{
+    const char *expected = ctx;
+    assert_int_equal(key_size, 1);
+    assert_memory_equal(key, "p", 1);
+    assert_int_equal(value_size, strlen(expected));
+    assert_memory_equal(value, expected, value_size);
+    return HPS_OK;
+}
+
+/* Of version 1. position: NULL, there is none. */
+static void expect_updated(struct rig *rig, uint64_t sequence, char *position)
+{
+    struct hps_version *version = pin(rig, 1);
+    assert_int_equal(hps_update_sequence(version), sequence);
+    assert_int_equal(hps_update_positions(version, position_is, position), HPS_OK);
+    hps_version_unpin(version);
+}
+
+static void test_updates_when_restarted_then_rows_positions_and_sequence_are_as_they_were(
+    void **state)
+{
+    struct rig *rig = *state;
+    char position[] = "6";
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", false);
+    expect_updated(rig, 0, NULL);
+    struct hps_version *version = pin(rig, 1);
+    assert_int_equal(update(version, 5), HPS_OK);
+    assert_int_equal(update(version, 6), HPS_OK);
+    assert_true(hps_metric_value(version->update_rows_put) == 2);
+    hps_version_unpin(version);
+    assert_int_equal(served(rig, 1), 6);
+    close_catalog(rig);
+    open_catalog(rig);
+    expect_updated(rig, 2, position);
+    assert_int_equal(served(rig, 1), 6);
+    assert_int_equal(served(rig, 2), 2);
+    version = pin(rig, 1);
+    assert_int_equal(update(version, 0), HPS_OK);
+    hps_version_unpin(version);
+    assert_int_equal(served(rig, 1), -1);
+}
+
+static void test_updates_when_the_version_is_loaded_anew_then_there_are_none(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    load_ok(rig, "one", true);
+    struct hps_version *version = pin(rig, 1);
+    assert_int_equal(update(version, 5), HPS_OK);
+    hps_version_unpin(version);
+    assert_int_equal(unload(rig, 1, &err), HPS_OK);
+    load_ok(rig, "one", true);
+    expect_updated(rig, 0, NULL);
+    assert_int_equal(served(rig, 1), 1);
+}
+
+/* An updater whose batch waits in the persistent store until `go`. */
+struct slow_update {
+    struct hps_store_ops ops;
+    struct hps_version *version;
+    hps_status status;
+    atomic_bool waits;
+    atomic_bool go;
+};
+
+static struct slow_update slow;
+static const struct hps_store_ops *quick_ops;
+
+static hps_status apply_slowly(struct hps_space *space, const struct hps_call *call,
+                               const struct hps_write *writes, uint32_t n_writes,
+                               const struct hps_record *records, uint32_t n_records,
+                               struct hps_error *err)
+{
+    atomic_store(&slow.waits, true);
+    while (!atomic_load(&slow.go)) {
+        sched_yield();
+    }
+    return quick_ops->apply(space, call, writes, n_writes, records, n_records, err);
+}
+
+static void *updater_main(void *arg)
+{
+    (void)arg;
+    slow.status = update(slow.version, 5);
+    hps_version_unpin(slow.version);
+    return NULL;
+}
+
+static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    struct wait wait = wait_new();
+    pthread_t thread;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    quick_ops = rig->env.durable->ops;
+    slow = (struct slow_update){.ops = *quick_ops, .version = pin(rig, 1)};
+    slow.ops.apply = apply_slowly;
+    rig->env.durable->ops = &slow.ops;
+    assert_int_equal(pthread_create(&thread, NULL, updater_main, NULL), 0);
+    while (!atomic_load(&slow.waits)) {
+        sched_yield();
+    }
+    assert_int_equal(hps_catalog_unload(rig->catalog, "m", 1, &wait.unload, &err), HPS_OK);
+    assert_false(wait.done);
+    expect_states(rig, "1=unloading 2=active ");
+    atomic_store(&slow.go, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(slow.status, HPS_OK);
+    wait_done(&wait);
+    rig->env.durable->ops = quick_ops;
+    expect_states(rig, "2=active ");
+    assert_int_equal(served(rig, 2), 2);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -639,6 +783,9 @@ int main(void)
         TEST(test_load_when_bad_then_nothing_changes),
         TEST(test_load_when_the_highest_number_is_taken_then_it_has_no_next),
         TEST(test_plan_when_asked_then_nothing_is_loaded),
+        TEST(test_updates_when_restarted_then_rows_positions_and_sequence_are_as_they_were),
+        TEST(test_updates_when_the_version_is_loaded_anew_then_there_are_none),
+        TEST(test_unload_when_a_batch_is_being_applied_then_waits_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
