@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/assert.h"
@@ -23,6 +24,7 @@ struct worker {
 struct hps_pool {
     struct hps_mailbox *mailbox;
     unsigned n_threads; /* started */
+    atomic_uint n_busy; /* that run a task */
     char name[THREAD_NAME_MAX + 1];
     struct worker workers[];
 };
@@ -42,7 +44,9 @@ static void *worker_run(void *arg)
     worker_set_name(worker);
     struct hps_task *task;
     while ((task = hps_mailbox_wait(worker->pool->mailbox)) != NULL) {
+        atomic_fetch_add(&worker->pool->n_busy, 1);
         task->run(task);
+        atomic_fetch_sub(&worker->pool->n_busy, 1);
     }
     return NULL;
 }
@@ -107,6 +111,120 @@ void hps_pool_free(struct hps_pool *pool)
     }
     hps_mailbox_free(pool->mailbox);
     hps_free(pool);
+}
+
+/* ---- work in pieces -------------------------------------------------------------------------- */
+
+struct split;
+
+struct helper {
+    struct hps_task task; /* first */
+    struct split *split;
+};
+
+/* Freed by whoever drops it last: a helper may get its turn when all is done. */
+struct split {
+    void (*fn)(void *ctx, uint32_t i);
+    void *ctx; /* of use to those only who got a piece */
+    uint32_t n_pieces;
+    atomic_uint next;
+    atomic_uint n_holders;
+    pthread_mutex_t lock;
+    pthread_cond_t all_done;
+    uint32_t n_done;
+    struct helper helpers[];
+};
+
+static void split_drop(struct split *split)
+{
+    if (atomic_fetch_sub(&split->n_holders, 1) == 1) {
+        pthread_cond_destroy(&split->all_done);
+        pthread_mutex_destroy(&split->lock);
+        hps_free(split);
+    }
+}
+
+static void split_work(struct split *split)
+{
+    uint32_t n_done = 0;
+    uint32_t i = atomic_fetch_add(&split->next, 1);
+
+    for (; i < split->n_pieces; i = atomic_fetch_add(&split->next, 1)) {
+        split->fn(split->ctx, i);
+        n_done++;
+    }
+    pthread_mutex_lock(&split->lock);
+    split->n_done += n_done;
+    if (split->n_done == split->n_pieces) {
+        pthread_cond_signal(&split->all_done);
+    }
+    pthread_mutex_unlock(&split->lock);
+}
+
+static void help(struct hps_task *task)
+{
+    struct split *split = ((struct helper *)task)->split;
+
+    split_work(split);
+    split_drop(split);
+}
+
+/* NULL: no memory. */
+static struct split *split_new(uint32_t n_pieces, unsigned n_helpers,
+                               void (*fn)(void *ctx, uint32_t i), void *ctx)
+{
+    struct split *split = hps_calloc(1, sizeof(*split) + n_helpers * sizeof(split->helpers[0]));
+
+    if (split == NULL) {
+        return NULL;
+    }
+    split->fn = fn;
+    split->ctx = ctx;
+    split->n_pieces = n_pieces;
+    atomic_init(&split->n_holders, n_helpers + 1);
+    pthread_mutex_init(&split->lock, NULL);
+    pthread_cond_init(&split->all_done, NULL);
+    for (unsigned i = 0; i < n_helpers; i++) {
+        split->helpers[i] = (struct helper){.task = {.run = help}, .split = split};
+    }
+    return split;
+}
+
+/* A guess: a thread may just be taking a task, or be done with one. */
+static unsigned n_free(struct hps_pool *pool)
+{
+    size_t n_taken = atomic_load(&pool->n_busy) + hps_pool_depth(pool);
+
+    return n_taken < pool->n_threads ? pool->n_threads - (unsigned)n_taken : 0;
+}
+
+void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *ctx, uint32_t i),
+                    void *ctx)
+{
+    unsigned n_helpers = n_free(pool);
+
+    if (n_helpers >= n_pieces) {
+        n_helpers = n_pieces > 0 ? n_pieces - 1 : 0;
+    }
+    struct split *split = n_helpers > 0 ? split_new(n_pieces, n_helpers, fn, ctx) : NULL;
+    if (split == NULL) {
+        for (uint32_t i = 0; i < n_pieces; i++) {
+            fn(ctx, i);
+        }
+        return;
+    }
+    for (unsigned i = 0; i < n_helpers; i++) {
+        if (hps_pool_post(pool, &split->helpers[i].task) != HPS_OK) {
+            split_drop(split);
+        }
+    }
+    split_work(split);
+    pthread_mutex_lock(&split->lock);
+    while (split->n_done < split->n_pieces) {
+        pthread_cond_wait(&split->all_done, &split->lock);
+    }
+    pthread_mutex_unlock(&split->lock);
+    split_drop(split);
 }
 
 unsigned hps_pool_threads(const struct hps_pool *pool)

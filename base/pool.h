@@ -5,6 +5,8 @@
 #ifndef HPS_BASE_POOL_H
 #define HPS_BASE_POOL_H
 
+#include <stdint.h>
+
 #include "base/mailbox.h"
 
 struct hps_pool;
@@ -16,6 +18,11 @@ hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
 /* Run what is queued, join all threads, free. NULL is legal. */
 void hps_pool_free(struct hps_pool *pool);
+/* Run fn(ctx, i) for every i below n_pieces, on this thread and on those of the pool that are free;
+ * returns when all have been run. This thread does what nobody else takes, so it may be one of the
+ * pool's own. */
+void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *ctx, uint32_t i),
+                    void *ctx);
 unsigned hps_pool_threads(const struct hps_pool *pool);
 size_t hps_pool_depth(const struct hps_pool *pool);
 

@@ -543,46 +543,6 @@ static bool waits_for_stores(const struct hps_lookup *lookup)
     return lookup->miss_policy != HPS_MISS_WAIT || lookup->wait_us_max > 0;
 }
 
-static hps_status run_memory_of_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
-                                     struct hps_error *err)
-{
-    struct hps_walk_call call = walk_call(lookup, lookup->deadline_us);
-
-    if (part->n_keys == 0) {
-        part->finished = true;
-        return HPS_OK;
-    }
-    hps_status status = start_part(lookup, part);
-    if (status != HPS_OK) {
-        return hps_error_set(err, status, "table '%s': no memory for %u keys", part->table->name,
-                             part->n_keys);
-    }
-    status = hps_walk_memory(&part->walk, &call, err);
-    if (status == HPS_OK && (hps_walk_done(&part->walk) || !waits_for_stores(lookup))) {
-        status = finish_part(lookup, part, err);
-    }
-    return status;
-}
-
-hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
-{
-    bool done = true;
-
-    HPS_ASSERT(lookup->rows != NULL || lookup->rows_bytes == 0);
-    lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
-    lookup->update_sequence = hps_update_sequence(lookup->version); /* before any tier is asked */
-    for (uint32_t i = 0; i < lookup->n_parts; i++) {
-        struct hps_lookup_part *part = &lookup->parts[i];
-        hps_status status = run_memory_of_part(lookup, part, err);
-        if (status != HPS_OK) {
-            return conclude(lookup, status);
-        }
-        done = done && part->finished;
-    }
-    *out_done = done;
-    return done ? conclude(lookup, HPS_OK) : HPS_OK;
-}
-
 /* The parts that are not answered yet, linked. */
 static struct hps_walk *link_walks(struct hps_lookup *lookup)
 {
@@ -595,6 +555,52 @@ static struct hps_walk *link_walks(struct hps_lookup *lookup)
         }
     }
     return first;
+}
+
+/* Unique keys of every part. */
+static hps_status start_parts(struct hps_lookup *lookup, struct hps_error *err)
+{
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        struct hps_lookup_part *part = &lookup->parts[i];
+        if (part->n_keys == 0) {
+            part->finished = true;
+            continue;
+        }
+        hps_status status = start_part(lookup, part);
+        if (status != HPS_OK) {
+            return hps_error_set(err, status, "table '%s': no memory for %u keys",
+                                 part->table->name, part->n_keys);
+        }
+    }
+    return HPS_OK;
+}
+
+hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+{
+    struct hps_walk_call call = walk_call(lookup, lookup->deadline_us);
+    bool done = true;
+
+    HPS_ASSERT(lookup->rows != NULL || lookup->rows_bytes == 0);
+    call.helpers = lookup->helpers;
+    lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
+    lookup->update_sequence = hps_update_sequence(lookup->version); /* before any tier is asked */
+    hps_status status = start_parts(lookup, err);
+    struct hps_walk *first = status == HPS_OK ? link_walks(lookup) : NULL;
+    if (first != NULL) {
+        status = hps_walk_memory(first, &call, err);
+    }
+    for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
+        struct hps_lookup_part *part = &lookup->parts[i];
+        if (!part->finished && (hps_walk_done(&part->walk) || !waits_for_stores(lookup))) {
+            status = finish_part(lookup, part, err);
+        }
+        done = done && part->finished;
+    }
+    if (status != HPS_OK) {
+        return conclude(lookup, status);
+    }
+    *out_done = done;
+    return done ? conclude(lookup, HPS_OK) : HPS_OK;
 }
 
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)

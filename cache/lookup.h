@@ -72,6 +72,7 @@ struct hps_lookup {
     bool (*cancelled)(const void *ctx); /* any thread; NULL: never */
     const void *cancelled_ctx;
     const struct hps_lookup_metrics *metrics; /* NULL: not counted */
+    struct hps_pool *helpers; /* that may take pieces of run_memory; NULL: the caller does it all */
 
     /* by plan */
     uint64_t n_keys;

@@ -221,28 +221,82 @@ static hps_status ask_group(struct group *group, uint32_t tier, const struct hps
 
 /* ---- memory tiers ---------------------------------------------------------------------------- */
 
-/* Ask one tier for all missing keys, a piece at a time. */
-static hps_status ask_memory(struct hps_walk *walk, uint32_t tier, const struct hps_walk_call *call)
-{
-    struct hps_walk_fetch *fetch = &walk->fetch;
-    struct group group;
-    bool refused = false;
-    hps_status status = HPS_OK;
+/* Some of a walk's missing keys, asked by one thread. */
+struct piece {
+    struct hps_walk *walk;
+    uint32_t lo; /* in the batch */
+    uint32_t n;
+    uint32_t n_asked;
+    uint32_t n_missing; /* out: they are in front, those found behind */
+    hps_status status;
+    uint64_t duration_us;
+};
 
-    fetch->lo = 0;
-    fetch->hi = walk->batch.n;
-    while (fetch->lo < fetch->hi && status == HPS_OK) {
-        status = check_interrupted(call);
-        if (status != HPS_OK) {
-            walk->reports[tier].status = status;
+/* All pieces of a question to one tier. */
+struct pieces {
+    const struct hps_walk_call *call;
+    struct hps_arena *scratch; /* NULL: several threads are at it */
+    uint32_t tier;
+    struct piece *array;
+};
+
+static void ask_piece(void *ctx, uint32_t i)
+{
+    const struct pieces *pieces = ctx;
+    struct piece *piece = &pieces->array[i];
+    struct hps_batch *all = &piece->walk->batch;
+    struct hps_space *space = piece->walk->version->tiers[pieces->tier];
+    struct hps_call call = {.scratch = pieces->scratch, .deadline_us = pieces->call->deadline_us};
+    uint64_t start_us = hps_clock_us();
+    uint32_t hi = piece->n;
+    uint32_t lo = 0; /* [ missing | not asked | found ], of the piece, to lo, to hi */
+
+    while (lo < hi && piece->status == HPS_OK) {
+        uint32_t n = hi - lo < HPS_WALK_KEYS_MEMORY ? hi - lo : HPS_WALK_KEYS_MEMORY;
+        struct hps_batch batch = {.keys = all->keys + piece->lo + lo,
+                                  .slots = all->slots + piece->lo + lo,
+                                  .rows = all->rows,
+                                  .n = n};
+        piece->status = check_interrupted(pieces->call);
+        if (piece->status != HPS_OK) {
             break;
         }
-        group.n = 0;
-        group_add(&group, walk, HPS_WALK_KEYS_MEMORY);
-        status = ask_group(&group, tier, call, &refused);
+        if (call.scratch != NULL) {
+            hps_arena_reset(call.scratch);
+        }
+        piece->status = space->store->ops->get(space, &call, piece->walk->table, &batch);
+        HPS_ASSERT(batch.n <= n);
+        piece->n_asked += n;
+        swap_ranges(all, piece->lo + lo + batch.n, n - batch.n, hi - (lo + n));
+        lo += batch.n;
+        hi -= n - batch.n;
     }
-    settle_found(walk, tier, walk->batch.n - fetch->hi);
-    return status;
+    piece->n_missing = hi;
+    piece->duration_us = hps_clock_us() - start_us;
+}
+
+/* The pieces of a walk, from the last one on, become one question that was answered: what each
+ * found is behind what all of them miss. Returns a status that is not OK, if there is one. */
+static hps_status merge_pieces(struct hps_walk *walk, uint32_t tier, const struct piece *pieces,
+                               uint32_t n)
+{
+    struct hps_tier_report *report = &walk->reports[tier];
+    uint32_t n_missing = 0;
+    uint32_t n_found = 0;
+
+    for (uint32_t i = n; i-- > 0;) {
+        const struct piece *piece = &pieces[i];
+        uint32_t found = piece->n - piece->n_missing;
+        swap_ranges(&walk->batch, piece->lo + piece->n_missing, found, n_missing);
+        n_missing += piece->n_missing;
+        n_found += found;
+        report->n_asked += piece->n_asked;
+        report->duration_us += piece->duration_us;
+        report->n_faults += piece->status == HPS_OK ? 0 : 1;
+        report->status = piece->status == HPS_OK ? report->status : piece->status;
+    }
+    settle_found(walk, tier, n_found);
+    return report->status;
 }
 
 /* A tier's answer that ends the walk. */
@@ -260,27 +314,120 @@ static bool interrupted(hps_status status)
     return status == HPS_CANCELLED || status == HPS_DEADLINE;
 }
 
-/* Ask the next tier, which is in memory, and note what its answer means for the walk. */
-static hps_status memory_step(struct hps_walk *walk, const struct hps_walk_call *call,
-                              struct hps_error *err)
+static bool in_memory(const struct hps_walk *walk)
+{
+    return !hps_walk_done(walk) && !tier_blocks(walk->version, walk->tier_next);
+}
+
+/* A miss in this tier proves that no tier has the key, if that is so before the tier is asked and
+ * afterwards: rows put there during the question prove nothing, nor do rows that an update has
+ * dropped meanwhile. */
+static bool tier_is_complete(const struct hps_version *version, uint32_t tier)
+{
+    return tier + 1 == version->n_tiers ||
+           (tier_ops(version, tier)->tier == HPS_TIER_HOST && hps_version_host_complete(version));
+}
+
+/* The next tier has answered a walk's n pieces. complete: as it was before */
+static hps_status memory_step(struct hps_walk *walk, const struct piece *pieces, uint32_t n,
+                              bool complete, struct hps_error *err)
 {
     uint32_t tier = walk->tier_next;
     bool last = tier + 1 == walk->version->n_tiers;
-    /* Before: rows put there during the question prove nothing. After: nor do rows that an update
-     * has dropped meanwhile. */
-    bool host = tier_ops(walk->version, tier)->tier == HPS_TIER_HOST;
-    bool complete = host && hps_version_host_complete(walk->version);
-    hps_status status = ask_memory(walk, tier, call);
-    complete = complete && hps_version_host_complete(walk->version);
+    hps_status status = merge_pieces(walk, tier, pieces, n);
 
     if (interrupted(status) || (status != HPS_OK && last)) {
         return fail(walk, tier, status, false, err);
     }
-    if (status == HPS_OK && (last || complete)) {
+    if (status == HPS_OK && complete && tier_is_complete(walk->version, tier)) {
         settle_absent(walk, walk->batch.n);
     }
     walk->tier_next++;
     return HPS_OK;
+}
+
+/* Ask the memory tiers for one walk, on this thread. */
+static hps_status ask_alone(struct hps_walk *walk, const struct hps_walk_call *call,
+                            struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+
+    while (in_memory(walk) && status == HPS_OK) {
+        struct piece piece = {.walk = walk, .n = walk->batch.n};
+        struct pieces pieces = {
+            .call = call, .scratch = call->scratch, .tier = walk->tier_next, .array = &piece};
+        bool complete = tier_is_complete(walk->version, walk->tier_next);
+        ask_piece(&pieces, 0);
+        status = memory_step(walk, &piece, 1, complete, err);
+    }
+    return status;
+}
+
+static uint32_t n_pieces_of(const struct hps_walk *walk)
+{
+    return (walk->batch.n + HPS_WALK_KEYS_PIECE - 1) / HPS_WALK_KEYS_PIECE;
+}
+
+static void cut(struct hps_walk *walk, struct piece *array, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t lo = i * HPS_WALK_KEYS_PIECE;
+        uint32_t n_left = walk->batch.n - lo;
+        array[i] = (struct piece){.walk = walk,
+                                  .lo = lo,
+                                  .n = n_left < HPS_WALK_KEYS_PIECE ? n_left : HPS_WALK_KEYS_PIECE};
+    }
+}
+
+/* Ask the first tier, which is in memory, for all walks, with the helpers' help. Without memory for
+ * the pieces nothing has happened. */
+static hps_status ask_with_helpers(struct hps_walk *first, const struct hps_walk_call *call,
+                                   struct hps_error *err)
+{
+    bool complete = tier_is_complete(first->version, 0);
+    hps_status status = HPS_OK;
+    uint32_t n = 0;
+    uint32_t at = 0;
+
+    for (const struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        n += n_pieces_of(walk);
+    }
+    struct piece *array = hps_alloc(n * sizeof(*array));
+    struct pieces pieces = {.call = call, .array = array};
+    if (array == NULL) {
+        return HPS_OK;
+    }
+    for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        cut(walk, array + at, n_pieces_of(walk));
+        at += n_pieces_of(walk);
+    }
+    uint64_t start_us = hps_clock_us();
+    hps_pool_split(call->helpers, n, ask_piece, &pieces);
+    for (uint32_t i = 0; i < n; i++) { /* they ran beside each other */
+        array[i].duration_us = i == 0 ? hps_clock_us() - start_us : 0;
+    }
+    at = 0;
+    for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        n = n_pieces_of(walk);
+        /* All are merged, so that what was found counts when one has failed. */
+        hps_status step = n > 0 ? memory_step(walk, array + at, n, complete, err) : HPS_OK;
+        status = step == HPS_OK ? status : step;
+        at += n;
+    }
+    hps_free(array);
+    return status;
+}
+
+/* The first tier has not been asked yet, and is to be asked for much. */
+static bool is_large(const struct hps_walk *first)
+{
+    uint64_t n = 0;
+
+    for (const struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        n += walk->batch.n;
+    }
+    return first->tier_next == 0 && !tier_blocks(first->version, 0) &&
+           n >= 2 * (uint64_t)HPS_WALK_KEYS_PIECE;
 }
 
 /* Sort out the keys that an earlier look-up found to be in no tier. */
@@ -298,22 +445,23 @@ static void recall_absent(struct hps_walk *walk)
     walk->n_remembered += n_before - walk->batch.n;
 }
 
-hps_status hps_walk_memory(struct hps_walk *walk, const struct hps_walk_call *call,
+hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *call,
                            struct hps_error *err)
 {
-    bool asked = false;
+    hps_status status = HPS_OK;
 
-    while (!hps_walk_done(walk) && !tier_blocks(walk->version, walk->tier_next)) {
-        hps_status status = memory_step(walk, call, err);
-        if (status != HPS_OK) {
-            return status;
+    if (call->helpers != NULL && is_large(first)) {
+        status = ask_with_helpers(first, call, err);
+    }
+    for (struct hps_walk *walk = first; walk != NULL && status == HPS_OK; walk = walk->next) {
+        HPS_ASSERT(walk->version == first->version);
+        status = ask_alone(walk, call, err);
+        if (status == HPS_OK && !walk->recalled) {
+            recall_absent(walk);
+            walk->recalled = true;
         }
-        asked = true;
     }
-    if (asked || walk->tier_next == 0) {
-        recall_absent(walk);
-    }
-    return HPS_OK;
+    return status;
 }
 
 /* ---- tiers that block: what is found --------------------------------------------------------- */
@@ -614,12 +762,8 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
                          struct hps_error *err)
 {
     struct rest rest = {.first = first, .version = first->version, .call = call};
-    hps_status status = HPS_OK;
+    hps_status status = hps_walk_memory(first, call, err);
 
-    for (struct hps_walk *walk = first; walk != NULL && status == HPS_OK; walk = walk->next) {
-        HPS_ASSERT(walk->version == first->version);
-        status = hps_walk_memory(walk, call, err);
-    }
     if (status != HPS_OK || !any_missing(&rest)) {
         return status;
     }

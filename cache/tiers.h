@@ -8,12 +8,19 @@
 #ifndef HPS_CACHE_TIERS_H
 #define HPS_CACHE_TIERS_H
 
+#include "base/pool.h"
 #include "cache/flight.h"
 #include "cache/version.h"
 
-/* Keys asked for between two looks at the cancel flag; and keys, of one part, that are shared with
- * other look-ups: beyond that many, the store's time per key is too small to be worth it. */
-enum { HPS_WALK_KEYS_MEMORY = 1024, HPS_WALK_KEYS_BLOCKING = 16384, HPS_WALK_KEYS_SHARED = 4096 };
+/* Keys asked for between two looks at the cancel flag; keys of a large look-up that another thread
+ * may take over; and keys, of one part, that are shared with other look-ups: beyond that many, the
+ * store's time per key is too small to be worth it. */
+enum {
+    HPS_WALK_KEYS_MEMORY = 1024,
+    HPS_WALK_KEYS_BLOCKING = 16384,
+    HPS_WALK_KEYS_PIECE = 4096,
+    HPS_WALK_KEYS_SHARED = 4096
+};
 
 /* What one tier did for one part. */
 struct hps_tier_report {
@@ -55,8 +62,9 @@ struct hps_walk {
     uint32_t n_remembered;    /* of them, from an earlier look-up: no blocking tier was asked */
     uint32_t n_shared_absent; /* of them, by a look-up that this one waited for */
     uint32_t tier_next;       /* the first tier not asked yet */
+    bool recalled;            /* keys known to be absent were sorted out */
     struct hps_tier_report reports[HPS_TIERS_MAX];
-    struct hps_walk *next; /* of those given to hps_walk_rest together */
+    struct hps_walk *next; /* of those given to a step together */
     struct hps_walk_fetch fetch;
 };
 
@@ -66,6 +74,7 @@ struct hps_walk_call {
     uint64_t deadline_us;               /* 0 = none */
     bool (*cancelled)(const void *ctx); /* NULL: never */
     const void *cancelled_ctx;
+    struct hps_pool *helpers; /* NULL: the caller does everything */
 };
 
 /* batch: the keys must be unique; it is used in place. */
@@ -75,9 +84,10 @@ void hps_walk_init(struct hps_walk *walk, const struct hps_version *version,
 /* Nothing is left to ask: all keys are found, or known to be absent. */
 bool hps_walk_done(const struct hps_walk *walk);
 
-/* Ask the tiers that cannot block, down to the first that can; then sort out keys that are known to
- * be in no tier. error: as hps_walk_rest */
-hps_status hps_walk_memory(struct hps_walk *walk, const struct hps_walk_call *call,
+/* For this walk and those linked behind it (of one version): ask the tiers that cannot block, down
+ * to the first that can; then sort out keys that are known to be in no tier. With call->helpers a
+ * large look-up is done in pieces by several threads. error: as hps_walk_rest */
+hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *call,
                            struct hps_error *err) HPS_MUST_CHECK;
 
 /* For this walk and those linked behind it (of one version): ask all tiers that are left, and

@@ -703,6 +703,7 @@ static void on_worker(struct hps_task *task)
     if (hps_grpc_call_cancelled(request->call)) {
         status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
     } else {
+        request->lookup.helpers = request->service->parts.workers;
         status = hps_lookup_run_memory(&request->lookup, &done, &request->err);
     }
     if (status == HPS_OK && !done) {

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "base/heap.h"
 #include "tests/lib/fault_heap.h"
 
 static atomic_uint n_run;
@@ -141,6 +142,148 @@ static void test_pool_when_each_allocation_fails_then_no_leak(void **state)
     assert_int_equal(hps_fault_heap_run(pool_scenario, NULL), 2);
 }
 
+enum { N_PIECES = 200 };
+
+struct pieces {
+    atomic_uint n_times[N_PIECES];
+    atomic_uint n_at_once;
+    sem_t both; /* two threads are at it */
+};
+
+static void run_piece(void *ctx, uint32_t i)
+{
+    struct pieces *pieces = ctx;
+
+    atomic_fetch_add(&pieces->n_times[i], 1);
+}
+
+static void assert_each_once(struct pieces *pieces, uint32_t n)
+{
+    for (uint32_t i = 0; i < N_PIECES; i++) {
+        assert_int_equal(atomic_exchange(&pieces->n_times[i], 0), i < n ? 1 : 0);
+    }
+}
+
+static void test_split_when_pieces_are_few_or_many_then_each_is_run_once(void **state)
+{
+    (void)state;
+    static struct pieces pieces;
+    struct hps_pool *pool = NULL;
+    assert_int_equal(hps_pool_new("split", 3, 2, &pool), HPS_OK); /* not every helper can wait */
+    for (unsigned round = 0; round < 200; round++) {
+        uint32_t n = round % 2 == 0 ? round % 7 : N_PIECES;
+        hps_pool_split(pool, n, run_piece, &pieces);
+        assert_each_once(&pieces, n);
+    }
+    hps_pool_free(pool);
+}
+
+/* Each piece ends when another one has begun beside it. */
+static void run_meeting(void *ctx, uint32_t i)
+{
+    struct pieces *pieces = ctx;
+
+    run_piece(ctx, i);
+    if (atomic_fetch_add(&pieces->n_at_once, 1) == 1) {
+        sem_post(&pieces->both);
+        sem_post(&pieces->both);
+    }
+    sem_wait(&pieces->both);
+}
+
+static void test_split_when_a_thread_is_free_then_it_helps(void **state)
+{
+    (void)state;
+    static struct pieces pieces;
+    struct hps_pool *pool = NULL;
+    sem_init(&pieces.both, 0, 0);
+    assert_int_equal(hps_pool_new("split", 1, 0, &pool), HPS_OK);
+    hps_pool_split(pool, 2, run_meeting, &pieces); /* would never end on one thread */
+    assert_each_once(&pieces, 2);
+    hps_pool_free(pool);
+}
+
+struct splitter {
+    struct hps_task task; /* first */
+    struct hps_pool *pool;
+    struct pieces pieces;
+};
+
+static void run_splitter(struct hps_task *task)
+{
+    struct splitter *splitter = (struct splitter *)task;
+
+    hps_pool_split(splitter->pool, N_PIECES, run_piece, &splitter->pieces);
+}
+
+static void test_split_when_every_thread_of_the_pool_splits_then_all_end(void **state)
+{
+    (void)state;
+    enum { N_SPLITTERS = 40 };
+    static struct splitter splitters[N_SPLITTERS];
+    struct hps_pool *pool = NULL;
+    assert_int_equal(hps_pool_new("split", 2, 0, &pool), HPS_OK);
+    for (unsigned i = 0; i < N_SPLITTERS; i++) {
+        splitters[i].task.run = run_splitter;
+        splitters[i].pool = pool;
+        assert_int_equal(hps_pool_post(pool, &splitters[i].task), HPS_OK);
+    }
+    hps_pool_free(pool);
+    for (unsigned i = 0; i < N_SPLITTERS; i++) {
+        assert_each_once(&splitters[i].pieces, N_PIECES);
+    }
+}
+
+struct lone {
+    struct hps_task task; /* first */
+    struct hps_pool *pool;
+    struct pieces pieces;
+    size_t depth;
+};
+
+static void run_lone(struct hps_task *task)
+{
+    struct lone *lone = (struct lone *)task;
+
+    hps_pool_split(lone->pool, N_PIECES, run_piece, &lone->pieces);
+    lone->depth = hps_pool_depth(lone->pool);
+}
+
+static void test_split_when_no_thread_is_free_then_nothing_is_queued(void **state)
+{
+    (void)state;
+    static struct lone lone;
+    struct hps_pool *pool = NULL;
+    assert_int_equal(hps_pool_new("split", 1, 1, &pool), HPS_OK);
+    lone.task.run = run_lone;
+    lone.pool = pool;
+    assert_int_equal(hps_pool_post(pool, &lone.task), HPS_OK);
+    hps_pool_free(pool);
+    assert_each_once(&lone.pieces, N_PIECES);
+    assert_int_equal(lone.depth, 0);
+}
+
+static void *no_alloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    (void)size;
+    return NULL;
+}
+
+static void test_split_when_there_is_no_memory_then_the_caller_does_it_all(void **state)
+{
+    (void)state;
+    static struct pieces pieces;
+    struct hps_pool *pool = NULL;
+    const struct hps_heap none = {.alloc = no_alloc};
+    assert_int_equal(hps_pool_new("split", 2, 0, &pool), HPS_OK);
+    hps_heap_set(&none);
+    hps_pool_split(pool, N_PIECES, run_piece, &pieces);
+    hps_heap_set(NULL);
+    assert_each_once(&pieces, N_PIECES);
+    hps_pool_free(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +292,11 @@ int main(void)
         cmocka_unit_test(test_pool_when_name_long_then_number_kept),
         cmocka_unit_test(test_pool_when_started_then_creator_keeps_its_signals),
         cmocka_unit_test(test_pool_when_each_allocation_fails_then_no_leak),
+        cmocka_unit_test(test_split_when_pieces_are_few_or_many_then_each_is_run_once),
+        cmocka_unit_test(test_split_when_a_thread_is_free_then_it_helps),
+        cmocka_unit_test(test_split_when_every_thread_of_the_pool_splits_then_all_end),
+        cmocka_unit_test(test_split_when_no_thread_is_free_then_nothing_is_queued),
+        cmocka_unit_test(test_split_when_there_is_no_memory_then_the_caller_does_it_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

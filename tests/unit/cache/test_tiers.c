@@ -286,6 +286,118 @@ static void test_walk_when_cancelled_then_work_stops_at_the_next_chunk(void **st
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET), 2);
 }
 
+/* ---- in pieces ------------------------------------------------------------------------------- */
+
+enum { BIG_KEYS = 20000, BIG_PARTS = 3 };
+
+struct big {
+    hps_key keys[BIG_PARTS][BIG_KEYS];
+    uint32_t slots[BIG_PARTS][BIG_KEYS];
+    uint8_t *rows[BIG_PARTS];
+    struct hps_walk walks[BIG_PARTS];
+};
+
+/* Parts of very different sizes over tables of different widths. */
+static void begin_big(struct walk_test *t, struct big *big)
+{
+    static const uint32_t sizes[BIG_PARTS] = {BIG_KEYS, 1, HPS_WALK_KEYS_PIECE + 1};
+
+    for (uint32_t p = 0; p < BIG_PARTS; p++) {
+        for (uint32_t i = 0; i < sizes[p]; i++) {
+            big->keys[p][i] = i;
+            big->slots[p][i] = i;
+        }
+        struct hps_batch batch = {
+            .keys = big->keys[p], .slots = big->slots[p], .rows = big->rows[p], .n = sizes[p]};
+        hps_walk_init(&big->walks[p], &t->fx.version, &t->fx.tables[p], &batch);
+        big->walks[p].next = p + 1 < BIG_PARTS ? &big->walks[p + 1] : NULL;
+    }
+}
+
+static struct big *new_big(struct walk_test *t)
+{
+    struct big *big = hps_calloc(1, sizeof(*big));
+
+    assert_non_null(big);
+    for (uint32_t p = 0; p < BIG_PARTS; p++) {
+        big->rows[p] = hps_calloc(BIG_KEYS, t->fx.tables[p].row_bytes);
+        assert_non_null(big->rows[p]);
+        for (hps_key key = 0; key < BIG_KEYS; key++) {
+            if (is_third(key)) {
+                fixture_put(&t->fx, FIXTURE_HOST, p, key);
+            }
+        }
+    }
+    return big;
+}
+
+static void free_big(struct big *big)
+{
+    for (uint32_t p = 0; p < BIG_PARTS; p++) {
+        hps_free(big->rows[p]);
+    }
+    hps_free(big);
+}
+
+static void check_big(struct walk_test *t, const struct big *big)
+{
+    uint8_t row[FIXTURE_DIM_MAX * 4];
+
+    for (uint32_t p = 0; p < BIG_PARTS; p++) {
+        const struct hps_walk *walk = &big->walks[p];
+        size_t row_bytes = t->fx.tables[p].row_bytes;
+        assert_int_equal(walk->reports[0].n_asked, walk->n_keys);
+        assert_int_equal(walk->reports[0].n_found, (walk->n_keys + 2) / 3);
+        assert_int_equal(walk->batch.n + walk->reports[0].n_found, walk->n_keys);
+        for (uint32_t i = 0; i < walk->n_keys; i++) {
+            hps_key key = big->keys[p][i];
+            assert_int_equal(key, big->slots[p][i]);
+            assert_int_equal(is_third(key), i >= walk->batch.n);
+            fixture_row(&t->fx.tables[p], key, row);
+            assert_true(!is_third(key) ||
+                        memcmp(big->rows[p] + key * row_bytes, row, row_bytes) == 0);
+        }
+    }
+}
+
+static void test_walk_when_it_is_large_then_helpers_take_pieces_and_all_is_as_without(void **state)
+{
+    struct walk_test *t = *state;
+    struct big *big = new_big(t);
+
+    assert_int_equal(hps_pool_new("help", 3, 0, &t->call.helpers), HPS_OK);
+    begin_big(t, big);
+    assert_int_equal(hps_walk_memory(&big->walks[0], &t->call, &t->err), HPS_OK);
+    check_big(t, big);
+    hps_pool_free(t->call.helpers);
+    t->call.helpers = NULL;
+    begin_big(t, big);
+    assert_int_equal(hps_walk_memory(&big->walks[0], &t->call, &t->err), HPS_OK);
+    check_big(t, big);
+    free_big(big);
+}
+
+static void test_walk_when_a_piece_fails_then_the_rest_counts_and_the_tier_is_skipped(void **state)
+{
+    struct walk_test *t = *state;
+    struct big *big = new_big(t);
+    const struct hps_tier_report *report = &big->walks[0].reports[0];
+
+    assert_int_equal(hps_pool_new("help", 3, 0, &t->call.helpers), HPS_OK);
+    hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_UNAVAILABLE, 2, 1, 0);
+    begin_big(t, big);
+    big->walks[0].next = NULL;
+    assert_int_equal(hps_walk_memory(&big->walks[0], &t->call, &t->err), HPS_OK);
+    assert_int_equal(report->status, HPS_UNAVAILABLE);
+    assert_int_equal(report->n_faults, 1);
+    assert_in_range(report->n_found, BIG_KEYS / 3 - HPS_WALK_KEYS_PIECE, BIG_KEYS / 3);
+    assert_int_equal(big->walks[0].batch.n + report->n_found, BIG_KEYS);
+    assert_int_equal(big->walks[0].tier_next, 1);
+    hps_pool_free(t->call.helpers);
+    t->call.helpers = NULL;
+    free_big(big);
+}
+
 int main(void)
 {
 #define WALK_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -302,6 +414,8 @@ int main(void)
         WALK_TEST(test_walk_when_complete_host_fails_then_nothing_is_proven),
         WALK_TEST(test_walk_when_deadline_passes_then_found_keys_stay_found),
         WALK_TEST(test_walk_when_cancelled_then_work_stops_at_the_next_chunk),
+        WALK_TEST(test_walk_when_it_is_large_then_helpers_take_pieces_and_all_is_as_without),
+        WALK_TEST(test_walk_when_a_piece_fails_then_the_rest_counts_and_the_tier_is_skipped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
