@@ -64,8 +64,8 @@ struct bench_result {
     double calls_per_s;
     double bytes_per_s;
     double p50_us;
-    double cpu_us; /* of the client, per call */
-    uint64_t n_calls;
+    double cpu_us;    /* of the client, per call */
+    uint64_t n_calls; /* with those that the figures above leave out, to warm up */
 };
 hps_status bench_load_grpc(const char *address, const struct bench_load *load,
                            struct bench_result *out_result, struct hps_error *err) HPS_MUST_CHECK;

@@ -19,7 +19,7 @@
 #include "net/loop.h"
 #include "net/sock.h"
 
-enum { CALLS_MAX = 256, PIECE_BYTES = 64 * 1024, CLIENT_CPU = 1, TURN_US = 10000 };
+enum { CALLS_MAX = 256, PIECE_BYTES = 64 * 1024, CLIENT_CPU = 1, TURN_US = 10000, WARM_ROUNDS = 2 };
 
 struct load_state {
     const struct bench_load *load;
@@ -31,6 +31,9 @@ struct load_state {
     uint64_t end_ns;
     uint64_t start_cpu_ns;
     uint64_t n_done;
+    uint64_t n_warm; /* calls left before those that count: buffers and windows are open then */
+    uint64_t n_warm_all;
+    uint64_t n_answered; /* bare: those included */
     uint64_t bytes;
     unsigned n_under_way;
     int failed; /* gRPC code */
@@ -40,6 +43,26 @@ struct load_call {
     struct load_state *state;
     uint64_t start_ns;
 };
+
+static void begin(struct load_state *state)
+{
+    state->n_done = 0;
+    state->bytes = 0;
+    *state->ns = (struct hps_hist){0};
+    state->start_cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    state->start_ns = bench_now_ns();
+    state->end_ns = state->start_ns + state->load->ns;
+}
+
+/* A call that took so long is over. */
+static void count_call(struct load_state *state, uint64_t ns)
+{
+    state->n_done++;
+    hps_hist_add(state->ns, ns);
+    if (state->n_warm > 0 && --state->n_warm == 0) {
+        begin(state);
+    }
+}
 
 static void finish(const struct load_state *state, struct bench_result *out_result)
 {
@@ -51,7 +74,7 @@ static void finish(const struct load_state *state, struct bench_result *out_resu
         .bytes_per_s = (double)state->bytes / seconds,
         .p50_us = (double)hps_hist_quantile(state->ns, 0.5) / 1e3,
         .cpu_us = (double)cpu_ns / 1e3 / (double)state->n_done,
-        .n_calls = state->n_done,
+        .n_calls = state->n_done + state->n_warm_all,
     };
 }
 
@@ -75,8 +98,7 @@ static void on_done(void *ctx, int grpc_code, const char *message)
 
     (void)message;
     state->n_under_way--;
-    state->n_done++;
-    hps_hist_add(state->ns, now_ns - call->start_ns);
+    count_call(state, now_ns - call->start_ns);
     if (grpc_code != 0) {
         state->failed = grpc_code;
     } else if (now_ns < state->end_ns) {
@@ -113,9 +135,8 @@ hps_status bench_load_grpc(const char *address, const struct bench_load *load,
     }
     bench_bind(CLIENT_CPU);
     state.request_bytes = reply_request(load->kind, load->gather, state.request);
-    state.start_cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    state.start_ns = bench_now_ns();
-    state.end_ns = state.start_ns + load->ns;
+    state.n_warm = state.n_warm_all = WARM_ROUNDS * (uint64_t)load->n;
+    begin(&state);
     for (unsigned i = 0; i < load->n && i < CALLS_MAX; i++) {
         calls[i].state = &state;
         start_call(&calls[i]);
@@ -207,8 +228,8 @@ static bool raw_take(int fd, struct load_state *state, struct raw_input *in, uin
         }
         at += 4 + (size_t)size;
         state->bytes += size;
-        hps_hist_add(state->ns, now_ns - starts[state->n_done % CALLS_MAX]);
-        state->n_done++;
+        uint64_t ns = now_ns - starts[state->n_answered++ % CALLS_MAX];
+        count_call(state, ns);
         state->n_under_way--;
         n++;
     }
@@ -218,7 +239,7 @@ static bool raw_take(int fd, struct load_state *state, struct raw_input *in, uin
         return true;
     }
     for (unsigned i = 0; i < n; i++) {
-        starts[(state->n_done + state->n_under_way + i) % CALLS_MAX] = now_ns;
+        starts[(state->n_answered + state->n_under_way + i) % CALLS_MAX] = now_ns;
     }
     state->n_under_way += n;
     return n == 0 || raw_send(fd, state, n);
@@ -240,9 +261,8 @@ hps_status bench_load_raw(const char *address, const struct bench_load *load,
     }
     bench_bind(CLIENT_CPU);
     state.request_bytes = reply_request(load->kind, load->gather, state.request);
-    state.start_cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    state.start_ns = bench_now_ns();
-    state.end_ns = state.start_ns + load->ns;
+    state.n_warm = state.n_warm_all = WARM_ROUNDS * (uint64_t)load->n;
+    begin(&state);
     state.n_under_way = load->n;
     for (unsigned i = 0; i < CALLS_MAX; i++) {
         starts[i] = state.start_ns;
