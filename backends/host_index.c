@@ -17,9 +17,10 @@ enum {
     TAIL_BUCKETS = 32,     /* at most, behind the last home, instead of going round to the first */
     STEP_BUCKETS = 8,      /* moved per operation: a growth ends long before the next one begins */
     AREA_BYTES = 64 << 10, /* arrays from here on have pages of their own */
-    HUGE_ARRAY_BYTES = 16 << 20, /* grown arrays from here on take huge pages from the start */
-    SMALL_CHUNK_BYTES = 64 << 10,
-    SLACK_CHUNKS = 4, /* memory of both arrays of a growth beyond that of the larger one */
+    HUGE_ARRAY_BYTES = 32 << 20, /* grown arrays from here on take huge pages from the start */
+    CHUNKS = 64,                 /* in which smaller ones give their pages back */
+    SLACK_CHUNKS = 3, /* memory of both arrays of a growth beyond that of the larger one */
+    GROWTH_SHARE = 5, /* more makes for fewer growths, less for less memory just after one */
 };
 
 /* What a table without rows has for an index. Never counted and never written. */
@@ -63,7 +64,8 @@ static bool in_area(const struct hps_host_buckets *buckets)
 
 static size_t chunk_bytes(const struct hps_host_buckets *buckets)
 {
-    return buckets->huge ? HPS_HOST_HUGE_BYTES : SMALL_CHUNK_BYTES;
+    return buckets->huge ? HPS_HOST_HUGE_BYTES
+                         : hps_host_pages_round(array_bytes(buckets->n_homes) / CHUNKS);
 }
 
 static void buckets_free(struct hps_host_index *index, struct hps_host_buckets *buckets)
@@ -366,7 +368,8 @@ static void chunks_give_back(struct hps_host_index *index, struct hps_host_bucke
         index->given_back = index->giving_to;
         index->giving_to = 0;
     }
-    size_t end = (size_t)moved_of(now) * HPS_HOST_BUCKET_BYTES & ~(chunk_bytes(from) - 1);
+    size_t end = (size_t)moved_of(now) * HPS_HOST_BUCKET_BYTES;
+    end -= end % chunk_bytes(from);
     if (end > index->given_back) {
         index->giving_to = end;
         index->giving_stamp = hps_epoch_retire(index->epoch);
@@ -478,7 +481,7 @@ hps_status hps_host_index_make_room(struct hps_host_index *index)
     if (small) {
         while (hps_host_index_step(index)) { /* next to never: it ended long ago */
         }
-        status = growth_begin(index, n_homes + more_of(n_homes, 4));
+        status = growth_begin(index, n_homes + more_of(n_homes, GROWTH_SHARE));
         if (status != HPS_OK) { /* the last of the budget */
             status = growth_begin(index, n_homes + more_of(n_homes, 32));
         }

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "backends/host_table.h"
@@ -20,6 +21,8 @@
 #include "base/log.h"
 
 enum {
+    WISH_ROWS_MIN = 1024,
+    EXCESS_SHARE = 8,  /* above its share by so much a table gives way */
     EPOCH_KEYS = 1024, /* looked up between two looks at the deadline */
     SCAN_ROWS = 1024,
 };
@@ -38,14 +41,17 @@ struct host_space {
     struct hps_table *tables;  /* [n_tables] copies, names not used */
     pthread_rwlock_t set_lock; /* writers share it; held alone while `set` is replaced */
     _Atomic(struct table_set *) set;
-    bool loading; /* under the store's lock */
+    bool loading; /* these two under the store's lock */
+    bool active;
     struct host_space *next;
 };
 
+/* Locks, in this order: set_lock of a space, lock of a table, lock of the store. Whoever holds the
+ * last one only tries the others. */
 struct host_map {
     struct hps_store base;
     struct hps_host_shared shared;
-    pthread_mutex_t lock; /* the list of spaces */
+    pthread_mutex_t lock; /* the list of spaces; held while `set` of one is replaced */
     struct host_space *spaces;
 };
 
@@ -70,16 +76,18 @@ static void set_free(struct table_set *set)
 }
 
 /* sized: with room in the indexes for the rows the tables expect. */
-static hps_status set_new(struct host_map *store, const struct hps_table *tables, uint32_t n_tables,
-                          bool sized, struct table_set **out_set)
+static hps_status set_new(struct host_map *store, struct host_space *space,
+                          const struct hps_table *tables, uint32_t n_tables, bool sized,
+                          struct table_set **out_set)
 {
     struct table_set *set = hps_calloc(1, sizeof(*set) + n_tables * sizeof(set->tables[0]));
     if (set == NULL) {
         return HPS_NO_MEMORY;
     }
     for (uint32_t i = 0; i < n_tables; i++) {
-        hps_status status = hps_host_table_new(&store->shared, tables[i].row_bytes,
-                                               sized ? tables[i].n_rows : 0, &set->tables[i]);
+        hps_status status =
+            hps_host_table_new(&store->shared, tables[i].row_bytes, sized ? tables[i].n_rows : 0,
+                               &space->base.incomplete, &set->tables[i]);
         if (status != HPS_OK) {
             set_free(set);
             return status;
@@ -102,11 +110,12 @@ static hps_status fail_budget(struct host_map *store, hps_status status, const c
 }
 
 /* What the tables will take with the rows they expect. */
-static uint64_t tables_bytes(const struct hps_table *tables, uint32_t n_tables)
+static uint64_t tables_bytes(const struct host_map *store, const struct hps_table *tables,
+                             uint32_t n_tables)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_tables; i++) {
-        uint64_t one = hps_host_table_bytes(tables[i].row_bytes, tables[i].n_rows);
+        uint64_t one = hps_host_table_bytes(&store->shared, tables[i].row_bytes, tables[i].n_rows);
         if (__builtin_add_overflow(bytes, one, &bytes)) {
             return UINT64_MAX;
         }
@@ -177,6 +186,115 @@ static hps_status check_tables(const struct hps_space_id *id, struct hps_error *
     return HPS_OK;
 }
 
+/* ---- shares of the budget ---- */
+
+/* What a table would take, at least a little: more rows may come than were foretold. */
+static uint64_t table_wish(const struct host_map *store, const struct hps_table *table)
+{
+    uint64_t n_rows = table->n_rows > WISH_ROWS_MIN ? table->n_rows : WISH_ROWS_MIN;
+    return hps_host_table_bytes(&store->shared, table->row_bytes, n_rows);
+}
+
+static double space_wishes(const struct host_map *store, const struct host_space *space)
+{
+    double bytes = 0;
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        bytes += (double)table_wish(store, &space->tables[i]);
+    }
+    return bytes;
+}
+
+/* When the active tables do not all fit, each has a share by what it would take: else the first to
+ * be asked for would keep the others out. With the store's lock held. */
+static void shares_update(struct host_map *store)
+{
+    double wishes = 0;
+    if (!store->shared.evicts) {
+        return;
+    }
+    for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
+        wishes += space->active ? space_wishes(store, space) : 0;
+    }
+    double ratio = (double)store->shared.budget.bytes_max / (wishes > 0 ? wishes : 1);
+    for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
+        struct table_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+        bool limited = space->active && ratio < 1;
+        for (uint32_t i = 0; i < set->n_tables; i++) {
+            double share = ratio * (double)table_wish(store, &space->tables[i]);
+            atomic_store_explicit(&set->tables[i]->account.bytes_max,
+                                  limited ? (uint64_t)share : UINT64_MAX, memory_order_relaxed);
+            atomic_store(&set->tables[i]->active, space->active);
+        }
+    }
+}
+
+/* Bytes by which a table is more in the way than it should be. */
+static uint64_t table_excess(const struct host_space *space, struct hps_host_table *host)
+{
+    uint64_t used = atomic_load_explicit(&host->account.used_bytes, memory_order_relaxed);
+    uint64_t max = atomic_load_explicit(&host->account.bytes_max, memory_order_relaxed);
+    if (!space->active) {
+        return hps_host_table_rows(host) != 0 ? used : 0;
+    }
+    return used > max && used - max > max / EXCESS_SHARE ? used - max : 0;
+}
+
+/* Empty it unless somebody is writing to it. True: it gives its memory back, now or soon. */
+static bool table_empty(struct hps_host_table *host)
+{
+    if (pthread_mutex_trylock(&host->lock) != 0) {
+        return false;
+    }
+    if (!host->clearing) {
+        hps_host_table_clear(host);
+    }
+    bool ended = hps_host_table_clear_end(host);
+    pthread_mutex_unlock(&host->lock);
+    return ended;
+}
+
+/* The table that is the most in the way gives way: one of a version that is not active, or one that
+ * has had far more than its share since before others were there. */
+static bool host_give_way(struct hps_host_shared *shared)
+{
+    struct host_map *store =
+        (struct host_map *)((char *)shared - offsetof(struct host_map, shared));
+    struct hps_host_table *worst = NULL;
+    struct host_space *of = NULL;
+    uint64_t excess_max = 0;
+    pthread_mutex_lock(&store->lock);
+    for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
+        struct table_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+        for (uint32_t i = 0; i < set->n_tables && !space->loading; i++) {
+            uint64_t excess = atomic_load(&set->tables[i]->clearing)
+                                  ? UINT64_MAX
+                                  : table_excess(space, set->tables[i]);
+            if (excess > excess_max) {
+                excess_max = excess;
+                worst = set->tables[i];
+                of = space;
+            }
+        }
+    }
+    bool gave = worst != NULL && table_empty(worst);
+    if (gave) {
+        HPS_LOG(INFO, "host", "a table gave way to others that need its memory",
+                HPS_STR("model", of->model), HPS_I64("version", of->version),
+                HPS_U64("bytes", excess_max));
+    }
+    pthread_mutex_unlock(&store->lock);
+    return gave;
+}
+
+static void host_space_active(struct hps_space *base, bool active)
+{
+    struct host_map *store = host_of(base);
+    pthread_mutex_lock(&store->lock);
+    ((struct host_space *)base)->active = active;
+    shares_update(store);
+    pthread_mutex_unlock(&store->lock);
+}
+
 static hps_status space_link(struct host_map *store, struct host_space *space,
                              struct hps_error *err)
 {
@@ -192,6 +310,7 @@ static hps_status space_link(struct host_map *store, struct host_space *space,
     if (status == HPS_OK) {
         space->next = store->spaces;
         store->spaces = space;
+        shares_update(store);
     }
     pthread_mutex_unlock(&store->lock);
     return status;
@@ -211,7 +330,7 @@ static hps_status host_space_open(struct hps_store *base, const struct hps_space
     struct table_set *set = NULL;
     status = space != NULL && model != NULL && tables != NULL ? HPS_OK : HPS_NO_MEMORY;
     if (status == HPS_OK) {
-        status = set_new(store, id->tables, id->n_tables, false, &set);
+        status = set_new(store, space, id->tables, id->n_tables, false, &set);
     }
     if (status != HPS_OK) {
         hps_ignore(hps_error_set(err, status, "host: no memory for a new space"));
@@ -251,6 +370,7 @@ static void host_space_close(struct hps_space *base)
         link = &(*link)->next;
     }
     *link = space->next;
+    shares_update(store);
     pthread_mutex_unlock(&store->lock);
     set_free(atomic_load_explicit(&space->set, memory_order_acquire));
     pthread_rwlock_destroy(&space->set_lock);
@@ -323,18 +443,12 @@ static hps_status host_put(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                            uint32_t n)
 {
-    (void)call; /* no I/O: a batch is written in full */
+    (void)call; /* no I/O */
     struct hps_host_table *host = table_lock(space, table);
     hps_status status = HPS_OK;
-    uint32_t i = 0;
-    for (; i < n && status == HPS_OK; i++) {
-        status = hps_host_table_put(host, keys[i], rows + (size_t)i * table->row_bytes);
-    }
-    if (status != HPS_OK) {
-        for (i--; i < n; i++) {
-            /* an older row must not outlive a newer one that got lost */
-            hps_host_table_erase(host, keys[i]);
-        }
+    for (uint32_t i = 0; i < n; i++) {
+        hps_status one = hps_host_table_put(host, keys[i], rows + (size_t)i * table->row_bytes);
+        status = one != HPS_OK ? one : status;
     }
     table_unlock(space, host);
     return status;
@@ -356,9 +470,9 @@ static hps_status host_insert(struct hps_space *space, const struct hps_call *ca
             report.n_stale++;
         } else if (!hps_host_table_has(host, keys[i])) {
             const uint8_t *row = rows + (size_t)slots[i] * table->row_bytes;
-            bool put = hps_host_table_put(host, keys[i], row) == HPS_OK;
-            report.n_inserted += put ? 1 : 0;
-            report.n_no_room += put ? 0 : 1;
+            bool in = hps_host_table_insert(host, keys[i], row, &report.n_evicted) == HPS_OK;
+            report.n_inserted += in ? 1 : 0;
+            report.n_no_room += in ? 0 : 1;
         }
     }
     table_unlock(space, host);
@@ -416,7 +530,7 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
     bool sized = tables_rows(space->tables, space->n_tables) == rows_expected;
     uint64_t needed = bytes_expected;
     if (sized) {
-        needed = tables_bytes(space->tables, space->n_tables);
+        needed = tables_bytes(store, space->tables, space->n_tables);
     } else if (__builtin_add_overflow(needed, hps_host_index_bytes(rows_expected), &needed)) {
         needed = UINT64_MAX;
     }
@@ -430,7 +544,7 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
     } else if (needed > hps_host_available(&store->shared.budget)) {
         status = HPS_EXHAUSTED;
     } else {
-        status = set_new(store, space->tables, space->n_tables, sized, &load->set);
+        status = set_new(store, space, space->tables, space->n_tables, sized, &load->set);
     }
     if (status != HPS_OK) {
         pthread_mutex_lock(&store->lock);
@@ -475,8 +589,13 @@ static hps_status host_load_commit(struct hps_store_load *load, struct hps_error
     (void)err;
     struct host_space *space = load->space;
     struct hps_epoch *epoch = host_of(&space->base)->shared.epoch;
+    struct host_map *store = host_of(&space->base);
     pthread_rwlock_wrlock(&space->set_lock);
+    pthread_mutex_lock(&store->lock);
+    atomic_store(&space->base.incomplete, false); /* before anybody can lose a row of it */
     struct table_set *old = atomic_exchange_explicit(&space->set, load->set, memory_order_acq_rel);
+    shares_update(store);
+    pthread_mutex_unlock(&store->lock);
     pthread_rwlock_unlock(&space->set_lock);
     uint64_t stamp = hps_epoch_retire(epoch);
     while (!hps_epoch_passed(epoch, stamp)) {
@@ -582,6 +701,7 @@ static const struct hps_store_ops host_ops = {
     .space_close = host_space_close,
     .space_drop = host_space_drop,
     .space_usage = host_space_usage,
+    .space_active = host_space_active,
     .reserve = host_reserve,
     .get = host_get,
     .insert = host_insert,
@@ -594,10 +714,29 @@ static const struct hps_store_ops host_ops = {
     .scan = host_scan,
 };
 
-hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
-                             struct hps_error *err)
+static void shared_init(struct hps_host_shared *shared, const struct hps_host_map_options *options,
+                        struct hps_epoch *epoch)
 {
     const char *why = NULL;
+    double target = (double)options->rows_max * options->target_ratio;
+    shared->budget.bytes_max = options->bytes_max;
+    shared->budget.huge = hps_host_huge_pages(&why);
+    shared->epoch = epoch;
+    shared->seed = hps_hash_secret();
+    shared->kernel = hps_host_kernel();
+    shared->evicts = options->evicts;
+    shared->rows_max = options->rows_max != 0 ? options->rows_max : UINT64_MAX;
+    shared->rows_target = options->rows_max != 0 ? (uint64_t)target : UINT64_MAX;
+    shared->give_way = options->evicts ? host_give_way : NULL;
+    if (!shared->budget.huge) {
+        HPS_LOG(WARN, "host", "no huge pages: look-ups take up to 4 times as long",
+                HPS_STR("why", why));
+    }
+}
+
+hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
+                                  struct hps_store **out_store, struct hps_error *err)
+{
     struct host_map *store = hps_calloc(1, sizeof(*store));
     struct hps_epoch *epoch = hps_epoch_new();
     if (store == NULL || epoch == NULL) {
@@ -606,16 +745,20 @@ hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
         return hps_error_set(err, HPS_NO_MEMORY, "host: no memory for the store");
     }
     store->base.ops = &host_ops;
-    store->shared.budget.bytes_max = bytes_max;
-    store->shared.budget.huge = hps_host_huge_pages(&why);
-    store->shared.epoch = epoch;
-    store->shared.seed = hps_hash_secret();
-    store->shared.kernel = hps_host_kernel();
+    shared_init(&store->shared, options, epoch);
     pthread_mutex_init(&store->lock, NULL);
-    if (!store->shared.budget.huge) {
-        HPS_LOG(WARN, "host", "no huge pages: look-ups take up to 4 times as long",
-                HPS_STR("why", why));
-    }
     *out_store = &store->base;
     return HPS_OK;
+}
+
+hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
+                             struct hps_error *err)
+{
+    const struct hps_host_map_options options = {.bytes_max = bytes_max};
+    return hps_host_map_open_with(&options, out_store, err);
+}
+
+struct hps_epoch *hps_host_map_epoch(struct hps_store *store)
+{
+    return ((struct host_map *)store)->shared.epoch;
 }

@@ -6,9 +6,26 @@
 #define HPS_BACKENDS_HOST_MAP_H
 
 #include "backends/store.h"
+#include "base/epoch.h"
 
-/* bytes_max: index and rows of all spaces together. out_store set only on success; close by ops. */
+struct hps_host_map_options {
+    uint64_t bytes_max; /* index and rows of all spaces together */
+    /* A store below has every row: what is asked for pushes out what is not. Otherwise rows that
+     * find no room are refused. */
+    bool evicts;
+    uint64_t rows_max;   /* of each table that evicts, 0: only bytes_max counts */
+    double target_ratio; /* of rows_max: down to it a table evicts that has reached rows_max */
+};
+
+/* out_store set only on success; close by ops. */
+hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
+                                  struct hps_store **out_store, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* One that never evicts. */
 hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
                              struct hps_error *err) HPS_MUST_CHECK;
+
+/* What its readers are inside of while they copy rows: for tests, which stay there. */
+struct hps_epoch *hps_host_map_epoch(struct hps_store *store);
 
 #endif

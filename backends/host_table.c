@@ -13,39 +13,52 @@
 #include "base/heap.h"
 
 enum {
-    LIMBO_USUAL = 256, /* entries that may wait before each call lets some out */
-    LIMBO_POPS = 4,    /* of them per call */
-    SPARE_SHARE = 512, /* one row in so many is kept to replace others with */
+    LIMBO_USUAL = 256,          /* entries that may wait before each call lets some out */
+    LIMBO_POPS = 4,             /* of them per call */
+    SPARE_SHARE = 512,          /* one row in so many is kept to replace others with ... */
+    SPARE_SHARE_EVICTING = 256, /* ... where rows come and go all the time */
     SPARE_MAX = 4096,
     ROW_TRIES = 64,       /* looks for a row that readers leave, before it is refused */
     RESERVE_STEPS = 1024, /* of a growth, without letting go of the lock */
+    VICTIM_TRIES = 8,
+    GIVE_WAY_EVERY = 256, /* failures to grow: it looks at all tables */
+    DRAIN_ROWS = 2,       /* that go for each that comes, from rows_max to rows_target */
 };
 
-static uint64_t spare_for(uint64_t n_rows)
+static uint64_t spare_for(const struct hps_host_shared *shared, uint64_t n_rows)
 {
-    return n_rows / SPARE_SHARE < SPARE_MAX ? 1 + n_rows / SPARE_SHARE : SPARE_MAX;
+    uint64_t n = n_rows / (shared->evicts ? SPARE_SHARE_EVICTING : SPARE_SHARE);
+    return n < SPARE_MAX ? 1 + n : SPARE_MAX;
 }
 
-uint64_t hps_host_table_bytes(uint32_t row_bytes, uint64_t n_rows)
+static uint32_t extra_bytes(const struct hps_host_shared *shared)
 {
-    uint64_t rows = hps_host_rows_bytes(row_bytes, 0, n_rows == 0 ? 0 : n_rows + spare_for(n_rows));
+    return shared->evicts ? HPS_HOST_EVICT_ROW_BYTES : 0;
+}
+
+uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
+                              uint64_t n_rows)
+{
+    uint64_t n_all = n_rows == 0 ? 0 : n_rows + spare_for(shared, n_rows);
+    uint64_t rows = hps_host_rows_bytes(row_bytes, extra_bytes(shared), n_all);
     uint64_t bytes;
     return __builtin_add_overflow(rows, hps_host_index_bytes(n_rows), &bytes) ? UINT64_MAX : bytes;
 }
 
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              struct hps_host_table **out_table)
+                              atomic_bool *incomplete, struct hps_host_table **out_table)
 {
     struct hps_host_table *table = hps_calloc(1, sizeof(*table));
     if (table == NULL) {
         return HPS_NO_MEMORY;
     }
     table->shared = shared;
+    table->incomplete = incomplete;
     pthread_mutex_init(&table->lock, NULL);
     hps_host_account_init(&table->account, &shared->budget);
     hps_status status = hps_host_limbo_open(&table->limbo, shared->epoch);
     if (status == HPS_OK) {
-        status = hps_host_rows_open(&table->rows, &table->account, row_bytes, 0);
+        status = hps_host_rows_open(&table->rows, &table->account, row_bytes, extra_bytes(shared));
     }
     if (status == HPS_OK) {
         status = hps_host_index_open(&table->index, &table->account, shared->epoch, shared->seed,
@@ -65,6 +78,7 @@ void hps_host_table_free(struct hps_host_table *table)
         hps_host_index_close(&table->index);
         hps_host_rows_close(&table->rows);
         hps_host_limbo_close(&table->limbo);
+        hps_host_evict_close(&table->evict);
         pthread_mutex_destroy(&table->lock);
         hps_free(table);
     }
@@ -105,15 +119,30 @@ static void retire(struct hps_host_table *table, const struct hps_host_gone *gon
 /* A share of what is to be done behind the calls. */
 static void work(struct hps_host_table *table)
 {
+    uint64_t n_few = table->evict.on ? spare_for(table->shared, table->index.n_keys) / 2 : 0;
     (void)hps_host_index_step(&table->index);
-    for (unsigned i = 0; i < LIMBO_POPS && table->limbo.n > LIMBO_USUAL; i++) {
-        if (!limbo_pop(table)) {
-            break;
-        }
+    if (hps_host_rows_ready(&table->rows) < n_few) {
+        hps_host_limbo_seal(&table->limbo); /* so that it comes back before it is wanted */
+    } else if (table->limbo.n <= LIMBO_USUAL) {
+        return;
+    }
+    for (unsigned i = 0; i < LIMBO_POPS && limbo_pop(table); i++) {
     }
 }
 
 /* ---- rows ---- */
+
+/* Grow by a step of rows, if need be in the place of a table that has less right to them. */
+static hps_status rows_grow(struct hps_host_table *table)
+{
+    struct hps_host_shared *shared = table->shared;
+    hps_status status = hps_host_rows_grow(&table->rows);
+    if (status == HPS_EXHAUSTED && shared->give_way != NULL && atomic_load(&table->active) &&
+        table->n_refused++ % GIVE_WAY_EVERY == 0 && shared->give_way(shared)) {
+        status = hps_host_rows_grow(&table->rows);
+    }
+    return status;
+}
 
 /* Have a row ready to be taken while n_keep others stay, be it in limbo: a full table must still be
  * able to replace its rows. */
@@ -121,12 +150,13 @@ static hps_status row_ready(struct hps_host_table *table, uint64_t n_keep)
 {
     struct hps_host_rows *rows = &table->rows;
     while (hps_host_rows_ready(rows) + table->limbo.n < n_keep + 1) {
-        hps_status status = hps_host_rows_grow(rows);
+        hps_status status = rows_grow(table);
         if (status != HPS_OK) {
             return status;
         }
     }
-    for (unsigned i = 0; hps_host_rows_ready(rows) == 0 && i < ROW_TRIES; i++) {
+    unsigned n_tries = table->shared->evicts ? 1 : ROW_TRIES; /* there it may go without */
+    for (unsigned i = 0; hps_host_rows_ready(rows) == 0 && i < n_tries; i++) {
         limbo_empty(table);
         if (hps_host_rows_ready(rows) == 0 && hps_host_rows_grow(rows) != HPS_OK) {
             sched_yield();
@@ -149,11 +179,50 @@ bool hps_host_table_has(const struct hps_host_table *table, hps_key key)
     return hps_host_index_find(&table->index, key).bucket != NULL;
 }
 
+static void key_remove(struct hps_host_table *table, struct hps_host_place place)
+{
+    struct hps_host_gone gone = {.row = hps_host_row_of(place)};
+    hps_host_index_kill(&table->index, place, &gone.generation, &gone.slot);
+    atomic_fetch_sub_explicit(&table->n_rows, 1, memory_order_relaxed);
+    retire(table, &gone);
+}
+
+/* From here on a miss proves nothing. Whoever finds the key gone finds this set. */
+static void lose(struct hps_host_table *table)
+{
+    if (!atomic_load_explicit(table->incomplete, memory_order_relaxed)) {
+        atomic_store(table->incomplete, true);
+    }
+}
+
+/* Throw one key out; false: none was found. */
+static bool evict_one(struct hps_host_table *table, uint32_t *n_evicted)
+{
+    if (!table->evict.on) {
+        hps_host_evict_start(&table->evict, table->rows.n_paid);
+        atomic_store_explicit(&table->touched, true, memory_order_relaxed);
+    }
+    for (unsigned i = 0; i < VICTIM_TRIES && table->index.n_keys > 0; i++) {
+        struct hps_host_place place = hps_host_evict_victim(&table->evict, &table->index);
+        if (place.bucket != NULL) {
+            lose(table);
+            key_remove(table, place);
+            (*n_evicted)++;
+            return true;
+        }
+    }
+    return false;
+}
+
 static hps_status row_replace(struct hps_host_table *table, struct hps_host_place place,
                               const uint8_t *data)
 {
     hps_status status = row_ready(table, 0);
     if (status != HPS_OK) {
+        if (table->shared->evicts) { /* rather no row than an old one */
+            lose(table);
+            key_remove(table, place);
+        }
         return status;
     }
     struct hps_host_gone old = {.row = hps_host_row_of(place)};
@@ -163,24 +232,42 @@ static hps_status row_replace(struct hps_host_table *table, struct hps_host_plac
     return HPS_OK;
 }
 
-static hps_status row_add(struct hps_host_table *table, hps_key key, const uint8_t *data)
+/* Room for one more key, in the index and for its row. */
+static hps_status make_room(struct hps_host_table *table)
 {
     hps_status status = hps_host_index_make_room(&table->index);
     if (status != HPS_OK) {
         limbo_empty(table); /* slots of erased keys */
         status = hps_host_index_make_room(&table->index);
     }
-    if (status == HPS_OK) {
-        status = row_ready(table, spare_for(table->index.n_keys + 1));
+    return status == HPS_OK ? row_ready(table, spare_for(table->shared, table->index.n_keys + 1))
+                            : status;
+}
+
+/* The table may have more rows, but was told to be content with fewer. */
+static void drain(struct hps_host_table *table, uint32_t *n_evicted)
+{
+    const struct hps_host_shared *shared = table->shared;
+    table->draining = table->draining || table->index.n_keys >= shared->rows_max;
+    for (unsigned i = 0; i < DRAIN_ROWS && table->draining; i++) {
+        if (table->index.n_keys < shared->rows_target || !evict_one(table, n_evicted)) {
+            table->draining = false;
+        }
     }
-    if (status != HPS_OK) {
-        return status;
-    }
+}
+
+static hps_status row_add(struct hps_host_table *table, hps_key key, const uint8_t *data)
+{
+    uint64_t hash = hps_host_hash(table->index.seed, key);
+    bool probation = hps_host_evict_probation(&table->evict, hash);
     uint32_t row = row_write(table, data);
-    status = hps_host_index_add(&table->index, key, row, false);
+    hps_status status = hps_host_index_add(&table->index, key, row, probation);
     if (status != HPS_OK) {
         hps_host_rows_give(&table->rows, row); /* no reader has seen it */
         return status;
+    }
+    if (probation) {
+        hps_host_evict_entered(&table->evict, key);
     }
     atomic_fetch_add_explicit(&table->n_rows, 1, memory_order_relaxed);
     return HPS_OK;
@@ -190,20 +277,75 @@ hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const u
 {
     work(table);
     struct hps_host_place place = hps_host_index_find(&table->index, key);
-    return place.bucket != NULL ? row_replace(table, place, data) : row_add(table, key, data);
+    if (place.bucket != NULL) {
+        return row_replace(table, place, data);
+    }
+    bool full = table->clearing || table->index.n_keys >= table->shared->rows_max;
+    hps_status status = full ? HPS_EXHAUSTED : make_room(table);
+    if (status == HPS_OK) {
+        status = row_add(table, key, data);
+    }
+    if (status != HPS_OK) {
+        lose(table); /* the stores below may have it */
+    }
+    return status;
+}
+
+hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, const uint8_t *data,
+                                 uint32_t *n_evicted)
+{
+    work(table);
+    if (table->clearing && !hps_host_table_clear_end(table)) {
+        return HPS_EXHAUSTED;
+    }
+    if (table->shared->evicts) {
+        drain(table, n_evicted);
+    }
+    hps_status status = make_room(table);
+    if (status == HPS_EXHAUSTED && table->shared->evicts) {
+        if (evict_one(table, n_evicted)) {
+            status = make_room(table);
+        }
+    }
+    return status == HPS_OK ? row_add(table, key, data) : status;
 }
 
 void hps_host_table_erase(struct hps_host_table *table, hps_key key)
 {
     work(table);
     struct hps_host_place place = hps_host_index_find(&table->index, key);
-    if (place.bucket == NULL) {
-        return;
+    if (place.bucket != NULL) {
+        key_remove(table, place);
     }
-    struct hps_host_gone gone = {.row = hps_host_row_of(place)};
-    hps_host_index_kill(&table->index, place, &gone.generation, &gone.slot);
-    atomic_fetch_sub_explicit(&table->n_rows, 1, memory_order_relaxed);
-    retire(table, &gone);
+}
+
+/* ---- tables as a whole ---- */
+
+void hps_host_table_clear(struct hps_host_table *table)
+{
+    lose(table);
+    hps_host_index_clear(&table->index);
+    atomic_store_explicit(&table->n_rows, 0, memory_order_relaxed);
+    table->clearing = true;
+    table->clearing_stamp = hps_epoch_retire(table->shared->epoch);
+}
+
+bool hps_host_table_clear_end(struct hps_host_table *table)
+{
+    if (!hps_epoch_passed(table->shared->epoch, table->clearing_stamp)) {
+        return false;
+    }
+    limbo_empty(table);
+    if (table->limbo.n != 0) {
+        return false;
+    }
+    (void)hps_host_index_step(&table->index);
+    hps_host_rows_clear(&table->rows);
+    hps_host_evict_close(&table->evict);
+    atomic_store_explicit(&table->touched, false, memory_order_relaxed);
+    table->draining = false;
+    table->clearing = false;
+    return true;
 }
 
 hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
@@ -230,6 +372,9 @@ void hps_host_table_get(const struct hps_host_table *table, struct hps_batch *ba
                         uint32_t hi, bool stream)
 {
     const struct hps_host_lookup lookup = {
-        .index = &table->index, .rows = &table->rows, .stream = stream};
+        .index = &table->index,
+        .rows = &table->rows,
+        .touch = atomic_load_explicit(&table->touched, memory_order_relaxed),
+        .stream = stream};
     hps_host_look_up(&lookup, table->shared->kernel, batch, lo, hi);
 }

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "backends/host_evict.h"
 #include "backends/host_index.h"
 #include "backends/host_kernel.h"
 #include "backends/host_limbo.h"
@@ -19,6 +20,12 @@ struct hps_host_shared {
     struct hps_epoch *epoch;
     uint64_t seed; /* clients must not be able to aim at one bucket */
     const struct hps_host_kernel *kernel;
+    bool evicts;          /* a store below has every row */
+    uint64_t rows_max;    /* of a table that evicts, beside the budget */
+    uint64_t rows_target; /* down to which it evicts, bit by bit, once it had rows_max */
+    /* Make a table give way that has less right to the memory than one that lacks it now. False:
+     * there is none. Called with the lock of a table held. */
+    bool (*give_way)(struct hps_host_shared *shared);
 };
 
 struct hps_host_table {
@@ -28,23 +35,45 @@ struct hps_host_table {
     struct hps_host_index index;
     struct hps_host_rows rows;
     struct hps_host_limbo limbo;
+    struct hps_host_evict evict;
+    uint64_t n_refused;      /* times that the budget had no room for more rows */
+    bool draining;           /* from rows_max to rows_target */
+    atomic_bool clearing;    /* all rows were let go; their memory comes back ... */
+    uint64_t clearing_stamp; /* ... when this has passed */
+    atomic_bool active;      /* its version is the one that is served by default */
+    atomic_bool touched;     /* finds are noted, for eviction */
+    atomic_bool *incomplete; /* of the space: set before a row is lost */
     _Atomic(uint64_t) n_rows;
 };
 
 /* What a table with n_rows rows will be charged; UINT64_MAX if it does not fit 64 bits. */
-uint64_t hps_host_table_bytes(uint32_t row_bytes, uint64_t n_rows);
+uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
+                              uint64_t n_rows);
 
 /* An empty table with room in its index for n_rows. EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              struct hps_host_table **out_table) HPS_MUST_CHECK;
+                              atomic_bool *incomplete, struct hps_host_table **out_table)
+    HPS_MUST_CHECK;
 /* No reader or writer is inside. NULL is legal. */
 void hps_host_table_free(struct hps_host_table *table);
 
-/* All that follow but _get: with the lock held. EXHAUSTED, NO_MEMORY: nothing has changed. */
+/* All that follow but _get: with the lock held. */
+
+/* Replace the row of a key that is there, or add one where there is room. EXHAUSTED, NO_MEMORY: a
+ * table that evicts does not have the key any more; any other has what it had. */
 hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)
     HPS_MUST_CHECK;
+/* Add a key that is not there, evicting others if the table does that; n_evicted is raised by so
+ * many. EXHAUSTED, NO_MEMORY: it was left out. */
+hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, const uint8_t *data,
+                                 uint32_t *n_evicted) HPS_MUST_CHECK;
 void hps_host_table_erase(struct hps_host_table *table, hps_key key);
 bool hps_host_table_has(const struct hps_host_table *table, hps_key key);
+
+/* Let all rows go, readers undisturbed. _clear_end gives their memory back once the readers have
+ * left; until it has returned true the table takes no rows. */
+void hps_host_table_clear(struct hps_host_table *table);
+bool hps_host_table_clear_end(struct hps_host_table *table);
 
 /* Make the index large enough for n_rows. The lock is taken, and let go between steps. */
 hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows) HPS_MUST_CHECK;

@@ -7,6 +7,8 @@
 #ifndef HPS_BACKENDS_STORE_H
 #define HPS_BACKENDS_STORE_H
 
+#include <stdatomic.h>
+
 #include "base/arena.h"
 #include "base/status.h"
 #include "base/types.h"
@@ -69,6 +71,7 @@ struct hps_insert_report {
     uint32_t n_inserted;
     uint32_t n_no_room;
     uint32_t n_stale;
+    uint32_t n_evicted; /* others that went for those that came in */
 };
 
 /* Keys of one table of a request. */
@@ -136,6 +139,10 @@ struct hps_store_ops {
      * EXHAUSTED: over budget; nothing has changed. */
     hps_status (*reserve)(struct hps_space *space, struct hps_error *err);
 
+    /* Whether this version is the one that is served by default; new spaces are not. Rows of others
+     * never push rows of such a space out, but give way to them. NULL: makes no difference. */
+    void (*space_active)(struct hps_space *space, bool active);
+
     /* Copy the rows of the keys it has (see struct hps_batch). On an error the batch is consistent:
      * answered keys stay answered. UNAVAILABLE: skip this tier. DEADLINE: give up. */
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
@@ -153,7 +160,7 @@ struct hps_store_ops {
                          struct hps_insert_report *out_report);
     /* Insert or replace n rows [n][row_bytes]; of a key given twice the last one stays. EXHAUSTED:
      * over budget; then the keys that were not written are not in the store with an older row
-     * either (a durable store keeps them: the disk guard refused the write, try again later). */
+     * either (a store that evicts nothing keeps them: it refused the write, try again later). */
     hps_status (*put)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
@@ -221,6 +228,10 @@ struct hps_store {
 /* First member of a store's own space struct. */
 struct hps_space {
     struct hps_store *store;
+    /* Set by a store that evicts, before it first lets a row go or leaves out one that was put: a
+     * miss proves nothing about the stores below any more. So ask for it after the miss. Whoever
+     * fills an empty space anew may clear it before. */
+    atomic_bool incomplete;
 };
 
 #endif

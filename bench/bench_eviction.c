@@ -127,8 +127,9 @@ static hps_status run_ours(const uint32_t *requests, uint32_t n_rows, uint8_t *r
     struct hps_store *store = NULL;
     struct hps_space *space = NULL;
     uint64_t n_hit = 0;
-    hps_status status =
-        hps_host_map_open((uint64_t)n_rows * (ROW_BYTES + INDEX_BYTES), &store, err);
+    const struct hps_host_map_options options = {
+        .bytes_max = (uint64_t)n_rows * (ROW_BYTES + INDEX_BYTES), .evicts = true};
+    hps_status status = hps_host_map_open_with(&options, &store, err);
 
     if (status != HPS_OK) {
         return status;

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "backends/host_map.h"
+#include "base/epoch.h"
 #include "base/heap.h"
 
 static struct hps_error error;
@@ -36,6 +37,26 @@ static struct fixture open_with(uint64_t bytes_max, const struct hps_table *tabl
     return f;
 }
 
+static struct fixture open_evicting(uint64_t bytes_max, uint64_t rows_max, double target,
+                                    const struct hps_table *table)
+{
+    struct fixture f = {0};
+    const struct hps_host_map_options options = {
+        .bytes_max = bytes_max, .evicts = true, .rows_max = rows_max, .target_ratio = target};
+    assert_int_equal(hps_host_map_open_with(&options, &f.store, &error), HPS_OK);
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = table, .n_tables = 1};
+    assert_int_equal(f.store->ops->space_open(f.store, &id, &f.space, &error), HPS_OK);
+    return f;
+}
+
+static struct fixture open_other(struct fixture *f, int64_t version, const struct hps_table *table)
+{
+    struct fixture g = {.store = f->store};
+    struct hps_space_id id = {.model = "m", .version = version, .tables = table, .n_tables = 1};
+    assert_int_equal(f->store->ops->space_open(f->store, &id, &g.space, &error), HPS_OK);
+    return g;
+}
+
 static void close_all(struct fixture *f)
 {
     f->store->ops->space_close(f->space);
@@ -45,6 +66,16 @@ static void close_all(struct fixture *f)
 static hps_status put(struct fixture *f, hps_key key, uint64_t value)
 {
     return f->store->ops->put(f->space, &no_limit, &narrow, &key, (const uint8_t *)&value, 1);
+}
+
+static struct hps_insert_report insert(struct fixture *f, hps_key key, uint64_t value)
+{
+    struct hps_insert_report report;
+    uint32_t slot = 0;
+    assert_int_equal(f->store->ops->insert(f->space, &no_limit, &narrow, &key, &slot,
+                                           (const uint8_t *)&value, 1, NULL, &report),
+                     HPS_OK);
+    return report;
 }
 
 static bool get(struct fixture *f, hps_key key, uint64_t *out_value)
@@ -272,6 +303,206 @@ static void test_space_when_row_is_empty_then_invalid(void **state)
     store->ops->close(store);
 }
 
+/* ---- eviction ---- */
+
+static uint64_t insert_until_evicting(struct fixture *f)
+{
+    uint64_t n = 0;
+    while (insert(f, n, n).n_evicted == 0) {
+        n++;
+    }
+    return n;
+}
+
+static void test_insert_when_full_then_evicts_within_the_budget_and_says_so_before(void **state)
+{
+    (void)state;
+    struct fixture f = open_evicting(1 << 20, 0, 0, &narrow);
+    uint64_t value = 0;
+    uint64_t n = 0;
+    for (; !atomic_load(&f.space->incomplete); n++) {
+        assert_int_equal(insert(&f, n, n).n_inserted, 1);
+    }
+    assert_true(n > 15000);
+    for (uint64_t key = n; key < 4 * n; key++) {
+        assert_int_equal(insert(&f, key, key).n_inserted, 1); /* no reader is in the way */
+        assert_true(get(&f, key, &value));
+        assert_true(usage_of(&f).used_bytes <= 1 << 20);
+    }
+    assert_true(usage_of(&f).n_rows > n - n / 20);
+    close_all(&f);
+}
+
+static void test_insert_when_it_never_evicts_then_refused_and_all_stay(void **state)
+{
+    (void)state;
+    struct fixture f = open_with(100000, &narrow);
+    uint64_t value = 0;
+    uint64_t n = 0;
+    while (insert(&f, n, n).n_inserted == 1) {
+        n++;
+    }
+    struct hps_insert_report report = insert(&f, n, n);
+    assert_int_equal(report.n_no_room, 1);
+    assert_int_equal(report.n_evicted, 0);
+    for (uint64_t key = 0; key < n; key++) {
+        assert_true(get(&f, key, &value));
+    }
+    close_all(&f);
+}
+
+/* Updates keep what is asked for up to date; they are no sign that a row is asked for. */
+static void test_put_when_full_then_replaces_but_pushes_nothing_out(void **state)
+{
+    (void)state;
+    struct fixture f = open_evicting(100000, 0, 0, &narrow);
+    uint64_t n = insert_until_evicting(&f);
+    uint64_t value = 0;
+    uint64_t n_rows = usage_of(&f).n_rows;
+    uint64_t n_old = 0;
+    for (uint64_t key = 0; key < n; key++) {
+        bool had = get(&f, key, &value);
+        hps_status status = put(&f, key, key + 1000000);
+        assert_true(!had || status == HPS_OK);
+        n_old += had && get(&f, key, &value) && value == key + 1000000 ? 1 : 0;
+    }
+    assert_true(n_old >= n_rows - 1);
+    assert_int_equal(put(&f, UINT64_MAX, 5), HPS_EXHAUSTED);
+    assert_false(get(&f, UINT64_MAX, &value));
+    close_all(&f);
+}
+
+static void test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old(void **state)
+{
+    (void)state;
+    struct fixture f = open_evicting(1 << 20, 0, 0, &narrow);
+    uint64_t n = insert_until_evicting(&f);
+    uint64_t value = 0;
+    struct hps_epoch_slot *slot = hps_epoch_enter(hps_host_map_epoch(f.store));
+    hps_status status = HPS_OK;
+    hps_key key = 0;
+    uint64_t seq = n;
+    uint64_t last = 0;
+    for (; status == HPS_OK && seq < 100 * n; seq++) {
+        key = seq % n;
+        if (get(&f, key, &value)) {
+            status = put(&f, key, seq);
+            last = status == HPS_OK ? seq : last;
+        }
+    }
+    assert_int_equal(status, HPS_EXHAUSTED); /* the spare rows were used up, and nobody waited */
+    assert_false(get(&f, key, &value));
+    hps_epoch_leave(hps_host_map_epoch(f.store), slot);
+    assert_true(get(&f, last % n, &value));
+    assert_true(value == last);
+    assert_int_equal(insert(&f, key, 7).n_inserted, 1);
+    close_all(&f);
+}
+
+static void test_rows_max_when_reached_then_down_to_the_target_bit_by_bit(void **state)
+{
+    (void)state;
+    struct fixture f = open_evicting(UINT64_C(1) << 24, 1000, 0.8, &narrow);
+    for (uint64_t key = 0; key < 1000; key++) {
+        assert_int_equal(insert(&f, key, key).n_evicted, 0);
+    }
+    assert_int_equal(usage_of(&f).n_rows, 1000);
+    uint64_t n_min = 1000;
+    for (uint64_t key = 1000; key < 3000; key++) {
+        assert_true(insert(&f, key, key).n_evicted <= 2);
+        uint64_t n_rows = usage_of(&f).n_rows;
+        assert_true(n_rows <= 1000);
+        n_min = n_rows < n_min ? n_rows : n_min;
+    }
+    assert_true(n_min >= 795 && n_min <= 805);
+    close_all(&f);
+}
+
+static void test_version_when_not_active_then_gives_way_and_never_pushes_out(void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(200000, 0, 0, &table);
+    one.store->ops->space_active(one.space, true);
+    uint64_t n = insert_until_evicting(&one);
+    struct fixture two = open_other(&one, 2, &table);
+    uint64_t n_one = usage_of(&one).n_rows;
+    uint64_t value = 0;
+    for (uint64_t key = 0; key < n; key++) {
+        (void)insert(&two, key, key);
+    }
+    assert_int_equal(usage_of(&one).n_rows, n_one); /* not one was lost to the other version */
+    one.store->ops->space_active(one.space, false);
+    two.store->ops->space_active(two.space, true);
+    for (uint64_t key = 0; key < 3 * n; key++) {
+        (void)insert(&two, key, key);
+    }
+    assert_true(atomic_load(&one.space->incomplete));
+    assert_int_equal(usage_of(&one).n_rows, 0);
+    assert_int_equal(usage_of(&one).used_bytes, 0);
+    assert_true(usage_of(&two).n_rows > n_one / 2);
+    assert_false(get(&one, 5, &value));
+    one.store->ops->space_active(one.space, true); /* back */
+    two.store->ops->space_active(two.space, false);
+    for (uint64_t key = 0; key < 3 * n; key++) {
+        (void)insert(&one, key, key);
+    }
+    assert_true(usage_of(&one).n_rows > n_one / 2);
+    assert_int_equal(usage_of(&two).n_rows, 0);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+static void test_tables_when_not_all_fit_then_each_has_its_share(void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(400000, 0, 0, &table);
+    struct fixture two = open_other(&one, 2, &table);
+    one.store->ops->space_active(one.space, true);
+    two.store->ops->space_active(two.space, true);
+    for (uint64_t key = 0; key < 100000; key++) {
+        (void)insert(&one, key, key);
+    }
+    for (uint64_t key = 0; key < 100000; key++) {
+        (void)insert(&two, key, key);
+    }
+    uint64_t n_one = usage_of(&one).n_rows;
+    uint64_t n_two = usage_of(&two).n_rows;
+    assert_true(n_one > 2000 && n_two > 2000);
+    assert_true(n_one < 2 * n_two && n_two < 2 * n_one);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+/* The budget is for rows of any width: at 128 bytes the index, its growth and eviction take at most
+ * a fifth of them. */
+static void test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows(void **state)
+{
+    (void)state;
+    static const struct hps_table wide = {
+        .name = "wide", .id = 0, .dim = 32, .row_bytes = 128, .dtype = HPS_DTYPE_FP32};
+    enum { N = 400000 };
+    struct fixture f = open_evicting(UINT64_C(1) << 32, 0, 0, &wide);
+    const uint8_t row[128] = {1};
+    uint64_t worst = 0;
+    for (uint64_t key = 0; key < N; key++) {
+        assert_int_equal(f.store->ops->put(f.space, &no_limit, &wide, &key, row, 1), HPS_OK);
+        if (key > 50000 && key % 64 == 0) {
+            uint64_t percent = usage_of(&f).used_bytes * 100 / (key * 128);
+            if (percent > worst)
+                print_message("%lu: %lu\n", key, percent);
+            worst = percent > worst ? percent : worst;
+        }
+    }
+    assert_true(worst <= 120);
+    close_all(&f);
+}
+
+/* ---- threads ---- */
+
 struct race {
     struct fixture f;
     atomic_bool done;
@@ -329,6 +560,14 @@ int main(void)
             test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than_a_load),
         cmocka_unit_test(test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused),
         cmocka_unit_test(test_space_when_row_is_empty_then_invalid),
+        cmocka_unit_test(test_insert_when_full_then_evicts_within_the_budget_and_says_so_before),
+        cmocka_unit_test(test_insert_when_it_never_evicts_then_refused_and_all_stay),
+        cmocka_unit_test(test_put_when_full_then_replaces_but_pushes_nothing_out),
+        cmocka_unit_test(test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old),
+        cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_bit_by_bit),
+        cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
+        cmocka_unit_test(test_tables_when_not_all_fit_then_each_has_its_share),
+        cmocka_unit_test(test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows),
         cmocka_unit_test(test_get_when_index_grows_and_is_cleaned_then_no_key_blinks),
     };
     return cmocka_run_group_tests_name("host_map", tests, NULL, NULL);
