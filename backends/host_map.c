@@ -541,10 +541,11 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
     struct hps_store_load *load = hps_calloc(1, sizeof(*load));
     if (load == NULL) {
         status = HPS_NO_MEMORY;
-    } else if (needed > hps_host_available(&store->shared.budget)) {
+    } else if (needed > hps_host_available(&store->shared.budget) && !store->shared.lossy) {
         status = HPS_EXHAUSTED;
     } else {
-        status = set_new(store, space, space->tables, space->n_tables, sized, &load->set);
+        bool fits = needed <= hps_host_available(&store->shared.budget);
+        status = set_new(store, space, space->tables, space->n_tables, sized && fits, &load->set);
     }
     if (status != HPS_OK) {
         pthread_mutex_lock(&store->lock);
@@ -724,10 +725,11 @@ static void shared_init(struct hps_host_shared *shared, const struct hps_host_ma
     shared->epoch = epoch;
     shared->seed = hps_hash_secret();
     shared->kernel = hps_host_kernel();
-    shared->evicts = options->evicts;
+    shared->evicts = options->evicts || options->lossy;
+    shared->lossy = options->lossy;
     shared->rows_max = options->rows_max != 0 ? options->rows_max : UINT64_MAX;
     shared->rows_target = options->rows_max != 0 ? (uint64_t)target : UINT64_MAX;
-    shared->give_way = options->evicts ? host_give_way : NULL;
+    shared->give_way = shared->evicts ? host_give_way : NULL;
     if (!shared->budget.huge) {
         HPS_LOG(WARN, "host", "no huge pages: look-ups take up to 4 times as long",
                 HPS_STR("why", why));

@@ -285,6 +285,10 @@ hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const u
     if (status == HPS_OK) {
         status = row_add(table, key, data);
     }
+    if (status == HPS_EXHAUSTED && table->shared->lossy) {
+        uint32_t n_evicted = 0;
+        status = hps_host_table_insert(table, key, data, &n_evicted);
+    }
     if (status != HPS_OK) {
         lose(table); /* the stores below may have it */
     }

@@ -20,7 +20,8 @@ struct hps_host_shared {
     struct hps_epoch *epoch;
     uint64_t seed; /* clients must not be able to aim at one bucket */
     const struct hps_host_kernel *kernel;
-    bool evicts;          /* a store below has every row */
+    bool evicts;          /* a store below has every row, or it is */
+    bool lossy;           /* also for rows that are put */
     uint64_t rows_max;    /* of a table that evicts, beside the budget */
     uint64_t rows_target; /* down to which it evicts, bit by bit, once it had rows_max */
     /* Make a table give way that has less right to the memory than one that lacks it now. False:

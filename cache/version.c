@@ -115,5 +115,9 @@ bool hps_version_idle(struct hps_version *version)
 
 bool hps_version_host_complete(const struct hps_version *version)
 {
-    return atomic_load(&version->host_complete) && !atomic_load(&version->host_unsettled);
+    bool complete = atomic_load(&version->host_complete) && !atomic_load(&version->host_unsettled);
+    for (uint32_t i = 0; complete && i < version->n_tiers; i++) {
+        complete = !atomic_load(&version->tiers[i]->incomplete);
+    }
+    return complete;
 }

@@ -37,11 +37,12 @@ struct hps_table_metrics {
     struct hps_metric *keys_found; /* lookup_keys_total{status} */
     struct hps_metric *keys_defaulted;
     struct hps_metric *keys_unknown;
-    struct hps_metric *unique_keys;               /* lookup_unique_keys_total */
-    struct hps_metric *absent_keys;               /* lookup_absent_keys_total, of the model */
-    struct hps_metric *shared_keys;               /* lookup_shared_keys_total, of the model */
-    struct hps_metric *tier_hit[HPS_TIER_COUNT];  /* tier_keys_total{result="hit"} */
-    struct hps_metric *tier_miss[HPS_TIER_COUNT]; /* tier_keys_total{result="miss"} */
+    struct hps_metric *unique_keys;                    /* lookup_unique_keys_total */
+    struct hps_metric *absent_keys;                    /* lookup_absent_keys_total, of the model */
+    struct hps_metric *shared_keys;                    /* lookup_shared_keys_total, of the model */
+    struct hps_metric *tier_hit[HPS_TIER_COUNT];       /* tier_keys_total{result="hit"} */
+    struct hps_metric *tier_miss[HPS_TIER_COUNT];      /* tier_keys_total{result="miss"} */
+    struct hps_metric *tier_evictions[HPS_TIER_COUNT]; /* tier_evictions_total */
 };
 
 struct hps_hot;
@@ -69,7 +70,7 @@ struct hps_version {
     uint32_t n_tiers;
     /* The host map holds every row of this version: a miss there is a proof of absence, if that
      * held before and after the question (hps_version_host_complete). Becomes true when the rows
-     * have been put there, false when one is dropped. */
+     * have been put there, false when an update drops one; what the map evicts, its space says. */
     atomic_bool host_complete;
     atomic_bool host_unsettled; /* an update is replacing rows there: one may be dropped */
 
@@ -78,8 +79,8 @@ struct hps_version {
 
     /* Whoever puts rows from below into a tier asks these. NULL: the rows never change. */
     struct hps_stamps *stamps;
-    struct hps_absent *absent; /* keys known to be in no tier; NULL: none is remembered */
-    struct hps_flight *flight; /* keys being fetched; NULL: look-ups share no fetches */
+    struct hps_absent *absent;   /* keys known to be in no tier; NULL: none is remembered */
+    struct hps_flight *flight;   /* keys being fetched; NULL: look-ups share no fetches */
     struct hps_updates *updates; /* sequence and positions; as stamps */
     struct hps_metric *update_rows_put, *update_rows_deleted; /* update_rows_total{op}, or NULL */
 

@@ -457,10 +457,9 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "
          "client shares"},
-        {volatile_db->overflow_margin != UINT64_MAX,
-         "volatile_db.overflow_*: not applied, because rows are never evicted in this build; "
-         "memory_bytes "
-         "bounds the host map"},
+        {hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy),
+         "volatile_db.overflow_policy: the host map has a policy of its own, which keeps more of "
+         "what is asked for than any of HPS's"},
         {volatile_db->initial_cache_rate < 1.0,
          "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},
         {!volatile_db->initialize_after_startup || !config->persistent_db.initialize_after_startup,

@@ -448,6 +448,7 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
         }
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);
+            catalog_share_memory(model);
             catalog_show_active(catalog, model);
             check_drift(model);
         }

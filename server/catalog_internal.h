@@ -114,6 +114,8 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
                                    struct hps_error *err) HPS_MUST_CHECK;
 /* The gauge that says which version is active. */
 void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model *model);
+/* Tell the host map which version's rows push out those of the others. With the lock held. */
+void catalog_share_memory(const struct catalog_model *model);
 /* The model and its resident version `number`, which stay while switch_lock is held. lock not held.
  */
 hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64_t number,

@@ -18,6 +18,17 @@ void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model
                    (double)model->active);
 }
 
+void catalog_share_memory(const struct catalog_model *model)
+{
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        bool active = entry->version->number == model->active;
+        if (entry->state == ENTRY_RESIDENT && entry->host != NULL &&
+            entry->host->store->ops->space_active != NULL) {
+            entry->host->store->ops->space_active(entry->host, active);
+        }
+    }
+}
+
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
                                    struct hps_error *err)
@@ -44,6 +55,7 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     model->active = number;
     model->previous = previous;
     model->drift = false;
+    catalog_share_memory(model);
     pthread_mutex_unlock(&catalog->lock);
     catalog_show_active(catalog, model);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),

@@ -456,7 +456,8 @@ static hps_status fill_insert(struct fill *fill, const hps_key *keys, const uint
     hps_status status = fill->host->store->ops->insert(fill->host, &call, fill->table, keys, slots,
                                                        rows, n, &guard, &report);
     *out_n_stale = report.n_stale;
-    return status == HPS_OK && report.n_no_room > 0 ? HPS_EXHAUSTED : status;
+    bool full = report.n_no_room > 0 || report.n_evicted > 0;
+    return status == HPS_OK && full ? HPS_EXHAUSTED : status;
 }
 
 /* Keys that an update may have overtaken, or that only share the stripe of one that was: those that
@@ -569,6 +570,7 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
     HPS_ASSERT(host->store == env->host && from != host);
     struct fill fill = {.version = version, .host = host, .cancel = cancel};
     uint64_t drops = hps_update_host_drops(version);
+    atomic_store(&host->incomplete, false); /* what it has lost so far is put there again */
     hps_status status =
         host->store->ops->reserve != NULL ? host->store->ops->reserve(host, err) : HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {

@@ -102,6 +102,31 @@ static void log_notes(const struct hps_notes *notes)
 
 /* ---- stores ---------------------------------------------------------------------------------- */
 
+/* Above RocksDB the map evicts; as the only store it refuses rows, unless HPS's limit asks for
+ * eviction. */
+static hps_status open_host(const struct hps_config *config, bool durable,
+                            struct hps_store **out_host, struct hps_error *err)
+{
+    uint64_t margin = config->volatile_db.overflow_margin;
+    bool limited = margin != UINT64_MAX;
+    uint64_t rows_max = 0;
+    if (limited && __builtin_mul_overflow(margin, config->volatile_db.num_partitions, &rows_max)) {
+        rows_max = UINT64_MAX;
+    }
+    if (limited && !durable) {
+        HPS_LOG(WARN, "config",
+                "volatile_db.overflow_margin: rows beyond it are lost, there is no persistent_db",
+                HPS_U64("rows_max", rows_max));
+    }
+    const struct hps_host_map_options options = {
+        .bytes_max = config->volatile_db.memory_bytes,
+        .evicts = durable,
+        .lossy = limited && !durable,
+        .rows_max = rows_max,
+        .target_ratio = config->volatile_db.overflow_resolution_target};
+    return hps_host_map_open_with(&options, out_host, err);
+}
+
 static hps_status open_stores(const struct hps_config *config, struct hps_load_env *env,
                               struct hps_error *err)
 {
@@ -124,7 +149,7 @@ static hps_status open_stores(const struct hps_config *config, struct hps_load_e
         status = hps_rocksdb_open(&options, &env->durable, err);
     }
     if (status == HPS_OK && config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED) {
-        status = hps_host_map_open(config->volatile_db.memory_bytes, &env->host, err);
+        status = open_host(config, env->durable != NULL, &env->host, err);
         env->host_bytes_max = config->volatile_db.memory_bytes;
     }
     if (status == HPS_OK && env->durable == NULL && env->host == NULL) {

@@ -137,6 +137,10 @@ void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, cons
             hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "hit");
         series.tier_miss[kind] =
             hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "miss");
+        if (kind == HPS_TIER_HOST) {
+            series.tier_evictions[kind] =
+                hps_server_metric(metrics, HPS_M_TIER_EVICTIONS, model, table, tier, NULL);
+        }
     }
     *out_series = series;
 }

@@ -41,6 +41,10 @@
     X(TIER_UP, GAUGE, "tier_up", "tier,node", "1 while the tier answers.")                       \
     X(TIER_ROWS, GAUGE, "tier_rows", "model,version,tier", "Rows stored.")                       \
     X(TIER_USED_BYTES, GAUGE, "tier_used_bytes", "model,version,tier", "Bytes used.")            \
+    X(TIER_HUGE_PAGE_BYTES, GAUGE, "tier_huge_page_bytes", "model,version,tier",                 \
+      "Bytes reserved in areas that have huge pages; 0: the system gives none.")                 \
+    X(TIER_EVICTIONS, COUNTER, "tier_evictions_total", "model,table,tier",                       \
+      "Rows that went for others that were asked for.")                                          \
     X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")          \
     X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                              \
       "Rows found in a lower tier and put into this one.")                                       \

@@ -192,6 +192,10 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
         set(daemon, HPS_M_TIER_ROWS, view->model, number, ops->name, (double)usage.n_rows);
         set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, ops->name,
             (double)usage.used_bytes);
+        if (ops->tier == HPS_TIER_HOST) {
+            set(daemon, HPS_M_TIER_HUGE_PAGE_BYTES, view->model, number, ops->name,
+                (double)usage.huge_bytes);
+        }
     }
 }
 

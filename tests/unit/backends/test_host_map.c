@@ -418,6 +418,36 @@ static void test_rows_max_when_reached_then_down_to_the_target_bit_by_bit(void *
     close_all(&f);
 }
 
+/* HPS's limit on a map that is the only store: the operator asked for it. */
+static void test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    struct hps_table table = narrow;
+    struct fixture f = {0};
+    struct hps_store_load *load = NULL;
+    const struct hps_host_map_options options = {
+        .bytes_max = 1 << 20, .lossy = true, .rows_max = 1000, .target_ratio = 0.8};
+    table.n_rows = N;
+    assert_int_equal(hps_host_map_open_with(&options, &f.store, &error), HPS_OK);
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = &table, .n_tables = 1};
+    assert_int_equal(f.store->ops->space_open(f.store, &id, &f.space, &error), HPS_OK);
+    assert_int_equal(f.store->ops->load_begin(f.space, N, N * 8, &load, &error), HPS_OK);
+    for (uint64_t key = 0; key < N; key++) {
+        assert_int_equal(
+            f.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error), HPS_OK);
+    }
+    assert_int_equal(f.store->ops->load_commit(load, &error), HPS_OK);
+    assert_in_range(usage_of(&f).n_rows, 790, 1000);
+    uint64_t n_rows = usage_of(&f).n_rows;
+    for (uint64_t key = N; key < 2 * N; key++) {
+        assert_int_equal(put(&f, key, key), HPS_OK);
+    }
+    assert_in_range(usage_of(&f).n_rows, 790, 1000);
+    assert_true(n_rows <= 1000);
+    close_all(&f);
+}
+
 static void test_version_when_not_active_then_gives_way_and_never_pushes_out(void **state)
 {
     (void)state;
@@ -492,8 +522,6 @@ static void test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_row
         assert_int_equal(f.store->ops->put(f.space, &no_limit, &wide, &key, row, 1), HPS_OK);
         if (key > 50000 && key % 64 == 0) {
             uint64_t percent = usage_of(&f).used_bytes * 100 / (key * 128);
-            if (percent > worst)
-                print_message("%lu: %lu\n", key, percent);
             worst = percent > worst ? percent : worst;
         }
     }
@@ -565,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_put_when_full_then_replaces_but_pushes_nothing_out),
         cmocka_unit_test(test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old),
         cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_bit_by_bit),
+        cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows),
         cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
         cmocka_unit_test(test_tables_when_not_all_fit_then_each_has_its_share),
         cmocka_unit_test(test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows),

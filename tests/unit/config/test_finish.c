@@ -212,7 +212,8 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     struct hps_config *config = parse_good(
         "{\"fuse_embedding_table\":true," MODELS
         ",\"volatile_db\":{\"type\":\"multi_process_hash_map\","
-        "\"overflow_margin\":1000,\"initial_cache_rate\":0.5,\"initialize_after_startup\":false,"
+        "\"overflow_policy\":\"evict_oldest\",\"initial_cache_rate\":0.5,\"initialize_after_"
+        "startup\":false,"
         "\"max_get_batch_size\":10000,\"memory_bytes\":\"1000TiB\"},\"persistent_db\":{\"type\":"
         "\"rocks_db\"}}",
         &notes);
@@ -223,7 +224,7 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
         "fuse_embedding_table: tables keep their names",
         "models[].gpucache: this build has no embedding cache",
         "multi_process_hash_map is the host map",
-        "volatile_db.overflow_*: not applied, because rows are never evicted",
+        "volatile_db.overflow_policy: the host map has a policy of its own",
         "initial_cache_rate",
         "initialize_after_startup",
         "max_get_batch_size",
