@@ -509,10 +509,11 @@ static struct queue *hottest(struct fill *fill)
     return best;
 }
 
-/* Ask every tier from the host map on, and put what others have into it. out_no_room: keys that
- * found none. */
+/* Ask every tier from the host map on, and put what others have into it. out_n_no_room: keys that
+ * found none; out_n_evicted: keys that made way. */
 static hps_status fill_batch(struct fill *fill, struct queue *queue, uint32_t n,
-                             uint32_t *out_n_inserted, uint32_t *out_n_no_room)
+                             uint32_t *out_n_inserted, uint32_t *out_n_no_room,
+                             uint32_t *out_n_evicted)
 {
     const struct hps_version *version = fill->version;
     const struct hps_call call = {0};
@@ -540,6 +541,7 @@ static hps_status fill_batch(struct fill *fill, struct queue *queue, uint32_t n,
         }
         *out_n_inserted += report.n_inserted;
         *out_n_no_room += report.n_no_room;
+        *out_n_evicted += report.n_evicted;
     }
     return status;
 }
@@ -564,6 +566,7 @@ static bool fill_some(struct fill *fill)
     uint64_t room = 0;
     uint32_t n_inserted = 0;
     uint32_t n_no_room = 0;
+    uint32_t n_evicted = 0;
     if (queue == NULL) {
         report->end = fill->full ? HPS_WARMUP_NO_ROOM : HPS_WARMUP_DONE;
         return false;
@@ -584,7 +587,7 @@ static bool fill_some(struct fill *fill)
         report->end = HPS_WARMUP_NO_ROOM;
         return false;
     }
-    hps_status status = fill_batch(fill, queue, n, &n_inserted, &n_no_room);
+    hps_status status = fill_batch(fill, queue, n, &n_inserted, &n_no_room, &n_evicted);
     queue->at += n;
     report->n_keys += n;
     report->n_rows += n_inserted;
@@ -593,7 +596,8 @@ static bool fill_some(struct fill *fill)
         report->end = status == HPS_DATA_LOSS ? report->end : HPS_WARMUP_FAILED;
         hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
                                  hps_status_text(status)));
-    } else if (n_no_room > 0 && n_inserted == 0) {
+    } else if (n_evicted > 0 || (n_no_room > 0 && n_inserted == 0)) {
+        /* colder keys would only push out hotter ones, which nobody has asked for yet */
         queue->at = queue->n;
         fill->full = true;
     }
