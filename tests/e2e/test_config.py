@@ -125,7 +125,7 @@ def test_reload_when_options_change_then_they_hold_and_the_log_names_old_and_new
                   "server.drain_delay_ms: 1 -> 2", 'server.log_level: \\"info\\" -> \\"debug\\"'):
         assert words in line, line
     assert lines(one, RESTART) == []
-    assert stored.ask(stub, "m")[0] == [DEFAULTED, DEFAULTED]
+    assert stored.ask(stub, "m")[0] == [DEFAULTED, UNKNOWN]  # proven absent by the question before
     with refused(grpc.StatusCode.NOT_FOUND, str(stored.ABSENT)):
         stored.ask(stub, "n")
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "3 keys", "limit is 2"):
