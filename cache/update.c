@@ -46,16 +46,17 @@ static hps_status write_keys(struct hps_space *space, const struct hps_write *wr
 
 /* ---- tiers above a durable store ------------------------------------------------------------- */
 
-/* A row that finds no room is not there at all; a lower tier has it. */
+/* A row that finds no room in a tier that evicts is not there at all; a lower tier has it. After
+ * any other failure the keys are taken out, whatever row they have. */
 static hps_status write_or_erase(struct hps_space *space, const struct hps_write *write,
-                                 bool *out_missing, struct hps_error *err)
+                                 struct hps_error *err)
 {
     const struct hps_store_ops *ops = space->store->ops;
     hps_status status = write_keys(space, write);
     if (status == HPS_OK) {
         return HPS_OK;
     }
-    *out_missing = true;
+    atomic_store(&space->incomplete, true); /* before keys go: a miss there proves nothing now */
     if (status != HPS_EXHAUSTED || write->rows == NULL) {
         status = ops->erase(space, &no_limit, write->table, write->keys, write->n);
     }
@@ -66,21 +67,11 @@ static hps_status write_or_erase(struct hps_space *space, const struct hps_write
                          write->table->name, ops->name, hps_status_text(status));
 }
 
-static hps_status write_tier(struct apply *apply, uint32_t tier, struct hps_error *err)
+static hps_status write_tier(const struct apply *apply, uint32_t tier, struct hps_error *err)
 {
-    struct hps_version *version = apply->version;
-    struct hps_space *space = version->tiers[tier];
-    bool host = space->store->ops->tier == HPS_TIER_HOST;
-    bool missing = false;
     hps_status status = HPS_OK;
-    if (host) {
-        update_host_unsettle(version);
-    }
     for (uint32_t i = 0; i < apply->plan.n_writes && status == HPS_OK; i++) {
-        status = write_or_erase(space, &apply->plan.writes[i], &missing, err);
-    }
-    if (host) {
-        update_host_settle(version, missing);
+        status = write_or_erase(apply->version->tiers[tier], &apply->plan.writes[i], err);
     }
     return status;
 }

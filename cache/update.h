@@ -73,12 +73,6 @@ uint64_t hps_update_sequence(const struct hps_version *version);
 hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
     HPS_MUST_CHECK;
 
-/* Whoever puts all rows into the host map asks for the drops before it reads them, and says so when
- * all are in: version->host_complete is set, unless an update has dropped some since (false). Any
- * thread. */
-uint64_t hps_update_host_drops(struct hps_version *version);
-bool hps_update_host_filled(struct hps_version *version, uint64_t drops);
-
 void hps_updates_free(struct hps_updates *updates); /* by hps_version_free; NULL is legal */
 
 #endif

@@ -22,7 +22,6 @@ struct hps_updates {
     _Atomic uint64_t sequence;
     pthread_mutex_t lock;
     struct update_position *positions; /* lock; the published ones */
-    uint64_t n_host_drops;             /* lock; batches of which the host map lacks keys */
 };
 
 /* ---- update_plan.c: what a batch comes to ---- */
@@ -57,9 +56,5 @@ hps_status update_records_make(const struct hps_version *version,
 /* Make the batch's positions and its sequence the published ones. */
 void update_records_publish(struct hps_updates *updates, struct update_records *records);
 void update_records_free(struct update_records *records); /* a zeroed one is legal */
-
-/* Around writes to the host map, which may drop keys of it. missing: it did. */
-void update_host_unsettle(struct hps_version *version);
-void update_host_settle(struct hps_version *version, bool missing);
 
 #endif

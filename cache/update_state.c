@@ -168,50 +168,6 @@ void update_records_free(struct update_records *records)
     records->records = NULL;
 }
 
-/* ---- is every row in the host map? ----------------------------------------------------------- */
-
-void update_host_unsettle(struct hps_version *version)
-{
-    atomic_store(&version->host_unsettled, true);
-}
-
-void update_host_settle(struct hps_version *version, bool missing)
-{
-    if (missing) {
-        pthread_mutex_lock(&version->updates->lock);
-        version->updates->n_host_drops++;
-        atomic_store(&version->host_complete, false);
-        pthread_mutex_unlock(&version->updates->lock);
-    }
-    atomic_store(&version->host_unsettled, false);
-}
-
-uint64_t hps_update_host_drops(struct hps_version *version)
-{
-    uint64_t drops = 0;
-    if (version->updates != NULL) {
-        pthread_mutex_lock(&version->updates->lock);
-        drops = version->updates->n_host_drops;
-        pthread_mutex_unlock(&version->updates->lock);
-    }
-    return drops;
-}
-
-bool hps_update_host_filled(struct hps_version *version, uint64_t drops)
-{
-    if (version->updates == NULL) {
-        atomic_store(&version->host_complete, true);
-        return true;
-    }
-    pthread_mutex_lock(&version->updates->lock);
-    bool filled = version->updates->n_host_drops == drops;
-    if (filled) {
-        atomic_store(&version->host_complete, true);
-    }
-    pthread_mutex_unlock(&version->updates->lock);
-    return filled;
-}
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
 struct reading {

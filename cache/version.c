@@ -113,11 +113,14 @@ bool hps_version_idle(struct hps_version *version)
     return sum == 0;
 }
 
+/* A fill clears host_complete before it clears `incomplete`, and sets it at its end: read in the
+ * other order. */
 bool hps_version_host_complete(const struct hps_version *version)
 {
-    bool complete = atomic_load(&version->host_complete) && !atomic_load(&version->host_unsettled);
-    for (uint32_t i = 0; complete && i < version->n_tiers; i++) {
-        complete = !atomic_load(&version->tiers[i]->incomplete);
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        if (atomic_load(&version->tiers[i]->incomplete)) {
+            return false;
+        }
     }
-    return complete;
+    return atomic_load(&version->host_complete);
 }

@@ -68,11 +68,9 @@ struct hps_version {
     /* Top to bottom; the last one is authoritative: it has every row. */
     struct hps_space *tiers[HPS_TIERS_MAX];
     uint32_t n_tiers;
-    /* The host map holds every row of this version: a miss there is a proof of absence, if that
-     * held before and after the question (hps_version_host_complete). Becomes true when the rows
-     * have been put there, false when an update drops one; what the map evicts, its space says. */
+    /* Every row of this version has been put into the host map: a miss there is a proof of absence
+     * as long as the map has lost none, see hps_version_host_complete. */
     atomic_bool host_complete;
-    atomic_bool host_unsettled; /* an update is replacing rows there: one may be dropped */
 
     /* Of each tier's store, NULL: it is always asked. Borrowed. */
     struct hps_breaker *breakers[HPS_TIERS_MAX];

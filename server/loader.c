@@ -15,7 +15,6 @@
 #include "base/heap.h"
 #include "base/rowsort.h"
 #include "cache/lookup.h"
-#include "cache/update.h"
 
 enum { LOAD_BATCH_BYTES = 1 << 20 };
 
@@ -423,7 +422,6 @@ struct fill {
     uint64_t since;  /* of the version's stamps, before the scan of the table began */
     uint32_t *slots; /* [n_slots] 0, 1, 2, ... */
     uint32_t n_slots;
-    uint64_t n_rows;  /* that should be there by now, of all tables */
     uint64_t n_stale; /* that were updated again and again while they were read */
 };
 
@@ -539,25 +537,22 @@ static hps_status fill_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
     if (status == HPS_OK) {
         status = fill_insert(fill, keys, fill->slots, rows, n, fill->since, &n_stale);
     }
-    fill->n_rows += n - n_stale;
     return status == HPS_OK && n_stale > 0 ? fill_again(fill, keys, n) : status;
 }
 
-/* Look-ups insert what they miss meanwhile, of this version or another one, and may have taken the
- * room of rows that the fill had put. */
-static hps_status check_filled(struct hps_space *host, uint64_t n_rows, uint64_t n_stale,
-                               struct hps_error *err)
+/* Rows of other versions, and those that look-ups missed meanwhile, may have taken the room of rows
+ * that the fill had put. */
+static hps_status check_filled(const struct fill *fill, struct hps_error *err)
 {
-    struct hps_store_usage usage;
-    if (n_stale > 0) {
-        return hps_error_set(err, HPS_ABORTED, "host: updates overtook %" PRIu64 " rows", n_stale);
+    if (fill->n_stale > 0) {
+        return hps_error_set(err, HPS_ABORTED,
+                             "host: updates came again and again between the reading and the "
+                             "putting of %" PRIu64 " rows",
+                             fill->n_stale);
     }
-    host->store->ops->space_usage(host, &usage);
-    if (usage.n_rows < n_rows) {
+    if (atomic_load(&fill->host->incomplete)) {
         return hps_error_set(err, HPS_EXHAUSTED,
-                             "host: %" PRIu64 " of %" PRIu64
-                             " rows found no room beside those that were asked for meanwhile",
-                             n_rows - usage.n_rows, n_rows);
+                             "host: rows found no room beside those that were asked for meanwhile");
     }
     return HPS_OK;
 }
@@ -569,7 +564,7 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
     struct hps_space *host = version->tiers[0];
     HPS_ASSERT(host->store == env->host && from != host);
     struct fill fill = {.version = version, .host = host, .cancel = cancel};
-    uint64_t drops = hps_update_host_drops(version);
+    atomic_store(&version->host_complete, false);
     atomic_store(&host->incomplete, false); /* what it has lost so far is put there again */
     hps_status status =
         host->store->ops->reserve != NULL ? host->store->ops->reserve(host, err) : HPS_OK;
@@ -579,10 +574,10 @@ hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version
         status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);
     }
     if (status == HPS_OK) {
-        status = check_filled(host, fill.n_rows, fill.n_stale, err);
+        status = check_filled(&fill, err);
     }
-    if (status == HPS_OK && !hps_update_host_filled(version, drops)) {
-        status = hps_error_set(err, HPS_EXHAUSTED, "host: updated rows found no room");
+    if (status == HPS_OK) {
+        atomic_store(&version->host_complete, true); /* unless rows are lost: `incomplete` tells */
     }
     hps_free(fill.slots);
     return status;

@@ -29,7 +29,7 @@ enum {
     BATCH_KEYS = 32,
     ROW_WORDS = 16, /* key, sequence, key, sequence, … */
     ROW_BYTES = ROW_WORDS * 8,
-    N_BATCHES = 8000,
+    N_BATCHES = 16000,
     N_BATCHES_CONTROL = 200 * N_BATCHES, /* it ends at the first wrong row */
 };
 
@@ -53,6 +53,7 @@ struct race {
     atomic_bool stop;
     atomic_uint n_wrong;
     _Atomic uint64_t n_stale; /* insertions that the guard kept out */
+    _Atomic uint64_t n_evicted;
     pthread_mutex_t lock;
     char wrong[600]; /* lock; the first one */
 };
@@ -146,6 +147,7 @@ static void walk_tiers(struct race *race, struct hps_batch *batch, struct hps_wa
         report(race, err.text, 0, 0, 0);
     }
     atomic_fetch_add(&race->n_stale, walk->reports[0].n_stale);
+    atomic_fetch_add(&race->n_evicted, walk->reports[0].n_evicted);
 }
 
 static void look_up(struct race *race, uint64_t *seed)
@@ -304,7 +306,11 @@ static void open_race(struct race *race)
         .name = "disk", .tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING};
     struct hps_error err;
     pthread_mutex_init(&race->lock, NULL);
-    assert_int_equal(hps_host_map_open(UINT64_C(64) << 20, &race->stores[0], &err), HPS_OK);
+    const struct hps_host_map_options host = {.bytes_max = UINT64_C(64) << 20,
+                                              .evicts = true,
+                                              .rows_max = N_KEYS / 2,
+                                              .target_ratio = 0.9};
+    assert_int_equal(hps_host_map_open_with(&host, &race->stores[0], &err), HPS_OK);
     race->late_ops = *race->stores[0]->ops;
     host_insert = race->late_ops.insert;
     race->late_ops.insert = insert_late;
@@ -384,6 +390,7 @@ static void test_race_when_insertions_are_guarded_then_no_row_is_stale_torn_or_l
     run_race(race);
     assert_string_equal(race->wrong, "");
     assert_true(race->n_stale > 0); /* there was something to catch */
+    assert_true(race->n_evicted > 0);
     assert_int_equal(hps_update_sequence(race->version), N_BATCHES);
     close_race(race);
     hps_free(race);

@@ -562,8 +562,6 @@ static void test_version_when_never_opened_for_updates_then_has_none(void **stat
     struct hps_version *other = version_open(t, 2);
     assert_int_equal(hps_update_sequence(other), 0);
     check_positions(other, "");
-    assert_true(hps_update_host_filled(other, hps_update_host_drops(other)));
-    assert_true(other->host_complete);
     version_close(other);
 }
 
@@ -629,34 +627,18 @@ static void insert_while(struct update_test *t, struct hps_store *store, enum hp
     evict(t, 1);
     assert_false(insert_old(t, hps_stamps_now(t->version->stamps), true));
     assert_false(insert_old(t, before, true));
-    if (op == HPS_FAKE_PUT) { /* the host map's own: a miss proves nothing now */
-        assert_false(hps_version_host_complete(t->version));
-    }
     hps_fake_gate_open(store, op);
     pthread_join(thread, &ok);
     assert_non_null(ok);
     check(t, 1, 2);
-    assert_true(hps_version_host_complete(t->version));
 }
 
 static void test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 1, 1);
-    t->version->host_complete = true;
     insert_while(t, t->stores[1], HPS_FAKE_APPLY);
     insert_while(t, t->stores[0], HPS_FAKE_PUT);
-}
-
-static void test_fill_when_an_update_drops_keys_meanwhile_then_is_not_complete(void **state)
-{
-    struct update_test *t = *state;
-    uint64_t drops = hps_update_host_drops(t->version);
-    apply_one(t, 1, 3, 1);
-    assert_false(hps_update_host_filled(t->version, drops));
-    assert_false(t->version->host_complete);
-    assert_true(hps_update_host_filled(t->version, hps_update_host_drops(t->version)));
-    assert_true(t->version->host_complete);
 }
 
 /* ---- what a look-up says --------------------------------------------------------------------- */
@@ -779,7 +761,6 @@ int main(void)
         TIERS(test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out),
         TIERS(test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw),
         TIERS(test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing),
-        SMALL(test_fill_when_an_update_drops_keys_meanwhile_then_is_not_complete),
 #undef TIERS
 #undef SMALL
 #undef MEMORY
