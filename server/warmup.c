@@ -163,16 +163,17 @@ static uint64_t host_row_bytes(const struct hps_table *table)
     return ((uint64_t)table->row_bytes + 15) / 16 * 16 + 24;
 }
 
-/* A table's share of the model's counts is that of its rows. */
+/* A table's share of the model's counts is that of its rows, but no more than its rows or those
+ * that the map can hold, and a quarter: some places stay free where keys crowd others. */
 static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_table *table,
                            uint64_t n_rows_all)
 {
-    uint64_t n = warmup->options.hot_bytes_max / HPS_HOT_KEY_BYTES;
-    uint64_t room = warmup->options.host_bytes_max / host_row_bytes(table);
     double share = n_rows_all > 0 ? (double)table->n_rows / (double)n_rows_all : 0;
-    n = (uint64_t)((double)n * share);
-    n = n < table->n_rows ? n : table->n_rows;
-    n = n < room ? n : room;
+    uint64_t n = (uint64_t)((double)(warmup->options.hot_bytes_max / HPS_HOT_KEY_BYTES) * share);
+    uint64_t useful = warmup->options.host_bytes_max / host_row_bytes(table);
+    useful = useful < table->n_rows ? useful : table->n_rows;
+    useful += useful / 4;
+    n = n < useful ? n : useful;
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 

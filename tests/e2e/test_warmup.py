@@ -72,14 +72,14 @@ def wait_warm(daemon):
 def test_restart_when_the_table_is_larger_than_the_map_then_the_first_requests_hit_as_before(served):
     daemon, table = served
     traffic = Traffic(table)
-    hit_rate(daemon, traffic, 90, table)
+    hit_rate(daemon, traffic, 130, table)
     before = hit_rate(daemon, traffic, 10, table)
     daemon.stop()
     daemon.restart()
     assert wait_warm(daemon) > 10_000
     after = hit_rate(daemon, traffic, 3, table)
-    # the map itself knows more than the sample of its hot keys, which also has no keys beyond that
-    assert after > before - 0.12, (before, after)
+    # the map itself knows more than the sample of its hot keys
+    assert after > before - 0.09, (before, after)
     assert before > 0.3
     daemon.stop()
 
