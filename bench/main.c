@@ -81,6 +81,7 @@ static int decimals(double value)
 {
     int n = 0;
 
+    value = value < 0 ? -value : value;
     for (; value != 0 && value < 1000 && n < 6; value *= 10) {
         n++;
     }
