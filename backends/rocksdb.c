@@ -213,25 +213,31 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 /* ---- options ---- */
 
 /* filter: only for files that flushes and compactions write. Most rows lie in ingested files at the
- * bottom, where a filter would cost memory for every row and only help keys that exist nowhere. */
-static rocksdb_options_t *options_new(const struct rocks *store,
-                                      const struct hps_rocksdb_options *given, bool filter)
+ * bottom, where a filter would cost memory for every row and only help keys that exist nowhere.
+ * Blocks of mapped files are read where they lie: a cache of them would only be asked in vain. */
+static void options_set_table(const struct rocks *store, rocksdb_options_t *options, bool filter)
 {
-    rocksdb_options_t *options = rocksdb_options_create();
     rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
     rocksdb_block_based_options_set_block_size(table, BLOCK_BYTES);
     rocksdb_block_based_options_set_format_version(table, 5);
-    if (store->cache != NULL) {
+    if (store->cache != NULL && store->mode != HPS_ROCKSDB_READ_MMAP) {
         rocksdb_block_based_options_set_block_cache(table, store->cache);
     } else {
         rocksdb_block_based_options_set_no_block_cache(table, 1);
     }
     if (filter) {
         rocksdb_block_based_options_set_filter_policy(table, rocksdb_filterpolicy_create_bloom(10));
-        rocksdb_options_set_optimize_filters_for_hits(options, 1);
     }
     rocksdb_options_set_block_based_table_factory(options, table);
     rocksdb_block_based_options_destroy(table);
+}
+
+static rocksdb_options_t *options_new(const struct rocks *store,
+                                      const struct hps_rocksdb_options *given, bool filter)
+{
+    rocksdb_options_t *options = rocksdb_options_create();
+    options_set_table(store, options, filter);
+    rocksdb_options_set_optimize_filters_for_hits(options, filter);
     rocksdb_options_set_compression(options, rocksdb_no_compression); /* floats do not compress */
     rocksdb_options_set_paranoid_checks(options, 1);
     rocksdb_options_set_max_open_files(options, -1);
@@ -301,6 +307,7 @@ static void options_set_mode(struct rocks *store)
 {
     rocksdb_options_t *each[2] = {store->options, store->sst_options};
     for (unsigned i = 0; i < 2; i++) {
+        options_set_table(store, each[i], i == 0);
         rocksdb_options_set_allow_mmap_reads(each[i], store->mode == HPS_ROCKSDB_READ_MMAP);
         rocksdb_options_set_use_direct_reads(each[i], store->mode == HPS_ROCKSDB_READ_DIRECT);
     }

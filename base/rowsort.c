@@ -4,11 +4,12 @@
  *
  * One arena, sized from the budget, is used twice. While rows come in:
  *
- *     | entries[capacity] | scratch[capacity] | rows[capacity] | out |
+ *     | entries[capacity] | scratch[capacity] | rows[capacity] | the same again | out |
  *
  * entries are (key, slot) and are radix-sorted with scratch as the other half; rows never move. A
- * full arena is gathered in key order through `out` to the end of the spill file: one run. While
- * merging:
+ * full area is gathered in key order through `out` to the end of the spill file: one run. Unless
+ * all rows are said to fit, there are two areas: one is spilled by a thread of its own while the
+ * other is filled. While merging:
  *
  *     | cursors[k] | heap[k] | out | buffer of run 0 | ... | buffer of run k-1 |
  *
@@ -21,6 +22,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -37,8 +39,9 @@ enum {
     OUT_BYTES_MAX = 1 << 20,
     /* Below this a read from an SSD costs more in calls than in bytes. */
     MERGE_BUFFER_BYTES_MIN = 64 << 10,
-    TAKE_BYTES_MAX = 8 << 20, /* per read: how long a cancel may wait */
-    SLACK_BYTES = 4096,       /* for what hps_rowsort_new allocates beside the arena and the runs */
+    TAKE_BYTES_MAX = 8 << 20,   /* per read: how long a cancel may wait */
+    AREA_BYTES_MIN = 256 << 10, /* below it two areas only make more runs */
+    SLACK_BYTES = 4096, /* for what hps_rowsort_new allocates beside the arena and the runs */
     ALIGN = 64
 };
 
@@ -61,6 +64,15 @@ struct cursor {
     size_t have;
 };
 
+/* Rows as they came in, and what is sorted for them. */
+struct area {
+    struct entry *entries;
+    struct entry *scratch;
+    uint8_t *rows;
+    size_t n;
+    bool ascending; /* entries ascend strictly as they are */
+};
+
 enum phase { PHASE_INPUT, PHASE_DIRECT, PHASE_MEMORY, PHASE_MERGE, PHASE_FAILED };
 
 /* Where records go: apart for the caller, interleaved for a run. */
@@ -80,15 +92,20 @@ struct hps_rowsort {
     uint8_t *arena;
     size_t arena_bytes;
 
-    struct entry *entries;
-    struct entry *scratch;
-    uint8_t *rows;
+    struct area areas[2];
+    unsigned n_areas;
+    struct area *in; /* being filled */
     uint8_t *out;
     size_t out_records;
-    size_t capacity;
-    size_t n;          /* rows in the arena */
+    size_t capacity;   /* of an area */
     size_t next_entry; /* PHASE_MEMORY */
-    bool ascending;    /* entries ascend strictly as they are */
+
+    /* While it spills, the file, the runs and `out` are the thread's. */
+    pthread_t spiller;
+    bool spilling;
+    struct area *spilled; /* by the thread */
+    hps_status spill_status;
+    struct hps_error spill_error;
 
     int fd; /* -1: nothing spilled */
     uint64_t file_bytes;
@@ -142,19 +159,25 @@ static void input_layout(struct hps_rowsort *sort)
     sort->out_records =
         clamp(sort->arena_bytes / 16 / sort->record_bytes, 1, OUT_BYTES_MAX / sort->record_bytes);
     size_t out_bytes = sort->out_records * sort->record_bytes;
-    sort->capacity = (sort->arena_bytes - round_up(out_bytes) - 3 * ALIGN) / bytes_per_row;
-    sort->entries = (struct entry *)(void *)sort->arena;
-    sort->scratch = sort->entries + sort->capacity;
-    sort->rows = sort->arena + round_up(2 * sort->capacity * sizeof(struct entry));
-    sort->out = sort->rows + round_up(sort->capacity * sort->row_bytes);
-    sort->n = 0;
-    sort->ascending = true;
+    size_t area_bytes = (sort->arena_bytes - round_up(out_bytes)) / sort->n_areas - 3 * ALIGN;
+    sort->capacity = area_bytes / bytes_per_row;
+    uint8_t *at = sort->arena;
+    for (unsigned i = 0; i < sort->n_areas; i++) {
+        struct area *area = &sort->areas[i];
+        *area = (struct area){.entries = (struct entry *)(void *)at, .ascending = true};
+        area->scratch = area->entries + sort->capacity;
+        area->rows = at + round_up(2 * sort->capacity * sizeof(struct entry));
+        at = area->rows + round_up(sort->capacity * sort->row_bytes);
+    }
+    sort->in = &sort->areas[0];
+    sort->out = at;
     HPS_ASSERT(sort->out + out_bytes <= sort->arena + sort->arena_bytes);
     HPS_ASSERT(sort->capacity > 0);
 }
 
-/* The budget left for the arena, or what the hinted number of rows needs if that is less. */
-static size_t arena_size(const struct hps_rowsort *sort)
+/* The budget left for the arena, or what the hinted number of rows needs if that is less.
+ * out_all_fit: false if the hint says that they will not. */
+static size_t arena_size(const struct hps_rowsort *sort, bool *out_all_fit)
 {
     const struct hps_rowsort_options *options = &sort->options;
     size_t bytes =
@@ -166,6 +189,7 @@ static size_t arena_size(const struct hps_rowsort *sort)
                                 (uint64_t)(sort->row_bytes + 2 * sizeof(struct entry)), &needed)) {
         /* 1/14 more for `out`, which takes a 16th of the arena, and the rest for alignment. */
         needed += needed / 14 + ROWS_MIN * (sort->record_bytes + ALIGN);
+        *out_all_fit = needed <= bytes;
         bytes = needed < bytes ? (size_t)needed : bytes;
     }
     return bytes & ~(size_t)(ALIGN - 1);
@@ -192,7 +216,9 @@ hps_status hps_rowsort_new(const struct hps_rowsort_options *options, struct hps
     sort->record_bytes = KEY_BYTES + (size_t)options->row_bytes;
     sort->fd = -1;
     sort->runs_max = clamp(options->memory_bytes / 32 / sizeof(struct run), 2, RUNS_MAX);
-    sort->arena_bytes = arena_size(sort);
+    bool all_fit = true;
+    sort->arena_bytes = arena_size(sort, &all_fit);
+    sort->n_areas = all_fit ? 1 : 2;
     sort->runs = hps_alloc(sort->runs_max * sizeof(struct run));
     sort->dir = hps_strdup(options->dir != NULL ? options->dir : ".");
     sort->arena = hps_alloc_aligned(ALIGN, sort->arena_bytes);
@@ -214,6 +240,9 @@ void hps_rowsort_free(struct hps_rowsort *sort)
     if (sort == NULL) {
         return;
     }
+    if (sort->spilling) {
+        pthread_join(sort->spiller, NULL);
+    }
     if (sort->fd >= 0) {
         close(sort->fd);
     }
@@ -224,12 +253,12 @@ void hps_rowsort_free(struct hps_rowsort *sort)
 }
 
 /* Stable, least significant digit first; digits that all keys share are skipped. */
-static void radix_sort(struct hps_rowsort *sort)
+static void radix_sort(struct area *area)
 {
     size_t counts[RADIX_DIGITS][256] = {{0}};
-    struct entry *from = sort->entries;
-    struct entry *to = sort->scratch;
-    size_t n = sort->n;
+    struct entry *from = area->entries;
+    struct entry *to = area->scratch;
+    size_t n = area->n;
 
     for (size_t i = 0; i < n; i++) {
         for (int digit = 0; digit < RADIX_DIGITS; digit++) {
@@ -256,43 +285,43 @@ static void radix_sort(struct hps_rowsort *sort)
         from = to;
         to = swap;
     }
-    sort->entries = from;
-    sort->scratch = to;
+    area->entries = from;
+    area->scratch = to;
 }
 
-/* Put the rows of the arena in order: afterwards entries[n] ascend strictly, without duplicates. */
-static void sort_memory(struct hps_rowsort *sort)
+/* Put the rows of an area in order: afterwards entries[n] ascend strictly, without duplicates. */
+static void sort_memory(struct hps_rowsort *sort, struct area *area)
 {
     size_t kept = 0;
 
-    if (sort->ascending || sort->n == 0) {
+    if (area->ascending || area->n == 0) {
         return;
     }
-    radix_sort(sort);
-    struct entry *entries = sort->entries;
-    for (size_t i = 0; i < sort->n; i++) {
-        if (i + 1 == sort->n || entries[i].key != entries[i + 1].key) {
+    radix_sort(area);
+    struct entry *entries = area->entries;
+    for (size_t i = 0; i < area->n; i++) {
+        if (i + 1 == area->n || entries[i].key != entries[i + 1].key) {
             entries[kept++] = entries[i];
         }
     }
-    count(&sort->n_duplicates, sort->n - kept);
-    sort->n = kept;
+    count(&sort->n_duplicates, area->n - kept);
+    area->n = kept;
 }
 
 /* Copy entries[first .. first + n) and their rows out. */
-static void gather(const struct hps_rowsort *sort, size_t first, size_t n,
+static void gather(const struct hps_rowsort *sort, const struct area *area, size_t first, size_t n,
                    const struct target *target)
 {
-    const struct entry *entries = sort->entries + first;
+    const struct entry *entries = area->entries + first;
 
     for (size_t i = 0; i < n; i++) {
         /* Rows lie in random order: fetch well ahead. */
         if (i + 8 < n) {
-            __builtin_prefetch(sort->rows + entries[i + 8].slot * sort->row_bytes);
+            __builtin_prefetch(area->rows + entries[i + 8].slot * sort->row_bytes);
         }
         memcpy(target->keys + i * target->key_stride, &entries[i].key, KEY_BYTES);
         memcpy(target->rows + i * target->row_stride,
-               sort->rows + entries[i].slot * sort->row_bytes, sort->row_bytes);
+               area->rows + entries[i].slot * sort->row_bytes, sort->row_bytes);
     }
 }
 
@@ -364,21 +393,21 @@ static hps_status write_out(struct hps_rowsort *sort, int fd, uint64_t *file_byt
 
 static hps_status merge_runs(struct hps_rowsort *sort, struct hps_error *err);
 
-/* Turn the rows in the arena into a run, or into more of the last run if they come after it. */
-static hps_status spill(struct hps_rowsort *sort, struct hps_error *err)
+/* Turn the rows of an area into a run, or into more of the last run if they come after it. */
+static hps_status spill(struct hps_rowsort *sort, struct area *area, struct hps_error *err)
 {
     hps_status status = HPS_OK;
 
-    sort_memory(sort);
+    sort_memory(sort, area);
     if (sort->fd < 0) {
         status = open_spill(sort, &sort->fd, err);
     }
     uint64_t offset = sort->file_bytes;
     struct target target = out_target(sort);
-    for (size_t at = 0; status == HPS_OK && at < sort->n;) {
-        size_t n = sort->n - at < sort->out_records ? sort->n - at : sort->out_records;
+    for (size_t at = 0; status == HPS_OK && at < area->n;) {
+        size_t n = area->n - at < sort->out_records ? area->n - at : sort->out_records;
 
-        gather(sort, at, n, &target);
+        gather(sort, area, at, n, &target);
         status = write_out(sort, sort->fd, &sort->file_bytes, n, err);
         at += n;
     }
@@ -386,17 +415,61 @@ static hps_status spill(struct hps_rowsort *sort, struct hps_error *err)
         return status;
     }
     struct run *last = sort->n_runs > 0 ? &sort->runs[sort->n_runs - 1] : NULL;
-    if (last != NULL && last->key_last < sort->entries[0].key) {
-        last->n_rows += sort->n;
-        last->key_last = sort->entries[sort->n - 1].key;
+    if (last != NULL && last->key_last < area->entries[0].key) {
+        last->n_rows += area->n;
+        last->key_last = area->entries[area->n - 1].key;
     } else {
         sort->runs[sort->n_runs++] = (struct run){
-            .offset = offset, .n_rows = sort->n, .key_last = sort->entries[sort->n - 1].key};
+            .offset = offset, .n_rows = area->n, .key_last = area->entries[area->n - 1].key};
         count(&sort->n_runs_written, 1);
     }
-    if (sort->n_runs == sort->runs_max) {
+    return HPS_OK;
+}
+
+static void *spiller_run(void *arg)
+{
+    struct hps_rowsort *sort = arg;
+
+    sort->spill_status = spill(sort, sort->spilled, &sort->spill_error);
+    return NULL;
+}
+
+/* Wait until the thread has spilled its area; how that went. */
+static hps_status spiller_wait(struct hps_rowsort *sort, struct hps_error *err)
+{
+    if (!sort->spilling) {
+        return HPS_OK;
+    }
+    pthread_join(sort->spiller, NULL);
+    sort->spilling = false;
+    if (sort->spill_status != HPS_OK && err != NULL) {
+        *err = sort->spill_error;
+    }
+    return sort->spill_status;
+}
+
+/* The area that is being filled is full: have it spilled, and go on in an empty one. */
+static hps_status make_room(struct hps_rowsort *sort, struct hps_error *err)
+{
+    hps_status status = spiller_wait(sort, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (sort->n_areas == 2 && sort->n_runs + 1 < sort->runs_max) {
+        sort->spilled = sort->in;
+        sort->spilling = pthread_create(&sort->spiller, NULL, spiller_run, sort) == 0;
+    }
+    if (sort->spilling) {
+        sort->in = sort->in == &sort->areas[0] ? &sort->areas[1] : &sort->areas[0];
+        sort->in->n = 0;
+        sort->in->ascending = true;
+        return HPS_OK;
+    }
+    status = spill(sort, sort->in, err);
+    if (status == HPS_OK && sort->n_runs == sort->runs_max) {
         status = merge_runs(sort, err);
     }
+    sort->n_areas = sort->arena_bytes >= 2 * AREA_BYTES_MIN ? 2 : 1;
     input_layout(sort);
     return status;
 }
@@ -404,17 +477,18 @@ static hps_status spill(struct hps_rowsort *sort, struct hps_error *err)
 /* Take note of the keys of n rows that were put at the end of the arena. */
 static void note_keys(struct hps_rowsort *sort, const hps_key *keys, size_t n)
 {
-    struct entry *entries = sort->entries + sort->n;
-    bool ascending = sort->ascending;
-    hps_key last = sort->n > 0 ? entries[-1].key : 0;
+    struct area *in = sort->in;
+    struct entry *entries = in->entries + in->n;
+    bool ascending = in->ascending;
+    hps_key last = in->n > 0 ? entries[-1].key : 0;
 
     for (size_t i = 0; i < n; i++) {
-        ascending = ascending && (last < keys[i] || sort->n + i == 0);
+        ascending = ascending && (last < keys[i] || in->n + i == 0);
         last = keys[i];
-        entries[i] = (struct entry){.key = keys[i], .slot = sort->n + i};
+        entries[i] = (struct entry){.key = keys[i], .slot = in->n + i};
     }
-    sort->ascending = ascending;
-    sort->n += n;
+    in->ascending = ascending;
+    in->n += n;
     count(&sort->n_rows_in, n);
 }
 
@@ -434,13 +508,13 @@ hps_status hps_rowsort_add(struct hps_rowsort *sort, const hps_key *keys, const 
     HPS_ASSERT(sort->phase == PHASE_INPUT);
     hps_status status = check_cancel(sort, err);
     while (status == HPS_OK && n > 0) {
-        if (sort->n == sort->capacity) {
-            status = spill(sort, err);
+        if (sort->in->n == sort->capacity) {
+            status = make_room(sort, err);
             continue;
         }
-        size_t room = sort->capacity - sort->n;
+        size_t room = sort->capacity - sort->in->n;
         size_t m = n < room ? n : room;
-        memcpy(sort->rows + sort->n * sort->row_bytes, bytes, m * sort->row_bytes);
+        memcpy(sort->in->rows + sort->in->n * sort->row_bytes, bytes, m * sort->row_bytes);
         note_keys(sort, keys, m);
         keys += m;
         bytes += m * sort->row_bytes;
@@ -459,16 +533,17 @@ static hps_status take_rows(struct hps_rowsort *sort, struct hps_row_reader *rea
         size_t n = 0;
 
         hps_status status = check_cancel(sort, err);
-        if (status == HPS_OK && sort->n == sort->capacity) {
-            status = spill(sort, err);
+        if (status == HPS_OK && sort->in->n == sort->capacity) {
+            status = make_room(sort, err);
         }
         if (status != HPS_OK) {
             return status;
         }
-        size_t room = sort->capacity - sort->n;
-        hps_key *keys = &sort->scratch[0].key;
+        struct area *in = sort->in;
+        size_t room = sort->capacity - in->n;
+        hps_key *keys = &in->scratch[0].key;
         status = hps_row_reader_next(reader, room < rows_max ? room : rows_max, keys,
-                                     sort->rows + sort->n * sort->row_bytes, &n, err);
+                                     in->rows + in->n * sort->row_bytes, &n, err);
         if (status != HPS_OK || n == 0) {
             return status;
         }
@@ -482,7 +557,7 @@ hps_status hps_rowsort_take(struct hps_rowsort *sort, struct hps_row_reader *rea
     const struct hps_row_desc *desc = hps_row_reader_desc(reader);
 
     HPS_ASSERT(sort->phase == PHASE_INPUT);
-    HPS_ASSERT(sort->n == 0 && sort->n_runs == 0);
+    HPS_ASSERT(sort->in->n == 0 && !sort->spilling && sort->n_runs == 0);
     HPS_ASSERT((uint64_t)desc->dim * hps_dtype_bytes(desc->dtype) == sort->row_bytes);
     hps_status status = hps_row_reader_scan_keys(reader, err);
     hps_row_reader_rewind(reader);
@@ -726,8 +801,8 @@ static hps_status finish_spilled(struct hps_rowsort *sort, struct hps_error *err
     size_t buffer_records = 0;
     hps_status status = HPS_OK;
 
-    if (sort->n > 0) {
-        status = spill(sort, err);
+    if (sort->in->n > 0) {
+        status = spill(sort, sort->in, err);
     }
     while (status == HPS_OK && fan_in(sort, &buffer_records) < sort->n_runs) {
         status = merge_runs(sort, err);
@@ -744,13 +819,16 @@ hps_status hps_rowsort_finish(struct hps_rowsort *sort, struct hps_error *err)
         return HPS_OK;
     }
     HPS_ASSERT(sort->phase == PHASE_INPUT);
-    if (sort->n_runs == 0) {
-        sort_memory(sort);
+    hps_status status = spiller_wait(sort, err);
+    if (status == HPS_OK && sort->n_runs == 0) {
+        sort_memory(sort, sort->in);
         sort->next_entry = 0;
         sort->phase = PHASE_MEMORY;
         return HPS_OK;
     }
-    hps_status status = finish_spilled(sort, err);
+    if (status == HPS_OK) {
+        status = finish_spilled(sort, err);
+    }
     if (status == HPS_OK) {
         sort->phase = PHASE_MERGE;
     }
@@ -777,8 +855,8 @@ hps_status hps_rowsort_next(struct hps_rowsort *sort, size_t max_rows, hps_key *
         count(&sort->n_rows_in, n);
         break;
     case PHASE_MEMORY:
-        n = sort->n - sort->next_entry < max_rows ? sort->n - sort->next_entry : max_rows;
-        gather(sort, sort->next_entry, n, &target);
+        n = sort->in->n - sort->next_entry < max_rows ? sort->in->n - sort->next_entry : max_rows;
+        gather(sort, sort->in, sort->next_entry, n, &target);
         sort->next_entry += n;
         break;
     default:

@@ -2,8 +2,8 @@
  *
  * External merge sort of (key, row) pairs within a memory budget: ascending by key as an unsigned
  * integer (the order of big-endian bytes), the last added of equal keys wins and the others are
- * counted. Sorted runs are spilled to one unlinked temporary file. One thread at a time, except
- * hps_rowsort_progress_get: any thread.
+ * counted. Sorted runs are spilled to one unlinked temporary file, by a thread of the sort while
+ * more rows come in. One thread at a time, except hps_rowsort_progress_get: any thread.
  *
  *   hps_rowsort_add ...    or once    hps_rowsort_take(reader)
  *   hps_rowsort_finish

@@ -26,7 +26,7 @@ static const struct bench benches[] = {
     {"eviction", "hit rates within a budget against S3-FIFO, SIEVE, LRU, W-TinyLFU",
      bench_eviction},
     {"concurrency", "look-ups in the host map beside updates of it", bench_concurrency},
-    {"rocksdb", "bulk load against write batches", bench_rocksdb},
+    {"rocksdb", "loads, warm reads and updates against RocksDB as it comes", bench_rocksdb},
     {"e2e", "hpsd and a client: 1 to 100,000 keys a call, both tiers, cold and warm", bench_e2e},
     {NULL, NULL, NULL},
 };

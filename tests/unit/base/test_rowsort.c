@@ -185,6 +185,22 @@ static void test_sort_when_budget_is_passed_then_runs_are_merged(void **state)
     assert_true(progress.bytes_spilled <= UINT64_C(60000) * 72);
 }
 
+/* Two areas from the start: one is spilled while the other is filled. */
+static void test_sort_when_hint_is_over_budget_then_spilled_beside_and_right(void **state)
+{
+    (void)state;
+    struct hps_rowsort_progress progress;
+    struct script script = {
+        .row_bytes = 64, .memory_bytes = 1 << 20, .n = 60000, .n_distinct = 50000, .hint = 60000};
+    run(&script, &progress);
+    assert_true(progress.n_runs >= 8);
+    script.n_distinct = 7; /* the last of each comes from the last area */
+    run(&script, &progress);
+    struct hps_rowsort *sort = new_sort(&script);
+    add_all(sort, &script);
+    hps_rowsort_free(sort); /* in the middle of a spill, perhaps */
+}
+
 static void test_sort_when_few_distinct_keys_then_last_of_many_runs_wins(void **state)
 {
     (void)state;
@@ -542,6 +558,7 @@ int main(void)
         T(test_sort_when_all_fits_then_in_memory),
         T(test_sort_when_hint_is_exact_then_no_spill),
         T(test_sort_when_budget_is_passed_then_runs_are_merged),
+        T(test_sort_when_hint_is_over_budget_then_spilled_beside_and_right),
         T(test_sort_when_few_distinct_keys_then_last_of_many_runs_wins),
         T(test_sort_when_more_runs_than_buffers_then_several_passes),
         T(test_sort_when_hint_is_far_too_small_then_still_right),
