@@ -427,7 +427,7 @@ static bool is_large(const struct hps_walk *first)
         n += walk->batch.n;
     }
     return first->tier_next == 0 && !tier_blocks(first->version, 0) &&
-           n >= 2 * (uint64_t)HPS_WALK_KEYS_PIECE;
+           n >= 4 * (uint64_t)HPS_WALK_KEYS_PIECE;
 }
 
 /* Sort out the keys that an earlier look-up found to be in no tier. */
@@ -472,7 +472,8 @@ struct rest {
     const struct hps_version *version;
     const struct hps_walk_call *call;
     struct hps_flight_trip trip;
-    uint64_t since; /* hps_stamps_now before the stores were asked */
+    uint64_t since;   /* hps_stamps_now before the stores were asked */
+    uint32_t n_share; /* keys that may still be shared with others */
 };
 
 static struct hps_stamp_guard guard_of(const struct rest *rest, const struct hps_walk *walk,
@@ -649,7 +650,7 @@ static void join_others(struct rest *rest, struct hps_walk *walk)
     struct hps_batch *batch = &walk->batch;
     uint32_t n = batch->n;
 
-    if (rest->version->flight == NULL || n == 0 || n > HPS_WALK_KEYS_SHARED) {
+    if (rest->version->flight == NULL || n == 0 || n > rest->n_share) {
         return;
     }
     fetch->flights = hps_alloc(n * sizeof(*fetch->flights));
@@ -658,6 +659,7 @@ static void join_others(struct rest *rest, struct hps_walk *walk)
         return; /* nothing is shared, then */
     }
     fetch->n_flights = n;
+    rest->n_share -= n;
     for (uint32_t i = 0; i < n; i++) {
         struct hps_flight_key *flight = &fetch->flights[i];
         *flight = (struct hps_flight_key){.key = batch->keys[i],
@@ -762,7 +764,8 @@ static bool any_missing(const struct rest *rest)
 hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *call,
                          struct hps_error *err)
 {
-    struct rest rest = {.first = first, .version = first->version, .call = call};
+    struct rest rest = {
+        .first = first, .version = first->version, .call = call, .n_share = HPS_WALK_KEYS_SHARED};
     hps_status status = hps_walk_memory(first, call, err);
 
     if (status != HPS_OK || !any_missing(&rest)) {
