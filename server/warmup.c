@@ -457,7 +457,7 @@ static uint32_t batch_keys(const struct hps_table *table)
 bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *version)
 {
     if (version->n_tiers < 2 || version->tiers[0]->store != warmup->options.host ||
-        warmup->options.host->ops->insert == NULL || atomic_load(&version->host_complete)) {
+        warmup->options.host->ops->insert == NULL || hps_version_host_complete(version)) {
         return false;
     }
     pthread_mutex_lock(&warmup->lock);

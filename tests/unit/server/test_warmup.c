@@ -385,6 +385,8 @@ static void test_fill_when_the_next_version_has_its_tables_in_another_order_then
     assert_ptr_equal(next->hot[1], rig->version->hot[0]);
     atomic_store(&next->host_complete, true);
     assert_false(hps_warmup_useful(rig->warmup, next));
+    atomic_store(&next->tiers[0]->incomplete, true); /* it has given way to others since */
+    assert_true(hps_warmup_useful(rig->warmup, next));
     version_close(next);
 }
 
