@@ -195,34 +195,48 @@ static uint64_t table_wish(const struct host_map *store, const struct hps_table 
     return hps_host_table_bytes(&store->shared, table->row_bytes, n_rows);
 }
 
-static double space_wishes(const struct host_map *store, const struct host_space *space)
+/* Bytes that no table of an active version may pass, so that all get what they want or as much as
+ * any other: small tables are whole then, the large ones have the rest. UINT64_MAX: all fit. */
+static uint64_t shares_level(const struct host_map *store)
 {
-    double bytes = 0;
-    for (uint32_t i = 0; i < space->n_tables; i++) {
-        bytes += (double)table_wish(store, &space->tables[i]);
+    double level = 0;
+    for (;;) { /* each round but the last two finds tables that the level has passed */
+        double below = 0, n_above = 0;
+        for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
+            for (uint32_t i = 0; space->active && i < space->n_tables; i++) {
+                double wish = (double)table_wish(store, &space->tables[i]);
+                below += wish <= level ? wish : 0;
+                n_above += wish <= level ? 0 : 1;
+            }
+        }
+        if (n_above == 0) {
+            return UINT64_MAX;
+        }
+        double next = ((double)store->shared.budget.bytes_max - below) / n_above;
+        if (next <= level) {
+            return (uint64_t)level;
+        }
+        level = next;
     }
-    return bytes;
 }
 
-/* When the active tables do not all fit, each has a share by what it would take: else the first to
- * be asked for would keep the others out. With the store's lock held. */
+/* When the active tables do not all fit, each has a share: else the first to be asked for would
+ * keep the others out. With the store's lock held. */
 static void shares_update(struct host_map *store)
 {
-    double wishes = 0;
     if (!store->shared.evicts) {
         return;
     }
-    for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
-        wishes += space->active ? space_wishes(store, space) : 0;
-    }
-    double ratio = (double)store->shared.budget.bytes_max / (wishes > 0 ? wishes : 1);
+    uint64_t level = shares_level(store);
     for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
         struct table_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
-        bool limited = space->active && ratio < 1;
+        bool limited = space->active && level != UINT64_MAX;
         for (uint32_t i = 0; i < set->n_tables; i++) {
-            double share = ratio * (double)table_wish(store, &space->tables[i]);
-            atomic_store_explicit(&set->tables[i]->account.bytes_max,
-                                  limited ? (uint64_t)share : UINT64_MAX, memory_order_relaxed);
+            uint64_t wish = table_wish(store, &space->tables[i]);
+            uint64_t roomy = wish + wish / EXCESS_SHARE; /* more rows may come */
+            uint64_t share = roomy < level ? roomy : level;
+            atomic_store_explicit(&set->tables[i]->account.bytes_max, limited ? share : UINT64_MAX,
+                                  memory_order_relaxed);
             atomic_store(&set->tables[i]->active, space->active);
         }
     }

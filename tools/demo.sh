@@ -14,6 +14,7 @@ model=$demo/models/dlrm/1
 state=$demo/state
 log=$demo/hpsd.log
 pid=
+seed=1
 keep=${1:-}
 
 cleanup() {
@@ -117,10 +118,11 @@ for folder, _, names in os.walk(sys.argv[1]):
 PYTHON
 }
 
-# measure NAME: two seconds of skewed look-ups, and what the tiers then hold.
+# measure NAME: two seconds of skewed look-ups, other ones each time, and what the tiers then hold.
 measure() {
+    seed=$((seed + 1))
     "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 2 \
-        --quiet -o json >"$demo/$1.bench"
+        --seed "$seed" --quiet -o json >"$demo/$1.bench"
     scrape >"$demo/$1.metrics"
 }
 

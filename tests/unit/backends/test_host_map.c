@@ -507,6 +507,31 @@ static void test_tables_when_not_all_fit_then_each_has_its_share(void **state)
     close_all(&one);
 }
 
+/* A tenth of a small table may be less than the least that a table can have. */
+static void test_tables_when_not_all_fit_then_small_ones_are_whole(void **state)
+{
+    (void)state;
+    enum { N_SMALL = 500, N_LARGE = 200000 };
+    struct hps_table large = narrow, small = narrow;
+    large.n_rows = N_LARGE;
+    small.n_rows = N_SMALL;
+    struct fixture one = open_evicting(1 << 20, 0, 0, &large);
+    struct fixture two = open_other(&one, 2, &small);
+    one.store->ops->space_active(one.space, true);
+    two.store->ops->space_active(two.space, true);
+    for (uint64_t key = 0; key < N_LARGE; key++) {
+        (void)insert(&one, key, key);
+    }
+    for (uint64_t key = 0; key < N_SMALL; key++) {
+        (void)insert(&two, key, key);
+    }
+    assert_int_equal(usage_of(&two).n_rows, N_SMALL);
+    uint64_t used = usage_of(&one).used_bytes + usage_of(&two).used_bytes;
+    assert_true(used > (1 << 20) * 3 / 4); /* and the large one has the rest */
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
 /* The budget is for rows of any width: at 128 bytes the index, its growth and eviction take at most
  * a fifth of them. */
 static void test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows(void **state)
@@ -596,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows),
         cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
         cmocka_unit_test(test_tables_when_not_all_fit_then_each_has_its_share),
+        cmocka_unit_test(test_tables_when_not_all_fit_then_small_ones_are_whole),
         cmocka_unit_test(test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows),
         cmocka_unit_test(test_get_when_index_grows_and_is_cleaned_then_no_key_blinks),
     };
