@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "backends/host_map.h"
 #include "base/assert.h"
 #include "base/heap.h"
 #include "cache/absent.h"
@@ -517,6 +518,73 @@ static void test_memory_when_it_cannot_be_put_back_then_data_loss(void **state)
     assert_int_equal(hps_update_sequence(t->version), 1);
 }
 
+enum { MANY = 500 };
+
+/* Rows of `value` for keys first, first + 1, … of table a, deletes if that is 0. */
+static hps_status apply_many(struct update_test *t, hps_key first, float value)
+{
+    static hps_key keys[MANY];
+    static float rows[MANY][DIM];
+    for (uint32_t i = 0; i < MANY; i++) {
+        keys[i] = first + i;
+        for (uint32_t d = 0; d < DIM; d++) {
+            rows[i][d] = value;
+        }
+    }
+    t->parts[0] = (struct hps_update_part){.row_bytes = ROW_BYTES,
+                                           .n = MANY,
+                                           .keys = keys,
+                                           .rows = value == 0 ? NULL : (const uint8_t *)rows};
+    t->batch.n_parts = 1;
+    return apply(t);
+}
+
+static int setup_host_map(void **state)
+{
+    struct update_test *t = hps_calloc(1, sizeof(*t));
+    assert_int_equal(hps_host_map_open(UINT64_C(1) << 18, &t->stores[t->n_stores++], &t->err),
+                     HPS_OK);
+    t->version = version_open(t, 1);
+    assert_int_equal(hps_update_open(t->version, &t->err), HPS_OK);
+    t->batch.parts = t->parts;
+    *state = t;
+    return 0;
+}
+
+static void check_many(struct update_test *t, uint32_t n_batches, float value)
+{
+    for (hps_key key = 0; key < (hps_key)n_batches * MANY; key++) {
+        check(t, key, value);
+    }
+}
+
+static void test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one(
+    void **state)
+{
+    struct update_test *t = *state;
+    uint32_t n = 0;
+    hps_status status = HPS_OK;
+    while (status == HPS_OK) {
+        status = apply_many(t, (hps_key)n * MANY, 1);
+        n += status == HPS_OK ? 1 : 0;
+        assert_true(n < 100);
+    }
+    assert_int_equal(status, HPS_EXHAUSTED);
+    assert_int_equal(hps_update_sequence(t->version), n);
+    check_many(t, n, 1);
+    assert_int_equal(apply_many(t, (hps_key)n * MANY - MANY / 2, 2), HPS_EXHAUSTED);
+    check_many(t, n, 1); /* half of the batch would have replaced rows */
+    for (hps_key key = (hps_key)n * MANY; key < (hps_key)(n + 1) * MANY; key++) {
+        check(t, key, 0);
+    }
+    for (uint32_t b = 0; b < n; b++) { /* full as it is, rows can be replaced */
+        assert_int_equal(apply_many(t, (hps_key)b * MANY, 3), HPS_OK);
+    }
+    check_many(t, n, 3);
+    assert_int_equal(apply_many(t, 0, 0), HPS_OK); /* and deletes make room */
+    assert_int_equal(apply_many(t, (hps_key)n * MANY, 3), HPS_OK);
+}
+
 /* ---- restarts -------------------------------------------------------------------------------- */
 
 static void test_version_when_opened_again_then_positions_and_sequence_are_there(void **state)
@@ -754,6 +822,9 @@ int main(void)
         MEMORY(test_memory_when_there_is_no_room_then_every_key_has_its_old_row),
         MEMORY(test_memory_when_a_put_fails_midway_then_every_key_has_its_old_row),
         MEMORY(test_memory_when_it_cannot_be_put_back_then_data_loss),
+        cmocka_unit_test_setup_teardown(
+            test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one,
+            setup_host_map, teardown),
         TIERS(test_version_when_opened_again_then_positions_and_sequence_are_there),
         TIERS(test_version_when_its_sequence_is_damaged_then_data_loss),
         TIERS(test_version_when_never_opened_for_updates_then_has_none),
