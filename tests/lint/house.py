@@ -52,6 +52,7 @@ LIBRARIES = {
     r"rocksdb/": {
         "backends/rocksdb.c": "the store on SSD",
         "bench/bench_rocksdb.c": "compares with RocksDB as it comes",
+        "bench/bench_update.c": "compares with RocksDB as it comes",
         "tests/unit/backends/test_rocksdb.c": "makes databases that are not ours, or damaged",
     },
     r"systemd/": {"server/notify.c": "readiness, watchdog, passed sockets"},
