@@ -4,7 +4,7 @@
  * (fetch the row), copy. So the fetches of one stage have the time of another to arrive. Each stage
  * first works out its addresses and then fetches them in a loop of nothing else: a fetch holds its
  * place in the core until its page is translated, and the fewer instructions lie between two, the
- * more of them are translated at once (0.60 to 0.67 of the ceiling without that, 0.74 to 0.80 with
+ * more of them are translated at once (0.60 to 0.67 of the ceiling without that, 0.74 to 0.86 with
  * it, at 64 bytes a row). Any thread.
  *
  * Vector kernels read the five keys of a bucket as plain loads. Each 8-byte lane is read whole on
