@@ -663,7 +663,8 @@ static hps_status files_check(const struct rocks *store, struct hps_error *err)
         if (path == NULL) {
             status = fail_memory(err);
         } else if (stat(path, &info) != 0) {
-            status = hps_error_set(err, HPS_DATA_LOSS, "rocksdb: %s: %s", path, strerror(errno));
+            /* Not there: compacted away since, for one that is missing fails the open. */
+            status = errno == ENOENT ? HPS_OK : hps_rocksdb_dir_fail(err, "cannot look at", path);
         } else if ((size_t)info.st_size != rocksdb_livefiles_size(files, i)) {
             status = hps_error_set(err, HPS_DATA_LOSS,
                                    "rocksdb: %s has %" PRId64 " bytes, the database knows %zu",
