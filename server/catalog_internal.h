@@ -20,7 +20,7 @@ struct catalog_entry {
     struct hps_version *version;
     struct hps_space *host, *durable; /* NULL: not there; those of version->tiers */
     enum entry_state state;
-    unsigned n_switching; /* switches to it that wait for its warm-up */
+    unsigned n_switching;                 /* switches to it that wait for its warm-up */
     struct catalog_entry *next_unloading; /* of catalog->unloading */
     struct hps_unload *unload;            /* UNLOADING: who waits for the end; NULL: nobody */
 };
