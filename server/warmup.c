@@ -169,7 +169,8 @@ static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_tab
                            uint64_t n_rows_all)
 {
     double share = n_rows_all > 0 ? (double)table->n_rows / (double)n_rows_all : 0;
-    uint64_t n = (uint64_t)((double)(warmup->options.hot_bytes_max / HPS_HOT_KEY_BYTES) * share);
+    uint64_t n_places = warmup->options.hot_bytes_max / HPS_HOT_KEY_BYTES;
+    uint64_t n = (uint64_t)((double)n_places * share);
     uint64_t useful = warmup->options.host_bytes_max / host_row_bytes(table);
     useful = useful < table->n_rows ? useful : table->n_rows;
     useful += useful / 4;
