@@ -2,7 +2,8 @@
  *
  * Blocks in power-of-two classes from 4 KiB. From 2 MiB on they are mapped, aligned to 2 MiB, with
  * huge pages asked for. Freed blocks wait in per-class lists for the next taker, up to
- * bytes_idle_max. Any thread; one mutex guards the lists and is never held over a system call.
+ * bytes_idle_max; those of the slab go back to it. Any thread; one mutex guards lists and slab and
+ * is never held over a system call.
  */
 #include "base/block.h"
 
@@ -11,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "base/assert.h"
+#include "base/buddy.h"
 #include "base/heap.h"
 #include "base/poison.h"
 
@@ -25,6 +27,9 @@ struct hps_block_pool {
     size_t bytes_idle;                 /* lock */
     size_t bytes_idle_max;
     atomic_size_t bytes_used;
+    uint8_t *slab; /* NULL: none; does not change once there are blocks */
+    size_t slab_size;
+    struct hps_buddy *buddy; /* lock; of the slab */
 };
 
 static unsigned class_of(size_t size)
@@ -56,33 +61,84 @@ static uint8_t *huge_map(size_t capacity)
     return raw + head;
 }
 
-static struct hps_block *block_create(struct hps_block_pool *pool, size_t capacity)
+static void data_free(uint8_t *data, size_t capacity)
+{
+    if (capacity >= HUGE_BYTES) {
+        munmap(data, capacity);
+    } else {
+        hps_free_aligned(data);
+    }
+}
+
+static struct hps_block *block_around(struct hps_block_pool *pool, uint8_t *data, unsigned cls)
 {
     struct hps_block *block = hps_alloc(sizeof(*block));
+    if (block != NULL) {
+        block->pool = pool;
+        block->next_free = NULL;
+        block->data = data;
+        block->capacity = (size_t)1 << (cls + CLASS_BITS_MIN);
+        block->in_slab = false;
+        atomic_init(&block->refs, 0);
+    }
+    return block;
+}
+
+/* NULL: no slab, or no room in it. */
+static struct hps_block *slab_block(struct hps_block_pool *pool, unsigned cls)
+{
+    struct hps_block *block = pool->buddy == NULL ? NULL : block_around(pool, NULL, cls);
     if (block == NULL) {
         return NULL;
     }
-    uint8_t *data =
-        capacity >= HUGE_BYTES ? huge_map(capacity) : hps_alloc_aligned(DATA_ALIGN, capacity);
-    if (data == NULL) {
+    pthread_mutex_lock(&pool->lock);
+    uint64_t offset = hps_buddy_take(pool->buddy, cls + CLASS_BITS_MIN);
+    pthread_mutex_unlock(&pool->lock);
+    if (offset == UINT64_MAX) {
         hps_free(block);
         return NULL;
     }
-    block->pool = pool;
-    block->next_free = NULL;
-    block->data = data;
-    block->capacity = capacity;
-    atomic_init(&block->refs, 0);
+    block->data = pool->slab + offset;
+    block->in_slab = true;
+    return block;
+}
+
+static struct hps_block *idle_block(struct hps_block_pool *pool, unsigned cls)
+{
+    pthread_mutex_lock(&pool->lock);
+    struct hps_block *block = pool->idle[cls];
+    if (block != NULL) {
+        pool->idle[cls] = block->next_free;
+        pool->bytes_idle -= block->capacity;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return block;
+}
+
+static struct hps_block *fresh_block(struct hps_block_pool *pool, unsigned cls)
+{
+    size_t capacity = (size_t)1 << (cls + CLASS_BITS_MIN);
+    uint8_t *data =
+        capacity >= HUGE_BYTES ? huge_map(capacity) : hps_alloc_aligned(DATA_ALIGN, capacity);
+    struct hps_block *block = data == NULL ? NULL : block_around(pool, data, cls);
+    if (block == NULL && data != NULL) {
+        data_free(data, capacity);
+    }
     return block;
 }
 
 static void block_destroy(struct hps_block *block)
 {
-    HPS_UNPOISON(block->data, block->capacity);
-    if (block->capacity >= HUGE_BYTES) {
-        munmap(block->data, block->capacity);
+    struct hps_block_pool *pool = block->pool;
+
+    if (block->in_slab) { /* stays poisoned until it is taken again */
+        pthread_mutex_lock(&pool->lock);
+        hps_buddy_give(pool->buddy, (uint64_t)(block->data - pool->slab),
+                       class_of(block->capacity) + CLASS_BITS_MIN);
+        pthread_mutex_unlock(&pool->lock);
     } else {
-        hps_free_aligned(block->data);
+        HPS_UNPOISON(block->data, block->capacity);
+        data_free(block->data, block->capacity);
     }
     hps_free(block);
 }
@@ -112,8 +168,39 @@ void hps_block_pool_free(struct hps_block_pool *pool)
             block_destroy(block);
         }
     }
+    if (pool->slab != NULL) {
+        HPS_UNPOISON(pool->slab, pool->slab_size);
+        munmap(pool->slab, pool->slab_size);
+    }
+    hps_buddy_free(pool->buddy);
     pthread_mutex_destroy(&pool->lock);
     hps_free(pool);
+}
+
+hps_status hps_block_pool_slab_add(struct hps_block_pool *pool, size_t size)
+{
+    size_t whole = (size + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
+
+    HPS_ASSERT(pool->slab == NULL && hps_block_pool_bytes(pool) == 0 && pool->bytes_idle == 0);
+    if (size == 0 || whole < size) {
+        return HPS_NO_MEMORY;
+    }
+    pool->buddy = hps_buddy_new(whole);
+    pool->slab = pool->buddy == NULL ? NULL : huge_map(whole);
+    if (pool->slab == NULL) {
+        hps_buddy_free(pool->buddy);
+        pool->buddy = NULL;
+        return HPS_NO_MEMORY;
+    }
+    pool->slab_size = whole;
+    HPS_POISON(pool->slab, whole);
+    return HPS_OK;
+}
+
+uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size)
+{
+    *out_size = pool->slab_size;
+    return pool->slab;
 }
 
 struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size)
@@ -122,24 +209,16 @@ struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size)
         return NULL;
     }
     unsigned cls = class_of(size);
-    size_t capacity = (size_t)1 << (cls + CLASS_BITS_MIN);
-    pthread_mutex_lock(&pool->lock);
-    struct hps_block *block = pool->idle[cls];
-    if (block != NULL) {
-        pool->idle[cls] = block->next_free;
-        pool->bytes_idle -= capacity;
-    }
-    pthread_mutex_unlock(&pool->lock);
+    struct hps_block *block = slab_block(pool, cls);
+    block = block != NULL ? block : idle_block(pool, cls);
+    block = block != NULL ? block : fresh_block(pool, cls);
     if (block == NULL) {
-        block = block_create(pool, capacity);
-        if (block == NULL) {
-            return NULL;
-        }
+        return NULL;
     }
     HPS_UNPOISON(block->data, block->capacity);
     block->next_free = NULL;
     atomic_store_explicit(&block->refs, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->bytes_used, capacity, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->bytes_used, block->capacity, memory_order_relaxed);
     return block;
 }
 
@@ -164,7 +243,7 @@ void hps_block_unref(struct hps_block *block)
     unsigned cls = class_of(capacity);
     HPS_POISON(block->data, capacity);
     pthread_mutex_lock(&pool->lock);
-    bool keep = capacity <= pool->bytes_idle_max - pool->bytes_idle;
+    bool keep = !block->in_slab && capacity <= pool->bytes_idle_max - pool->bytes_idle;
     if (keep) {
         block->next_free = pool->idle[cls];
         pool->idle[cls] = block;

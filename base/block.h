@@ -7,8 +7,8 @@
 #define HPS_BASE_BLOCK_H
 
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
+
+#include "base/status.h"
 
 struct hps_block_pool;
 
@@ -17,12 +17,18 @@ struct hps_block {
     struct hps_block *next_free;
     uint8_t *data;   /* 64-byte aligned; 2 MB pages asked for when capacity >= 2 MB */
     size_t capacity; /* bytes, at least what was asked for */
+    bool in_slab;
     atomic_uint refs;
 };
 
 /* Keeps at most bytes_idle_max of freed blocks for reuse, in power-of-two classes. NULL: no
  * memory. */
 struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
+/* Take blocks from one range of memory first, as long as they fit: a range that a device can write
+ * to, once it has been registered. Before the first block is taken. NO_MEMORY */
+hps_status hps_block_pool_slab_add(struct hps_block_pool *pool, size_t size) HPS_MUST_CHECK;
+/* That range; NULL and 0 without one. */
+uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size);
 /* Every block must have been released. */
 void hps_block_pool_free(struct hps_block_pool *pool);
 /* One reference, contents undefined. NULL: no memory. */

@@ -43,19 +43,19 @@ struct hps_device_info {
     char name[64];
     char uuid[48];
     enum hps_device_kind kind;
-    int index;              /* as in deployed_device_list */
-    int driver_version;     /* 12080: 12.8 */
-    int capability;         /* 90: sm_90 */
-    uint32_t n_processors;  /* streaming multiprocessors */
+    int index;             /* as in deployed_device_list */
+    int driver_version;    /* 12080: 12.8 */
+    int capability;        /* 90: sm_90 */
+    uint32_t n_processors; /* streaming multiprocessors */
     uint64_t memory_bytes;
     uint64_t memory_free_bytes; /* when it was opened */
 };
 
 /* What a simulated device is like. Zeroes: the defaults. */
 struct hps_device_sim_config {
-    uint64_t seed;           /* of the delays */
-    uint32_t delay_us_max;   /* before each step of a stream; 0: none */
-    uint64_t memory_bytes;   /* 0: 256 MiB */
+    uint64_t seed;         /* of the delays */
+    uint32_t delay_us_max; /* before each step of a stream; 0: none */
+    uint64_t memory_bytes; /* 0: 256 MiB */
 };
 
 /* Devices that can be opened, 0 where there is no GPU. With the reason of that in `err` (driver

@@ -9,11 +9,11 @@
  *     look-up    submit ─▶ poll … OK ─▶ hits of each part ─▶ release
  *     change     stage ─▶ (applied in the order of submit and stage, between look-ups)
  *
- * All tables of all parts of a submitted batch are one launch. The kernel only reads the cache: rows
- * that hit are stored where they are wanted, one bit per key says which. Changes are staged beside
- * running look-ups and applied in stream order: a look-up submitted after stage has returned sees
- * them, one submitted before does not, and none sees half a row. Hence no locks, versions or epochs
- * on the device.
+ * All tables of all parts of a submitted batch are one launch. The kernel only reads the cache:
+ * rows that hit are stored where they are wanted, one bit per key says which. Changes are staged
+ * beside running look-ups and applied in stream order: a look-up submitted after stage has returned
+ * sees them, one submitted before does not, and none sees half a row. Hence no locks, versions or
+ * epochs on the device.
  *
  * Thread: one, the device's, for all calls of a cache; no call blocks or allocates device memory
  * but open and close.
@@ -58,13 +58,14 @@ void hps_embed_cache_close(struct hps_embed_cache *cache);
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 struct hps_embed_range_config {
-    uint32_t row_bytes;   /* 1 or more; a multiple of 4 in practice: values of 2 bytes, odd widths are legal */
-    uint64_t n_rows;      /* that the table has */
-    uint64_t bytes_max;   /* what the range may take of the arena */
+    uint32_t row_bytes; /* 1 or more; a multiple of 4 in practice: values of 2 bytes, odd widths are
+                           legal */
+    uint64_t n_rows;    /* that the table has */
+    uint64_t bytes_max; /* what the range may take of the arena */
 };
 
-/* Memory that a range takes so that `n_rows_cached` of n_rows rows can be resident: slots as rows where
- * less than half of them are to be cached, else rows / 0.6. */
+/* Memory that a range takes so that `n_rows_cached` of n_rows rows can be resident: slots as rows
+ * where less than half of them are to be cached, else rows / 0.6. */
 uint64_t hps_embed_range_bytes(uint32_t row_bytes, uint64_t n_rows, uint64_t n_rows_cached);
 /* EXHAUSTED: the arena has no room for it in one piece (needed and free bytes are named). */
 hps_status hps_embed_range_new(struct hps_embed_cache *cache,
@@ -78,18 +79,18 @@ void hps_embed_range_free(struct hps_embed_range *range);
 struct hps_embed_range_usage {
     uint64_t bytes;
     uint64_t n_slots;
-    uint64_t n_rows;          /* resident, as of the last application that was seen to end */
+    uint64_t n_rows; /* resident, as of the last application that was seen to end */
     uint64_t n_inserted;
     uint64_t n_evicted;
-    uint64_t n_refused;       /* insertions that lost against the rows that were there */
+    uint64_t n_refused; /* insertions that lost against the rows that were there */
 };
 void hps_embed_range_usage(const struct hps_embed_range *range,
                            struct hps_embed_range_usage *out_usage);
 
 /* ---- regions: where rows go ------------------------------------------------------------------ */
 
-/* Host memory that kernels and copy engines may write (registered once, not per request) or device memory.
- * Whoever writes it asynchronously holds a reference: a ticket takes one for each part. */
+/* Host memory that kernels and copy engines may write (registered once, not per request) or device
+ * memory. Whoever writes it asynchronously holds a reference: a ticket takes one for each part. */
 struct hps_embed_region;
 hps_status hps_embed_region_host(struct hps_embed_cache *cache, void *memory, size_t size,
                                  struct hps_embed_region **out_region, struct hps_error *err)
@@ -97,34 +98,36 @@ hps_status hps_embed_region_host(struct hps_embed_cache *cache, void *memory, si
 hps_status hps_embed_region_device(struct hps_embed_cache *cache, hps_devptr memory, size_t size,
                                    struct hps_embed_region **out_region, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Gives it up: returns when (OK) or says that (AGAIN) tickets still write to it. After a lost device
- * OK only once the driver cannot write any more. */
+/* Gives it up: returns when (OK) or says that (AGAIN) tickets still write to it. After a lost
+ * device OK only once the driver cannot write any more. */
 hps_status hps_embed_region_free(struct hps_embed_region *region) HPS_MUST_CHECK;
 
 /* ---- look-ups -------------------------------------------------------------------------------- */
 
-/* Keys of one table; the row of keys[i] goes to region + offset + i * row_bytes if it is cached, else
- * what is there afterwards is undefined. */
+/* Keys of one table; the row of keys[i] goes to region + offset + i * row_bytes if it is cached,
+ * else what is there afterwards is undefined. */
 struct hps_embed_part {
     struct hps_embed_range *range;
-    const uint8_t *keys; /* [n] int64 LE, any alignment, duplicates are legal; borrowed for the call */
+    const uint8_t
+        *keys; /* [n] int64 LE, any alignment, duplicates are legal; borrowed for the call */
     uint32_t n;
     struct hps_embed_region *region;
     uint64_t offset; /* a multiple of 16 */
 };
 
 /* Begin a look-up of all parts, in one launch. owner: the caller owns the ticket.
- * error   AGAIN: too much is under way, poll and try again; INVALID: more keys, parts or bytes than a
- *         batch takes (the caller splits); DATA_LOSS: the device is gone */
+ * error   AGAIN: too much is under way, poll and try again; INVALID: more keys, parts or bytes than
+ * a batch takes (the caller splits); DATA_LOSS: the device is gone */
 hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embed_part *parts,
                             uint32_t n_parts, struct hps_embed_ticket **out_ticket) HPS_MUST_CHECK;
 /* OK: every row is where it is wanted; AGAIN; DATA_LOSS: the device is gone (also after timeout_us
  * without any progress): what the regions hold is undefined */
 hps_status hps_embed_poll(struct hps_embed_ticket *ticket) HPS_MUST_CHECK;
-/* After OK. Bit i % 32 of word i / 32: keys[i] of the part was cached. Until the ticket is released. */
+/* After OK. Bit i % 32 of word i / 32: keys[i] of the part was cached. Until the ticket is
+ * released. */
 const uint32_t *hps_embed_hits(const struct hps_embed_ticket *ticket, uint32_t part);
-/* At any time: nothing of an unfinished look-up is waited for, its regions stay referenced until its
- * last event. */
+/* At any time: nothing of an unfinished look-up is waited for, its regions stay referenced until
+ * its last event. */
 void hps_embed_release(struct hps_embed_ticket *ticket);
 
 /* ---- changes --------------------------------------------------------------------------------- */
@@ -135,8 +138,8 @@ enum hps_embed_op {
     HPS_EMBED_ERASE   /* rows: NULL */
 };
 
-/* Queue changes, to be applied before any look-up submitted later. Of a key given twice the last one
- * counts. guard (NULL: all are fresh) is asked per key for insertions, here and only here.
+/* Queue changes, to be applied before any look-up submitted later. Of a key given twice the last
+ * one counts. guard (NULL: all are fresh) is asked per key for insertions, here and only here.
  * out_n_taken: keys taken, from the front; fewer than n: the rest must be staged again later
  * error   AGAIN: nothing could be taken */
 hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range *range,
@@ -144,7 +147,8 @@ hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range
                            uint32_t n, const struct hps_insert_guard *guard, uint32_t *out_n_taken)
     HPS_MUST_CHECK;
 
-/* Take notice of what has ended: memory of retired ranges, batches, regions. Cheap; call it in every turn. */
+/* Take notice of what has ended: memory of retired ranges, batches, regions. Cheap; call it in
+ * every turn. */
 void hps_embed_advance(struct hps_embed_cache *cache);
 /* Nothing is under way: the thread may sleep until somebody asks for something. */
 bool hps_embed_idle(const struct hps_embed_cache *cache);

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gpu tier: one device, its embedding cache, and the thread that owns both.
+ *
+ *     look-ups ──mailbox──▶ ┌──────────────────────────────┐ ── submit ──▶ embedding cache
+ *     insertions, updates ─▶│ thread "gpu-N": one fused     │ ◀── poll ───
+ *                   (queue) │ batch of many look-ups' parts │ ── done(lookup) ──▶ who asked
+ *                           └──────────────────────────────┘
+ *
+ * The thread never walks tiers, waits for no lock that is held over work, and asks for no device
+ * memory while serving. Parts of look-ups that wait at the same time go out as one batch; while a
+ * batch is on its way the next one gathers.
+ *
+ * Changes are queued in the order in which they come, under one lock that plays the part of a
+ * bucket's lock for stamps: an insertion is checked under it and an update takes its place behind
+ * it, so that no old row comes back. The thread stages what is queued before it submits a look-up:
+ * a look-up that begins after hps_gpu_update has returned sees the new row or none.
+ *
+ * A device that is lost, or has given no sign for too long, ends the tier for the life of the
+ * process: every look-up under way is answered DATA_LOSS, later ones UNAVAILABLE; nobody waits for
+ * it again. Memory that it might still write stays referenced for ever.
+ */
+#ifndef HPS_CACHE_GPU_TIER_H
+#define HPS_CACHE_GPU_TIER_H
+
+#include "base/block.h"
+#include "base/mailbox.h"
+#include "cache/embed_cache.h"
+
+struct hps_gpu_tier;
+struct hps_gpu_space; /* of one version */
+
+struct hps_gpu_tier_options {
+    enum hps_device_kind kind;
+    int index;
+    struct hps_device_sim_config sim;
+    struct hps_embed_cache_config cache; /* arena_bytes 0: 80 % of what is free */
+    struct hps_block_pool *blocks; /* where rows of look-ups go; outlives the tier. Blocks that do
+                                      not lie in its slab cannot be asked for */
+    uint64_t queue_bytes_max;      /* of insertions that wait; further ones are dropped */
+    uint32_t waiting_max;          /* look-ups that wait; further ones are refused */
+    uint64_t stall_us_max;         /* without progress the device counts as lost */
+    void (*lost)(void *ctx, const struct hps_error *err); /* once, on the tier's thread; NULL */
+    void *lost_ctx;
+};
+
+/* NOT_FOUND: no such device; PRECONDITION: device or driver too old; NO_MEMORY: names how much was
+ * needed and free. The thread runs when it returns OK. */
+hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
+                             struct hps_gpu_tier **out_tier, struct hps_error *err) HPS_MUST_CHECK;
+/* Every space is closed, no look-up is under way. NULL is legal. */
+void hps_gpu_tier_close(struct hps_gpu_tier *tier);
+const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier);
+bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier); /* any thread */
+
+/* ---- versions -------------------------------------------------------------------------------- */
+
+/* How much of a table is cached. */
+struct hps_gpu_share {
+    uint64_t n_rows;        /* of the table */
+    uint64_t n_rows_cached; /* 0: this table is not cached */
+};
+
+/* The caches of a version's tables. Where they do not fit the space has none for now (every key is
+ * a miss) and gets them as soon as there is room and the version is active. thread  one that may
+ * block; owner: tables and shares [n_tables] are copied error   NO_MEMORY, UNAVAILABLE (lost) */
+hps_status hps_gpu_space_open(struct hps_gpu_tier *tier, const struct hps_table *tables,
+                              const struct hps_gpu_share *shares, uint32_t n_tables,
+                              struct hps_gpu_space **out_space, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* The version is served by default from now on, or no more: caches of spaces that are not active
+ * give way to those of one that is. May block. */
+void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
+/* No look-up of the space is under way; changes that wait are dropped. May block. */
+void hps_gpu_space_close(struct hps_gpu_space *space);
+/* Zeroes for a table without a cache. Any thread. */
+void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
+                         struct hps_embed_range_usage *out_usage);
+
+/* ---- look-ups -------------------------------------------------------------------------------- */
+
+struct hps_gpu_part {
+    /* in */
+    uint32_t table_id;
+    uint32_t n;
+    const uint8_t *keys; /* [n] int64 LE, any alignment; stay until done */
+    uint64_t offset; /* the row of keys[i] goes to block->data + offset + i * row_bytes; a multiple
+                        of 16 */
+    /* out */
+    uint32_t
+        *hits; /* [(n + 31) / 32] by the caller; bit i % 32 of word i / 32: keys[i] was cached */
+};
+
+/* One look-up. Its memory, and that of its parts, stays until done. */
+struct hps_gpu_lookup {
+    struct hps_gpu_space *space;
+    struct hps_block *block; /* referenced until the device writes to it no more */
+    struct hps_gpu_part *parts;
+    uint32_t n_parts;
+    /* On the tier's thread; must be quick: hand over. The look-up belongs to the caller again. */
+    void (*done)(struct hps_gpu_lookup *lookup);
+
+    /* out. OK; DATA_LOSS: the device was lost, and the block must not be used any more */
+    hps_status status;
+    uint64_t duration_us; /* from asking until done */
+
+    /* the tier's */
+    struct hps_task task;
+    struct hps_gpu_lookup *next;
+    uint64_t asked_us;
+    uint32_t part_next; /* the first key not submitted: of part part_next, */
+    uint32_t key_next;  /* number key_next */
+    uint32_t n_batches; /* submitted and not ended */
+};
+
+/* takes `lookup` until done. UNAVAILABLE (the tier is lost), EXHAUSTED (too many wait), INVALID
+ * (the block is not in the slab): then nothing happens, ask another tier. Any thread, never blocks.
+ */
+hps_status hps_gpu_lookup(struct hps_gpu_tier *tier, struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+/* Rows found below, the one of keys[i] at rows + slots[i] * row_bytes. Dropped rather than waited
+ * for. Any thread. out_report: set in any case */
+void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                    const uint32_t *slots, const uint8_t *rows, uint32_t n,
+                    const struct hps_insert_guard *guard, struct hps_insert_report *out_report);
+/* The rows that keys have from now on (rows NULL: they have none): cached ones are replaced or go.
+ * Waits for room in the queue, not for the device. A lost tier takes everything. One updater per
+ * version. NO_MEMORY */
+hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                          const uint8_t *rows, uint32_t n) HPS_MUST_CHECK;
+
+#endif
