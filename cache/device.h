@@ -17,9 +17,12 @@
  * driver may stop the device for them. The rest: one thread at a time per stream.
  *
  * Errors: a call that fails says what the driver said. LOST: once any call of a device has answered
- * DATA_LOSS the device is gone for the life of the process (a driver's sticky error, or
- * hps_device_sim_fail); every later call answers the same, events never complete, and memory may
- * still be freed. NO_MEMORY: the device's memory, or the host's, is not enough.
+ * DATA_LOSS the device is gone for the life of the process (a driver's sticky error,
+ * hps_device_give_up or hps_device_sim_fail); every later call answers the same, events never
+ * complete, and memory may still be freed: that waits until nothing writes to it any more, or lets
+ * it leak where a driver cannot promise that. NO_MEMORY: the device's memory, or the host's, is not
+ * enough. What a program must never do (a copy beside an allocation, say) ends the simulated
+ * device's process with a message.
  */
 #ifndef HPS_CACHE_DEVICE_H
 #define HPS_CACHE_DEVICE_H
@@ -44,8 +47,8 @@ struct hps_device_info {
     char uuid[48];
     enum hps_device_kind kind;
     int index;             /* as in deployed_device_list */
-    int driver_version;    /* 12080: 12.8 */
-    int capability;        /* 90: sm_90 */
+    int driver_version;    /* 12080: 12.8; 0: simulated */
+    int capability;        /* 90: sm_90; 0: simulated */
     uint32_t n_processors; /* streaming multiprocessors */
     uint64_t memory_bytes;
     uint64_t memory_free_bytes; /* when it was opened */
@@ -53,10 +56,14 @@ struct hps_device_info {
 
 /* What a simulated device is like. Zeroes: the defaults. */
 struct hps_device_sim_config {
-    uint64_t seed;         /* of the delays */
+    uint64_t seed;         /* of the delays and of the order of blocks; 0: blocks in order */
     uint32_t delay_us_max; /* before each step of a stream; 0: none */
     uint64_t memory_bytes; /* 0: 256 MiB */
 };
+
+/* Whether this build has CUDA, and for what: "CUDA 13.0 (sm_80, sm_90, sm_100)", else "none". */
+bool hps_device_cuda_built(void);
+const char *hps_device_cuda_text(void);
 
 /* Devices that can be opened, 0 where there is no GPU. With the reason of that in `err` (driver
  * missing, too old, none visible): OK all the same. */
@@ -71,8 +78,13 @@ hps_status hps_device_open(enum hps_device_kind kind, int index,
                            struct hps_device **out_device, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_close(struct hps_device *device); /* streams and events first; NULL is legal */
 const struct hps_device_info *hps_device_info(const struct hps_device *device);
-/* Whether the device is gone. Any thread. */
+/* Whether the device is gone, and what was said then (OK and empty while it is not). Any thread. */
 bool hps_device_lost(const struct hps_device *device);
+void hps_device_lost_why(const struct hps_device *device, struct hps_error *out_why);
+/* The caller has waited long enough: the device is lost from now on. Any thread. */
+void hps_device_give_up(struct hps_device *device, const char *why);
+/* Of a lost device: whether it can no longer write to any memory. Does not block. */
+bool hps_device_quiet(struct hps_device *device);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -94,9 +106,12 @@ void hps_device_host_unregister(struct hps_device *device, void *host);
 /* low_priority: for work that may wait. Streams do not wait for each other by themselves. */
 hps_status hps_stream_new(struct hps_device *device, const char *name, bool low_priority,
                           struct hps_stream_q **out_stream, struct hps_error *err) HPS_MUST_CHECK;
-void hps_stream_free(struct hps_stream_q *stream); /* waits for its work unless lost */
+/* Waits for its work unless the device is lost. NULL is legal. */
+void hps_stream_free(struct hps_stream_q *stream);
 hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event,
                          struct hps_error *err) HPS_MUST_CHECK;
+/* At any time: a record of it that is under way, or a wait for it, is not disturbed. NULL is legal.
+ */
 void hps_event_free(struct hps_event *event);
 /* The event completes when all that was given to the stream before has. May be used again, once
  * those who wait for it have been told to. */
@@ -130,16 +145,26 @@ struct hps_kernel {
     uint32_t block_threads;        /* a multiple of 32 */
     uint32_t shared_size;          /* bytes of shared memory per block */
     void (*sim)(const void *args); /* run by each fiber */
-    const void *cuda;              /* the __global__ function; NULL in builds without CUDA */
+    const void *(*cuda)(void);     /* the __global__ function; NULL in builds without CUDA */
 };
-/* args is copied. n_blocks: 1 or more. */
+/* args is copied. n_blocks: 1 or more. The kernel is one that the device was opened with. */
 hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kernel,
                       uint32_t n_blocks, const void *args) HPS_MUST_CHECK;
 
+/* What a kernel told the host by hps_flag_raise (simt.h) in mapped memory; all that came before
+ * that is then visible to the caller. */
+static inline uint32_t hps_flag_load(const uint32_t *flag)
+{
+    return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+
 /* ---- of the simulated device ----------------------------------------------------------------- */
 
-/* From the n-th piece of work from now on (0: at once) the device is lost. Any thread. */
+/* The n-th piece of work from now on (copy, fill or launch) is not done and the device lost; 0: at
+ * once. Any thread. */
 void hps_device_sim_fail(struct hps_device *device, uint64_t n);
+/* While held, no stream begins another step: what is given to it stays under way. Any thread. */
+void hps_device_sim_hold(struct hps_device *device, bool held);
 /* The address of device memory in this process: for tests. */
 void *hps_device_sim_host(struct hps_device *device, hps_devptr ptr);
 

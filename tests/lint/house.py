@@ -56,7 +56,10 @@ LIBRARIES = {
         "tests/unit/backends/test_rocksdb.c": "makes databases that are not ours, or damaged",
     },
     r"systemd/": {"server/notify.c": "readiness, watchdog, passed sockets"},
-    r"sanitizer/": {"base/poison.h": "marks pooled memory that nobody owns"},
+    r"sanitizer/": {
+        "base/poison.h": "marks pooled memory that nobody owns",
+        "cache/sanitize.h": "tells of the simulated device's order and stacks",
+    },
     r"protobuf-c/": {
         "client/message.h": "unpacking for every message of the client",
         "client/message.c": "with its allocator from base/heap.h",
@@ -89,6 +92,8 @@ TESTED = ("base", "net", "config", "backends", "cache")
 UNTESTED = {  # no test file of that name: where it is tested instead
     "net/grpc_call.c": "test_grpc_server.c and test_grpc_client.c: the part that both roles share",
     "cache/version.c": "test_models.c, which pins and switches versions",
+    "cache/device.c": "test_device_sim.c: its calls do nothing without a kind of device",
+    "cache/sim_memory.c": "test_device_sim.c, which copies past its ends",
     "cache/update_plan.c": "test_update.c: what a batch comes to is seen in the tiers",
     "cache/update_state.c": "test_update.c, which opens versions again",
 }
@@ -100,7 +105,7 @@ PLACES = re.compile(
     r"\b(registry|pypi|mirror|repo1?|proxy)\.[a-z-]+\.[a-z]{2,}", re.IGNORECASE)
 
 SOURCES = re.compile(
-    r"(\.(c|h|def|py|sh|proto|cmake|cpp|cu|java|js|go|service|socket|yml|yaml|supp)|/CMakeLists\.txt|"
+    r"(\.(c|h|def|py|sh|proto|cmake|cpp|cuh?|java|js|go|service|socket|yml|yaml|supp)|/CMakeLists\.txt|"
     r"/Containerfile|/conf\.d/.*)$|^(CMakeLists\.txt|dev|\.ci/run)$")
 BINARY = re.compile(r"\.(png|npy|bin|raw|gz|pb|der)$|/corpus/")
 SPDX = "SPDX-License-Identifier: Apache-2.0"
@@ -227,7 +232,7 @@ def check_file(root, path):
     if SOURCES.search(path) and not upstream and not any(SPDX in line for line in lines[:3]):
         yield 1, "licence", f"no '{SPDX}' in the first three lines"
     yield from check_text(path, lines)
-    if path.endswith((".c", ".h", ".def")):
+    if path.endswith((".c", ".h", ".cu", ".cuh", ".def")):
         code = blanked(text).split("\n")
         yield from check_includes(path, lines)
         yield from check_calls(path, code)
