@@ -13,21 +13,21 @@
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-bool hps_device_cuda_built(void)
+const char *hps_device_cuda_version(void)
 {
 #if defined(HPS_CUDA)
-    return true;
+    return hps_cuda_version();
 #else
-    return false;
+    return "none";
 #endif
 }
 
-const char *hps_device_cuda_text(void)
+const char *hps_device_cuda_processors(void)
 {
 #if defined(HPS_CUDA)
-    return hps_cuda_text();
+    return hps_cuda_processors();
 #else
-    return "none";
+    return "";
 #endif
 }
 

@@ -61,9 +61,11 @@ struct hps_device_sim_config {
     uint64_t memory_bytes; /* 0: 256 MiB */
 };
 
-/* Whether this build has CUDA, and for what: "CUDA 13.0 (sm_80, sm_90, sm_100)", else "none". */
-bool hps_device_cuda_built(void);
-const char *hps_device_cuda_text(void);
+/* The toolkit that this build has CUDA from, "13.0", and for what, "sm_80, sm_90, sm_100"; "none"
+ * and
+ * "" in a build without. */
+const char *hps_device_cuda_version(void);
+const char *hps_device_cuda_processors(void);
 
 /* Devices that can be opened, 0 where there is no GPU. With the reason of that in `err` (driver
  * missing, too old, none visible): OK all the same. */

@@ -66,7 +66,8 @@ hps_status hps_sim_open(int index, const struct hps_device_sim_config *config,
 hps_status hps_cuda_count(int *out_n, struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_cuda_open(int index, const struct hps_kernel *const *kernels, size_t n_kernels,
                          struct hps_device **out_device, struct hps_error *err) HPS_MUST_CHECK;
-const char *hps_cuda_text(void);
+const char *hps_cuda_version(void);
+const char *hps_cuda_processors(void);
 #endif
 
 enum {

@@ -11,6 +11,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "cache/breaker.h"
+#include "cache/device.h"
 #include "server/daemon_internal.h"
 #include "server/version_info.h"
 
@@ -63,7 +64,7 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
         return no_memory(err);
     }
     hps_metric_set(hps_server_metric(daemon->metrics, HPS_M_BUILD_INFO, hps_build_version,
-                                     hps_build_revision, "none", NULL),
+                                     hps_build_revision, hps_device_cuda_version(), NULL),
                    1);
     const struct hps_catalog_options catalog = {.models = daemon->models,
                                                 .config = daemon->options.config,

@@ -13,6 +13,7 @@
 #include "backends/host_map.h"
 #include "backends/rocksdb.h"
 #include "base/log.h"
+#include "cache/device.h"
 #include "config/limits.h"
 #include "server/daemon.h"
 #include "server/options.h"
@@ -245,7 +246,9 @@ int main(int argc, char **argv)
         if (options.help) {
             fputs(hps_options_help, stdout);
         } else {
-            printf("hpsd %s (%s)\n", hps_build_version, hps_build_revision);
+            printf("hpsd %s (%s)\ncuda %s%s%s\n", hps_build_version, hps_build_revision,
+                   hps_device_cuda_version(), hps_device_cuda_processors()[0] != 0 ? " for " : "",
+                   hps_device_cuda_processors());
         }
         return fflush(stdout) == 0 ? EXIT_DRAINED : EXIT_FATAL;
     }

@@ -56,6 +56,7 @@ LIBRARIES = {
         "tests/unit/backends/test_rocksdb.c": "makes databases that are not ours, or damaged",
     },
     r"systemd/": {"server/notify.c": "readiness, watchdog, passed sockets"},
+    r"cuda_runtime\.h": {"cache/device_cuda.cu": "the device layer over the CUDA runtime"},
     r"sanitizer/": {
         "base/poison.h": "marks pooled memory that nobody owns",
         "cache/sanitize.h": "tells of the simulated device's order and stacks",
@@ -92,7 +93,6 @@ TESTED = ("base", "net", "config", "backends", "cache")
 UNTESTED = {  # no test file of that name: where it is tested instead
     "net/grpc_call.c": "test_grpc_server.c and test_grpc_client.c: the part that both roles share",
     "cache/version.c": "test_models.c, which pins and switches versions",
-    "cache/device.c": "test_device_sim.c: its calls do nothing without a kind of device",
     "cache/sim_memory.c": "test_device_sim.c, which copies past its ends",
     "cache/update_plan.c": "test_update.c: what a batch comes to is seen in the tiers",
     "cache/update_state.c": "test_update.c, which opens versions again",
