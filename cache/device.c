@@ -224,8 +224,8 @@ void hps_device_host_unregister(struct hps_device *device, void *host)
 
 /* ---- streams and events ---------------------------------------------------------------------- */
 
-hps_status hps_stream_new(struct hps_device *device, const char *name, bool low_priority,
-                          struct hps_stream_q **out_stream, struct hps_error *err)
+hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool low_priority,
+                            struct hps_stream_q **out_stream, struct hps_error *err)
 {
     if (hps_device_lost(device)) {
         return lost_error(device, err);
@@ -233,7 +233,7 @@ hps_status hps_stream_new(struct hps_device *device, const char *name, bool low_
     return device->ops->stream_new(device, name, low_priority, out_stream, err);
 }
 
-void hps_stream_free(struct hps_stream_q *stream)
+void hps_stream_q_free(struct hps_stream_q *stream)
 {
     if (stream != NULL) {
         stream->device->ops->stream_free(stream);
@@ -265,7 +265,7 @@ hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream
     return stream->device->ops->event_record(event, stream);
 }
 
-hps_status hps_stream_wait(struct hps_stream_q *stream, struct hps_event *event)
+hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event)
 {
     HPS_ASSERT(event->device == stream->device);
     if (hps_device_lost(stream->device)) {

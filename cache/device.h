@@ -106,10 +106,10 @@ void hps_device_host_unregister(struct hps_device *device, void *host);
 /* ---- streams and events ---------------------------------------------------------------------- */
 
 /* low_priority: for work that may wait. Streams do not wait for each other by themselves. */
-hps_status hps_stream_new(struct hps_device *device, const char *name, bool low_priority,
-                          struct hps_stream_q **out_stream, struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool low_priority,
+                            struct hps_stream_q **out_stream, struct hps_error *err) HPS_MUST_CHECK;
 /* Waits for its work unless the device is lost. NULL is legal. */
-void hps_stream_free(struct hps_stream_q *stream);
+void hps_stream_q_free(struct hps_stream_q *stream);
 hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event,
                          struct hps_error *err) HPS_MUST_CHECK;
 /* At any time: a record of it that is under way, or a wait for it, is not disturbed. NULL is legal.
@@ -119,7 +119,7 @@ void hps_event_free(struct hps_event *event);
  * those who wait for it have been told to. */
 hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream) HPS_MUST_CHECK;
 /* What is given to the stream from now on waits for the event as it was last recorded. */
-hps_status hps_stream_wait(struct hps_stream_q *stream, struct hps_event *event) HPS_MUST_CHECK;
+hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event) HPS_MUST_CHECK;
 /* OK: completed, and what came before it is visible to the caller; AGAIN: not yet; DATA_LOSS. An
  * event never recorded is complete. Does not block. */
 hps_status hps_event_done(struct hps_event *event) HPS_MUST_CHECK;

@@ -3,10 +3,10 @@
  * The simulated device. Each stream is a thread that does what it is given, one step after another.
  *
  * What is ordered, in the eyes of ThreadSanitizer: what the host did before it gave a step is
- * before that step; the steps of a stream follow each other; a step behind hps_stream_wait, and the
- * host after hps_event_done, come after what the event was recorded behind. Nothing else is: queues
- * and locks in here are hidden from it (this file is compiled without it, sim_lock.h), so a program
- * that forgets an event has a race, however the threads happened to run.
+ * before that step; the steps of a stream follow each other; a step behind hps_stream_q_wait, and
+ * the host after hps_event_done, come after what the event was recorded behind. Nothing else is:
+ * queues and locks in here are hidden from it (this file is compiled without it, sim_lock.h), so a
+ * program that forgets an event has a race, however the threads happened to run.
  *
  * Thread: of a stream unless said otherwise.
  */

@@ -69,13 +69,13 @@ static bool rig_open(struct rig *rig, struct hps_device *device, struct hps_erro
     memset(err, 0, sizeof(*err));
     rig->device = device;
     rig->err = err;
-    return rig_ok(rig, hps_stream_new(device, "check", false, &rig->stream, err), "stream") &&
+    return rig_ok(rig, hps_stream_q_new(device, "check", false, &rig->stream, err), "stream") &&
            rig_ok(rig, hps_event_new(device, &rig->event, err), "event");
 }
 
 static bool rig_close(struct rig *rig)
 {
-    hps_stream_free(rig->stream);
+    hps_stream_q_free(rig->stream);
     hps_event_free(rig->event);
     for (size_t i = 0; i < rig->n_buffers; i++) {
         hps_device_free(rig->device, rig->buffers[i].device);
@@ -353,7 +353,7 @@ static bool check_event_order(struct hps_device *device, struct hps_error *err)
     struct hps_stream_q *other = NULL;
     struct hps_event *event = NULL;
     if (rig_open(&rig, device, err) &&
-        rig_ok(&rig, hps_stream_new(device, "other", true, &other, err), "stream") &&
+        rig_ok(&rig, hps_stream_q_new(device, "other", true, &other, err), "stream") &&
         rig_ok(&rig, hps_event_new(device, &event, err), "event")) {
         struct buffer *passed = rig_buffer(&rig, SIZE);
         struct buffer *out = rig_buffer(&rig, SIZE * PASSES);
@@ -362,10 +362,10 @@ static bool check_event_order(struct hps_device *device, struct hps_error *err)
             rig_ok(&rig, hps_fill_on_device(rig.stream, passed->device, (uint8_t)(i + 1), SIZE),
                    "fill");
             rig_ok(&rig, hps_event_record(rig.event, rig.stream), "record");
-            rig_ok(&rig, hps_stream_wait(other, rig.event), "wait");
+            rig_ok(&rig, hps_stream_q_wait(other, rig.event), "wait");
             rig_ok(&rig, hps_copy_to_host(other, host, passed->device, SIZE), "copy");
             rig_ok(&rig, hps_event_record(event, other), "record");
-            rig_ok(&rig, hps_stream_wait(rig.stream, event), "wait");
+            rig_ok(&rig, hps_stream_q_wait(rig.stream, event), "wait");
         }
         bool holds = !rig.failed && rig_finish(&rig);
         for (uint32_t i = 0; i < PASSES * SIZE && holds; i++) {
@@ -373,7 +373,7 @@ static bool check_event_order(struct hps_device *device, struct hps_error *err)
             holds = rig_expect(&rig, is == i / SIZE + 1, "passed", i, is, i / SIZE + 1);
         }
     }
-    hps_stream_free(other);
+    hps_stream_q_free(other);
     hps_event_free(event);
     return rig_close(&rig);
 }
