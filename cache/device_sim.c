@@ -51,6 +51,7 @@ struct sim_event {
     uint32_t n_recorded;  /* by the host */
     uint32_t n_completed; /* number of the last record that has */
     uint64_t order[EVENT_ORDERS];
+    uint64_t end_order; /* of the host's last use */
 };
 
 enum step_kind { STEP_COPY, STEP_FILL, STEP_LAUNCH, STEP_RECORD, STEP_WAIT };
@@ -98,6 +99,7 @@ static struct sim_device *device_of(struct sim_stream *stream)
 static void event_unref(struct sim_event *event)
 {
     if (__atomic_sub_fetch(&event->n_refs, 1, __ATOMIC_ACQ_REL) == 0) {
+        HPS_ORDER_ACQUIRE(&event->end_order);
         hps_free(event);
     }
 }
@@ -162,10 +164,9 @@ static bool step_survives(struct sim_device *device)
     return true;
 }
 
-static void step_run(struct sim_stream *stream, struct step *step)
+static void step_run(struct sim_stream *stream, const struct step *step)
 {
     struct sim_device *device = device_of(stream);
-    HPS_ORDER_ACQUIRE(&step->order);
     if (step->kind == STEP_WAIT) {
         hps_ignore(event_await(device, step->event, step->number)); /* lost: all else is dropped */
         return;
@@ -239,6 +240,7 @@ static void *stream_main(void *arg)
     }
     struct step *step;
     while ((step = stream_take(stream)) != NULL) {
+        HPS_ORDER_ACQUIRE(&step->order);
         step_delay(stream);
         await_release(device);
         /* Counted before it is asked whether the device is lost: hps_device_quiet asks in the other
@@ -392,6 +394,7 @@ static hps_status sim_event_new(struct hps_device *device, struct hps_event **ou
 static void sim_event_free(struct hps_event *base)
 {
     __atomic_sub_fetch(&sim_of(base->device)->n_open, 1, __ATOMIC_RELAXED);
+    HPS_ORDER_RELEASE(&((struct sim_event *)base)->end_order);
     event_unref((struct sim_event *)base);
 }
 
