@@ -15,13 +15,18 @@
 #include "base/assert.h"
 #include "base/heap.h"
 
+struct list {
+    struct hps_task *head;
+    struct hps_task *tail; /* undefined while head is NULL */
+};
+
 struct hps_mailbox {
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    struct hps_task *head; /* lock */
-    struct hps_task *tail; /* lock; undefined while head is NULL */
-    atomic_size_t depth;   /* written under lock */
-    size_t capacity;       /* 0: unbounded */
+    struct list tasks;   /* lock */
+    struct list low;     /* lock; taken when there are no others */
+    atomic_size_t depth; /* of tasks; written under lock */
+    size_t capacity;     /* 0: unbounded */
     int fd;
     bool polled;   /* lock; somebody has the descriptor */
     bool signaled; /* lock; the descriptor is readable */
@@ -46,6 +51,35 @@ struct hps_mailbox *hps_mailbox_new(size_t capacity)
     return mailbox;
 }
 
+static void list_add(struct list *list, struct hps_task *task)
+{
+    task->next = NULL;
+    if (list->head == NULL) {
+        list->head = task;
+    } else {
+        list->tail->next = task;
+    }
+    list->tail = task;
+}
+
+/* NULL: empty. */
+static struct hps_task *list_take(struct list *list)
+{
+    struct hps_task *task = list->head;
+
+    if (task != NULL) {
+        list->head = task->next;
+        task->next = NULL;
+    }
+    return task;
+}
+
+/* lock is held. */
+static bool is_empty(const struct hps_mailbox *mailbox)
+{
+    return mailbox->tasks.head == NULL && mailbox->low.head == NULL;
+}
+
 void hps_mailbox_free(struct hps_mailbox *mailbox)
 {
     if (mailbox == NULL) {
@@ -53,7 +87,7 @@ void hps_mailbox_free(struct hps_mailbox *mailbox)
     }
     /* A sender whose task has been taken may still be about to unlock. */
     pthread_mutex_lock(&mailbox->lock);
-    bool empty = mailbox->head == NULL;
+    bool empty = is_empty(mailbox);
     pthread_mutex_unlock(&mailbox->lock);
     HPS_ASSERT(empty);
     close(mailbox->fd);
@@ -65,7 +99,7 @@ void hps_mailbox_free(struct hps_mailbox *mailbox)
 /* Make the descriptor readable exactly when there are tasks. lock is held. */
 static void fd_update(struct hps_mailbox *mailbox)
 {
-    bool want = mailbox->polled && mailbox->head != NULL;
+    bool want = mailbox->polled && !is_empty(mailbox);
     if (want == mailbox->signaled) {
         return;
     }
@@ -98,14 +132,21 @@ hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task)
     } else if (mailbox->capacity != 0 && depth >= mailbox->capacity) {
         status = HPS_EXHAUSTED;
     } else {
-        task->next = NULL;
-        if (mailbox->head == NULL) {
-            mailbox->head = task;
-        } else {
-            mailbox->tail->next = task;
-        }
-        mailbox->tail = task;
+        list_add(&mailbox->tasks, task);
         atomic_store_explicit(&mailbox->depth, depth + 1, memory_order_relaxed);
+        fd_update(mailbox);
+        pthread_cond_signal(&mailbox->filled);
+    }
+    pthread_mutex_unlock(&mailbox->lock);
+    return status;
+}
+
+hps_status hps_mailbox_post_low(struct hps_mailbox *mailbox, struct hps_task *task)
+{
+    pthread_mutex_lock(&mailbox->lock);
+    hps_status status = mailbox->closed ? HPS_CLOSED : HPS_OK;
+    if (status == HPS_OK) {
+        list_add(&mailbox->low, task);
         fd_update(mailbox);
         pthread_cond_signal(&mailbox->filled);
     }
@@ -116,8 +157,14 @@ hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task)
 struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox)
 {
     pthread_mutex_lock(&mailbox->lock);
-    struct hps_task *tasks = mailbox->head;
-    mailbox->head = NULL;
+    struct hps_task *tasks = mailbox->tasks.head;
+    if (tasks == NULL) {
+        tasks = mailbox->low.head;
+    } else {
+        mailbox->tasks.tail->next = mailbox->low.head;
+    }
+    mailbox->tasks.head = NULL;
+    mailbox->low.head = NULL;
     atomic_store_explicit(&mailbox->depth, 0, memory_order_relaxed);
     fd_update(mailbox);
     pthread_mutex_unlock(&mailbox->lock);
@@ -127,16 +174,16 @@ struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox)
 struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox)
 {
     pthread_mutex_lock(&mailbox->lock);
-    while (mailbox->head == NULL && !mailbox->closed) {
+    while (is_empty(mailbox) && !mailbox->closed) {
         pthread_cond_wait(&mailbox->filled, &mailbox->lock);
     }
-    struct hps_task *task = mailbox->head;
+    struct hps_task *task = list_take(&mailbox->tasks);
     if (task != NULL) {
-        mailbox->head = task->next;
-        task->next = NULL;
         atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
-        fd_update(mailbox);
+    } else {
+        task = list_take(&mailbox->low);
     }
+    fd_update(mailbox);
     pthread_mutex_unlock(&mailbox->lock);
     return task;
 }

@@ -2,7 +2,7 @@
  *
  * Hand-over between threads: an intrusive bounded queue, many senders, one receiver that either
  * waits (condition variable) or polls a descriptor (eventfd, signalled only on empty ->
- * non-empty).
+ * non-empty). Tasks that are not urgent are taken when no other waits.
  */
 #ifndef HPS_BASE_MAILBOX_H
 #define HPS_BASE_MAILBOX_H
@@ -25,7 +25,11 @@ void hps_mailbox_free(struct hps_mailbox *mailbox); /* must be empty */
 int hps_mailbox_fd(struct hps_mailbox *mailbox);    /* readable while there are tasks */
 /* takes `task`. EXHAUSTED: full; CLOSED: closed. Then the caller still owns it. Any thread. */
 hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task) HPS_MUST_CHECK;
-/* All waiting tasks as a list in order of posting, NULL if none; clears the descriptor. */
+/* takes `task`, which is taken when no task of hps_mailbox_post waits. They are not counted in the
+ * depth nor bounded by the capacity: who posts them bounds them. CLOSED: as above. Any thread. */
+hps_status hps_mailbox_post_low(struct hps_mailbox *mailbox, struct hps_task *task) HPS_MUST_CHECK;
+/* All waiting tasks as a list in order of posting, those that are not urgent last, NULL if none;
+ * clears the descriptor. */
 struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox);
 /* Wait for and take one task; NULL once closed and empty. Any number of receivers may wait. */
 struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox);

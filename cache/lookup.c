@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "cache/hot.h"
+#include "cache/policy.h"
 #include "cache/update.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
@@ -385,6 +386,18 @@ static void convert_rows(const struct hps_lookup *lookup, struct hps_lookup_part
     }
 }
 
+/* What was not waited for is fetched behind the answer, if that was the bargain and there is a tier
+ * to put it into. */
+static void insert_behind(struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    bool wanted = lookup->miss_policy != HPS_MISS_MEMORY_ONLY && part->walk.batch.n > 0;
+
+    if (wanted && lookup->insertion != NULL && !hps_walk_tier_blocks(&part->walk, 0)) {
+        hps_insertion_add(lookup->insertion, lookup->version, part->table, part->walk.batch.keys,
+                          part->walk.batch.n);
+    }
+}
+
 static hps_status finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
                               struct hps_error *err)
 {
@@ -392,6 +405,7 @@ static hps_status finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
     if (status != HPS_OK) {
         return status;
     }
+    insert_behind(lookup, part);
     if (output_type(lookup) != part->table->dtype) {
         convert_rows(lookup, part);
     }
@@ -418,11 +432,13 @@ static void count_faults(const struct hps_lookup_metrics *metrics, enum hps_tier
     }
 }
 
-static void count_insertion(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
-                            const struct hps_tier_report *report)
+/* behind: it was done behind an answer */
+static void count_inserted(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
+                           const struct hps_tier_report *report, bool behind)
 {
     if (report->n_inserted > 0) {
-        hps_metric_add(metrics->insertion_rows[kind], report->n_inserted);
+        hps_metric_add(behind ? metrics->insertion_rows_async[kind] : metrics->insertion_rows[kind],
+                       report->n_inserted);
     }
     if (report->n_no_room > 0) {
         hps_metric_add(metrics->insertion_dropped[HPS_DROP_NO_SPACE], report->n_no_room);
@@ -435,15 +451,15 @@ static void count_insertion(const struct hps_lookup_metrics *metrics, enum hps_t
     }
 }
 
-static void count_tier(struct hps_lookup *lookup, const struct hps_tier_report *report,
-                       enum hps_tier_kind kind, const struct hps_table_metrics *series)
+static void count_tier(const struct hps_lookup_metrics *metrics,
+                       const struct hps_tier_report *report, enum hps_tier_kind kind,
+                       const struct hps_table_metrics *series, bool behind)
 {
     uint32_t n_hit = report->n_found - report->n_shared;
 
-    lookup->tier_us[kind] += report->duration_us;
-    if (lookup->metrics != NULL) {
-        count_faults(lookup->metrics, kind, report);
-        count_insertion(lookup->metrics, kind, report);
+    if (metrics != NULL) {
+        count_faults(metrics, kind, report);
+        count_inserted(metrics, kind, report, behind);
     }
     if (report->n_asked > 0 && series != NULL && series->tier_hit[kind] != NULL) {
         hps_metric_add(series->tier_hit[kind], n_hit);
@@ -454,48 +470,103 @@ static void count_tier(struct hps_lookup *lookup, const struct hps_tier_report *
     }
 }
 
-/* Of each part: unique keys = those that its tiers found + shared + remembered + not found. */
-static void count_keys(const struct hps_lookup_part *part, const struct hps_table_metrics *series)
+/* Keys for which no tier was asked. */
+static void count_unasked(const struct hps_walk *walk, const struct hps_table_metrics *series)
 {
     uint32_t n_shared = 0;
 
-    for (uint32_t t = 0; t < part->walk.version->n_tiers; t++) {
-        n_shared += part->walk.reports[t].n_shared;
+    for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
+        n_shared += walk->reports[t].n_shared;
     }
-    n_shared += part->walk.n_shared_absent;
+    n_shared += walk->n_shared_absent;
     if (n_shared > 0 && series->shared_keys != NULL) {
         hps_metric_add(series->shared_keys, n_shared);
     }
-    if (part->walk.n_remembered > 0 && series->absent_keys != NULL) {
-        hps_metric_add(series->absent_keys, part->walk.n_remembered);
+    if (walk->n_remembered > 0 && series->absent_keys != NULL) {
+        hps_metric_add(series->absent_keys, walk->n_remembered);
     }
+}
+
+/* Of each part: unique keys = those that its tiers found + shared + remembered + not found, or not
+ * waited for. */
+static void count_keys(const struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                       const struct hps_table_metrics *series)
+{
+    struct hps_metric *defaulted = series->defaulted[lookup->miss_policy];
+
+    count_unasked(&part->walk, series);
     if (part->finished) {
         hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
         hps_metric_add(series->keys_defaulted, part->n_defaulted);
         hps_metric_add(series->keys_unknown, part->n_unknown);
         hps_metric_add(series->unique_keys, part->n_unique);
     }
+    if (part->finished && part->n_defaulted > 0 && defaulted != NULL) {
+        hps_metric_add(defaulted, part->n_defaulted);
+    }
+}
+
+/* NULL: not counted. */
+static const struct hps_table_metrics *series_of(const struct hps_version *version,
+                                                 const struct hps_table *table)
+{
+    const struct hps_table_metrics *series =
+        version->metrics == NULL ? NULL : &version->metrics[table->id];
+
+    return series == NULL || series->unique_keys == NULL ? NULL : series;
 }
 
 static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
                        bool *tier_asked)
 {
     const struct hps_version *version = lookup->version;
-    const struct hps_table_metrics *series =
-        version->metrics == NULL ? NULL : &version->metrics[part->table->id];
+    const struct hps_table_metrics *series = series_of(version, part->table);
 
-    if (series != NULL && series->unique_keys == NULL) {
-        series = NULL; /* not counted */
-    }
     for (uint32_t t = 0; t < version->n_tiers; t++) {
         enum hps_tier_kind kind = version->tiers[t]->store->ops->tier;
 
         tier_asked[kind] = tier_asked[kind] || part->walk.reports[t].n_asked > 0;
-        count_tier(lookup, &part->walk.reports[t], kind, series);
+        lookup->tier_us[kind] += part->walk.reports[t].duration_us;
+        count_tier(lookup->metrics, &part->walk.reports[t], kind, series, false);
     }
     if (series != NULL) {
-        count_keys(part, series);
+        count_keys(lookup, part, series);
     }
+}
+
+static void observe_tiers(const struct hps_lookup_metrics *metrics, const uint64_t *tier_us,
+                          const bool *tier_asked)
+{
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        if (tier_asked[kind]) {
+            hps_metric_observe_us(metrics->tier_duration[kind], tier_us[kind]);
+        }
+    }
+}
+
+/* Keys asked of memory tiers are those of the look-ups: asking again before the stores below is no
+ * question of anybody's. */
+void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
+                                const struct hps_walk *first)
+{
+    bool tier_asked[HPS_TIER_COUNT] = {false};
+    uint64_t tier_us[HPS_TIER_COUNT] = {0};
+
+    for (const struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        const struct hps_table_metrics *series = series_of(walk->version, walk->table);
+        for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
+            enum hps_tier_kind kind = walk->version->tiers[t]->store->ops->tier;
+            struct hps_tier_report report = walk->reports[t];
+            report.n_asked = hps_walk_tier_blocks(walk, t) ? report.n_asked : 0;
+            tier_asked[kind] = tier_asked[kind] || report.n_asked > 0;
+            tier_us[kind] += report.duration_us;
+            count_tier(metrics, &report, kind, series, true);
+        }
+        if (series != NULL) {
+            count_unasked(walk, series);
+        }
+    }
+    observe_tiers(metrics, tier_us, tier_asked);
 }
 
 /* What was found, that is what can be warmed up. */
@@ -520,10 +591,8 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status)
             note_hot(lookup, &lookup->parts[i]);
         }
     }
-    for (unsigned kind = 0; kind < HPS_TIER_COUNT && lookup->metrics != NULL; kind++) {
-        if (tier_asked[kind]) {
-            hps_metric_observe_us(lookup->metrics->tier_duration[kind], lookup->tier_us[kind]);
-        }
+    if (lookup->metrics != NULL) {
+        observe_tiers(lookup->metrics, lookup->tier_us, tier_asked);
     }
     return status;
 }
@@ -538,12 +607,36 @@ static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t 
                                   .cancelled_ctx = lookup->cancelled_ctx};
 }
 
-static bool waits_for_stores(const struct hps_lookup *lookup)
+/* The hit rate of the part has reached the version's threshold, so that what misses comes behind
+ * the answer. Without an embedding cache there is no rate: every answer is exact. */
+static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
-    if (lookup->miss_policy == HPS_MISS_MEMORY_ONLY) {
+    const struct hps_version *version = lookup->version;
+    uint32_t n_hits = 0;
+
+    if (lookup->insertion == NULL ||
+        !hps_walk_hits(&part->walk, atomic_load(&version->cache_tier), &n_hits)) {
         return false;
     }
-    return lookup->miss_policy != HPS_MISS_WAIT || lookup->wait_us_max > 0;
+    return n_hits >=
+           hps_policy_hits_min(atomic_load(&version->hit_rate_threshold), part->n_unique - n_hits);
+}
+
+/* The memory tiers have been asked: are the stores below waited for? */
+static bool waits_for_stores(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    switch (lookup->miss_policy) {
+    case HPS_MISS_MEMORY_ONLY:
+        return false;
+    case HPS_MISS_WAIT:
+        return lookup->wait_us_max > 0;
+    case HPS_MISS_THRESHOLD:
+        return !is_asynchronous(lookup, part);
+    case HPS_MISS_MODEL:
+    case HPS_MISS_EXACT:
+        break;
+    }
+    return true;
 }
 
 /* The parts that are not answered yet, linked. */
@@ -594,7 +687,7 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
     }
     for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        if (!part->finished && (hps_walk_done(&part->walk) || !waits_for_stores(lookup))) {
+        if (!part->finished && (hps_walk_done(&part->walk) || !waits_for_stores(lookup, part))) {
             status = finish_part(lookup, part, err);
         }
         done = done && part->finished;

@@ -12,20 +12,31 @@
 #define HPS_CACHE_LOOKUP_H
 
 #include "base/arena.h"
+#include "cache/insertion.h"
 #include "cache/tiers.h"
 
 enum { HPS_ROWS_ALIGN = 64 };
 
 /* Reasons of tier_errors_total and insertion_dropped_total. */
 enum hps_tier_fault { HPS_FAULT_UNAVAILABLE, HPS_FAULT_DEADLINE, HPS_FAULT_OTHER, HPS_FAULT_COUNT };
-enum hps_drop_reason { HPS_DROP_NO_SPACE, HPS_DROP_STALE, HPS_DROP_FAILED, HPS_DROP_COUNT };
+enum hps_drop_reason {
+    HPS_DROP_NO_SPACE,
+    HPS_DROP_STALE,
+    HPS_DROP_FAILED,
+    HPS_DROP_QUEUE_FULL,  /* behind an answer, as the next */
+    HPS_DROP_NOT_FETCHED, /* no tier below answered */
+    HPS_DROP_STOPPED,     /* the version or the server went */
+    HPS_DROP_COUNT
+};
 
 /* Series that all look-ups share. */
 struct hps_lookup_metrics {
     struct hps_metric *tier_duration[HPS_TIER_COUNT];
     struct hps_metric *tier_errors[HPS_TIER_COUNT][HPS_FAULT_COUNT];
-    struct hps_metric *insertion_rows[HPS_TIER_COUNT]; /* mode="sync" */
+    struct hps_metric *insertion_rows[HPS_TIER_COUNT];       /* mode="sync" */
+    struct hps_metric *insertion_rows_async[HPS_TIER_COUNT]; /* mode="async" */
     struct hps_metric *insertion_dropped[HPS_DROP_COUNT];
+    struct hps_metric *insertion_queue_rows;
 };
 
 /* A key sent before: its row is that of keys[first]. */
@@ -73,6 +84,9 @@ struct hps_lookup {
     const void *cancelled_ctx;
     const struct hps_lookup_metrics *metrics; /* NULL: not counted */
     struct hps_pool *helpers; /* that may take pieces of run_memory; NULL: the caller does it all */
+    /* Takes the keys that a look-up stopped waiting for; NULL: nothing is fetched behind an answer,
+     * and HPS_MISS_THRESHOLD always waits. */
+    struct hps_insertion *insertion;
 
     /* by plan */
     uint64_t n_keys;
@@ -104,6 +118,10 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
 
 /* Ask the tiers that are left and finish all parts. thread: one that may block. error: as above. */
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Count what the walks of an insertion behind look-ups did. */
+void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
+                                const struct hps_walk *first);
 
 /* Convert n values. `to` and `from` may overlap as rows that change their width in place do: `to`
  * at or behind `from` when widening, at or before it otherwise. Narrowing rounds to nearest, ties

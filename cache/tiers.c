@@ -69,6 +69,25 @@ uint32_t hps_walk_found_begin(const struct hps_walk *walk, uint32_t tier)
     return begin;
 }
 
+bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n)
+{
+    uint32_t n = walk->n_absent;
+
+    for (uint32_t tier = 0; tier < walk->tier_next; tier++) {
+        n += walk->reports[tier].n_found;
+        if (tier_ops(walk->version, tier)->tier == kind) {
+            *out_n = n;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool hps_walk_tier_blocks(const struct hps_walk *walk, uint32_t tier)
+{
+    return tier_blocks(walk->version, tier);
+}
+
 static hps_status check_interrupted(const struct hps_walk_call *call)
 {
     if (call->cancelled != NULL && call->cancelled(call->cancelled_ctx)) {

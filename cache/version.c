@@ -32,6 +32,8 @@ struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t 
         return NULL;
     }
     version->number = number;
+    atomic_init(&version->cache_tier, HPS_TIER_GPU);
+    atomic_init(&version->hit_rate_threshold, 1.0);
     version->n_tables = n_tables;
     version->model = hps_strdup(model);
     version->tables = hps_calloc(n_tables, sizeof(*version->tables));

@@ -37,9 +37,11 @@ struct hps_table_metrics {
     struct hps_metric *keys_found; /* lookup_keys_total{status} */
     struct hps_metric *keys_defaulted;
     struct hps_metric *keys_unknown;
-    struct hps_metric *unique_keys;                    /* lookup_unique_keys_total */
-    struct hps_metric *absent_keys;                    /* lookup_absent_keys_total, of the model */
-    struct hps_metric *shared_keys;                    /* lookup_shared_keys_total, of the model */
+    struct hps_metric *unique_keys; /* lookup_unique_keys_total */
+    struct hps_metric *absent_keys; /* lookup_absent_keys_total, of the model */
+    struct hps_metric *shared_keys; /* lookup_shared_keys_total, of the model */
+    /* lookup_defaulted_keys_total{reason}, of the model, by the miss policy that leads to it */
+    struct hps_metric *defaulted[HPS_MISS_THRESHOLD + 1];
     struct hps_metric *tier_hit[HPS_TIER_COUNT];       /* tier_keys_total{result="hit"} */
     struct hps_metric *tier_miss[HPS_TIER_COUNT];      /* tier_keys_total{result="miss"} */
     struct hps_metric *tier_evictions[HPS_TIER_COUNT]; /* tier_evictions_total */
@@ -86,6 +88,11 @@ struct hps_version {
      * none: exact, and the default row. */
     _Atomic enum hps_miss_policy miss_policy;
     _Atomic enum hps_unknown_policy unknown_policy;
+    /* HPS_MISS_THRESHOLD: the tier whose hit rate counts, which is the embedding cache or what
+     * stands in for it (a version that lacks it: every answer is exact), and the rate from which on
+     * rows are inserted behind the answer. */
+    _Atomic enum hps_tier_kind cache_tier;
+    _Atomic double hit_rate_threshold;
 
     struct {
         atomic_long n;

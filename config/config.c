@@ -165,19 +165,20 @@ const struct hps_config_model *hps_config_model_find(const struct hps_config *co
 }
 
 void hps_config_model_policies(const struct hps_config_model *model,
-                               enum hps_config_miss_policy *out_miss,
-                               enum hps_config_unknown_key_policy *out_unknown)
+                               struct hps_config_policies *out_policies)
 {
     static const enum hps_option_id ids[] = {HPS_OPTION_model_miss_policy,
                                              HPS_OPTION_model_unknown_key_policy};
-    struct hps_config_model defaults = {0};
+    struct hps_config_model defaults = {.hit_rate_threshold = 1.0};
     for (size_t i = 0; model == NULL && i < sizeof(ids) / sizeof(ids[0]); i++) {
         hps_status status =
             hps_option_set_text(&hps_options[ids[i]], &defaults, hps_options[ids[i]].def);
         HPS_ASSERT(status == HPS_OK);
     }
-    *out_miss = model != NULL ? model->miss_policy : defaults.miss_policy;
-    *out_unknown = model != NULL ? model->unknown_key_policy : defaults.unknown_key_policy;
+    model = model == NULL ? &defaults : model;
+    *out_policies = (struct hps_config_policies){.miss = model->miss_policy,
+                                                 .unknown_key = model->unknown_key_policy,
+                                                 .hit_rate_threshold = model->hit_rate_threshold};
 }
 
 void hps_config_clear_listeners(struct hps_config_listeners *listeners)

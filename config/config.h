@@ -217,6 +217,7 @@ struct hps_config_server {
     enum hps_config_device_loss on_device_loss;
     enum hps_config_lookup_path lookup_path;
     bool async_without_gpu;
+    uint32_t insertion_queue_rows;
 };
 
 struct hps_config {
@@ -299,11 +300,15 @@ bool hps_option_is_set(const struct hps_option_set *set, enum hps_option_id id);
 /* The entry of models[] of that name; NULL: there is none. */
 const struct hps_config_model *hps_config_model_find(const struct hps_config *config,
                                                      const char *name);
+struct hps_config_policies {
+    enum hps_config_miss_policy miss;
+    enum hps_config_unknown_key_policy unknown_key;
+    double hit_rate_threshold;
+};
 /* What look-ups of a model get that do not say: what its entry says (NULL: it has none), else the
- * defaults. */
+ * defaults; but the answers of a model without an entry are always exact. */
 void hps_config_model_policies(const struct hps_config_model *model,
-                               enum hps_config_miss_policy *out_miss,
-                               enum hps_config_unknown_key_policy *out_unknown);
+                               struct hps_config_policies *out_policies);
 
 /* JSON of every option: {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...}.
  * Passwords are not printed. Appends to `buf`. */

@@ -416,6 +416,11 @@ struct model_wishes {
     bool gpucache;
     bool other_cache;
     bool fp8;
+    bool buffers;
+    bool refresh;
+    bool insertion_threads;
+    bool no_warmup;
+    bool devices;
 };
 
 static struct model_wishes wishes_of(const struct hps_config *config)
@@ -423,10 +428,19 @@ static struct model_wishes wishes_of(const struct hps_config *config)
     struct model_wishes wishes = {0};
     for (size_t i = 0; i < config->n_models; i++) {
         const struct hps_config_model *model = &config->models[i];
-        wishes.gpucache = wishes.gpucache || model->gpucache;
-        wishes.other_cache =
-            wishes.other_cache || model->embedding_cache_type != HPS_CONFIG_CACHE_DYNAMIC;
-        wishes.fp8 = wishes.fp8 || model->fp8_quant;
+        wishes.gpucache |= model->gpucache;
+        wishes.other_cache |=
+            model->use_static_table || model->embedding_cache_type != HPS_CONFIG_CACHE_DYNAMIC;
+        wishes.fp8 |= model->fp8_quant;
+        wishes.buffers |=
+            hps_option_is_set(&model->set, HPS_OPTION_model_num_of_worker_buffer_in_pool) ||
+            hps_option_is_set(&model->set, HPS_OPTION_model_num_of_refresher_buffer_in_pool);
+        wishes.refresh |=
+            model->cache_refresh_percentage_per_iteration > 0 || model->refresh_interval > 0;
+        wishes.insertion_threads |=
+            hps_option_is_set(&model->set, HPS_OPTION_model_thread_pool_size);
+        wishes.no_warmup |= !model->init_ec;
+        wishes.devices |= model->gpucache && model->n_deployed_devices > 1;
     }
     return wishes;
 }
@@ -447,12 +461,31 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {config->fuse_embedding_table, "fuse_embedding_table: tables keep their names and are not "
                                        "merged; one request for all tables is "
                                        "answered at once"},
-        {wishes.gpucache,
+        {wishes.gpucache && !config->server.async_without_gpu,
          "models[].gpucache: this build has no embedding cache in GPU memory; every answer is "
          "exact and comes from host memory or the persistent store"},
+        {wishes.gpucache && config->server.async_without_gpu,
+         "models[].gpucache: this build has no embedding cache in GPU memory; hit_rate_threshold "
+         "applies to the host map, as server.async_without_gpu says"},
         {wishes.other_cache,
          "models[].embedding_cache_type: without an embedding cache the stores are filled "
          "and served for every type"},
+        {wishes.buffers,
+         "models[].num_of_worker_buffer_in_pool, num_of_refresher_buffer_in_pool: not needed; a "
+         "look-up has no workspace to wait for, and server.insertion_queue_rows bounds what waits "
+         "to be inserted"},
+        {wishes.refresh,
+         "models[].cache_refresh_percentage_per_iteration, refresh_interval: not needed; an update "
+         "goes into every tier as it comes"},
+        {wishes.insertion_threads,
+         "models[].thread_pool_size: not needed; insertions behind answers run on up to a quarter "
+         "of server.io_threads"},
+        {wishes.no_warmup,
+         "models[].init_ec: not applied; memory is warmed with the keys that were asked for most, "
+         "and server.hot_keys_bytes 0 turns that off"},
+        {wishes.devices,
+         "models[].deployed_device_list: not needed; every model is served from the same memory, "
+         "whatever devices it names"},
         {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "

@@ -34,16 +34,19 @@ static void entry_policies(const struct catalog_model *model, struct catalog_ent
 {
     atomic_store(&entry->version->miss_policy, model->miss_policy);
     atomic_store(&entry->version->unknown_policy, model->unknown_policy);
+    atomic_store(&entry->version->cache_tier, model->cache_tier);
+    atomic_store(&entry->version->hit_rate_threshold, model->hit_rate_threshold);
 }
 
 /* Of the model and its versions, as its configuration says. */
-static void set_policies(struct catalog_model *model)
+static void set_policies(struct hps_catalog *catalog, struct catalog_model *model)
 {
-    enum hps_config_miss_policy miss;
-    enum hps_config_unknown_key_policy unknown;
-    hps_config_model_policies(model->config, &miss, &unknown);
-    model->miss_policy = (enum hps_miss_policy)miss;
-    model->unknown_policy = (enum hps_unknown_policy)unknown;
+    struct hps_config_policies policies;
+    hps_config_model_policies(model->config, &policies);
+    model->miss_policy = (enum hps_miss_policy)policies.miss;
+    model->unknown_policy = (enum hps_unknown_policy)policies.unknown_key;
+    model->hit_rate_threshold = policies.hit_rate_threshold;
+    model->cache_tier = catalog->async_without_gpu ? HPS_TIER_HOST : HPS_TIER_GPU;
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
         entry_policies(model, entry);
     }
@@ -68,7 +71,7 @@ struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *nam
         return NULL;
     }
     model->config = hps_config_model_find(catalog->options.config, name);
-    set_policies(model);
+    set_policies(catalog, model);
     model->next = *at;
     *at = model;
     return model;
@@ -470,10 +473,11 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
     catalog->keep_versions = config->server.keep_versions;
     catalog->warmup_timeout_s = config->server.warmup_timeout_s;
     catalog->hot_keys_save_s = config->server.hot_keys_save_s;
+    catalog->async_without_gpu = config->server.async_without_gpu;
     catalog->options.env.memory_bytes = config->server.load_memory_bytes;
     catalog->options.env.nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT;
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
-        set_policies(model);
+        set_policies(catalog, model);
     }
 }
 

@@ -8,6 +8,7 @@
 #ifndef HPS_SERVER_CATALOG_H
 #define HPS_SERVER_CATALOG_H
 
+#include "cache/insertion.h"
 #include "cache/models.h"
 #include "config/config.h"
 #include "server/loader.h"
@@ -18,6 +19,7 @@ struct hps_catalog_options {
     struct hps_models *models;       /* borrowed, as all of these */
     const struct hps_config *config; /* later only its models[] are read, and not their policies */
     struct hps_metrics *metrics;
+    struct hps_insertion *insertion; /* NULL: there is none */
     struct hps_load_env env; /* memory_bytes and nan_allowed are those of the configuration */
 };
 

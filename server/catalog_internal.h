@@ -34,6 +34,8 @@ struct catalog_model {
     const struct hps_config_model *config; /* NULL: only loaded at run time */
     enum hps_miss_policy miss_policy;      /* of its versions, as the next */
     enum hps_unknown_policy unknown_policy;
+    enum hps_tier_kind cache_tier;
+    double hit_rate_threshold;
     bool drift;
 };
 
@@ -73,6 +75,7 @@ struct hps_catalog {
     uint32_t keep_versions;
     uint32_t warmup_timeout_s;
     uint32_t hot_keys_save_s; /* 0: never */
+    bool async_without_gpu;
     pthread_mutex_t
         switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
     struct catalog_model *models;

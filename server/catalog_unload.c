@@ -53,6 +53,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
                              "version %" PRId64 " of model \"%s\" cannot be taken out: %s", number,
                              model->name, hps_status_text(status));
     }
+    hps_insertion_forget(catalog->options.insertion, entry->version);
     pthread_mutex_lock(&catalog->lock);
     entry->state = ENTRY_UNLOADING;
     entry->unload = unload;

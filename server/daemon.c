@@ -16,7 +16,7 @@
 #include "server/version_info.h"
 
 enum { ADMIN_THREADS = 2, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
-enum { TOKEN_BYTES_MAX = 4096 };
+enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 
 /* The last one is on the admin listener only. */
@@ -66,11 +66,7 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
     hps_metric_set(hps_server_metric(daemon->metrics, HPS_M_BUILD_INFO, hps_build_version,
                                      hps_build_revision, hps_device_cuda_version(), NULL),
                    1);
-    const struct hps_catalog_options catalog = {.models = daemon->models,
-                                                .config = daemon->options.config,
-                                                .metrics = daemon->metrics,
-                                                .env = daemon->options.env};
-    return hps_catalog_open(&catalog, &daemon->catalog, err);
+    return HPS_OK;
 }
 
 static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
@@ -89,6 +85,30 @@ static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
                              hps_status_text(status));
     }
     return HPS_OK;
+}
+
+/* Insertions behind answers: on a part of the I/O threads, so that a look-up that waits for a store
+ * finds one free. */
+static hps_status make_insertion(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config_server *config = &daemon->options.config->server;
+    uint32_t jobs_max = config->io_threads / 4;
+    jobs_max = jobs_max == 0 ? 1 : jobs_max > INSERTION_JOBS_MAX ? INSERTION_JOBS_MAX : jobs_max;
+    const struct hps_insertion_options options = {.io = daemon->io,
+                                                  .rows_max = config->insertion_queue_rows,
+                                                  .jobs_max = jobs_max,
+                                                  .metrics = &daemon->series.lookup};
+    return hps_insertion_new(&options, &daemon->insertion) == HPS_OK ? HPS_OK : no_memory(err);
+}
+
+static hps_status open_catalog(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_catalog_options options = {.models = daemon->models,
+                                                .config = daemon->options.config,
+                                                .metrics = daemon->metrics,
+                                                .insertion = daemon->insertion,
+                                                .env = daemon->options.env};
+    return hps_catalog_open(&options, &daemon->catalog, err);
 }
 
 /* ---- TLS and token --------------------------------------------------------------------------- */
@@ -183,6 +203,7 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
     struct hps_lookup_service_parts lookup = {.models = daemon->models,
                                               .workers = daemon->workers,
                                               .io = daemon->io,
+                                              .insertion = daemon->insertion,
                                               .blocks = daemon->blocks,
                                               .admission = daemon->admission,
                                               .slowlog = daemon->slowlog,
@@ -346,6 +367,12 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
         status = make_pools(daemon, err);
     }
     if (status == HPS_OK) {
+        status = make_insertion(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = open_catalog(daemon, err);
+    }
+    if (status == HPS_OK) {
         status = make_services(daemon, err);
     }
     if (status == HPS_OK) {
@@ -408,6 +435,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_timer_stop(&daemon->tick);
     hps_timer_stop(&daemon->phase_timer);
     hps_loop_signals_free(daemon->signals);
+    hps_insertion_stop(daemon->insertion);
     hps_pool_free(daemon->workers); /* before io, to which workers hand over */
     hps_pool_free(daemon->io);
     hps_pool_free(daemon->admin_pool);
@@ -425,6 +453,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_reflection_service_free(daemon->admin_reflection);
     hps_grpc_server_free(daemon->server);
     hps_catalog_close(daemon->catalog);
+    hps_insertion_free(daemon->insertion);
     hps_models_free(daemon->models);
     hps_breaker_free(daemon->durable_breaker);
     hps_admission_free(daemon->admission);

@@ -55,6 +55,7 @@ struct hps_daemon {
     struct hps_pool *workers;
     struct hps_pool *io;
     struct hps_pool *admin_pool;
+    struct hps_insertion *insertion;
     struct hps_lookup_service *lookup;
     struct hps_admin_service *admin;
     struct hps_health_service *health;

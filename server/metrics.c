@@ -23,9 +23,15 @@ static const char *const FAULT_NAMES[HPS_FAULT_COUNT] = {
 };
 
 static const char *const DROP_NAMES[HPS_DROP_COUNT] = {
-    [HPS_DROP_NO_SPACE] = "no_space",
-    [HPS_DROP_STALE] = "stale",
-    [HPS_DROP_FAILED] = "failed",
+    [HPS_DROP_NO_SPACE] = "no_space",       [HPS_DROP_STALE] = "stale",
+    [HPS_DROP_FAILED] = "failed",           [HPS_DROP_QUEUE_FULL] = "queue_full",
+    [HPS_DROP_NOT_FETCHED] = "not_fetched", [HPS_DROP_STOPPED] = "stopped",
+};
+
+static const char *const DEFAULTED_NAMES[HPS_MISS_THRESHOLD + 1] = {
+    [HPS_MISS_WAIT] = "deadline",
+    [HPS_MISS_MEMORY_ONLY] = "memory_only",
+    [HPS_MISS_THRESHOLD] = "async",
 };
 
 static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
@@ -36,6 +42,13 @@ static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
 
 /* Tiers that this build can have. */
 static const enum hps_tier_kind BUILT_TIERS[] = {HPS_TIER_HOST, HPS_TIER_ROCKSDB};
+
+const char *hps_defaulted_reason(enum hps_miss_policy policy)
+{
+    HPS_ASSERT((unsigned)policy <= HPS_MISS_THRESHOLD);
+    HPS_ASSERT(DEFAULTED_NAMES[policy] != NULL);
+    return DEFAULTED_NAMES[policy];
+}
 
 const char *hps_stage_name(enum hps_stage stage)
 {
@@ -77,12 +90,14 @@ static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
     if (kind == HPS_TIER_HOST) {
         out->insertion_rows[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "sync", NULL, NULL);
+        out->insertion_rows_async[kind] =
+            hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "async", NULL, NULL);
     }
 }
 
 void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_metrics *out_series)
 {
-    struct hps_service_metrics series = {.registry = metrics};
+    struct hps_service_metrics series = {0};
 
     for (unsigned i = 0; i < sizeof(BUILT_TIERS) / sizeof(BUILT_TIERS[0]); i++) {
         fill_tier(metrics, BUILT_TIERS[i], &series.lookup);
@@ -91,6 +106,8 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
         series.lookup.insertion_dropped[i] =
             hps_server_metric(metrics, HPS_M_INSERTION_DROPPED, DROP_NAMES[i], NULL, NULL, NULL);
     }
+    series.lookup.insertion_queue_rows =
+        hps_server_metric(metrics, HPS_M_INSERTION_QUEUE_ROWS, NULL, NULL, NULL, NULL);
     for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
         series.stage_duration[i] = hps_server_metric(metrics, HPS_M_LOOKUP_STAGE_DURATION,
                                                      hps_stage_name(i), NULL, NULL, NULL);
@@ -112,6 +129,22 @@ static struct hps_metric *keys_metric(struct hps_metrics *metrics, const char *m
     return hps_server_metric(metrics, HPS_M_LOOKUP_KEYS, model, table, status, NULL);
 }
 
+/* Of a version with a store that blocks: all but exact answers may leave it out. */
+static void fill_unasked(struct hps_metrics *metrics, const char *model,
+                         struct hps_table_metrics *out)
+{
+    out->absent_keys =
+        hps_server_metric(metrics, HPS_M_LOOKUP_ABSENT_KEYS, model, NULL, NULL, NULL);
+    out->shared_keys =
+        hps_server_metric(metrics, HPS_M_LOOKUP_SHARED_KEYS, model, NULL, NULL, NULL);
+    for (unsigned i = 0; i <= HPS_MISS_THRESHOLD; i++) {
+        if (DEFAULTED_NAMES[i] != NULL) {
+            out->defaulted[i] = hps_server_metric(metrics, HPS_M_LOOKUP_DEFAULTED_KEYS, model,
+                                                  DEFAULTED_NAMES[i], NULL, NULL);
+        }
+    }
+}
+
 void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, const char *table,
                             struct hps_space *const *tiers, uint32_t n_tiers,
                             struct hps_table_metrics *out_series)
@@ -126,10 +159,7 @@ void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, cons
     for (uint32_t i = 0; i < n_tiers; i++) {
         enum hps_tier_kind kind = tiers[i]->store->ops->tier;
         if ((tiers[i]->store->ops->caps & HPS_STORE_BLOCKING) != 0) {
-            series.absent_keys =
-                hps_server_metric(metrics, HPS_M_LOOKUP_ABSENT_KEYS, model, NULL, NULL, NULL);
-            series.shared_keys =
-                hps_server_metric(metrics, HPS_M_LOOKUP_SHARED_KEYS, model, NULL, NULL, NULL);
+            fill_unasked(metrics, model, &series);
         }
         const char *tier = hps_tier_name(kind);
 

@@ -49,7 +49,9 @@
     X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                              \
       "Rows found in a lower tier and put into this one.")                                       \
     X(INSERTION_DROPPED, COUNTER, "insertion_dropped_total", "reason",                           \
-      "Rows that a higher tier did not take.")                                                   \
+      "Rows that were not put into a higher tier.")                                              \
+    X(INSERTION_QUEUE_ROWS, GAUGE, "insertion_queue_rows", "",                                   \
+      "Rows that wait to be inserted behind answers, or are being fetched.")                     \
     X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                             \
       "1 while the persistent store takes no writes.")                                           \
     X(UPDATE_ROWS, COUNTER, "update_rows_total", "model,op",                                     \
@@ -88,12 +90,15 @@ enum hps_stage {
 
 const char *hps_stage_name(enum hps_stage stage);
 
+/* Why look-ups of this policy answer default rows: label of lookup_defaulted_keys_total. Not of
+ * exact ones, which answer none. */
+const char *hps_defaulted_reason(enum hps_miss_policy policy);
+
 /* Why a look-up was refused. */
 enum hps_reject { HPS_REJECT_REPLY_BYTES, HPS_REJECT_QUEUE, HPS_REJECT_WORKERS, HPS_REJECT_COUNT };
 
 /* What the look-up service counts. */
 struct hps_service_metrics {
-    struct hps_metrics *registry;
     struct hps_lookup_metrics lookup;
     struct hps_metric *stage_duration[HPS_STAGE_COUNT];
     struct hps_metric *rejected[HPS_REJECT_COUNT];

@@ -454,6 +454,7 @@ static hps_status prepare(struct request *request, const uint8_t *data, size_t s
     lookup->cancelled = call_cancelled;
     lookup->cancelled_ctx = request->call;
     lookup->metrics = &service->parts.metrics->lookup;
+    lookup->insertion = service->parts.insertion;
     status = make_parts(request, &message, err);
     return status == HPS_OK ? hps_lookup_plan(lookup, err) : status;
 }
@@ -500,9 +501,10 @@ static void explain_part(struct request *request, const struct hps_lookup_part *
                  printed_note(request->arena, table, "in no tier", part->n_unknown, part->n_keys));
     }
     if (part->n_defaulted > 0) {
-        add_note(
-            explain, notes,
-            printed_note(request->arena, table, "not waited for", part->n_defaulted, part->n_keys));
+        snprintf(what, sizeof(what), "not waited for (%s)",
+                 hps_defaulted_reason(request->lookup.miss_policy));
+        add_note(explain, notes,
+                 printed_note(request->arena, table, what, part->n_defaulted, part->n_keys));
     }
 }
 
@@ -546,14 +548,6 @@ static void count_answer(struct request *request)
     }
     slow->stage_us[HPS_STAGE_HOST] = lookup->tier_us[HPS_TIER_HOST];
     slow->stage_us[HPS_STAGE_ROCKSDB] = lookup->tier_us[HPS_TIER_ROCKSDB];
-    if (slow->n_defaulted > 0) {
-        const char *reason =
-            lookup->miss_policy == HPS_MISS_MEMORY_ONLY ? "memory_only" : "deadline";
-        hps_metric_add(hps_server_metric(request->service->parts.metrics->registry,
-                                         HPS_M_LOOKUP_DEFAULTED_KEYS, lookup->version->model,
-                                         reason, NULL, NULL),
-                       slow->n_defaulted);
-    }
 }
 
 static void finish_ok(struct request *request)

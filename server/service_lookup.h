@@ -36,8 +36,9 @@ struct hps_lookup_limits {
 /* All borrowed for the life of the service. */
 struct hps_lookup_service_parts {
     struct hps_models *models;
-    struct hps_pool *workers; /* large look-ups of memory tiers */
-    struct hps_pool *io;      /* tiers that may block, so that a slow disk takes no worker */
+    struct hps_pool *workers;        /* large look-ups of memory tiers */
+    struct hps_pool *io;             /* tiers that may block, so that a slow disk takes no worker */
+    struct hps_insertion *insertion; /* behind answers; NULL: nothing is inserted so */
     struct hps_block_pool *blocks;
     struct hps_admission *admission;
     struct hps_slowlog *slowlog;

@@ -202,6 +202,32 @@ static void test_wait_when_many_receivers_then_each_task_once(void **state)
     hps_mailbox_free(mailbox);
 }
 
+static void test_low_when_others_wait_then_taken_after_them(void **state)
+{
+    (void)state;
+    struct hps_mailbox *mailbox = hps_mailbox_new(1);
+    struct hps_task tasks[5] = {{0}};
+    assert_int_equal(hps_mailbox_post_low(mailbox, &tasks[0]), HPS_OK);
+    assert_int_equal(hps_mailbox_post_low(mailbox, &tasks[1]), HPS_OK);
+    assert_int_equal(hps_mailbox_depth(mailbox), 0); /* they take nobody's place */
+    assert_true(readable(mailbox));
+    assert_int_equal(hps_mailbox_post(mailbox, &tasks[2]), HPS_OK);
+    assert_ptr_equal(hps_mailbox_wait(mailbox), &tasks[2]);
+    assert_ptr_equal(hps_mailbox_wait(mailbox), &tasks[0]);
+    assert_int_equal(hps_mailbox_post(mailbox, &tasks[3]), HPS_OK);
+    struct hps_task *list = hps_mailbox_take_all(mailbox);
+    assert_ptr_equal(list, &tasks[3]);
+    assert_ptr_equal(list->next, &tasks[1]);
+    assert_null(list->next->next);
+    assert_false(readable(mailbox));
+    assert_int_equal(hps_mailbox_post_low(mailbox, &tasks[4]), HPS_OK);
+    hps_mailbox_close(mailbox);
+    assert_int_equal(hps_mailbox_post_low(mailbox, &tasks[0]), HPS_CLOSED);
+    assert_ptr_equal(hps_mailbox_take_all(mailbox), &tasks[4]);
+    assert_null(hps_mailbox_wait(mailbox));
+    hps_mailbox_free(mailbox);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +238,7 @@ int main(void)
         cmocka_unit_test(test_new_when_allocation_fails_then_null),
         cmocka_unit_test(test_take_all_when_many_senders_then_each_in_order),
         cmocka_unit_test(test_wait_when_many_receivers_then_each_task_once),
+        cmocka_unit_test(test_low_when_others_wait_then_taken_after_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,9 @@ static void test_pool_when_freed_then_all_queued_have_run(void **state)
     assert_int_equal(hps_pool_threads(pool), 3);
     for (unsigned i = 0; i < N_TASKS; i++) {
         tasks[i].run = run_count;
-        assert_int_equal(hps_pool_post(pool, &tasks[i]), HPS_OK);
+        hps_status status =
+            i % 3 == 0 ? hps_pool_post_low(pool, &tasks[i]) : hps_pool_post(pool, &tasks[i]);
+        assert_int_equal(status, HPS_OK);
     }
     hps_pool_free(pool);
     assert_int_equal(atomic_load(&n_run), N_TASKS);

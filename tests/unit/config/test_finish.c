@@ -258,6 +258,46 @@ static void test_notes_when_cache_is_static_or_fp8_then_said(void **state)
     hps_notes_fini(&notes);
 }
 
+static void test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_said_once(
+    void **state)
+{
+    (void)state;
+    static const char MODEL[] =
+        "\"sparse_files\":[\"/m/t\"],\"embedding_vecsize_per_table\":[4],"
+        "\"maxnum_catfeature_query_per_table_per_sample\":[2],\"deployed_device_list\":[0,1],"
+        "\"default_value_for_each_table\":[0],\"num_of_worker_buffer_in_pool\":4,"
+        "\"num_of_refresher_buffer_in_pool\":1,\"cache_refresh_percentage_per_iteration\":0.2,"
+        "\"thread_pool_size\":8,\"init_ec\":false,\"use_static_table\":true";
+    char text[2048];
+    struct hps_notes notes;
+    snprintf(text, sizeof(text),
+             "{\"supportlonglong\":true,\"server\":{\"async_without_gpu\":true},"
+             "\"models\":[{\"model\":\"a\",%s},{\"model\":\"b\",%s}]}",
+             MODEL, MODEL);
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good(text, &notes);
+    assert_int_equal(notes.n, 0);
+    finish_good(config, &notes);
+    static const char *const expected[] = {
+        "hit_rate_threshold applies to the host map, as server.async_without_gpu says",
+        "num_of_refresher_buffer_in_pool: not needed",
+        "cache_refresh_percentage_per_iteration, refresh_interval: not needed",
+        "thread_pool_size: not needed",
+        "init_ec: not applied",
+        "deployed_device_list: not needed",
+        "embedding_cache_type: without an embedding cache",
+    };
+    enum { N = sizeof(expected) / sizeof(expected[0]) };
+    for (size_t i = 0; i < N; i++) {
+        if (!has_note(&notes, expected[i])) {
+            fail_msg("no note \"%s\"", expected[i]);
+        }
+    }
+    assert_int_equal(notes.n, N);
+    hps_config_free(config);
+    hps_notes_fini(&notes);
+}
+
 static void test_roots_when_tables_share_directories_then_each_once(void **state)
 {
     (void)state;
@@ -290,6 +330,8 @@ int main(void)
         cmocka_unit_test(test_tiers_when_all_are_disabled_then_refused),
         cmocka_unit_test(test_notes_when_hps_settings_change_nothing_then_each_is_said_once),
         cmocka_unit_test(test_notes_when_cache_is_static_or_fp8_then_said),
+        cmocka_unit_test(
+            test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_said_once),
         cmocka_unit_test(test_roots_when_tables_share_directories_then_each_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,11 +137,8 @@ static void test_unbuilt_when_not_the_default_then_unimplemented(void **state)
     (void)state;
     struct hps_config_server server = {0};
     struct hps_config_volatile_db db = {0};
-    const struct hps_option *async = &hps_options[HPS_OPTION_server_async_without_gpu];
     const struct hps_option *lag = &hps_options[HPS_OPTION_server_activate_lag_max_s];
     const struct hps_option *local = &hps_options[HPS_OPTION_volatile_db_local_cache_bytes];
-    assert_int_equal(hps_option_set_text(async, &server, "false"), HPS_OK);
-    assert_int_equal(hps_option_set_text(async, &server, "true"), HPS_UNIMPLEMENTED);
     assert_int_equal(hps_option_set_text(lag, &server, "10"), HPS_OK);
     assert_int_equal(hps_option_set_text(lag, &server, "11"), HPS_UNIMPLEMENTED);
     assert_int_equal(hps_option_set_text(local, &db, "1GiB"), HPS_UNIMPLEMENTED);

@@ -174,19 +174,21 @@ static void test_policies_when_given_then_each_word_is_taken_and_others_are_not(
     static const char *const unknown[] = {"default_row", "zero", "error"};
     char text[1024];
     for (unsigned i = 0; i < 12; i++) {
-        enum hps_config_miss_policy got_miss;
-        enum hps_config_unknown_key_policy got_unknown;
+        struct hps_config_policies got;
         snprintf(text, sizeof(text),
                  "{\"models\":[{" MODEL_KEYS
-                 ",\"miss_policy\":\"%s\",\"unknown_key_policy\":\"%s\"}]}",
-                 miss[i % 4], unknown[i / 4]);
+                 ",\"miss_policy\":\"%s\",\"unknown_key_policy\":\"%s\"%s}]}",
+                 miss[i % 4], unknown[i / 4], i % 2 == 0 ? "" : ",\"hit_rate_threshold\":0.75");
         struct hps_config *config = parse_good(text, NULL);
-        hps_config_model_policies(hps_config_model_find(config, "m"), &got_miss, &got_unknown);
-        assert_int_equal(got_miss, HPS_CONFIG_MISS_EXACT + i % 4);
-        assert_int_equal(got_unknown, HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW + i / 4);
-        hps_config_model_policies(hps_config_model_find(config, "n"), &got_miss, &got_unknown);
-        assert_int_equal(got_miss, HPS_CONFIG_MISS_THRESHOLD);
-        assert_int_equal(got_unknown, HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW);
+        hps_config_model_policies(hps_config_model_find(config, "m"), &got);
+        assert_int_equal(got.miss, HPS_CONFIG_MISS_EXACT + i % 4);
+        assert_int_equal(got.unknown_key, HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW + i / 4);
+        assert_near(got.hit_rate_threshold, i % 2 == 0 ? 0.9 : 0.75);
+        /* A model that no entry names was loaded at run time: exact, whatever HPS's default is. */
+        hps_config_model_policies(hps_config_model_find(config, "n"), &got);
+        assert_int_equal(got.miss, HPS_CONFIG_MISS_THRESHOLD);
+        assert_int_equal(got.unknown_key, HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW);
+        assert_true(got.hit_rate_threshold >= 1.0);
         hps_config_free(config);
     }
     parse_bad("{\"models\":[{" MODEL_KEYS ",\"miss_policy\":\"memory\"}]}", HPS_INVALID,
@@ -203,8 +205,8 @@ static void test_stores_when_not_built_then_refused_by_name(void **state)
               "server.lookup_path: got \"gpu\", which this build lacks", NULL);
     parse_bad(FILE_WITH("\"server\":{\"on_device_loss\":\"exit\"}"), HPS_UNIMPLEMENTED,
               "on_device_loss", NULL);
-    parse_bad(FILE_WITH("\"server\":{\"async_without_gpu\":true}"), HPS_UNIMPLEMENTED,
-              "server.async_without_gpu: got true", "expected false", NULL);
+    parse_bad(FILE_WITH("\"server\":{\"activate_lag_max_s\":11}"), HPS_UNIMPLEMENTED,
+              "server.activate_lag_max_s: got 11", "expected 10", NULL);
     parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"),
               HPS_UNIMPLEMENTED, "volatile_db.local_cache_bytes", NULL);
     parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_mode\":\"fast\"}"),

@@ -1,0 +1,623 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The queue behind the look-ups, and its jobs. Entries lie in one array and are found by hash, so
+ * that a key is there once from the look-up that queued it to the end of the job that fetched it.
+ * Versions take turns. Adding: loops and workers; jobs: I/O threads.
+ */
+#include "cache/insertion.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/lookup.h"
+
+enum {
+    ADD_KEYS = 256, /* under one hold of the lock */
+    ROWS_ALIGN = 64,
+    SCRATCH_BYTES_FIRST = 16 * 1024,
+    SCRATCH_BYTES_MAX = 16 * 1024 * 1024,
+    JOB_US_MAX = 10 * 1000 * 1000, /* then what it has not fetched is dropped */
+    NONE = 0                       /* entries are counted from 1 */
+};
+
+/* What waits for one version. There while something does, or a job fetches for it. */
+struct lane {
+    struct lane *next;
+    struct hps_version *version; /* pinned */
+    uint32_t head;               /* first come first; lock, as all of these */
+    uint32_t tail;
+    uint32_t n_waiting;
+    uint32_t n_jobs;
+    atomic_bool leaving; /* read by jobs */
+};
+
+struct entry {
+    hps_key key;
+    struct lane *lane;
+    uint32_t table;
+    uint32_t next;  /* of its lane, or of the free ones */
+    uint32_t chain; /* with the same hash */
+};
+
+struct item {
+    hps_key key;
+    uint32_t table;
+    uint32_t entry;
+};
+
+struct job {
+    struct hps_task task; /* first */
+    struct job *next;     /* of those without work */
+    struct hps_insertion *insertion;
+    struct lane *lane;
+    struct hps_arena *scratch;
+    uint32_t n;
+    struct item items[HPS_INSERTION_JOB_KEYS];
+    hps_key keys[HPS_INSERTION_JOB_KEYS];
+    uint32_t slots[HPS_INSERTION_JOB_KEYS];
+};
+
+struct hps_insertion {
+    struct hps_insertion_options options;
+    atomic_bool stopping;
+    pthread_mutex_t lock;
+    struct entry *entries; /* [rows_max + 1]; lock, as all of these */
+    uint32_t *heads;       /* [hash_mask + 1] */
+    uint32_t hash_mask;
+    uint32_t n_touched; /* entries that were ever used */
+    uint32_t free;
+    uint32_t n_rows;    /* entries in use */
+    uint32_t n_waiting; /* of them, not taken by a job */
+    struct lane *lanes; /* whose turn it is first */
+    struct job *idle;
+    uint32_t n_active; /* jobs posted or running */
+    struct job *jobs[];
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void run_job(struct hps_task *task);
+
+static void job_free(struct job *job)
+{
+    if (job != NULL) {
+        hps_arena_free(job->scratch);
+        hps_free(job);
+    }
+}
+
+static hps_status make_jobs(struct hps_insertion *insertion)
+{
+    for (uint32_t i = 0; i < insertion->options.jobs_max; i++) {
+        struct job *job = hps_calloc(1, sizeof(*job));
+        insertion->jobs[i] = job;
+        if (job == NULL) {
+            return HPS_NO_MEMORY;
+        }
+        job->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
+        if (job->scratch == NULL) {
+            return HPS_NO_MEMORY;
+        }
+        job->insertion = insertion;
+        job->task.run = run_job;
+        job->next = insertion->idle;
+        insertion->idle = job;
+    }
+    return HPS_OK;
+}
+
+hps_status hps_insertion_new(const struct hps_insertion_options *options,
+                             struct hps_insertion **out_insertion)
+{
+    uint64_t n_heads = 16;
+
+    HPS_ASSERT(options->rows_max > 0 && options->rows_max < UINT32_MAX / 2);
+    HPS_ASSERT(options->jobs_max > 0);
+    struct hps_insertion *insertion =
+        hps_calloc(1, sizeof(*insertion) + options->jobs_max * sizeof(insertion->jobs[0]));
+    if (insertion == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    while (n_heads < options->rows_max) {
+        n_heads *= 2;
+    }
+    insertion->options = *options;
+    insertion->hash_mask = (uint32_t)(n_heads - 1);
+    pthread_mutex_init(&insertion->lock, NULL);
+    /* Not zeroed: memory is taken as entries are used. */
+    insertion->entries = hps_alloc(((size_t)options->rows_max + 1) * sizeof(*insertion->entries));
+    insertion->heads = hps_calloc(n_heads, sizeof(*insertion->heads));
+    if (insertion->entries == NULL || insertion->heads == NULL || make_jobs(insertion) != HPS_OK) {
+        hps_insertion_free(insertion);
+        return HPS_NO_MEMORY;
+    }
+    *out_insertion = insertion;
+    return HPS_OK;
+}
+
+void hps_insertion_free(struct hps_insertion *insertion)
+{
+    if (insertion == NULL) {
+        return;
+    }
+    HPS_ASSERT(insertion->n_active == 0);
+    HPS_ASSERT(insertion->lanes == NULL);
+    for (uint32_t i = 0; i < insertion->options.jobs_max; i++) {
+        job_free(insertion->jobs[i]);
+    }
+    pthread_mutex_destroy(&insertion->lock);
+    hps_free(insertion->heads);
+    hps_free(insertion->entries);
+    hps_free(insertion);
+}
+
+uint32_t hps_insertion_rows(struct hps_insertion *insertion)
+{
+    pthread_mutex_lock(&insertion->lock);
+    uint32_t n = insertion->n_rows;
+    pthread_mutex_unlock(&insertion->lock);
+    return n;
+}
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+static void count_dropped(const struct hps_insertion *insertion, enum hps_drop_reason reason,
+                          uint32_t n)
+{
+    if (insertion->options.metrics != NULL && n > 0) {
+        hps_metric_add(insertion->options.metrics->insertion_dropped[reason], n);
+    }
+}
+
+/* Under the lock, after each change of n_rows. */
+static void show_rows(const struct hps_insertion *insertion)
+{
+    if (insertion->options.metrics != NULL) {
+        hps_metric_set(insertion->options.metrics->insertion_queue_rows, insertion->n_rows);
+    }
+}
+
+/* ---- entries, under the lock ----------------------------------------------------------------- */
+
+static uint32_t *head_of(const struct hps_insertion *insertion, const struct lane *lane,
+                         uint32_t table, hps_key key)
+{
+    uint64_t hash =
+        hps_mix64(key ^ hps_hash_secret() ^ table * HPS_HASH_GOLDEN) ^ hps_mix64((uintptr_t)lane);
+
+    return &insertion->heads[hash & insertion->hash_mask];
+}
+
+static bool is_queued(const struct hps_insertion *insertion, uint32_t at, const struct lane *lane,
+                      uint32_t table, hps_key key)
+{
+    const struct entry *entry = &insertion->entries[at];
+
+    while (at != NONE && (entry->key != key || entry->table != table || entry->lane != lane)) {
+        at = entry->chain;
+        entry = &insertion->entries[at];
+    }
+    return at != NONE;
+}
+
+/* NONE: there is no room. */
+static uint32_t entry_take(struct hps_insertion *insertion)
+{
+    uint32_t at = insertion->free;
+
+    if (at != NONE) {
+        insertion->free = insertion->entries[at].next;
+    } else if (insertion->n_touched < insertion->options.rows_max) {
+        at = ++insertion->n_touched;
+    }
+    return at;
+}
+
+/* Of a key that is not waiting any more. */
+static void entry_give(struct hps_insertion *insertion, uint32_t at)
+{
+    struct entry *entry = &insertion->entries[at];
+    uint32_t *link = head_of(insertion, entry->lane, entry->table, entry->key);
+
+    while (*link != at) {
+        HPS_ASSERT(*link != NONE);
+        link = &insertion->entries[*link].chain;
+    }
+    *link = entry->chain;
+    entry->next = insertion->free;
+    insertion->free = at;
+    insertion->n_rows--;
+}
+
+static void lane_push(struct hps_insertion *insertion, struct lane *lane, uint32_t at)
+{
+    insertion->entries[at].next = NONE;
+    if (lane->head == NONE) {
+        lane->head = at;
+    } else {
+        insertion->entries[lane->tail].next = at;
+    }
+    lane->tail = at;
+    lane->n_waiting++;
+    insertion->n_waiting++;
+}
+
+static uint32_t lane_pop(struct hps_insertion *insertion, struct lane *lane)
+{
+    uint32_t at = lane->head;
+
+    lane->head = insertion->entries[at].next;
+    lane->n_waiting--;
+    insertion->n_waiting--;
+    return at;
+}
+
+/* ---- lanes, under the lock ------------------------------------------------------------------- */
+
+static struct lane *find_lane(const struct hps_insertion *insertion,
+                              const struct hps_version *version)
+{
+    struct lane *lane = insertion->lanes;
+
+    while (lane != NULL && lane->version != version) {
+        lane = lane->next;
+    }
+    return lane;
+}
+
+static void append_lane(struct hps_insertion *insertion, struct lane *lane)
+{
+    struct lane **at = &insertion->lanes;
+
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    lane->next = NULL;
+    *at = lane;
+}
+
+static void remove_lane(struct hps_insertion *insertion, struct lane *lane)
+{
+    struct lane **at = &insertion->lanes;
+
+    while (*at != lane) {
+        at = &(*at)->next;
+    }
+    *at = lane->next;
+}
+
+/* The version's, made if there is none. NULL: no memory. */
+static struct lane *get_lane(struct hps_insertion *insertion, struct hps_version *version)
+{
+    struct lane *lane = find_lane(insertion, version);
+
+    if (lane == NULL) {
+        lane = hps_calloc(1, sizeof(*lane));
+        if (lane != NULL) {
+            hps_version_pin(version);
+            lane->version = version;
+            append_lane(insertion, lane);
+        }
+    }
+    return lane;
+}
+
+static uint32_t drop_waiting(struct hps_insertion *insertion, struct lane *lane)
+{
+    uint32_t n = lane->n_waiting;
+
+    while (lane->n_waiting > 0) {
+        entry_give(insertion, lane_pop(insertion, lane));
+    }
+    show_rows(insertion);
+    return n;
+}
+
+/* Nothing waits and no job runs: out with it. Whoever may free a version sees its pin go last. */
+static void end_lane(struct hps_insertion *insertion, struct lane *lane)
+{
+    if (lane->n_waiting == 0 && lane->n_jobs == 0) {
+        remove_lane(insertion, lane);
+        hps_version_unpin(lane->version);
+        hps_free(lane);
+    }
+}
+
+/* ---- adding ---------------------------------------------------------------------------------- */
+
+/* A job to be posted, if more waits than those that are at it will soon have taken. Lock held. */
+static struct job *wake_job(struct hps_insertion *insertion)
+{
+    struct job *job = insertion->idle;
+    uint64_t n_soon = (uint64_t)insertion->n_active * HPS_INSERTION_JOB_KEYS;
+
+    if (job == NULL || insertion->n_waiting <= n_soon || atomic_load(&insertion->stopping)) {
+        return NULL;
+    }
+    insertion->idle = job->next;
+    insertion->n_active++;
+    return job;
+}
+
+/* Lock held. */
+static void rest_job(struct hps_insertion *insertion, struct job *job)
+{
+    job->next = insertion->idle;
+    insertion->idle = job;
+    insertion->n_active--;
+}
+
+static void post_job(struct hps_insertion *insertion, struct job *job)
+{
+    if (job != NULL && hps_pool_post_low(insertion->options.io, &job->task) != HPS_OK) {
+        pthread_mutex_lock(&insertion->lock); /* the pool ends: so does all of this */
+        rest_job(insertion, job);
+        pthread_mutex_unlock(&insertion->lock);
+    }
+}
+
+/* Returns how many keys found no room. Lock held. */
+static uint32_t add_keys(struct hps_insertion *insertion, struct lane *lane,
+                         const struct hps_table *table, const hps_key *keys, uint32_t n)
+{
+    uint32_t n_dropped = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t *head = head_of(insertion, lane, table->id, keys[i]);
+        if (is_queued(insertion, *head, lane, table->id, keys[i])) {
+            continue;
+        }
+        uint32_t at = entry_take(insertion);
+        if (at == NONE) {
+            n_dropped++;
+            continue;
+        }
+        insertion->entries[at] =
+            (struct entry){.key = keys[i], .lane = lane, .table = table->id, .chain = *head};
+        *head = at;
+        insertion->n_rows++;
+        lane_push(insertion, lane, at);
+    }
+    show_rows(insertion);
+    return n_dropped;
+}
+
+static void add_some(struct hps_insertion *insertion, struct hps_version *version,
+                     const struct hps_table *table, const hps_key *keys, uint32_t n)
+{
+    enum hps_drop_reason reason = HPS_DROP_QUEUE_FULL;
+    uint32_t n_dropped = n;
+    struct job *job = NULL;
+
+    pthread_mutex_lock(&insertion->lock);
+    bool stopping = atomic_load(&insertion->stopping);
+    struct lane *lane = stopping ? NULL : get_lane(insertion, version);
+    if (stopping || (lane != NULL && atomic_load(&lane->leaving))) {
+        reason = HPS_DROP_STOPPED;
+    } else if (lane != NULL) {
+        n_dropped = add_keys(insertion, lane, table, keys, n);
+        job = wake_job(insertion);
+        end_lane(insertion, lane); /* if there was room for none */
+    }
+    pthread_mutex_unlock(&insertion->lock);
+    count_dropped(insertion, reason, n_dropped);
+    post_job(insertion, job);
+}
+
+void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *version,
+                       const struct hps_table *table, const hps_key *keys, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += ADD_KEYS) {
+        add_some(insertion, version, table, keys + i, n - i < ADD_KEYS ? n - i : ADD_KEYS);
+    }
+}
+
+/* ---- a job ----------------------------------------------------------------------------------- */
+
+/* Keys of the version whose turn it is, as many as a job fetches. Lock held. */
+static void job_take(struct hps_insertion *insertion, struct job *job)
+{
+    struct lane *lane = insertion->lanes;
+    uint64_t bytes = 0;
+
+    while (lane != NULL && lane->n_waiting == 0) {
+        lane = lane->next;
+    }
+    job->n = 0;
+    job->lane = lane;
+    if (lane == NULL) {
+        return;
+    }
+    while (lane->n_waiting > 0 && job->n < HPS_INSERTION_JOB_KEYS &&
+           bytes < HPS_INSERTION_JOB_BYTES) {
+        uint32_t at = lane_pop(insertion, lane);
+        const struct entry *entry = &insertion->entries[at];
+        bytes += lane->version->tables[entry->table].row_bytes;
+        job->items[job->n++] = (struct item){.key = entry->key, .table = entry->table, .entry = at};
+    }
+    lane->n_jobs++;
+    remove_lane(insertion, lane);
+    append_lane(insertion, lane);
+}
+
+static int by_table(const void *left, const void *right)
+{
+    uint32_t a = ((const struct item *)left)->table;
+    uint32_t b = ((const struct item *)right)->table;
+
+    return a < b ? -1 : a > b ? 1 : 0;
+}
+
+static bool job_cut_off(const void *ctx)
+{
+    const struct job *job = ctx;
+
+    return atomic_load(&job->insertion->stopping) || atomic_load(&job->lane->leaving);
+}
+
+/* Of one table, its rows at `rows`. Returns the bytes that they take. */
+static uint64_t walk_begin(struct job *job, struct hps_walk *walk, uint32_t begin, uint32_t n,
+                           uint8_t *rows)
+{
+    const struct hps_version *version = job->lane->version;
+    const struct hps_table *table = &version->tables[job->items[begin].table];
+    struct hps_batch batch = {
+        .keys = job->keys + begin, .slots = job->slots + begin, .rows = rows, .n = n};
+
+    for (uint32_t i = 0; i < n; i++) {
+        job->keys[begin + i] = job->items[begin + i].key;
+        job->slots[begin + i] = i;
+    }
+    hps_walk_init(walk, version, table, &batch);
+    return ((uint64_t)n * table->row_bytes + ROWS_ALIGN - 1) & ~(uint64_t)(ROWS_ALIGN - 1);
+}
+
+/* Items [begin, the result) are of one table. */
+static uint32_t table_end(const struct job *job, uint32_t begin)
+{
+    uint32_t end = begin;
+
+    while (end < job->n && job->items[end].table == job->items[begin].table) {
+        end++;
+    }
+    return end;
+}
+
+/* Memory of a job: its walks, and all their rows behind them. NULL: there is none. */
+static struct hps_walk *make_walks(struct job *job, uint32_t *out_n)
+{
+    uint64_t row_bytes = 0;
+    uint32_t n = 0;
+
+    qsort(job->items, job->n, sizeof(job->items[0]), by_table);
+    for (uint32_t begin = 0, end; begin < job->n; begin = end) {
+        end = table_end(job, begin);
+        row_bytes += (uint64_t)(end - begin) *
+                         job->lane->version->tables[job->items[begin].table].row_bytes +
+                     ROWS_ALIGN;
+        n++;
+    }
+    size_t walk_bytes = (n * sizeof(struct hps_walk) + ROWS_ALIGN - 1) & ~(size_t)(ROWS_ALIGN - 1);
+    uint8_t *memory = hps_alloc_aligned(ROWS_ALIGN, walk_bytes + row_bytes);
+    if (memory == NULL) {
+        return NULL;
+    }
+    struct hps_walk *walks = (struct hps_walk *)(void *)memory;
+    uint8_t *rows = memory + walk_bytes;
+    uint32_t i = 0;
+    for (uint32_t begin = 0, end; begin < job->n; begin = end, i++) {
+        end = table_end(job, begin);
+        rows += walk_begin(job, &walks[i], begin, end - begin, rows);
+        walks[i].next = i + 1 < n ? &walks[i + 1] : NULL;
+    }
+    *out_n = n;
+    return walks;
+}
+
+static void count_walks(struct job *job, const struct hps_walk *walks, hps_status status)
+{
+    const struct hps_insertion *insertion = job->insertion;
+    uint32_t n_missing = 0;
+
+    for (const struct hps_walk *walk = walks; walk != NULL; walk = walk->next) {
+        n_missing += walk->batch.n;
+    }
+    count_dropped(insertion, status == HPS_CANCELLED ? HPS_DROP_STOPPED : HPS_DROP_NOT_FETCHED,
+                  n_missing);
+    if (insertion->options.metrics != NULL) {
+        hps_lookup_count_insertion(insertion->options.metrics, walks);
+    }
+}
+
+static void job_fetch(struct job *job)
+{
+    struct hps_walk_call call = {.scratch = job->scratch,
+                                 .deadline_us = hps_clock_us() + JOB_US_MAX,
+                                 .cancelled = job_cut_off,
+                                 .cancelled_ctx = job};
+    const struct hps_version *version = job->lane->version;
+    struct hps_error err = {0};
+    uint32_t n = 0;
+    struct hps_walk *walks = make_walks(job, &n);
+
+    if (walks == NULL) {
+        count_dropped(job->insertion, HPS_DROP_NOT_FETCHED, job->n);
+        return;
+    }
+    hps_status status = hps_walk_rest(walks, &call, &err);
+    if (status != HPS_OK && status != HPS_CANCELLED) {
+        HPS_LOG(WARN, "insertion", "rows were not fetched", HPS_STR("model", version->model),
+                HPS_I64("version", version->number), HPS_STR("error", err.text));
+    }
+    count_walks(job, walks, status);
+    hps_free_aligned(walks);
+}
+
+/* I/O thread. One piece of work; then look-ups that wait come first. */
+static void run_job(struct hps_task *task)
+{
+    struct job *job = (struct job *)task;
+    struct hps_insertion *insertion = job->insertion;
+
+    pthread_mutex_lock(&insertion->lock);
+    job_take(insertion, job);
+    pthread_mutex_unlock(&insertion->lock);
+    if (job->lane != NULL) {
+        job_fetch(job);
+    }
+    pthread_mutex_lock(&insertion->lock);
+    for (uint32_t i = 0; i < job->n; i++) {
+        entry_give(insertion, job->items[i].entry);
+    }
+    show_rows(insertion);
+    if (job->lane != NULL) {
+        job->lane->n_jobs--;
+        end_lane(insertion, job->lane);
+    }
+    rest_job(insertion, job);
+    job = wake_job(insertion);
+    pthread_mutex_unlock(&insertion->lock);
+    post_job(insertion, job);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_version *version)
+{
+    if (insertion == NULL) {
+        return;
+    }
+    uint32_t n_dropped = 0;
+    pthread_mutex_lock(&insertion->lock);
+    struct lane *lane = find_lane(insertion, version);
+    if (lane != NULL) {
+        atomic_store(&lane->leaving, true);
+        n_dropped = drop_waiting(insertion, lane);
+        end_lane(insertion, lane);
+    }
+    pthread_mutex_unlock(&insertion->lock);
+    count_dropped(insertion, HPS_DROP_STOPPED, n_dropped);
+}
+
+void hps_insertion_stop(struct hps_insertion *insertion)
+{
+    if (insertion == NULL) {
+        return;
+    }
+    uint32_t n_dropped = 0;
+    pthread_mutex_lock(&insertion->lock);
+    atomic_store(&insertion->stopping, true);
+    for (struct lane *lane = insertion->lanes, *next; lane != NULL; lane = next) {
+        next = lane->next;
+        n_dropped += drop_waiting(insertion, lane);
+        end_lane(insertion, lane);
+    }
+    pthread_mutex_unlock(&insertion->lock);
+    count_dropped(insertion, HPS_DROP_STOPPED, n_dropped);
+}

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The insertion policy, with the host map in the place of the embedding cache: rows that are not waited for.
+
+The tables do not fit the host map, so that it starts empty and fills with what is asked for. A model of
+what must be in memory, kept here, says what each request has to answer.
+"""
+import signal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from rig import (PATIENCE_S, Daemon, Table, ask, default_config, encoded, model_config, pb, scratch, statuses,
+                 until)
+
+N_ROWS, DIM = 30_000, 64
+FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
+
+
+class Small:
+    """A daemon with tables "a" and "b" of 15 MB over a host map of 8."""
+
+    def __init__(self, work, threshold="0.75", server=(), **model):
+        self.tables = {name: Table.random(name, N_ROWS, DIM, number=i, default=2.5 + i)
+                       for i, name in enumerate("ab")}
+        paths = [table.save(work + "/m") for table in self.tables.values()]
+        entry = model_config("m", paths, [DIM] * 2, list("ab"), [2.5, 3.5],
+                             hit_rate_threshold=float(threshold), **model)
+        self.work, self.paths = work, paths
+        self.config = default_config(
+            [entry], volatile_db={"type": "parallel_hash_map", "memory_bytes": "8MiB"},
+            server={"async_without_gpu": True, "model_roots": [work], **dict(server)})
+        self.daemon = Daemon(work, self.config)
+        self.threshold = Fraction(threshold)
+        self.memory = {name: set() for name in self.tables}  # keys in the host map
+        self.absent = {name: set() for name in self.tables}  # keys known to be nowhere
+        self.totals = dict.fromkeys(("found", "defaulted", "unknown", "unique", "sync", "async", "hit",
+                                     "miss", "host_hit", "host_miss"), 0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what):
+        return self.daemon.__exit__(*what)
+
+    def predict(self, name, keys):
+        """What the part must answer (statuses, whether it waited), and what memory has afterwards."""
+        unique = set(map(int, keys))
+        memory, absent, stored = self.memory[name], self.absent[name], self.tables[name].at
+        missing = unique - memory - absent
+        waits = Fraction(len(unique) - len(missing), len(unique)) < self.threshold
+        expected = []
+        for key in map(int, keys):
+            if key in memory:
+                expected.append(FOUND)
+            elif key in absent:
+                expected.append(UNKNOWN)
+            elif not waits:
+                expected.append(DEFAULTED)
+            else:
+                expected.append(FOUND if key in stored else UNKNOWN)
+        for status, word in ((FOUND, "found"), (DEFAULTED, "defaulted"), (UNKNOWN, "unknown")):
+            self.totals[word] += expected.count(status)
+        come = {key for key in missing if key in stored}
+        self.totals["unique"] += len(unique)
+        self.totals["host_hit"] += len(unique & memory)
+        self.totals["host_miss"] += len(unique - memory)
+        self.totals["sync" if waits else "async"] += len(come)
+        self.totals["hit"] += len(come)
+        self.totals["miss"] += len(missing - come)
+        memory |= come
+        absent |= missing - come
+        return expected, waits, len(missing)
+
+    def check(self, result, keys, expected):
+        table = self.tables[result.table]
+        assert statuses(result) == expected
+        wanted = table.expect(keys)
+        wanted[np.array(expected) != FOUND] = table.default
+        assert result.rows == encoded(wanted, 0)
+        assert (result.defaulted_key_count, result.unknown_key_count, result.unique_key_count) == (
+            expected.count(DEFAULTED), expected.count(UNKNOWN), len(set(map(int, keys))))
+
+    def settle(self):
+        """Until all that was queued has been fetched."""
+        return until(lambda: counts(self.daemon)["queued"] == 0 and counts(self.daemon), "an empty queue")
+
+
+def counts(daemon):
+    metrics = daemon.metrics()
+
+    def sample(name, *words):
+        return sum(value for full, value in metrics.items()
+                   if full.split("{")[0] == f"hpsd_{name}" and all(word in full for word in words))
+
+    values = {word: sample("lookup_keys_total", f'status="{word}"')
+              for word in ("found", "defaulted", "unknown")}
+    values.update({word: sample("insertion_rows_total", f'mode="{word}"') for word in ("sync", "async")})
+    values.update({f"by {word}": sample("lookup_defaulted_keys_total", f'reason="{word}"')
+                   for word in ("async", "deadline", "memory_only")})
+    values.update({word: sample("tier_keys_total", 'tier="rocksdb"', f'result="{word}"')
+                   for word in ("hit", "miss")})
+    values.update({f"host_{word}": sample("tier_keys_total", 'tier="host"', f'result="{word}"')
+                   for word in ("hit", "miss")})
+    values.update({word: sample("insertion_dropped_total", f'reason="{word}"')
+                   for word in ("queue_full", "not_fetched", "stopped", "no_space", "stale", "failed")})
+    return {**values, "unique": sample("lookup_unique_keys_total"), "queued": sample("insertion_queue_rows")}
+
+
+def test_threshold_when_memory_warms_up_then_exact_then_defaulted_then_all_found(work):
+    rng = np.random.default_rng(7)
+    sides = []
+    with Small(work) as small:
+        stub = small.daemon.stub()
+        for step in range(40):
+            queries, expected = {}, {}
+            for i, (name, table) in enumerate(small.tables.items()):
+                # Few of many keys at first, so that they are mostly new; duplicates; some in no table.
+                at = (rng.power(0.3, 400) * (500 if i == 0 else 2500)).astype(int)
+                queries[name] = np.append(table.keys[at], rng.integers(2**60, 2**60 + 40, 20))
+                expected[name], waits, missing = small.predict(name, queries[name])
+                sides.append((name, waits, missing))
+            reply = ask(stub, "m", queries)
+            for result in reply.results:
+                small.check(result, queries[result.table], expected[result.table])
+            now = small.settle()
+            assert {word: now[word] for word in small.totals} == small.totals, step
+            assert now["by async"] == now["defaulted"]
+        for result in ask(stub, "m", queries).results:  # what was missing has come, or is known to be nowhere
+            known = [FOUND if int(key) in small.tables[result.table].at else UNKNOWN
+                     for key in queries[result.table]]
+            small.check(result, queries[result.table], known)
+    assert sides[0][1] and sides[1][1] and sides[0][2] > 100  # exact, and slow: nothing was in memory
+    assert {("a", True), ("a", False), ("b", True), ("b", False)} == {side[:2] for side in sides}
+    assert any(sides[i][1] != sides[i + 1][1] for i in range(0, len(sides), 2))  # in one request
+    assert small.totals["async"] > 100 and small.totals["defaulted"] > 100
+    for word in ("queue_full", "not_fetched", "stopped", "no_space", "stale", "failed"):
+        assert now[word] == 0
+
+
+def test_threshold_when_the_rate_is_just_reached_or_just_not_then_either_side(work):
+    with Small(work, threshold="0.9") as small:
+        table, stub = small.tables["a"], small.daemon.stub()
+        for keys in (table.keys[:90], table.keys[:101], table.keys[10:110], table.keys[:110]):
+            expected = small.predict("a", keys)[0]
+            small.check(ask(stub, "m", {"a": keys}).results[0], keys, expected)
+            small.settle()
+        # 90 of 101 are too few; then 91 of 100 are enough; then all are there.
+        assert small.totals["defaulted"] == 9 and small.totals["sync"] == 101
+        assert counts(small.daemon)["by async"] == 9
+
+
+def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(work):
+    with Small(work) as small:
+        table, stub = small.tables["a"], small.daemon.stub()
+        ask(stub, "m", {"a": table.keys[:90]})
+        keys = table.keys[:100]
+        part = [FOUND] * 90 + [DEFAULTED] * 10
+        result = ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_MEMORY_ONLY).results[0]
+        small.check(result, keys, part)
+        before = small.settle()
+        assert (before["by memory_only"], before["async"], before["hit"]) == (10, 0, 90)
+        reply = ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_WAIT, explain=True)
+        small.check(reply.results[0], keys, part)  # it waits for 0 us, and what it left comes behind
+        assert "table 'a': not waited for (deadline) 10 of 100" in list(reply.explain.notes)
+        now = small.settle()
+        assert (now["by deadline"], now["async"], now["sync"]) == (10, 10, 90)
+        small.check(ask(stub, "m", {"a": keys}).results[0], keys, [FOUND] * 100)
+        keys = table.keys[:105]
+        small.check(ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_EXACT).results[0], keys,
+                    [FOUND] * 105)
+        keys = table.keys[:110]
+        small.check(ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_WAIT,
+                        max_wait_us=int(PATIENCE_S * 1e6)).results[0], keys, [FOUND] * 110)
+        keys = table.keys[:120]
+        reply = ask(stub, "m", {"a": keys}, explain=True)
+        small.check(reply.results[0], keys, [FOUND] * 110 + [DEFAULTED] * 10)
+        assert "table 'a': not waited for (async) 10 of 120" in list(reply.explain.notes)
+        assert small.settle()["async"] == 20
+
+
+@pytest.mark.parametrize("which", ["as it comes", "threshold 1", "loaded at run time"])
+def test_answers_when_no_cache_stands_in_or_none_may_then_they_are_exact(work, which):
+    server = {"async_without_gpu": False} if which == "as it comes" else {}
+    with Small(work, threshold="1" if which == "threshold 1" else "0.9", server=server, gpucache=True) as small:
+        says = "models[].gpucache: this build has no embedding cache in GPU memory; " + (
+            "every answer is exact" if which == "as it comes" else "hit_rate_threshold applies")
+        assert says in small.daemon.log()
+        model = "m"
+        if which == "loaded at run time":
+            model = "other"
+            small.daemon.load("other", work + "/m")
+        table, stub = small.tables["a"], small.daemon.stub()
+        for n in (1000, 1001, 1010, 1500):
+            result = ask(stub, model, {"a": table.keys[:n]}).results[0]
+            small.check(result, table.keys[:n], [FOUND] * n)
+        assert (counts(small.daemon)["async"], counts(small.daemon)["sync"]) == (0, 1500)
+
+
+def test_reload_when_threshold_or_mode_changes_then_the_next_request_has_it(work):
+    with Small(work, threshold="1") as small:
+        table, stub = small.tables["a"], small.daemon.stub()
+
+        def reload(threshold, mode):
+            small.config["models"][0]["hit_rate_threshold"] = threshold
+            small.config["server"]["async_without_gpu"] = mode
+            small.daemon.write_config(small.config)
+            n = small.daemon.log().count("msg=reloaded")
+            small.daemon.send(signal.SIGHUP)
+            until(lambda: small.daemon.log().count("msg=reloaded") > n, "a reload")
+
+        def defaulted(n):
+            small.settle()
+            return ask(stub, "m", {"a": table.keys[:n]}).results[0].defaulted_key_count
+
+        assert defaulted(100) == 0 and defaulted(101) == 0
+        reload(0.9, True)
+        assert defaulted(102) == 1
+        reload(0.9, False)
+        assert defaulted(103) == 0
+        reload(0.0, True)
+        assert defaulted(1000) == 897
+
+
+def test_queue_when_more_misses_than_it_takes_then_the_rest_is_dropped_and_counted(work):
+    with Small(work, threshold="0", server={"insertion_queue_rows": 10}) as small:
+        table, stub = small.tables["a"], small.daemon.stub()
+        keys = table.keys[:100]
+        small.check(ask(stub, "m", {"a": keys}).results[0], keys, [DEFAULTED] * 100)
+        now = small.settle()
+        assert (now["queue_full"], now["async"], now["by async"]) == (90, 10, 100)
+        for _ in range(9):
+            ask(stub, "m", {"a": keys})
+            now = small.settle()
+        assert (now["async"], now["queue_full"]) == (100, sum(range(0, 100, 10)))
+        small.check(ask(stub, "m", {"a": keys}).results[0], keys, [FOUND] * 100)
+
+
+def test_stop_and_unload_when_rows_are_still_to_be_inserted_then_they_end_well(work):
+    with Small(work, threshold="0") as small:
+        table, stub = small.tables["a"], small.daemon.stub()
+        small.daemon.load("m", work + "/m", version=2, activate=True)
+        assert ask(stub, "m", {"a": table.keys}, version=1).results[0].defaulted_key_count == N_ROWS
+        small.daemon.ctl("unload", "m", "1")
+        assert 1 not in small.daemon.versions("m")
+        now = small.settle()
+        assert now["async"] + now["stopped"] + now["no_space"] == N_ROWS
+        assert ask(stub, "m", {"a": table.keys}).results[0].defaulted_key_count == N_ROWS
+        small.daemon.stop()
