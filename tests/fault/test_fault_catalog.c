@@ -136,7 +136,8 @@ static bool open_catalog(struct scenario *s)
     s->catalog = NULL;
     s->metrics = hps_server_metrics_new();
     s->models = hps_models_new();
-    const struct hps_catalog_options options = {s->models, s->config, s->metrics, s->env};
+    const struct hps_catalog_options options = {
+        .models = s->models, .config = s->config, .metrics = s->metrics, .env = s->env};
     if (s->metrics == NULL || s->models == NULL) {
         return false;
     }

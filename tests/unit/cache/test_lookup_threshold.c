@@ -67,10 +67,10 @@ static int teardown(void **state)
 {
     struct threshold_test *t = *state;
 
-    hps_clock_real();
     sem_post(&t->go_on);
     hps_insertion_stop(t->insertion);
     hps_pool_free(t->pool);
+    hps_clock_real();
     hps_insertion_free(t->insertion);
     assert_true(hps_version_idle(&t->fx.version));
     hps_absent_free(t->fx.version.absent);

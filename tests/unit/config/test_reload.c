@@ -153,6 +153,8 @@ static struct hps_config *every_option(unsigned which)
         char number[32];
         if (option->type == HPS_OPTION_TYPE_ENUM) {
             text = option->values[which].word;
+        } else if (option->type == HPS_OPTION_TYPE_BOOL) {
+            text = which == 0 ? "false" : "true";
         } else if (option->type == HPS_OPTION_TYPE_F64) {
             text = which == 0 ? "0.25" : "0.5";
         } else if (option->type != HPS_OPTION_TYPE_STRING &&

@@ -78,7 +78,8 @@ static void open_catalog(struct rig *rig)
     assert_int_equal(hps_host_map_open(rig->env.host_bytes_max, &rig->env.host, &err), HPS_OK);
     rig->metrics = hps_server_metrics_new();
     rig->models = hps_models_new();
-    const struct hps_catalog_options catalog = {rig->models, rig->config, rig->metrics, rig->env};
+    const struct hps_catalog_options catalog = {
+        .models = rig->models, .config = rig->config, .metrics = rig->metrics, .env = rig->env};
     if (hps_catalog_open(&catalog, &rig->catalog, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
@@ -471,17 +472,31 @@ static void expect_policies(struct rig *rig, int64_t number, enum hps_miss_polic
     hps_version_unpin(version);
 }
 
+static void expect_threshold(struct rig *rig, int64_t number, double threshold,
+                             enum hps_tier_kind cache_tier)
+{
+    struct hps_version *version;
+    assert_int_equal(hps_models_pin(rig->models, "m", 1, number, &version, NULL), HPS_OK);
+    double got = version->hit_rate_threshold;
+    assert_true(got > threshold - 1e-9 && got < threshold + 1e-9);
+    assert_int_equal(version->cache_tier, cache_tier);
+    hps_version_unpin(version);
+}
+
 static void test_policies_when_configured_then_loaded_and_recovered_versions_have_them(void **state)
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
     expect_policies(rig, 1, HPS_MISS_THRESHOLD, HPS_UNKNOWN_DEFAULT_ROW);
+    expect_threshold(rig, 1, 1.0, HPS_TIER_GPU); /* no entry of models[] names it: exact */
     close_catalog(rig);
     configure(rig, "\"miss_policy\": \"memory_only\", \"unknown_key_policy\": \"error\"");
     open_catalog(rig);
     expect_policies(rig, 1, HPS_MISS_MEMORY_ONLY, HPS_UNKNOWN_ERROR);
+    expect_threshold(rig, 1, 0.9, HPS_TIER_GPU);
     load_ok(rig, "two", false);
     expect_policies(rig, 2, HPS_MISS_MEMORY_ONLY, HPS_UNKNOWN_ERROR);
+    expect_threshold(rig, 2, 0.9, HPS_TIER_GPU);
 }
 
 /* What the daemon does at a reload: the same models, other values. */
@@ -513,10 +528,16 @@ static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void
     load_ok(rig, "two", true);
     assert_false(hps_catalog_env(rig->catalog)->nan_allowed);
     snprintf(server, sizeof(server),
-             "\"model_roots\": [\"%s\"], \"keep_versions\": 1, \"nan_policy\": \"accept\"", one);
-    reconfigure(rig, "\"miss_policy\": \"wait\", \"unknown_key_policy\": \"zero\"", server);
+             "\"model_roots\": [\"%s\"], \"keep_versions\": 1, \"nan_policy\": \"accept\","
+             " \"async_without_gpu\": true",
+             one);
+    reconfigure(rig,
+                "\"miss_policy\": \"wait\", \"unknown_key_policy\": \"zero\","
+                " \"hit_rate_threshold\": 0.5",
+                server);
     expect_policies(rig, 1, HPS_MISS_WAIT, HPS_UNKNOWN_ZERO);
     expect_policies(rig, 2, HPS_MISS_WAIT, HPS_UNKNOWN_ZERO);
+    expect_threshold(rig, 2, 0.5, HPS_TIER_HOST);
     assert_true(hps_catalog_env(rig->catalog)->nan_allowed);
     assert_int_equal(load(rig, "three", 0, true, &load_state, &err), HPS_PERMISSION);
     assert_non_null(strstr(err.text, one));
@@ -525,6 +546,7 @@ static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void
     assert_int_equal(served(rig, 2), 0);
     assert_int_equal(served(rig, 0), 1);
     expect_policies(rig, 3, HPS_MISS_WAIT, HPS_UNKNOWN_ZERO);
+    expect_threshold(rig, 3, 0.5, HPS_TIER_HOST);
 }
 
 static void test_open_when_a_space_has_no_record_then_removed(void **state)

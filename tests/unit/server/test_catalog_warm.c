@@ -74,7 +74,8 @@ static void open_catalog(struct rig *rig)
     rig->env.host = hps_fake_store_new(&host);
     rig->metrics = hps_server_metrics_new();
     rig->models = hps_models_new();
-    const struct hps_catalog_options options = {rig->models, rig->config, rig->metrics, rig->env};
+    const struct hps_catalog_options options = {
+        .models = rig->models, .config = rig->config, .metrics = rig->metrics, .env = rig->env};
     if (hps_catalog_open(&options, &rig->catalog, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
