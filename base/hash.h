@@ -13,8 +13,14 @@
 
 #define HPS_HASH_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
 
+#if defined(__CUDACC__) /* kernels hash as the host does */
+#define HPS_HASH_ANYWHERE __host__ __device__
+#else
+#define HPS_HASH_ANYWHERE
+#endif
+
 /* A bijection of the 64-bit integers in which every input bit moves every output bit. */
-static inline uint64_t hps_mix64(uint64_t x)
+HPS_HASH_ANYWHERE static inline uint64_t hps_mix64(uint64_t x)
 {
     x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);

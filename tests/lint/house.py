@@ -94,6 +94,9 @@ UNTESTED = {  # no test file of that name: where it is tested instead
     "net/grpc_call.c": "test_grpc_server.c and test_grpc_client.c: the part that both roles share",
     "cache/version.c": "test_models.c, which pins and switches versions",
     "cache/sim_memory.c": "test_device_sim.c, which copies past its ends",
+    "cache/embed_kernels.c": "test_embed_cache.c, which launches them all against a dictionary",
+    "cache/embed_region.c": "test_embed_batch.c, whose look-ups write to regions",
+    "cache/embed_slice.c": "test_embed_stage.c and test_embed_cache.c: what was applied is looked up",
     "cache/update_plan.c": "test_update.c: what a batch comes to is seen in the tiers",
     "cache/update_state.c": "test_update.c, which opens versions again",
 }
