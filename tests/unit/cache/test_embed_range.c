@@ -217,7 +217,9 @@ static void test_markers_when_any_number_of_sets_then_belong_elsewhere(void **st
 
 static void test_ring_when_pieces_come_and_go_then_they_never_overlap(void **state)
 {
-    struct { uint64_t offset, bytes, end; } pieces[64];
+    struct {
+        uint64_t offset, bytes, end;
+    } pieces[64];
     struct hps_embed_ring ring = {.size = 1000};
     struct hps_random random = {1};
     uint32_t first = 0, last = 0;
