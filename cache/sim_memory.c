@@ -10,17 +10,14 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "base/poison.h"
 
 enum {
     ALIGN = 256,
     UNDEFINED_BYTE = 0xa5,
     UNDEFINED_BYTES_MAX = 32 << 20, /* of an allocation: more would only take time and memory */
     GUARD_BYTE = 0xc9,
-#if defined(__SANITIZE_ADDRESS__)
-    GUARD_BYTES = 0, /* its red zones do better */
-#else
-    GUARD_BYTES = 64,
-#endif
+    GUARD_BYTES = ALIGN, /* on each side */
 };
 
 struct hps_sim_range {
@@ -64,22 +61,25 @@ hps_status hps_sim_memory_new(struct hps_sim_memory *memory, enum hps_sim_memory
                              size, free_bytes, memory->limit_bytes);
     }
     struct hps_sim_range *range = hps_calloc(1, sizeof(*range));
-    uint8_t *begin =
-        size > SIZE_MAX - GUARD_BYTES ? NULL : hps_alloc_aligned(ALIGN, size + GUARD_BYTES);
-    if (range == NULL || begin == NULL) {
+    uint8_t *block = size > SIZE_MAX / 2 ? NULL : hps_alloc_aligned(ALIGN, size + 2 * GUARD_BYTES);
+    if (range == NULL || block == NULL) {
         hps_free(range);
-        hps_free_aligned(begin);
+        hps_free_aligned(block);
         hps_sim_lock(&memory->lock);
         memory->used_bytes -= kind == HPS_SIM_DEVICE ? size : 0;
         hps_sim_unlock(&memory->lock);
         return hps_error_set(err, HPS_NO_MEMORY, "simulated device: %zu bytes: no memory", size);
     }
+    uint8_t *begin = block + GUARD_BYTES;
     if (kind == HPS_SIM_HOST) {
         memset(begin, 0, size);
     } else {
         memset(begin, UNDEFINED_BYTE, size < UNDEFINED_BYTES_MAX ? size : UNDEFINED_BYTES_MAX);
     }
+    memset(block, GUARD_BYTE, GUARD_BYTES);
     memset(begin + size, GUARD_BYTE, GUARD_BYTES);
+    HPS_POISON(block, GUARD_BYTES);
+    HPS_POISON(begin + size, GUARD_BYTES);
     *range = (struct hps_sim_range){NULL, begin, size, kind};
     hps_sim_lock(&memory->lock);
     range_add(memory, range);
@@ -117,10 +117,18 @@ hps_status hps_sim_memory_register(struct hps_sim_memory *memory, void *host, si
 
 static void guard_check(const struct hps_sim_range *range)
 {
-    for (size_t i = 0; i != GUARD_BYTES; i++) {
-        if (range->begin[range->size + i] != GUARD_BYTE) {
+    const uint8_t *before = range->begin - GUARD_BYTES;
+    const uint8_t *behind = range->begin + range->size;
+    HPS_UNPOISON(before, GUARD_BYTES);
+    HPS_UNPOISON(behind, GUARD_BYTES);
+    for (size_t i = 0; i < GUARD_BYTES; i++) {
+        if (behind[i] != GUARD_BYTE) {
             fail("a store past the end of an allocation of %zu bytes, at offset %zu", range->size,
                  range->size + i);
+        }
+        if (before[i] != GUARD_BYTE) {
+            fail("a store before an allocation of %zu bytes, at offset -%zu", range->size,
+                 GUARD_BYTES - i);
         }
     }
 }
@@ -143,7 +151,7 @@ void hps_sim_memory_free(struct hps_sim_memory *memory, enum hps_sim_memory_kind
     }
     if (kind != HPS_SIM_REGISTERED) {
         guard_check(range);
-        hps_free_aligned(range->begin);
+        hps_free_aligned(range->begin - GUARD_BYTES);
     }
     hps_free(range);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The memory of a simulated device, and the host memory it may reach. An address as kernels see it
- * is that of the process. Each allocation is one of the heap's, so that AddressSanitizer knows its
- * bounds; in other builds guard bytes behind it are looked at when it is freed.
+ * is that of the process. Before and behind each allocation lie guard bytes: AddressSanitizer
+ * reports who touches them, in other builds they are looked at when it is freed.
  *
  * Thread: any.
  */

@@ -6,8 +6,9 @@
  * while others wait, end the process with a message: a GPU would hang or compute nonsense.
  *
  * To ThreadSanitizer each fiber is a thread. The start and the end of a launch and the barriers
- * order memory, ballots and shuffles do not, and blocks are not ordered among each other. (A fiber
- * serves one thread of each block: two such would be ordered, so the assignment rotates.)
+ * order memory, ballots and shuffles do not, and blocks are not ordered among each other. (Fibers
+ * serve one block after another, and what a fiber does is in order. So there are two sets that
+ * blocks take in turn, and within a set the assignment rotates.)
  */
 #include "cache/simt.h"
 
@@ -17,6 +18,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/poison.h"
 #include "cache/fiber.h"
 #include "cache/sanitize.h"
 
@@ -31,6 +33,16 @@ enum {
     STACK_BYTES = 64 * 1024,
 #endif
     ROTATION = 7, /* of threads among fibers, from block to block */
+#if defined(HPS_TSAN)
+    SETS = 2, /* of fibers */
+#else
+    SETS = 1,
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    GUARD_BYTES = 64, /* behind shared memory */
+#else
+    GUARD_BYTES = 0,
+#endif
 };
 
 enum call { BALLOT, SHUFFLE, WARP_BARRIER, BLOCK_BARRIER };
@@ -78,12 +90,13 @@ struct block_memory {
 struct hps_simt {
     struct hps_fiber *stream; /* the thread's own */
     uint64_t random;
-    uint32_t n_lanes; /* fibers made so far */
-    struct lane *lanes[THREADS_MAX];
+    uint32_t n_lanes[SETS]; /* fibers made so far */
+    struct lane *lanes[SETS][THREADS_MAX];
     struct warp warps[WARPS_MAX];
     const struct hps_kernel *kernel; /* the launch that runs, and its block */
     const void *args;
     uint32_t block;
+    uint32_t set;
     uint32_t barriers; /* that all threads of the block have come to */
     struct block_memory *memory;
     uint64_t launch_order;
@@ -258,7 +271,7 @@ static void block_prepare(struct hps_simt *simt, uint32_t n_blocks)
 {
     uint32_t n_threads = simt->kernel->block_threads;
     for (uint32_t i = 0; i < n_threads; i++) {
-        struct lane *lane = simt->lanes[(i + simt->block * ROTATION) % n_threads];
+        struct lane *lane = simt->lanes[simt->set][(i + simt->block * ROTATION) % n_threads];
         struct warp *warp = &simt->warps[i / HPS_WARP];
         lane->here =
             (struct hps_simt_thread){i, simt->block, n_threads, n_blocks, simt->memory->shared};
@@ -342,41 +355,53 @@ void hps_simt_free(struct hps_simt *simt)
     if (simt == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < simt->n_lanes; i++) {
-        hps_fiber_free(simt->lanes[i]->fiber);
-        hps_free(simt->lanes[i]);
+    for (uint32_t set = 0; set < SETS; set++) {
+        for (uint32_t i = 0; i < simt->n_lanes[set]; i++) {
+            hps_fiber_free(simt->lanes[set][i]->fiber);
+            hps_free(simt->lanes[set][i]);
+        }
     }
     hps_fiber_free(simt->stream);
     hps_free(simt);
 }
 
-static hps_status simt_grow(struct hps_simt *simt, uint32_t n_lanes)
+static hps_status simt_grow(struct hps_simt *simt, uint32_t set, uint32_t n_lanes)
 {
-    while (simt->n_lanes < n_lanes) {
+    while (simt->n_lanes[set] < n_lanes) {
         struct lane *lane = hps_calloc(1, sizeof(*lane));
         if (lane == NULL) {
             return HPS_NO_MEMORY;
         }
         lane->simt = simt;
-        hps_status status = hps_fiber_new(STACK_BYTES, simt->n_lanes, lane_run, lane, &lane->fiber);
+        hps_status status =
+            hps_fiber_new(STACK_BYTES, simt->n_lanes[set], lane_run, lane, &lane->fiber);
         if (status != HPS_OK) {
             hps_free(lane);
             return status;
         }
-        simt->lanes[simt->n_lanes++] = lane;
+        simt->lanes[set][simt->n_lanes[set]++] = lane;
     }
     return HPS_OK;
 }
 
 static struct block_memory *memory_new(const struct hps_simt *simt)
 {
-    size_t size = sizeof(struct block_memory) + simt->kernel->shared_size;
+    size_t size = sizeof(struct block_memory) + simt->kernel->shared_size + GUARD_BYTES;
     struct block_memory *memory = hps_alloc_aligned(16, size);
     if (memory != NULL) {
         memory->next = simt->memory;
         memset(memory->shared, UNDEFINED_BYTE, simt->kernel->shared_size);
+        HPS_POISON(memory->shared + simt->kernel->shared_size, GUARD_BYTES);
     }
     return memory;
+}
+
+static void memory_drop(const struct hps_simt *simt, struct block_memory *memory)
+{
+    if (memory != NULL) {
+        HPS_UNPOISON(memory->shared + simt->kernel->shared_size, GUARD_BYTES);
+        hps_free_aligned(memory);
+    }
 }
 
 static void memory_free(struct hps_simt *simt)
@@ -384,7 +409,7 @@ static void memory_free(struct hps_simt *simt)
     while (simt->memory != NULL) {
         struct block_memory *memory = simt->memory;
         simt->memory = memory->next;
-        hps_free_aligned(memory);
+        memory_drop(simt, memory);
     }
 }
 
@@ -394,13 +419,16 @@ hps_status hps_simt_run(struct hps_simt *simt, const struct hps_kernel *kernel, 
     HPS_ASSERT(n_blocks > 0);
     HPS_ASSERT(kernel->block_threads % HPS_WARP == 0);
     HPS_ASSERT(kernel->block_threads > 0 && kernel->block_threads <= THREADS_MAX);
-    hps_status status = simt_grow(simt, kernel->block_threads);
+    hps_status status = HPS_OK;
     simt->kernel = kernel;
     simt->args = args;
     uint32_t first = simt_random(simt, n_blocks);
     for (uint32_t i = 0; i < n_blocks && status == HPS_OK; i++) {
         struct block_memory *memory = memory_new(simt);
-        if (memory == NULL) {
+        simt->set = i % SETS;
+        status = simt_grow(simt, simt->set, kernel->block_threads);
+        if (memory == NULL || status != HPS_OK) {
+            memory_drop(simt, memory);
             status = HPS_NO_MEMORY;
             break;
         }
