@@ -39,6 +39,7 @@ hps_status bench_update(struct hps_error *err);
 hps_status bench_eviction(struct hps_error *err);
 hps_status bench_concurrency(struct hps_error *err);
 hps_status bench_maps(struct hps_error *err);
+hps_status bench_insertion(struct hps_error *err);
 hps_status bench_e2e(struct hps_error *err);
 
 #endif

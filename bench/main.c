@@ -28,6 +28,7 @@ static const struct bench benches[] = {
     {"concurrency", "look-ups in the host map beside updates of it", bench_concurrency},
     {"rocksdb", "loads, warm reads and updates against RocksDB as it comes", bench_rocksdb},
     {"update", "updates through all tiers against bare write batches", bench_update},
+    {"insertion", "look-ups that miss: waited for, or inserted behind", bench_insertion},
     {"e2e", "hpsd and a client: 1 to 100,000 keys a call, both tiers, cold and warm", bench_e2e},
     {NULL, NULL, NULL},
 };

@@ -18,7 +18,7 @@
 #include "cache/lookup.h"
 
 enum {
-    ADD_KEYS = 256, /* under one hold of the lock */
+    SLICE_KEYS = 256, /* under one hold of the lock: loops wait for it */
     ROWS_ALIGN = 64,
     SCRATCH_BYTES_FIRST = 16 * 1024,
     SCRATCH_BYTES_MAX = 16 * 1024 * 1024,
@@ -185,13 +185,16 @@ static void show_rows(const struct hps_insertion *insertion)
 
 /* ---- entries, under the lock ----------------------------------------------------------------- */
 
-static uint32_t *head_of(const struct hps_insertion *insertion, const struct lane *lane,
+/* Needs no lock. */
+static uint32_t *head_of(const struct hps_insertion *insertion, const struct hps_version *version,
                          uint32_t table, hps_key key)
 {
-    uint64_t hash =
-        hps_mix64(key ^ hps_hash_secret() ^ table * HPS_HASH_GOLDEN) ^ hps_mix64((uintptr_t)lane);
+    uint64_t hash = hps_mix64(key ^ hps_hash_secret() ^ table * HPS_HASH_GOLDEN) ^
+                    hps_mix64((uintptr_t)version);
+    uint32_t *head = &insertion->heads[hash & insertion->hash_mask];
 
-    return &insertion->heads[hash & insertion->hash_mask];
+    __builtin_prefetch(head);
+    return head;
 }
 
 static bool is_queued(const struct hps_insertion *insertion, uint32_t at, const struct lane *lane,
@@ -219,11 +222,10 @@ static uint32_t entry_take(struct hps_insertion *insertion)
     return at;
 }
 
-/* Of a key that is not waiting any more. */
-static void entry_give(struct hps_insertion *insertion, uint32_t at)
+/* Of a key that is not waiting any more. link: its head */
+static void entry_give(struct hps_insertion *insertion, uint32_t *link, uint32_t at)
 {
     struct entry *entry = &insertion->entries[at];
-    uint32_t *link = head_of(insertion, entry->lane, entry->table, entry->key);
 
     while (*link != at) {
         HPS_ASSERT(*link != NONE);
@@ -308,12 +310,15 @@ static struct lane *get_lane(struct hps_insertion *insertion, struct hps_version
     return lane;
 }
 
-static uint32_t drop_waiting(struct hps_insertion *insertion, struct lane *lane)
+/* A slice of what waits. Returns how many keys that were. */
+static uint32_t drop_some(struct hps_insertion *insertion, struct lane *lane)
 {
-    uint32_t n = lane->n_waiting;
+    uint32_t n = 0;
 
-    while (lane->n_waiting > 0) {
-        entry_give(insertion, lane_pop(insertion, lane));
+    for (; lane->n_waiting > 0 && n < SLICE_KEYS; n++) {
+        uint32_t at = lane_pop(insertion, lane);
+        const struct entry *entry = &insertion->entries[at];
+        entry_give(insertion, head_of(insertion, lane->version, entry->table, entry->key), at);
     }
     show_rows(insertion);
     return n;
@@ -362,15 +367,18 @@ static void post_job(struct hps_insertion *insertion, struct job *job)
     }
 }
 
-/* Returns how many keys found no room. Lock held. */
-static uint32_t add_keys(struct hps_insertion *insertion, struct lane *lane,
-                         const struct hps_table *table, const hps_key *keys, uint32_t n)
+/* heads: of the keys. Returns how many of them found no room. Lock held. */
+static uint32_t add_keys(struct hps_insertion *insertion, struct lane *lane, uint32_t table,
+                         const hps_key *keys, uint32_t *const *heads, uint32_t n)
 {
     uint32_t n_dropped = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t *head = head_of(insertion, lane, table->id, keys[i]);
-        if (is_queued(insertion, *head, lane, table->id, keys[i])) {
+        __builtin_prefetch(&insertion->entries[*heads[i]]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t *head = heads[i];
+        if (is_queued(insertion, *head, lane, table, keys[i])) {
             continue;
         }
         uint32_t at = entry_take(insertion);
@@ -379,7 +387,7 @@ static uint32_t add_keys(struct hps_insertion *insertion, struct lane *lane,
             continue;
         }
         insertion->entries[at] =
-            (struct entry){.key = keys[i], .lane = lane, .table = table->id, .chain = *head};
+            (struct entry){.key = keys[i], .lane = lane, .table = table, .chain = *head};
         *head = at;
         insertion->n_rows++;
         lane_push(insertion, lane, at);
@@ -393,15 +401,19 @@ static void add_some(struct hps_insertion *insertion, struct hps_version *versio
 {
     enum hps_drop_reason reason = HPS_DROP_QUEUE_FULL;
     uint32_t n_dropped = n;
+    uint32_t *heads[SLICE_KEYS];
     struct job *job = NULL;
 
+    for (uint32_t i = 0; i < n; i++) {
+        heads[i] = head_of(insertion, version, table->id, keys[i]);
+    }
     pthread_mutex_lock(&insertion->lock);
     bool stopping = atomic_load(&insertion->stopping);
     struct lane *lane = stopping ? NULL : get_lane(insertion, version);
     if (stopping || (lane != NULL && atomic_load(&lane->leaving))) {
         reason = HPS_DROP_STOPPED;
     } else if (lane != NULL) {
-        n_dropped = add_keys(insertion, lane, table, keys, n);
+        n_dropped = add_keys(insertion, lane, table->id, keys, heads, n);
         job = wake_job(insertion);
         end_lane(insertion, lane); /* if there was room for none */
     }
@@ -413,37 +425,84 @@ static void add_some(struct hps_insertion *insertion, struct hps_version *versio
 void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *version,
                        const struct hps_table *table, const hps_key *keys, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i += ADD_KEYS) {
-        add_some(insertion, version, table, keys + i, n - i < ADD_KEYS ? n - i : ADD_KEYS);
+    for (uint32_t i = 0; i < n; i += SLICE_KEYS) {
+        add_some(insertion, version, table, keys + i, n - i < SLICE_KEYS ? n - i : SLICE_KEYS);
     }
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
-/* Keys of the version whose turn it is, as many as a job fetches. Lock held. */
-static void job_take(struct hps_insertion *insertion, struct job *job)
+/* The lane whose turn it is; then the others come first. NULL: nothing waits. Lock held. */
+static struct lane *take_turn(struct hps_insertion *insertion)
 {
     struct lane *lane = insertion->lanes;
-    uint64_t bytes = 0;
 
     while (lane != NULL && lane->n_waiting == 0) {
         lane = lane->next;
     }
-    job->n = 0;
-    job->lane = lane;
-    if (lane == NULL) {
-        return;
+    if (lane != NULL) {
+        lane->n_jobs++;
+        remove_lane(insertion, lane);
+        append_lane(insertion, lane);
     }
-    while (lane->n_waiting > 0 && job->n < HPS_INSERTION_JOB_KEYS &&
-           bytes < HPS_INSERTION_JOB_BYTES) {
+    return lane;
+}
+
+/* A slice of keys of its lane for the job. False: the lane has no more, or the job has enough. Lock
+ * held. */
+static bool take_some(struct hps_insertion *insertion, struct job *job, uint64_t *bytes)
+{
+    struct lane *lane = job->lane;
+
+    for (uint32_t i = 0; i < SLICE_KEYS; i++) {
+        if (lane->n_waiting == 0 || job->n == HPS_INSERTION_JOB_KEYS ||
+            *bytes >= HPS_INSERTION_JOB_BYTES) {
+            return false;
+        }
         uint32_t at = lane_pop(insertion, lane);
         const struct entry *entry = &insertion->entries[at];
-        bytes += lane->version->tables[entry->table].row_bytes;
+        *bytes += lane->version->tables[entry->table].row_bytes;
         job->items[job->n++] = (struct item){.key = entry->key, .table = entry->table, .entry = at};
     }
-    lane->n_jobs++;
-    remove_lane(insertion, lane);
-    append_lane(insertion, lane);
+    return true;
+}
+
+/* Keys of the version whose turn it is, as many as a job fetches. */
+static void job_take(struct hps_insertion *insertion, struct job *job)
+{
+    uint64_t bytes = 0;
+
+    job->n = 0;
+    pthread_mutex_lock(&insertion->lock);
+    job->lane = take_turn(insertion);
+    bool more = job->lane != NULL && take_some(insertion, job, &bytes);
+    pthread_mutex_unlock(&insertion->lock);
+    while (more) {
+        pthread_mutex_lock(&insertion->lock);
+        more = take_some(insertion, job, &bytes);
+        pthread_mutex_unlock(&insertion->lock);
+    }
+}
+
+/* The keys have been fetched, or given up: from now on they may be queued again. */
+static void job_give(struct hps_insertion *insertion, const struct job *job)
+{
+    uint32_t *heads[SLICE_KEYS];
+    uint32_t n;
+
+    for (uint32_t begin = 0; begin < job->n; begin += n) {
+        const struct item *items = job->items + begin;
+        n = job->n - begin < SLICE_KEYS ? job->n - begin : SLICE_KEYS;
+        for (uint32_t i = 0; i < n; i++) {
+            heads[i] = head_of(insertion, job->lane->version, items[i].table, items[i].key);
+        }
+        pthread_mutex_lock(&insertion->lock);
+        for (uint32_t i = 0; i < n; i++) {
+            entry_give(insertion, heads[i], items[i].entry);
+        }
+        show_rows(insertion);
+        pthread_mutex_unlock(&insertion->lock);
+    }
 }
 
 static int by_table(const void *left, const void *right)
@@ -565,17 +624,12 @@ static void run_job(struct hps_task *task)
     struct job *job = (struct job *)task;
     struct hps_insertion *insertion = job->insertion;
 
-    pthread_mutex_lock(&insertion->lock);
     job_take(insertion, job);
-    pthread_mutex_unlock(&insertion->lock);
-    if (job->lane != NULL) {
+    if (job->n > 0) {
         job_fetch(job);
+        job_give(insertion, job);
     }
     pthread_mutex_lock(&insertion->lock);
-    for (uint32_t i = 0; i < job->n; i++) {
-        entry_give(insertion, job->items[i].entry);
-    }
-    show_rows(insertion);
     if (job->lane != NULL) {
         job->lane->n_jobs--;
         end_lane(insertion, job->lane);
@@ -588,21 +642,32 @@ static void run_job(struct hps_task *task)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_version *version)
+/* A slice of what waits for the version; NULL: for any. Returns whether there may be more. */
+static bool drop_slice(struct hps_insertion *insertion, const struct hps_version *version)
 {
-    if (insertion == NULL) {
-        return;
-    }
     uint32_t n_dropped = 0;
+    bool more = false;
+
     pthread_mutex_lock(&insertion->lock);
-    struct lane *lane = find_lane(insertion, version);
+    struct lane *lane = version != NULL ? find_lane(insertion, version) : insertion->lanes;
+    while (version == NULL && lane != NULL && lane->n_waiting == 0) {
+        lane = lane->next;
+    }
     if (lane != NULL) {
         atomic_store(&lane->leaving, true);
-        n_dropped = drop_waiting(insertion, lane);
+        n_dropped = drop_some(insertion, lane);
+        more = version == NULL || lane->n_waiting > 0;
         end_lane(insertion, lane);
     }
     pthread_mutex_unlock(&insertion->lock);
     count_dropped(insertion, HPS_DROP_STOPPED, n_dropped);
+    return more;
+}
+
+void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_version *version)
+{
+    while (insertion != NULL && drop_slice(insertion, version)) {
+    }
 }
 
 void hps_insertion_stop(struct hps_insertion *insertion)
@@ -610,14 +675,9 @@ void hps_insertion_stop(struct hps_insertion *insertion)
     if (insertion == NULL) {
         return;
     }
-    uint32_t n_dropped = 0;
-    pthread_mutex_lock(&insertion->lock);
+    pthread_mutex_lock(&insertion->lock); /* after this nothing is added */
     atomic_store(&insertion->stopping, true);
-    for (struct lane *lane = insertion->lanes, *next; lane != NULL; lane = next) {
-        next = lane->next;
-        n_dropped += drop_waiting(insertion, lane);
-        end_lane(insertion, lane);
-    }
     pthread_mutex_unlock(&insertion->lock);
-    count_dropped(insertion, HPS_DROP_STOPPED, n_dropped);
+    while (drop_slice(insertion, NULL)) {
+    }
 }
