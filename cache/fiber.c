@@ -6,6 +6,7 @@
 #include "cache/fiber.h"
 
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,8 +21,9 @@
 #endif
 
 enum {
-    COLOUR_BYTES = 64, /* a line of the cache */
-    COLOURS = 64,      /* a page of them */
+    LINE_BYTES = 64,
+    COLOUR_BYTES = 128, /* stacks begin so far apart, */
+    COLOURS = 32,       /* so often: a warp's are spread evenly over a page */
 };
 
 struct hps_fiber {
@@ -40,15 +42,14 @@ struct hps_fiber {
     void *tsan;
 };
 
-/* Of each thread: who was left last, for whoever comes up. */
-static _Thread_local struct hps_fiber *left;
-
 /* ---- the switch itself ----------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
 
-/* Saves into *from_sp, goes on at to_sp. */
+#if !defined(HPS_FIBER_BARE)
 void hps_fiber_swap(void **from_sp, void *to_sp);
+#endif
+/* Saves into *from_sp, goes on at to_sp. */
 __asm__(".text\n"
         ".globl hps_fiber_swap\n"
         ".hidden hps_fiber_swap\n"
@@ -69,24 +70,21 @@ __asm__(".text\n"
         "    popq %rbx\n"
         "    popq %rbp\n"
         "    ret\n"
-        ".size hps_fiber_swap,.-hps_fiber_swap\n");
+        ".size hps_fiber_swap,.-hps_fiber_swap\n"
+        ".type fiber_first,@function\n"
+        "fiber_first:\n" /* where a backtrace ends */
+        "    movq %rbx, %rdi\n"
+        "    call fiber_start\n"
+        "    ud2\n"
+        ".size fiber_first,.-fiber_first\n");
 
-enum { SAVED_WORDS = 6 };
-
-static void *first_frame(uintptr_t top, void (*start)(void))
-{
-    uint64_t *sp = (uint64_t *)(top & ~(uintptr_t)15);
-    *--sp = 0; /* where a backtrace ends; start() is entered as if called: 16n + 8 */
-    *--sp = (uint64_t)(uintptr_t)start;
-    for (unsigned i = 0; i < SAVED_WORDS; i++) {
-        *--sp = 0;
-    }
-    return sp;
-}
+enum { SAVED_WORDS = 7, FIBER_WORD = 4, LINK_WORD = 6 }; /* rbx and the return address */
 
 #elif defined(__aarch64__)
 
+#if !defined(HPS_FIBER_BARE)
 void hps_fiber_swap(void **from_sp, void *to_sp);
+#endif
 __asm__(".text\n"
         ".globl hps_fiber_swap\n"
         ".hidden hps_fiber_swap\n"
@@ -118,23 +116,41 @@ __asm__(".text\n"
         "    ldp d14, d15, [sp, #144]\n"
         "    add sp, sp, #160\n"
         "    ret\n"
-        ".size hps_fiber_swap,.-hps_fiber_swap\n");
+        ".size hps_fiber_swap,.-hps_fiber_swap\n"
+        ".type fiber_first,%function\n"
+        "fiber_first:\n" /* where a backtrace ends */
+        "    mov x0, x19\n"
+        "    bl fiber_start\n"
+        "    brk #1\n"
+        ".size fiber_first,.-fiber_first\n");
 
-enum { SAVED_WORDS = 20, LINK_WORD = 11 };
+enum { SAVED_WORDS = 20, FIBER_WORD = 0, LINK_WORD = 11 }; /* x19 and x30 */
 
-static void *first_frame(uintptr_t top, void (*start)(void))
+#endif
+
+#if !defined(FIBER_UCONTEXT)
+void fiber_first(void);
+__attribute__((used)) static void fiber_start(struct hps_fiber *fiber);
+
+/* As if the fiber had been left in fiber_first, before its first instruction. */
+static void *first_frame(uintptr_t top, struct hps_fiber *fiber)
 {
     uint64_t *sp = (uint64_t *)(top & ~(uintptr_t)15) - SAVED_WORDS;
     for (unsigned i = 0; i < SAVED_WORDS; i++) {
         sp[i] = 0;
     }
-    sp[LINK_WORD] = (uint64_t)(uintptr_t)start;
+    sp[FIBER_WORD] = (uint64_t)(uintptr_t)fiber;
+    sp[LINK_WORD] = (uint64_t)(uintptr_t)fiber_first;
     return sp;
 }
-
 #endif
 
 /* ---- what the sanitizers are told ------------------------------------------------------------ */
+
+#if !defined(HPS_FIBER_BARE)
+
+/* Of each thread: who was left last, for whoever comes up. */
+static _Thread_local struct hps_fiber *left;
 
 /* On the old stack, right before the switch. */
 static void leave(struct hps_fiber *from, struct hps_fiber *to)
@@ -166,21 +182,37 @@ __attribute__((no_sanitize("address"))) static void arrive(void *fake_stack)
 #endif
 }
 
+#else /* HPS_FIBER_BARE */
+
+static void arrive(void *fake_stack)
+{
+    (void)fake_stack;
+}
+
+#endif
+
 /* ---- fibers ---------------------------------------------------------------------------------- */
 
-static _Thread_local struct hps_fiber *starting;
-
-static void fiber_start(void)
+__attribute__((used)) static void fiber_start(struct hps_fiber *fiber)
 {
-    struct hps_fiber *fiber = starting;
     arrive(NULL);
     fiber->run(fiber->arg);
     hps_assert_failed("a fiber does not return", __FILE__, __LINE__);
 }
 
+/* On lines of its own: a switch touches the first of them only. */
+static struct hps_fiber *fiber_alloc(void)
+{
+    struct hps_fiber *fiber = hps_alloc_aligned(LINE_BYTES, sizeof(*fiber));
+    if (fiber != NULL) {
+        memset(fiber, 0, sizeof(*fiber));
+    }
+    return fiber;
+}
+
 hps_status hps_fiber_of_thread(struct hps_fiber **out_fiber)
 {
-    struct hps_fiber *fiber = hps_calloc(1, sizeof(*fiber));
+    struct hps_fiber *fiber = fiber_alloc();
     if (fiber == NULL) {
         return HPS_NO_MEMORY;
     }
@@ -191,11 +223,20 @@ hps_status hps_fiber_of_thread(struct hps_fiber **out_fiber)
     return HPS_OK;
 }
 
+#if defined(FIBER_UCONTEXT)
+static _Thread_local struct hps_fiber *starting;
+
+static void fiber_start_ucontext(void)
+{
+    fiber_start(starting);
+}
+#endif
+
 hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *arg), void *arg,
                          struct hps_fiber **out_fiber)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    struct hps_fiber *fiber = hps_calloc(1, sizeof(*fiber));
+    struct hps_fiber *fiber = fiber_alloc();
     if (fiber == NULL) {
         return HPS_NO_MEMORY;
     }
@@ -204,12 +245,12 @@ hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *a
     fiber->map = mmap(NULL, fiber->map_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (fiber->map == MAP_FAILED) {
-        hps_free(fiber);
+        hps_free_aligned(fiber);
         return HPS_NO_MEMORY;
     }
     if (mprotect(fiber->map, page, PROT_NONE) != 0) {
         munmap(fiber->map, fiber->map_bytes);
-        hps_free(fiber);
+        hps_free_aligned(fiber);
         return HPS_NO_MEMORY;
     }
     fiber->run = run;
@@ -220,9 +261,9 @@ hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *a
     getcontext(&fiber->context);
     fiber->context.uc_stack.ss_sp = (char *)fiber->map + page;
     fiber->context.uc_stack.ss_size = fiber->stack_bytes;
-    makecontext(&fiber->context, fiber_start, 0);
+    makecontext(&fiber->context, fiber_start_ucontext, 0);
 #else
-    fiber->sp = first_frame((uintptr_t)fiber->stack + fiber->stack_bytes, fiber_start);
+    fiber->sp = first_frame((uintptr_t)fiber->stack + fiber->stack_bytes, fiber);
 #endif
 #if defined(HPS_TSAN)
     fiber->tsan = __tsan_create_fiber(0);
@@ -243,17 +284,19 @@ void hps_fiber_free(struct hps_fiber *fiber)
         HPS_UNPOISON(fiber->map, fiber->map_bytes); /* frames that were never returned from */
         munmap(fiber->map, fiber->map_bytes);
     }
-    hps_free(fiber);
+    hps_free_aligned(fiber);
 }
 
+#if !defined(HPS_FIBER_BARE)
 void hps_fiber_switch(struct hps_fiber *from, struct hps_fiber *to)
 {
-    starting = to;
     leave(from, to);
 #if defined(FIBER_UCONTEXT)
+    starting = to;
     swapcontext(&from->context, &to->context);
 #else
     hps_fiber_swap(&from->sp, to->sp);
 #endif
     arrive(from->fake_stack);
 }
+#endif

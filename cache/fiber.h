@@ -13,6 +13,11 @@
 
 #include "base/status.h"
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(HPS_TSAN) && \
+    (defined(__x86_64__) || defined(__aarch64__))
+#define HPS_FIBER_BARE /* a switch is nothing but a change of stacks */
+#endif
+
 struct hps_fiber;
 
 /* A fiber that stands for the calling thread itself, to switch away from and back to. */
@@ -25,6 +30,15 @@ hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *a
 /* Not the one that runs. NULL is legal. */
 void hps_fiber_free(struct hps_fiber *fiber);
 /* Leave `from`, which runs, for `to`; returns when somebody switches to `from`. */
+#if defined(HPS_FIBER_BARE)
+/* A fiber begins with where its stack stands. */
+void hps_fiber_swap(void **from_sp, void *to_sp);
+static inline void hps_fiber_switch(struct hps_fiber *from, struct hps_fiber *to)
+{
+    hps_fiber_swap((void **)from, *(void **)to);
+}
+#else
 void hps_fiber_switch(struct hps_fiber *from, struct hps_fiber *to);
+#endif
 
 #endif

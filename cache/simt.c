@@ -45,16 +45,16 @@ enum {
 #endif
 };
 
-enum call { BALLOT, SHUFFLE, WARP_BARRIER, BLOCK_BARRIER };
 static const char *const call_names[] = {"ballot", "shuffle", "warp barrier", "block barrier"};
 
 /* A call in a kernel's source. */
 struct site {
     const char *file;
     int line;
-    enum call call;
+    enum hps_simt_call call;
 };
 
+/* One line of the cache. */
 struct lane {
     struct hps_simt_thread here; /* first: hps_simt_here points to it */
     uint32_t index;              /* in its warp */
@@ -62,6 +62,7 @@ struct lane {
     struct hps_simt *simt;
     struct hps_fiber *fiber;
 };
+_Static_assert(sizeof(struct lane) <= 64, "a lane is one line of the cache");
 
 /* The values of two meetings: a lane that went straight through one may be the first at the next
  * while others have not yet read what the last one came to. */
@@ -72,8 +73,7 @@ struct warp {
     uint32_t meetings; /* completed */
     struct site site;
     struct site barrier;
-    uint32_t ballots[2];
-    uint64_t values[2][HPS_WARP];
+    struct hps_simt_meeting met[2];
     uint32_t index;
     struct lane *lanes[HPS_WARP];
 };
@@ -142,20 +142,22 @@ void hps_simt_misaligned(const void *address, unsigned bytes)
 
 /* ---- lanes meet ------------------------------------------------------------------------------ */
 
-static bool site_is(const struct site *site, const char *file, int line, enum call call)
+static inline bool site_is(const struct site *site, const char *file, int line,
+                           enum hps_simt_call call)
 {
     return site->line == line && site->call == call && site->file == file;
 }
 
 /* The file's name may have an address in each translation unit. */
-static bool site_differs(const struct site *site, const char *file, int line, enum call call)
+static inline bool site_differs(const struct site *site, const char *file, int line,
+                                enum hps_simt_call call)
 {
     return !site_is(site, file, line, call) &&
            !(site->line == line && site->call == call && strcmp(site->file, file) == 0);
 }
 
 /* Let another lane of the warp run, or the stream if none can. */
-static void lane_yield(struct lane *self)
+static inline void lane_yield(struct lane *self)
 {
     struct warp *warp = self->warp;
     uint32_t ready = warp->present & ~warp->arrived & ~warp->blocked;
@@ -172,23 +174,22 @@ static void lane_yield(struct lane *self)
     hps_simt_here = &self->here;
 }
 
-/* To a call that the whole warp makes; returns when all have come, with the number of the meeting.
- */
-static inline uint32_t lane_meet(struct lane *self, bool vote, uint64_t value, const char *file,
-                                 int line, enum call call)
+const struct hps_simt_meeting *hps_simt_meet(bool vote, uint64_t value, enum hps_simt_call call,
+                                             const char *file, int line)
 {
+    struct lane *self = (struct lane *)(uintptr_t)hps_simt_here;
     struct warp *warp = self->warp;
-    uint32_t meeting = warp->meetings;
+    struct hps_simt_meeting *meeting = &warp->met[warp->meetings & 1];
     uint32_t bit = 1U << self->index;
     if (warp->arrived == 0) {
         warp->site = (struct site){file, line, call};
-        warp->ballots[meeting & 1] = 0;
+        meeting->votes = 0;
     } else if (site_differs(&warp->site, file, line, call)) {
         struct site here = {file, line, call};
         fail_diverged(warp->arrived, &warp->site, bit, &here);
     }
-    warp->values[meeting & 1][self->index] = value;
-    warp->ballots[meeting & 1] |= vote ? bit : 0;
+    meeting->values[self->index] = value;
+    meeting->votes |= vote ? bit : 0;
     warp->arrived |= bit;
     if (warp->arrived == (uint32_t)ALL_LANES) {
         warp->arrived = 0;
@@ -196,22 +197,12 @@ static inline uint32_t lane_meet(struct lane *self, bool vote, uint64_t value, c
     } else {
         lane_yield(self);
     }
-    return meeting & 1;
+    return meeting;
 }
 
-uint32_t hps_simt_ballot(bool vote, const char *file, int line)
+void hps_simt_far_lane(uint32_t lane, const char *file, int line)
 {
-    struct lane *self = (struct lane *)(uintptr_t)hps_simt_here;
-    return self->warp->ballots[lane_meet(self, vote, 0, file, line, BALLOT)];
-}
-
-uint64_t hps_simt_shuffle(uint64_t value, uint32_t lane, const char *file, int line)
-{
-    struct lane *self = (struct lane *)(uintptr_t)hps_simt_here;
-    if (lane >= HPS_WARP) {
-        fail("%s:%d: a shuffle from lane %u", file, line, lane);
-    }
-    return self->warp->values[lane_meet(self, false, value, file, line, SHUFFLE)][lane];
+    fail("%s:%d: a shuffle from lane %u", file, line, lane);
 }
 
 void hps_simt_warp_barrier(const char *file, int line)
@@ -219,7 +210,7 @@ void hps_simt_warp_barrier(const char *file, int line)
     struct lane *self = (struct lane *)(uintptr_t)hps_simt_here;
     uint64_t *order = &self->simt->memory->warp_order[self->warp->index][self->warp->meetings & 1];
     HPS_ORDER_RELEASE(order);
-    lane_meet(self, false, 0, file, line, WARP_BARRIER);
+    (void)hps_simt_meet(false, 0, HPS_SIMT_WARP_BARRIER, file, line);
     HPS_ORDER_ACQUIRE(order);
 }
 
@@ -228,9 +219,9 @@ void hps_simt_block_barrier(const char *file, int line)
     struct lane *self = (struct lane *)(uintptr_t)hps_simt_here;
     struct warp *warp = self->warp;
     if (warp->blocked == 0) {
-        warp->barrier = (struct site){file, line, BLOCK_BARRIER};
-    } else if (site_differs(&warp->barrier, file, line, BLOCK_BARRIER)) {
-        struct site here = {file, line, BLOCK_BARRIER};
+        warp->barrier = (struct site){file, line, HPS_SIMT_BLOCK_BARRIER};
+    } else if (site_differs(&warp->barrier, file, line, HPS_SIMT_BLOCK_BARRIER)) {
+        struct site here = {file, line, HPS_SIMT_BLOCK_BARRIER};
         fail_diverged(warp->blocked, &warp->barrier, 1U << self->index, &here);
     }
     uint64_t *order = &self->simt->memory->block_order[self->simt->barriers & 1];
@@ -358,7 +349,7 @@ void hps_simt_free(struct hps_simt *simt)
     for (uint32_t set = 0; set < SETS; set++) {
         for (uint32_t i = 0; i < simt->n_lanes[set]; i++) {
             hps_fiber_free(simt->lanes[set][i]->fiber);
-            hps_free(simt->lanes[set][i]);
+            hps_free_aligned(simt->lanes[set][i]);
         }
     }
     hps_fiber_free(simt->stream);
@@ -368,15 +359,16 @@ void hps_simt_free(struct hps_simt *simt)
 static hps_status simt_grow(struct hps_simt *simt, uint32_t set, uint32_t n_lanes)
 {
     while (simt->n_lanes[set] < n_lanes) {
-        struct lane *lane = hps_calloc(1, sizeof(*lane));
+        struct lane *lane = hps_alloc_aligned(64, sizeof(*lane));
         if (lane == NULL) {
             return HPS_NO_MEMORY;
         }
+        memset(lane, 0, sizeof(*lane));
         lane->simt = simt;
         hps_status status =
             hps_fiber_new(STACK_BYTES, simt->n_lanes[set], lane_run, lane, &lane->fiber);
         if (status != HPS_OK) {
-            hps_free(lane);
+            hps_free_aligned(lane);
             return status;
         }
         simt->lanes[set][simt->n_lanes[set]++] = lane;
