@@ -186,7 +186,8 @@ static hps_status make_streams(struct hps_embed_cache *cache, struct hps_error *
 
     status = status == HPS_OK ? hps_stream_q_new(device, "work", false, &cache->work, err) : status;
     status = status == HPS_OK ? hps_stream_q_new(device, "out", false, &cache->out, err) : status;
-    status = status == HPS_OK ? hps_stream_q_new(device, "watch", true, &cache->watch, err) : status;
+    status =
+        status == HPS_OK ? hps_stream_q_new(device, "watch", true, &cache->watch, err) : status;
     for (uint32_t i = 0; i < cache->config.n_batches && status == HPS_OK; i++) {
         struct hps_embed_ticket *ticket = &cache->tickets[i];
         status = hps_event_new(device, &ticket->worked, err);
