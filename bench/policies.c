@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "cache/embed_kernels.h"
 
 #define NONE UINT32_MAX
 
@@ -25,6 +26,8 @@ enum {
     SKETCH_MAX = 15,
     SKETCH_CELLS = 4,   /* per row and cached key */
     SKETCH_SAMPLE = 10, /* requests per cached key, then all counts are halved */
+    SETS_SAMPLE_RATE = 8,
+    SETS_TILE = 32, /* requests are sampled in runs, as the cache does */
 };
 
 struct queue {
@@ -44,6 +47,8 @@ struct policy {
     uint8_t *sketch; /* [SKETCH_ROWS][sketch_cells] W-TinyLFU */
     uint32_t sketch_cells;
     uint32_t n_sampled;
+    uint32_t *ways; /* [capacity] keys of sets */
+    uint32_t n_touched;
 };
 
 /* ---- queues ---------------------------------------------------------------------------------- */
@@ -289,6 +294,88 @@ static void tiny_insert(struct policy *policy, uint32_t key)
 
 const struct policy_kind policy_wtinylfu = {"W-TinyLFU", tiny_touch, tiny_insert};
 
+/* ---- sets -------------------------------------------------------------------------------------- */
+
+static uint8_t *sets_cell(const struct policy *policy, uint32_t row, uint32_t key)
+{
+    uint64_t twice = hps_mix64(hps_embed_mix(key, POLICY_SETS_SEED));
+    uint32_t n_cells = hps_embed_sketch_cells(policy->capacity / HPS_EMBED_KERNEL_WAYS);
+
+    return policy->sketch + hps_embed_cell_at(0, n_cells, row, twice);
+}
+
+static unsigned sets_estimate(const struct policy *policy, uint32_t key)
+{
+    unsigned least = HPS_EMBED_COUNT_MAX;
+
+    for (uint32_t row = 0; row < SKETCH_ROWS; row++) {
+        unsigned count = *sets_cell(policy, row, key);
+        least = count < least ? count : least;
+    }
+    return least;
+}
+
+static void sets_count(struct policy *policy, uint32_t key)
+{
+    unsigned least = sets_estimate(policy, key);
+
+    for (uint32_t row = 0; row < SKETCH_ROWS && least < HPS_EMBED_COUNT_MAX; row++) {
+        uint8_t *cell = sets_cell(policy, row, key);
+        *cell = (uint8_t)(*cell + (*cell == least));
+    }
+    if (++policy->n_sampled < SKETCH_SAMPLE * policy->capacity) {
+        return;
+    }
+    for (size_t i = 0; i < (size_t)SKETCH_ROWS * policy->sketch_cells; i++) {
+        policy->sketch[i] >>= 1;
+    }
+    policy->n_sampled = 0;
+}
+
+static bool sets_touch(struct policy *policy, uint32_t key)
+{
+    sets_count(policy, key);
+    return policy->where[key] != OUT;
+}
+
+static bool sets_touch_sampled(struct policy *policy, uint32_t key)
+{
+    if (hps_mix64(policy->n_touched++ / SETS_TILE) % SETS_SAMPLE_RATE == 0) {
+        sets_count(policy, key);
+    }
+    return policy->where[key] != OUT;
+}
+
+static void sets_insert(struct policy *policy, uint32_t key)
+{
+    uint32_t n_sets = policy->capacity / HPS_EMBED_KERNEL_WAYS;
+    uint32_t set = hps_embed_set(hps_embed_mix(key, POLICY_SETS_SEED), n_sets);
+    uint32_t *ways = policy->ways + (size_t)set * HPS_EMBED_KERNEL_WAYS, *least = NULL;
+    unsigned fewest = sets_estimate(policy, key);
+
+    for (uint32_t i = 0; i < HPS_EMBED_KERNEL_WAYS; i++) {
+        if (ways[i] == NONE) {
+            least = &ways[i];
+            policy->queues[LIST].n++;
+            break;
+        }
+        if (sets_estimate(policy, ways[i]) < fewest) {
+            fewest = sets_estimate(policy, ways[i]);
+            least = &ways[i];
+        }
+    }
+    if (least != NULL) {
+        if (*least != NONE) {
+            policy->where[*least] = OUT;
+        }
+        *least = key;
+        policy->where[key] = LIST;
+    }
+}
+
+const struct policy_kind policy_sets = {"sketch", sets_touch, sets_insert};
+const struct policy_kind policy_sets_sampled = {"sketch, 1/8", sets_touch_sampled, sets_insert};
+
 /* ---- any ------------------------------------------------------------------------------------- */
 
 struct policy *policy_new(const struct policy_kind *kind, uint32_t n_keys, uint32_t capacity)
@@ -315,10 +402,15 @@ struct policy *policy_new(const struct policy_kind *kind, uint32_t n_keys, uint3
     policy->hits = hps_calloc(n_keys, 1);
     policy->left_small = hps_calloc(n_keys, sizeof(*policy->left_small));
     policy->sketch = hps_calloc(SKETCH_ROWS, policy->sketch_cells);
+    policy->ways = hps_calloc(capacity, sizeof(*policy->ways));
     if (policy->newer == NULL || policy->older == NULL || policy->where == NULL ||
-        policy->hits == NULL || policy->left_small == NULL || policy->sketch == NULL) {
+        policy->hits == NULL || policy->left_small == NULL || policy->sketch == NULL ||
+        policy->ways == NULL) {
         policy_free(policy);
         return NULL;
+    }
+    for (uint32_t i = 0; i < capacity; i++) {
+        policy->ways[i] = NONE;
     }
     return policy;
 }
@@ -332,6 +424,7 @@ void policy_free(struct policy *policy)
         hps_free(policy->hits);
         hps_free(policy->left_small);
         hps_free(policy->sketch);
+        hps_free(policy->ways);
         hps_free(policy);
     }
 }

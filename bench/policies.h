@@ -32,6 +32,14 @@ extern const struct policy_kind policy_s3fifo;
  * (Einziger, Friedman, Manes, "TinyLFU", 2017). */
 extern const struct policy_kind policy_wtinylfu;
 
+/* What the embedding cache on a device does, key by key: 8-way sets; a newcomer takes an empty way,
+ * or that of the key that a sketch of past requests has seen least, if it has seen the newcomer
+ * more often. Capacity: a multiple of 8, 16 or more. */
+extern const struct policy_kind policy_sets;
+/* The same, with one request in 8 counted. */
+extern const struct policy_kind policy_sets_sampled;
+enum { POLICY_SETS_SEED = 42 }; /* of where keys go, as in the cache's configuration */
+
 /* 0 < capacity. NULL: no memory. */
 struct policy *policy_new(const struct policy_kind *kind, uint32_t n_keys, uint32_t capacity);
 void policy_free(struct policy *policy); /* NULL is legal */

@@ -284,7 +284,8 @@ static hps_status halve(struct hps_embed_ticket *ticket)
 
     for (uint32_t i = 0; i < ticket->n_parts && status == HPS_OK; i++) {
         struct hps_embed_range *range = ticket->uses[i].range;
-        if (range->n_counted < HPS_EMBED_WINDOW * range->usage.n_slots || range->retired) {
+        uint64_t window = HPS_EMBED_WINDOW * range->usage.n_slots;
+        if (range->n_counted < window || range->retired) {
             continue;
         }
         struct hps_embed_halve_args args = {
@@ -293,7 +294,7 @@ static hps_status halve(struct hps_embed_ticket *ticket)
         };
         uint64_t n_warps = args.n_words / (HPS_EMBED_HALVE_WORDS_PER_THREAD * 32) + 1;
         uint64_t n_blocks = (n_warps + HPS_EMBED_BLOCK_WARPS - 1) / HPS_EMBED_BLOCK_WARPS;
-        range->n_counted = 0;
+        range->n_counted -= window;
         status = hps_launch(ticket->cache->watch, &hps_embed_kernel_halve,
                             (uint32_t)(n_blocks < UINT32_MAX ? n_blocks : UINT32_MAX), &args);
     }
