@@ -37,6 +37,7 @@ hps_status bench_host_map(struct hps_error *err);
 hps_status bench_rocksdb(struct hps_error *err);
 hps_status bench_update(struct hps_error *err);
 hps_status bench_eviction(struct hps_error *err);
+hps_status bench_embed_cache(struct hps_error *err);
 hps_status bench_concurrency(struct hps_error *err);
 hps_status bench_maps(struct hps_error *err);
 hps_status bench_insertion(struct hps_error *err);

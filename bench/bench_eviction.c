@@ -12,35 +12,21 @@
 #include "base/heap.h"
 #include "bench/bench.h"
 #include "bench/policies.h"
-#include "client/zipf.h"
+#include "bench/traces.h"
 
 enum {
-    N_KEYS = 1 << 18,
-    N_WARM = 2 * N_KEYS,      /* requests that fill the cache */
-    N_REQUESTS = 12 * N_KEYS, /* those included */
+    N_KEYS = BENCH_TRACE_KEYS,
+    N_WARM = BENCH_TRACE_WARM,
+    N_REQUESTS = BENCH_TRACE_REQUESTS,
     BATCH = 64,
     DIM = 256, /* wide rows: the budget is in bytes, and a small cache shall still be many steps */
     ROW_BYTES = DIM * 4,
-    INDEX_BYTES = 24,   /* of the budget for each row, roughly: the rows held are asked for */
-    DRIFT_EVERY = 1000, /* requests after which the ranks move by one key */
-    SCAN_PERCENT = 20,
+    INDEX_BYTES = 24, /* of the budget for each row, roughly: the rows held are asked for */
     N_POLICIES = 4,
     S3FIFO = 2,
 };
 
 #define POINTS_BELOW_S3FIFO_MAX 1.5
-
-enum motion { STEADY, DRIFTING, ABRUPT, SCANNED };
-
-static const struct {
-    const char *name;
-    double alpha;
-    enum motion motion;
-} traces[] = {
-    {"zipf 0.8", 0.8, STEADY},           {"zipf 0.99", 0.99, STEADY},
-    {"zipf 1.05", 1.05, STEADY},         {"zipf 0.99 drifting", 0.99, DRIFTING},
-    {"zipf 0.99 changed", 0.99, ABRUPT}, {"zipf 0.99, 20 % scan", 0.99, SCANNED},
-};
 
 static const unsigned cache_percents[] = {1, 5, 10}; /* of the keys */
 
@@ -49,30 +35,6 @@ static const struct policy_kind *const policies[N_POLICIES] = {&policy_lru, &pol
 
 static const float zeros[DIM];
 static const struct hps_table table = {"t", 0, DIM, ROW_BYTES, HPS_DTYPE_FP32, N_KEYS, zeros};
-
-/* ---- traces ---------------------------------------------------------------------------------- */
-
-static void make_trace(size_t t, uint32_t *requests)
-{
-    enum motion motion = traces[t].motion;
-    struct hps_random random = {t + 1};
-    struct hps_zipf zipf;
-    uint32_t scan_at = 0;
-
-    hps_zipf_init(&zipf, N_KEYS, traces[t].alpha, 0);
-    for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        uint64_t shift = motion == DRIFTING ? i / DRIFT_EVERY : 0;
-        if (motion == ABRUPT && i >= N_WARM + (N_REQUESTS - N_WARM) / 2) {
-            shift = N_KEYS / 2;
-        }
-        if (motion == SCANNED && hps_random_next(&random) % 100 < SCAN_PERCENT) {
-            requests[i] = scan_at++ % N_KEYS;
-        } else {
-            uint64_t rank = hps_zipf_rank(&zipf, &random) - 1;
-            requests[i] = (uint32_t)hps_zipf_row(&zipf, (rank + shift) % N_KEYS + 1);
-        }
-    }
-}
 
 static double percent(uint64_t n_hit)
 {
@@ -217,10 +179,10 @@ hps_status bench_eviction(struct hps_error *err)
         goto out;
     }
     memset(rows, 0, (size_t)BATCH * ROW_BYTES);
-    for (size_t t = 0; t < sizeof(traces) / sizeof(traces[0]); t++) {
-        make_trace(t, requests);
+    for (unsigned t = 0; t < BENCH_N_TRACES; t++) {
+        const char *trace = bench_trace(t, requests);
         for (size_t c = 0; c < sizeof(cache_percents) / sizeof(cache_percents[0]); c++) {
-            (void)snprintf(name, sizeof(name), "%s, %u %%", traces[t].name, cache_percents[c]);
+            (void)snprintf(name, sizeof(name), "%s, %u %%", trace, cache_percents[c]);
             status = run_case(name, requests, cache_percents[c], rows, err);
             if (status != HPS_OK) {
                 goto out;

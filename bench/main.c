@@ -25,6 +25,8 @@ static const struct bench benches[] = {
     {"maps", "look-ups in the host map against hash maps of C++", bench_maps},
     {"eviction", "hit rates within a budget against S3-FIFO, SIEVE, LRU, W-TinyLFU",
      bench_eviction},
+    {"embed_cache", "hit rates of the embedding cache's policy, and what a batch costs the host",
+     bench_embed_cache},
     {"concurrency", "look-ups in the host map beside updates of it", bench_concurrency},
     {"rocksdb", "loads, warm reads and updates against RocksDB as it comes", bench_rocksdb},
     {"update", "updates through all tiers against bare write batches", bench_update},

@@ -27,7 +27,9 @@ enum {
     SKETCH_CELLS = 4,   /* per row and cached key */
     SKETCH_SAMPLE = 10, /* requests per cached key, then all counts are halved */
     SETS_SAMPLE_RATE = 8,
-    SETS_TILE = 32, /* requests are sampled in runs, as the cache does */
+    SETS_WINDOW = 40,         /* counts per slot, then all are halved: of every request, */
+    SETS_WINDOW_SAMPLED = 10, /* of one in SETS_SAMPLE_RATE */
+    SETS_TILE = 32,           /* requests are sampled in runs, as the cache does */
 };
 
 struct queue {
@@ -294,7 +296,7 @@ static void tiny_insert(struct policy *policy, uint32_t key)
 
 const struct policy_kind policy_wtinylfu = {"W-TinyLFU", tiny_touch, tiny_insert};
 
-/* ---- sets -------------------------------------------------------------------------------------- */
+/* ---- sets ------------------------------------------------------------------------------------ */
 
 static uint8_t *sets_cell(const struct policy *policy, uint32_t row, uint32_t key)
 {
@@ -315,7 +317,7 @@ static unsigned sets_estimate(const struct policy *policy, uint32_t key)
     return least;
 }
 
-static void sets_count(struct policy *policy, uint32_t key)
+static void sets_count(struct policy *policy, uint32_t key, uint32_t window)
 {
     unsigned least = sets_estimate(policy, key);
 
@@ -323,7 +325,7 @@ static void sets_count(struct policy *policy, uint32_t key)
         uint8_t *cell = sets_cell(policy, row, key);
         *cell = (uint8_t)(*cell + (*cell == least));
     }
-    if (++policy->n_sampled < SKETCH_SAMPLE * policy->capacity) {
+    if (++policy->n_sampled < window * policy->capacity) {
         return;
     }
     for (size_t i = 0; i < (size_t)SKETCH_ROWS * policy->sketch_cells; i++) {
@@ -334,14 +336,14 @@ static void sets_count(struct policy *policy, uint32_t key)
 
 static bool sets_touch(struct policy *policy, uint32_t key)
 {
-    sets_count(policy, key);
+    sets_count(policy, key, SETS_WINDOW);
     return policy->where[key] != OUT;
 }
 
 static bool sets_touch_sampled(struct policy *policy, uint32_t key)
 {
     if (hps_mix64(policy->n_touched++ / SETS_TILE) % SETS_SAMPLE_RATE == 0) {
-        sets_count(policy, key);
+        sets_count(policy, key, SETS_WINDOW_SAMPLED);
     }
     return policy->where[key] != OUT;
 }

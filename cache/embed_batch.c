@@ -277,6 +277,15 @@ static hps_status copy_out(struct hps_embed_ticket *ticket)
     return status == HPS_OK ? hps_event_record(ticket->copied_out, out) : status;
 }
 
+/* What a sketch counts before it is halved. */
+static uint64_t window_of(const struct hps_embed_range *range)
+{
+    uint64_t per_slot = HPS_EMBED_WINDOW_KEYS / range->cache->config.sample_rate;
+
+    return range->usage.n_slots *
+           (per_slot > HPS_EMBED_WINDOW_COUNTED ? per_slot : HPS_EMBED_WINDOW_COUNTED);
+}
+
 /* Sketches that have counted enough since they were halved are halved again. */
 static hps_status halve(struct hps_embed_ticket *ticket)
 {
@@ -284,7 +293,7 @@ static hps_status halve(struct hps_embed_ticket *ticket)
 
     for (uint32_t i = 0; i < ticket->n_parts && status == HPS_OK; i++) {
         struct hps_embed_range *range = ticket->uses[i].range;
-        uint64_t window = HPS_EMBED_WINDOW * range->usage.n_slots;
+        uint64_t window = window_of(range);
         if (range->n_counted < window || range->retired) {
             continue;
         }

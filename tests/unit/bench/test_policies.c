@@ -36,6 +36,30 @@ static struct policy *make(const struct policy_kind *kind, uint32_t capacity)
     return policy;
 }
 
+static void test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often(void **state)
+{
+    struct policy *policy = make(&policy_sets, 16);
+    uint32_t n = 0;
+
+    (void)state;
+    request_range(policy, 0, 100); /* more than have a place; each once */
+    for (uint32_t key = 0; key < 100; key++) {
+        n += policy_has(policy, key);
+    }
+    assert_int_equal(n, 16);
+    assert_int_equal(policy_count(policy), 16);
+    uint32_t out = 0;
+    while (policy_has(policy, out)) {
+        out++;
+    }
+    for (uint32_t i = 0; i < 20; i++) { /* others may have been counted as if they were it */
+        request(policy, out);
+    }
+    assert_true(policy_has(policy, out));
+    assert_int_equal(policy_count(policy), 16);
+    policy_free(policy);
+}
+
 static void test_lru_when_full_then_the_least_recent_goes(void **state)
 {
     struct policy *policy = make(&policy_lru, 3);
@@ -185,6 +209,7 @@ static void test_policies_when_all_keys_fit_then_each_misses_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often),
         cmocka_unit_test(test_lru_when_full_then_the_least_recent_goes),
         cmocka_unit_test(test_sieve_when_full_then_the_hand_spares_each_hit_once),
         cmocka_unit_test(test_s3fifo_when_hit_twice_then_a_scan_does_not_push_it_out),

@@ -232,7 +232,10 @@ static void test_sketch_when_it_has_counted_enough_then_is_halved(void **state)
     struct batch_fixture *fixture = *state;
     uint64_t n_slots = fixture->table.range->usage.n_slots, n = 0;
 
-    for (; n + N_KEYS < HPS_EMBED_WINDOW * n_slots; n += N_KEYS) {
+    for (; n + 4000 < HPS_EMBED_WINDOW_KEYS * n_slots; n += 4000) {
+        look_up(fixture, 4000);
+    }
+    for (; n + N_KEYS < HPS_EMBED_WINDOW_KEYS * n_slots; n += N_KEYS) {
         look_up(fixture, N_KEYS);
     }
     uint64_t before = counted(fixture);

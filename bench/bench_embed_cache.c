@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The embedding cache without a GPU. What its policy keeps, beside LRU and S3-FIFO with as many
+ * rows, on the traces that the host map is judged by; and what a batch costs the thread that
+ * submits it (CPU time, the simulated device's queues included; a driver's launches are not).
+ * Main thread.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "bench/bench.h"
+#include "bench/policies.h"
+#include "bench/traces.h"
+#include "cache/embed_cache.h"
+#include "cache/embed_kernels.h"
+
+enum {
+    BATCH = 64,
+    N_POLICIES = 4,
+    SKETCH = 2,
+    S3FIFO = 1,
+    N_TABLES = 26,
+    ROW_BYTES = 128, /* dim 32 */
+    N_ROWS = 4096,
+    N_INSERTED = 64, /* per table and batch */
+    N_ROUNDS = 9,
+    KEYS_MAX = 2048, /* of one table */
+};
+
+static const struct policy_kind *const policies[N_POLICIES] = {&policy_lru, &policy_s3fifo,
+                                                               &policy_sets, &policy_sets_sampled};
+static const unsigned cache_percents[] = {1, 10}; /* of the keys */
+static const uint32_t keys_per_table[] = {64, KEYS_MAX};
+
+/* ---- policies -------------------------------------------------------------------------------- */
+
+static hps_status run_policy(const struct policy_kind *kind, const uint32_t *requests,
+                             uint32_t n_rows, double *out_percent, double *out_inserts,
+                             struct hps_error *err)
+{
+    struct policy *policy = policy_new(kind, BENCH_TRACE_KEYS, n_rows);
+    uint64_t n_hit = 0, n_inserted = 0;
+
+    if (policy == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %s", kind->name);
+    }
+    for (uint32_t i = 0; i < BENCH_TRACE_REQUESTS; i += BATCH) {
+        uint32_t missing[BATCH], n = 0;
+        for (uint32_t j = 0; j < BATCH; j++) {
+            if (!policy_touch(policy, requests[i + j])) {
+                missing[n++] = requests[i + j];
+            }
+        }
+        for (uint32_t j = 0; j < n; j++) {
+            bool before = policy_has(policy, missing[j]);
+            policy_insert(policy, missing[j]);
+            n_inserted += !before && policy_has(policy, missing[j]);
+        }
+        n_hit += i >= BENCH_TRACE_WARM ? BATCH - n : 0;
+    }
+    policy_free(policy);
+    *out_percent = 100.0 * (double)n_hit / (BENCH_TRACE_REQUESTS - BENCH_TRACE_WARM);
+    *out_inserts = (double)n_inserted / BENCH_TRACE_REQUESTS;
+    return HPS_OK;
+}
+
+static hps_status run_policies(const char *name, const uint32_t *requests, unsigned cache_percent,
+                               struct hps_error *err)
+{
+    uint32_t n_rows = BENCH_TRACE_KEYS / 100 * cache_percent / 8 * 8;
+    double rates[N_POLICIES], inserts;
+    char metric[48];
+
+    for (unsigned i = 0; i < N_POLICIES; i++) {
+        hps_status status = run_policy(policies[i], requests, n_rows, &rates[i], &inserts, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        bench_report(name, policies[i]->name, rates[i], "%", BENCH_NO_TARGET, 0);
+        (void)snprintf(metric, sizeof(metric), "%s, inserts", policies[i]->name);
+        bench_report(name, metric, inserts, "per request", BENCH_NO_TARGET, 0);
+    }
+    bench_report(name, "sketch - S3-FIFO", rates[SKETCH] - rates[S3FIFO], "points", BENCH_NO_TARGET,
+                 0);
+    return HPS_OK;
+}
+
+static hps_status all_policies(struct hps_error *err)
+{
+    uint32_t *requests = hps_calloc(BENCH_TRACE_REQUESTS, sizeof(*requests));
+    hps_status status = HPS_OK;
+    char name[64];
+
+    if (requests == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a trace");
+    }
+    for (unsigned t = 0; t < BENCH_N_TRACES && status == HPS_OK; t++) {
+        const char *trace = bench_trace(t, requests);
+        for (size_t c = 0; c < sizeof(cache_percents) / sizeof(cache_percents[0]); c++) {
+            (void)snprintf(name, sizeof(name), "%s, %u %%", trace, cache_percents[c]);
+            status = run_policies(name, requests, cache_percents[c], err);
+            if (status != HPS_OK) {
+                break;
+            }
+        }
+    }
+    hps_free(requests);
+    return status;
+}
+
+/* ---- what a batch costs the host ------------------------------------------------------------- */
+
+struct rig {
+    struct hps_device *device;
+    struct hps_embed_cache *cache;
+    struct hps_embed_region *region;
+    hps_devptr memory;
+    struct hps_embed_range *ranges[N_TABLES];
+    hps_key keys[KEYS_MAX];
+    uint8_t rows[N_INSERTED * ROW_BYTES];
+    double submit_us[N_ROUNDS], finish_us[N_ROUNDS], stage_us[N_ROUNDS];
+};
+
+static double since_us(uint64_t *at)
+{
+    uint64_t now = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID), before = *at;
+    *at = now;
+    return (double)(now - before) / 1000;
+}
+
+static hps_status open_rig(struct rig *rig, struct hps_error *err)
+{
+    const struct hps_embed_cache_config config = {.arena_bytes = 64 << 20, .n_batches = 2};
+    const struct hps_embed_range_config range = {
+        ROW_BYTES, 10 * N_ROWS, hps_embed_range_bytes(ROW_BYTES, 10 * N_ROWS, N_ROWS)};
+    const struct hps_device_sim_config sim = {0};
+    size_t size = (size_t)N_TABLES * KEYS_MAX * ROW_BYTES;
+    hps_status status = hps_device_open(HPS_DEVICE_SIM, 0, &sim, hps_embed_kernels,
+                                        hps_embed_n_kernels, &rig->device, err);
+
+    if (status == HPS_OK) {
+        status = hps_embed_cache_open(rig->device, &config, &rig->cache, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_device_alloc(rig->device, size, &rig->memory, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_embed_region_device(rig->cache, rig->memory, size, &rig->region, err);
+    }
+    for (unsigned i = 0; i < N_TABLES && status == HPS_OK; i++) {
+        status = hps_embed_range_new(rig->cache, &range, &rig->ranges[i], err);
+    }
+    return status;
+}
+
+static void close_rig(struct rig *rig)
+{
+    for (unsigned i = 0; i < N_TABLES; i++) {
+        hps_embed_range_free(rig->ranges[i]);
+    }
+    hps_ignore(hps_embed_region_free(rig->region)); /* nothing is under way */
+    hps_embed_cache_close(rig->cache);
+    if (rig->memory != 0) {
+        hps_device_free(rig->device, rig->memory);
+    }
+    hps_device_close(rig->device);
+}
+
+static hps_status stage_all(struct rig *rig, uint32_t round)
+{
+    hps_status status = HPS_OK;
+
+    for (unsigned i = 0; i < N_TABLES && status == HPS_OK; i++) {
+        uint32_t n_taken;
+        status = hps_embed_stage(rig->cache, rig->ranges[i], HPS_EMBED_INSERT,
+                                 rig->keys + (round * N_INSERTED) % (KEYS_MAX - N_INSERTED),
+                                 rig->rows, N_INSERTED, NULL, &n_taken);
+    }
+    return status;
+}
+
+static hps_status run_batch(struct rig *rig, uint32_t round, uint32_t n_keys)
+{
+    struct hps_embed_part parts[N_TABLES];
+    struct hps_embed_ticket *ticket;
+    uint64_t at = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    hps_status status = stage_all(rig, round);
+
+    hps_embed_advance(rig->cache); /* which gives what was staged to the device */
+    rig->stage_us[round] = since_us(&at);
+    for (unsigned i = 0; i < N_TABLES; i++) {
+        parts[i] = (struct hps_embed_part){rig->ranges[i], (const uint8_t *)rig->keys, n_keys,
+                                           rig->region, (uint64_t)i * KEYS_MAX * ROW_BYTES};
+    }
+    status = status == HPS_OK ? hps_embed_submit(rig->cache, parts, N_TABLES, &ticket) : status;
+    if (status != HPS_OK) {
+        return status;
+    }
+    rig->submit_us[round] = since_us(&at);
+    while ((status = hps_embed_poll(ticket)) == HPS_AGAIN) {
+        (void)sched_yield();
+    }
+    (void)since_us(&at); /* a device that is simulated is waited for long */
+    status = status == HPS_OK ? hps_embed_poll(ticket) : status;
+    hps_embed_release(ticket);
+    hps_embed_advance(rig->cache);
+    rig->finish_us[round] = since_us(&at);
+    while (!hps_embed_idle(rig->cache)) {
+        hps_embed_advance(rig->cache);
+        (void)sched_yield();
+    }
+    return status;
+}
+
+static hps_status run_host(struct rig *rig, uint32_t n_keys, struct hps_error *err)
+{
+    char name[64];
+
+    for (uint32_t round = 0; round < N_ROUNDS; round++) {
+        hps_status status = run_batch(rig, round, n_keys);
+        if (status != HPS_OK) {
+            return hps_error_set(err, status, "a batch: %s", hps_status_text(status));
+        }
+    }
+    (void)snprintf(name, sizeof(name), "host, %u tables x %u keys", (unsigned)N_TABLES, n_keys);
+    double submit_us = bench_median(rig->submit_us, N_ROUNDS);
+    bench_report(name, "submit", submit_us, "us", BENCH_NO_TARGET, 0);
+    bench_report(name, "submit, per key", 1000 * submit_us / (N_TABLES * (double)n_keys), "ns",
+                 BENCH_NO_TARGET, 0);
+    bench_report(name, "finish", bench_median(rig->finish_us, N_ROUNDS), "us", BENCH_NO_TARGET, 0);
+    double stage_us = bench_median(rig->stage_us, N_ROUNDS);
+    bench_report(name, "insertion, per row", 1000 * stage_us / (N_TABLES * (double)N_INSERTED),
+                 "ns", BENCH_NO_TARGET, 0);
+    return HPS_OK;
+}
+
+static hps_status host_cost(struct hps_error *err)
+{
+    struct rig *rig = hps_calloc(1, sizeof(*rig));
+
+    if (rig == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for keys");
+    }
+    for (uint32_t i = 0; i < KEYS_MAX; i++) {
+        rig->keys[i] = hps_mix64(i);
+    }
+    hps_status status = open_rig(rig, err);
+    for (size_t i = 0; i < sizeof(keys_per_table) / sizeof(keys_per_table[0]); i++) {
+        status = status == HPS_OK ? run_host(rig, keys_per_table[i], err) : status;
+    }
+    close_rig(rig);
+    hps_free(rig);
+    return status;
+}
+
+hps_status bench_embed_cache(struct hps_error *err)
+{
+    hps_status status = all_policies(err);
+
+    return status == HPS_OK ? host_cost(err) : status;
+}
