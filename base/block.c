@@ -29,7 +29,8 @@ struct hps_block_pool {
     atomic_size_t bytes_used;
     uint8_t *slab; /* NULL: none; does not change once there are blocks */
     size_t slab_size;
-    struct hps_buddy *buddy; /* lock; of the slab */
+    struct hps_buddy *buddy;     /* lock; of the slab */
+    struct hps_block *abandoned; /* lock */
 };
 
 static unsigned class_of(size_t size)
@@ -168,6 +169,11 @@ void hps_block_pool_free(struct hps_block_pool *pool)
             block_destroy(block);
         }
     }
+    while (pool->abandoned != NULL) { /* the headers: what they stand for goes with the slab */
+        struct hps_block *block = pool->abandoned;
+        pool->abandoned = block->next_free;
+        hps_free(block);
+    }
     if (pool->slab != NULL) {
         HPS_UNPOISON(pool->slab, pool->slab_size);
         munmap(pool->slab, pool->slab_size);
@@ -255,6 +261,18 @@ void hps_block_unref(struct hps_block *block)
     }
     /* Last: from here on the pool may be freed. */
     atomic_fetch_sub_explicit(&pool->bytes_used, capacity, memory_order_release);
+}
+
+void hps_block_abandon(struct hps_block *block)
+{
+    struct hps_block_pool *pool = block->pool;
+
+    HPS_ASSERT(block->in_slab && atomic_load(&block->refs) > 0);
+    pthread_mutex_lock(&pool->lock);
+    block->next_free = pool->abandoned;
+    pool->abandoned = block;
+    pthread_mutex_unlock(&pool->lock);
+    atomic_fetch_sub_explicit(&pool->bytes_used, block->capacity, memory_order_release);
 }
 
 size_t hps_block_pool_bytes(const struct hps_block_pool *pool)

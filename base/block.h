@@ -35,6 +35,9 @@ void hps_block_pool_free(struct hps_block_pool *pool);
 struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size);
 void hps_block_ref(struct hps_block *block);
 void hps_block_unref(struct hps_block *block); /* NULL is legal; the last one gives it back */
+/* Keep the caller's reference for ever: somebody who cannot be stopped, a lost device, may still
+ * write there. The bytes count as in use no more. Blocks of the slab only. */
+void hps_block_abandon(struct hps_block *block);
 size_t hps_block_pool_bytes(const struct hps_block_pool *pool); /* in use, not idle */
 
 #endif

@@ -17,7 +17,7 @@
  * a look-up that begins after hps_gpu_update has returned sees the new row or none.
  *
  * A device that is lost, or has given no sign for too long, ends the tier for the life of the
- * process: every look-up under way is answered DATA_LOSS, later ones UNAVAILABLE; nobody waits for
+ * process: look-ups that it has begun are answered DATA_LOSS, others UNAVAILABLE; nobody waits for
  * it again. Memory that it might still write stays referenced for ever.
  */
 #ifndef HPS_CACHE_GPU_TIER_H
@@ -100,23 +100,26 @@ struct hps_gpu_lookup {
     /* On the tier's thread; must be quick: hand over. The look-up belongs to the caller again. */
     void (*done)(struct hps_gpu_lookup *lookup);
 
-    /* out. OK; DATA_LOSS: the device was lost, and the block must not be used any more */
+    /* out. OK; UNAVAILABLE: the device was lost before it began; DATA_LOSS: after that, and what
+     * lies in the block may still change: never use it again */
     hps_status status;
     uint64_t duration_us; /* from asking until done */
 
     /* the tier's */
+    struct hps_gpu_tier *tier;
     struct hps_task task;
     struct hps_gpu_lookup *next;
     uint64_t asked_us;
-    uint32_t part_next; /* the first key not submitted: of part part_next, */
-    uint32_t key_next;  /* number key_next */
+    uint64_t change;    /* the last change that was queued before it */
+    uint32_t part_next; /* what is not submitted yet begins in this part, */
+    uint32_t key_next;  /* with this key: a multiple of 32 */
     uint32_t n_batches; /* submitted and not ended */
 };
 
 /* takes `lookup` until done. UNAVAILABLE (the tier is lost), EXHAUSTED (too many wait), INVALID
  * (the block is not in the slab): then nothing happens, ask another tier. Any thread, never blocks.
  */
-hps_status hps_gpu_lookup(struct hps_gpu_tier *tier, struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
+hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
 
 /* ---- changes --------------------------------------------------------------------------------- */
 

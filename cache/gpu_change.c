@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The queue of changes of a gpu tier: insertions and updates come in on any thread, in the order
+ * that the lock gives them, and are staged on the tier's thread in that order.
+ */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "cache/gpu_tier_internal.h"
+
+static struct hps_gpu_tier *tier_of_wake(struct hps_task *task)
+{
+    return (struct hps_gpu_tier *)((char *)task - offsetof(struct hps_gpu_tier, changes.wake));
+}
+
+/* The thread is awake: it looks at the queue by itself. */
+static void on_wake(struct hps_task *task)
+{
+    struct gpu_changes *changes = &tier_of_wake(task)->changes;
+
+    pthread_mutex_lock(&changes->lock);
+    changes->woken = false;
+    pthread_mutex_unlock(&changes->lock);
+}
+
+hps_status gpu_changes_init(struct hps_gpu_tier *tier)
+{
+    struct gpu_changes *changes = &tier->changes;
+
+    changes->wake.run = on_wake;
+    atomic_init(&changes->last, 0);
+    pthread_mutex_init(&changes->lock, NULL);
+    pthread_cond_init(&changes->room, NULL);
+    return HPS_OK;
+}
+
+static void change_free(struct gpu_change *change)
+{
+    if (change != NULL) {
+        hps_free(change->keys);
+        hps_free(change->rows);
+        hps_free(change);
+    }
+}
+
+void gpu_changes_fini(struct hps_gpu_tier *tier)
+{
+    struct gpu_changes *changes = &tier->changes;
+
+    HPS_ASSERT(changes->head == NULL && changes->staging == NULL);
+    pthread_cond_destroy(&changes->room);
+    pthread_mutex_destroy(&changes->lock);
+}
+
+/* ---- coming in ------------------------------------------------------------------------------- */
+
+static struct gpu_change *change_new(struct hps_gpu_space *space, uint32_t table_id,
+                                     enum hps_embed_op op, uint32_t n)
+{
+    size_t row_bytes = op == HPS_EMBED_ERASE ? 0 : space->tables[table_id].row_bytes;
+    struct gpu_change *change = hps_calloc(1, sizeof(*change));
+
+    if (change == NULL) {
+        return NULL;
+    }
+    *change = (struct gpu_change){.space = space, .op = op, .table_id = table_id, .n = n};
+    change->bytes = sizeof(*change) + n * (sizeof(hps_key) + row_bytes);
+    change->keys = hps_alloc(n * sizeof(hps_key));
+    change->rows = row_bytes == 0 ? NULL : hps_alloc(n * row_bytes);
+    if (change->keys == NULL || (row_bytes != 0 && change->rows == NULL)) {
+        change_free(change);
+        return NULL;
+    }
+    return change;
+}
+
+/* takes `change`. Lock held. */
+static void push(struct hps_gpu_tier *tier, struct gpu_change *change)
+{
+    struct gpu_changes *changes = &tier->changes;
+
+    change->number = atomic_load(&changes->last) + 1;
+    atomic_store(&changes->last, change->number);
+    changes->bytes += change->bytes;
+    if (changes->head == NULL) {
+        changes->head = change;
+    } else {
+        changes->tail->next = change;
+    }
+    changes->tail = change;
+    if (!changes->woken) {
+        changes->woken = true;
+        hps_status status = hps_mailbox_post(tier->mailbox, &changes->wake);
+        HPS_ASSERT(status == HPS_OK); /* unbounded, and closed only with the tier */
+    }
+}
+
+/* Leave out what is not fresh. Lock held: whatever changes a row from now on comes behind. */
+static uint32_t keep_fresh(struct gpu_change *change, const struct hps_insert_guard *guard)
+{
+    size_t row_bytes = change->space->tables[change->table_id].row_bytes;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < change->n; i++) {
+        if (!guard->fresh(guard->ctx, i)) {
+            continue;
+        }
+        if (n < i) {
+            change->keys[n] = change->keys[i];
+            memcpy(change->rows + n * row_bytes, change->rows + i * row_bytes, row_bytes);
+        }
+        n++;
+    }
+    return n;
+}
+
+/* takes `change`: queued, or freed */
+static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
+                           const struct hps_insert_guard *guard, struct hps_insert_report *report)
+{
+    struct gpu_changes *changes = &tier->changes;
+    uint32_t n = change->n;
+    bool take;
+
+    pthread_mutex_lock(&changes->lock);
+    take = !changes->ended && changes->bytes + change->bytes <= tier->options.queue_bytes_max;
+    if (take && guard != NULL) {
+        change->n = keep_fresh(change, guard);
+        report->n_stale = n - change->n;
+    }
+    report->n_inserted = take ? change->n : 0;
+    report->n_no_room = take ? 0 : n;
+    take = take && change->n > 0;
+    if (take) {
+        push(tier, change);
+    }
+    pthread_mutex_unlock(&changes->lock);
+    if (!take) {
+        change_free(change);
+    }
+}
+
+void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                    const uint32_t *slots, const uint8_t *rows, uint32_t n,
+                    const struct hps_insert_guard *guard, struct hps_insert_report *out_report)
+{
+    const struct gpu_table *table = &space->tables[table_id];
+    struct gpu_change *change;
+
+    *out_report = (struct hps_insert_report){0};
+    if (n == 0 || table->share.n_rows_cached == 0 || atomic_load(&space->tier->lost)) {
+        return;
+    }
+    change = change_new(space, table_id, HPS_EMBED_INSERT, n);
+    if (change == NULL) {
+        out_report->n_no_room = n;
+        return;
+    }
+    memcpy(change->keys, keys, n * sizeof(*keys));
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(change->rows + (size_t)i * table->row_bytes,
+               rows + (size_t)slots[i] * table->row_bytes, table->row_bytes);
+    }
+    push_insertion(space->tier, change, guard, out_report);
+}
+
+hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                          const uint8_t *rows, uint32_t n)
+{
+    const struct gpu_table *table = &space->tables[table_id];
+    struct hps_gpu_tier *tier = space->tier;
+    struct gpu_changes *changes = &tier->changes;
+    struct gpu_change *change;
+
+    if (n == 0 || table->share.n_rows_cached == 0 || atomic_load(&tier->lost)) {
+        return HPS_OK;
+    }
+    change = change_new(space, table_id, rows == NULL ? HPS_EMBED_ERASE : HPS_EMBED_UPDATE, n);
+    if (change == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    memcpy(change->keys, keys, n * sizeof(*keys));
+    if (rows != NULL) {
+        memcpy(change->rows, rows, (size_t)n * table->row_bytes);
+    }
+    pthread_mutex_lock(&changes->lock);
+    while (!changes->ended && changes->bytes >= 2 * tier->options.queue_bytes_max) {
+        pthread_cond_wait(&changes->room, &changes->lock);
+    }
+    bool take = !changes->ended;
+    if (take) {
+        push(tier, change);
+    }
+    pthread_mutex_unlock(&changes->lock);
+    if (!take) {
+        change_free(change);
+    }
+    return HPS_OK;
+}
+
+/* ---- going out ------------------------------------------------------------------------------- */
+
+/* Everything that has been queued is the thread's. */
+static void take_queued(struct hps_gpu_tier *tier)
+{
+    struct gpu_changes *changes = &tier->changes;
+
+    pthread_mutex_lock(&changes->lock);
+    if (changes->head != NULL) {
+        if (changes->staging == NULL) {
+            changes->staging = changes->head;
+        } else {
+            changes->staging_tail->next = changes->head;
+        }
+        changes->staging_tail = changes->tail;
+        changes->n_taken = changes->tail->number;
+        changes->head = NULL;
+    }
+    pthread_mutex_unlock(&changes->lock);
+}
+
+/* takes `change`, which is in no list any more. */
+static void finish(struct gpu_changes *changes, struct gpu_change *change)
+{
+    pthread_mutex_lock(&changes->lock);
+    changes->bytes -= change->bytes;
+    pthread_cond_broadcast(&changes->room);
+    pthread_mutex_unlock(&changes->lock);
+    change_free(change);
+}
+
+uint64_t gpu_changes_done(const struct hps_gpu_tier *tier)
+{
+    const struct gpu_changes *changes = &tier->changes;
+
+    return changes->staging == NULL ? changes->n_taken : changes->staging->number - 1;
+}
+
+/* Stage what is left of a change. AGAIN: no room for all of it */
+static hps_status stage(struct hps_gpu_tier *tier, struct gpu_change *change)
+{
+    const struct gpu_table *table = &change->space->tables[change->table_id];
+    uint32_t begin = change->n_staged;
+    uint32_t n_taken = 0;
+
+    if (table->range == NULL) {
+        return HPS_OK; /* there is nothing that could change */
+    }
+    hps_status status = hps_embed_stage(
+        tier->cache, table->range, change->op, change->keys + begin,
+        change->rows == NULL ? NULL : change->rows + (size_t)begin * table->row_bytes,
+        change->n - begin, NULL, &n_taken);
+    if (status == HPS_OK) {
+        change->n_staged += n_taken;
+        status = change->n_staged < change->n ? HPS_AGAIN : HPS_OK;
+    }
+    return status;
+}
+
+bool gpu_changes_stage(struct hps_gpu_tier *tier)
+{
+    struct gpu_changes *changes = &tier->changes;
+    bool any = false;
+
+    take_queued(tier);
+    while (changes->staging != NULL) {
+        uint32_t before = changes->staging->n_staged;
+        hps_status status = stage(tier, changes->staging);
+
+        any |= status == HPS_OK || changes->staging->n_staged > before;
+        if (status == HPS_AGAIN) {
+            break;
+        }
+        if (status != HPS_OK) {
+            gpu_tier_lose(tier, "staging of changes failed");
+            break;
+        }
+        struct gpu_change *change = changes->staging;
+        changes->staging = change->next;
+        finish(changes, change);
+    }
+    return any;
+}
+
+void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space)
+{
+    struct gpu_changes *changes = &tier->changes;
+    struct gpu_change **link = &changes->staging;
+
+    take_queued(tier);
+    while (*link != NULL) {
+        struct gpu_change *change = *link;
+        if (space != NULL && change->space != space) {
+            changes->staging_tail = change;
+            link = &change->next;
+            continue;
+        }
+        *link = change->next;
+        finish(changes, change);
+    }
+}
+
+void gpu_changes_end(struct hps_gpu_tier *tier)
+{
+    struct gpu_changes *changes = &tier->changes;
+
+    pthread_mutex_lock(&changes->lock);
+    changes->ended = true;
+    pthread_cond_broadcast(&changes->room);
+    pthread_mutex_unlock(&changes->lock);
+    gpu_changes_drop(tier, NULL);
+}

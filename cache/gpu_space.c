@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The caches of a version's tables on a device: whoever is active has its caches before others do.
+ * The functions for all threads run their work on the tier's.
+ */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "cache/gpu_tier_internal.h"
+
+/* ---- on the tier's thread -------------------------------------------------------------------- */
+
+static void give_up(struct hps_gpu_space *space)
+{
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        if (space->tables[i].range != NULL) {
+            hps_embed_range_free(space->tables[i].range);
+            space->tables[i].range = NULL;
+        }
+    }
+    space->present = false;
+}
+
+/* All caches of the space, or none. EXHAUSTED: no room; AGAIN: there will be */
+static hps_status get_caches(struct hps_gpu_space *space)
+{
+    struct hps_gpu_tier *tier = space->tier;
+    hps_status status = HPS_OK;
+
+    for (uint32_t i = 0; i < space->n_tables && status == HPS_OK; i++) {
+        struct gpu_table *table = &space->tables[i];
+        const struct hps_embed_range_config config = {
+            .row_bytes = table->row_bytes,
+            .n_rows = table->share.n_rows,
+            .bytes_max = hps_embed_range_bytes(table->row_bytes, table->share.n_rows,
+                                               table->share.n_rows_cached)};
+
+        if (table->share.n_rows_cached > 0) {
+            status = hps_embed_range_new(tier->cache, &config, &table->range, NULL);
+        }
+    }
+    if (status != HPS_OK) {
+        give_up(space);
+    }
+    space->present = status == HPS_OK;
+    return status;
+}
+
+/* Memory of the others comes back when what is under way has ended. */
+static bool push_out_inactive(struct hps_gpu_tier *tier)
+{
+    bool any = false;
+
+    for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
+        if (!space->active && space->present) {
+            give_up(space);
+            any = true;
+        }
+    }
+    return any;
+}
+
+bool gpu_spaces_settle(struct hps_gpu_tier *tier)
+{
+    bool any = false;
+    bool again = false;
+    bool missing = false;
+
+    if (!tier->wanted) {
+        return false;
+    }
+    for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
+        if (space->active && !space->present) {
+            hps_status status = get_caches(space);
+            any |= status == HPS_OK;
+            again |= status == HPS_AGAIN;
+            missing |= status != HPS_OK && status != HPS_AGAIN;
+        }
+    }
+    again |= missing && push_out_inactive(tier);
+    tier->wanted = again;
+    return any;
+}
+
+struct space_call {
+    struct hps_gpu_space *space;
+    bool active;
+    uint32_t table_id;
+    struct hps_embed_range_usage usage;
+};
+
+static void do_open(void *ctx)
+{
+    struct hps_gpu_space *space = ((struct space_call *)ctx)->space;
+    struct hps_gpu_tier *tier = space->tier;
+
+    space->next = tier->spaces;
+    tier->spaces = space;
+    if (!atomic_load(&tier->lost)) {
+        hps_ignore(get_caches(space)); /* it gets them when there is room and it is active */
+    }
+}
+
+static void do_active(void *ctx)
+{
+    const struct space_call *call = ctx;
+    struct hps_gpu_tier *tier = call->space->tier;
+
+    call->space->active = call->active;
+    tier->wanted = !atomic_load(&tier->lost);
+}
+
+static void do_close(void *ctx)
+{
+    struct hps_gpu_space *space = ((struct space_call *)ctx)->space;
+    struct hps_gpu_tier *tier = space->tier;
+    struct hps_gpu_space **link = &tier->spaces;
+
+    while (*link != space) {
+        link = &(*link)->next;
+    }
+    *link = space->next;
+    gpu_changes_drop(tier, space);
+    give_up(space);
+    tier->wanted = !atomic_load(&tier->lost);
+}
+
+static void do_usage(void *ctx)
+{
+    struct space_call *call = ctx;
+    const struct gpu_table *table = &call->space->tables[call->table_id];
+
+    if (table->range != NULL) {
+        hps_embed_range_usage(table->range, &call->usage);
+    }
+}
+
+/* ---- any thread ------------------------------------------------------------------------------ */
+
+hps_status hps_gpu_space_open(struct hps_gpu_tier *tier, const struct hps_table *tables,
+                              const struct hps_gpu_share *shares, uint32_t n_tables,
+                              struct hps_gpu_space **out_space, struct hps_error *err)
+{
+    struct hps_gpu_space *space;
+
+    if (atomic_load(&tier->lost)) {
+        return hps_error_set(err, HPS_UNAVAILABLE, "device %d is lost", tier->options.index);
+    }
+    space = hps_calloc(1, sizeof(*space) + n_tables * sizeof(space->tables[0]));
+    if (space == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %u tables", n_tables);
+    }
+    space->tier = tier;
+    space->n_tables = n_tables;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        HPS_ASSERT(tables[i].id == i);
+        space->tables[i] = (struct gpu_table){.row_bytes = tables[i].row_bytes, .share = shares[i]};
+        if (tables[i].row_bytes > HPS_EMBED_ROW_BYTES_MAX) {
+            space->tables[i].share.n_rows_cached = 0;
+        }
+    }
+    struct space_call call = {.space = space};
+    gpu_tier_call(tier, do_open, &call);
+    *out_space = space;
+    return HPS_OK;
+}
+
+void hps_gpu_space_active(struct hps_gpu_space *space, bool active)
+{
+    struct space_call call = {.space = space, .active = active};
+
+    gpu_tier_call(space->tier, do_active, &call);
+}
+
+void hps_gpu_space_close(struct hps_gpu_space *space)
+{
+    struct space_call call = {.space = space};
+
+    gpu_tier_call(space->tier, do_close, &call);
+    hps_free(space);
+}
+
+void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
+                         struct hps_embed_range_usage *out_usage)
+{
+    struct space_call call = {.space = space, .table_id = table_id};
+
+    gpu_tier_call(space->tier, do_usage, &call);
+    *out_usage = call.usage;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gpu tier: start, stop, and the thread that owns device and cache. See the header.
+ */
+#include "cache/gpu_tier.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/gpu_tier_internal.h"
+
+enum {
+    TURNS_WITHOUT_SLEEP = 64,   /* that bring nothing, while something is under way */
+    NAP_NS = 20 * 1000,         /* after them; what comes in wakes the thread */
+    FREE_PERCENT = 80,          /* of the device's free memory, for the arena */
+    QUEUE_BYTES_MAX = 64 << 20, /* of changes, unless the options say */
+    WAITING_MAX = 4096,         /* look-ups, likewise */
+    GATHER_BYTES = 64 << 20,    /* rows of one batch, likewise */
+    STREAM_NAME_BYTES = 16
+};
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+struct call {
+    struct hps_task task;
+    void (*fn)(void *ctx);
+    void *ctx;
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    bool is_done; /* lock */
+};
+
+static void on_call(struct hps_task *task)
+{
+    struct call *call = (struct call *)((char *)task - offsetof(struct call, task));
+
+    call->fn(call->ctx);
+    pthread_mutex_lock(&call->lock);
+    call->is_done = true;
+    pthread_cond_signal(&call->done);
+    pthread_mutex_unlock(&call->lock);
+}
+
+void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx)
+{
+    struct call call = {.task.run = on_call, .fn = fn, .ctx = ctx};
+
+    pthread_mutex_init(&call.lock, NULL);
+    pthread_cond_init(&call.done, NULL);
+    hps_status status = hps_mailbox_post(tier->mailbox, &call.task);
+    HPS_ASSERT(status == HPS_OK); /* unbounded, and closed only with the tier */
+    pthread_mutex_lock(&call.lock);
+    while (!call.is_done) {
+        pthread_cond_wait(&call.done, &call.lock);
+    }
+    pthread_mutex_unlock(&call.lock);
+    pthread_cond_destroy(&call.done);
+    pthread_mutex_destroy(&call.lock);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
+{
+    struct hps_error err;
+
+    if (atomic_exchange(&tier->lost, true)) {
+        return;
+    }
+    hps_error_set(&err, HPS_DATA_LOSS, "device %d (%s): %s; the gpu tier ends until a restart",
+                  tier->options.index, hps_device_info(tier->device)->name, text);
+    gpu_lookups_end(tier);
+    gpu_changes_end(tier);
+    HPS_LOG(ERROR, "gpu", "device lost", HPS_STR("error", err.text));
+    if (tier->options.lost != NULL) {
+        tier->options.lost(tier->options.lost_ctx, &err);
+    }
+}
+
+static bool under_way(const struct hps_gpu_tier *tier)
+{
+    return tier->head != NULL || tier->n_batches > 0 || tier->changes.staging != NULL ||
+           tier->wanted || (!atomic_load(&tier->lost) && !hps_embed_idle(tier->cache));
+}
+
+static bool take_mail(struct hps_gpu_tier *tier)
+{
+    struct hps_task *task = hps_mailbox_take_all(tier->mailbox);
+    bool any = task != NULL;
+
+    while (task != NULL) {
+        struct hps_task *next = task->next;
+        task->run(task);
+        task = next;
+    }
+    return any;
+}
+
+/* Everything that can be done now, once. Returns whether there was anything. */
+static bool turn(struct hps_gpu_tier *tier)
+{
+    bool any = take_mail(tier);
+
+    if (atomic_load(&tier->lost)) {
+        return any;
+    }
+    any |= gpu_changes_stage(tier);
+    any |= gpu_lookups_submit(tier);
+    any |= gpu_lookups_poll(tier);
+    if (!atomic_load(&tier->lost)) {
+        hps_embed_advance(tier->cache);
+        any |= gpu_spaces_settle(tier);
+    }
+    return any;
+}
+
+static void nap(struct hps_gpu_tier *tier)
+{
+    struct pollfd mail = {.fd = hps_mailbox_fd(tier->mailbox), .events = POLLIN};
+    const struct timespec time = {.tv_nsec = NAP_NS};
+
+    (void)ppoll(&mail, 1, &time, NULL); /* a signal or an error only makes the nap shorter */
+}
+
+static void *thread_main(void *arg)
+{
+    struct hps_gpu_tier *tier = arg;
+    uint32_t n_idle_turns = 0;
+
+    while (!tier->stopping) {
+        if (turn(tier)) {
+            n_idle_turns = 0;
+        } else if (!under_way(tier)) {
+            struct hps_task *task = hps_mailbox_wait(tier->mailbox);
+            task->run(task);
+        } else if (++n_idle_turns > TURNS_WITHOUT_SLEEP) {
+            nap(tier);
+        }
+    }
+    return NULL;
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+static void defaults(struct hps_gpu_tier_options *options)
+{
+    options->queue_bytes_max =
+        options->queue_bytes_max == 0 ? QUEUE_BYTES_MAX : options->queue_bytes_max;
+    options->waiting_max = options->waiting_max == 0 ? WAITING_MAX : options->waiting_max;
+    if (options->cache.n_batches == 0 || options->cache.n_batches > GPU_BATCHES_MAX) {
+        options->cache.n_batches = 4;
+    }
+    if (options->cache.gather_bytes == 0) {
+        options->cache.gather_bytes = GATHER_BYTES;
+    }
+}
+
+static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
+{
+    struct hps_gpu_tier_options *options = &tier->options;
+    size_t n_kernels;
+    const struct hps_kernel *const *kernels = hps_embed_kernels(&n_kernels);
+    hps_status status = hps_device_open(options->kind, options->index, &options->sim, kernels,
+                                        n_kernels, &tier->device, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (options->cache.arena_bytes == 0) {
+        uint64_t free_bytes = hps_device_info(tier->device)->memory_free_bytes;
+        options->cache.arena_bytes = free_bytes / 100 * FREE_PERCENT;
+    }
+    status = hps_embed_cache_open(tier->device, &options->cache, &tier->cache, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    tier->slab = hps_block_pool_slab(options->blocks, &tier->slab_size);
+    HPS_ASSERT(tier->slab != NULL);
+    return hps_embed_region_host(tier->cache, tier->slab, tier->slab_size, &tier->region, err);
+}
+
+/* The thread has ended, or never began. */
+static void release(struct hps_gpu_tier *tier)
+{
+    if (tier->region != NULL) {
+        hps_status status = hps_embed_region_free(tier->region);
+        HPS_ASSERT(status == HPS_OK || atomic_load(&tier->lost));
+    }
+    gpu_changes_fini(tier);
+    gpu_lookups_fini(tier);
+    hps_embed_cache_close(tier->cache);
+    hps_device_close(tier->device);
+    hps_mailbox_free(tier->mailbox);
+    hps_free(tier);
+}
+
+hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
+                             struct hps_gpu_tier **out_tier, struct hps_error *err)
+{
+    struct hps_gpu_tier *tier = hps_calloc(1, sizeof(*tier));
+
+    if (tier == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for device %d", options->index);
+    }
+    tier->options = *options;
+    defaults(&tier->options);
+    atomic_init(&tier->lost, false);
+    tier->mailbox = hps_mailbox_new(0);
+    hps_status status = tier->mailbox == NULL ? HPS_NO_MEMORY : gpu_changes_init(tier);
+    if (status == HPS_OK) {
+        status = gpu_lookups_init(tier);
+    }
+    if (status != HPS_OK) {
+        hps_error_set(err, status, "no memory for the queues of device %d", options->index);
+    } else {
+        status = open_device(tier, err);
+    }
+    if (status == HPS_OK && pthread_create(&tier->thread, NULL, thread_main, tier) != 0) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no thread for device %d", options->index);
+    }
+    if (status != HPS_OK) {
+        release(tier);
+        return status;
+    }
+    char name[STREAM_NAME_BYTES];
+    snprintf(name, sizeof(name), "gpu-%d", options->index);
+    pthread_setname_np(tier->thread, name); /* for whoever looks at threads */
+    *out_tier = tier;
+    return HPS_OK;
+}
+
+static void stop(void *ctx)
+{
+    ((struct hps_gpu_tier *)ctx)->stopping = true;
+}
+
+void hps_gpu_tier_close(struct hps_gpu_tier *tier)
+{
+    if (tier == NULL) {
+        return;
+    }
+    HPS_ASSERT(atomic_load(&tier->n_waiting) == 0);
+    gpu_tier_call(tier, stop, tier);
+    pthread_join(tier->thread, NULL);
+    HPS_ASSERT(tier->spaces == NULL);
+    release(tier);
+}
+
+const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier)
+{
+    return hps_device_info(tier->device);
+}
+
+bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier)
+{
+    return atomic_load(&tier->lost);
+}

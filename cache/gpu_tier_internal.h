@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the gpu tier share: gpu_tier.c (open, close, the thread), gpu_lookup.c (batches
+ * of look-ups), gpu_change.c (the queue of insertions and updates), gpu_space.c (versions).
+ */
+#ifndef HPS_CACHE_GPU_TIER_INTERNAL_H
+#define HPS_CACHE_GPU_TIER_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "cache/gpu_tier.h"
+
+enum { GPU_BATCHES_MAX = 16 };
+
+/* A part, or as much of it as a batch has room for. */
+struct gpu_piece {
+    struct hps_gpu_lookup *lookup;
+    uint32_t part;
+    uint32_t begin; /* key; a multiple of 32 */
+    uint32_t n;
+};
+
+struct gpu_batch {
+    struct hps_embed_ticket *ticket;
+    struct gpu_piece *pieces; /* [batch_parts_max] as submitted */
+    uint32_t n_pieces;
+};
+
+struct gpu_change {
+    struct gpu_change *next;
+    struct hps_gpu_space *space;
+    enum hps_embed_op op;
+    uint32_t table_id;
+    uint32_t n;
+    uint32_t n_staged;
+    uint64_t number;
+    size_t bytes;
+    hps_key *keys; /* [n] */
+    uint8_t *rows; /* [n][row_bytes]; NULL of an erasure */
+};
+
+struct gpu_changes {
+    pthread_mutex_t lock;
+    pthread_cond_t room;
+    struct gpu_change *head; /* lock: not seen by the thread yet */
+    struct gpu_change *tail; /* lock; undefined while head is NULL */
+    size_t bytes;            /* lock: queued, and seen but not staged */
+    bool ended;              /* lock: the device is lost; nothing is taken any more */
+    bool woken;              /* lock: the wake task is on its way */
+    _Atomic uint64_t last;   /* number of the last one queued; written under lock */
+    struct hps_task wake;
+
+    /* the tier's thread */
+    struct gpu_change *staging;
+    struct gpu_change *staging_tail; /* undefined while staging is NULL */
+    uint64_t n_taken;                /* number of the last one seen */
+};
+
+struct hps_gpu_tier {
+    struct hps_gpu_tier_options options;
+    struct hps_device *device;
+    struct hps_embed_cache *cache;
+    struct hps_embed_region *region; /* the slab of options.blocks */
+    uint8_t *slab;
+    size_t slab_size;
+    struct hps_mailbox *mailbox;
+    pthread_t thread;
+    atomic_bool lost;
+    atomic_uint n_waiting;
+    struct gpu_changes changes;
+
+    /* the tier's thread */
+    struct hps_gpu_space *spaces;
+    struct hps_gpu_lookup *head; /* not submitted to their end, in order */
+    struct hps_gpu_lookup *tail; /* undefined while head is NULL */
+    struct gpu_batch batches[GPU_BATCHES_MAX];
+    struct hps_embed_part *parts; /* [batch_parts_max] scratch of a submission */
+    uint32_t first;               /* of the batches under way, in a ring */
+    uint32_t n_batches;
+    bool wanted; /* an active space has no caches, and there may be room now */
+    bool stopping;
+};
+
+struct hps_gpu_space {
+    struct hps_gpu_tier *tier;
+    struct hps_gpu_space *next;
+    uint32_t n_tables;
+    bool active;  /* the tier's thread */
+    bool present; /* the tier's thread: it has its caches */
+    struct gpu_table {
+        uint32_t row_bytes;
+        struct hps_gpu_share share;
+        struct hps_embed_range *range; /* the tier's thread; NULL: none */
+    } tables[];
+};
+
+/* Run fn(ctx) on the tier's thread and wait for it. */
+void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx);
+
+/* ---- on the tier's thread: true when something was done -------------------------------------- */
+
+bool gpu_changes_stage(struct hps_gpu_tier *tier);
+bool gpu_lookups_submit(struct hps_gpu_tier *tier);
+bool gpu_lookups_poll(struct hps_gpu_tier *tier);
+bool gpu_spaces_settle(struct hps_gpu_tier *tier);
+
+/* The device is lost: `text` says what showed it. Answers everything that is under way. */
+void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text);
+void gpu_changes_end(struct hps_gpu_tier *tier);
+/* Forget what waits for the space (NULL: for any). */
+void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space);
+/* Every change up to this number is staged. */
+uint64_t gpu_changes_done(const struct hps_gpu_tier *tier);
+void gpu_lookups_end(struct hps_gpu_tier *tier);
+
+hps_status gpu_changes_init(struct hps_gpu_tier *tier);
+void gpu_changes_fini(struct hps_gpu_tier *tier); /* any thread; the tier's has ended */
+hps_status gpu_lookups_init(struct hps_gpu_tier *tier);
+void gpu_lookups_fini(struct hps_gpu_tier *tier);
+
+#endif
