@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gpu tier on the simulated device: what is asked together, changed in between, does not fit,
+ * or is lost.
+ */
+#include "cache/gpu_tier.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "cache/gpu_tier_internal.h"
+
+enum { N_TABLES = 3, ROWS = 4000, SLAB = 16 << 20, GIVE_UP_US = 60 * 1000 * 1000 };
+
+static const uint32_t row_bytes_of[N_TABLES] = {64, 12, 512};
+
+static struct rig {
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier;
+    struct hps_table tables[N_TABLES];
+    struct hps_gpu_share shares[N_TABLES];
+    struct hps_gpu_space *space;
+    atomic_uint n_lost;
+} rig;
+
+static void on_lost(void *ctx, const struct hps_error *err)
+{
+    (void)ctx;
+    assert_int_equal(err->status, HPS_DATA_LOSS);
+    atomic_fetch_add(&rig.n_lost, 1);
+}
+
+static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t queue_bytes_max)
+{
+    const struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
+                                                 .sim = {.seed = 7, .delay_us_max = 20},
+                                                 .cache = {.arena_bytes = arena_bytes,
+                                                           .batch_keys_max = batch_keys_max,
+                                                           .gather_bytes = 4 << 20,
+                                                           .stage_bytes = 1 << 20,
+                                                           .sample_rate = 1},
+                                                 .blocks = rig.blocks,
+                                                 .queue_bytes_max = queue_bytes_max,
+                                                 .lost = on_lost};
+    struct hps_error err;
+
+    if (hps_gpu_tier_open(&options, &rig.tier, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static struct hps_gpu_space *open_space(void)
+{
+    struct hps_gpu_space *space = NULL;
+    struct hps_error err;
+
+    assert_int_equal(hps_gpu_space_open(rig.tier, rig.tables, rig.shares, N_TABLES, &space, &err),
+                     HPS_OK);
+    return space;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&rig, 0, sizeof(rig));
+    rig.blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(rig.blocks, SLAB), HPS_OK);
+    for (uint32_t i = 0; i < N_TABLES; i++) {
+        rig.tables[i] =
+            (struct hps_table){.id = i, .name = "t", .row_bytes = row_bytes_of[i], .n_rows = ROWS};
+        rig.shares[i] = (struct hps_gpu_share){.n_rows = ROWS, .n_rows_cached = ROWS};
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    if (rig.space != NULL) {
+        hps_gpu_space_close(rig.space);
+    }
+    hps_gpu_tier_close(rig.tier);
+    hps_block_pool_free(rig.blocks);
+    return 0;
+}
+
+static void open_all(void)
+{
+    open_tier(16 << 20, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+}
+
+static void make_row(uint8_t *row, uint32_t table, hps_key key, uint8_t version)
+{
+    for (uint32_t i = 0; i < row_bytes_of[table]; i++) {
+        row[i] = (uint8_t)(hps_mix64(key + table) >> (i % 7 * 8)) ^ (uint8_t)(version + i / 7);
+    }
+}
+
+/* Rows of keys [first, first + n) as `version` has them. */
+static uint8_t *make_rows(uint32_t table, hps_key first, uint32_t n, uint8_t version)
+{
+    uint8_t *rows = hps_alloc((size_t)n * row_bytes_of[table]);
+
+    assert_non_null(rows);
+    for (uint32_t i = 0; i < n; i++) {
+        make_row(rows + (size_t)i * row_bytes_of[table], table, first + i, version);
+    }
+    return rows;
+}
+
+static void insert(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
+                   uint8_t version, const struct hps_insert_guard *guard,
+                   struct hps_insert_report *report)
+{
+    uint8_t *rows = make_rows(table, first, n, version);
+    hps_key *keys = hps_alloc(n * sizeof(*keys));
+    uint32_t *slots = hps_alloc(n * sizeof(*slots));
+
+    for (uint32_t i = 0; i < n; i++) { /* backwards, so that slots matter */
+        keys[i] = first + n - 1 - i;
+        slots[i] = n - 1 - i;
+    }
+    hps_gpu_insert(space, table, keys, slots, rows, n, guard, report);
+    hps_free(rows);
+    hps_free(keys);
+    hps_free(slots);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+struct question {
+    struct hps_gpu_lookup lookup;
+    struct hps_gpu_part parts[N_TABLES];
+    atomic_bool done;
+};
+
+static void on_done(struct hps_gpu_lookup *lookup)
+{
+    atomic_store(&((struct question *)lookup)->done, true);
+}
+
+/* n keys from `first` of each table. */
+static void ask(struct question *question, struct hps_gpu_space *space, hps_key first, uint32_t n)
+{
+    size_t size = 0;
+
+    memset(question, 0, sizeof(*question));
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        hps_key *keys = hps_alloc(n * sizeof(*keys) + 1);
+        for (uint32_t i = 0; i < n; i++) {
+            keys[i] = first + i;
+        }
+        question->parts[t] =
+            (struct hps_gpu_part){.table_id = t,
+                                  .n = n,
+                                  .keys = (const uint8_t *)keys,
+                                  .offset = size,
+                                  .hits = hps_alloc((n + 31) / 32 * sizeof(uint32_t) + 1)};
+        size += ((size_t)n * row_bytes_of[t] + 63) & ~(size_t)63;
+    }
+    question->lookup = (struct hps_gpu_lookup){.space = space,
+                                               .block = hps_block_new(rig.blocks, size),
+                                               .parts = question->parts,
+                                               .n_parts = N_TABLES,
+                                               .done = on_done};
+}
+
+static void wait_done(struct question *question)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (!atomic_load(&question->done)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+}
+
+static void forget(struct question *question)
+{
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        hps_free((void *)(uintptr_t)question->parts[t].keys);
+        hps_free(question->parts[t].hits);
+    }
+    hps_block_unref(question->lookup.block);
+}
+
+/* How many keys of a part were found; each has the row of `version`. */
+static uint32_t check_part(const struct question *question, uint32_t t, uint8_t version)
+{
+    const struct hps_gpu_part *part = &question->parts[t];
+    uint32_t n_found = 0;
+
+    for (uint32_t i = 0; i < part->n; i++) {
+        uint8_t row[512];
+        hps_key key;
+        if ((part->hits[i / 32] >> (i % 32) & 1) == 0) {
+            continue;
+        }
+        memcpy(&key, part->keys + (size_t)i * sizeof(key), sizeof(key));
+        make_row(row, t, key, version);
+        assert_memory_equal(question->lookup.block->data + part->offset +
+                                (size_t)i * row_bytes_of[t],
+                            row, row_bytes_of[t]);
+        n_found++;
+    }
+    return n_found;
+}
+
+/* The same for a look-up of keys [first, first + n) in one table. */
+static uint32_t found(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
+                      uint8_t version)
+{
+    struct question question;
+
+    ask(&question, space, first, n);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    wait_done(&question);
+    assert_int_equal(question.lookup.status, HPS_OK);
+    uint32_t n_found = check_part(&question, table, version);
+    forget(&question);
+    return n_found;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    open_all();
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        assert_int_equal(found(rig.space, t, 0, 100, 0), 0);
+        insert(rig.space, t, 0, 1000, 1, NULL, &report);
+        assert_int_equal(report.n_inserted, 1000);
+    }
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        assert_true(found(rig.space, t, 0, 1000, 1) >= 970); /* 2 % have no place in their set */
+        assert_int_equal(found(rig.space, t, 1000, 999, 1), 0);
+        assert_int_equal(found(rig.space, t, 0, 0, 1), 0);
+        struct hps_embed_range_usage usage;
+        hps_gpu_space_usage(rig.space, t, &usage);
+        assert_true(usage.n_rows >= 970 && usage.n_rows <= 1000);
+    }
+}
+
+static void test_lookup_when_larger_than_a_batch_then_split_and_whole(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    open_tier(16 << 20, 100, 0); /* pieces of 96 keys */
+    rig.space = open_space();
+    insert(rig.space, 2, 0, 3001, 1, NULL, &report);
+    uint32_t n_whole = found(rig.space, 2, 0, 3001, 1);
+    assert_true(n_whole >= 2900);
+    uint32_t n_single = 0;
+    for (hps_key key = 0; key < 50; key++) {
+        n_single += found(rig.space, 2, key, 1, 1);
+    }
+    assert_int_equal(found(rig.space, 2, 0, 50, 1), n_single);
+}
+
+static void test_update_when_it_has_returned_then_no_lookup_sees_the_old_row(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    hps_key keys[64];
+    open_all();
+    for (uint32_t i = 0; i < 64; i++) {
+        keys[i] = i;
+    }
+    insert(rig.space, 0, 0, 64, 0, NULL, &report);
+    uint32_t n_there = found(rig.space, 0, 0, 64, 0);
+    assert_true(n_there > 0);
+    for (uint8_t version = 1; version < 50; version++) {
+        uint8_t *rows = make_rows(0, 0, 64, version);
+        assert_int_equal(hps_gpu_update(rig.space, 0, keys, rows, 64), HPS_OK);
+        hps_free(rows);
+        assert_int_equal(found(rig.space, 0, 0, 64, version), n_there);
+    }
+    assert_int_equal(hps_gpu_update(rig.space, 0, keys, NULL, 32), HPS_OK);
+    assert_int_equal(found(rig.space, 0, 0, 32, 49), 0);
+    uint8_t *rows = make_rows(0, 0, 32, 50); /* an update brings nothing in */
+    assert_int_equal(hps_gpu_update(rig.space, 0, keys, rows, 32), HPS_OK);
+    hps_free(rows);
+    assert_int_equal(found(rig.space, 0, 0, 32, 50), 0);
+}
+
+static bool odd_is_fresh(const void *ctx, uint32_t i)
+{
+    (void)ctx;
+    return i % 2 == 1;
+}
+
+static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **state)
+{
+    (void)state;
+    const struct hps_insert_guard guard = {.fresh = odd_is_fresh};
+    struct hps_insert_report report;
+    open_tier(16 << 20, 0, 64 << 10);
+    rig.space = open_space();
+    insert(rig.space, 0, 0, 100, 1, &guard, &report); /* keys 99, 98 …: the even ones are fresh */
+    assert_int_equal(report.n_stale, 50);
+    assert_int_equal(report.n_inserted, 50);
+    for (hps_key key = 0; key < 100; key++) {
+        uint32_t n = found(rig.space, 0, key, 1, 1);
+        assert_true(n == 0 || key % 2 == 0);
+    }
+    insert(rig.space, 2, 0, 1000, 1, NULL, &report);
+    assert_int_equal(report.n_inserted, 0);
+    assert_int_equal(report.n_no_room, 1000);
+}
+
+static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        bytes += hps_embed_range_bytes(row_bytes_of[t], ROWS, ROWS);
+    }
+    open_tier(bytes * 3 / 2, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    struct hps_gpu_space *next = open_space();
+    insert(next, 0, 0, 100, 2, NULL, &report);
+    assert_int_equal(found(next, 0, 0, 100, 2), 0);
+    assert_true(found(rig.space, 0, 0, 100, 1) > 90); /* it did not push the active one out */
+
+    hps_gpu_space_active(rig.space, false);
+    hps_gpu_space_active(next, true);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    uint32_t n = 0;
+    while (n == 0) { /* once what was under way has ended */
+        assert_true(hps_clock_us() < give_up_us);
+        insert(next, 0, 0, 100, 2, NULL, &report);
+        n = found(next, 0, 0, 100, 2);
+    }
+    assert_int_equal(found(rig.space, 0, 0, 100, 1), 0);
+    hps_gpu_space_close(rig.space);
+    rig.space = next;
+}
+
+struct asker {
+    pthread_t thread;
+    hps_key first;
+    uint32_t n_found;
+};
+
+static void *ask_often(void *arg)
+{
+    struct asker *asker = arg;
+
+    for (uint32_t i = 0; i < 60; i++) {
+        asker->n_found += found(rig.space, i % N_TABLES, asker->first + i, 70, 1);
+    }
+    return NULL;
+}
+
+static void test_lookup_when_many_ask_then_each_has_its_rows(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct asker askers[4];
+    open_all();
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 600, 1, NULL, &report);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        askers[i] = (struct asker){.first = i * 100};
+        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask_often, &askers[i]), 0);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        pthread_join(askers[i].thread, NULL);
+        assert_true(askers[i].n_found > 60 * 70 * 9 / 10);
+    }
+}
+
+static void test_lookup_when_it_cannot_be_asked_then_refused_at_once(void **state)
+{
+    (void)state;
+    struct question question;
+    open_all();
+    ask(&question, rig.space, 0, 10);
+    struct hps_block *inside = question.lookup.block;
+    struct hps_block_pool *others = hps_block_pool_new(0);
+    question.lookup.block = hps_block_new(others, 1 << 20);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_INVALID);
+    hps_block_unref(question.lookup.block);
+    hps_block_pool_free(others);
+    question.lookup.block = inside;
+    forget(&question);
+}
+
+static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state)
+{
+    (void)state;
+    for (uint64_t moment = 0; moment < 40; moment += 3) {
+        struct question questions[8];
+        struct hps_insert_report report;
+        hps_key key = 1;
+        uint8_t *row = make_rows(0, 1, 1, 1);
+        unsigned n_ok = 0;
+
+        setup(NULL);
+        open_all();
+        insert(rig.space, 0, 0, 100, 1, NULL, &report);
+        assert_true(found(rig.space, 0, 0, 100, 1) > 0);
+        hps_device_sim_fail(rig.tier->device, moment);
+        for (int i = 0; i < 8; i++) {
+            ask(&questions[i], rig.space, 0, 100);
+            hps_status status = hps_gpu_lookup(&questions[i].lookup);
+            if (status != HPS_OK) {
+                assert_int_equal(status, HPS_UNAVAILABLE);
+                questions[i].done = true;
+                questions[i].lookup.status = status;
+            }
+            assert_int_equal(hps_gpu_update(rig.space, 0, &key, row, 1), HPS_OK);
+        }
+        for (int i = 0; i < 8; i++) {
+            wait_done(&questions[i]);
+            hps_status status = questions[i].lookup.status;
+            assert_true(status == HPS_OK || status == HPS_DATA_LOSS || status == HPS_UNAVAILABLE);
+            n_ok += status == HPS_OK ? 1 : 0;
+            n_ok += status == HPS_OK ? (check_part(&questions[i], 1, 1), 0u) : 0;
+            forget(&questions[i]);
+        }
+        while (!hps_gpu_tier_lost(rig.tier)) { /* more work, until it comes to its end */
+            assert_int_equal(hps_gpu_update(rig.space, 0, &key, row, 1), HPS_OK);
+            sched_yield();
+        }
+        ask(&questions[0], rig.space, 0, 10);
+        assert_int_equal(hps_gpu_lookup(&questions[0].lookup), HPS_UNAVAILABLE);
+        forget(&questions[0]);
+        hps_free(row);
+        hps_gpu_space_active(rig.space, false);
+        teardown(NULL);
+        assert_int_equal(rig.n_lost, 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_lookup_when_inserted_then_rows_are_there_and_others_are_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lookup_when_larger_than_a_batch_then_split_and_whole,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_update_when_it_has_returned_then_no_lookup_sees_the_old_row, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_insert_when_stale_or_no_room_then_left_out_and_counted,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_space_when_it_does_not_fit_then_cached_once_active_and_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lookup_when_many_ask_then_each_has_its_rows, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,
+                                        setup, teardown),
+        cmocka_unit_test(test_lost_when_at_any_moment_then_everybody_is_answered),
+    };
+    return cmocka_run_group_tests_name("gpu_tier", tests, NULL, NULL);
+}
