@@ -11,7 +11,9 @@
 #include "cache/gpu_tier_internal.h"
 
 enum {
-    KEYS_ALIGN = 32, /* of the first key of a piece: its bits begin a word, its rows 16 bytes */
+    KEYS_ALIGN = 32,   /* of the first key of a piece: its bits begin a word, its rows 16 bytes */
+    ROW_ALIGN = 16,    /* of the rows of a piece in device memory, */
+    BATCH_ALIGN = 256, /* and of those of a batch */
     PARTS_MAX = 4096
 };
 
@@ -169,7 +171,8 @@ static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struc
         (struct gpu_piece){.lookup = lookup, .part = lookup->part_next, .begin = begin, .n = n};
     room->n_keys -= n;
     room->n_parts--;
-    room->n_bytes -= (uint64_t)n * table->row_bytes;
+    uint64_t n_bytes = ((uint64_t)n * table->row_bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    room->n_bytes -= n_bytes < room->n_bytes ? n_bytes : room->n_bytes;
     lookup->n_batches++; /* one count per piece */
     advance(lookup, n);
     return true;
@@ -193,7 +196,7 @@ static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
     const struct hps_embed_cache_config *cache = &tier->options.cache;
     struct room room = {.n_keys = cache->batch_keys_max,
                         .n_parts = cache->batch_parts_max,
-                        .n_bytes = cache->gather_bytes};
+                        .n_bytes = cache->gather_bytes - BATCH_ALIGN};
     uint64_t changes_done = gpu_changes_done(tier);
 
     batch->n_pieces = 0;
@@ -208,27 +211,44 @@ static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
     }
 }
 
+/* The batch that is packed, or being packed: the one behind those that are under way. */
+static struct gpu_batch *next_batch(struct hps_gpu_tier *tier)
+{
+    return &tier->batches[(tier->first + tier->n_batches) % tier->options.cache.n_batches];
+}
+
+/* AGAIN: the batch stays packed. */
+static hps_status submit(struct hps_gpu_tier *tier, struct gpu_batch *batch)
+{
+    batch->ticket = NULL;
+    hps_status status = hps_embed_submit(tier->cache, tier->parts, batch->n_pieces, &batch->ticket);
+
+    HPS_ASSERT(status != HPS_INVALID); /* packed by its limits */
+    tier->packed = status == HPS_AGAIN;
+    tier->n_batches += tier->packed ? 0 : 1;
+    return status;
+}
+
 bool gpu_lookups_submit(struct hps_gpu_tier *tier)
 {
-    uint32_t n_batches_max = tier->options.cache.n_batches;
     bool any = false;
 
-    while (tier->head != NULL && tier->n_batches < n_batches_max) {
-        struct gpu_batch *batch = &tier->batches[(tier->first + tier->n_batches) % n_batches_max];
+    while (tier->n_batches < tier->options.cache.n_batches &&
+           (tier->packed || tier->head != NULL)) {
+        struct gpu_batch *batch = next_batch(tier);
         const struct hps_gpu_lookup *head = tier->head;
 
-        pack(tier, batch);
-        any |= tier->head != head;
-        if (batch->n_pieces == 0) {
+        if (!tier->packed) {
+            pack(tier, batch);
+            any |= tier->head != head;
+        }
+        hps_status status = batch->n_pieces == 0 ? HPS_AGAIN : submit(tier, batch);
+        if (status == HPS_AGAIN) {
             break;
         }
-        tier->n_batches++;
         any = true;
-        batch->ticket = NULL;
-        hps_status status =
-            hps_embed_submit(tier->cache, tier->parts, batch->n_pieces, &batch->ticket);
-        if (status != HPS_OK) { /* there was room for it: nothing but the device can be wrong */
-            gpu_tier_lose(tier, "a batch could not be submitted");
+        if (status != HPS_OK) {
+            gpu_tier_lose(tier, "a batch of look-ups could not be given to it");
             break;
         }
     }
@@ -278,7 +298,7 @@ bool gpu_lookups_poll(struct hps_gpu_tier *tier)
             break;
         }
         if (status != HPS_OK) {
-            gpu_tier_lose(tier, "a look-up was not answered");
+            gpu_tier_lose(tier, "a batch of look-ups was not answered");
             return true;
         }
         finish_batch(tier, HPS_OK);
@@ -304,6 +324,8 @@ void gpu_lookups_end(struct hps_gpu_tier *tier)
             finish(lookup);
         }
     }
+    tier->n_batches += tier->packed ? 1 : 0;
+    tier->packed = false;
     while (tier->n_batches > 0) {
         finish_batch(tier, HPS_DATA_LOSS);
     }

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/embed_kernels.h"
 #include "cache/gpu_tier_internal.h"
 
 enum {
@@ -86,7 +87,8 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
 static bool under_way(const struct hps_gpu_tier *tier)
 {
     return tier->head != NULL || tier->n_batches > 0 || tier->changes.staging != NULL ||
-           tier->wanted || (!atomic_load(&tier->lost) && !hps_embed_idle(tier->cache));
+           tier->packed || tier->wanted ||
+           (!atomic_load(&tier->lost) && !hps_embed_idle(tier->cache));
 }
 
 static bool take_mail(struct hps_gpu_tier *tier)
@@ -164,10 +166,8 @@ static void defaults(struct hps_gpu_tier_options *options)
 static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
 {
     struct hps_gpu_tier_options *options = &tier->options;
-    size_t n_kernels;
-    const struct hps_kernel *const *kernels = hps_embed_kernels(&n_kernels);
-    hps_status status = hps_device_open(options->kind, options->index, &options->sim, kernels,
-                                        n_kernels, &tier->device, err);
+    hps_status status = hps_device_open(options->kind, options->index, &options->sim,
+                                        hps_embed_kernels, hps_embed_n_kernels, &tier->device, err);
 
     if (status != HPS_OK) {
         return status;
@@ -185,17 +185,29 @@ static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
     return hps_embed_region_host(tier->cache, tier->slab, tier->slab_size, &tier->region, err);
 }
 
+/* Until nothing writes to the slab any more. A lost device that cannot be stopped keeps it: then
+ * cache and device stay, too, until the process ends. */
+static hps_status release_region(struct hps_gpu_tier *tier)
+{
+    hps_status status = hps_embed_region_free(tier->region);
+
+    while (status == HPS_AGAIN && !hps_embed_lost(tier->cache)) {
+        hps_embed_advance(tier->cache); /* notices a device that makes no progress */
+        nap(tier);
+        status = hps_embed_region_free(tier->region);
+    }
+    return status;
+}
+
 /* The thread has ended, or never began. */
 static void release(struct hps_gpu_tier *tier)
 {
-    if (tier->region != NULL) {
-        hps_status status = hps_embed_region_free(tier->region);
-        HPS_ASSERT(status == HPS_OK || atomic_load(&tier->lost));
-    }
     gpu_changes_fini(tier);
     gpu_lookups_fini(tier);
-    hps_embed_cache_close(tier->cache);
-    hps_device_close(tier->device);
+    if (release_region(tier) == HPS_OK) {
+        hps_embed_cache_close(tier->cache);
+        hps_device_close(tier->device);
+    }
     hps_mailbox_free(tier->mailbox);
     hps_free(tier);
 }

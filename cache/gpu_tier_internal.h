@@ -78,6 +78,7 @@ struct hps_gpu_tier {
     struct hps_embed_part *parts; /* [batch_parts_max] scratch of a submission */
     uint32_t first;               /* of the batches under way, in a ring */
     uint32_t n_batches;
+    bool packed; /* the batch behind them is: the cache had no room for it */
     bool wanted; /* an active space has no caches, and there may be room now */
     bool stopping;
 };
