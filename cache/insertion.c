@@ -594,13 +594,20 @@ static void count_walks(struct job *job, const struct hps_walk *walks, hps_statu
     }
 }
 
+static void note_room(const struct hps_walk *walks, struct hps_version *version)
+{
+    for (const struct hps_walk *walk = walks; walk != NULL; walk = walk->next) {
+        hps_walk_note_room(walk, version);
+    }
+}
+
 static void job_fetch(struct job *job)
 {
     struct hps_walk_call call = {.scratch = job->scratch,
                                  .deadline_us = hps_clock_us() + JOB_US_MAX,
                                  .cancelled = job_cut_off,
                                  .cancelled_ctx = job};
-    const struct hps_version *version = job->lane->version;
+    struct hps_version *version = job->lane->version;
     struct hps_error err = {0};
     uint32_t n = 0;
     struct hps_walk *walks = make_walks(job, &n);
@@ -615,6 +622,7 @@ static void job_fetch(struct job *job)
                 HPS_I64("version", version->number), HPS_STR("error", err.text));
     }
     count_walks(job, walks, status);
+    note_room(walks, version);
     hps_free_aligned(walks);
 }
 

@@ -589,6 +589,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status)
         if (lookup->parts[i].rows != NULL) { /* it was begun */
             count_part(lookup, &lookup->parts[i], tier_asked);
             note_hot(lookup, &lookup->parts[i]);
+            hps_walk_note_room(&lookup->parts[i].walk, lookup->version);
         }
     }
     if (lookup->metrics != NULL) {
@@ -614,7 +615,7 @@ static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lo
     const struct hps_version *version = lookup->version;
     uint32_t n_hits = 0;
 
-    if (lookup->insertion == NULL ||
+    if (lookup->insertion == NULL || atomic_load(&version->cache_full) ||
         !hps_walk_hits(&part->walk, atomic_load(&version->cache_tier), &n_hits)) {
         return false;
     }

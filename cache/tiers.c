@@ -83,6 +83,21 @@ bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_
     return false;
 }
 
+void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version)
+{
+    enum hps_tier_kind kind = atomic_load(&version->cache_tier);
+
+    HPS_ASSERT(walk->version == version);
+    for (uint32_t tier = 0; tier < version->n_tiers; tier++) {
+        const struct hps_tier_report *report = &walk->reports[tier];
+        bool full = report->n_no_room > report->n_inserted; /* a few may fail beside readers */
+        if (tier_ops(version, tier)->tier == kind && (full || report->n_inserted > 0) &&
+            atomic_load(&version->cache_full) != full) {
+            atomic_store(&version->cache_full, full);
+        }
+    }
+}
+
 bool hps_walk_tier_blocks(const struct hps_walk *walk, uint32_t tier)
 {
     return tier_blocks(walk->version, tier);

@@ -106,6 +106,8 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
 /* Keys that count as hits of the tier of this kind: found by it or by one above it, or proven to be
  * in no tier. False: the version has no such tier, or it has not been asked yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
+/* Note in the walk's version whether its cache tier had room for what the walk found below. */
+void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version);
 bool hps_walk_tier_blocks(const struct hps_walk *walk, uint32_t tier);
 
 /* First index in the batch of the keys found by tier `tier`; there are reports[tier].n_found. */

@@ -93,6 +93,9 @@ struct hps_version {
      * rows are inserted behind the answer. */
     _Atomic enum hps_tier_kind cache_tier;
     _Atomic double hit_rate_threshold;
+    /* The cache tier had no room for rows that were found below it. While that is so, rows that are
+     * not waited for would be answered with default rows for ever: every answer is exact. */
+    atomic_bool cache_full;
 
     struct {
         atomic_long n;

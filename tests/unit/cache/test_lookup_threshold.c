@@ -4,6 +4,7 @@
  * inserted behind the answer. The host tier stands in for the embedding cache. The jobs' only
  * thread is held, so that what was queued can be counted.
  */
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -301,6 +302,53 @@ static void test_wait_when_it_runs_out_then_the_rest_is_fetched_behind(void **st
     assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 24));
 }
 
+static void erase_from_host(struct threshold_test *t, hps_key from, uint32_t n)
+{
+    struct hps_space *space = t->fx.version.tiers[FIXTURE_HOST];
+    struct hps_call call = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        hps_key key = from + i;
+        assert_int_equal(space->store->ops->erase(space, &call, &t->fx.tables[0], &key, 1), HPS_OK);
+    }
+}
+
+static void test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_has(void **state)
+{
+    struct threshold_test *t = *state;
+
+    fixture_close(&t->fx);
+    struct hps_absent *absent = t->fx.version.absent;
+    fixture_open(&t->fx, 90 * 16);
+    t->fx.version.absent = absent;
+    t->fx.version.miss_policy = HPS_MISS_THRESHOLD;
+    t->fx.version.cache_tier = HPS_TIER_HOST;
+    t->fx.version.hit_rate_threshold = 0.8;
+    set_part(t, 0, 90, 10, 0, 1);
+    assert_true(ask(t, 1));
+    expect(t, 0, 10, 0);
+    sem_post(&t->go_on);
+    while (n_queued(t) > 0) {
+        sched_yield();
+    }
+    assert_true(t->fx.version.cache_full);
+    assert_false(ask(t, 1)); /* else its rows would be missing for ever */
+    finish(t);
+    assert_null(t->parts[0].key_status);
+    erase_from_host(t, 0, 5);
+    assert_false(ask(t, 1));
+    finish(t); /* five of fifteen find room */
+    assert_true(t->fx.version.cache_full);
+    erase_from_host(t, 0, 30);
+    t->parts[0].n_keys = 60; /* thirty of them */
+    assert_false(ask(t, 1));
+    finish(t);
+    assert_false(t->fx.version.cache_full);
+    erase_from_host(t, 40, 4);
+    assert_true(ask(t, 1));
+    expect(t, 0, 4, 0);
+}
+
 static void test_threshold_when_no_tier_could_take_rows_then_nothing_is_fetched_behind(void **state)
 {
     struct threshold_test *t = *state;
@@ -333,6 +381,7 @@ int main(void)
         TEST(test_threshold_when_there_is_no_cache_tier_or_no_queue_then_exact),
         TEST(test_policies_when_named_then_they_go_before_the_threshold),
         TEST(test_wait_when_it_runs_out_then_the_rest_is_fetched_behind),
+        TEST(test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_has),
         TEST(test_threshold_when_no_tier_could_take_rows_then_nothing_is_fetched_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
