@@ -59,6 +59,8 @@ struct hps_device_sim_config {
     uint64_t seed;         /* of the delays and of the order of blocks; 0: blocks in order */
     uint32_t delay_us_max; /* before each step of a stream; 0: none */
     uint64_t memory_bytes; /* 0: 256 MiB */
+    uint64_t fail_at;      /* the piece of work of this number, from 1, is not done and the device
+                              lost; 0: none */
 };
 
 /* The toolkit that this build has CUDA from, "13.0", and for what, "sm_80, sm_90, sm_100"; "none"

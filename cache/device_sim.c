@@ -559,7 +559,7 @@ hps_status hps_sim_open(int index, const struct hps_device_sim_config *config,
     }
     device->base.ops = &sim_ops;
     device->config = *config;
-    device->fail_at = UINT64_MAX;
+    device->fail_at = config->fail_at == 0 ? UINT64_MAX : config->fail_at;
     device->memory.limit_bytes =
         config->memory_bytes == 0 ? MEMORY_BYTES_DEFAULT : config->memory_bytes;
     struct hps_device_info *info = &device->base.info;

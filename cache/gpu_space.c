@@ -86,8 +86,9 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
 struct space_call {
     struct hps_gpu_space *space;
     bool active;
-    uint32_t table_id;
-    struct hps_embed_range_usage usage;
+    uint32_t table_id; /* of the first of n_usages tables */
+    uint32_t n_usages;
+    struct hps_embed_range_usage *usages;
 };
 
 static void do_open(void *ctx)
@@ -129,10 +130,13 @@ static void do_close(void *ctx)
 static void do_usage(void *ctx)
 {
     struct space_call *call = ctx;
-    const struct gpu_table *table = &call->space->tables[call->table_id];
 
-    if (table->range != NULL) {
-        hps_embed_range_usage(table->range, &call->usage);
+    for (uint32_t i = 0; i < call->n_usages; i++) {
+        const struct gpu_table *table = &call->space->tables[call->table_id + i];
+        call->usages[i] = (struct hps_embed_range_usage){0};
+        if (table->range != NULL) {
+            hps_embed_range_usage(table->range, &call->usages[i]);
+        }
     }
 }
 
@@ -184,8 +188,29 @@ void hps_gpu_space_close(struct hps_gpu_space *space)
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage)
 {
-    struct space_call call = {.space = space, .table_id = table_id};
+    struct space_call call = {
+        .space = space, .table_id = table_id, .n_usages = 1, .usages = out_usage};
 
     gpu_tier_call(space->tier, do_usage, &call);
-    *out_usage = call.usage;
+}
+
+void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_usage *out_usages)
+{
+    struct space_call call = {.space = space, .n_usages = space->n_tables, .usages = out_usages};
+
+    gpu_tier_call(space->tier, do_usage, &call);
+}
+
+uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,
+                             uint32_t n_tables)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < n_tables; i++) {
+        if (shares[i].n_rows_cached > 0 && tables[i].row_bytes <= HPS_EMBED_ROW_BYTES_MAX) {
+            bytes += hps_embed_range_bytes(tables[i].row_bytes, shares[i].n_rows,
+                                           shares[i].n_rows_cached);
+        }
+    }
+    return bytes;
 }

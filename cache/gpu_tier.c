@@ -273,3 +273,22 @@ bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier)
 {
     return atomic_load(&tier->lost);
 }
+
+struct usage_call {
+    const struct hps_gpu_tier *tier;
+    struct hps_embed_cache_usage *usage;
+};
+
+static void do_usage(void *ctx)
+{
+    const struct usage_call *call = ctx;
+
+    hps_embed_cache_usage(call->tier->cache, call->usage);
+}
+
+void hps_gpu_tier_usage(struct hps_gpu_tier *tier, struct hps_embed_cache_usage *out_usage)
+{
+    struct usage_call call = {.tier = tier, .usage = out_usage};
+
+    gpu_tier_call(tier, do_usage, &call);
+}

@@ -52,6 +52,8 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
 void hps_gpu_tier_close(struct hps_gpu_tier *tier);
 const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier);
 bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier); /* any thread */
+/* Of its arena. Waits for the tier's thread. */
+void hps_gpu_tier_usage(struct hps_gpu_tier *tier, struct hps_embed_cache_usage *out_usage);
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
@@ -73,9 +75,14 @@ hps_status hps_gpu_space_open(struct hps_gpu_tier *tier, const struct hps_table 
 void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
 /* No look-up of the space is under way; changes that wait are dropped. May block. */
 void hps_gpu_space_close(struct hps_gpu_space *space);
-/* Zeroes for a table without a cache. Any thread. */
+/* Zeroes for a table without a cache. Waits for the tier's thread, as the next. */
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
+/* Of all tables: [n_tables]. */
+void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_usage *out_usages);
+/* Memory that caches with these shares take. */
+uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,
+                             uint32_t n_tables);
 
 /* ---- look-ups -------------------------------------------------------------------------------- */
 

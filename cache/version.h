@@ -14,6 +14,7 @@
 #include "cache/stamps.h"
 
 struct hps_updates;
+struct hps_gpu_space;
 
 enum { HPS_PIN_SHARDS = 16, HPS_TIERS_MAX = HPS_TIER_COUNT };
 
@@ -73,6 +74,10 @@ struct hps_version {
     /* Every row of this version has been put into the host map: a miss there is a proof of absence
      * as long as the map has lost none, see hps_version_host_complete. */
     atomic_bool host_complete;
+
+    /* Its embedding caches on a device; not one of `tiers`, as it is asked without waiting. NULL:
+     * none. Set before the version is published, closed with its spaces. */
+    struct hps_gpu_space *gpu;
 
     /* Of each tier's store, NULL: it is always asked. Borrowed. */
     struct hps_breaker *breakers[HPS_TIERS_MAX];

@@ -319,8 +319,11 @@ static void test_loss_at_the_nth_work_then_that_is_not_done_and_all_is_lost(void
 {
     (void)state;
     for (uint64_t n = 1; n <= 3; n++) {
-        struct rig rig = rig_open(NULL);
-        hps_device_sim_fail(rig.device, n);
+        const struct hps_device_sim_config told_so = {.fail_at = n};
+        struct rig rig = rig_open(n == 2 ? &told_so : NULL);
+        if (n != 2) {
+            hps_device_sim_fail(rig.device, n);
+        }
         for (uint8_t i = 0; i < 4; i++) {
             hps_status status = hps_fill_on_device(rig.stream, rig.mapped + i, 9, 1);
             assert_true(status == HPS_OK || status == HPS_DATA_LOSS);

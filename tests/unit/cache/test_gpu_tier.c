@@ -253,6 +253,28 @@ static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(voi
     }
 }
 
+static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usages[N_TABLES];
+    struct hps_embed_cache_usage device;
+    uint64_t bytes = 0;
+    rig.shares[1].n_rows_cached = 0;
+    open_all();
+    insert(rig.space, 2, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 2, 0, 100, 1) >= 98);
+    hps_gpu_space_usages(rig.space, usages);
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        bytes += usages[t].bytes;
+        assert_int_equal(usages[t].n_rows, t == 2 ? usages[t].n_inserted : 0);
+        assert_int_equal(usages[t].n_slots == 0, t == 1);
+    }
+    assert_int_equal(bytes, hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES));
+    hps_gpu_tier_usage(rig.tier, &device);
+    assert_int_equal(device.arena_bytes - device.free_bytes, bytes);
+}
+
 static void test_lookup_when_larger_than_a_batch_then_split_and_whole(void **state)
 {
     (void)state;
@@ -455,6 +477,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             test_lookup_when_inserted_then_rows_are_there_and_others_are_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_usage_when_rows_came_then_of_each_table_and_of_the_device, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_larger_than_a_batch_then_split_and_whole,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
