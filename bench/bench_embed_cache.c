@@ -70,7 +70,7 @@ static hps_status run_policies(const char *name, const uint32_t *requests, unsig
                                struct hps_error *err)
 {
     uint32_t n_rows = BENCH_TRACE_KEYS / 100 * cache_percent / 8 * 8;
-    double rates[N_POLICIES], inserts;
+    double rates[N_POLICIES], inserts = 0;
     char metric[48];
 
     for (unsigned i = 0; i < N_POLICIES; i++) {
