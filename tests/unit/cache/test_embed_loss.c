@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "tests/lib/embed_fixture.h"
+#include "tests/lib/fault_heap.h"
 
 enum { N_KEYS = 50, ROW_BYTES = 128, REGION_BYTES = 128 << 10, N_LOOK_UPS = 6 };
 
@@ -275,6 +276,39 @@ static void test_open_when_memory_is_short_then_names_what_is_needed(void **stat
     hps_free(scene);
 }
 
+/* All that allocates: opening, a range, a region, work given to a device. */
+static void scarce(void *ctx)
+{
+    const struct hps_embed_range_config range_config = {ROW_BYTES, 1000, 64 << 10};
+    const struct hps_device_sim_config sim = {0};
+    struct hps_embed_cache_config config = small_config();
+    static uint8_t memory[4096] __attribute__((aligned(4096)));
+    struct hps_embed_cache *cache = NULL;
+    struct hps_embed_region *region = NULL;
+    struct hps_embed_range *range = NULL;
+    struct hps_device *device = NULL;
+    (void)ctx;
+
+    config.n_batches = 2;
+    hps_status status = hps_device_open(HPS_DEVICE_SIM, 0, &sim, hps_embed_kernels,
+                                        hps_embed_n_kernels, &device, NULL);
+    status = status == HPS_OK ? hps_embed_cache_open(device, &config, &cache, NULL) : status;
+    status = status == HPS_OK ? hps_embed_range_new(cache, &range_config, &range, NULL) : status;
+    status = status == HPS_OK ? hps_embed_region_host(cache, memory, sizeof(memory), &region, NULL)
+                              : status;
+    assert_true(status == HPS_OK || status == HPS_NO_MEMORY || status == HPS_DATA_LOSS);
+    hps_embed_range_free(range);
+    assert_int_equal(hps_embed_region_free(region), HPS_OK);
+    hps_embed_cache_close(cache);
+    hps_device_close(device);
+}
+
+static void test_open_when_the_heap_fails_anywhere_then_leaves_nothing(void **state)
+{
+    (void)state;
+    assert_true(hps_fault_heap_run(scarce, NULL) > 30);
+}
+
 static void test_open_when_settings_are_impossible_then_names_them(void **state)
 {
     struct hps_embed_cache_config config = small_config();
@@ -300,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_cache_when_device_stands_still_for_too_long_then_gives_it_up),
         cmocka_unit_test(test_advance_when_only_changes_are_under_way_then_gives_up_too),
         cmocka_unit_test(test_open_when_memory_is_short_then_names_what_is_needed),
+        cmocka_unit_test(test_open_when_the_heap_fails_anywhere_then_leaves_nothing),
         cmocka_unit_test(test_open_when_settings_are_impossible_then_names_them),
     };
     return cmocka_run_group_tests_name("embed_loss", tests, NULL, NULL);
