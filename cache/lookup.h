@@ -39,6 +39,14 @@ struct hps_lookup_metrics {
     struct hps_metric *insertion_queue_rows;
 };
 
+/* Whether a row on a device is taken from there before the host map is asked, where a version has
+ * both. */
+enum hps_lookup_path {
+    HPS_LOOKUP_PATH_AUTO, /* for parts with large results */
+    HPS_LOOKUP_PATH_GPU,
+    HPS_LOOKUP_PATH_HOST
+};
+
 /* A key sent before: its row is that of keys[first]. */
 struct hps_duplicate {
     uint32_t index;

@@ -71,16 +71,20 @@ uint32_t hps_walk_found_begin(const struct hps_walk *walk, uint32_t tier)
 
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n)
 {
-    uint32_t n = walk->n_absent;
+    bool has = kind == HPS_TIER_GPU && walk->version->gpu != NULL;
+    uint32_t n = walk->n_absent + walk->gpu.n_found;
 
     for (uint32_t tier = 0; tier < walk->tier_next; tier++) {
         n += walk->reports[tier].n_found;
         if (tier_ops(walk->version, tier)->tier == kind) {
-            *out_n = n;
-            return true;
+            has = true;
+            break;
         }
     }
-    return false;
+    if (has) {
+        *out_n = n;
+    }
+    return has;
 }
 
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version)
@@ -152,6 +156,23 @@ static uint32_t settle_found(struct hps_walk *walk, uint32_t tier, uint32_t n)
     }
     walk->reports[tier].n_found += n;
     return at;
+}
+
+/* From the end of those that miss, over all that the walk has answered, to the very end. */
+void hps_walk_answered(struct hps_walk *walk, uint32_t n)
+{
+    uint32_t at = walk->batch.n - n;
+
+    HPS_ASSERT(n <= walk->batch.n);
+    swap_ranges(&walk->batch, at, n, walk->n_absent);
+    walk->batch.n = at;
+    at += walk->n_absent;
+    for (uint32_t t = walk->version->n_tiers; t-- > 0;) {
+        swap_ranges(&walk->batch, at, n, walk->reports[t].n_found);
+        at += walk->reports[t].n_found;
+    }
+    walk->n_keys -= n;
+    walk->gpu.n_found += n;
 }
 
 /* The last n missing keys are in no tier. */

@@ -51,21 +51,22 @@ struct hps_walk_fetch {
 
 /* The keys of the batch, and behind them:
  *
- *     [ missing | in no tier | found by the last tier ... | found by the first tier ]
- *     0         batch.n      batch.n + n_absent                             n_keys
+ *     [ missing | in no tier | found by the last tier ... | found by the first tier | by the gpu ]
+ *     0         batch.n      batch.n + n_absent                               n_keys
  */
 struct hps_walk {
     const struct hps_version *version;
     const struct hps_table *table;
     struct hps_batch batch;
-    uint32_t n_keys;          /* of the batch before the walk */
+    uint32_t n_keys;          /* of the batch before the walk, but for those that the gpu found */
     uint32_t n_absent;        /* proven to be in no tier */
     uint32_t n_remembered;    /* of them, from an earlier look-up: no blocking tier was asked */
     uint32_t n_shared_absent; /* of them, by a look-up that this one waited for */
     uint32_t tier_next;       /* the first tier not asked yet */
     bool recalled;            /* keys known to be absent were sorted out */
     struct hps_tier_report reports[HPS_TIERS_MAX];
-    struct hps_walk *next; /* of those given to a step together */
+    struct hps_tier_report gpu; /* of a version with a gpu space; n_asked is the look-up's */
+    struct hps_walk *next;      /* of those given to a step together */
     struct hps_walk_fetch fetch;
 };
 
@@ -84,6 +85,10 @@ void hps_walk_init(struct hps_walk *walk, const struct hps_version *version,
 
 /* Nothing is left to ask: all keys are found, or known to be absent. */
 bool hps_walk_done(const struct hps_walk *walk);
+
+/* The last n missing keys were found by the gpu, and their rows are in their places: they leave the
+ * walk. Between its steps. */
+void hps_walk_answered(struct hps_walk *walk, uint32_t n);
 
 /* For this walk and those linked behind it (of one version): ask the tiers that cannot block, down
  * to the first that can; then sort out keys that are known to be in no tier. With call->helpers a
@@ -104,7 +109,8 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
                          struct hps_error *err) HPS_MUST_CHECK;
 
 /* Keys that count as hits of the tier of this kind: found by it or by one above it, or proven to be
- * in no tier. False: the version has no such tier, or it has not been asked yet. */
+ * in no tier. With a gpu, those found by any tier in memory: whichever of them is asked first.
+ * False: the version has no such tier, or it has not been asked yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
 /* Note in the walk's version whether its cache tier had room for what the walk found below. */
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version);

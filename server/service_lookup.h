@@ -44,6 +44,7 @@ struct hps_lookup_service_parts {
     struct hps_slowlog *slowlog;
     const struct hps_service_metrics *metrics;
     struct hps_lookup_limits limits;
+    enum hps_lookup_path path;
 };
 
 struct hps_lookup_service;

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "base/clock.h"
@@ -127,6 +128,51 @@ static void test_walk_when_keys_are_spread_then_ranges_tell_who_found_what(void 
     for (uint32_t i = 0; i < t->walk.n_absent; i++) {
         assert_false(is_third(t->walk.batch.keys[i]) || is_other_even(t->walk.batch.keys[i]));
     }
+}
+
+/* What the gpu finds leaves the walk: before its steps, and between them. */
+static void test_walk_when_the_gpu_answers_then_all_ranges_stay_true(void **state)
+{
+    struct walk_test *t = *state;
+    uint32_t n_hits = 0;
+
+    t->fx.version.gpu = (struct hps_gpu_space *)(void *)t; /* never followed */
+    put_range(t, FIXTURE_HOST, 0, 40);
+    put_range(t, FIXTURE_DISK, 40, 70);
+    begin(t, 100);
+    hps_walk_answered(&t->walk, 10); /* 90 .. 99 */
+    t->walk.recalled = true;
+    assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.batch.n, 50);
+    hps_key answered[6];
+    memcpy(answered, t->keys + 44, sizeof(answered));
+    hps_walk_answered(&t->walk, 6);
+    assert_true(hps_walk_hits(&t->walk, HPS_TIER_GPU, &n_hits));
+    assert_int_equal(n_hits, 10 + 40 + 6);
+    assert_int_equal(t->walk.batch.n, 44);
+    assert_int_equal(hps_walk_found_begin(&t->walk, 0), 44);
+    assert_int_equal(t->walk.n_keys, 84);
+    assert_int_equal(t->walk.gpu.n_found, 16);
+    for (uint32_t i = 44; i < 84; i++) {
+        assert_in_range(t->keys[i], 0, 39);
+    }
+    for (uint32_t i = 0; i < 6; i++) { /* at the end, in any order, with their slots */
+        hps_key key = t->keys[84 + i];
+        assert_int_equal(key, t->slots[84 + i]);
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < 6; k++) {
+            same += key == answered[k] ? 1 : 0;
+        }
+        assert_int_equal(same, 1);
+    }
+    for (uint32_t i = 90; i < 100; i++) {
+        assert_in_range(t->keys[i], 90, 99);
+    }
+    t->fx.version.gpu = NULL;
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
+    assert_int_equal(t->walk.batch.n, 0);
+    assert_int_equal(t->walk.reports[0].n_found, 40);
+    assert_int_equal(t->walk.reports[1].n_found + t->walk.n_absent, 44);
 }
 
 static void test_walk_when_found_below_then_host_has_it_afterwards(void **state)
@@ -404,6 +450,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WALK_TEST(test_walk_when_host_has_all_then_nothing_else_is_asked),
         WALK_TEST(test_walk_when_keys_are_spread_then_ranges_tell_who_found_what),
+        WALK_TEST(test_walk_when_the_gpu_answers_then_all_ranges_stay_true),
         WALK_TEST(test_walk_when_found_below_then_host_has_it_afterwards),
         WALK_TEST(test_walk_when_host_fails_to_insert_then_rows_are_right_and_drops_counted),
         WALK_TEST(test_walk_when_host_is_down_then_it_is_skipped_and_left_alone),
