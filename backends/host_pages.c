@@ -20,6 +20,7 @@ void hps_host_account_init(struct hps_host_account *account, struct hps_host_bud
     atomic_init(&account->bytes_max, UINT64_MAX);
     atomic_init(&account->used_bytes, 0);
     atomic_init(&account->huge_bytes, 0);
+    account->starved = false;
 }
 
 bool hps_host_charge(struct hps_host_account *account, uint64_t bytes)
@@ -27,12 +28,14 @@ bool hps_host_charge(struct hps_host_account *account, uint64_t bytes)
     struct hps_host_budget *budget = account->budget;
     uint64_t mine = atomic_load_explicit(&account->used_bytes, memory_order_relaxed);
     uint64_t mine_max = atomic_load_explicit(&account->bytes_max, memory_order_relaxed);
+    account->starved = false;
     if (mine > mine_max || bytes > mine_max - mine) {
         return false;
     }
     uint64_t used = atomic_load_explicit(&budget->used_bytes, memory_order_relaxed);
     do {
         if (bytes > budget->bytes_max - used) {
+            account->starved = true;
             return false;
         }
     } while (!atomic_compare_exchange_weak_explicit(&budget->used_bytes, &used, used + bytes,

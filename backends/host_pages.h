@@ -25,6 +25,7 @@ struct hps_host_account {
     _Atomic(uint64_t) bytes_max; /* of this table; UINT64_MAX: only the budget counts */
     _Atomic(uint64_t) used_bytes;
     _Atomic(uint64_t) huge_bytes; /* in areas for which huge pages were asked and are to be had */
+    bool starved; /* the last charge was refused for the budget's sake (of the owner's thread) */
 };
 
 void hps_host_account_init(struct hps_host_account *account, struct hps_host_budget *budget);

@@ -82,9 +82,9 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows)
     }
     size_t end = (size_t)(rows->n_paid + n_step) * rows->stride;
     size_t slab_end = (end + HPS_HOST_HUGE_BYTES - 1) & ~(size_t)(HPS_HOST_HUGE_BYTES - 1);
+    slab_end = slab_end < rows->area.bytes ? slab_end : rows->area.bytes;
     size_t before = rows->area.committed;
-    if (!hps_host_area_commit(&rows->area,
-                              slab_end < rows->area.bytes ? slab_end : rows->area.bytes)) {
+    if (!hps_host_area_commit(&rows->area, slab_end)) {
         hps_host_discharge(rows->account, bytes);
         return HPS_NO_MEMORY;
     }
@@ -94,7 +94,7 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows)
         had_huge = hps_host_area_advise(&rows->area, rows->account->budget, true);
     }
     if (had_huge) {
-        huge_set(rows, rows->area.committed);
+        huge_set(rows, slab_end);
     }
     rows->n_paid += n_step;
     return HPS_OK;

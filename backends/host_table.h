@@ -14,6 +14,15 @@
 #include "backends/host_limbo.h"
 #include "backends/host_rows.h"
 
+struct hps_host_table;
+
+/* Whether a table has given way to another. */
+enum hps_host_way {
+    HPS_HOST_WAY_NONE,  /* there is none that should */
+    HPS_HOST_WAY_SOON,  /* its readers or its writer have to leave first */
+    HPS_HOST_WAY_GIVEN, /* its memory is free */
+};
+
 /* What all tables of a store share. */
 struct hps_host_shared {
     struct hps_host_budget budget;
@@ -24,9 +33,10 @@ struct hps_host_shared {
     bool lossy;           /* also for rows that are put */
     uint64_t rows_max;    /* of a table that evicts, beside the budget */
     uint64_t rows_target; /* down to which it evicts, bit by bit, once it had rows_max */
-    /* Make a table give way that has less right to the memory than one that lacks it now. False:
-     * there is none. Called with the lock of a table held. */
-    bool (*give_way)(struct hps_host_shared *shared);
+    /* Make one give way that has less right to the memory than this table, which lacks it now.
+     * Called with the lock of the table held. */
+    enum hps_host_way (*give_way)(struct hps_host_shared *shared,
+                                  const struct hps_host_table *table);
 };
 
 struct hps_host_table {
@@ -37,7 +47,8 @@ struct hps_host_table {
     struct hps_host_rows rows;
     struct hps_host_limbo limbo;
     struct hps_host_evict evict;
-    uint64_t n_refused;      /* times that the budget had no room for more rows */
+    uint64_t n_refused;      /* times that the budget had no room, and no other table gave way */
+    bool awaits;             /* what it lacks comes back soon: no key need go for it */
     bool draining;           /* from rows_max to rows_target */
     atomic_bool clearing;    /* all rows were let go; their memory comes back ... */
     uint64_t clearing_stamp; /* ... when this has passed */

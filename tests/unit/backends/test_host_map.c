@@ -399,6 +399,28 @@ static void test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_no
     close_all(&f);
 }
 
+/* Rows that readers may still have come back by themselves: to throw out more would not help. */
+static void test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows(void **state)
+{
+    (void)state;
+    struct fixture f = open_evicting(1 << 20, 0, 0, &narrow);
+    uint64_t n = insert_until_evicting(&f);
+    uint64_t n_rows = usage_of(&f).n_rows;
+    struct hps_epoch_slot *slot = hps_epoch_enter(hps_host_map_epoch(f.store));
+    uint64_t n_in = 0;
+    for (uint64_t key = n; key < 2 * n; key++) {
+        n_in += insert(&f, key, key).n_inserted;
+    }
+    assert_true(n_in < n_rows / 100); /* the spare rows were used up, and nobody waited */
+    assert_true(usage_of(&f).n_rows >= n_rows - n_rows / 100);
+    hps_epoch_leave(hps_host_map_epoch(f.store), slot);
+    for (uint64_t key = 2 * n; key < 3 * n; key++) {
+        assert_int_equal(insert(&f, key, key).n_inserted, 1);
+    }
+    assert_true(usage_of(&f).n_rows >= n_rows - n_rows / 100);
+    close_all(&f);
+}
+
 static void test_rows_max_when_reached_then_down_to_the_target_bit_by_bit(void **state)
 {
     (void)state;
@@ -480,6 +502,105 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     }
     assert_true(usage_of(&one).n_rows > n_one / 2);
     assert_int_equal(usage_of(&two).n_rows, 0);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+/* Readers of the other version hold its memory for a moment: that is no reason to let own rows go,
+ * neither for want of rows nor for want of a larger index. */
+static void test_version_when_another_gives_way_soon_then_no_row_of_the_active_one_goes(
+    void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(1 << 20, 0, 0, &table);
+    struct fixture two = open_other(&one, 2, &table);
+    one.store->ops->space_active(one.space, true);
+    uint64_t n = 0;
+    for (; n < 5000; n++) {
+        assert_int_equal(insert(&one, n, n).n_inserted, 1);
+    }
+    assert_int_equal(insert_until_evicting(&two) > 1000, 1); /* it has all that is left */
+    struct hps_epoch_slot *slot = hps_epoch_enter(hps_host_map_epoch(one.store));
+    uint64_t n_in = 0;
+    for (uint64_t key = n; key < 2 * n; key++) {
+        struct hps_insert_report report = insert(&one, key, key);
+        assert_int_equal(report.n_evicted, 0);
+        n_in += report.n_inserted;
+    }
+    assert_true(n_in < n);
+    hps_epoch_leave(hps_host_map_epoch(one.store), slot);
+    for (uint64_t key = 2 * n; key < 3 * n; key++) {
+        struct hps_insert_report report = insert(&one, key, key);
+        assert_int_equal(report.n_inserted, 1);
+        assert_int_equal(report.n_evicted, 0);
+    }
+    assert_int_equal(usage_of(&two).n_rows, 0);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+/* The rows of a load are no version's yet: they give way as those of one that is not active. */
+static void test_load_when_an_active_version_needs_the_memory_then_the_load_fails(void **state)
+{
+    (void)state;
+    enum { N_LOAD = 30000 };
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(1 << 20, 0, 0, &table);
+    struct fixture two = open_other(&one, 2, &table);
+    one.store->ops->space_active(one.space, true);
+    uint64_t n = 0;
+    for (; n < 1000; n++) {
+        assert_int_equal(insert(&one, n, n).n_inserted, 1);
+    }
+    struct hps_store_load *load = NULL;
+    assert_int_equal(two.store->ops->load_begin(two.space, 0, 0, &load, &error), HPS_OK);
+    hps_key key = 0;
+    hps_status status = HPS_OK;
+    for (; key < N_LOAD && status == HPS_OK && usage_of(&one).n_rows == n; key++) {
+        status = two.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error);
+    }
+    assert_int_equal(status, HPS_EXHAUSTED); /* it has all that is left */
+    for (; n < 10000; n++) {
+        struct hps_insert_report report = insert(&one, n, n);
+        assert_int_equal(report.n_inserted, 1);
+        assert_int_equal(report.n_evicted, 0);
+    }
+    status = two.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error);
+    assert_int_equal(status, HPS_EXHAUSTED);
+    assert_non_null(strstr(error.text, "gave way"));
+    assert_int_equal(two.store->ops->load_commit(load, &error), HPS_EXHAUSTED);
+    two.store->ops->load_abort(load);
+    assert_int_equal(usage_of(&two).used_bytes, 0);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+/* A table that has had more than its share is still of an active version. */
+static void test_way_when_a_version_is_not_active_then_it_goes_before_a_large_active_table(
+    void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(1 << 20, 0, 0, &table);
+    one.store->ops->space_active(one.space, true);
+    uint64_t n = 0;
+    for (; usage_of(&one).used_bytes < 850000; n++) {
+        assert_int_equal(insert(&one, n, n).n_inserted, 1);
+    }
+    struct fixture two = open_other(&one, 2, &table);
+    (void)insert_until_evicting(&two); /* less than what the first has beyond its share */
+    struct fixture three = open_other(&one, 3, &table);
+    three.store->ops->space_active(three.space, true);
+    for (uint64_t key = 0; key < 1000; key++) {
+        assert_int_equal(insert(&three, key, key).n_inserted, 1);
+    }
+    assert_int_equal(usage_of(&two).n_rows, 0);
+    assert_int_equal(usage_of(&one).n_rows, n);
+    one.store->ops->space_close(three.space);
     one.store->ops->space_close(two.space);
     close_all(&one);
 }
@@ -617,9 +738,15 @@ int main(void)
         cmocka_unit_test(test_insert_when_it_never_evicts_then_refused_and_all_stay),
         cmocka_unit_test(test_put_when_full_then_replaces_but_pushes_nothing_out),
         cmocka_unit_test(test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old),
+        cmocka_unit_test(test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows),
         cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_bit_by_bit),
         cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows),
         cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
+        cmocka_unit_test(
+            test_version_when_another_gives_way_soon_then_no_row_of_the_active_one_goes),
+        cmocka_unit_test(test_load_when_an_active_version_needs_the_memory_then_the_load_fails),
+        cmocka_unit_test(
+            test_way_when_a_version_is_not_active_then_it_goes_before_a_large_active_table),
         cmocka_unit_test(test_tables_when_not_all_fit_then_each_has_its_share),
         cmocka_unit_test(test_tables_when_not_all_fit_then_small_ones_are_whole),
         cmocka_unit_test(test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows),
