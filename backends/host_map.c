@@ -51,6 +51,7 @@ struct host_space {
  * last one only tries the others. */
 struct host_map {
     struct hps_store base;
+    struct hps_store_ops ops; /* host_ops with the caps of this one */
     struct hps_host_shared shared;
     pthread_mutex_t lock; /* the list of spaces; held while `set` of one is replaced */
     struct host_space *spaces;
@@ -821,7 +822,9 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
         hps_free(store);
         return hps_error_set(err, HPS_NO_MEMORY, "host: no memory for the store");
     }
-    store->base.ops = &host_ops;
+    store->ops = host_ops;
+    store->ops.caps = options->evicts || options->lossy ? 0 : HPS_STORE_KEEPS;
+    store->base.ops = &store->ops;
     shared_init(&store->shared, options, epoch);
     pthread_mutex_init(&store->lock, NULL);
     *out_store = &store->base;

@@ -104,6 +104,7 @@ struct hps_store_usage {
 enum {
     HPS_STORE_DURABLE = 1,  /* survives the process; has records (the catalog lives there) */
     HPS_STORE_BLOCKING = 2, /* get may block on I/O: not on a loop thread */
+    HPS_STORE_KEEPS = 4,    /* a put that finds no room leaves the keys the rows that they had */
 };
 
 enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
@@ -160,7 +161,8 @@ struct hps_store_ops {
                          struct hps_insert_report *out_report);
     /* Insert or replace n rows [n][row_bytes]; of a key given twice the last one stays. EXHAUSTED:
      * over budget; then the keys that were not written are not in the store with an older row
-     * either (a store that evicts nothing keeps them: it refused the write, try again later). */
+     * either, unless it is one that KEEPS them: erase them there if a store below it has the new
+     * rows. */
     hps_status (*put)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
