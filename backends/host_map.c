@@ -89,7 +89,7 @@ static hps_status set_new(struct host_map *store, struct host_space *space,
     }
     for (uint32_t i = 0; i < n_tables; i++) {
         hps_status status =
-            hps_host_table_new(&store->shared, tables[i].row_bytes, sized ? tables[i].n_rows : 0,
+            hps_host_table_new(&store->shared, tables[i].row_bytes, tables[i].n_rows, sized,
                                &space->base.incomplete, &set->tables[i]);
         if (status != HPS_OK) {
             set_free(set);
@@ -570,6 +570,20 @@ static void load_set(struct host_space *space, bool loading, struct hps_store_lo
     pthread_mutex_unlock(&store->lock);
 }
 
+/* What no budget helps against. */
+static hps_status check_rows(const struct host_space *space, struct hps_error *err)
+{
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        if (space->tables[i].n_rows > HPS_HOST_TABLE_ROWS_MAX) {
+            return hps_error_set(err, HPS_EXHAUSTED,
+                                 "host: table %" PRIu32 " has %" PRIu64 " rows, at most %" PRIu32
+                                 " are possible",
+                                 i, space->tables[i].n_rows, HPS_HOST_TABLE_ROWS_MAX);
+        }
+    }
+    return HPS_OK;
+}
+
 static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected,
                                   uint64_t bytes_expected, struct hps_store_load **out_load,
                                   struct hps_error *err)
@@ -583,7 +597,10 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
     } else if (__builtin_add_overflow(needed, hps_host_index_bytes(rows_expected), &needed)) {
         needed = UINT64_MAX;
     }
-    hps_status status = load_claim(space, err);
+    hps_status status = store->shared.lossy ? HPS_OK : check_rows(space, err);
+    if (status == HPS_OK) {
+        status = load_claim(space, err);
+    }
     if (status != HPS_OK) {
         return status;
     }

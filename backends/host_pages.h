@@ -16,7 +16,8 @@ enum { HPS_HOST_HUGE_BYTES = 2 << 20, HPS_HOST_PAGE_BYTES = 4096 };
 struct hps_host_budget {
     uint64_t bytes_max;
     _Atomic(uint64_t) used_bytes;
-    bool huge; /* the system gives huge pages to those who ask */
+    _Atomic(uint64_t) reserved_bytes; /* of address space, for rows */
+    bool huge;                        /* the system gives huge pages to those who ask */
 };
 
 /* What one table takes of the budget. */

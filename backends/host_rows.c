@@ -10,6 +10,13 @@
 
 enum { ROW_ALIGN = 16, STEP_BYTES = 64 << 10 };
 
+/* A process has 2^47 bytes of addresses, which a thousand tables with a large budget could use up.
+ * The first 2^45 go to whoever comes; then a table has room for so many times the rows it expects,
+ * and for so many bytes at least. */
+#define RESERVE_FREELY_BYTES (UINT64_C(1) << 45)
+#define RESERVE_LEAST_BYTES  (UINT64_C(1) << 30)
+enum { RESERVE_TIMES = 4 };
+
 static uint32_t stride_of(uint32_t row_bytes)
 {
     return (row_bytes + ROW_ALIGN - 1) & ~(uint32_t)(ROW_ALIGN - 1);
@@ -30,8 +37,26 @@ uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t 
                                                                                     : bytes;
 }
 
+/* Steps of rows to have addresses for. */
+static uint64_t steps_to_reserve(const struct hps_host_budget *budget, uint32_t step_shift,
+                                 uint64_t step_bytes, uint64_t n_rows)
+{
+    uint64_t n_max = HPS_HOST_ROW_NONE >> step_shift;
+    uint64_t n_all = budget->bytes_max / step_bytes + 1;
+    n_all = n_all < n_max ? n_all : n_max;
+    uint64_t reserved = atomic_load_explicit(&budget->reserved_bytes, memory_order_relaxed);
+    if (reserved < RESERVE_FREELY_BYTES &&
+        n_all <= (RESERVE_FREELY_BYTES - reserved) / step_bytes) {
+        return n_all;
+    }
+    uint64_t n_least = RESERVE_LEAST_BYTES / step_bytes + 1;
+    uint64_t n_few = ((n_rows < HPS_HOST_ROW_NONE ? n_rows : HPS_HOST_ROW_NONE) >> step_shift) + 1;
+    n_few = n_few * RESERVE_TIMES > n_least ? n_few * RESERVE_TIMES : n_least;
+    return n_few < n_all ? n_few : n_all;
+}
+
 hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_account *account,
-                              uint32_t row_bytes, uint32_t extra_bytes)
+                              uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)
 {
     uint32_t stride = stride_of(row_bytes);
     *rows = (struct hps_host_rows){.account = account,
@@ -41,11 +66,8 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
                                    .step_shift = step_shift_of(stride),
                                    .free_row = HPS_HOST_ROW_NONE};
     uint64_t n_step = UINT64_C(1) << rows->step_shift;
-    uint64_t n_steps = account->budget->bytes_max / (n_step * stride) + 1;
-    if (n_steps > (HPS_HOST_ROW_NONE >> rows->step_shift)) {
-        n_steps = HPS_HOST_ROW_NONE >> rows->step_shift;
-    }
-    /* Address space is plenty, but a thousand tables with a budget of terabytes can use it up. */
+    uint64_t n_steps = steps_to_reserve(account->budget, rows->step_shift, n_step * stride, n_rows);
+    /* the system may have less to give: a limit of the process, say */
     while (!hps_host_area_reserve(&rows->area, (size_t)(n_steps * n_step * stride))) {
         n_steps /= 2;
         if (n_steps == 0) {
@@ -53,6 +75,8 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
         }
     }
     rows->n_max = n_steps * n_step;
+    atomic_fetch_add_explicit(&account->budget->reserved_bytes, rows->area.bytes,
+                              memory_order_relaxed);
     /* a small table would waste a huge page: it asks for them when it has filled one */
     (void)hps_host_area_advise(&rows->area, account->budget, false);
     return HPS_OK;
@@ -69,6 +93,8 @@ void hps_host_rows_close(struct hps_host_rows *rows)
 {
     if (rows->account != NULL) {
         hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
+        atomic_fetch_sub_explicit(&rows->account->budget->reserved_bytes, rows->area.bytes,
+                                  memory_order_relaxed);
         hps_host_area_free(&rows->area);
     }
 }

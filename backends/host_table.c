@@ -46,7 +46,8 @@ uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row
 }
 
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              atomic_bool *incomplete, struct hps_host_table **out_table)
+                              bool sized, atomic_bool *incomplete,
+                              struct hps_host_table **out_table)
 {
     struct hps_host_table *table = hps_calloc(1, sizeof(*table));
     if (table == NULL) {
@@ -58,11 +59,12 @@ hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes
     hps_host_account_init(&table->account, &shared->budget);
     hps_status status = hps_host_limbo_open(&table->limbo, shared->epoch);
     if (status == HPS_OK) {
-        status = hps_host_rows_open(&table->rows, &table->account, row_bytes, extra_bytes(shared));
+        status = hps_host_rows_open(&table->rows, &table->account, row_bytes, extra_bytes(shared),
+                                    n_rows);
     }
     if (status == HPS_OK) {
         status = hps_host_index_open(&table->index, &table->account, shared->epoch, shared->seed,
-                                     n_rows);
+                                     sized ? n_rows : 0);
     }
     if (status != HPS_OK) {
         hps_host_table_free(table);

@@ -58,14 +58,17 @@ struct hps_host_table {
     _Atomic(uint64_t) n_rows;
 };
 
+/* Rows that a table can have, its spare ones aside: ids are of 32 bits. */
+#define HPS_HOST_TABLE_ROWS_MAX (UINT32_MAX - (UINT32_C(1) << 16))
+
 /* What a table with n_rows rows will be charged; UINT64_MAX if it does not fit 64 bits. */
 uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
                               uint64_t n_rows);
 
-/* An empty table with room in its index for n_rows. EXHAUSTED, NO_MEMORY. */
+/* An empty table for about n_rows; sized: its index has room for them. EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              atomic_bool *incomplete, struct hps_host_table **out_table)
-    HPS_MUST_CHECK;
+                              bool sized, atomic_bool *incomplete,
+                              struct hps_host_table **out_table) HPS_MUST_CHECK;
 /* No reader or writer is inside. NULL is legal. */
 void hps_host_table_free(struct hps_host_table *table);
 

@@ -33,7 +33,7 @@ static void map_open(struct map *map, uint32_t row_bytes)
     hps_host_account_init(&map->account, &map->budget);
     map->epoch = hps_epoch_new();
     assert_int_equal(hps_host_index_open(&map->index, &map->account, map->epoch, 99, 0), HPS_OK);
-    assert_int_equal(hps_host_rows_open(&map->rows, &map->account, row_bytes, 0), HPS_OK);
+    assert_int_equal(hps_host_rows_open(&map->rows, &map->account, row_bytes, 0, 0), HPS_OK);
     for (uint32_t i = 0; i < N_ROWS; i++) { /* stops in the middle of a growth, mostly */
         if (hps_host_rows_ready(&map->rows) == 0) {
             assert_int_equal(hps_host_rows_grow(&map->rows), HPS_OK);

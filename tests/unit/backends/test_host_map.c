@@ -290,6 +290,21 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     close_all(&f);
 }
 
+static void test_load_when_more_rows_than_ids_then_refused_whatever_the_budget(void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    struct hps_store_load *load = NULL;
+    table.n_rows = UINT64_C(1) << 32;
+    struct fixture f = open_with(UINT64_C(1) << 40, &table);
+    assert_int_equal(
+        f.store->ops->load_begin(f.space, table.n_rows, 8 * table.n_rows, &load, &error),
+        HPS_EXHAUSTED);
+    assert_non_null(strstr(error.text, " has 4294967296 rows, at most "));
+    assert_int_equal(usage_of(&f).used_bytes, 0);
+    close_all(&f);
+}
+
 static void test_space_when_row_is_empty_then_invalid(void **state)
 {
     (void)state;
@@ -733,6 +748,7 @@ int main(void)
         cmocka_unit_test(
             test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than_a_load),
         cmocka_unit_test(test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused),
+        cmocka_unit_test(test_load_when_more_rows_than_ids_then_refused_whatever_the_budget),
         cmocka_unit_test(test_space_when_row_is_empty_then_invalid),
         cmocka_unit_test(test_insert_when_full_then_evicts_within_the_budget_and_says_so_before),
         cmocka_unit_test(test_insert_when_it_never_evicts_then_refused_and_all_stay),
