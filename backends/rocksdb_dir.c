@@ -240,6 +240,9 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
         if (fd >= 0) {
             close(fd);
         }
+        if (fd >= 0 && !dir->ballast) {
+            (void)unlink(dir->ballast_path); /* without room in it, it is none */
+        }
     }
     pthread_mutex_unlock(&dir->lock);
 }
@@ -328,7 +331,9 @@ hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir
     if (status == HPS_OK) {
         status = take_lock(out_dir, err);
     }
-    out_dir->ballast = !read_only && access(out_dir->ballast_path, F_OK) == 0;
+    struct stat info;
+    out_dir->ballast = !read_only && stat(out_dir->ballast_path, &info) == 0 &&
+                       info.st_size >= HPS_ROCKSDB_BALLAST_BYTES;
     return status;
 }
 

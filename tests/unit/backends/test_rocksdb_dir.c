@@ -173,6 +173,21 @@ static void test_guards_when_others_fill_the_disk_then_only_vital_writes_go_on(v
     hps_rocksdb_dir_close(&dir);
 }
 
+static void test_ballast_when_an_empty_one_was_left_then_made_anew(void **state)
+{
+    (void)state;
+    struct stat info;
+    file_make("hpsd.ballast", 0); /* as where the room for it could not be had */
+    struct hps_rocksdb_dir dir = dir_open(FREE_MIN);
+    hps_rocksdb_dir_ballast(&dir);
+    assert_int_equal(stat(below("hpsd.ballast"), &info), 0);
+    assert_int_equal(info.st_size, HPS_ROCKSDB_BALLAST_BYTES);
+    hps_rocksdb_dir_close(&dir);
+    dir = dir_open(FREE_MIN);
+    assert_true(dir.ballast);
+    hps_rocksdb_dir_close(&dir);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -182,6 +197,7 @@ int main(void)
         T(test_open_when_taken_or_too_long_then_refused),
         T(test_guard_when_automatic_then_two_gib_or_a_twentieth),
         T(test_guards_when_others_fill_the_disk_then_only_vital_writes_go_on),
+        T(test_ballast_when_an_empty_one_was_left_then_made_anew),
     };
     return cmocka_run_group_tests_name("rocksdb_dir", tests, NULL, NULL);
 }
