@@ -1054,23 +1054,6 @@ struct read {
     atomic_int status; /* the first failure; chunks that begin after it are left out */
 };
 
-/* A read that several threads work on: who takes part holds a reference, and touches `read` only
- * between claiming a chunk and being done with it. */
-struct read_share {
-    struct read *read;
-    uint32_t n_chunk;
-    uint32_t n_chunks;
-    atomic_uint next;
-    atomic_uint refs;
-    pthread_mutex_t lock;
-    pthread_cond_t done;
-    uint32_t n_done; /* chunks, under `lock` */
-    struct read_helper {
-        struct hps_task task;
-        struct read_share *share;
-    } helpers[];
-};
-
 static void read_fail(struct read *read, hps_status status)
 {
     int none = HPS_OK;
@@ -1156,71 +1139,19 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
     read_asked(read, get, n);
 }
 
-static void share_unref(struct read_share *share)
+/* A chunk of a read that several threads share. */
+static void read_piece(void *ctx, uint32_t chunk)
 {
-    if (atomic_fetch_sub(&share->refs, 1) == 1) {
-        pthread_cond_destroy(&share->done);
-        pthread_mutex_destroy(&share->lock);
-        hps_free(share);
+    struct read *read = ctx;
+    void *memory = hps_alloc(multi_get_bytes(read->n_chunk));
+    if (memory == NULL) {
+        read_fail(read, HPS_NO_MEMORY);
+        return;
     }
-}
-
-/* Read chunks until none is left to begin. */
-static void share_work(struct read_share *share, struct multi_get *get)
-{
-    uint32_t chunk;
-    while ((chunk = atomic_fetch_add(&share->next, 1)) < share->n_chunks) {
-        read_chunk(share->read, get, chunk);
-        pthread_mutex_lock(&share->lock);
-        if (++share->n_done == share->n_chunks) {
-            pthread_cond_signal(&share->done);
-        }
-        pthread_mutex_unlock(&share->lock);
-    }
-}
-
-static void helper_run(struct hps_task *task)
-{
-    struct read_share *share = ((struct read_helper *)task)->share;
-    void *memory = hps_alloc(multi_get_bytes(share->n_chunk));
-    if (memory != NULL) { /* else the others do it */
-        struct multi_get get;
-        multi_get_init(&get, memory, share->n_chunk);
-        share_work(share, &get);
-        hps_free(memory);
-    }
-    share_unref(share);
-}
-
-/* Read with the help of n_helpers of the store's readers, or fewer if they are busy. False: no
- * memory for it, and nothing done. */
-static bool read_shared(struct read *read, struct multi_get *get, uint32_t n_helpers)
-{
-    struct read_share *share =
-        hps_calloc(1, sizeof(*share) + n_helpers * sizeof(share->helpers[0]));
-    if (share == NULL) {
-        return false;
-    }
-    share->read = read;
-    share->n_chunk = read->n_chunk;
-    share->n_chunks = read->n_chunks;
-    atomic_store(&share->refs, n_helpers + 1);
-    pthread_mutex_init(&share->lock, NULL);
-    pthread_cond_init(&share->done, NULL);
-    for (uint32_t i = 0; i < n_helpers; i++) {
-        share->helpers[i] = (struct read_helper){.task = {.run = helper_run}, .share = share};
-        if (hps_pool_post(rocks_of(read->space)->readers, &share->helpers[i].task) != HPS_OK) {
-            share_unref(share);
-        }
-    }
-    share_work(share, get);
-    pthread_mutex_lock(&share->lock);
-    while (share->n_done < share->n_chunks) {
-        pthread_cond_wait(&share->done, &share->lock);
-    }
-    pthread_mutex_unlock(&share->lock);
-    share_unref(share);
-    return true;
+    struct multi_get get;
+    multi_get_init(&get, memory, read->n_chunk);
+    read_chunk(read, &get, chunk);
+    hps_free(memory);
 }
 
 /* RocksDB's deadline is wall-clock time. owner: the caller's. */
@@ -1246,10 +1177,11 @@ static hps_status read_run(struct read *read, struct multi_get *get, uint32_t n_
         }
         read->options = until = read_until(read->deadline_us, now_us);
     }
-    if (n_helpers == 0 || !read_shared(read, get, n_helpers)) {
-        for (uint32_t chunk = 0; chunk < read->n_chunks; chunk++) {
-            read_chunk(read, get, chunk);
-        }
+    if (get == NULL) {
+        hps_pool_split(rocks_of(read->space)->readers, read->n_chunks, read_piece, read);
+    }
+    for (uint32_t chunk = 0; get != NULL && chunk < read->n_chunks; chunk++) {
+        read_chunk(read, get, chunk);
     }
     if (until != NULL) {
         rocksdb_readoptions_destroy(until);
@@ -1265,24 +1197,21 @@ static hps_status read_run(struct read *read, struct multi_get *get, uint32_t n_
     return (hps_status)atomic_load(&read->status);
 }
 
-/* How the keys are cut, and how many readers help: enough work for each, and no more than there
- * are. */
-static uint32_t read_cut(struct read *read)
+/* How the keys are cut. Returns whether there is enough work for several threads. */
+static bool read_cut(struct read *read)
 {
     const struct rocks *store = rocks_of(read->space);
     uint32_t n_max = store->batch_keys_max < CHUNK_KEYS ? store->batch_keys_max : CHUNK_KEYS;
-    uint32_t n_helpers = 0;
-    read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
-    if (store->readers != NULL && read->n_keys >= 2 * store->split_keys) {
+    bool shared = store->readers != NULL && read->n_keys >= 2 * store->split_keys;
+    if (shared) {
         uint32_t n_threads = hps_pool_threads(store->readers) + 1;
         uint32_t n_even = (read->n_keys + n_threads - 1) / n_threads;
         n_even = n_even > store->split_keys ? n_even : store->split_keys;
-        read->n_chunk = n_even < n_max ? n_even : n_max;
-        n_helpers = (read->n_keys + read->n_chunk - 1) / read->n_chunk - 1;
-        n_helpers = n_helpers < n_threads - 1 ? n_helpers : n_threads - 1;
+        n_max = n_even < n_max ? n_even : n_max;
     }
+    read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
     read->n_chunks = (read->n_keys + read->n_chunk - 1) / read->n_chunk;
-    return n_helpers;
+    return shared;
 }
 
 /* Put the parts that ask for something in order of table id: they nearly always are. */
@@ -1328,15 +1257,17 @@ static hps_status rocks_get_many(struct hps_space *space, const struct hps_call 
     }
     read_order(&read, parts, n_parts);
     if (read.n_keys > 0) {
-        uint32_t n_helpers = read_cut(&read);
-        size_t bytes = multi_get_bytes(read.n_chunk);
+        bool shared = read_cut(&read);
+        size_t bytes = shared ? 0 : multi_get_bytes(read.n_chunk);
         uint8_t *memory = scratch_alloc(call, bytes + read.n_keys, &heap);
         if (memory == NULL) {
             status = HPS_NO_MEMORY;
         } else {
-            multi_get_init(&get, memory, read.n_chunk);
+            if (!shared) {
+                multi_get_init(&get, memory, read.n_chunk);
+            }
             read.marks = memset(memory + bytes, 0, read.n_keys);
-            status = read_run(&read, &get, n_helpers);
+            status = read_run(&read, shared ? NULL : &get);
         }
     }
     hps_free(heap);
