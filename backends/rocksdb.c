@@ -61,6 +61,7 @@ enum {
     READERS_MAX = 32,           /* more threads got no more out of a disk */
     RECORD_PREFIX_BYTES = 4,
     RECORD_ENTRY_BYTES = 64,
+    LOOK_MS = 1000, /* the sync thread, where each write is synced by itself */
 };
 
 #define RECORD_TABLE    UINT32_MAX /* where a table id stands in the keys of a space's records */
@@ -104,6 +105,8 @@ struct rocks {
 
     uint32_t wal_sync_ms;
     atomic_bool wal_dirty; /* something was written since the log was last synced */
+    atomic_bool stopped;   /* RocksDB took no write when it was last asked */
+    uint64_t n_errors;     /* its count of them at the last look; the sync thread's */
     pthread_t sync_thread;
     bool sync_started;
     pthread_mutex_t sync_lock;
@@ -347,29 +350,73 @@ static bool thread_start(pthread_t *out_thread, void *(*run)(void *arg), void *a
 
 /* ---- the log's sync ---- */
 
+/* text: how a write ended, NULL when it was taken. Borrowed. */
+static void write_ended(struct rocks *store, const char *text)
+{
+    bool stopped = text != NULL;
+    if (atomic_load(&store->stopped) == stopped ||
+        atomic_exchange(&store->stopped, stopped) == stopped) {
+        return;
+    }
+    if (stopped) {
+        HPS_LOG(ERROR, "rocksdb", "RocksDB takes no writes", HPS_STR("error", text));
+    } else {
+        HPS_LOG(INFO, "rocksdb", "RocksDB takes writes again");
+    }
+}
+
+/* An error of the disk in the background stops all writing, for good or until a full disk has room
+ * again, and only a write tells which. To sync the log meanwhile is of no use, and where it was
+ * that sync that failed, Debian 12's RocksDB ends the process. */
+static bool takes_writes(struct rocks *store)
+{
+    uint64_t n_errors = 0;
+    (void)rocksdb_property_int(store->db, "rocksdb.background-errors", &n_errors);
+    if (n_errors == store->n_errors && !atomic_load(&store->stopped)) {
+        return true;
+    }
+    if (hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK) {
+        return false;
+    }
+    char *text = NULL;
+    rocksdb_writebatch_t *nothing = rocksdb_writebatch_create();
+    rocksdb_write(store->db, store->write, nothing, &text);
+    rocksdb_writebatch_destroy(nothing);
+    write_ended(store, text);
+    bool taken = text == NULL;
+    rocksdb_free(text);
+    store->n_errors = taken ? n_errors : store->n_errors;
+    return taken;
+}
+
 static void wal_sync(struct rocks *store)
 {
-    if (!atomic_exchange(&store->wal_dirty, false)) {
+    if (!atomic_load(&store->wal_dirty) && !atomic_load(&store->stopped)) {
+        return;
+    }
+    if (!takes_writes(store) || !atomic_exchange(&store->wal_dirty, false)) {
         return;
     }
     char *text = NULL;
     rocksdb_flush_wal(store->db, 1, &text);
     if (text != NULL) {
-        atomic_store(&store->wal_dirty, true);
-        hps_ignore(log_text(text, "the log cannot be synced")); /* tried again in a moment */
+        atomic_store(&store->wal_dirty, true); /* tried again once it takes writes */
+        write_ended(store, text);
+        hps_ignore(log_text(text, "the log cannot be synced"));
     }
 }
 
 static void *sync_run(void *arg)
 {
     struct rocks *store = arg;
+    uint32_t every_ms = store->wal_sync_ms != 0 ? store->wal_sync_ms : LOOK_MS;
     pthread_setname_np(pthread_self(), "rocksdb-sync");
     struct timespec due;
     clock_gettime(CLOCK_MONOTONIC, &due);
     pthread_mutex_lock(&store->sync_lock);
     while (!store->closing) {
-        due.tv_sec += store->wal_sync_ms / 1000;
-        due.tv_nsec += (long)(store->wal_sync_ms % 1000) * 1000000;
+        due.tv_sec += every_ms / 1000;
+        due.tv_nsec += (long)(every_ms % 1000) * 1000000;
         if (due.tv_nsec >= 1000000000) {
             due.tv_nsec -= 1000000000;
             due.tv_sec++;
@@ -400,9 +447,6 @@ static void sync_init(struct rocks *store)
 
 static hps_status sync_start(struct rocks *store, struct hps_error *err)
 {
-    if (store->wal_sync_ms == 0) {
-        return HPS_OK;
-    }
     store->sync_started = thread_start(&store->sync_thread, sync_run, store);
     return store->sync_started
                ? HPS_OK
@@ -418,6 +462,7 @@ static void sync_stop(struct rocks *store)
         pthread_cond_signal(&store->sync_wake);
         pthread_mutex_unlock(&store->sync_lock);
         pthread_join(store->sync_thread, NULL);
+        wal_sync(store); /* what was written during its last one */
     }
     pthread_cond_destroy(&store->sync_wake);
     pthread_mutex_destroy(&store->sync_lock);
@@ -1165,8 +1210,8 @@ static rocksdb_readoptions_t *read_until(uint64_t deadline_us, uint64_t now_us)
     return read;
 }
 
-/* Read all chunks, and put what was found behind what is missing. */
-static hps_status read_run(struct read *read, struct multi_get *get, uint32_t n_helpers)
+/* Read all chunks, and put what was found behind what is missing. get NULL: with the readers. */
+static hps_status read_run(struct read *read, struct multi_get *get)
 {
     rocksdb_readoptions_t *until = NULL;
     read->options = rocks_of(read->space)->read;
@@ -1382,6 +1427,7 @@ static void batch_write(struct rocks *store, rocksdb_writebatch_t *batch, char *
     *out_text = NULL;
     rocksdb_write(store->db, store->write, batch, out_text);
     rocksdb_writebatch_destroy(batch);
+    write_ended(store, *out_text);
     if (*out_text == NULL && store->wal_sync_ms != 0) {
         atomic_store(&store->wal_dirty, true);
     }
@@ -1498,7 +1544,7 @@ static hps_status rocks_apply(struct hps_space *space, const struct hps_call *ca
 {
     struct rocks *store = rocks_of(space);
     hps_status status = apply_check(store, call, writes, n_writes, records, n_records, err);
-    if (status != HPS_OK) {
+    if (status != HPS_OK || n_writes + n_records == 0) { /* an empty batch takes room, too */
         return status;
     }
     char *text = NULL;
@@ -1903,6 +1949,7 @@ static hps_status rocks_record_put(struct hps_store *base, const void *key, size
     char *text = NULL;
     rocksdb_put_cf(store->db, store->write_synced, store->catalog, key, key_size, value, value_size,
                    &text);
+    write_ended(store, text);
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot write a record");
 }
 
@@ -1919,6 +1966,7 @@ static hps_status rocks_record_delete(struct hps_store *base, const void *key, s
     }
     char *text = NULL;
     rocksdb_delete_cf(store->db, store->write_synced, store->catalog, key, key_size, &text);
+    write_ended(store, text);
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot delete a record");
 }
 
@@ -2003,6 +2051,20 @@ static uint64_t rocks_bytes_free(struct hps_store *base)
     return hps_rocksdb_dir_free_bytes(&((const struct rocks *)base)->dir);
 }
 
+static const char *rocks_writes_refused(struct hps_store *base)
+{
+    struct rocks *store = (struct rocks *)base;
+    if (store->dir.read_only) {
+        return "opened read-only";
+    }
+    if (hps_rocksdb_dir_free_bytes(&store->dir) == 0) {
+        return "disk nearly full: loads and updates are refused";
+    }
+    return atomic_load(&store->stopped)
+               ? "an error of the disk has stopped all writing: see the log, then restart hpsd"
+               : NULL;
+}
+
 static const struct hps_store_ops rocks_ops = {
     .name = "rocksdb",
     .tier = HPS_TIER_ROCKSDB,
@@ -2028,6 +2090,7 @@ static const struct hps_store_ops rocks_ops = {
     .record_scan = rocks_record_scan,
     .space_list = rocks_space_list,
     .bytes_free = rocks_bytes_free,
+    .writes_refused = rocks_writes_refused,
 };
 
 /* ---- checkpoints ---- */

@@ -221,6 +221,8 @@ struct hps_store_ops {
                              struct hps_error *err);
     /* Bytes free for loads and updates before the free-space guard (0 = none left). */
     uint64_t (*bytes_free)(struct hps_store *store);
+    /* Why nothing can be written now, for people; NULL: it can. Static text. */
+    const char *(*writes_refused)(struct hps_store *store);
 };
 
 struct hps_store {

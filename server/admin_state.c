@@ -72,8 +72,10 @@ static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *s
         tier->row_count = rows;
         tier->used_bytes = used;
         tier->capacity_bytes = capacity;
-        if (store->ops->bytes_free != NULL && store->ops->bytes_free(store) == 0) {
-            tier->note = (char *)"disk nearly full: loads are refused";
+        const char *refused =
+            store->ops->writes_refused != NULL ? store->ops->writes_refused(store) : NULL;
+        if (refused != NULL) {
+            tier->note = (char *)refused;
         }
     }
     return tier;

@@ -212,7 +212,7 @@ static void refresh_gauges(void *ctx)
         set(daemon, HPS_M_TIER_UP, "rocksdb", "", NULL,
             hps_breaker_up(daemon->durable_breaker) ? 1 : 0);
         set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
-            env->durable->ops->bytes_free(env->durable) == 0 ? 1 : 0);
+            env->durable->ops->writes_refused(env->durable) != NULL ? 1 : 0);
     }
     set(daemon, HPS_M_CONFIG_DRIFT, NULL, NULL, NULL,
         hps_catalog_drift(daemon->catalog, NULL, NULL));
