@@ -164,7 +164,8 @@ static uint64_t host_row_bytes(const struct hps_table *table)
 }
 
 /* A table's share of the model's counts is that of its rows, but no more than its rows or those
- * that the map can hold, and a quarter: some places stay free where keys crowd others. */
+ * that the map can hold, and half as many again: keys that are about as hot as the last ones that
+ * find room in the map must be counted to be told from those. */
 static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_table *table,
                            uint64_t n_rows_all)
 {
@@ -173,7 +174,7 @@ static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_tab
     uint64_t n = (uint64_t)((double)n_places * share);
     uint64_t useful = warmup->options.host_bytes_max / host_row_bytes(table);
     useful = useful < table->n_rows ? useful : table->n_rows;
-    useful += useful / 4;
+    useful += useful / 2;
     n = n < useful ? n : useful;
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }

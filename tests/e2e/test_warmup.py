@@ -78,8 +78,7 @@ def test_restart_when_the_table_is_larger_than_the_map_then_the_first_requests_h
     daemon.restart()
     assert wait_warm(daemon) > 10_000
     after = hit_rate(daemon, traffic, 3, table)
-    # the map itself knows more than the sample of its hot keys
-    assert after > before - 0.09, (before, after)
+    assert after > before - 0.05, (before, after)
     assert before > 0.3
     daemon.stop()
 
