@@ -455,7 +455,8 @@ static void count_tier(struct hps_lookup *lookup, const struct hps_tier_report *
 }
 
 /* Of each part: unique keys = those that its tiers found + shared + remembered + not found. */
-static void count_keys(const struct hps_lookup_part *part, const struct hps_table_metrics *series)
+static void count_keys(const struct hps_lookup_part *part, const struct hps_table_metrics *series,
+                       bool answered)
 {
     uint32_t n_shared = 0;
 
@@ -469,7 +470,7 @@ static void count_keys(const struct hps_lookup_part *part, const struct hps_tabl
     if (part->walk.n_remembered > 0 && series->absent_keys != NULL) {
         hps_metric_add(series->absent_keys, part->walk.n_remembered);
     }
-    if (part->finished) {
+    if (answered) {
         hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
         hps_metric_add(series->keys_defaulted, part->n_defaulted);
         hps_metric_add(series->keys_unknown, part->n_unknown);
@@ -477,7 +478,7 @@ static void count_keys(const struct hps_lookup_part *part, const struct hps_tabl
     }
 }
 
-static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part, bool answered,
                        bool *tier_asked)
 {
     const struct hps_version *version = lookup->version;
@@ -494,7 +495,7 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
         count_tier(lookup, &part->walk.reports[t], kind, series);
     }
     if (series != NULL) {
-        count_keys(part, series);
+        count_keys(part, series, answered);
     }
 }
 
@@ -516,7 +517,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status)
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was begun */
-            count_part(lookup, &lookup->parts[i], tier_asked);
+            count_part(lookup, &lookup->parts[i], status == HPS_OK, tier_asked);
             note_hot(lookup, &lookup->parts[i]);
         }
     }
@@ -606,6 +607,23 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
     return done ? conclude(lookup, HPS_OK) : HPS_OK;
 }
 
+hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+
+    for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
+        if (!lookup->parts[i].finished) {
+            status = finish_part(lookup, &lookup->parts[i], err);
+        }
+    }
+    return conclude(lookup, status);
+}
+
+void hps_lookup_abandon(struct hps_lookup *lookup)
+{
+    hps_ignore(conclude(lookup, HPS_CANCELLED));
+}
+
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
 {
     struct hps_walk *first = link_walks(lookup);
@@ -625,10 +643,5 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
     if (status == HPS_DEADLINE && wait) {
         status = HPS_OK;
     }
-    for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
-        if (!lookup->parts[i].finished) {
-            status = finish_part(lookup, &lookup->parts[i], err);
-        }
-    }
-    return conclude(lookup, status);
+    return status == HPS_OK ? hps_lookup_give_up(lookup, err) : conclude(lookup, status);
 }

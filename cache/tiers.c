@@ -15,7 +15,7 @@
 
 enum {
     GROUP_PARTS_MAX = 64,     /* of one call for several parts */
-    WAIT_SLICE_US = 5 * 1000, /* between two looks at deadline and cancel flag */
+    WAIT_SLICE_US = 5 * 1000, /* at most, between two looks at deadline and cancel flag */
 };
 
 static const struct hps_store_ops *tier_ops(const struct hps_version *version, uint32_t tier)
@@ -229,6 +229,7 @@ struct piece {
     uint32_t n_asked;
     uint32_t n_missing; /* out: they are in front, those found behind */
     hps_status status;
+    bool failed; /* the tier did, else it was not asked on */
     uint64_t duration_us;
 };
 
@@ -266,6 +267,7 @@ static void ask_piece(void *ctx, uint32_t i)
         }
         piece->status = space->store->ops->get(space, &call, piece->walk->table, &batch);
         HPS_ASSERT(batch.n <= n);
+        piece->failed = piece->status != HPS_OK;
         piece->n_asked += n;
         swap_ranges(all, piece->lo + lo + batch.n, n - batch.n, hi - (lo + n));
         lo += batch.n;
@@ -292,7 +294,7 @@ static hps_status merge_pieces(struct hps_walk *walk, uint32_t tier, const struc
         n_found += found;
         report->n_asked += piece->n_asked;
         report->duration_us += piece->duration_us;
-        report->n_faults += piece->status == HPS_OK ? 0 : 1;
+        report->n_faults += piece->failed ? 1 : 0;
         report->status = piece->status == HPS_OK ? report->status : piece->status;
     }
     settle_found(walk, tier, n_found);
@@ -717,13 +719,24 @@ static uint32_t collect(struct hps_walk *walk)
     return n_promoted;
 }
 
+/* To the next look at deadline and cancel flag. */
+static uint32_t wait_us(const struct hps_walk_call *call)
+{
+    uint64_t now_us = hps_clock_us();
+
+    if (call->deadline_us == 0 || call->deadline_us >= now_us + WAIT_SLICE_US) {
+        return WAIT_SLICE_US;
+    }
+    return call->deadline_us > now_us ? (uint32_t)(call->deadline_us - now_us) : 0;
+}
+
 /* Wait until others have fetched all the keys that wait for them, or one of those has to be fetched
  * here since whoever did it failed. */
 static hps_status await_others(struct rest *rest, struct hps_error *err)
 {
     uint32_t n_promoted = 0;
 
-    while (!hps_flight_wait(&rest->trip, WAIT_SLICE_US)) {
+    while (!hps_flight_wait(&rest->trip, wait_us(rest->call))) {
         hps_status status = check_interrupted(rest->call);
         if (status != HPS_OK) {
             return hps_error_set(err, status, "%s while another look-up fetches the same keys",

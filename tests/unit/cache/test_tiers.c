@@ -268,6 +268,18 @@ static void test_walk_when_deadline_passes_then_found_keys_stay_found(void **sta
     assert_int_equal(t->walk.n_absent, 0);
 }
 
+static void test_walk_when_deadline_has_passed_then_no_tier_is_blamed(void **state)
+{
+    struct walk_test *t = *state;
+
+    hps_clock_fake(1000);
+    t->call.deadline_us = 1000;
+    begin(t, 10);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_DEADLINE);
+    assert_int_equal(t->walk.reports[0].n_asked, 0);
+    assert_int_equal(t->walk.reports[0].n_faults, 0);
+}
+
 static bool cancelled_after_two(const void *ctx)
 {
     const struct walk_test *t = ctx;
@@ -413,6 +425,7 @@ int main(void)
         WALK_TEST(test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_nothing),
         WALK_TEST(test_walk_when_complete_host_fails_then_nothing_is_proven),
         WALK_TEST(test_walk_when_deadline_passes_then_found_keys_stay_found),
+        WALK_TEST(test_walk_when_deadline_has_passed_then_no_tier_is_blamed),
         WALK_TEST(test_walk_when_cancelled_then_work_stops_at_the_next_chunk),
         WALK_TEST(test_walk_when_it_is_large_then_helpers_take_pieces_and_all_is_as_without),
         WALK_TEST(test_walk_when_a_piece_fails_then_the_rest_counts_and_the_tier_is_skipped),
