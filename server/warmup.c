@@ -488,6 +488,7 @@ static hps_status open_queues(struct hps_warmup *warmup, struct fill *fill)
         if (known != NULL) {
             status = hps_hot_top(known->hot, &queue->keys, &queue->n);
         }
+        fill->report->n_keys_all += queue->n;
     }
     fill->keys = hps_calloc(BATCH_KEYS_MAX, sizeof(*fill->keys));
     fill->slots = hps_calloc(BATCH_KEYS_MAX, sizeof(*fill->slots));
@@ -578,7 +579,7 @@ static bool fill_some(struct fill *fill)
         report->end = HPS_WARMUP_TIME;
         return false;
     }
-    if (!fill->limits->go_on(fill->limits->ctx, &room)) {
+    if (!fill->limits->go_on(fill->limits->ctx, report, &room)) {
         report->end = HPS_WARMUP_STOPPED;
         return false;
     }

@@ -29,8 +29,9 @@ struct rig {
     struct hps_warmup_options options;
     struct hps_version *version;
     uint64_t room_bytes;
-    uint32_t n_asked; /* calls of go_on */
-    uint32_t stop_at; /* of those; 0: never */
+    uint32_t n_asked;                /* calls of go_on */
+    uint32_t stop_at;                /* of those; 0: never */
+    struct hps_warmup_report so_far; /* at the last one */
 };
 
 static void row_of(uint32_t table, hps_key key, float row[DIM])
@@ -161,9 +162,10 @@ static void restart(struct rig *rig)
     hps_warmup_read(rig->warmup);
 }
 
-static bool go_on(void *ctx, uint64_t *out_room_bytes)
+static bool go_on(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
 {
     struct rig *rig = ctx;
+    rig->so_far = *so_far;
     rig->n_asked++;
     *out_room_bytes = rig->room_bytes;
     return rig->n_asked != rig->stop_at;
@@ -323,6 +325,8 @@ static void test_fill_when_told_to_stop_then_before_the_next_batch(void **state)
     rig->stop_at = 2;
     assert_int_equal(fill(rig, rig->version, 0).end, HPS_WARMUP_STOPPED);
     expect_warm(rig, 0, 1024);
+    assert_int_equal(rig->so_far.n_keys, 1024);
+    assert_true(rig->so_far.n_keys_all > 2000);
 }
 
 static void test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it_ends(void **state)
