@@ -200,6 +200,75 @@ static void test_clear_when_growing_then_empty_and_all_memory_comes_back(void **
     assert_non_null(hps_host_index_find(&index_, hps_mix64(1)).bucket);
 }
 
+/* A key whose hash this is. */
+static hps_key key_with(uint64_t hash)
+{
+    uint64_t inverse = 1; /* of the factor, by Newton's method */
+    for (unsigned i = 0; i < 6; i++) {
+        inverse *= 2 - UINT64_C(0xd6e8feb86659fd93) * inverse;
+    }
+    uint64_t h = hash ^ (hash >> 32);
+    h *= inverse;
+    h ^= h >> 32;
+    h *= inverse;
+    h ^= h >> 32;
+    return h ^ index_.seed;
+}
+
+/* i-th of many keys that hash to one place, `share` of the way from the first home to the last. */
+static hps_key crowded(unsigned share, uint64_t i)
+{
+    return key_with((share == 16 ? UINT64_MAX - 99999 : UINT64_MAX / 16 * share) + i);
+}
+
+/* More keys than all buckets from their home to the end have slots, and others among them: those
+ * that come in are found, at every step of a growth too, and those that go leave no trace. */
+static void test_keys_when_all_hash_to_one_bucket_then_found_or_refused(void **state)
+{
+    (void)state;
+    enum { N = 3000, N_CROWD = 400 };
+    uint32_t generation[N_CROWD];
+    uint64_t slot[N_CROWD];
+    for (unsigned share = 0; share <= 16; share += 8) {
+        assert_int_equal(hps_host_index_reserve(&index_, N + N_CROWD), HPS_OK);
+        for (uint64_t i = 0; i < N; i++) {
+            assert_int_equal(hps_host_index_add(&index_, hps_mix64(i), (uint32_t)i, false), HPS_OK);
+        }
+        uint32_t n_in = 0;
+        hps_status status = HPS_OK;
+        while (status == HPS_OK && n_in < N_CROWD) {
+            status = hps_host_index_add(&index_, crowded(share, n_in), N + n_in, false);
+            n_in += status == HPS_OK ? 1 : 0;
+        }
+        assert_true(share == 16 ? n_in > 100 && n_in < 200 : n_in == N_CROWD);
+        assert_int_equal(hps_host_index_reserve(&index_, 2 * N), HPS_OK);
+        bool more = true;
+        while (more) {
+            for (uint32_t i = 0; i < N_CROWD; i++) {
+                struct hps_host_place place = hps_host_index_find(&index_, crowded(share, i));
+                assert_true(i < n_in ? place.bucket != NULL : place.bucket == NULL);
+                assert_true(i >= n_in || hps_host_row_of(place) == N + i);
+            }
+            more = hps_host_index_step(&index_);
+        }
+        for (uint32_t i = 0; i < n_in; i++) {
+            hps_host_index_kill(&index_, hps_host_index_find(&index_, crowded(share, i)),
+                                &generation[i], &slot[i]);
+            assert_null(hps_host_index_find(&index_, crowded(share, i)).bucket);
+        }
+        for (uint32_t i = 0; i < n_in; i++) {
+            hps_host_index_bury(&index_, generation[i], slot[i]);
+        }
+        for (uint64_t i = 0; i < N; i++) {
+            assert_int_equal(hps_host_row_of(hps_host_index_find(&index_, hps_mix64(i))), i);
+        }
+        assert_int_equal(index_.n_keys, N);
+        assert_int_equal(index_.n_dead, 0);
+        hps_host_index_clear(&index_);
+        (void)hps_host_index_step(&index_);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +280,8 @@ int main(void)
             test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_waits, set_up,
             tear_down),
         cmocka_unit_test_setup_teardown(test_slots_when_killed_then_used_again_only_once_buried,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_keys_when_all_hash_to_one_bucket_then_found_or_refused,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bury_when_array_was_replaced_then_left_alone, set_up,
                                         tear_down),
