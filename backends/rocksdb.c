@@ -34,6 +34,7 @@
 #include "backends/rocksdb_dir.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/fileio.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/pool.h"
@@ -76,7 +77,8 @@ enum {
 struct family {
     char *name;
     rocksdb_column_family_handle_t *handle;
-    bool open; /* there is a space handle of it */
+    bool open;    /* there is a space handle of it */
+    bool damaged; /* a compaction met damage in it: the next open lets none touch it */
     struct family *next;
 };
 
@@ -348,6 +350,106 @@ static bool thread_start(pthread_t *out_thread, void *(*run)(void *arg), void *a
     return started;
 }
 
+/* ---- damaged families ----
+ *
+ * A compaction that meets a damaged block stops all writing, also of what would replace or unload
+ * the family, and would do so again after each restart. So `<dir>/hpsd.damaged` names, one a line,
+ * the families that have no compactions any more.
+ */
+
+static char *damaged_path(const struct rocks *store)
+{
+    return hps_rocksdb_dir_join(store->dir.dir, "hpsd.damaged");
+}
+
+/* Names, a line each; NULL: none. owner: the caller (hps_free). */
+static char *damaged_read(const struct rocks *store, struct hps_error *err, hps_status *out_status)
+{
+    char *path = damaged_path(store);
+    char *names = NULL;
+    uint64_t bytes = 0;
+    int fd = -1;
+    hps_status status =
+        path != NULL ? hps_file_open_read(path, &fd, &bytes, err) : fail_memory(err);
+    if (status == HPS_OK) {
+        names = hps_calloc(1, bytes + 1);
+        status = names != NULL ? hps_file_pread(fd, path, names, bytes, 0, err) : fail_memory(err);
+        close(fd);
+    }
+    hps_free(path);
+    *out_status = status == HPS_NOT_FOUND ? HPS_OK : status;
+    return names;
+}
+
+static bool damaged_names(const char *names, const char *name)
+{
+    size_t size = strlen(name);
+    for (const char *at = names; at != NULL && *at != '\0';) {
+        const char *end = strchrnul(at, '\n');
+        if ((size_t)(end - at) == size && memcmp(at, name, size) == 0) {
+            return true;
+        }
+        at = *end != '\0' ? end + 1 : end;
+    }
+    return false;
+}
+
+/* Under the store's lock. */
+static hps_status damaged_write(struct rocks *store, struct hps_error *err)
+{
+    size_t size = 0;
+    for (const struct family *f = store->families; f != NULL; f = f->next) {
+        size += f->damaged ? strlen(f->name) + 1 : 0;
+    }
+    char *path = damaged_path(store);
+    char *names = hps_alloc(size + 1);
+    hps_status status = path != NULL && names != NULL ? HPS_OK : fail_memory(err);
+    size_t at = 0;
+    for (const struct family *f = store->families; status == HPS_OK && f != NULL; f = f->next) {
+        if (f->damaged) {
+            at += (size_t)snprintf(names + at, size + 1 - at, "%s\n", f->name);
+        }
+    }
+    if (status == HPS_OK && size > 0) {
+        status = hps_file_replace(path, names, size, err);
+    } else if (status == HPS_OK && unlink(path) != 0 && errno != ENOENT) {
+        status = hps_rocksdb_dir_fail(err, "cannot remove", path);
+    }
+    hps_free(names);
+    hps_free(path);
+    return status;
+}
+
+/* `text` says why RocksDB stopped writing: if that is damage in a file, remember whose. */
+static void damaged_note(struct rocks *store, const char *text)
+{
+    struct hps_error error;
+    if (text_status(text) != HPS_DATA_LOSS) {
+        return;
+    }
+    const rocksdb_livefiles_t *files = rocksdb_livefiles(store->db);
+    int n = rocksdb_livefiles_count(files);
+    pthread_mutex_lock(&store->lock);
+    for (int i = 0; i < n; i++) {
+        struct family *f = store->families;
+        const char *name = rocksdb_livefiles_column_family_name(files, i);
+        while (f != NULL && strcmp(f->name, name) != 0) {
+            f = f->next;
+        }
+        if (f != NULL && !f->damaged && strstr(text, rocksdb_livefiles_name(files, i)) != NULL) {
+            f->damaged = true;
+            HPS_LOG(ERROR, "rocksdb", "a version is damaged: restart hpsd, then replace it",
+                    HPS_STR("family", f->name));
+            if (damaged_write(store, &error) != HPS_OK) {
+                HPS_LOG(ERROR, "rocksdb", "which version is damaged was not written down",
+                        HPS_STR("error", error.text));
+            }
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    rocksdb_livefiles_destroy(files);
+}
+
 /* ---- the log's sync ---- */
 
 /* text: how a write ended, NULL when it was taken. Borrowed. */
@@ -360,6 +462,7 @@ static void write_ended(struct rocks *store, const char *text)
     }
     if (stopped) {
         HPS_LOG(ERROR, "rocksdb", "RocksDB takes no writes", HPS_STR("error", text));
+        damaged_note(store, text);
     } else {
         HPS_LOG(INFO, "rocksdb", "RocksDB takes writes again");
     }
@@ -655,6 +758,17 @@ static hps_status families_take(struct rocks *store, char **names, size_t n,
     return status;
 }
 
+static void families_mark(struct rocks *store, const char *damaged)
+{
+    for (struct family *f = store->families; f != NULL; f = f->next) {
+        f->damaged = damaged_names(damaged, f->name);
+        if (f->damaged) {
+            HPS_LOG(WARN, "rocksdb", "a damaged version is not compacted: replace it",
+                    HPS_STR("family", f->name));
+        }
+    }
+}
+
 static hps_status database_open(struct rocks *store, struct hps_error *err)
 {
     char *text = NULL;
@@ -666,12 +780,19 @@ static hps_status database_open(struct rocks *store, struct hps_error *err)
     hps_status status = HPS_OK;
     const rocksdb_options_t **options = hps_calloc(n, sizeof(*options));
     rocksdb_column_family_handle_t **handles = hps_calloc(n, sizeof(*handles));
+    rocksdb_options_t *untouched = rocksdb_options_create_copy(store->options);
+    char *damaged = NULL;
+    rocksdb_options_set_disable_auto_compactions(untouched, 1);
     if (options == NULL || handles == NULL) {
         status = fail_memory(err);
         goto done;
     }
+    damaged = damaged_read(store, err, &status);
+    if (status != HPS_OK) {
+        goto done;
+    }
     for (size_t i = 0; i < n; i++) {
-        options[i] = store->options;
+        options[i] = damaged_names(damaged, names[i]) ? untouched : store->options;
     }
     if (store->dir.read_only) {
         store->db = rocksdb_open_for_read_only_column_families(store->options, store->dir.path,
@@ -682,12 +803,12 @@ static hps_status database_open(struct rocks *store, struct hps_error *err)
             rocksdb_open_column_families(store->options, store->dir.path, (int)n,
                                          (const char *const *)names, options, handles, &text);
     }
-    if (text != NULL) {
-        status = fail_text(text, err, "cannot open the database");
-    } else {
-        status = families_take(store, names, n, handles, err);
-    }
+    status = text != NULL ? fail_text(text, err, "cannot open the database")
+                          : families_take(store, names, n, handles, err);
+    families_mark(store, damaged);
 done:
+    rocksdb_options_destroy(untouched);
+    hps_free(damaged);
     hps_free((void *)options);
     hps_free(handles);
     rocksdb_list_column_families_destroy(names, n);
@@ -970,6 +1091,10 @@ static hps_status rocks_space_drop(struct hps_space *base, struct hps_error *err
         link = &(*link)->next;
     }
     *link = family->next;
+    if (family->damaged && damaged_write(store, NULL) != HPS_OK) {
+        HPS_LOG(WARN, "rocksdb", "a damaged version is gone, its mark is not",
+                HPS_STR("family", family->name));
+    }
     pthread_mutex_unlock(&store->lock);
     family_free(family); /* the files go with the last handle */
     hps_free(base);
@@ -2060,9 +2185,9 @@ static const char *rocks_writes_refused(struct hps_store *base)
     if (hps_rocksdb_dir_free_bytes(&store->dir) == 0) {
         return "disk nearly full: loads and updates are refused";
     }
-    return atomic_load(&store->stopped)
-               ? "an error of the disk has stopped all writing: see the log, then restart hpsd"
-               : NULL;
+    return atomic_load(&store->stopped) ? "a failed disk or a damaged file has stopped all "
+                                          "writing: see the log, restart hpsd"
+                                        : NULL;
 }
 
 static const struct hps_store_ops rocks_ops = {
