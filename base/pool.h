@@ -16,6 +16,8 @@ hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
                         struct hps_pool **out_pool) HPS_MUST_CHECK;
 /* takes `task`; EXHAUSTED when queue_max tasks wait (the caller still owns it). Any thread. */
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
+/* Take back a task that was posted and that no thread has begun; false: one has. Any thread. */
+bool hps_pool_withdraw(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
 /* Run what is queued, join all threads, free. NULL is legal. */
 void hps_pool_free(struct hps_pool *pool);
 /* Run fn(ctx, i) for every i below n_pieces, on this thread and on those of the pool that are free;

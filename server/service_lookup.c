@@ -8,14 +8,13 @@
  *                                        │ (waits)  └─▶ worker ─────────────┤ (rest)      ▲
  *                                        └─ on_granted: posted to the loop  └─▶ I/O thread ┘
  *
- * Workers and I/O threads post it back to the loop. One that waits for rows at most so long is
- * answered without them when no I/O thread has taken it by then.
+ * Workers and I/O threads post it back to the loop. What waits for one of them is withdrawn when
+ * the client goes; and answered with what is there when the client waits for rows no longer.
  */
 #include "server/service_lookup.h"
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,9 +46,6 @@ static const char PUSHBACK_MS[] = "100";
 
 #define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
-/* Who goes on with a request that was handed to the I/O threads. */
-enum io_turn { IO_QUEUED, IO_TAKEN, IO_TOO_LATE /* the loop has answered it */ };
-
 struct request {
     struct request *next_idle;
     struct hps_arena *arena;
@@ -67,9 +63,9 @@ struct request {
     struct hps_admission_ticket ticket;
     uint64_t queue_us_max; /* of its wait */
     struct hps_timer queue_timer;
-    struct hps_task task; /* to a worker, an I/O thread or the loop */
-    _Atomic uint8_t io_turn;
-    struct hps_timer wait_timer; /* armed while io_turn is IO_QUEUED, if the wait is bounded */
+    struct hps_task task;        /* to a worker, an I/O thread or the loop */
+    struct hps_pool *pool;       /* that the task was posted to, until it is back; NULL: none */
+    struct hps_timer wait_timer; /* of one that waits for an I/O thread, and for rows so long */
     bool memory_done;            /* of the worker: all keys are answered */
     struct hps_lookup lookup;
     struct hps_block *rows;
@@ -679,15 +675,10 @@ static void on_io_done(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
+    request->pool = NULL;
     hps_timer_stop(&request->wait_timer);
     finish(request, request->status, &request->err);
     request_drop(request);
-}
-
-/* Loop thread: an I/O thread had nothing to do. */
-static void on_io_late(struct hps_task *task)
-{
-    request_drop(CONTAINER_OF(task, struct request, task));
 }
 
 /* I/O thread: the tiers that may block. */
@@ -695,10 +686,6 @@ static void on_io(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
-    if (atomic_exchange(&request->io_turn, IO_TAKEN) == IO_TOO_LATE) {
-        post_back(request, on_io_late);
-        return;
-    }
     note_queue_end(request);
     if (hps_grpc_call_cancelled(request->call)) {
         request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
@@ -709,28 +696,45 @@ static void on_io(struct hps_task *task)
     post_back(request, on_io_done);
 }
 
+/* Loop thread: back from the pool, if it waits for a thread of one. The caller drops it. */
+static bool withdraw(struct request *request)
+{
+    if (request->pool == NULL || !hps_pool_withdraw(request->pool, &request->task)) {
+        return false;
+    }
+    request->pool = NULL;
+    hps_timer_stop(&request->wait_timer);
+    note_queue_end(request);
+    return true;
+}
+
+static void answer_with_what_is_there(struct request *request)
+{
+    struct hps_error err;
+    finish(request, hps_lookup_give_up(&request->lookup, &err), &err);
+}
+
 /* Loop thread: the client waits no longer for rows. An I/O thread that is asking a store knows that
  * itself. */
 static void on_wait_over(void *ctx)
 {
     struct request *request = ctx;
-    struct hps_error err;
-    uint8_t queued = IO_QUEUED;
 
-    if (!request->closed &&
-        atomic_compare_exchange_strong(&request->io_turn, &queued, IO_TOO_LATE)) {
-        note_queue_end(request);
-        finish(request, hps_lookup_give_up(&request->lookup, &err), &err);
+    if (withdraw(request)) {
+        answer_with_what_is_there(request);
+        request_drop(request);
     }
 }
 
-/* takes `request` on OK. EXHAUSTED, in request->err: too many wait. */
+/* Loop thread. takes `request` on OK. EXHAUSTED, in request->err: too many wait. */
 static hps_status post_to(struct request *request, struct hps_pool *pool, const char *name,
                           void (*run)(struct hps_task *task))
 {
     request->queued_us = hps_clock_us();
     request->task.run = run;
+    request->pool = pool;
     if (hps_pool_post(pool, &request->task) != HPS_OK) {
+        request->pool = NULL;
         return hps_error_set(&request->err, HPS_EXHAUSTED, "%zu look-ups wait for %s already",
                              hps_pool_depth(pool), name);
     }
@@ -745,15 +749,18 @@ static void hand_to_io(struct request *request)
     uint64_t wait_deadline_us = lookup->wait_deadline_us; /* it is not ours once it is posted */
 
     request_hold(request);
-    atomic_store(&request->io_turn, IO_QUEUED);
     if (post_to(request, request->service->parts.io, "the I/O threads", on_io) == HPS_OK) {
         if (waits) {
             hps_timer_set(request->loop, &request->wait_timer, wait_deadline_us);
         }
         return;
     }
-    hps_lookup_abandon(&request->lookup);
-    request_reject(request, HPS_REJECT_WORKERS, &request->err);
+    if (waits) { /* for no time, then */
+        answer_with_what_is_there(request);
+    } else {
+        hps_lookup_abandon(&request->lookup);
+        request_reject(request, HPS_REJECT_WORKERS, &request->err);
+    }
     request_drop(request);
 }
 
@@ -762,6 +769,7 @@ static void on_worked(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
+    request->pool = NULL;
     if (request->status != HPS_OK || request->memory_done) {
         finish(request, request->status, &request->err);
     } else if (!request->closed) {
@@ -988,6 +996,10 @@ static void on_close(struct hps_grpc_call *call)
     request->closed_us = hps_clock_us();
     hps_timer_stop(&request->queue_timer);
     hps_timer_stop(&request->wait_timer);
+    if (withdraw(request)) {
+        hps_lookup_abandon(&request->lookup);
+        request_drop(request);
+    }
     if (hps_admission_cancel(request->service->parts.admission, &request->ticket)) {
         request_drop(request);
     }

@@ -483,11 +483,21 @@ static void test_service_when_workers_are_busy_then_refused_with_pushback(void *
     }
 }
 
+/* It waits for the thread as long as it takes. */
+static void start_in_queue(struct service_test *t, unsigned i)
+{
+    uint32_t max_wait_us = t->max_wait_us;
+
+    t->max_wait_us = 0;
+    start(t, i, LOOKUP, "m", "t0", 1);
+    t->max_wait_us = max_wait_us;
+    assert_int_equal(t->calls[i].code, -1);
+}
+
 /* The only I/O thread hangs in a store, as all of them do on a disk that hangs. */
 static void test_wait_when_no_thread_is_free_in_time_then_answered_without_rows(void **state)
 {
     struct service_test *t = *state;
-    struct hps_slow_request slow[2];
 
     open_service(t, 1 << 20, 1 << 20);
     use_key(t, FIXTURE_DISK, 5);
@@ -505,37 +515,74 @@ static void test_wait_when_no_thread_is_free_in_time_then_answered_without_rows(
     assert_memory_equal(result->rows.data, t->fx.default_rows[0], 16);
     close_call(t, 1);
     assert_int_equal(t->calls[0].code, -1);
+    start_in_queue(t, 2);
+    start(t, 3, LOOKUP, "m", "t0", 1); /* nor is there room to wait in */
+    assert_int_equal(t->calls[3].code, 0);
+    assert_int_equal(t->calls[3].messages[0]->results[0]->defaulted_key_count, 1);
     hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
-    run_until_finished(t, 0);
-    check_row(&t->calls[0], t, 5);
-    close_call(t, 0);
-    while (hps_admission_bytes(t->admission) > 0) { /* until its turn comes, it is held */
-        hps_loop_turn(t->loop, 100000);
+    for (unsigned i = 0; i < 4; i += i == 0 ? 2 : 1) {
+        run_until_finished(t, i);
+        close_call(t, i);
     }
-    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 1);
-    assert_int_equal(hps_slowlog_snapshot(t->slowlog, slow, 2), 2);
+    check_row(&t->calls[0], t, 5);
+    check_row(&t->calls[2], t, 5);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 2);
 }
 
-static void test_wait_when_the_client_goes_then_its_time_does_not_matter(void **state)
+/* The loop and the I/O thread both would have it. */
+static void test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once(void **state)
+{
+    enum { N_ROUNDS = 400 };
+    struct service_test *t = *state;
+    struct hps_grpc_call *call = &t->calls[0];
+
+    open_service(t, 1 << 20, 1 << 20);
+    for (hps_key key = 0; key < N_ROUNDS; key++) {
+        use_key(t, FIXTURE_DISK, key);
+        t->max_wait_us = 1 + (uint32_t)key % 16;
+        start(t, 0, LOOKUP, "m", "t0", 1);
+        run_until_finished(t, 0);
+        assert_int_equal(call->code, 0);
+        Hps__V1__TableResult *result = call->messages[0]->results[0];
+        if (result->defaulted_key_count == 0) {
+            check_row(call, t, key);
+        } else {
+            assert_memory_equal(result->rows.data, t->fx.default_rows[0], 16);
+        }
+        close_call(t, 0);
+        while (atomic_load(&call->refs) > 1) {
+            hps_loop_turn(t->loop, 100000);
+        }
+        hps__v1__lookup_response__free_unpacked(call->messages[0], NULL);
+        call->n_messages = 0;
+        call->code = -1;
+    }
+}
+
+/* What it held is free at once, not when a thread comes to it. */
+static void test_service_when_the_client_goes_before_its_turn_then_all_is_given_back(void **state)
 {
     struct service_test *t = *state;
 
     open_service(t, 1 << 20, 1 << 20);
     use_key(t, FIXTURE_DISK, 5);
     hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
-    t->max_wait_us = 100 * 1000 * 1000;
     start(t, 0, LOOKUP, "m", "t0", 1);
     hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
-    start(t, 1, LOOKUP, "m", "t0", 1);
-    close_call(t, 1);
+    uint64_t bytes = hps_admission_bytes(t->admission);
+    for (unsigned i = 1; i < CALLS; i++) { /* also the room in the queue, which is for one */
+        t->max_wait_us = i % 2 == 0 ? 0 : 100 * 1000 * 1000;
+        start(t, i, LOOKUP, "m", "t0", 1);
+        assert_int_equal(t->calls[i].code, -1);
+        close_call(t, i);
+        assert_int_equal(hps_admission_bytes(t->admission), bytes);
+        assert_int_equal(atomic_load(&t->calls[i].refs), 1);
+    }
     hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
     run_until_finished(t, 0);
     check_row(&t->calls[0], t, 5);
     close_call(t, 0);
-    while (hps_admission_bytes(t->admission) > 0) {
-        hps_loop_turn(t->loop, 100000);
-    }
-    assert_int_equal(t->calls[1].n_messages, 0);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 1);
 }
 
 /* A worker has asked memory for all of it; then there is no room in front of the I/O threads. */
@@ -648,7 +695,8 @@ int main(void)
         SERVICE_TEST(test_service_when_the_client_goes_then_work_is_dropped),
         SERVICE_TEST(test_service_when_workers_are_busy_then_refused_with_pushback),
         SERVICE_TEST(test_wait_when_no_thread_is_free_in_time_then_answered_without_rows),
-        SERVICE_TEST(test_wait_when_the_client_goes_then_its_time_does_not_matter),
+        SERVICE_TEST(test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once),
+        SERVICE_TEST(test_service_when_the_client_goes_before_its_turn_then_all_is_given_back),
         SERVICE_TEST(test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
