@@ -12,6 +12,10 @@
 
 #include "base/assert.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* since Linux 6.1 */
+#endif
+
 #define THP_FILE "/sys/kernel/mm/transparent_hugepage/enabled"
 
 void hps_host_account_init(struct hps_host_account *account, struct hps_host_budget *budget)
@@ -98,6 +102,11 @@ bool hps_host_area_advise(const struct hps_host_area *area, const struct hps_hos
     /* a wish: 4 KB pages work too */
     bool granted = madvise(area->start, area->bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0;
     return huge && granted && budget->huge;
+}
+
+void hps_host_area_collapse(const struct hps_host_area *area, size_t from)
+{
+    (void)madvise(area->start + from, HPS_HOST_HUGE_BYTES, MADV_COLLAPSE);
 }
 
 void hps_host_area_discard(const struct hps_host_area *area, size_t from, size_t to)

@@ -51,6 +51,9 @@ bool hps_host_area_commit(struct hps_host_area *area, size_t bytes);
  * ones. */
 bool hps_host_area_advise(const struct hps_host_area *area, const struct hps_host_budget *budget,
                           bool huge);
+/* Make one huge page now of the small ones from `from` on, a multiple of 2 MB. A wish: where the
+ * system cannot, it does so by itself some time. */
+void hps_host_area_collapse(const struct hps_host_area *area, size_t from);
 /* Give the whole pages in [from, to) back; they read as zeros then. */
 void hps_host_area_discard(const struct hps_host_area *area, size_t from, size_t to);
 void hps_host_area_free(struct hps_host_area *area); /* of a zeroed area: nothing */

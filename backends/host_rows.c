@@ -8,7 +8,13 @@
 
 #include "base/assert.h"
 
-enum { ROW_ALIGN = 16, STEP_BYTES = 64 << 10 };
+enum {
+    ROW_ALIGN = 16,
+    STEP_BYTES = 64 << 10,
+    /* A table takes small pages up to here, and huge ones from then on: the last one is empty for
+     * the most part, and charged step by step. With a thousand tables that would be gigabytes. */
+    SMALL_SLABS = 8,
+};
 
 /* A process has 2^47 bytes of addresses, which a thousand tables with a large budget could use up.
  * The first 2^45 go to whoever comes; then a table has room for so many times the rows it expects,
@@ -77,7 +83,6 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
     rows->n_max = n_steps * n_step;
     atomic_fetch_add_explicit(&account->budget->reserved_bytes, rows->area.bytes,
                               memory_order_relaxed);
-    /* a small table would waste a huge page: it asks for them when it has filled one */
     (void)hps_host_area_advise(&rows->area, account->budget, false);
     return HPS_OK;
 }
@@ -99,6 +104,24 @@ void hps_host_rows_close(struct hps_host_rows *rows)
     }
 }
 
+static uint64_t slabs_of(const struct hps_host_rows *rows, uint64_t n_rows)
+{
+    return (n_rows * rows->stride + HPS_HOST_HUGE_BYTES - 1) / HPS_HOST_HUGE_BYTES;
+}
+
+/* The rows go on into the n_slabs-th slab, beyond the small pages: each takes one of those slabs
+ * with it, so that nobody has to wait for all of them. */
+static void slab_begin(struct hps_host_rows *rows, uint64_t n_slabs)
+{
+    uint64_t n_huge = n_slabs - SMALL_SLABS;
+    if (!rows->huge) {
+        rows->huge = hps_host_area_advise(&rows->area, rows->account->budget, true);
+    }
+    if (rows->huge && n_huge <= SMALL_SLABS) {
+        hps_host_area_collapse(&rows->area, (size_t)(n_huge - 1) * HPS_HOST_HUGE_BYTES);
+    }
+}
+
 hps_status hps_host_rows_grow(struct hps_host_rows *rows)
 {
     uint64_t n_step = UINT64_C(1) << rows->step_shift;
@@ -106,20 +129,17 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows)
     if (rows->n_paid + n_step > rows->n_max || !hps_host_charge(rows->account, bytes)) {
         return HPS_EXHAUSTED;
     }
-    size_t end = (size_t)(rows->n_paid + n_step) * rows->stride;
-    size_t slab_end = (end + HPS_HOST_HUGE_BYTES - 1) & ~(size_t)(HPS_HOST_HUGE_BYTES - 1);
+    uint64_t n_slabs = slabs_of(rows, rows->n_paid + n_step);
+    size_t slab_end = (size_t)n_slabs * HPS_HOST_HUGE_BYTES;
     slab_end = slab_end < rows->area.bytes ? slab_end : rows->area.bytes;
-    size_t before = rows->area.committed;
     if (!hps_host_area_commit(&rows->area, slab_end)) {
         hps_host_discharge(rows->account, bytes);
         return HPS_NO_MEMORY;
     }
-    bool first_huge = before <= HPS_HOST_HUGE_BYTES && end > HPS_HOST_HUGE_BYTES;
-    bool had_huge = before > HPS_HOST_HUGE_BYTES && rows->account->budget->huge;
-    if (first_huge) {
-        had_huge = hps_host_area_advise(&rows->area, rows->account->budget, true);
+    if (n_slabs > SMALL_SLABS && n_slabs > slabs_of(rows, rows->n_paid)) {
+        slab_begin(rows, n_slabs);
     }
-    if (had_huge) {
+    if (rows->huge) {
         huge_set(rows, slab_end);
     }
     rows->n_paid += n_step;
@@ -150,6 +170,8 @@ void hps_host_rows_clear(struct hps_host_rows *rows)
     hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
     hps_host_area_discard(&rows->area, 0, rows->area.committed);
     huge_set(rows, 0);
+    rows->huge = false;
+    (void)hps_host_area_advise(&rows->area, rows->account->budget, false);
     rows->n_used = 0;
     rows->n_paid = 0;
     rows->n_free = 0;

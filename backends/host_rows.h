@@ -23,6 +23,7 @@ struct hps_host_rows {
     uint64_t n_paid;      /* row ids charged to the budget */
     uint64_t n_free;      /* on the free list */
     uint64_t huge_bytes;  /* of the area, as counted in the account */
+    bool huge;            /* the area has huge pages */
     uint32_t free_row;    /* list through the first bytes of free rows */
 };
 

@@ -106,20 +106,22 @@ static void test_rows_when_many_tables_share_a_large_budget_then_all_have_addres
     assert_int_equal(atomic_load(&budget.reserved_bytes), 0);
 }
 
-/* A table that was emptied begins small again, and so does what it reports. */
-static void test_huge_bytes_when_rows_were_cleared_then_only_of_what_is_there(void **state)
+/* Huge pages come where the last one is little beside the others; a table that was emptied begins
+ * small again, and so does what it reports. */
+static void test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than_they_take(
+    void **state)
 {
     (void)state;
     struct hps_host_rows rows;
     open_with(&rows, 64 << 20, 512);
     budget.huge = true;
     for (unsigned round = 0; round < 2; round++) {
-        while (rows.n_paid * 512 < 16 << 20) {
+        while (rows.n_paid * 512 < 40 << 20) {
             assert_int_equal(hps_host_rows_grow(&rows), HPS_OK);
             uint64_t used = atomic_load(&account.used_bytes);
-            assert_true(atomic_load(&account.huge_bytes) < used + HPS_HOST_HUGE_BYTES);
+            assert_true(atomic_load(&account.huge_bytes) <= used + used / 8);
         }
-        assert_true(atomic_load(&account.huge_bytes) >= 16 << 20);
+        assert_true(atomic_load(&account.huge_bytes) >= 40 << 20);
         hps_host_rows_clear(&rows);
         assert_int_equal(atomic_load(&account.huge_bytes), 0);
     }
@@ -132,7 +134,8 @@ int main(void)
         cmocka_unit_test(test_rows_when_grown_to_the_budget_then_all_there_and_charged_as_foretold),
         cmocka_unit_test(test_take_when_rows_were_given_back_then_those_first),
         cmocka_unit_test(test_rows_when_many_tables_share_a_large_budget_then_all_have_addresses),
-        cmocka_unit_test(test_huge_bytes_when_rows_were_cleared_then_only_of_what_is_there),
+        cmocka_unit_test(
+            test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than_they_take),
         cmocka_unit_test(test_bytes_when_beyond_64_bits_then_says_all),
     };
     return cmocka_run_group_tests_name("host_rows", tests, NULL, NULL);
