@@ -447,7 +447,7 @@ static void count_tier(struct hps_lookup *lookup, const struct hps_tier_report *
     }
     if (report->n_asked > 0 && series != NULL && series->tier_hit[kind] != NULL) {
         hps_metric_add(series->tier_hit[kind], n_hit);
-        hps_metric_add(series->tier_miss[kind], report->n_asked - n_hit);
+        hps_metric_add(series->tier_miss[kind], report->n_asked - report->n_unanswered - n_hit);
     }
     if (report->n_evicted > 0 && series != NULL && series->tier_evictions[kind] != NULL) {
         hps_metric_add(series->tier_evictions[kind], report->n_evicted);

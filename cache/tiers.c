@@ -213,6 +213,7 @@ static hps_status ask_group(struct group *group, uint32_t tier, const struct hps
     for (uint32_t i = 0; i < group->n; i++) {
         struct hps_tier_report *report = &group->walks[i]->reports[tier];
         report->n_asked += *out_refused ? 0 : group->n_keys[i];
+        report->n_unanswered += status == HPS_OK || *out_refused ? 0 : group->parts[i].batch.n;
         report->status = status == HPS_OK ? report->status : status;
         take_answers(group->walks[i], group->n_keys[i], group->parts[i].batch.n);
     }
@@ -227,6 +228,7 @@ struct piece {
     uint32_t lo; /* in the batch */
     uint32_t n;
     uint32_t n_asked;
+    uint32_t n_unanswered;
     uint32_t n_missing; /* out: they are in front, those found behind */
     hps_status status;
     bool failed; /* the tier did, else it was not asked on */
@@ -269,6 +271,7 @@ static void ask_piece(void *ctx, uint32_t i)
         HPS_ASSERT(batch.n <= n);
         piece->failed = piece->status != HPS_OK;
         piece->n_asked += n;
+        piece->n_unanswered += piece->failed ? batch.n : 0;
         swap_ranges(all, piece->lo + lo + batch.n, n - batch.n, hi - (lo + n));
         lo += batch.n;
         hi -= n - batch.n;
@@ -293,6 +296,7 @@ static hps_status merge_pieces(struct hps_walk *walk, uint32_t tier, const struc
         n_missing += piece->n_missing;
         n_found += found;
         report->n_asked += piece->n_asked;
+        report->n_unanswered += piece->n_unanswered;
         report->duration_us += piece->duration_us;
         report->n_faults += piece->failed ? 1 : 0;
         report->status = piece->status == HPS_OK ? report->status : piece->status;

@@ -291,6 +291,12 @@ static hps_status put_record(struct hps_store *durable, const struct warm_model 
     char key[RECORD_KEY_BYTES_MAX];
     uint32_t name_size = (uint32_t)strlen(table->name);
     size_t size = hps_hot_record_size(name_size, n);
+    uint64_t room = durable->ops->bytes_free(durable);
+    if (size > room) { /* what the store holds back is for more than hints */
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "a record of %zu bytes, %" PRIu64 " are free before the guard", size,
+                             room);
+    }
     uint8_t *data = hps_alloc(size);
     if (data == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a record of %u keys", n);

@@ -170,6 +170,7 @@ static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void *
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.reports[0].status, HPS_UNAVAILABLE);
     assert_int_equal(t->walk.reports[1].n_found, 100);
+    assert_int_equal(t->walk.reports[0].n_unanswered, 100);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT), 0);
 }
 
@@ -186,6 +187,9 @@ static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **
     assert_int_equal(t->walk.reports[0].n_found, HPS_WALK_KEYS_MEMORY + 100);
     assert_int_equal(t->walk.reports[1].n_found, n - HPS_WALK_KEYS_MEMORY - 100);
     assert_int_equal(t->walk.batch.n, 0);
+    /* the others of that call are no misses: nobody knows */
+    assert_int_equal(t->walk.reports[0].n_asked, 2 * HPS_WALK_KEYS_MEMORY);
+    assert_int_equal(t->walk.reports[0].n_unanswered, HPS_WALK_KEYS_MEMORY - 100);
 }
 
 static void test_walk_when_last_tier_fails_then_the_part_fails(void **state)
@@ -197,6 +201,7 @@ static void test_walk_when_last_tier_fails_then_the_part_fails(void **state)
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_UNAVAILABLE);
     assert_non_null(strstr(t->err.text, "rocksdb"));
     assert_non_null(strstr(t->err.text, "t0"));
+    assert_int_equal(t->walk.reports[1].n_unanswered, 3);
 }
 
 static void test_walk_when_host_is_complete_then_a_miss_is_proof(void **state)
