@@ -59,7 +59,8 @@ enum {
     SPLIT_KEYS_DISK = 32, /* the same where each row is a wait for the disk */
     LOAD_BLOCKS = 8,
     LOAD_BLOCK_BYTES = 1 << 20, /* and at least one row, which has 256 KiB at most */
-    READERS_MAX = 32,           /* more threads got no more out of a disk */
+    LOGS_MAX = 16,
+    READERS_MAX = 32, /* more threads got no more out of a disk */
     RECORD_PREFIX_BYTES = 4,
     RECORD_ENTRY_BYTES = 64,
     LOOK_MS = 1000, /* the sync thread, where each write is synced by itself */
@@ -842,6 +843,50 @@ static hps_status files_check(const struct rocks *store, struct hps_error *err)
     return status;
 }
 
+/* Write the format record as it is, so that there is something to write out. */
+static void format_rewrite(struct rocks *store, char **out_text)
+{
+    size_t size = 0;
+    char *value =
+        rocksdb_get(store->db, store->read, FORMAT_KEY, strlen(FORMAT_KEY), &size, out_text);
+    if (value != NULL) {
+        rocksdb_put(store->db, store->write, FORMAT_KEY, strlen(FORMAT_KEY), value, size, out_text);
+    }
+    rocksdb_free(value);
+}
+
+/* An open begins a log of its own, and all are kept from the first one on that has what is in
+ * memory only. So that starts alone do not make ever more of them, memory is written out at last,
+ * where the disk has room for it. RocksDB looks which logs may go only when it has written
+ * something. */
+static void logs_limit(struct rocks *store)
+{
+    struct hps_rocksdb_dir_files logs;
+    struct hps_error error;
+    if (hps_rocksdb_dir_files(&store->dir, ".log", &logs, &error) != HPS_OK || logs.n <= LOGS_MAX ||
+        hps_rocksdb_dir_guard(&store->dir, logs.bytes, &error) != HPS_OK) {
+        return; /* the next open does it */
+    }
+    rocksdb_flushoptions_t *options = rocksdb_flushoptions_create();
+    char *text = NULL;
+    for (struct family *f = store->families; f != NULL && text == NULL; f = f->next) {
+        rocksdb_flush_cf(store->db, options, f->handle, &text);
+    }
+    if (text == NULL) {
+        rocksdb_flush_cf(store->db, options, store->catalog, &text);
+    }
+    if (text == NULL) {
+        format_rewrite(store, &text);
+    }
+    if (text == NULL) {
+        rocksdb_flush_cf(store->db, options, store->default_family, &text);
+    }
+    rocksdb_flushoptions_destroy(options);
+    if (text != NULL) {
+        hps_ignore(log_text(text, "what old logs have was not written out"));
+    }
+}
+
 static void family_free(struct family *family)
 {
     rocksdb_column_family_handle_destroy(family->handle);
@@ -898,17 +943,17 @@ static hps_status readers_start(struct rocks *store, const struct hps_rocksdb_op
 static hps_status mode_choose(struct rocks *store, const struct hps_rocksdb_options *given,
                               struct hps_error *err)
 {
-    uint64_t bytes = 0;
+    struct hps_rocksdb_dir_files files;
     bool direct_works = hps_rocksdb_dir_direct_works(&store->dir);
-    hps_status status = hps_rocksdb_dir_sst_bytes(&store->dir, &bytes, err);
+    hps_status status = hps_rocksdb_dir_files(&store->dir, ".sst", &files, err);
     if (status != HPS_OK) {
         return status;
     }
     store->mode = given->read_mode;
     if (store->mode == HPS_ROCKSDB_READ_AUTO) {
-        store->mode = bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
-                      : direct_works               ? HPS_ROCKSDB_READ_DIRECT
-                                                   : HPS_ROCKSDB_READ_BUFFERED;
+        store->mode = files.bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
+                      : direct_works                     ? HPS_ROCKSDB_READ_DIRECT
+                                                         : HPS_ROCKSDB_READ_BUFFERED;
     }
     if (store->mode == HPS_ROCKSDB_READ_DIRECT && !direct_works) {
         return hps_error_set(err, HPS_INVALID,
@@ -917,7 +962,7 @@ static hps_status mode_choose(struct rocks *store, const struct hps_rocksdb_opti
     }
     static const char *const names[] = {"auto", "mmap", "direct", "buffered"};
     HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
-            HPS_U64("bytes", bytes), HPS_U64("memory_bytes", given->memory_bytes));
+            HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", given->memory_bytes));
     return HPS_OK;
 }
 
@@ -980,6 +1025,7 @@ static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_optio
         status = readers_start(store, given, err);
     }
     if (status == HPS_OK && !store->dir.read_only) {
+        logs_limit(store);
         hps_rocksdb_dir_ballast(&store->dir);
         status = sync_start(store, err);
     }

@@ -802,6 +802,43 @@ static void test_apply_when_killed_at_any_moment_then_rows_and_position_agree(vo
     }
 }
 
+/* Files in the database whose names end in `suffix`. */
+static unsigned count_files(const char *suffix)
+{
+    unsigned n = 0;
+    DIR *listing = opendir(below("hpsd"));
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        const char *found = strstr(entry->d_name, suffix);
+        n += found != NULL && found[strlen(suffix)] == '\0';
+    }
+    closedir(listing);
+    return n;
+}
+
+static void test_open_when_again_and_again_then_logs_do_not_pile_up(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    assert_int_equal(put(space, 1), HPS_OK);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    unsigned n_max = 0;
+    for (unsigned i = 0; i < 60; i++) {
+        store->ops->space_close(space);
+        store->ops->close(store);
+        store = open_store();
+        space = open_space(store);
+        unsigned n = count_files(".log");
+        n_max = n > n_max ? n : n_max;
+    }
+    assert_in_range(n_max, 2, 20);
+    assert_in_range(count_files(".sst"), 1, 30);
+    assert_true(has(space, 1));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
 /* ---- checkpoints ---- */
 
 /* Files of rows below `at` that another directory holds too. */
@@ -1053,6 +1090,8 @@ int main(int argc, char **argv)
             test_open_when_a_load_was_cut_short_then_nothing_of_it_is_left, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_apply_when_killed_at_any_moment_then_rows_and_position_agree, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_again_and_again_then_logs_do_not_pile_up,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(

@@ -79,7 +79,7 @@ static void test_look_when_files_come_then_says_what_it_is(void **state)
 {
     (void)state;
     struct hps_rocksdb_dir dir = dir_open(FREE_MIN);
-    uint64_t bytes = 1;
+    struct hps_rocksdb_dir_files files = {0};
     assert_int_equal(look(&dir), HPS_ROCKSDB_DIR_ABSENT);
     assert_int_equal(mkdir(below("hpsd"), 0700), 0);
     assert_int_equal(look(&dir), HPS_ROCKSDB_DIR_EMPTY);
@@ -89,8 +89,9 @@ static void test_look_when_files_come_then_says_what_it_is(void **state)
     file_make("hpsd/000008.sst", 100);
     file_make("hpsd/000009.log", 5000);
     assert_int_equal(look(&dir), HPS_ROCKSDB_DIR_DATABASE);
-    assert_int_equal(hps_rocksdb_dir_sst_bytes(&dir, &bytes, &error), HPS_OK);
-    assert_int_equal(bytes, 4196);
+    assert_int_equal(hps_rocksdb_dir_files(&dir, ".sst", &files, &error), HPS_OK);
+    assert_int_equal(files.n, 2);
+    assert_int_equal(files.bytes, 4196);
     hps_rocksdb_dir_close(&dir);
 }
 
