@@ -22,9 +22,9 @@
 
 enum {
     WISH_ROWS_MIN = 1024,
-    EXCESS_SHARE = 8,  /* above its share by so much a table gives way */
-    EPOCH_KEYS = 1024, /* looked up between two looks at the deadline */
-    SCAN_ROWS = 1024,
+    EXCESS_SHARE = 8,      /* above its share by so much a table gives way */
+    EPOCH_KEYS = 1024,     /* looked up in one epoch, between two looks at the deadline ... */
+    EPOCH_BYTES = 1 << 20, /* ... or fewer, of wide rows: none comes free for writers meanwhile */
 };
 
 /* All tables of a space, replaced as one when a load is committed. */
@@ -468,17 +468,25 @@ static hps_status host_reserve(struct hps_space *base, struct hps_error *err)
     return status;
 }
 
+static uint32_t keys_per_epoch(uint32_t row_bytes)
+{
+    uint32_t n = EPOCH_BYTES / row_bytes;
+    n = n < EPOCH_KEYS ? n : EPOCH_KEYS;
+    return n > HPS_HOST_BLOCK_KEYS ? n : HPS_HOST_BLOCK_KEYS;
+}
+
 static hps_status host_get(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, struct hps_batch *batch)
 {
     struct hps_epoch *epoch = host_of(space)->shared.epoch;
     uint32_t hi = batch->n;
+    uint32_t n_epoch = keys_per_epoch(table->row_bytes);
     bool stream = hps_host_streams(table->row_bytes, batch);
     while (hi > 0) {
         if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
             return HPS_DEADLINE;
         }
-        uint32_t lo = hi > EPOCH_KEYS ? hi - EPOCH_KEYS : 0;
+        uint32_t lo = hi > n_epoch ? hi - n_epoch : 0;
         struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
         hps_host_table_get(table_of(space, table), batch, lo, hi, stream);
         hps_epoch_leave(epoch, slot);
@@ -765,7 +773,8 @@ static hps_status host_scan(struct hps_space *space, const struct hps_table *tab
 {
     hps_key *keys = NULL;
     uint64_t n = 0;
-    uint8_t *rows = hps_alloc((size_t)SCAN_ROWS * table->row_bytes);
+    uint32_t n_epoch = keys_per_epoch(table->row_bytes);
+    uint8_t *rows = hps_alloc((size_t)n_epoch * table->row_bytes);
     hps_status status = rows != NULL ? HPS_OK : HPS_NO_MEMORY;
     if (status == HPS_OK) {
         status = table_keys(space, table, &keys, &n);
@@ -774,8 +783,8 @@ static hps_status host_scan(struct hps_space *space, const struct hps_table *tab
         hps_free(rows);
         return hps_error_set(err, status, "host: no memory to scan table %s", table->name);
     }
-    for (uint64_t i = 0; i < n && status == HPS_OK; i += SCAN_ROWS) {
-        uint32_t n_batch = n - i < SCAN_ROWS ? (uint32_t)(n - i) : SCAN_ROWS;
+    for (uint64_t i = 0; i < n && status == HPS_OK; i += n_epoch) {
+        uint32_t n_batch = n - i < n_epoch ? (uint32_t)(n - i) : n_epoch;
         n_batch = table_copy(space, table, keys + i, rows, n_batch);
         if (n_batch > 0) {
             status = fn(ctx, keys + i, rows, n_batch);

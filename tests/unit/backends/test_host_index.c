@@ -205,7 +205,15 @@ static void test_clear_when_growing_then_empty_and_all_memory_comes_back(void **
 
 /* ---- readers at the edge ---- */
 
-enum { N_EDGE = 40000, EDGE = 24, ROUNDS = 12 };
+enum {
+    N_EDGE = 40000,
+    EDGE = 24,
+#ifdef HPS_TSAN
+    ROUNDS = 4,
+#else
+    ROUNDS = 12,
+#endif
+};
 
 struct edge {
     hps_key keys[N_EDGE]; /* in order of their hashes, and so of their buckets */
