@@ -78,8 +78,9 @@ enum {
 struct family {
     char *name;
     rocksdb_column_family_handle_t *handle;
-    bool open;    /* there is a space handle of it */
-    bool damaged; /* a compaction met damage in it: the next open lets none touch it */
+    bool open;     /* there is a space handle of it */
+    bool leftover; /* a drop has failed: there is nothing in it for anybody */
+    bool damaged;  /* a compaction met damage in it: the next open lets none touch it */
     struct family *next;
 };
 
@@ -1044,18 +1045,52 @@ static rocksdb_column_family_handle_t *handle_of(struct hps_space *space)
     return ((struct rocks_space *)space)->family->handle;
 }
 
+/* Under the store's lock. On success the caller frees it: the files go with the handle. */
+static hps_status family_drop(struct rocks *store, struct family *family, struct hps_error *err)
+{
+    char *text = NULL;
+    struct family **link = &store->families;
+    family->leftover = true;
+    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    rocksdb_drop_column_family(store->db, family->handle, &text);
+    if (text != NULL) {
+        return fail_text(text, err, "cannot drop the family");
+    }
+    while (*link != family) {
+        link = &(*link)->next;
+    }
+    *link = family->next;
+    if (family->damaged && damaged_write(store, NULL) != HPS_OK) {
+        HPS_LOG(WARN, "rocksdb", "a damaged version is gone, its mark is not",
+                HPS_STR("family", family->name));
+    }
+    return HPS_OK;
+}
+
 /* Under the store's lock. */
 static hps_status family_get(struct rocks *store, const char *name, struct family **out_family,
                              struct hps_error *err)
 {
-    for (struct family *f = store->families; f != NULL; f = f->next) {
-        if (strcmp(f->name, name) == 0) {
-            if (f->open) {
-                return hps_error_set(err, HPS_EXISTS, "rocksdb: %s is open already", name);
-            }
-            *out_family = f;
-            return HPS_OK;
-        }
+    struct family *f = store->families;
+    while (f != NULL && strcmp(f->name, name) != 0) {
+        f = f->next;
+    }
+    if (f != NULL && f->open) {
+        return hps_error_set(err, HPS_EXISTS, "rocksdb: %s is open already", name);
+    }
+    if (f != NULL && !f->leftover) {
+        *out_family = f;
+        return HPS_OK;
+    }
+    hps_status dropped = f != NULL ? family_drop(store, f, err) : HPS_OK;
+    if (dropped != HPS_OK) {
+        return dropped;
+    }
+    if (f != NULL) {
+        family_free(f);
     }
     if (store->dir.read_only) {
         return fail_read_only(store, err);
@@ -1120,32 +1155,16 @@ static hps_status rocks_space_drop(struct hps_space *base, struct hps_error *err
         rocks_space_close(base);
         return fail_read_only(store, err);
     }
-    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
-    if (status != HPS_OK) {
-        rocks_space_close(base);
-        return status;
-    }
-    char *text = NULL;
-    rocksdb_drop_column_family(store->db, family->handle, &text);
-    if (text != NULL) {
-        rocks_space_close(base);
-        return fail_text(text, err, "cannot drop the family");
-    }
     pthread_mutex_lock(&store->lock);
-    struct family **link = &store->families;
-    while (*link != family) {
-        link = &(*link)->next;
-    }
-    *link = family->next;
-    if (family->damaged && damaged_write(store, NULL) != HPS_OK) {
-        HPS_LOG(WARN, "rocksdb", "a damaged version is gone, its mark is not",
-                HPS_STR("family", family->name));
-    }
+    family->open = false;
+    hps_status status = family_drop(store, family, err);
     pthread_mutex_unlock(&store->lock);
-    family_free(family); /* the files go with the last handle */
     hps_free(base);
-    hps_rocksdb_dir_ballast(&store->dir);
-    return HPS_OK;
+    if (status == HPS_OK) {
+        family_free(family);
+        hps_rocksdb_dir_ballast(&store->dir);
+    }
+    return status;
 }
 
 static uint64_t property(struct hps_space *space, const char *name)

@@ -1001,6 +1001,33 @@ static void wait_for_room(struct hps_store *store, uint64_t bytes)
     }
 }
 
+/* A version of the same number, loaded before the next start, must see nothing of the old one: not
+ * its positions either, which are no rows. */
+static void test_drop_when_the_disk_has_no_room_then_a_new_space_begins_empty(void **state)
+{
+    (void)state;
+    if (mount("tmpfs", dir, "tmpfs", 0, "size=96m") != 0) {
+        print_message("SKIPPED: cannot mount a small tmpfs: %s\n", strerror(errno));
+        skip();
+    }
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    const struct hps_record record = {"p", 1, "7", 1};
+    uint64_t position_there = 0;
+    assert_int_equal(store->ops->apply(space, &no_limit, NULL, 0, &record, 1, &error), HPS_OK);
+    assert_int_equal(unlink(below("hpsd.ballast")), 0); /* else a drop finds room in any case */
+    fill_from_outside();
+    assert_int_equal(store->ops->space_drop(space, &error), HPS_EXHAUSTED);
+    assert_int_equal(unlink(below("others")), 0);
+    space = open_space(store);
+    load(space, 10);
+    assert_int_equal(store->ops->space_record_scan(space, read_position, &position_there, &error),
+                     HPS_OK);
+    assert_int_equal(position_there, 0);
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
 /* What was in memory when the disk filled up is written out by and by, or fails to be: neither may
  * end the process, and nothing that was acknowledged may be lost. */
 static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_on(void **state)
@@ -1094,6 +1121,8 @@ int main(int argc, char **argv)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_drop_when_the_disk_has_no_room_then_a_new_space_begins_empty, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_on, setup,
             teardown),
