@@ -97,6 +97,7 @@ struct rocks {
     rocksdb_readoptions_t *read_scan;
     rocksdb_writeoptions_t *write;
     rocksdb_writeoptions_t *write_synced;
+    rocksdb_writeoptions_t *write_unlogged;
     rocksdb_ingestexternalfileoptions_t *ingest;
     rocksdb_envoptions_t *env_options;
     rocksdb_column_family_handle_t *default_family;
@@ -108,9 +109,10 @@ struct rocks {
     uint32_t split_keys;      /* least share of a reader */
 
     uint32_t wal_sync_ms;
-    atomic_bool wal_dirty; /* something was written since the log was last synced */
-    atomic_bool stopped;   /* RocksDB took no write when it was last asked */
-    uint64_t n_errors;     /* its count of them at the last look; the sync thread's */
+    atomic_bool wal_dirty;       /* something was written since the log was last synced */
+    atomic_bool stopped;         /* RocksDB took no write when it was last asked */
+    _Atomic uint64_t broken_log; /* number of the log that a write failed in; 0: none */
+    uint64_t n_errors;           /* its count of them at the last look; the sync thread's */
     pthread_t sync_thread;
     bool sync_started;
     pthread_mutex_t sync_lock;
@@ -256,28 +258,32 @@ static rocksdb_options_t *options_new(const struct rocks *store,
     rocksdb_options_set_db_write_buffer_size(options, (size_t)buffers);
     rocksdb_options_set_write_buffer_size(options, (size_t)(buffers / 4));
     rocksdb_options_set_target_file_size_base(options, buffers / 4);
+    rocksdb_options_set_max_bytes_for_level_base(options, buffers);
     rocksdb_options_set_max_total_wal_size(options, clamp(buffers, MIB, WAL_BYTES));
     rocksdb_options_set_manifest_preallocation_size(options, 64 << 10);
     /* A torn tail is what a crash leaves; a hole in the middle is data loss and must be seen. */
     rocksdb_options_set_wal_recovery_mode(options,
                                           rocksdb_tolerate_corrupted_tail_records_recovery);
-    rocksdb_options_set_info_log_level(options, 2 /* warnings */);
+    /* Its options when it opens, and no more: its own log file meets a full disk, too, and Debian
+     * 12's library aborts at the next line then. */
+    rocksdb_options_set_info_log_level(options, 4 /* fatal */);
     rocksdb_options_set_keep_log_file_num(options, 4);
-    rocksdb_options_set_max_log_file_size(options, 16 << 20);
     if (store->dir.read_only) {
         rocksdb_options_set_db_log_dir(options, NO_LOG_DIR);
     }
     return options;
 }
 
-/* What the log brings back stays in memory: an open writes next to nothing, so that it works on a
- * full disk. Only the text form has this option. */
+/* What the log brings back stays in memory, and what is in memory is left to the log: an open and a
+ * close write next to nothing, so that they work on a full disk. Only the text form has these
+ * options. */
 static hps_status options_avoid_flush(struct rocks *store, struct hps_error *err)
 {
     char *text = NULL;
     rocksdb_options_t *options = rocksdb_options_create();
-    rocksdb_get_options_from_string(store->options, "avoid_flush_during_recovery=true", options,
-                                    &text);
+    rocksdb_get_options_from_string(
+        store->options, "avoid_flush_during_recovery=true;avoid_flush_during_shutdown=true",
+        options, &text);
     if (text != NULL) {
         rocksdb_options_destroy(options);
         return fail_text(text, err, "cannot set options");
@@ -305,6 +311,8 @@ static void options_fill(struct rocks *store, const struct hps_rocksdb_options *
     rocksdb_writeoptions_set_sync(store->write, store->wal_sync_ms == 0);
     store->write_synced = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(store->write_synced, 1);
+    store->write_unlogged = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_disable_WAL(store->write_unlogged, 1);
     store->ingest = rocksdb_ingestexternalfileoptions_create();
     rocksdb_ingestexternalfileoptions_set_move_files(store->ingest, 1);
     store->env_options = rocksdb_envoptions_create();
@@ -327,6 +335,7 @@ static void options_free(struct rocks *store)
     }
     rocksdb_envoptions_destroy(store->env_options);
     rocksdb_ingestexternalfileoptions_destroy(store->ingest);
+    rocksdb_writeoptions_destroy(store->write_unlogged);
     rocksdb_writeoptions_destroy(store->write_synced);
     rocksdb_writeoptions_destroy(store->write);
     rocksdb_readoptions_destroy(store->read_scan);
@@ -452,12 +461,79 @@ static void damaged_note(struct rocks *store, const char *text)
     rocksdb_livefiles_destroy(files);
 }
 
-/* ---- the log's sync ---- */
+/* ---- the log ---- */
+
+/* Does `text` say that it was the log that could not be written? Then remember which one. */
+static void log_note(struct rocks *store, const char *text)
+{
+    const char *what = strstr(text, "While appending to file: ");
+    const char *end = what != NULL ? strstr(what, ".log: ") : NULL;
+    const char *name = end;
+    while (name != NULL && name > what && name[-1] != '/') {
+        name--;
+    }
+    if (name != NULL) {
+        atomic_store(&store->broken_log, strtoull(name, NULL, 10));
+    }
+}
+
+/* When a disk that was full has room again RocksDB writes out what it has in memory, begins another
+ * log with that, and takes writes. It begins none if nothing was there, and one more write to the
+ * broken log ends the process (Debian 12): so something is always there, see memory_keep. */
+static bool log_works(struct rocks *store)
+{
+    struct hps_rocksdb_dir_files logs;
+    struct hps_error error;
+    uint64_t broken = atomic_load(&store->broken_log);
+    if (broken == 0) {
+        return true;
+    }
+    if (hps_rocksdb_dir_files(&store->dir, ".log", &logs, &error) != HPS_OK ||
+        logs.newest <= broken) {
+        return false;
+    }
+    atomic_compare_exchange_strong(&store->broken_log, &broken, 0);
+    return true;
+}
+
+/* Have something in memory: the format record once more, which needs no log. */
+static void memory_keep(struct rocks *store)
+{
+    uint64_t n = 0;
+    size_t size = 0;
+    char *text = NULL;
+    if (rocksdb_property_int_cf(store->db, store->default_family,
+                                "rocksdb.num-entries-active-mem-table", &n) != 0 ||
+        n > 0) {
+        return;
+    }
+    char *value = rocksdb_get(store->db, store->read, FORMAT_KEY, strlen(FORMAT_KEY), &size, &text);
+    if (value != NULL) {
+        rocksdb_put(store->db, store->write_unlogged, FORMAT_KEY, strlen(FORMAT_KEY), value, size,
+                    &text);
+    }
+    rocksdb_free(value);
+    rocksdb_free(text); /* RocksDB takes no writes: the next time */
+}
+
+static hps_status log_check(struct rocks *store, struct hps_error *err)
+{
+    return log_works(store)
+               ? HPS_OK
+               : hps_error_set(
+                     err, HPS_EXHAUSTED,
+                     "rocksdb: %s: the log met a full disk; writes go on when RocksDB has "
+                     "begun another one, or after a restart",
+                     store->dir.path);
+}
 
 /* text: how a write ended, NULL when it was taken. Borrowed. */
 static void write_ended(struct rocks *store, const char *text)
 {
     bool stopped = text != NULL;
+    if (stopped) {
+        log_note(store, text);
+    }
     if (atomic_load(&store->stopped) == stopped ||
         atomic_exchange(&store->stopped, stopped) == stopped) {
         return;
@@ -480,7 +556,7 @@ static bool takes_writes(struct rocks *store)
     if (n_errors == store->n_errors && !atomic_load(&store->stopped)) {
         return true;
     }
-    if (hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK) {
+    if (hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK || !log_works(store)) {
         return false;
     }
     char *text = NULL;
@@ -532,6 +608,7 @@ static void *sync_run(void *arg)
         }
         pthread_mutex_unlock(&store->sync_lock);
         wal_sync(store);
+        memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
         clock_gettime(CLOCK_MONOTONIC, &due);
         pthread_mutex_lock(&store->sync_lock);
@@ -844,18 +921,6 @@ static hps_status files_check(const struct rocks *store, struct hps_error *err)
     return status;
 }
 
-/* Write the format record as it is, so that there is something to write out. */
-static void format_rewrite(struct rocks *store, char **out_text)
-{
-    size_t size = 0;
-    char *value =
-        rocksdb_get(store->db, store->read, FORMAT_KEY, strlen(FORMAT_KEY), &size, out_text);
-    if (value != NULL) {
-        rocksdb_put(store->db, store->write, FORMAT_KEY, strlen(FORMAT_KEY), value, size, out_text);
-    }
-    rocksdb_free(value);
-}
-
 /* An open begins a log of its own, and all are kept from the first one on that has what is in
  * memory only. So that starts alone do not make ever more of them, memory is written out at last,
  * where the disk has room for it. RocksDB looks which logs may go only when it has written
@@ -868,6 +933,7 @@ static void logs_limit(struct rocks *store)
         hps_rocksdb_dir_guard(&store->dir, logs.bytes, &error) != HPS_OK) {
         return; /* the next open does it */
     }
+    memory_keep(store);
     rocksdb_flushoptions_t *options = rocksdb_flushoptions_create();
     char *text = NULL;
     for (struct family *f = store->families; f != NULL && text == NULL; f = f->next) {
@@ -875,9 +941,6 @@ static void logs_limit(struct rocks *store)
     }
     if (text == NULL) {
         rocksdb_flush_cf(store->db, options, store->catalog, &text);
-    }
-    if (text == NULL) {
-        format_rewrite(store, &text);
     }
     if (text == NULL) {
         rocksdb_flush_cf(store->db, options, store->default_family, &text);
@@ -1027,6 +1090,7 @@ static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_optio
     }
     if (status == HPS_OK && !store->dir.read_only) {
         logs_limit(store);
+        memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
         status = sync_start(store, err);
     }
@@ -1637,6 +1701,9 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
     /* twice: into the log now and into a file when the memory is written out */
     hps_status status = hps_rocksdb_dir_guard(
         &store->dir, 2 * batch_bytes(n, rows != NULL ? table->row_bytes : 0), &error);
+    if (status == HPS_OK) {
+        status = log_check(store, &error);
+    }
     if (status != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
         return status;
@@ -1708,7 +1775,8 @@ static hps_status apply_check(struct rocks *store, const struct hps_call *call,
                              "rocksdb: a batch of %" PRIu64 " bytes, %" PRIu64 " at most", bytes,
                              APPLY_BYTES_MAX);
     }
-    return hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
+    hps_status status = hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
+    return status == HPS_OK ? log_check(store, err) : status;
 }
 
 static void batch_add_record(rocksdb_writebatch_t *batch, struct hps_space *space,
@@ -2133,6 +2201,9 @@ static hps_status rocks_record_put(struct hps_store *base, const void *key, size
         return fail_read_only(store, err);
     }
     hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size + value_size, err);
+    if (status == HPS_OK) {
+        status = log_check(store, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
@@ -2151,6 +2222,9 @@ static hps_status rocks_record_delete(struct hps_store *base, const void *key, s
         return fail_read_only(store, err);
     }
     hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size, err);
+    if (status == HPS_OK) {
+        status = log_check(store, err);
+    }
     if (status != HPS_OK) {
         return status;
     }

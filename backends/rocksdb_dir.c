@@ -10,6 +10,7 @@
 #include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -152,6 +153,8 @@ static hps_status add_file(void *ctx, int dir_fd, const char *name, struct hps_e
         fstatat(dir_fd, name, &info, 0) == 0) {
         sum->files.n++;
         sum->files.bytes += (uint64_t)info.st_size;
+        uint64_t number = strtoull(name, NULL, 10);
+        sum->files.newest = number > sum->files.newest ? number : sum->files.newest;
     }
     return HPS_OK;
 }

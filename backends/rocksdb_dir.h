@@ -55,6 +55,7 @@ hps_status hps_rocksdb_dir_remove_loads(const struct hps_rocksdb_dir *dir, struc
 struct hps_rocksdb_dir_files {
     uint64_t n;
     uint64_t bytes;
+    uint64_t newest; /* the highest number that begins a name */
 };
 hps_status hps_rocksdb_dir_files(const struct hps_rocksdb_dir *dir, const char *suffix,
                                  struct hps_rocksdb_dir_files *out_files, struct hps_error *err)

@@ -13,12 +13,15 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "backends/rocksdb.h"
@@ -37,6 +40,7 @@ static const struct hps_table table = {
 /* What a call on a file whose name ends so is answered with; 0: what the kernel says. */
 static atomic_int log_sync_errno;
 static atomic_int sst_write_errno;
+static atomic_int log_write_errno;
 static atomic_uint n_log_syncs;
 /* The next sync of a log by the store's own thread waits until the store is being closed. */
 static atomic_bool hold_sync;
@@ -73,9 +77,11 @@ int fdatasync(int fd)
 
 ssize_t write(int fd, const void *bytes, size_t n)
 {
-    int failed = atomic_load(&sst_write_errno);
-    if (failed != 0 && fd_is(fd, ".sst")) {
-        errno = failed;
+    int sst_failed = atomic_load(&sst_write_errno);
+    int log_failed = atomic_load(&log_write_errno);
+    bool failed = (sst_failed != 0 && fd_is(fd, ".sst")) || (log_failed != 0 && fd_is(fd, ".log"));
+    if (failed) {
+        errno = sst_failed != 0 ? sst_failed : log_failed;
         return -1;
     }
     ssize_t (*real)(int, const void *, size_t) =
@@ -106,6 +112,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
+    (void)umount2(tmp.path, MNT_DETACH); /* only mounted in one test */
     hps_tmpdir_close(&tmp);
     return 0;
 }
@@ -168,15 +175,11 @@ static hps_status position_read(void *ctx, const void *key, size_t key_size, con
     return HPS_OK;
 }
 
-/* All keys below `end` are there, and the position says so. */
-static void check_rows(struct hps_space *space, hps_key end)
+/* All keys below `end` are there. */
+static void check_keys(struct hps_space *space, hps_key end)
 {
     static uint8_t rows[BATCH * ROW_BYTES];
-    hps_key position = 0;
-    assert_int_equal(space->store->ops->space_record_scan(space, position_read, &position, &error),
-                     HPS_OK);
-    assert_true(position >= end); /* one that was refused may be there all the same, whole */
-    for (hps_key first = 0; first < position; first += BATCH) {
+    for (hps_key first = 0; first < end; first += BATCH) {
         hps_key keys[BATCH];
         uint32_t slots[BATCH];
         for (uint32_t i = 0; i < BATCH; i++) {
@@ -190,6 +193,16 @@ static void check_rows(struct hps_space *space, hps_key end)
             assert_int_equal(rows[(size_t)i * ROW_BYTES], (first + i) % 251);
         }
     }
+}
+
+/* The same, and the position says so. */
+static void check_rows(struct hps_space *space, hps_key end)
+{
+    hps_key position = 0;
+    assert_int_equal(space->store->ops->space_record_scan(space, position_read, &position, &error),
+                     HPS_OK);
+    assert_true(position >= end); /* one that was refused may be there all the same, whole */
+    check_keys(space, position);
 }
 
 static bool refused(struct hps_store *store)
@@ -273,6 +286,126 @@ static void test_flush_when_a_full_disk_has_room_again_then_writes_go_on(void **
     close_all(space);
 }
 
+/* ---- a disk that others fill at once ---- */
+
+enum { DISK_KEYS = 100 * BATCH };
+
+static uint64_t disk_free(void)
+{
+    struct statvfs fs;
+    assert_int_equal(statvfs(tmp.path, &fs), 0);
+    return (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
+static atomic_bool fill_now;
+
+static void *fill_run(void *arg)
+{
+    int fd = *(int *)arg;
+    off_t at = 0;
+    while (!atomic_load(&fill_now)) {
+        sched_yield();
+    }
+    for (unsigned i = 0; i < 1000; i++) { /* what is given back meanwhile, too */
+        off_t bytes = (off_t)disk_free();
+        at += bytes > 0 && fallocate(fd, 0, at, bytes) == 0 ? bytes : 0;
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* Compactions, flushes and the log run out of room together, while all of them write. */
+static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(void **state)
+{
+    (void)state;
+    pthread_t filler;
+    if (mount("tmpfs", tmp.path, "tmpfs", 0, "size=128m") != 0) {
+        print_message("SKIPPED: cannot mount a small tmpfs: %s\n", strerror(errno));
+        skip();
+    }
+    int fd = open(hps_tmpdir_join(&tmp, "others"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    atomic_store(&fill_now, false);
+    assert_int_equal(pthread_create(&filler, NULL, fill_run, &fd), 0);
+    struct hps_store *store = open_store(1);
+    struct hps_space *space = open_space(store);
+    hps_status status = HPS_OK;
+    for (unsigned round = 0; status == HPS_OK; round++) { /* the same keys: much to compact */
+        atomic_store(&fill_now, round == 5);
+        assert_true(round < 1000);
+        for (hps_key key = 0; key < DISK_KEYS && status == HPS_OK; key += BATCH) {
+            status = apply(space, key);
+        }
+    }
+    pthread_join(filler, NULL);
+    assert_int_equal(status, HPS_EXHAUSTED);
+    assert_true(refused(store));
+    for (unsigned i = 0; i < 100; i++) {
+        assert_int_equal(apply(space, 0), HPS_EXHAUSTED);
+        check_keys(space, DISK_KEYS);
+    }
+    assert_int_equal(ftruncate(fd, 0), 0);
+    close(fd);
+    while (refused(store) || apply(space, 0) != HPS_OK) { /* the store finds out by itself */
+        sched_yield();
+    }
+    check_keys(space, DISK_KEYS);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    close_all(space);
+    store = open_store(1);
+    space = open_space(store);
+    check_keys(space, DISK_KEYS);
+    close_all(space);
+}
+
+/* The disk is full under the log. Whether the log is the first thing that is written or not, the
+ * process goes on, and so do writes once there is room. */
+static void log_meets_full_disk(struct hps_store *store, hps_key end)
+{
+    struct hps_space *space = open_space(store);
+    for (hps_key first = 0; first < end; first += BATCH) {
+        assert_int_equal(apply(space, first), HPS_OK);
+    }
+    atomic_store(&log_write_errno, ENOSPC);
+    assert_int_equal(apply(space, end), HPS_EXHAUSTED);
+    assert_int_equal(apply(space, end), HPS_EXHAUSTED);
+    assert_true(refused(store));
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_EXHAUSTED);
+    if (end > 0) {
+        check_rows(space, end);
+    }
+    atomic_store(&log_write_errno, 0);
+    while (refused(store)) {
+        sched_yield();
+    }
+    assert_int_equal(apply(space, end), HPS_OK);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    check_rows(space, end + BATCH);
+    close_all(space);
+    store = open_store(1);
+    space = open_space(store);
+    check_rows(space, end + BATCH);
+    close_all(space);
+}
+
+static void test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room(void **state)
+{
+    (void)state;
+    log_meets_full_disk(open_store(1), 10 * BATCH);
+}
+
+static void test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same(
+    void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store(1);
+    for (unsigned i = 0; i < 17; i++) { /* all memory has been written out, see logs_limit */
+        store->ops->close(store);
+        store = open_store(1);
+    }
+    log_meets_full_disk(store, 0);
+}
+
 static void test_close_when_the_log_is_being_synced_then_what_came_since_is_synced(void **state)
 {
     (void)state;
@@ -300,6 +433,9 @@ int main(void)
         T(test_flush_when_the_log_fails_then_writes_end_and_nothing_is_lost),
         T(test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is_lost),
         T(test_flush_when_a_full_disk_has_room_again_then_writes_go_on),
+        T(test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room),
+        T(test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same),
+        T(test_compaction_when_others_fill_the_disk_then_writes_wait_for_room),
         T(test_close_when_the_log_is_being_synced_then_what_came_since_is_synced),
     };
     return cmocka_run_group_tests_name("fault_rocksdb", tests, NULL, NULL);

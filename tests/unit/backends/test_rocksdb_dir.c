@@ -92,6 +92,7 @@ static void test_look_when_files_come_then_says_what_it_is(void **state)
     assert_int_equal(hps_rocksdb_dir_files(&dir, ".sst", &files, &error), HPS_OK);
     assert_int_equal(files.n, 2);
     assert_int_equal(files.bytes, 4196);
+    assert_int_equal(files.newest, 8);
     hps_rocksdb_dir_close(&dir);
 }
 
