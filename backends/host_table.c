@@ -337,7 +337,7 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
         drain(table, n_evicted);
     }
     hps_status status = make_room(table);
-    if (status == HPS_EXHAUSTED && table->shared->evicts && !table->awaits &&
+    if (status != HPS_OK && table->shared->evicts && !table->awaits &&
         evict_one(table, n_evicted)) {
         status = make_room(table);
     }

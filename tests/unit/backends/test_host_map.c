@@ -12,7 +12,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "backends/host_map.h"
 #include "base/epoch.h"
@@ -436,6 +439,42 @@ static void test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows
     close_all(&f);
 }
 
+/* What the system refuses is as good as a budget that is used up. */
+static void test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(HPS_TSAN)
+    skip(); /* it would meet the limit itself */
+#endif
+    struct fixture f = open_evicting(UINT64_C(1) << 28, 0, 0, &narrow);
+    struct rlimit before;
+    uint64_t n = 0;
+    for (; n < 12000; n++) {
+        assert_int_equal(insert(&f, n, n).n_inserted, 1);
+    }
+    uint64_t data_pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*u %*u %*u %*u %*u %lu", &data_pages), 1);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(getrlimit(RLIMIT_DATA, &before), 0);
+    struct rlimit limit = before;
+    limit.rlim_cur = (rlim_t)data_pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 10);
+    assert_int_equal(setrlimit(RLIMIT_DATA, &limit), 0);
+    uint64_t n_in = 0;
+    uint64_t n_evicted = 0;
+    for (uint64_t key = n; key < 3 * n; key++) {
+        struct hps_insert_report report = insert(&f, key, key);
+        n_in += report.n_inserted;
+        n_evicted += report.n_evicted;
+    }
+    assert_int_equal(setrlimit(RLIMIT_DATA, &before), 0);
+    assert_true(n_evicted > 0);
+    assert_true(n_in > 2 * n - n / 100);
+    assert_true(usage_of(&f).n_rows >= n - n / 100);
+    close_all(&f);
+}
+
 static void test_rows_max_when_reached_then_down_to_the_target_bit_by_bit(void **state)
 {
     (void)state;
@@ -755,6 +794,7 @@ int main(void)
         cmocka_unit_test(test_put_when_full_then_replaces_but_pushes_nothing_out),
         cmocka_unit_test(test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old),
         cmocka_unit_test(test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows),
+        cmocka_unit_test(test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full),
         cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_bit_by_bit),
         cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows),
         cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
