@@ -451,6 +451,18 @@ static void host_space_usage(struct hps_space *base, struct hps_store_usage *out
     *out_usage = usage;
 }
 
+static uint64_t host_evictions_take(struct hps_space *base, const struct hps_table *table)
+{
+    struct host_space *space = (struct host_space *)base;
+    struct hps_epoch *epoch = host_of(base)->shared.epoch;
+    struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
+    struct table_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+    uint64_t n =
+        atomic_exchange_explicit(&set->tables[table->id]->n_evicted, 0, memory_order_relaxed);
+    hps_epoch_leave(epoch, slot);
+    return n;
+}
+
 static hps_status host_reserve(struct hps_space *base, struct hps_error *err)
 {
     struct host_space *space = (struct host_space *)base;
@@ -804,6 +816,7 @@ static const struct hps_store_ops host_ops = {
     .space_close = host_space_close,
     .space_drop = host_space_drop,
     .space_usage = host_space_usage,
+    .evictions_take = host_evictions_take,
     .space_active = host_space_active,
     .reserve = host_reserve,
     .get = host_get,

@@ -222,6 +222,7 @@ static bool evict_one(struct hps_host_table *table, uint32_t *n_evicted)
             lose(table);
             key_remove(table, place);
             (*n_evicted)++;
+            atomic_fetch_add_explicit(&table->n_evicted, 1, memory_order_relaxed);
             return true;
         }
     }
@@ -359,7 +360,8 @@ void hps_host_table_clear(struct hps_host_table *table)
 {
     lose(table);
     hps_host_index_clear(&table->index);
-    atomic_store_explicit(&table->n_rows, 0, memory_order_relaxed);
+    uint64_t n_rows = atomic_exchange_explicit(&table->n_rows, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&table->n_evicted, n_rows, memory_order_relaxed);
     table->clearing = true;
     table->clearing_stamp = hps_epoch_retire(table->shared->epoch);
 }

@@ -56,6 +56,7 @@ struct hps_host_table {
     atomic_bool touched;     /* finds are noted, for eviction */
     atomic_bool *incomplete; /* of the space: set before a row is lost */
     _Atomic(uint64_t) n_rows;
+    _Atomic(uint64_t) n_evicted; /* since it was last asked, those of all rows let go too */
 };
 
 /* Rows that a table can have, its spare ones aside: ids are of 32 bits. */

@@ -135,6 +135,9 @@ struct hps_store_ops {
      * error the handle is gone too, and what a durable store has may still be there. */
     hps_status (*space_drop)(struct hps_space *space, struct hps_error *err);
     void (*space_usage)(struct hps_space *space, struct hps_store_usage *out_usage);
+    /* Rows of the table that went for others, of any version, since this was last asked. NULL: none
+     * ever does. */
+    uint64_t (*evictions_take)(struct hps_space *space, const struct hps_table *table);
     /* Make the index large enough for the rows that the tables had when the space was opened:
      * putting them then needs no more than a load of them. NULL where there is nothing to make.
      * EXHAUSTED: over budget; nothing has changed. */

@@ -449,9 +449,6 @@ static void count_tier(struct hps_lookup *lookup, const struct hps_tier_report *
         hps_metric_add(series->tier_hit[kind], n_hit);
         hps_metric_add(series->tier_miss[kind], report->n_asked - report->n_unanswered - n_hit);
     }
-    if (report->n_evicted > 0 && series != NULL && series->tier_evictions[kind] != NULL) {
-        hps_metric_add(series->tier_evictions[kind], report->n_evicted);
-    }
 }
 
 /* Of each part: unique keys = those that its tiers found + shared + remembered + not found. */

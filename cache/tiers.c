@@ -511,7 +511,6 @@ static void insert_range(const struct rest *rest, struct hps_walk *walk, uint32_
         walk->batch.rows, n, &guard, &inserted);
     report->n_inserted += inserted.n_inserted;
     report->n_no_room += inserted.n_no_room;
-    report->n_evicted += inserted.n_evicted;
     report->n_stale += inserted.n_stale;
     if (report->insert_status != HPS_OK) {
         report->n_dropped += n - inserted.n_inserted - inserted.n_no_room - inserted.n_stale;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
+#include "server/metrics.h"
 
 enum {
     REAP_POLL_NS = 1000 * 1000, /* giving back a pin tells nobody: it must stay cheap */
@@ -184,6 +185,7 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
 {
     struct hps_version *version = entry->version;
     struct hps_error err = {0};
+    hps_table_metrics_evictions(version);
     err.status = drop_spaces(version, &err);
     if (err.status == HPS_OK) {
         HPS_LOG(INFO, "catalog", "version unloaded", HPS_STR("model", version->model),

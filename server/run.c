@@ -185,6 +185,7 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
     if (strcmp(view->state, "loading") == 0) {
         return;
     }
+    hps_table_metrics_evictions(view->version);
     for (uint32_t i = 0; i < view->version->n_tiers; i++) {
         const struct hps_store_ops *ops = view->version->tiers[i]->store->ops;
         struct hps_store_usage usage;

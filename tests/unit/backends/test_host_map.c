@@ -323,6 +323,11 @@ static void test_space_when_row_is_empty_then_invalid(void **state)
 
 /* ---- eviction ---- */
 
+static uint64_t evictions_of(struct fixture *f)
+{
+    return f->store->ops->evictions_take(f->space, &narrow);
+}
+
 static uint64_t insert_until_evicting(struct fixture *f)
 {
     uint64_t n = 0;
@@ -539,6 +544,8 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
         (void)insert(&two, key, key);
     }
     assert_int_equal(usage_of(&one).n_rows, n_one); /* not one was lost to the other version */
+    assert_int_equal(evictions_of(&one), 1);
+    assert_int_equal(evictions_of(&one), 0);
     one.store->ops->space_active(one.space, false);
     two.store->ops->space_active(two.space, true);
     for (uint64_t key = 0; key < 3 * n; key++) {
@@ -547,6 +554,7 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     assert_true(atomic_load(&one.space->incomplete));
     assert_int_equal(usage_of(&one).n_rows, 0);
     assert_int_equal(usage_of(&one).used_bytes, 0);
+    assert_int_equal(evictions_of(&one), n_one); /* all at once */
     assert_true(usage_of(&two).n_rows > n_one / 2);
     assert_false(get(&one, 5, &value));
     one.store->ops->space_active(one.space, true); /* back */
