@@ -390,7 +390,9 @@ static void log_meets_full_disk(struct hps_store *store, hps_key end)
 static void test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room(void **state)
 {
     (void)state;
-    log_meets_full_disk(open_store(1), 10 * BATCH);
+    /* Fewer than the budget of the log: where the failed write is the one that empties the memory,
+     * writes go on after a restart only. */
+    log_meets_full_disk(open_store(1), 2 * BATCH);
 }
 
 static void test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same(
