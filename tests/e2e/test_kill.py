@@ -336,11 +336,13 @@ def test_kill_when_at_any_call_that_changes_files_then_the_catalog_is_old_or_new
             story.kill(CREATION)
         for operation in ("load", "switching load", "activate", "rollback", "unload"):
             story.do(operation)
-        windows = [window for _ in range(-(-KILLS // len(WINDOWS)))
-                   for window in rng.sample(WINDOWS, len(WINDOWS))]
-        while story.killed.total() < KILLS:
+        known = [window for window in WINDOWS if story.counts[window]]  # another RocksDB lacks some
+        assert len(known) > len(WINDOWS) * 3 / 4, f"calls that never came: {set(WINDOWS) - set(known)}"
+        windows = [window for _ in range(-(-KILLS // len(known)))
+                   for window in rng.sample(known, len(known))]
+        while windows and story.killed.total() < KILLS:
             story.kill(windows.pop())
-        for window in WINDOWS:
+        for window in known:
             for _ in range(20):
                 if story.killed[window] == 0:  # it chose a call that did not come
                     story.kill(window)
