@@ -263,28 +263,6 @@ static void test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is
     sync_fails(0);
 }
 
-static void test_flush_when_a_full_disk_has_room_again_then_writes_go_on(void **state)
-{
-    (void)state;
-    struct hps_store *store = open_store(1);
-    struct hps_space *space = open_space(store);
-    atomic_store(&sst_write_errno, ENOSPC);
-    hps_key end = apply_until_refused(space);
-    assert_int_equal(apply(space, end), HPS_EXHAUSTED);
-    assert_true(refused(store));
-    check_rows(space, end);
-    atomic_store(&sst_write_errno, 0);
-    while (refused(store)) { /* the store finds out by itself */
-        sched_yield();
-    }
-    assert_int_equal(apply(space, end), HPS_OK);
-    close_all(space);
-    store = open_store(1);
-    space = open_space(store);
-    check_rows(space, end + BATCH);
-    close_all(space);
-}
-
 /* ---- a disk that others fill at once ---- */
 
 enum { DISK_KEYS = 100 * BATCH };
@@ -433,7 +411,6 @@ int main(void)
         T(test_sync_when_the_log_fails_then_writes_end_and_nothing_is_lost),
         T(test_flush_when_the_log_fails_then_writes_end_and_nothing_is_lost),
         T(test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is_lost),
-        T(test_flush_when_a_full_disk_has_room_again_then_writes_go_on),
         T(test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room),
         T(test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same),
         T(test_compaction_when_others_fill_the_disk_then_writes_wait_for_room),
