@@ -40,7 +40,6 @@ static const struct hps_table table = {
 
 /* What a call on a file whose name ends so is answered with; 0: what the kernel says. */
 static atomic_int log_sync_errno;
-static atomic_int sst_write_errno;
 static atomic_int log_write_errno;
 static atomic_uint n_log_syncs;
 /* The next sync of a log by the store's own thread waits until the store is being closed. */
@@ -78,11 +77,9 @@ int fdatasync(int fd)
 
 ssize_t write(int fd, const void *bytes, size_t n)
 {
-    int sst_failed = atomic_load(&sst_write_errno);
-    int log_failed = atomic_load(&log_write_errno);
-    bool failed = (sst_failed != 0 && fd_is(fd, ".sst")) || (log_failed != 0 && fd_is(fd, ".log"));
-    if (failed) {
-        errno = sst_failed != 0 ? sst_failed : log_failed;
+    int failed = atomic_load(&log_write_errno);
+    if (failed != 0 && fd_is(fd, ".log")) {
+        errno = failed;
         return -1;
     }
     return syscall(SYS_write, fd, bytes, n);
