@@ -22,9 +22,9 @@
 
 enum {
     WISH_ROWS_MIN = 1024,
-    EXCESS_SHARE = 8,  /* above its share by so much a table gives way */
-    EPOCH_KEYS = 1024, /* looked up between two looks at the deadline */
-    SCAN_ROWS = 1024,
+    EXCESS_SHARE = 8,      /* above its share by so much a table gives way */
+    EPOCH_KEYS = 1024,     /* looked up in one epoch, between two looks at the deadline ... */
+    EPOCH_BYTES = 1 << 20, /* ... or fewer, of wide rows: none comes free for writers meanwhile */
 };
 
 /* All tables of a space, replaced as one when a load is committed. */
@@ -41,8 +41,9 @@ struct host_space {
     struct hps_table *tables;  /* [n_tables] copies, names not used */
     pthread_rwlock_t set_lock; /* writers share it; held alone while `set` is replaced */
     _Atomic(struct table_set *) set;
-    bool loading; /* these two under the store's lock */
+    bool loading; /* these three under the store's lock */
     bool active;
+    struct hps_store_load *load; /* what has rows that are not in `set` yet */
     struct host_space *next;
 };
 
@@ -50,6 +51,7 @@ struct host_space {
  * last one only tries the others. */
 struct host_map {
     struct hps_store base;
+    struct hps_store_ops ops; /* host_ops with the caps of this one */
     struct hps_host_shared shared;
     pthread_mutex_t lock; /* the list of spaces; held while `set` of one is replaced */
     struct host_space *spaces;
@@ -58,7 +60,8 @@ struct host_map {
 struct hps_store_load {
     struct host_space *space;
     struct table_set *set;
-    bool any; /* a row was added: the two below hold the last one's place */
+    atomic_bool gave_way; /* rows of it were let go for a version that is active */
+    bool any;             /* a row was added: the two below hold the last one's place */
     uint32_t table;
     hps_key key;
 };
@@ -86,7 +89,7 @@ static hps_status set_new(struct host_map *store, struct host_space *space,
     }
     for (uint32_t i = 0; i < n_tables; i++) {
         hps_status status =
-            hps_host_table_new(&store->shared, tables[i].row_bytes, sized ? tables[i].n_rows : 0,
+            hps_host_table_new(&store->shared, tables[i].row_bytes, tables[i].n_rows, sized,
                                &space->base.incomplete, &set->tables[i]);
         if (status != HPS_OK) {
             set_free(set);
@@ -248,18 +251,22 @@ static uint64_t table_excess(const struct host_space *space, struct hps_host_tab
     uint64_t used = atomic_load_explicit(&host->account.used_bytes, memory_order_relaxed);
     uint64_t max = atomic_load_explicit(&host->account.bytes_max, memory_order_relaxed);
     if (!space->active) {
-        return hps_host_table_rows(host) != 0 ? used : 0;
+        return used;
     }
     return used > max && used - max > max / EXCESS_SHARE ? used - max : 0;
 }
 
-/* Empty it unless somebody is writing to it. True: it gives its memory back, now or soon. */
-static bool table_empty(struct hps_host_table *host)
+/* Empty it unless somebody is writing to it. True: its memory is free. */
+static bool table_empty(const struct host_space *space, struct hps_host_table *host)
 {
     if (pthread_mutex_trylock(&host->lock) != 0) {
         return false;
     }
     if (!host->clearing) {
+        uint64_t bytes = atomic_load_explicit(&host->account.used_bytes, memory_order_relaxed);
+        HPS_LOG(INFO, "host", "a table gives way to others that need its memory",
+                HPS_STR("model", space->model), HPS_I64("version", space->version),
+                HPS_U64("bytes", bytes));
         hps_host_table_clear(host);
     }
     bool ended = hps_host_table_clear_end(host);
@@ -267,37 +274,64 @@ static bool table_empty(struct hps_host_table *host)
     return ended;
 }
 
-/* The table that is the most in the way gives way: one of a version that is not active, or one that
- * has had far more than its share since before others were there. */
-static bool host_give_way(struct hps_host_shared *shared)
+/* The table that is the most in the way. */
+struct worst {
+    struct host_space *space;
+    struct hps_host_table *host;
+    unsigned rank; /* of what should go first; 0: none was found */
+    uint64_t excess_bytes;
+};
+
+/* What has been let go already goes first, then versions that are not active, then tables that have
+ * had far more than their share since before others were there. */
+static void worst_of(struct worst *worst, struct host_space *space, const struct table_set *set,
+                     const struct hps_host_table *for_table)
+{
+    enum { OVER_SHARE = 1, NOT_ACTIVE, LET_GO };
+    for (uint32_t i = 0; i < set->n_tables; i++) {
+        struct hps_host_table *host = set->tables[i];
+        uint64_t excess_bytes = table_excess(space, host);
+        unsigned rank = space->active ? OVER_SHARE : NOT_ACTIVE;
+        if (atomic_load(&host->clearing)) {
+            rank = LET_GO;
+        } else if (excess_bytes == 0) {
+            rank = 0;
+        }
+        bool worse =
+            rank > worst->rank || (rank == worst->rank && excess_bytes > worst->excess_bytes);
+        if (worse && host != for_table) {
+            *worst = (struct worst){space, host, rank, excess_bytes};
+        }
+    }
+}
+
+/* A load that gives way goes on nowhere: it fails. */
+static enum hps_host_way host_give_way(struct hps_host_shared *shared,
+                                       const struct hps_host_table *table)
 {
     struct host_map *store =
         (struct host_map *)((char *)shared - offsetof(struct host_map, shared));
-    struct hps_host_table *worst = NULL;
-    struct host_space *of = NULL;
-    uint64_t excess_max = 0;
+    struct worst worst = {0};
     pthread_mutex_lock(&store->lock);
     for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
-        struct table_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
-        for (uint32_t i = 0; i < set->n_tables && !space->loading; i++) {
-            uint64_t excess = atomic_load(&set->tables[i]->clearing)
-                                  ? UINT64_MAX
-                                  : table_excess(space, set->tables[i]);
-            if (excess > excess_max) {
-                excess_max = excess;
-                worst = set->tables[i];
-                of = space;
-            }
+        struct hps_store_load *load = space->load;
+        if (load != NULL) {
+            worst_of(&worst, space, load->set, table);
+        } else if (!space->loading) {
+            worst_of(&worst, space, atomic_load_explicit(&space->set, memory_order_acquire), table);
         }
     }
-    bool gave = worst != NULL && table_empty(worst);
-    if (gave) {
-        HPS_LOG(INFO, "host", "a table gave way to others that need its memory",
-                HPS_STR("model", of->model), HPS_I64("version", of->version),
-                HPS_U64("bytes", excess_max));
+    enum hps_host_way way = HPS_HOST_WAY_NONE;
+    if (worst.host != NULL) {
+        if (worst.space->load != NULL) {
+            atomic_store(&worst.space->load->gave_way, true);
+        }
+        bool given = table_empty(worst.space, worst.host);
+        bool soon = !worst.space->active || atomic_load(&worst.host->clearing);
+        way = given ? HPS_HOST_WAY_GIVEN : soon ? HPS_HOST_WAY_SOON : HPS_HOST_WAY_NONE;
     }
     pthread_mutex_unlock(&store->lock);
-    return gave;
+    return way;
 }
 
 static void host_space_active(struct hps_space *base, bool active)
@@ -417,6 +451,18 @@ static void host_space_usage(struct hps_space *base, struct hps_store_usage *out
     *out_usage = usage;
 }
 
+static uint64_t host_evictions_take(struct hps_space *base, const struct hps_table *table)
+{
+    struct host_space *space = (struct host_space *)base;
+    struct hps_epoch *epoch = host_of(base)->shared.epoch;
+    struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
+    struct table_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+    uint64_t n =
+        atomic_exchange_explicit(&set->tables[table->id]->n_evicted, 0, memory_order_relaxed);
+    hps_epoch_leave(epoch, slot);
+    return n;
+}
+
 static hps_status host_reserve(struct hps_space *base, struct hps_error *err)
 {
     struct host_space *space = (struct host_space *)base;
@@ -434,17 +480,25 @@ static hps_status host_reserve(struct hps_space *base, struct hps_error *err)
     return status;
 }
 
+static uint32_t keys_per_epoch(uint32_t row_bytes)
+{
+    uint32_t n = EPOCH_BYTES / row_bytes;
+    n = n < EPOCH_KEYS ? n : EPOCH_KEYS;
+    return n > HPS_HOST_BLOCK_KEYS ? n : HPS_HOST_BLOCK_KEYS;
+}
+
 static hps_status host_get(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, struct hps_batch *batch)
 {
     struct hps_epoch *epoch = host_of(space)->shared.epoch;
     uint32_t hi = batch->n;
+    uint32_t n_epoch = keys_per_epoch(table->row_bytes);
     bool stream = hps_host_streams(table->row_bytes, batch);
     while (hi > 0) {
         if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
             return HPS_DEADLINE;
         }
-        uint32_t lo = hi > EPOCH_KEYS ? hi - EPOCH_KEYS : 0;
+        uint32_t lo = hi > n_epoch ? hi - n_epoch : 0;
         struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
         hps_host_table_get(table_of(space, table), batch, lo, hi, stream);
         hps_epoch_leave(epoch, slot);
@@ -512,9 +566,9 @@ static hps_status load_claim(struct host_space *space, struct hps_error *err)
 {
     struct host_map *store = host_of(&space->base);
     struct hps_store_usage usage;
-    host_space_usage(&space->base, &usage);
     hps_status status = HPS_OK;
     pthread_mutex_lock(&store->lock);
+    host_space_usage(&space->base, &usage);
     if (space->loading || usage.n_rows != 0) {
         status = hps_error_set(err, HPS_PRECONDITION, "host: %s version %" PRId64 " %s",
                                space->model, space->version,
@@ -526,13 +580,28 @@ static hps_status load_claim(struct host_space *space, struct hps_error *err)
     return status;
 }
 
-static void load_end(struct hps_store_load *load)
+/* load: NULL if it came to none */
+static void load_set(struct host_space *space, bool loading, struct hps_store_load *load)
 {
-    struct host_map *store = host_of(&load->space->base);
+    struct host_map *store = host_of(&space->base);
     pthread_mutex_lock(&store->lock);
-    load->space->loading = false;
+    space->loading = loading;
+    space->load = load;
     pthread_mutex_unlock(&store->lock);
-    hps_free(load);
+}
+
+/* What no budget helps against. */
+static hps_status check_rows(const struct host_space *space, struct hps_error *err)
+{
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        if (space->tables[i].n_rows > HPS_HOST_TABLE_ROWS_MAX) {
+            return hps_error_set(err, HPS_EXHAUSTED,
+                                 "host: table %" PRIu32 " has %" PRIu64 " rows, at most %" PRIu32
+                                 " are possible",
+                                 i, space->tables[i].n_rows, HPS_HOST_TABLE_ROWS_MAX);
+        }
+    }
+    return HPS_OK;
 }
 
 static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected,
@@ -548,7 +617,10 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
     } else if (__builtin_add_overflow(needed, hps_host_index_bytes(rows_expected), &needed)) {
         needed = UINT64_MAX;
     }
-    hps_status status = load_claim(space, err);
+    hps_status status = store->shared.lossy ? HPS_OK : check_rows(space, err);
+    if (status == HPS_OK) {
+        status = load_claim(space, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
@@ -562,14 +634,41 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
         status = set_new(store, space, space->tables, space->n_tables, sized && fits, &load->set);
     }
     if (status != HPS_OK) {
-        pthread_mutex_lock(&store->lock);
-        space->loading = false;
-        pthread_mutex_unlock(&store->lock);
+        load_set(space, false, NULL);
         hps_free(load);
         return fail_budget(store, status, "the load", needed, err);
     }
     load->space = space;
+    load_set(space, true, load);
     *out_load = load;
+    return HPS_OK;
+}
+
+static hps_status fail_gave_way(const struct hps_store_load *load, struct hps_error *err)
+{
+    return hps_error_set(err, HPS_EXHAUSTED,
+                         "host: the load of %s version %" PRId64
+                         " gave way to an active version that needs its memory",
+                         load->space->model, load->space->version);
+}
+
+/* With the table's lock held. */
+static hps_status load_row(struct hps_store_load *load, const struct hps_table *table, hps_key key,
+                           const uint8_t *row, struct hps_error *err)
+{
+    if (load->any && (table->id < load->table || (table->id == load->table && key <= load->key))) {
+        return hps_error_set(err, HPS_INVALID,
+                             "host: table %s: key %" PRIu64 " is not above the one before it",
+                             table->name, key);
+    }
+    hps_status status = hps_host_table_put(load->set->tables[table->id], key, row);
+    if (status != HPS_OK) {
+        return fail_budget(host_of(&load->space->base), status, "the next row of the load",
+                           table->row_bytes, err);
+    }
+    load->any = true;
+    load->table = table->id;
+    load->key = key;
     return HPS_OK;
 }
 
@@ -580,51 +679,51 @@ static hps_status host_load_add(struct hps_store_load *load, const struct hps_ta
     HPS_ASSERT(table->id < load->set->n_tables);
     struct hps_host_table *host = load->set->tables[table->id];
     HPS_ASSERT(host->rows.row_bytes == table->row_bytes);
-    for (uint32_t i = 0; i < n; i++) {
-        if (load->any &&
-            (table->id < load->table || (table->id == load->table && keys[i] <= load->key))) {
-            return hps_error_set(err, HPS_INVALID,
-                                 "host: table %s: key %" PRIu64 " is not above the one before it",
-                                 table->name, keys[i]);
-        }
-        hps_status status = hps_host_table_put(host, keys[i], rows + (size_t)i * table->row_bytes);
-        if (status != HPS_OK) {
-            return fail_budget(host_of(&load->space->base), status, "the next row of the load",
-                               table->row_bytes, err);
-        }
-        load->any = true;
-        load->table = table->id;
-        load->key = keys[i];
+    pthread_mutex_lock(&host->lock); /* nobody else writes to it, but it may be let go */
+    hps_status status = atomic_load(&load->gave_way) ? fail_gave_way(load, err) : HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        status = load_row(load, table, keys[i], rows + (size_t)i * table->row_bytes, err);
     }
-    return HPS_OK;
+    pthread_mutex_unlock(&host->lock);
+    return status;
 }
 
 static hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err)
 {
-    (void)err;
     struct host_space *space = load->space;
     struct hps_epoch *epoch = host_of(&space->base)->shared.epoch;
     struct host_map *store = host_of(&space->base);
+    struct table_set *old = NULL;
     pthread_rwlock_wrlock(&space->set_lock);
     pthread_mutex_lock(&store->lock);
-    atomic_store(&space->base.incomplete, false); /* before anybody can lose a row of it */
-    struct table_set *old = atomic_exchange_explicit(&space->set, load->set, memory_order_acq_rel);
-    shares_update(store);
+    bool gave_way = atomic_load(&load->gave_way);
+    if (!gave_way) {
+        atomic_store(&space->base.incomplete, false); /* before anybody can lose a row of it */
+        old = atomic_exchange_explicit(&space->set, load->set, memory_order_acq_rel);
+        space->load = NULL;
+        shares_update(store);
+    }
     pthread_mutex_unlock(&store->lock);
     pthread_rwlock_unlock(&space->set_lock);
+    if (gave_way) {
+        return fail_gave_way(load, err);
+    }
     uint64_t stamp = hps_epoch_retire(epoch);
     while (!hps_epoch_passed(epoch, stamp)) {
         sched_yield();
     }
     set_free(old);
-    load_end(load);
+    load_set(space, false, NULL);
+    hps_free(load);
     return HPS_OK;
 }
 
 static void host_load_abort(struct hps_store_load *load)
 {
+    load_set(load->space, true, NULL);
     set_free(load->set);
-    load_end(load);
+    load_set(load->space, false, NULL);
+    hps_free(load);
 }
 
 /* ---- scan ---- */
@@ -686,7 +785,8 @@ static hps_status host_scan(struct hps_space *space, const struct hps_table *tab
 {
     hps_key *keys = NULL;
     uint64_t n = 0;
-    uint8_t *rows = hps_alloc((size_t)SCAN_ROWS * table->row_bytes);
+    uint32_t n_epoch = keys_per_epoch(table->row_bytes);
+    uint8_t *rows = hps_alloc((size_t)n_epoch * table->row_bytes);
     hps_status status = rows != NULL ? HPS_OK : HPS_NO_MEMORY;
     if (status == HPS_OK) {
         status = table_keys(space, table, &keys, &n);
@@ -695,8 +795,8 @@ static hps_status host_scan(struct hps_space *space, const struct hps_table *tab
         hps_free(rows);
         return hps_error_set(err, status, "host: no memory to scan table %s", table->name);
     }
-    for (uint64_t i = 0; i < n && status == HPS_OK; i += SCAN_ROWS) {
-        uint32_t n_batch = n - i < SCAN_ROWS ? (uint32_t)(n - i) : SCAN_ROWS;
+    for (uint64_t i = 0; i < n && status == HPS_OK; i += n_epoch) {
+        uint32_t n_batch = n - i < n_epoch ? (uint32_t)(n - i) : n_epoch;
         n_batch = table_copy(space, table, keys + i, rows, n_batch);
         if (n_batch > 0) {
             status = fn(ctx, keys + i, rows, n_batch);
@@ -716,6 +816,7 @@ static const struct hps_store_ops host_ops = {
     .space_close = host_space_close,
     .space_drop = host_space_drop,
     .space_usage = host_space_usage,
+    .evictions_take = host_evictions_take,
     .space_active = host_space_active,
     .reserve = host_reserve,
     .get = host_get,
@@ -760,7 +861,9 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
         hps_free(store);
         return hps_error_set(err, HPS_NO_MEMORY, "host: no memory for the store");
     }
-    store->base.ops = &host_ops;
+    store->ops = host_ops;
+    store->ops.caps = options->evicts || options->lossy ? 0 : HPS_STORE_KEEPS;
+    store->base.ops = &store->ops;
     shared_init(&store->shared, options, epoch);
     pthread_mutex_init(&store->lock, NULL);
     *out_store = &store->base;

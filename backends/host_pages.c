@@ -12,6 +12,10 @@
 
 #include "base/assert.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* since Linux 6.1 */
+#endif
+
 #define THP_FILE "/sys/kernel/mm/transparent_hugepage/enabled"
 
 void hps_host_account_init(struct hps_host_account *account, struct hps_host_budget *budget)
@@ -20,6 +24,7 @@ void hps_host_account_init(struct hps_host_account *account, struct hps_host_bud
     atomic_init(&account->bytes_max, UINT64_MAX);
     atomic_init(&account->used_bytes, 0);
     atomic_init(&account->huge_bytes, 0);
+    account->starved = false;
 }
 
 bool hps_host_charge(struct hps_host_account *account, uint64_t bytes)
@@ -27,12 +32,14 @@ bool hps_host_charge(struct hps_host_account *account, uint64_t bytes)
     struct hps_host_budget *budget = account->budget;
     uint64_t mine = atomic_load_explicit(&account->used_bytes, memory_order_relaxed);
     uint64_t mine_max = atomic_load_explicit(&account->bytes_max, memory_order_relaxed);
+    account->starved = false;
     if (mine > mine_max || bytes > mine_max - mine) {
         return false;
     }
     uint64_t used = atomic_load_explicit(&budget->used_bytes, memory_order_relaxed);
     do {
         if (bytes > budget->bytes_max - used) {
+            account->starved = true;
             return false;
         }
     } while (!atomic_compare_exchange_weak_explicit(&budget->used_bytes, &used, used + bytes,
@@ -95,6 +102,11 @@ bool hps_host_area_advise(const struct hps_host_area *area, const struct hps_hos
     /* a wish: 4 KB pages work too */
     bool granted = madvise(area->start, area->bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0;
     return huge && granted && budget->huge;
+}
+
+void hps_host_area_collapse(const struct hps_host_area *area, size_t from)
+{
+    (void)madvise(area->start + from, HPS_HOST_HUGE_BYTES, MADV_COLLAPSE);
 }
 
 void hps_host_area_discard(const struct hps_host_area *area, size_t from, size_t to)

@@ -16,7 +16,8 @@ enum { HPS_HOST_HUGE_BYTES = 2 << 20, HPS_HOST_PAGE_BYTES = 4096 };
 struct hps_host_budget {
     uint64_t bytes_max;
     _Atomic(uint64_t) used_bytes;
-    bool huge; /* the system gives huge pages to those who ask */
+    _Atomic(uint64_t) reserved_bytes; /* of address space, for rows */
+    bool huge;                        /* the system gives huge pages to those who ask */
 };
 
 /* What one table takes of the budget. */
@@ -25,6 +26,7 @@ struct hps_host_account {
     _Atomic(uint64_t) bytes_max; /* of this table; UINT64_MAX: only the budget counts */
     _Atomic(uint64_t) used_bytes;
     _Atomic(uint64_t) huge_bytes; /* in areas for which huge pages were asked and are to be had */
+    bool starved; /* the last charge was refused for the budget's sake (of the owner's thread) */
 };
 
 void hps_host_account_init(struct hps_host_account *account, struct hps_host_budget *budget);
@@ -49,6 +51,9 @@ bool hps_host_area_commit(struct hps_host_area *area, size_t bytes);
  * ones. */
 bool hps_host_area_advise(const struct hps_host_area *area, const struct hps_host_budget *budget,
                           bool huge);
+/* Make one huge page now of the small ones from `from` on, a multiple of 2 MB. A wish: where the
+ * system cannot, it does so by itself some time. */
+void hps_host_area_collapse(const struct hps_host_area *area, size_t from);
 /* Give the whole pages in [from, to) back; they read as zeros then. */
 void hps_host_area_discard(const struct hps_host_area *area, size_t from, size_t to);
 void hps_host_area_free(struct hps_host_area *area); /* of a zeroed area: nothing */

@@ -8,7 +8,20 @@
 
 #include "base/assert.h"
 
-enum { ROW_ALIGN = 16, STEP_BYTES = 64 << 10 };
+enum {
+    ROW_ALIGN = 16,
+    STEP_BYTES = 64 << 10,
+    /* A table takes small pages up to here, and huge ones from then on: the last one is empty for
+     * the most part, and charged step by step. With a thousand tables that would be gigabytes. */
+    SMALL_SLABS = 8,
+};
+
+/* A process has 2^47 bytes of addresses, which a thousand tables with a large budget could use up.
+ * The first 2^45 go to whoever comes; then a table has room for so many times the rows it expects,
+ * and for so many bytes at least. */
+#define RESERVE_FREELY_BYTES (UINT64_C(1) << 45)
+#define RESERVE_LEAST_BYTES  (UINT64_C(1) << 30)
+enum { RESERVE_TIMES = 4 };
 
 static uint32_t stride_of(uint32_t row_bytes)
 {
@@ -30,8 +43,26 @@ uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t 
                                                                                     : bytes;
 }
 
+/* Steps of rows to have addresses for. */
+static uint64_t steps_to_reserve(const struct hps_host_budget *budget, uint32_t step_shift,
+                                 uint64_t step_bytes, uint64_t n_rows)
+{
+    uint64_t n_max = HPS_HOST_ROW_NONE >> step_shift;
+    uint64_t n_all = budget->bytes_max / step_bytes + 1;
+    n_all = n_all < n_max ? n_all : n_max;
+    uint64_t reserved = atomic_load_explicit(&budget->reserved_bytes, memory_order_relaxed);
+    if (reserved < RESERVE_FREELY_BYTES &&
+        n_all <= (RESERVE_FREELY_BYTES - reserved) / step_bytes) {
+        return n_all;
+    }
+    uint64_t n_least = RESERVE_LEAST_BYTES / step_bytes + 1;
+    uint64_t n_few = ((n_rows < HPS_HOST_ROW_NONE ? n_rows : HPS_HOST_ROW_NONE) >> step_shift) + 1;
+    n_few = n_few * RESERVE_TIMES > n_least ? n_few * RESERVE_TIMES : n_least;
+    return n_few < n_all ? n_few : n_all;
+}
+
 hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_account *account,
-                              uint32_t row_bytes, uint32_t extra_bytes)
+                              uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)
 {
     uint32_t stride = stride_of(row_bytes);
     *rows = (struct hps_host_rows){.account = account,
@@ -41,11 +72,8 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
                                    .step_shift = step_shift_of(stride),
                                    .free_row = HPS_HOST_ROW_NONE};
     uint64_t n_step = UINT64_C(1) << rows->step_shift;
-    uint64_t n_steps = account->budget->bytes_max / (n_step * stride) + 1;
-    if (n_steps > (HPS_HOST_ROW_NONE >> rows->step_shift)) {
-        n_steps = HPS_HOST_ROW_NONE >> rows->step_shift;
-    }
-    /* Address space is plenty, but a thousand tables with a budget of terabytes can use it up. */
+    uint64_t n_steps = steps_to_reserve(account->budget, rows->step_shift, n_step * stride, n_rows);
+    /* the system may have less to give: a limit of the process, say */
     while (!hps_host_area_reserve(&rows->area, (size_t)(n_steps * n_step * stride))) {
         n_steps /= 2;
         if (n_steps == 0) {
@@ -53,7 +81,8 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
         }
     }
     rows->n_max = n_steps * n_step;
-    /* a small table would waste a huge page: it asks for them when it has filled one */
+    atomic_fetch_add_explicit(&account->budget->reserved_bytes, rows->area.bytes,
+                              memory_order_relaxed);
     (void)hps_host_area_advise(&rows->area, account->budget, false);
     return HPS_OK;
 }
@@ -69,7 +98,27 @@ void hps_host_rows_close(struct hps_host_rows *rows)
 {
     if (rows->account != NULL) {
         hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
+        atomic_fetch_sub_explicit(&rows->account->budget->reserved_bytes, rows->area.bytes,
+                                  memory_order_relaxed);
         hps_host_area_free(&rows->area);
+    }
+}
+
+static uint64_t slabs_of(const struct hps_host_rows *rows, uint64_t n_rows)
+{
+    return (n_rows * rows->stride + HPS_HOST_HUGE_BYTES - 1) / HPS_HOST_HUGE_BYTES;
+}
+
+/* The rows go on into the n_slabs-th slab, beyond the small pages: each takes one of those slabs
+ * with it, so that nobody has to wait for all of them. */
+static void slab_begin(struct hps_host_rows *rows, uint64_t n_slabs)
+{
+    uint64_t n_huge = n_slabs - SMALL_SLABS;
+    if (!rows->huge) {
+        rows->huge = hps_host_area_advise(&rows->area, rows->account->budget, true);
+    }
+    if (rows->huge && n_huge <= SMALL_SLABS) {
+        hps_host_area_collapse(&rows->area, (size_t)(n_huge - 1) * HPS_HOST_HUGE_BYTES);
     }
 }
 
@@ -80,21 +129,18 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows)
     if (rows->n_paid + n_step > rows->n_max || !hps_host_charge(rows->account, bytes)) {
         return HPS_EXHAUSTED;
     }
-    size_t end = (size_t)(rows->n_paid + n_step) * rows->stride;
-    size_t slab_end = (end + HPS_HOST_HUGE_BYTES - 1) & ~(size_t)(HPS_HOST_HUGE_BYTES - 1);
-    size_t before = rows->area.committed;
-    if (!hps_host_area_commit(&rows->area,
-                              slab_end < rows->area.bytes ? slab_end : rows->area.bytes)) {
+    uint64_t n_slabs = slabs_of(rows, rows->n_paid + n_step);
+    size_t slab_end = (size_t)n_slabs * HPS_HOST_HUGE_BYTES;
+    slab_end = slab_end < rows->area.bytes ? slab_end : rows->area.bytes;
+    if (!hps_host_area_commit(&rows->area, slab_end)) {
         hps_host_discharge(rows->account, bytes);
         return HPS_NO_MEMORY;
     }
-    bool first_huge = before <= HPS_HOST_HUGE_BYTES && end > HPS_HOST_HUGE_BYTES;
-    bool had_huge = before > HPS_HOST_HUGE_BYTES && rows->account->budget->huge;
-    if (first_huge) {
-        had_huge = hps_host_area_advise(&rows->area, rows->account->budget, true);
+    if (n_slabs > SMALL_SLABS && n_slabs > slabs_of(rows, rows->n_paid)) {
+        slab_begin(rows, n_slabs);
     }
-    if (had_huge) {
-        huge_set(rows, rows->area.committed);
+    if (rows->huge) {
+        huge_set(rows, slab_end);
     }
     rows->n_paid += n_step;
     return HPS_OK;
@@ -124,6 +170,8 @@ void hps_host_rows_clear(struct hps_host_rows *rows)
     hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
     hps_host_area_discard(&rows->area, 0, rows->area.committed);
     huge_set(rows, 0);
+    rows->huge = false;
+    (void)hps_host_area_advise(&rows->area, rows->account->budget, false);
     rows->n_used = 0;
     rows->n_paid = 0;
     rows->n_free = 0;

@@ -23,15 +23,18 @@ struct hps_host_rows {
     uint64_t n_paid;      /* row ids charged to the budget */
     uint64_t n_free;      /* on the free list */
     uint64_t huge_bytes;  /* of the area, as counted in the account */
+    bool huge;            /* the area has huge pages */
     uint32_t free_row;    /* list through the first bytes of free rows */
 };
 
 /* What n_rows rows will be charged; UINT64_MAX if it does not fit 64 bits. */
 uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows);
 
-/* NO_MEMORY: no address space. */
+/* With address space for all rows that the budget could pay, or, where many tables share a large
+ * one, for several times the n_rows expected. NO_MEMORY: there is none. */
 hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_account *account,
-                              uint32_t row_bytes, uint32_t extra_bytes) HPS_MUST_CHECK;
+                              uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)
+    HPS_MUST_CHECK;
 void hps_host_rows_close(struct hps_host_rows *rows);
 
 /* Rows that can be taken without another charge. */

@@ -46,7 +46,8 @@ uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row
 }
 
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              atomic_bool *incomplete, struct hps_host_table **out_table)
+                              bool sized, atomic_bool *incomplete,
+                              struct hps_host_table **out_table)
 {
     struct hps_host_table *table = hps_calloc(1, sizeof(*table));
     if (table == NULL) {
@@ -58,11 +59,12 @@ hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes
     hps_host_account_init(&table->account, &shared->budget);
     hps_status status = hps_host_limbo_open(&table->limbo, shared->epoch);
     if (status == HPS_OK) {
-        status = hps_host_rows_open(&table->rows, &table->account, row_bytes, extra_bytes(shared));
+        status = hps_host_rows_open(&table->rows, &table->account, row_bytes, extra_bytes(shared),
+                                    n_rows);
     }
     if (status == HPS_OK) {
         status = hps_host_index_open(&table->index, &table->account, shared->epoch, shared->seed,
-                                     n_rows);
+                                     sized ? n_rows : 0);
     }
     if (status != HPS_OK) {
         hps_host_table_free(table);
@@ -132,16 +134,28 @@ static void work(struct hps_host_table *table)
 
 /* ---- rows ---- */
 
-/* Grow by a step of rows, if need be in the place of a table that has less right to them. */
-static hps_status rows_grow(struct hps_host_table *table)
+/* The budget refused memory. True: a table that has less right to it gave way, try again. */
+static bool way_given(struct hps_host_table *table)
 {
     struct hps_host_shared *shared = table->shared;
-    hps_status status = hps_host_rows_grow(&table->rows);
-    if (status == HPS_EXHAUSTED && shared->give_way != NULL && atomic_load(&table->active) &&
-        table->n_refused++ % GIVE_WAY_EVERY == 0 && shared->give_way(shared)) {
-        status = hps_host_rows_grow(&table->rows);
+    if (shared->give_way == NULL || !atomic_load(&table->active) || !table->account.starved) {
+        return false;
     }
-    return status;
+    if (table->n_refused % GIVE_WAY_EVERY != 0) {
+        table->n_refused++;
+        return false;
+    }
+    enum hps_host_way way = shared->give_way(shared, table);
+    table->n_refused += way == HPS_HOST_WAY_NONE ? 1 : 0;
+    table->awaits = way == HPS_HOST_WAY_SOON;
+    return way == HPS_HOST_WAY_GIVEN;
+}
+
+/* Grow by a step of rows, if need be in the place of another table. */
+static hps_status rows_grow(struct hps_host_table *table)
+{
+    hps_status status = hps_host_rows_grow(&table->rows);
+    return status == HPS_EXHAUSTED && way_given(table) ? hps_host_rows_grow(&table->rows) : status;
 }
 
 /* Have a row ready to be taken while n_keep others stay, be it in limbo: a full table must still be
@@ -208,6 +222,7 @@ static bool evict_one(struct hps_host_table *table, uint32_t *n_evicted)
             lose(table);
             key_remove(table, place);
             (*n_evicted)++;
+            atomic_fetch_add_explicit(&table->n_evicted, 1, memory_order_relaxed);
             return true;
         }
     }
@@ -232,16 +247,33 @@ static hps_status row_replace(struct hps_host_table *table, struct hps_host_plac
     return HPS_OK;
 }
 
-/* Room for one more key, in the index and for its row. */
-static hps_status make_room(struct hps_host_table *table)
+static hps_status make_room_in_index(struct hps_host_table *table)
 {
     hps_status status = hps_host_index_make_room(&table->index);
     if (status != HPS_OK) {
         limbo_empty(table); /* slots of erased keys */
         status = hps_host_index_make_room(&table->index);
     }
-    return status == HPS_OK ? row_ready(table, spare_for(table->shared, table->index.n_keys + 1))
-                            : status;
+    if (status == HPS_EXHAUSTED && way_given(table)) {
+        status = hps_host_index_make_room(&table->index);
+    }
+    return status;
+}
+
+/* Room for one more key, in the index and for its row. Where there is none, `awaits` tells whether
+ * there will be as soon as readers have left. */
+static hps_status make_room(struct hps_host_table *table)
+{
+    table->awaits = false;
+    hps_status status = make_room_in_index(table);
+    if (status != HPS_OK) {
+        table->awaits = table->awaits || table->index.n_dead != 0;
+        return status;
+    }
+    uint64_t n_keep = spare_for(table->shared, table->index.n_keys + 1);
+    status = row_ready(table, n_keep);
+    table->awaits = table->awaits || hps_host_rows_ready(&table->rows) + table->limbo.n > n_keep;
+    return status;
 }
 
 /* The table may have more rows, but was told to be content with fewer. */
@@ -306,10 +338,9 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
         drain(table, n_evicted);
     }
     hps_status status = make_room(table);
-    if (status == HPS_EXHAUSTED && table->shared->evicts) {
-        if (evict_one(table, n_evicted)) {
-            status = make_room(table);
-        }
+    if (status != HPS_OK && table->shared->evicts && !table->awaits &&
+        evict_one(table, n_evicted)) {
+        status = make_room(table);
     }
     return status == HPS_OK ? row_add(table, key, data) : status;
 }
@@ -329,7 +360,8 @@ void hps_host_table_clear(struct hps_host_table *table)
 {
     lose(table);
     hps_host_index_clear(&table->index);
-    atomic_store_explicit(&table->n_rows, 0, memory_order_relaxed);
+    uint64_t n_rows = atomic_exchange_explicit(&table->n_rows, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&table->n_evicted, n_rows, memory_order_relaxed);
     table->clearing = true;
     table->clearing_stamp = hps_epoch_retire(table->shared->epoch);
 }

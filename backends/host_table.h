@@ -14,6 +14,15 @@
 #include "backends/host_limbo.h"
 #include "backends/host_rows.h"
 
+struct hps_host_table;
+
+/* Whether a table has given way to another. */
+enum hps_host_way {
+    HPS_HOST_WAY_NONE,  /* there is none that should */
+    HPS_HOST_WAY_SOON,  /* its readers or its writer have to leave first */
+    HPS_HOST_WAY_GIVEN, /* its memory is free */
+};
+
 /* What all tables of a store share. */
 struct hps_host_shared {
     struct hps_host_budget budget;
@@ -24,9 +33,10 @@ struct hps_host_shared {
     bool lossy;           /* also for rows that are put */
     uint64_t rows_max;    /* of a table that evicts, beside the budget */
     uint64_t rows_target; /* down to which it evicts, bit by bit, once it had rows_max */
-    /* Make a table give way that has less right to the memory than one that lacks it now. False:
-     * there is none. Called with the lock of a table held. */
-    bool (*give_way)(struct hps_host_shared *shared);
+    /* Make one give way that has less right to the memory than this table, which lacks it now.
+     * Called with the lock of the table held. */
+    enum hps_host_way (*give_way)(struct hps_host_shared *shared,
+                                  const struct hps_host_table *table);
 };
 
 struct hps_host_table {
@@ -37,7 +47,8 @@ struct hps_host_table {
     struct hps_host_rows rows;
     struct hps_host_limbo limbo;
     struct hps_host_evict evict;
-    uint64_t n_refused;      /* times that the budget had no room for more rows */
+    uint64_t n_refused;      /* times that the budget had no room, and no other table gave way */
+    bool awaits;             /* what it lacks comes back soon: no key need go for it */
     bool draining;           /* from rows_max to rows_target */
     atomic_bool clearing;    /* all rows were let go; their memory comes back ... */
     uint64_t clearing_stamp; /* ... when this has passed */
@@ -45,16 +56,20 @@ struct hps_host_table {
     atomic_bool touched;     /* finds are noted, for eviction */
     atomic_bool *incomplete; /* of the space: set before a row is lost */
     _Atomic(uint64_t) n_rows;
+    _Atomic(uint64_t) n_evicted; /* since it was last asked, those of all rows let go too */
 };
+
+/* Rows that a table can have, its spare ones aside: ids are of 32 bits. */
+#define HPS_HOST_TABLE_ROWS_MAX (UINT32_MAX - (UINT32_C(1) << 16))
 
 /* What a table with n_rows rows will be charged; UINT64_MAX if it does not fit 64 bits. */
 uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
                               uint64_t n_rows);
 
-/* An empty table with room in its index for n_rows. EXHAUSTED, NO_MEMORY. */
+/* An empty table for about n_rows; sized: its index has room for them. EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              atomic_bool *incomplete, struct hps_host_table **out_table)
-    HPS_MUST_CHECK;
+                              bool sized, atomic_bool *incomplete,
+                              struct hps_host_table **out_table) HPS_MUST_CHECK;
 /* No reader or writer is inside. NULL is legal. */
 void hps_host_table_free(struct hps_host_table *table);
 

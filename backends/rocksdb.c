@@ -34,6 +34,7 @@
 #include "backends/rocksdb_dir.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/fileio.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/pool.h"
@@ -58,9 +59,11 @@ enum {
     SPLIT_KEYS_DISK = 32, /* the same where each row is a wait for the disk */
     LOAD_BLOCKS = 8,
     LOAD_BLOCK_BYTES = 1 << 20, /* and at least one row, which has 256 KiB at most */
-    READERS_MAX = 32,           /* more threads got no more out of a disk */
+    LOGS_MAX = 16,
+    READERS_MAX = 32, /* more threads got no more out of a disk */
     RECORD_PREFIX_BYTES = 4,
     RECORD_ENTRY_BYTES = 64,
+    LOOK_MS = 1000, /* the sync thread, where each write is synced by itself */
 };
 
 #define RECORD_TABLE    UINT32_MAX /* where a table id stands in the keys of a space's records */
@@ -75,7 +78,9 @@ enum {
 struct family {
     char *name;
     rocksdb_column_family_handle_t *handle;
-    bool open; /* there is a space handle of it */
+    bool open;     /* there is a space handle of it */
+    bool leftover; /* a drop has failed: there is nothing in it for anybody */
+    bool damaged;  /* a compaction met damage in it: the next open lets none touch it */
     struct family *next;
 };
 
@@ -92,6 +97,7 @@ struct rocks {
     rocksdb_readoptions_t *read_scan;
     rocksdb_writeoptions_t *write;
     rocksdb_writeoptions_t *write_synced;
+    rocksdb_writeoptions_t *write_unlogged;
     rocksdb_ingestexternalfileoptions_t *ingest;
     rocksdb_envoptions_t *env_options;
     rocksdb_column_family_handle_t *default_family;
@@ -103,7 +109,10 @@ struct rocks {
     uint32_t split_keys;      /* least share of a reader */
 
     uint32_t wal_sync_ms;
-    atomic_bool wal_dirty; /* something was written since the log was last synced */
+    atomic_bool wal_dirty;       /* something was written since the log was last synced */
+    atomic_bool stopped;         /* RocksDB took no write when it was last asked */
+    _Atomic uint64_t broken_log; /* number of the log that a write failed in; 0: none */
+    uint64_t n_errors;           /* its count of them at the last look; the sync thread's */
     pthread_t sync_thread;
     bool sync_started;
     pthread_mutex_t sync_lock;
@@ -249,28 +258,32 @@ static rocksdb_options_t *options_new(const struct rocks *store,
     rocksdb_options_set_db_write_buffer_size(options, (size_t)buffers);
     rocksdb_options_set_write_buffer_size(options, (size_t)(buffers / 4));
     rocksdb_options_set_target_file_size_base(options, buffers / 4);
+    rocksdb_options_set_max_bytes_for_level_base(options, buffers);
     rocksdb_options_set_max_total_wal_size(options, clamp(buffers, MIB, WAL_BYTES));
     rocksdb_options_set_manifest_preallocation_size(options, 64 << 10);
     /* A torn tail is what a crash leaves; a hole in the middle is data loss and must be seen. */
     rocksdb_options_set_wal_recovery_mode(options,
                                           rocksdb_tolerate_corrupted_tail_records_recovery);
-    rocksdb_options_set_info_log_level(options, 2 /* warnings */);
+    /* Its options when it opens, and no more: its own log file meets a full disk, too, and Debian
+     * 12's library aborts at the next line then. */
+    rocksdb_options_set_info_log_level(options, 4 /* fatal */);
     rocksdb_options_set_keep_log_file_num(options, 4);
-    rocksdb_options_set_max_log_file_size(options, 16 << 20);
     if (store->dir.read_only) {
         rocksdb_options_set_db_log_dir(options, NO_LOG_DIR);
     }
     return options;
 }
 
-/* What the log brings back stays in memory: an open writes next to nothing, so that it works on a
- * full disk. Only the text form has this option. */
+/* What the log brings back stays in memory, and what is in memory is left to the log: an open and a
+ * close write next to nothing, so that they work on a full disk. Only the text form has these
+ * options. */
 static hps_status options_avoid_flush(struct rocks *store, struct hps_error *err)
 {
     char *text = NULL;
     rocksdb_options_t *options = rocksdb_options_create();
-    rocksdb_get_options_from_string(store->options, "avoid_flush_during_recovery=true", options,
-                                    &text);
+    rocksdb_get_options_from_string(
+        store->options, "avoid_flush_during_recovery=true;avoid_flush_during_shutdown=true",
+        options, &text);
     if (text != NULL) {
         rocksdb_options_destroy(options);
         return fail_text(text, err, "cannot set options");
@@ -298,6 +311,8 @@ static void options_fill(struct rocks *store, const struct hps_rocksdb_options *
     rocksdb_writeoptions_set_sync(store->write, store->wal_sync_ms == 0);
     store->write_synced = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(store->write_synced, 1);
+    store->write_unlogged = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_disable_WAL(store->write_unlogged, 1);
     store->ingest = rocksdb_ingestexternalfileoptions_create();
     rocksdb_ingestexternalfileoptions_set_move_files(store->ingest, 1);
     store->env_options = rocksdb_envoptions_create();
@@ -320,6 +335,7 @@ static void options_free(struct rocks *store)
     }
     rocksdb_envoptions_destroy(store->env_options);
     rocksdb_ingestexternalfileoptions_destroy(store->ingest);
+    rocksdb_writeoptions_destroy(store->write_unlogged);
     rocksdb_writeoptions_destroy(store->write_synced);
     rocksdb_writeoptions_destroy(store->write);
     rocksdb_readoptions_destroy(store->read_scan);
@@ -345,31 +361,243 @@ static bool thread_start(pthread_t *out_thread, void *(*run)(void *arg), void *a
     return started;
 }
 
-/* ---- the log's sync ---- */
+/* ---- damaged families ----
+ *
+ * A compaction that meets a damaged block stops all writing, also of what would replace or unload
+ * the family, and would do so again after each restart. So `<dir>/hpsd.damaged` names, one a line,
+ * the families that have no compactions any more.
+ */
+
+static char *damaged_path(const struct rocks *store)
+{
+    return hps_rocksdb_dir_join(store->dir.dir, "hpsd.damaged");
+}
+
+/* Names, a line each; NULL: none. owner: the caller (hps_free). */
+static char *damaged_read(const struct rocks *store, struct hps_error *err, hps_status *out_status)
+{
+    char *path = damaged_path(store);
+    char *names = NULL;
+    uint64_t bytes = 0;
+    int fd = -1;
+    hps_status status =
+        path != NULL ? hps_file_open_read(path, &fd, &bytes, err) : fail_memory(err);
+    if (status == HPS_OK) {
+        names = hps_calloc(1, bytes + 1);
+        status = names != NULL ? hps_file_pread(fd, path, names, bytes, 0, err) : fail_memory(err);
+        close(fd);
+    }
+    hps_free(path);
+    *out_status = status == HPS_NOT_FOUND ? HPS_OK : status;
+    return names;
+}
+
+static bool damaged_names(const char *names, const char *name)
+{
+    size_t size = strlen(name);
+    for (const char *at = names; at != NULL && *at != '\0';) {
+        const char *end = strchrnul(at, '\n');
+        if ((size_t)(end - at) == size && memcmp(at, name, size) == 0) {
+            return true;
+        }
+        at = *end != '\0' ? end + 1 : end;
+    }
+    return false;
+}
+
+/* Under the store's lock. */
+static hps_status damaged_write(struct rocks *store, struct hps_error *err)
+{
+    size_t size = 0;
+    for (const struct family *f = store->families; f != NULL; f = f->next) {
+        size += f->damaged ? strlen(f->name) + 1 : 0;
+    }
+    char *path = damaged_path(store);
+    char *names = hps_alloc(size + 1);
+    hps_status status = path != NULL && names != NULL ? HPS_OK : fail_memory(err);
+    size_t at = 0;
+    for (const struct family *f = store->families; status == HPS_OK && f != NULL; f = f->next) {
+        if (f->damaged) {
+            at += (size_t)snprintf(names + at, size + 1 - at, "%s\n", f->name);
+        }
+    }
+    if (status == HPS_OK && size > 0) {
+        status = hps_file_replace(path, names, size, err);
+    } else if (status == HPS_OK && unlink(path) != 0 && errno != ENOENT) {
+        status = hps_rocksdb_dir_fail(err, "cannot remove", path);
+    }
+    hps_free(names);
+    hps_free(path);
+    return status;
+}
+
+/* `text` says why RocksDB stopped writing: if that is damage in a file, remember whose. */
+static void damaged_note(struct rocks *store, const char *text)
+{
+    struct hps_error error;
+    if (text_status(text) != HPS_DATA_LOSS) {
+        return;
+    }
+    const rocksdb_livefiles_t *files = rocksdb_livefiles(store->db);
+    int n = rocksdb_livefiles_count(files);
+    pthread_mutex_lock(&store->lock);
+    for (int i = 0; i < n; i++) {
+        struct family *f = store->families;
+        const char *name = rocksdb_livefiles_column_family_name(files, i);
+        while (f != NULL && strcmp(f->name, name) != 0) {
+            f = f->next;
+        }
+        if (f != NULL && !f->damaged && strstr(text, rocksdb_livefiles_name(files, i)) != NULL) {
+            f->damaged = true;
+            HPS_LOG(ERROR, "rocksdb", "a version is damaged: restart hpsd, then replace it",
+                    HPS_STR("family", f->name));
+            if (damaged_write(store, &error) != HPS_OK) {
+                HPS_LOG(ERROR, "rocksdb", "which version is damaged was not written down",
+                        HPS_STR("error", error.text));
+            }
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    rocksdb_livefiles_destroy(files);
+}
+
+/* ---- the log ---- */
+
+/* Does `text` say that it was the log that could not be written? Then remember which one. */
+static void log_note(struct rocks *store, const char *text)
+{
+    const char *what = strstr(text, "While appending to file: ");
+    const char *end = what != NULL ? strstr(what, ".log: ") : NULL;
+    const char *name = end;
+    while (name != NULL && name > what && name[-1] != '/') {
+        name--;
+    }
+    if (name != NULL) {
+        atomic_store(&store->broken_log, strtoull(name, NULL, 10));
+    }
+}
+
+/* When a disk that was full has room again RocksDB writes out what it has in memory, begins another
+ * log with that, and takes writes. It begins none if nothing was there, and one more write to the
+ * broken log ends the process (Debian 12): so something is always there, see memory_keep. */
+static bool log_works(struct rocks *store)
+{
+    struct hps_rocksdb_dir_files logs;
+    struct hps_error error;
+    uint64_t broken = atomic_load(&store->broken_log);
+    if (broken == 0) {
+        return true;
+    }
+    if (hps_rocksdb_dir_files(&store->dir, ".log", &logs, &error) != HPS_OK ||
+        logs.newest <= broken) {
+        return false;
+    }
+    atomic_compare_exchange_strong(&store->broken_log, &broken, 0);
+    return true;
+}
+
+/* Have something in memory: the format record once more, which needs no log. */
+static void memory_keep(struct rocks *store)
+{
+    uint64_t n = 0;
+    size_t size = 0;
+    char *text = NULL;
+    if (rocksdb_property_int_cf(store->db, store->default_family,
+                                "rocksdb.num-entries-active-mem-table", &n) != 0 ||
+        n > 0) {
+        return;
+    }
+    char *value = rocksdb_get(store->db, store->read, FORMAT_KEY, strlen(FORMAT_KEY), &size, &text);
+    if (value != NULL) {
+        rocksdb_put(store->db, store->write_unlogged, FORMAT_KEY, strlen(FORMAT_KEY), value, size,
+                    &text);
+    }
+    rocksdb_free(value);
+    rocksdb_free(text); /* RocksDB takes no writes: the next time */
+}
+
+static hps_status log_check(struct rocks *store, struct hps_error *err)
+{
+    return log_works(store)
+               ? HPS_OK
+               : hps_error_set(
+                     err, HPS_EXHAUSTED,
+                     "rocksdb: %s: the log met a full disk; writes go on when RocksDB has "
+                     "begun another one, or after a restart",
+                     store->dir.path);
+}
+
+/* text: how a write ended, NULL when it was taken. Borrowed. */
+static void write_ended(struct rocks *store, const char *text)
+{
+    bool stopped = text != NULL;
+    if (stopped) {
+        log_note(store, text);
+    }
+    if (atomic_load(&store->stopped) == stopped ||
+        atomic_exchange(&store->stopped, stopped) == stopped) {
+        return;
+    }
+    if (stopped) {
+        HPS_LOG(ERROR, "rocksdb", "RocksDB takes no writes", HPS_STR("error", text));
+        damaged_note(store, text);
+    } else {
+        HPS_LOG(INFO, "rocksdb", "RocksDB takes writes again");
+    }
+}
+
+/* An error of the disk in the background stops all writing, for good or until a full disk has room
+ * again, and only a write tells which. To sync the log meanwhile is of no use, and where it was
+ * that sync that failed, Debian 12's RocksDB ends the process. */
+static bool takes_writes(struct rocks *store)
+{
+    uint64_t n_errors = 0;
+    (void)rocksdb_property_int(store->db, "rocksdb.background-errors", &n_errors);
+    if (n_errors == store->n_errors && !atomic_load(&store->stopped)) {
+        return true;
+    }
+    if (hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK || !log_works(store)) {
+        return false;
+    }
+    char *text = NULL;
+    rocksdb_writebatch_t *nothing = rocksdb_writebatch_create();
+    rocksdb_write(store->db, store->write, nothing, &text);
+    rocksdb_writebatch_destroy(nothing);
+    write_ended(store, text);
+    bool taken = text == NULL;
+    rocksdb_free(text);
+    store->n_errors = taken ? n_errors : store->n_errors;
+    return taken;
+}
 
 static void wal_sync(struct rocks *store)
 {
-    if (!atomic_exchange(&store->wal_dirty, false)) {
+    if (!atomic_load(&store->wal_dirty) && !atomic_load(&store->stopped)) {
+        return;
+    }
+    if (!takes_writes(store) || !atomic_exchange(&store->wal_dirty, false)) {
         return;
     }
     char *text = NULL;
     rocksdb_flush_wal(store->db, 1, &text);
     if (text != NULL) {
-        atomic_store(&store->wal_dirty, true);
-        hps_ignore(log_text(text, "the log cannot be synced")); /* tried again in a moment */
+        atomic_store(&store->wal_dirty, true); /* tried again once it takes writes */
+        write_ended(store, text);
+        hps_ignore(log_text(text, "the log cannot be synced"));
     }
 }
 
 static void *sync_run(void *arg)
 {
     struct rocks *store = arg;
+    uint32_t every_ms = store->wal_sync_ms != 0 ? store->wal_sync_ms : LOOK_MS;
     pthread_setname_np(pthread_self(), "rocksdb-sync");
     struct timespec due;
     clock_gettime(CLOCK_MONOTONIC, &due);
     pthread_mutex_lock(&store->sync_lock);
     while (!store->closing) {
-        due.tv_sec += store->wal_sync_ms / 1000;
-        due.tv_nsec += (long)(store->wal_sync_ms % 1000) * 1000000;
+        due.tv_sec += every_ms / 1000;
+        due.tv_nsec += (long)(every_ms % 1000) * 1000000;
         if (due.tv_nsec >= 1000000000) {
             due.tv_nsec -= 1000000000;
             due.tv_sec++;
@@ -380,6 +608,7 @@ static void *sync_run(void *arg)
         }
         pthread_mutex_unlock(&store->sync_lock);
         wal_sync(store);
+        memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
         clock_gettime(CLOCK_MONOTONIC, &due);
         pthread_mutex_lock(&store->sync_lock);
@@ -400,9 +629,6 @@ static void sync_init(struct rocks *store)
 
 static hps_status sync_start(struct rocks *store, struct hps_error *err)
 {
-    if (store->wal_sync_ms == 0) {
-        return HPS_OK;
-    }
     store->sync_started = thread_start(&store->sync_thread, sync_run, store);
     return store->sync_started
                ? HPS_OK
@@ -418,6 +644,7 @@ static void sync_stop(struct rocks *store)
         pthread_cond_signal(&store->sync_wake);
         pthread_mutex_unlock(&store->sync_lock);
         pthread_join(store->sync_thread, NULL);
+        wal_sync(store); /* what was written during its last one */
     }
     pthread_cond_destroy(&store->sync_wake);
     pthread_mutex_destroy(&store->sync_lock);
@@ -610,6 +837,17 @@ static hps_status families_take(struct rocks *store, char **names, size_t n,
     return status;
 }
 
+static void families_mark(struct rocks *store, const char *damaged)
+{
+    for (struct family *f = store->families; f != NULL; f = f->next) {
+        f->damaged = damaged_names(damaged, f->name);
+        if (f->damaged) {
+            HPS_LOG(WARN, "rocksdb", "a damaged version is not compacted: replace it",
+                    HPS_STR("family", f->name));
+        }
+    }
+}
+
 static hps_status database_open(struct rocks *store, struct hps_error *err)
 {
     char *text = NULL;
@@ -621,12 +859,19 @@ static hps_status database_open(struct rocks *store, struct hps_error *err)
     hps_status status = HPS_OK;
     const rocksdb_options_t **options = hps_calloc(n, sizeof(*options));
     rocksdb_column_family_handle_t **handles = hps_calloc(n, sizeof(*handles));
+    rocksdb_options_t *untouched = rocksdb_options_create_copy(store->options);
+    char *damaged = NULL;
+    rocksdb_options_set_disable_auto_compactions(untouched, 1);
     if (options == NULL || handles == NULL) {
         status = fail_memory(err);
         goto done;
     }
+    damaged = damaged_read(store, err, &status);
+    if (status != HPS_OK) {
+        goto done;
+    }
     for (size_t i = 0; i < n; i++) {
-        options[i] = store->options;
+        options[i] = damaged_names(damaged, names[i]) ? untouched : store->options;
     }
     if (store->dir.read_only) {
         store->db = rocksdb_open_for_read_only_column_families(store->options, store->dir.path,
@@ -637,12 +882,12 @@ static hps_status database_open(struct rocks *store, struct hps_error *err)
             rocksdb_open_column_families(store->options, store->dir.path, (int)n,
                                          (const char *const *)names, options, handles, &text);
     }
-    if (text != NULL) {
-        status = fail_text(text, err, "cannot open the database");
-    } else {
-        status = families_take(store, names, n, handles, err);
-    }
+    status = text != NULL ? fail_text(text, err, "cannot open the database")
+                          : families_take(store, names, n, handles, err);
+    families_mark(store, damaged);
 done:
+    rocksdb_options_destroy(untouched);
+    hps_free(damaged);
     hps_free((void *)options);
     hps_free(handles);
     rocksdb_list_column_families_destroy(names, n);
@@ -674,6 +919,36 @@ static hps_status files_check(const struct rocks *store, struct hps_error *err)
     }
     rocksdb_livefiles_destroy(files);
     return status;
+}
+
+/* An open begins a log of its own, and all are kept from the first one on that has what is in
+ * memory only. So that starts alone do not make ever more of them, memory is written out at last,
+ * where the disk has room for it. RocksDB looks which logs may go only when it has written
+ * something. */
+static void logs_limit(struct rocks *store)
+{
+    struct hps_rocksdb_dir_files logs;
+    struct hps_error error;
+    if (hps_rocksdb_dir_files(&store->dir, ".log", &logs, &error) != HPS_OK || logs.n <= LOGS_MAX ||
+        hps_rocksdb_dir_guard(&store->dir, logs.bytes, &error) != HPS_OK) {
+        return; /* the next open does it */
+    }
+    memory_keep(store);
+    rocksdb_flushoptions_t *options = rocksdb_flushoptions_create();
+    char *text = NULL;
+    for (struct family *f = store->families; f != NULL && text == NULL; f = f->next) {
+        rocksdb_flush_cf(store->db, options, f->handle, &text);
+    }
+    if (text == NULL) {
+        rocksdb_flush_cf(store->db, options, store->catalog, &text);
+    }
+    if (text == NULL) {
+        rocksdb_flush_cf(store->db, options, store->default_family, &text);
+    }
+    rocksdb_flushoptions_destroy(options);
+    if (text != NULL) {
+        hps_ignore(log_text(text, "what old logs have was not written out"));
+    }
 }
 
 static void family_free(struct family *family)
@@ -732,17 +1007,17 @@ static hps_status readers_start(struct rocks *store, const struct hps_rocksdb_op
 static hps_status mode_choose(struct rocks *store, const struct hps_rocksdb_options *given,
                               struct hps_error *err)
 {
-    uint64_t bytes = 0;
+    struct hps_rocksdb_dir_files files;
     bool direct_works = hps_rocksdb_dir_direct_works(&store->dir);
-    hps_status status = hps_rocksdb_dir_sst_bytes(&store->dir, &bytes, err);
+    hps_status status = hps_rocksdb_dir_files(&store->dir, ".sst", &files, err);
     if (status != HPS_OK) {
         return status;
     }
     store->mode = given->read_mode;
     if (store->mode == HPS_ROCKSDB_READ_AUTO) {
-        store->mode = bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
-                      : direct_works               ? HPS_ROCKSDB_READ_DIRECT
-                                                   : HPS_ROCKSDB_READ_BUFFERED;
+        store->mode = files.bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
+                      : direct_works                     ? HPS_ROCKSDB_READ_DIRECT
+                                                         : HPS_ROCKSDB_READ_BUFFERED;
     }
     if (store->mode == HPS_ROCKSDB_READ_DIRECT && !direct_works) {
         return hps_error_set(err, HPS_INVALID,
@@ -751,7 +1026,7 @@ static hps_status mode_choose(struct rocks *store, const struct hps_rocksdb_opti
     }
     static const char *const names[] = {"auto", "mmap", "direct", "buffered"};
     HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
-            HPS_U64("bytes", bytes), HPS_U64("memory_bytes", given->memory_bytes));
+            HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", given->memory_bytes));
     return HPS_OK;
 }
 
@@ -814,6 +1089,8 @@ static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_optio
         status = readers_start(store, given, err);
     }
     if (status == HPS_OK && !store->dir.read_only) {
+        logs_limit(store);
+        memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
         status = sync_start(store, err);
     }
@@ -832,18 +1109,52 @@ static rocksdb_column_family_handle_t *handle_of(struct hps_space *space)
     return ((struct rocks_space *)space)->family->handle;
 }
 
+/* Under the store's lock. On success the caller frees it: the files go with the handle. */
+static hps_status family_drop(struct rocks *store, struct family *family, struct hps_error *err)
+{
+    char *text = NULL;
+    struct family **link = &store->families;
+    family->leftover = true;
+    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    rocksdb_drop_column_family(store->db, family->handle, &text);
+    if (text != NULL) {
+        return fail_text(text, err, "cannot drop the family");
+    }
+    while (*link != family) {
+        link = &(*link)->next;
+    }
+    *link = family->next;
+    if (family->damaged && damaged_write(store, NULL) != HPS_OK) {
+        HPS_LOG(WARN, "rocksdb", "a damaged version is gone, its mark is not",
+                HPS_STR("family", family->name));
+    }
+    return HPS_OK;
+}
+
 /* Under the store's lock. */
 static hps_status family_get(struct rocks *store, const char *name, struct family **out_family,
                              struct hps_error *err)
 {
-    for (struct family *f = store->families; f != NULL; f = f->next) {
-        if (strcmp(f->name, name) == 0) {
-            if (f->open) {
-                return hps_error_set(err, HPS_EXISTS, "rocksdb: %s is open already", name);
-            }
-            *out_family = f;
-            return HPS_OK;
-        }
+    struct family *f = store->families;
+    while (f != NULL && strcmp(f->name, name) != 0) {
+        f = f->next;
+    }
+    if (f != NULL && f->open) {
+        return hps_error_set(err, HPS_EXISTS, "rocksdb: %s is open already", name);
+    }
+    if (f != NULL && !f->leftover) {
+        *out_family = f;
+        return HPS_OK;
+    }
+    hps_status dropped = f != NULL ? family_drop(store, f, err) : HPS_OK;
+    if (dropped != HPS_OK) {
+        return dropped;
+    }
+    if (f != NULL) {
+        family_free(f);
     }
     if (store->dir.read_only) {
         return fail_read_only(store, err);
@@ -908,28 +1219,16 @@ static hps_status rocks_space_drop(struct hps_space *base, struct hps_error *err
         rocks_space_close(base);
         return fail_read_only(store, err);
     }
-    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
-    if (status != HPS_OK) {
-        rocks_space_close(base);
-        return status;
-    }
-    char *text = NULL;
-    rocksdb_drop_column_family(store->db, family->handle, &text);
-    if (text != NULL) {
-        rocks_space_close(base);
-        return fail_text(text, err, "cannot drop the family");
-    }
     pthread_mutex_lock(&store->lock);
-    struct family **link = &store->families;
-    while (*link != family) {
-        link = &(*link)->next;
-    }
-    *link = family->next;
+    family->open = false;
+    hps_status status = family_drop(store, family, err);
     pthread_mutex_unlock(&store->lock);
-    family_free(family); /* the files go with the last handle */
     hps_free(base);
-    hps_rocksdb_dir_ballast(&store->dir);
-    return HPS_OK;
+    if (status == HPS_OK) {
+        family_free(family);
+        hps_rocksdb_dir_ballast(&store->dir);
+    }
+    return status;
 }
 
 static uint64_t property(struct hps_space *space, const char *name)
@@ -1054,23 +1353,6 @@ struct read {
     atomic_int status; /* the first failure; chunks that begin after it are left out */
 };
 
-/* A read that several threads work on: who takes part holds a reference, and touches `read` only
- * between claiming a chunk and being done with it. */
-struct read_share {
-    struct read *read;
-    uint32_t n_chunk;
-    uint32_t n_chunks;
-    atomic_uint next;
-    atomic_uint refs;
-    pthread_mutex_t lock;
-    pthread_cond_t done;
-    uint32_t n_done; /* chunks, under `lock` */
-    struct read_helper {
-        struct hps_task task;
-        struct read_share *share;
-    } helpers[];
-};
-
 static void read_fail(struct read *read, hps_status status)
 {
     int none = HPS_OK;
@@ -1156,71 +1438,19 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
     read_asked(read, get, n);
 }
 
-static void share_unref(struct read_share *share)
+/* A chunk of a read that several threads share. */
+static void read_piece(void *ctx, uint32_t chunk)
 {
-    if (atomic_fetch_sub(&share->refs, 1) == 1) {
-        pthread_cond_destroy(&share->done);
-        pthread_mutex_destroy(&share->lock);
-        hps_free(share);
+    struct read *read = ctx;
+    void *memory = hps_alloc(multi_get_bytes(read->n_chunk));
+    if (memory == NULL) {
+        read_fail(read, HPS_NO_MEMORY);
+        return;
     }
-}
-
-/* Read chunks until none is left to begin. */
-static void share_work(struct read_share *share, struct multi_get *get)
-{
-    uint32_t chunk;
-    while ((chunk = atomic_fetch_add(&share->next, 1)) < share->n_chunks) {
-        read_chunk(share->read, get, chunk);
-        pthread_mutex_lock(&share->lock);
-        if (++share->n_done == share->n_chunks) {
-            pthread_cond_signal(&share->done);
-        }
-        pthread_mutex_unlock(&share->lock);
-    }
-}
-
-static void helper_run(struct hps_task *task)
-{
-    struct read_share *share = ((struct read_helper *)task)->share;
-    void *memory = hps_alloc(multi_get_bytes(share->n_chunk));
-    if (memory != NULL) { /* else the others do it */
-        struct multi_get get;
-        multi_get_init(&get, memory, share->n_chunk);
-        share_work(share, &get);
-        hps_free(memory);
-    }
-    share_unref(share);
-}
-
-/* Read with the help of n_helpers of the store's readers, or fewer if they are busy. False: no
- * memory for it, and nothing done. */
-static bool read_shared(struct read *read, struct multi_get *get, uint32_t n_helpers)
-{
-    struct read_share *share =
-        hps_calloc(1, sizeof(*share) + n_helpers * sizeof(share->helpers[0]));
-    if (share == NULL) {
-        return false;
-    }
-    share->read = read;
-    share->n_chunk = read->n_chunk;
-    share->n_chunks = read->n_chunks;
-    atomic_store(&share->refs, n_helpers + 1);
-    pthread_mutex_init(&share->lock, NULL);
-    pthread_cond_init(&share->done, NULL);
-    for (uint32_t i = 0; i < n_helpers; i++) {
-        share->helpers[i] = (struct read_helper){.task = {.run = helper_run}, .share = share};
-        if (hps_pool_post(rocks_of(read->space)->readers, &share->helpers[i].task) != HPS_OK) {
-            share_unref(share);
-        }
-    }
-    share_work(share, get);
-    pthread_mutex_lock(&share->lock);
-    while (share->n_done < share->n_chunks) {
-        pthread_cond_wait(&share->done, &share->lock);
-    }
-    pthread_mutex_unlock(&share->lock);
-    share_unref(share);
-    return true;
+    struct multi_get get;
+    multi_get_init(&get, memory, read->n_chunk);
+    read_chunk(read, &get, chunk);
+    hps_free(memory);
 }
 
 /* RocksDB's deadline is wall-clock time. owner: the caller's. */
@@ -1234,8 +1464,8 @@ static rocksdb_readoptions_t *read_until(uint64_t deadline_us, uint64_t now_us)
     return read;
 }
 
-/* Read all chunks, and put what was found behind what is missing. */
-static hps_status read_run(struct read *read, struct multi_get *get, uint32_t n_helpers)
+/* Read all chunks, and put what was found behind what is missing. get NULL: with the readers. */
+static hps_status read_run(struct read *read, struct multi_get *get)
 {
     rocksdb_readoptions_t *until = NULL;
     read->options = rocks_of(read->space)->read;
@@ -1246,10 +1476,11 @@ static hps_status read_run(struct read *read, struct multi_get *get, uint32_t n_
         }
         read->options = until = read_until(read->deadline_us, now_us);
     }
-    if (n_helpers == 0 || !read_shared(read, get, n_helpers)) {
-        for (uint32_t chunk = 0; chunk < read->n_chunks; chunk++) {
-            read_chunk(read, get, chunk);
-        }
+    if (get == NULL) {
+        hps_pool_split(rocks_of(read->space)->readers, read->n_chunks, read_piece, read);
+    }
+    for (uint32_t chunk = 0; get != NULL && chunk < read->n_chunks; chunk++) {
+        read_chunk(read, get, chunk);
     }
     if (until != NULL) {
         rocksdb_readoptions_destroy(until);
@@ -1265,24 +1496,21 @@ static hps_status read_run(struct read *read, struct multi_get *get, uint32_t n_
     return (hps_status)atomic_load(&read->status);
 }
 
-/* How the keys are cut, and how many readers help: enough work for each, and no more than there
- * are. */
-static uint32_t read_cut(struct read *read)
+/* How the keys are cut. Returns whether there is enough work for several threads. */
+static bool read_cut(struct read *read)
 {
     const struct rocks *store = rocks_of(read->space);
     uint32_t n_max = store->batch_keys_max < CHUNK_KEYS ? store->batch_keys_max : CHUNK_KEYS;
-    uint32_t n_helpers = 0;
-    read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
-    if (store->readers != NULL && read->n_keys >= 2 * store->split_keys) {
+    bool shared = store->readers != NULL && read->n_keys >= 2 * store->split_keys;
+    if (shared) {
         uint32_t n_threads = hps_pool_threads(store->readers) + 1;
         uint32_t n_even = (read->n_keys + n_threads - 1) / n_threads;
         n_even = n_even > store->split_keys ? n_even : store->split_keys;
-        read->n_chunk = n_even < n_max ? n_even : n_max;
-        n_helpers = (read->n_keys + read->n_chunk - 1) / read->n_chunk - 1;
-        n_helpers = n_helpers < n_threads - 1 ? n_helpers : n_threads - 1;
+        n_max = n_even < n_max ? n_even : n_max;
     }
+    read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
     read->n_chunks = (read->n_keys + read->n_chunk - 1) / read->n_chunk;
-    return n_helpers;
+    return shared;
 }
 
 /* Put the parts that ask for something in order of table id: they nearly always are. */
@@ -1328,15 +1556,17 @@ static hps_status rocks_get_many(struct hps_space *space, const struct hps_call 
     }
     read_order(&read, parts, n_parts);
     if (read.n_keys > 0) {
-        uint32_t n_helpers = read_cut(&read);
-        size_t bytes = multi_get_bytes(read.n_chunk);
+        bool shared = read_cut(&read);
+        size_t bytes = shared ? 0 : multi_get_bytes(read.n_chunk);
         uint8_t *memory = scratch_alloc(call, bytes + read.n_keys, &heap);
         if (memory == NULL) {
             status = HPS_NO_MEMORY;
         } else {
-            multi_get_init(&get, memory, read.n_chunk);
+            if (!shared) {
+                multi_get_init(&get, memory, read.n_chunk);
+            }
             read.marks = memset(memory + bytes, 0, read.n_keys);
-            status = read_run(&read, &get, n_helpers);
+            status = read_run(&read, shared ? NULL : &get);
         }
     }
     hps_free(heap);
@@ -1451,6 +1681,7 @@ static void batch_write(struct rocks *store, rocksdb_writebatch_t *batch, char *
     *out_text = NULL;
     rocksdb_write(store->db, store->write, batch, out_text);
     rocksdb_writebatch_destroy(batch);
+    write_ended(store, *out_text);
     if (*out_text == NULL && store->wal_sync_ms != 0) {
         atomic_store(&store->wal_dirty, true);
     }
@@ -1470,6 +1701,9 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
     /* twice: into the log now and into a file when the memory is written out */
     hps_status status = hps_rocksdb_dir_guard(
         &store->dir, 2 * batch_bytes(n, rows != NULL ? table->row_bytes : 0), &error);
+    if (status == HPS_OK) {
+        status = log_check(store, &error);
+    }
     if (status != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
         return status;
@@ -1541,7 +1775,8 @@ static hps_status apply_check(struct rocks *store, const struct hps_call *call,
                              "rocksdb: a batch of %" PRIu64 " bytes, %" PRIu64 " at most", bytes,
                              APPLY_BYTES_MAX);
     }
-    return hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
+    hps_status status = hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
+    return status == HPS_OK ? log_check(store, err) : status;
 }
 
 static void batch_add_record(rocksdb_writebatch_t *batch, struct hps_space *space,
@@ -1567,7 +1802,7 @@ static hps_status rocks_apply(struct hps_space *space, const struct hps_call *ca
 {
     struct rocks *store = rocks_of(space);
     hps_status status = apply_check(store, call, writes, n_writes, records, n_records, err);
-    if (status != HPS_OK) {
+    if (status != HPS_OK || n_writes + n_records == 0) { /* an empty batch takes room, too */
         return status;
     }
     char *text = NULL;
@@ -1966,12 +2201,16 @@ static hps_status rocks_record_put(struct hps_store *base, const void *key, size
         return fail_read_only(store, err);
     }
     hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size + value_size, err);
+    if (status == HPS_OK) {
+        status = log_check(store, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
     char *text = NULL;
     rocksdb_put_cf(store->db, store->write_synced, store->catalog, key, key_size, value, value_size,
                    &text);
+    write_ended(store, text);
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot write a record");
 }
 
@@ -1983,11 +2222,15 @@ static hps_status rocks_record_delete(struct hps_store *base, const void *key, s
         return fail_read_only(store, err);
     }
     hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size, err);
+    if (status == HPS_OK) {
+        status = log_check(store, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
     char *text = NULL;
     rocksdb_delete_cf(store->db, store->write_synced, store->catalog, key, key_size, &text);
+    write_ended(store, text);
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot delete a record");
 }
 
@@ -2072,6 +2315,20 @@ static uint64_t rocks_bytes_free(struct hps_store *base)
     return hps_rocksdb_dir_free_bytes(&((const struct rocks *)base)->dir);
 }
 
+static const char *rocks_writes_refused(struct hps_store *base)
+{
+    struct rocks *store = (struct rocks *)base;
+    if (store->dir.read_only) {
+        return "opened read-only";
+    }
+    if (hps_rocksdb_dir_free_bytes(&store->dir) == 0) {
+        return "disk nearly full: loads and updates are refused";
+    }
+    return atomic_load(&store->stopped) ? "a failed disk or a damaged file has stopped all "
+                                          "writing: see the log, restart hpsd"
+                                        : NULL;
+}
+
 static const struct hps_store_ops rocks_ops = {
     .name = "rocksdb",
     .tier = HPS_TIER_ROCKSDB,
@@ -2097,6 +2354,7 @@ static const struct hps_store_ops rocks_ops = {
     .record_scan = rocks_record_scan,
     .space_list = rocks_space_list,
     .bytes_free = rocks_bytes_free,
+    .writes_refused = rocks_writes_refused,
 };
 
 /* ---- checkpoints ---- */

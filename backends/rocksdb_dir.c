@@ -10,6 +10,7 @@
 #include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -136,25 +137,35 @@ hps_status hps_rocksdb_dir_remove_loads(const struct hps_rocksdb_dir *dir, struc
     return each_entry(dir->path, remove_load, dir->path, err);
 }
 
-static hps_status add_sst(void *ctx, int dir_fd, const char *name, struct hps_error *err)
+struct sum {
+    const char *suffix;
+    struct hps_rocksdb_dir_files files;
+};
+
+static hps_status add_file(void *ctx, int dir_fd, const char *name, struct hps_error *err)
 {
     (void)err;
-    uint64_t *bytes = ctx;
+    struct sum *sum = ctx;
     struct stat info;
     size_t size = strlen(name);
-    if (size > 4 && strcmp(name + size - 4, ".sst") == 0 && fstatat(dir_fd, name, &info, 0) == 0) {
-        *bytes += (uint64_t)info.st_size;
+    size_t suffix_size = strlen(sum->suffix);
+    if (size > suffix_size && strcmp(name + size - suffix_size, sum->suffix) == 0 &&
+        fstatat(dir_fd, name, &info, 0) == 0) {
+        sum->files.n++;
+        sum->files.bytes += (uint64_t)info.st_size;
+        uint64_t number = strtoull(name, NULL, 10);
+        sum->files.newest = number > sum->files.newest ? number : sum->files.newest;
     }
     return HPS_OK;
 }
 
-hps_status hps_rocksdb_dir_sst_bytes(const struct hps_rocksdb_dir *dir, uint64_t *out_bytes,
-                                     struct hps_error *err)
+hps_status hps_rocksdb_dir_files(const struct hps_rocksdb_dir *dir, const char *suffix,
+                                 struct hps_rocksdb_dir_files *out_files, struct hps_error *err)
 {
-    uint64_t bytes = 0;
-    hps_status status = each_entry(dir->path, add_sst, &bytes, err);
+    struct sum sum = {.suffix = suffix};
+    hps_status status = each_entry(dir->path, add_file, &sum, err);
     if (status == HPS_OK) {
-        *out_bytes = bytes;
+        *out_files = sum.files;
     }
     return status;
 }
@@ -239,6 +250,9 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
         dir->ballast = fd >= 0 && fallocate(fd, 0, 0, HPS_ROCKSDB_BALLAST_BYTES) == 0;
         if (fd >= 0) {
             close(fd);
+        }
+        if (fd >= 0 && !dir->ballast) {
+            (void)unlink(dir->ballast_path); /* without room in it, it is none */
         }
     }
     pthread_mutex_unlock(&dir->lock);
@@ -328,7 +342,9 @@ hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir
     if (status == HPS_OK) {
         status = take_lock(out_dir, err);
     }
-    out_dir->ballast = !read_only && access(out_dir->ballast_path, F_OK) == 0;
+    struct stat info;
+    out_dir->ballast = !read_only && stat(out_dir->ballast_path, &info) == 0 &&
+                       info.st_size >= HPS_ROCKSDB_BALLAST_BYTES;
     return status;
 }
 

@@ -51,9 +51,15 @@ hps_status hps_rocksdb_dir_look(const struct hps_rocksdb_dir *dir,
 /* Remove what loads left in the database that a crash cut short. */
 hps_status hps_rocksdb_dir_remove_loads(const struct hps_rocksdb_dir *dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Of the files in the database whose names end in ".sst". */
-hps_status hps_rocksdb_dir_sst_bytes(const struct hps_rocksdb_dir *dir, uint64_t *out_bytes,
-                                     struct hps_error *err) HPS_MUST_CHECK;
+/* Of the files in the database whose names end in `suffix`. */
+struct hps_rocksdb_dir_files {
+    uint64_t n;
+    uint64_t bytes;
+    uint64_t newest; /* the highest number that begins a name */
+};
+hps_status hps_rocksdb_dir_files(const struct hps_rocksdb_dir *dir, const char *suffix,
+                                 struct hps_rocksdb_dir_files *out_files, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Can files of the database be read past the page cache? It must be there. */
 bool hps_rocksdb_dir_direct_works(const struct hps_rocksdb_dir *dir);
 

@@ -104,6 +104,7 @@ struct hps_store_usage {
 enum {
     HPS_STORE_DURABLE = 1,  /* survives the process; has records (the catalog lives there) */
     HPS_STORE_BLOCKING = 2, /* get may block on I/O: not on a loop thread */
+    HPS_STORE_KEEPS = 4,    /* a put that finds no room leaves the keys the rows that they had */
 };
 
 enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
@@ -134,6 +135,9 @@ struct hps_store_ops {
      * error the handle is gone too, and what a durable store has may still be there. */
     hps_status (*space_drop)(struct hps_space *space, struct hps_error *err);
     void (*space_usage)(struct hps_space *space, struct hps_store_usage *out_usage);
+    /* Rows of the table that went for others, of any version, since this was last asked. NULL: none
+     * ever does. */
+    uint64_t (*evictions_take)(struct hps_space *space, const struct hps_table *table);
     /* Make the index large enough for the rows that the tables had when the space was opened:
      * putting them then needs no more than a load of them. NULL where there is nothing to make.
      * EXHAUSTED: over budget; nothing has changed. */
@@ -160,7 +164,8 @@ struct hps_store_ops {
                          struct hps_insert_report *out_report);
     /* Insert or replace n rows [n][row_bytes]; of a key given twice the last one stays. EXHAUSTED:
      * over budget; then the keys that were not written are not in the store with an older row
-     * either (a store that evicts nothing keeps them: it refused the write, try again later). */
+     * either, unless it is one that KEEPS them: erase them there if a store below it has the new
+     * rows. */
     hps_status (*put)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
                       uint32_t n);
@@ -219,6 +224,8 @@ struct hps_store_ops {
                              struct hps_error *err);
     /* Bytes free for loads and updates before the free-space guard (0 = none left). */
     uint64_t (*bytes_free)(struct hps_store *store);
+    /* Why nothing can be written now, for people; NULL: it can. Static text. */
+    const char *(*writes_refused)(struct hps_store *store);
 };
 
 struct hps_store {

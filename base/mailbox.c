@@ -188,6 +188,30 @@ struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox)
     return task;
 }
 
+bool hps_mailbox_withdraw(struct hps_mailbox *mailbox, struct hps_task *task)
+{
+    struct hps_task *before = NULL;
+    pthread_mutex_lock(&mailbox->lock);
+    struct hps_task *at = mailbox->tasks.head;
+    while (at != NULL && at != task) {
+        before = at;
+        at = at->next;
+    }
+    if (at != NULL) {
+        if (before == NULL) {
+            mailbox->tasks.head = task->next;
+        } else {
+            before->next = task->next;
+        }
+        mailbox->tasks.tail = mailbox->tasks.tail == task ? before : mailbox->tasks.tail;
+        task->next = NULL;
+        atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
+        fd_update(mailbox);
+    }
+    pthread_mutex_unlock(&mailbox->lock);
+    return at != NULL;
+}
+
 void hps_mailbox_close(struct hps_mailbox *mailbox)
 {
     pthread_mutex_lock(&mailbox->lock);

@@ -33,6 +33,9 @@ hps_status hps_mailbox_post_low(struct hps_mailbox *mailbox, struct hps_task *ta
 struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox);
 /* Wait for and take one task; NULL once closed and empty. Any number of receivers may wait. */
 struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox);
+/* Take back a task that was posted here: true if it still waited, else a receiver has it. Tasks
+ * before it are passed over one by one. Any thread. */
+bool hps_mailbox_withdraw(struct hps_mailbox *mailbox, struct hps_task *task) HPS_MUST_CHECK;
 void hps_mailbox_close(struct hps_mailbox *mailbox); /* wakes waiters; posts fail from now on */
 size_t hps_mailbox_depth(const struct hps_mailbox *mailbox);
 

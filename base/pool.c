@@ -105,6 +105,11 @@ hps_status hps_pool_post_low(struct hps_pool *pool, struct hps_task *task)
     return hps_mailbox_post_low(pool->mailbox, task);
 }
 
+bool hps_pool_withdraw(struct hps_pool *pool, struct hps_task *task)
+{
+    return hps_mailbox_withdraw(pool->mailbox, task);
+}
+
 void hps_pool_free(struct hps_pool *pool)
 {
     if (pool == NULL) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backends/host_map.h"
+#include "base/hash.h"
 #include "base/heap.h"
 #include "bench/bench.h"
 #include "bench/policies.h"

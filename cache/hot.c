@@ -10,7 +10,7 @@
  * seen once, for which plain space-saving gives up its places again and again, leaves the hot ones
  * where they are. Unlike there, the newcomer does not inherit the count, which would rank it too
  * high: 4 to 10 more of 100 of the hottest keys are found. tests/unit/cache/test_hot.c: of a Zipf
- * trace (alpha 0.8, 1.0, 1.2) the top half of the places has 92, 97, 99 % of the look-ups that the
+ * trace (alpha 0.8, 1.0, 1.2) the top half of the places has 93, 98, 99 % of the look-ups that the
  * truly hottest keys have; with space-saving 72, 90, 97, with exact counts of 1 in 64 96, 98, 99.
  */
 #include "cache/hot.h"

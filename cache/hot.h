@@ -16,7 +16,7 @@
 enum {
     HPS_HOT_KEY_BYTES = 12,       /* memory and record, of one key */
     HPS_HOT_KEYS_MIN = 64,        /* that are counted, whatever less is asked for */
-    HPS_HOT_SAMPLE_SHIFT_MIN = 2, /* at least 1 in 4 while little has been seen, */
+    HPS_HOT_SAMPLE_SHIFT_MIN = 1, /* 1 in 2 while little has been seen, */
     HPS_HOT_SAMPLE_SHIFT_MAX = 6, /* and 1 in 64 under load */
     HPS_HOT_RECORD_KEYS_MAX = 32768
 };

@@ -463,10 +463,7 @@ static void count_tier(const struct hps_lookup_metrics *metrics,
     }
     if (report->n_asked > 0 && series != NULL && series->tier_hit[kind] != NULL) {
         hps_metric_add(series->tier_hit[kind], n_hit);
-        hps_metric_add(series->tier_miss[kind], report->n_asked - n_hit);
-    }
-    if (report->n_evicted > 0 && series != NULL && series->tier_evictions[kind] != NULL) {
-        hps_metric_add(series->tier_evictions[kind], report->n_evicted);
+        hps_metric_add(series->tier_miss[kind], report->n_asked - report->n_unanswered - n_hit);
     }
 }
 
@@ -490,18 +487,18 @@ static void count_unasked(const struct hps_walk *walk, const struct hps_table_me
 /* Of each part: unique keys = those that its tiers found + shared + remembered + not found, or not
  * waited for. */
 static void count_keys(const struct hps_lookup *lookup, const struct hps_lookup_part *part,
-                       const struct hps_table_metrics *series)
+                       const struct hps_table_metrics *series, bool answered)
 {
     struct hps_metric *defaulted = series->defaulted[lookup->miss_policy];
 
     count_unasked(&part->walk, series);
-    if (part->finished) {
+    if (answered) {
         hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
         hps_metric_add(series->keys_defaulted, part->n_defaulted);
         hps_metric_add(series->keys_unknown, part->n_unknown);
         hps_metric_add(series->unique_keys, part->n_unique);
     }
-    if (part->finished && part->n_defaulted > 0 && defaulted != NULL) {
+    if (answered && part->n_defaulted > 0 && defaulted != NULL) {
         hps_metric_add(defaulted, part->n_defaulted);
     }
 }
@@ -516,7 +513,7 @@ static const struct hps_table_metrics *series_of(const struct hps_version *versi
     return series == NULL || series->unique_keys == NULL ? NULL : series;
 }
 
-static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part, bool answered,
                        bool *tier_asked)
 {
     const struct hps_version *version = lookup->version;
@@ -530,7 +527,7 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
         count_tier(lookup->metrics, &part->walk.reports[t], kind, series, false);
     }
     if (series != NULL) {
-        count_keys(lookup, part, series);
+        count_keys(lookup, part, series, answered);
     }
 }
 
@@ -587,7 +584,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status)
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was begun */
-            count_part(lookup, &lookup->parts[i], tier_asked);
+            count_part(lookup, &lookup->parts[i], status == HPS_OK, tier_asked);
             note_hot(lookup, &lookup->parts[i]);
             hps_walk_note_room(&lookup->parts[i].walk, lookup->version);
         }
@@ -700,6 +697,23 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
     return done ? conclude(lookup, HPS_OK) : HPS_OK;
 }
 
+hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+
+    for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
+        if (!lookup->parts[i].finished) {
+            status = finish_part(lookup, &lookup->parts[i], err);
+        }
+    }
+    return conclude(lookup, status);
+}
+
+void hps_lookup_abandon(struct hps_lookup *lookup)
+{
+    hps_ignore(conclude(lookup, HPS_CANCELLED));
+}
+
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
 {
     struct hps_walk *first = link_walks(lookup);
@@ -719,10 +733,5 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
     if (status == HPS_DEADLINE && wait) {
         status = HPS_OK;
     }
-    for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
-        if (!lookup->parts[i].finished) {
-            status = finish_part(lookup, &lookup->parts[i], err);
-        }
-    }
-    return conclude(lookup, status);
+    return status == HPS_OK ? hps_lookup_give_up(lookup, err) : conclude(lookup, status);
 }

@@ -7,6 +7,7 @@
  *
  *     plan ─▶ caller provides lookup->rows ─▶ run_memory ─┬─▶ done
  *                                                         └─▶ run_rest ─▶ done
+ *                                                             (or give_up, or abandon)
  */
 #ifndef HPS_CACHE_LOOKUP_H
 #define HPS_CACHE_LOOKUP_H
@@ -126,6 +127,11 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
 
 /* Ask the tiers that are left and finish all parts. thread: one that may block. error: as above. */
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+/* Instead of run_rest, when the wait is over before a thread was free for it: finish all parts with
+ * what is there. error: NOT_FOUND, EXHAUSTED */
+hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+/* Instead of run_rest, when there will be no answer: what was done is counted. */
+void hps_lookup_abandon(struct hps_lookup *lookup);
 
 /* Count what the walks of an insertion behind look-ups did. */
 void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,

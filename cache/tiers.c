@@ -15,7 +15,7 @@
 
 enum {
     GROUP_PARTS_MAX = 64,     /* of one call for several parts */
-    WAIT_SLICE_US = 5 * 1000, /* between two looks at deadline and cancel flag */
+    WAIT_SLICE_US = 5 * 1000, /* at most, between two looks at deadline and cancel flag */
 };
 
 static const struct hps_store_ops *tier_ops(const struct hps_version *version, uint32_t tier)
@@ -268,6 +268,7 @@ static hps_status ask_group(struct group *group, uint32_t tier, const struct hps
     for (uint32_t i = 0; i < group->n; i++) {
         struct hps_tier_report *report = &group->walks[i]->reports[tier];
         report->n_asked += *out_refused ? 0 : group->n_keys[i];
+        report->n_unanswered += status == HPS_OK || *out_refused ? 0 : group->parts[i].batch.n;
         report->status = status == HPS_OK ? report->status : status;
         take_answers(group->walks[i], group->n_keys[i], group->parts[i].batch.n);
     }
@@ -282,8 +283,10 @@ struct piece {
     uint32_t lo; /* in the batch */
     uint32_t n;
     uint32_t n_asked;
+    uint32_t n_unanswered;
     uint32_t n_missing; /* out: they are in front, those found behind */
     hps_status status;
+    bool failed; /* the tier did, else it was not asked on */
     uint64_t duration_us;
 };
 
@@ -321,7 +324,9 @@ static void ask_piece(void *ctx, uint32_t i)
         }
         piece->status = space->store->ops->get(space, &call, piece->walk->table, &batch);
         HPS_ASSERT(batch.n <= n);
+        piece->failed = piece->status != HPS_OK;
         piece->n_asked += n;
+        piece->n_unanswered += piece->failed ? batch.n : 0;
         swap_ranges(all, piece->lo + lo + batch.n, n - batch.n, hi - (lo + n));
         lo += batch.n;
         hi -= n - batch.n;
@@ -346,8 +351,9 @@ static hps_status merge_pieces(struct hps_walk *walk, uint32_t tier, const struc
         n_missing += piece->n_missing;
         n_found += found;
         report->n_asked += piece->n_asked;
+        report->n_unanswered += piece->n_unanswered;
         report->duration_us += piece->duration_us;
-        report->n_faults += piece->status == HPS_OK ? 0 : 1;
+        report->n_faults += piece->failed ? 1 : 0;
         report->status = piece->status == HPS_OK ? report->status : piece->status;
     }
     settle_found(walk, tier, n_found);
@@ -560,7 +566,6 @@ static void insert_range(const struct rest *rest, struct hps_walk *walk, uint32_
         walk->batch.rows, n, &guard, &inserted);
     report->n_inserted += inserted.n_inserted;
     report->n_no_room += inserted.n_no_room;
-    report->n_evicted += inserted.n_evicted;
     report->n_stale += inserted.n_stale;
     if (report->insert_status != HPS_OK) {
         report->n_dropped += n - inserted.n_inserted - inserted.n_no_room - inserted.n_stale;
@@ -772,13 +777,24 @@ static uint32_t collect(struct hps_walk *walk)
     return n_promoted;
 }
 
+/* To the next look at deadline and cancel flag. */
+static uint32_t wait_us(const struct hps_walk_call *call)
+{
+    uint64_t now_us = hps_clock_us();
+
+    if (call->deadline_us == 0 || call->deadline_us >= now_us + WAIT_SLICE_US) {
+        return WAIT_SLICE_US;
+    }
+    return call->deadline_us > now_us ? (uint32_t)(call->deadline_us - now_us) : 0;
+}
+
 /* Wait until others have fetched all the keys that wait for them, or one of those has to be fetched
  * here since whoever did it failed. */
 static hps_status await_others(struct rest *rest, struct hps_error *err)
 {
     uint32_t n_promoted = 0;
 
-    while (!hps_flight_wait(&rest->trip, WAIT_SLICE_US)) {
+    while (!hps_flight_wait(&rest->trip, wait_us(rest->call))) {
         hps_status status = check_interrupted(rest->call);
         if (status != HPS_OK) {
             return hps_error_set(err, status, "%s while another look-up fetches the same keys",

@@ -25,15 +25,15 @@ enum {
 /* What one tier did for one part. */
 struct hps_tier_report {
     uint32_t n_asked;
-    uint32_t n_found;    /* by this look-up or by one that it waited for */
-    uint32_t n_shared;   /* of them, by one that it waited for: they are not in n_asked */
-    uint32_t n_inserted; /* rows found below that were put into this tier */
-    uint32_t n_no_room;  /* rows found below that it had no room for */
-    uint32_t n_evicted;  /* rows that went for them */
-    uint32_t n_stale;    /* rows found below that an update has overtaken */
-    uint32_t n_dropped;  /* rows found below that it failed to take */
-    uint32_t n_faults;   /* calls that failed, of this part or of several that it is the first of */
-    hps_status status;   /* of the look-up; not OK: it was skipped, or failed the part */
+    uint32_t n_unanswered; /* of them, since the call failed */
+    uint32_t n_found;      /* by this look-up or by one that it waited for */
+    uint32_t n_shared;     /* of them, by one that it waited for: they are not in n_asked */
+    uint32_t n_inserted;   /* rows found below that were put into this tier */
+    uint32_t n_no_room;    /* rows found below that it had no room for */
+    uint32_t n_stale;      /* rows found below that an update has overtaken */
+    uint32_t n_dropped;    /* rows found below that it failed to take */
+    uint32_t n_faults; /* calls that failed, of this part or of several that it is the first of */
+    hps_status status; /* of the look-up; not OK: it was skipped, or failed the part */
     hps_status insert_status;
     uint64_t duration_us; /* of calls for several parts: all of it with the first */
 };

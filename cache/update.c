@@ -47,7 +47,8 @@ static hps_status write_keys(struct hps_space *space, const struct hps_write *wr
 /* ---- tiers above a durable store ------------------------------------------------------------- */
 
 /* A row that finds no room in a tier that evicts is not there at all; a lower tier has it. After
- * any other failure the keys are taken out, whatever row they have. */
+ * any other failure, or in a tier that keeps what it has, the keys are taken out, whatever row they
+ * have. */
 static hps_status write_or_erase(struct hps_space *space, const struct hps_write *write,
                                  struct hps_error *err)
 {
@@ -57,7 +58,9 @@ static hps_status write_or_erase(struct hps_space *space, const struct hps_write
         return HPS_OK;
     }
     atomic_store(&space->incomplete, true); /* before keys go: a miss there proves nothing now */
-    if (status != HPS_EXHAUSTED || write->rows == NULL) {
+    bool gone =
+        status == HPS_EXHAUSTED && write->rows != NULL && (ops->caps & HPS_STORE_KEEPS) == 0;
+    if (!gone) {
         status = ops->erase(space, &no_limit, write->table, write->keys, write->n);
     }
     if (status == HPS_OK || status == HPS_EXHAUSTED) {

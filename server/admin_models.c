@@ -52,6 +52,8 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->row_count = view->n_rows;
     info->host_bytes = view->host_bytes;
     info->persistent_bytes = view->persistent_bytes;
+    info->warm_key_count = view->n_keys_warm;
+    info->hot_key_count = view->n_keys_hot;
     info->duplicate_key_count = loaded ? version->duplicate_keys : 0;
     return info;
 }

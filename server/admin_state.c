@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/breaker.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin_op.h"
 #include "server/version_info.h"
@@ -59,7 +60,7 @@ static uint64_t resident_bytes(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *store,
+static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *store, bool up,
                                         bool authoritative, uint64_t rows, uint64_t used,
                                         uint64_t capacity)
 {
@@ -67,13 +68,15 @@ static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *s
     if (tier != NULL) {
         hps__v1__tier_status__init(tier);
         tier->tier = (char *)store->ops->name;
-        tier->up = true;
+        tier->up = up;
         tier->authoritative = authoritative;
         tier->row_count = rows;
         tier->used_bytes = used;
         tier->capacity_bytes = capacity;
-        if (store->ops->bytes_free != NULL && store->ops->bytes_free(store) == 0) {
-            tier->note = (char *)"disk nearly full: loads are refused";
+        const char *refused =
+            store->ops->writes_refused != NULL ? store->ops->writes_refused(store) : NULL;
+        if (refused != NULL) {
+            tier->note = (char *)refused;
         }
     }
     return tier;
@@ -91,14 +94,15 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
     }
     Hps__V1__TierStatus *tier = NULL;
     if (env->host != NULL) {
-        tier = tier_status(op, env->host, env->durable == NULL, totals.host_rows, totals.host_bytes,
-                           env->host_bytes_max);
+        tier = tier_status(op, env->host, true, env->durable == NULL, totals.host_rows,
+                           totals.host_bytes, env->host_bytes_max);
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }
     if (env->durable != NULL) {
-        tier =
-            tier_status(op, env->durable, true, totals.persistent_rows, totals.persistent_bytes, 0);
+        bool up = env->durable_breaker == NULL || hps_breaker_up(env->durable_breaker);
+        tier = tier_status(op, env->durable, up, true, totals.persistent_rows,
+                           totals.persistent_bytes, 0);
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }

@@ -513,8 +513,12 @@ static hps_status start_threads(struct hps_catalog *catalog, struct hps_error *e
     if (status == HPS_OK) {
         status = hps_pool_new("warmup", 1, 0, &catalog->warmer);
     }
+    if (status == HPS_OK) {
+        status = hps_pool_new("switch", 1, 0, &catalog->switcher);
+    }
     if (status != HPS_OK) {
-        return hps_error_set(err, status, "the loader and warm-up threads cannot be started");
+        return hps_error_set(err, status,
+                             "the loader, warm-up and switch threads cannot be started");
     }
     return catalog_reaper_start(catalog, err);
 }
@@ -594,7 +598,7 @@ void hps_catalog_stop(struct hps_catalog *catalog)
     pthread_mutex_unlock(&catalog->lock);
     hps_pool_free(catalog->loader);
     catalog->loader = NULL;
-    catalog_warm_stop(catalog); /* after the loader, which posts to it */
+    catalog_warm_stop(catalog); /* after the loader, which posts to its threads */
     catalog_reaper_stop(catalog);
 }
 
@@ -668,6 +672,7 @@ void hps_catalog_each(struct hps_catalog *catalog,
                  i++) {
                 view.n_rows += entry->version->tables[i].n_rows;
             }
+            catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
             view.persistent_bytes = space_bytes(entry->durable, NULL);
             fn(ctx, &view);

@@ -131,6 +131,8 @@ struct hps_version_view {
     const struct hps_version *version;
     uint64_t n_rows, host_bytes, persistent_bytes;
     double load_ratio; /* share of the load that is done; 1 once it is */
+    /* Of a warm-up that is under way: hot keys that were tried, and all; 0: there is none. */
+    uint64_t n_keys_warm, n_keys_hot;
 };
 
 /* Calls `fn` for every version, models by name, versions ascending, under the catalog's lock: copy

@@ -82,8 +82,10 @@ struct hps_catalog {
     struct hps_load *loads; /* under way */
     struct hps_pool *loader;
     struct hps_warmup *warmup;
-    struct hps_pool *warmer; /* one thread */
-    struct hps_task save;    /* posted to it, once at a time */
+    struct warm_fill *fills; /* under way */
+    struct hps_pool *warmer; /* one thread: warm-ups behind what is served, as long as they take */
+    struct hps_pool *switcher; /* one thread: switches, each after a bounded warm-up; saves */
+    struct hps_task save;      /* posted to it, once at a time */
     atomic_bool saving;
     uint64_t saved_us;               /* by hps_catalog_tick alone */
     bool opened;                     /* all that was stored is known */
@@ -133,7 +135,11 @@ void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
                          struct hps_version *version);
 /* Warm up what a load that will be activated has loaded. Loader thread, no lock held. */
 void catalog_warm_load(struct hps_load *load);
-/* `closing` is set. Ends the warm-up thread and writes the hot keys. */
+/* How far the warm-up of a version is: keys done, of how many; 0 of 0: none is under way. Lock
+ * held. */
+void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_version *version,
+                           uint64_t *out_n_done, uint64_t *out_n_all);
+/* `closing` is set. Ends the warm-up threads and writes the hot keys. */
 void catalog_warm_stop(struct hps_catalog *catalog);
 
 /* ---- catalog_unload.c ---- */

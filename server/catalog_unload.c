@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
+#include "server/metrics.h"
 
 enum {
     REAP_POLL_NS = 1000 * 1000, /* giving back a pin tells nobody: it must stay cheap */
@@ -20,21 +21,24 @@ enum {
 
 /* ---- out of sight ---------------------------------------------------------------------------- */
 
-/* After a crash the next open removes the rows that no record names. */
+/* The model's record first: it never names a version that is gone, so that another one which gets
+ * the number is not taken for it. After a crash the next open removes the rows that no record
+ * names. */
 static hps_status forget(struct hps_catalog *catalog, struct catalog_model *model, int64_t number,
                          struct hps_error *err)
 {
     struct hps_store *durable = catalog->options.env.durable;
+    hps_status status = HPS_OK;
     if (durable == NULL) {
         return HPS_OK;
     }
     if (model->active == number) {
-        hps_status status = hps_records_delete_model(durable, model->name, err);
-        if (status != HPS_OK) {
-            return status;
-        }
+        status = hps_records_delete_model(durable, model->name, err);
+    } else if (model->previous == number) {
+        status = hps_records_put_model(durable, model->name, model->active, 0, err);
     }
-    return hps_records_delete_version(durable, model->name, number, err);
+    return status == HPS_OK ? hps_records_delete_version(durable, model->name, number, err)
+                            : status;
 }
 
 /* switch_lock held, lock not. */
@@ -182,6 +186,7 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
 {
     struct hps_version *version = entry->version;
     struct hps_error err = {0};
+    hps_table_metrics_evictions(version);
     err.status = drop_spaces(version, &err);
     if (err.status == HPS_OK) {
         HPS_LOG(INFO, "catalog", "version unloaded", HPS_STR("model", version->model),

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * When host maps are warmed up with hot keys: after a start and after a switch behind what is
- * served, and for a bounded time before a switch. Runs on the loader thread (starts, loads) and on
- * the warm-up thread (the rest), so that no admin thread waits for it.
+ * served, and for a bounded time before a switch. Runs on the loader thread (starts, loads), the
+ * warm-up thread (behind a switch) and the switch thread (before one; saves), so that no admin
+ * thread waits for it, and what is bounded never waits for what is not.
  */
 #include "base/clock.h"
 #include "base/heap.h"
@@ -17,14 +18,18 @@ struct warm_task {
     struct hps_version *version; /* pinned */
     struct catalog_entry *entry; /* of the version; only with a waiter */
     struct hps_switch *waiter;   /* NULL: it serves already */
+    uint64_t deadline_us;        /* only with a waiter */
 };
 
 /* ---- one fill -------------------------------------------------------------------------------- */
 
-struct warm_ctx {
+struct warm_fill {
+    struct warm_fill *next; /* of catalog->fills */
     struct hps_catalog *catalog;
     const struct hps_version *version;
     const atomic_bool *cancel;
+    bool behind;                 /* of use only while the version is the active one */
+    uint64_t n_keys, n_keys_all; /* the catalog's lock */
 };
 
 static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_version *version)
@@ -36,18 +41,20 @@ static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_v
     return usage.used_bytes;
 }
 
-/* Rows that must stay: all, but those of the versions that an active one has taken over from. */
-static uint64_t bytes_kept(const struct warm_ctx *ctx, bool *out_there)
+/* Rows that must stay: all, but those of the versions that an active one has taken over from.
+ * out_wanted: the version is there, and active if it has to be. */
+static uint64_t bytes_kept(const struct warm_fill *ctx, bool *out_wanted)
 {
     uint64_t bytes = 0;
-    *out_there = false;
+    *out_wanted = false;
     for (struct catalog_model *model = ctx->catalog->models; model != NULL; model = model->next) {
         struct catalog_entry *mine = NULL;
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             mine = entry->version == ctx->version ? entry : mine;
         }
-        *out_there = *out_there || (mine != NULL && mine->state != ENTRY_UNLOADING);
         bool active = mine != NULL && model->active == ctx->version->number;
+        *out_wanted = *out_wanted ||
+                      (mine != NULL && mine->state != ENTRY_UNLOADING && (active || !ctx->behind));
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             if (entry == mine || (!active && entry->host != NULL)) {
                 bytes += host_bytes(ctx->catalog, entry->version);
@@ -57,26 +64,62 @@ static uint64_t bytes_kept(const struct warm_ctx *ctx, bool *out_there)
     return bytes;
 }
 
-static bool go_on(void *arg, uint64_t *out_room_bytes)
+static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
 {
-    const struct warm_ctx *ctx = arg;
+    struct warm_fill *ctx = arg;
     struct hps_catalog *catalog = ctx->catalog;
-    bool there;
+    bool wanted;
     pthread_mutex_lock(&catalog->lock);
-    uint64_t kept = bytes_kept(ctx, &there);
+    ctx->n_keys = so_far->n_keys;
+    ctx->n_keys_all = so_far->n_keys_all;
+    uint64_t kept = bytes_kept(ctx, &wanted);
     pthread_mutex_unlock(&catalog->lock);
     uint64_t budget = catalog->options.env.host_bytes_max;
     *out_room_bytes = budget > kept ? budget - kept : 0;
-    return there && !atomic_load(&catalog->closing) && !atomic_load(ctx->cancel);
+    return wanted && !atomic_load(&catalog->closing) && !atomic_load(ctx->cancel);
 }
 
+void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_version *version,
+                           uint64_t *out_n_done, uint64_t *out_n_all)
+{
+    const struct warm_fill *one = catalog->fills;
+    while (one != NULL && one->version != version) {
+        one = one->next;
+    }
+    *out_n_done = one != NULL ? one->n_keys : 0;
+    *out_n_all = one != NULL ? one->n_keys_all : 0;
+}
+
+static void fill_link(struct warm_fill *ctx)
+{
+    pthread_mutex_lock(&ctx->catalog->lock);
+    ctx->next = ctx->catalog->fills;
+    ctx->catalog->fills = ctx;
+    pthread_mutex_unlock(&ctx->catalog->lock);
+}
+
+static void fill_unlink(struct warm_fill *ctx)
+{
+    pthread_mutex_lock(&ctx->catalog->lock);
+    struct warm_fill **at = &ctx->catalog->fills;
+    while (*at != ctx) {
+        at = &(*at)->next;
+    }
+    *at = ctx->next;
+    pthread_mutex_unlock(&ctx->catalog->lock);
+}
+
+/* deadline_us: 0: behind what is served */
 static void fill(struct hps_catalog *catalog, const struct hps_version *version,
                  uint64_t deadline_us, const atomic_bool *cancel)
 {
-    struct warm_ctx ctx = {catalog, version, cancel};
+    struct warm_fill ctx = {
+        .catalog = catalog, .version = version, .cancel = cancel, .behind = deadline_us == 0};
     const struct hps_warmup_limits limits = {deadline_us, go_on, &ctx};
     struct hps_warmup_report report;
+    fill_link(&ctx);
     hps_warmup_fill(catalog->warmup, version, &limits, &report);
+    fill_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
         HPS_LOG(WARN, "warmup", "the warm-up of the host map failed",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
@@ -104,7 +147,8 @@ static struct warm_task *task_new(struct hps_catalog *catalog, struct hps_versio
 {
     struct warm_task *task = hps_calloc(1, sizeof(*task));
     if (task != NULL) {
-        *task = (struct warm_task){{NULL, run}, catalog, version, NULL, waiter};
+        *task = (struct warm_task){
+            .task = {NULL, run}, .catalog = catalog, .version = version, .waiter = waiter};
         hps_version_pin(version);
     }
     return task;
@@ -187,10 +231,7 @@ static void run_switch(struct hps_task *base)
     struct hps_catalog *catalog = task->catalog;
     struct hps_version *version = task->version;
     struct hps_error err = {0};
-    pthread_mutex_lock(&catalog->lock);
-    uint64_t us = (uint64_t)catalog->warmup_timeout_s * 1000000;
-    pthread_mutex_unlock(&catalog->lock);
-    fill(catalog, version, hps_clock_us() + us, &catalog->closing);
+    fill(catalog, version, task->deadline_us, &catalog->closing);
     if (atomic_load(&catalog->closing)) {
         hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE, "the server stops"));
         task->waiter->done(task->waiter, &err);
@@ -207,16 +248,20 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
     struct catalog_entry *entry;
     struct warm_task *task = NULL;
     struct hps_error err = {0};
+    uint64_t us = 0;
     pthread_mutex_lock(&catalog->switch_lock);
-    if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK &&
-        time_before(catalog, model, entry->version) > 0) {
+    if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK) {
+        us = time_before(catalog, model, entry->version);
+    }
+    if (us > 0) {
         task = task_new(catalog, entry->version, run_switch, waiter);
     }
     if (task != NULL) {
+        task->deadline_us = hps_clock_us() + us; /* other switches may come first */
         hold(task, entry);
     }
     pthread_mutex_unlock(&catalog->switch_lock);
-    if (task != NULL && hps_pool_post(catalog->warmer, &task->task) == HPS_OK) {
+    if (task != NULL && hps_pool_post(catalog->switcher, &task->task) == HPS_OK) {
         return;
     }
     if (task != NULL) {
@@ -255,7 +300,7 @@ void hps_catalog_tick(struct hps_catalog *catalog)
     }
     catalog->saved_us = now_us;
     catalog->save.run = run_save;
-    if (hps_pool_post(catalog->warmer, &catalog->save) != HPS_OK) {
+    if (hps_pool_post(catalog->switcher, &catalog->save) != HPS_OK) {
         atomic_store(&catalog->saving, false);
     }
 }
@@ -265,7 +310,9 @@ void catalog_warm_stop(struct hps_catalog *catalog)
     if (catalog->warmer == NULL) {
         return;
     }
+    hps_pool_free(catalog->switcher); /* a switch posts to the other */
     hps_pool_free(catalog->warmer);
+    catalog->switcher = NULL;
     catalog->warmer = NULL;
     if (catalog->opened) { /* else what was recovered is not known yet */
         save(catalog, false);

@@ -335,11 +335,15 @@ static hps_status commit_stores(struct run *run, struct hps_error *err)
     }
     if (run->host != NULL) {
         hps_status status = run->env->host->ops->load_commit(run->host, err);
-        if (status != HPS_OK) {
+        if (status == HPS_EXHAUSTED && run->env->durable != NULL) {
+            run->env->host->ops->load_abort(
+                run->host); /* as if it had had no room from the start */
+        } else if (status != HPS_OK) {
             return status;
+        } else {
+            atomic_store(&run->version->host_complete, true);
         }
         run->host = NULL;
-        atomic_store(&run->version->host_complete, true);
     }
     return HPS_OK;
 }

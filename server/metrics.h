@@ -44,7 +44,7 @@
     X(TIER_HUGE_PAGE_BYTES, GAUGE, "tier_huge_page_bytes", "model,version,tier",                 \
       "Bytes reserved in areas that have huge pages; 0: the system gives none.")                 \
     X(TIER_EVICTIONS, COUNTER, "tier_evictions_total", "model,table,tier",                       \
-      "Rows that went for others that were asked for.")                                          \
+      "Rows that went for others that were asked for; all of a table, when it gives way.")       \
     X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")          \
     X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                              \
       "Rows found in a lower tier and put into this one.")                                       \
@@ -119,5 +119,7 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
 void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, const char *table,
                             struct hps_space *const *tiers, uint32_t n_tiers,
                             struct hps_table_metrics *out_series);
+/* Count the rows of a version that went for others since the last time. Its spaces are open. */
+void hps_table_metrics_evictions(const struct hps_version *version);
 
 #endif

@@ -185,6 +185,7 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
     if (strcmp(view->state, "loading") == 0) {
         return;
     }
+    hps_table_metrics_evictions(view->version);
     for (uint32_t i = 0; i < view->version->n_tiers; i++) {
         const struct hps_store_ops *ops = view->version->tiers[i]->store->ops;
         struct hps_store_usage usage;
@@ -212,7 +213,7 @@ static void refresh_gauges(void *ctx)
         set(daemon, HPS_M_TIER_UP, "rocksdb", "", NULL,
             hps_breaker_up(daemon->durable_breaker) ? 1 : 0);
         set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
-            env->durable->ops->bytes_free(env->durable) == 0 ? 1 : 0);
+            env->durable->ops->writes_refused(env->durable) != NULL ? 1 : 0);
     }
     set(daemon, HPS_M_CONFIG_DRIFT, NULL, NULL, NULL,
         hps_catalog_drift(daemon->catalog, NULL, NULL));

@@ -4,10 +4,12 @@
  * worker runs it; it lives as long as somebody holds it: the call until it closes, the admission
  * queue, the worker, and each callback that is running.
  *
- *     on_message ─▶ decode, pin, plan ─▶ admission ─┬─▶ memory tiers, here ─┬──────────▶ reply
- *                                        │ (waits)  └─▶ worker ◀────────────┘ (rest)  ▲
- *                                        └─ on_granted: posted to the loop            │
- *                                                      worker ── posted to the loop ──┘
+ *     on_message ─▶ decode, pin, plan ─▶ admission ─┬─▶ memory tiers, here ─┬───────────▶ reply
+ *                                        │ (waits)  └─▶ worker ─────────────┤ (rest)      ▲
+ *                                        └─ on_granted: posted to the loop  └─▶ I/O thread ┘
+ *
+ * Workers and I/O threads post it back to the loop. What waits for one of them is withdrawn when
+ * the client goes; and answered with what is there when the client waits for rows no longer.
  */
 #include "server/service_lookup.h"
 
@@ -61,7 +63,10 @@ struct request {
     struct hps_admission_ticket ticket;
     uint64_t queue_us_max; /* of its wait */
     struct hps_timer queue_timer;
-    struct hps_task task; /* to a worker, or to the loop */
+    struct hps_task task;        /* to a worker, an I/O thread or the loop */
+    struct hps_pool *pool;       /* that the task was posted to, until it is back; NULL: none */
+    struct hps_timer wait_timer; /* of one that waits for an I/O thread, and for rows so long */
+    bool memory_done;            /* of the worker: all keys are answered */
     struct hps_lookup lookup;
     struct hps_block *rows;
     struct hps_stream *stream;
@@ -483,18 +488,25 @@ static void explain_part(struct request *request, const struct hps_lookup_part *
 {
     const struct hps_version *version = request->lookup.version;
     const char *table = part->table->name;
+    uint32_t n_shared = part->walk.n_shared_absent;
     char what[64];
 
     for (uint32_t t = 0; t < version->n_tiers && part->n_keys > 0; t++) {
         const struct hps_tier_report *report = &part->walk.reports[t];
         const char *tier = version->tiers[t]->store->ops->name;
 
-        if (report->n_asked == 0) {
-            continue;
+        if (report->n_asked > 0) {
+            snprintf(what, sizeof(what), "%s (%s) found", tier, hps_status_text(report->status));
+            add_note(explain, notes,
+                     printed_note(request->arena, table, what, report->n_found - report->n_shared,
+                                  report->n_asked));
         }
-        snprintf(what, sizeof(what), "%s (%s) found", tier, hps_status_text(report->status));
+        n_shared += report->n_shared;
+    }
+    if (n_shared > 0) {
         add_note(explain, notes,
-                 printed_note(request->arena, table, what, report->n_found, report->n_asked));
+                 printed_note(request->arena, table, "fetched by another look-up", n_shared,
+                              part->n_unique));
     }
     if (part->n_unknown > 0) {
         add_note(explain, notes,
@@ -637,24 +649,30 @@ static void note_queue_end(struct request *request)
     request->slow.stage_us[HPS_STAGE_QUEUE] += hps_clock_us() - request->queued_us;
 }
 
-/* Loop thread: a worker is done with the request. */
-static void on_worked(struct hps_task *task)
+static void finish(struct request *request, hps_status status, const struct hps_error *err)
 {
-    struct request *request = CONTAINER_OF(task, struct request, task);
-
-    if (request->status != HPS_OK) {
-        request_fail(request, request->status, &request->err);
+    if (status != HPS_OK) {
+        request_fail(request, status, err);
     } else {
         reply(request);
     }
-    request_drop(request);
 }
 
-static void finish_on_loop(struct request *request, hps_status status)
+static void post_back(struct request *request, void (*run)(struct hps_task *task))
 {
-    request->status = status;
-    request->task.run = on_worked;
+    request->task.run = run;
     hps_loop_post(request->loop, &request->task);
+}
+
+/* Loop thread: an I/O thread is done with the request. */
+static void on_io_done(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    request->pool = NULL;
+    hps_timer_stop(&request->wait_timer);
+    finish(request, request->status, &request->err);
+    request_drop(request);
 }
 
 /* I/O thread: the tiers that may block. */
@@ -663,61 +681,120 @@ static void on_io(struct hps_task *task)
     struct request *request = CONTAINER_OF(task, struct request, task);
 
     note_queue_end(request);
-    hps_status status = HPS_OK;
     if (hps_grpc_call_cancelled(request->call)) {
-        status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+        request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+        hps_lookup_abandon(&request->lookup);
     } else {
-        status = hps_lookup_run_rest(&request->lookup, &request->err);
+        request->status = hps_lookup_run_rest(&request->lookup, &request->err);
     }
-    finish_on_loop(request, status);
+    post_back(request, on_io_done);
 }
 
-/* takes `request` on OK. EXHAUSTED, in request->err: too many wait. */
+/* Loop thread: back from the pool, if it waits for a thread of one. The caller drops it. */
+static bool withdraw(struct request *request)
+{
+    if (request->pool == NULL || !hps_pool_withdraw(request->pool, &request->task)) {
+        return false;
+    }
+    request->pool = NULL;
+    hps_timer_stop(&request->wait_timer);
+    note_queue_end(request);
+    return true;
+}
+
+static void answer_with_what_is_there(struct request *request)
+{
+    struct hps_error err;
+    finish(request, hps_lookup_give_up(&request->lookup, &err), &err);
+}
+
+/* Loop thread: the client waits no longer for rows. An I/O thread that is asking a store knows that
+ * itself. */
+static void on_wait_over(void *ctx)
+{
+    struct request *request = ctx;
+
+    if (withdraw(request)) {
+        answer_with_what_is_there(request);
+        request_drop(request);
+    }
+}
+
+/* Loop thread. takes `request` on OK. EXHAUSTED, in request->err: too many wait. */
 static hps_status post_to(struct request *request, struct hps_pool *pool, const char *name,
                           void (*run)(struct hps_task *task))
 {
     request->queued_us = hps_clock_us();
     request->task.run = run;
+    request->pool = pool;
     if (hps_pool_post(pool, &request->task) != HPS_OK) {
+        request->pool = NULL;
         return hps_error_set(&request->err, HPS_EXHAUSTED, "%zu look-ups wait for %s already",
                              hps_pool_depth(pool), name);
     }
     return HPS_OK;
 }
 
+/* Loop thread: the memory tiers have been asked. */
+static void hand_to_io(struct request *request)
+{
+    const struct hps_lookup *lookup = &request->lookup;
+    bool waits = lookup->miss_policy == HPS_MISS_WAIT;
+    uint64_t wait_deadline_us = lookup->wait_deadline_us; /* it is not ours once it is posted */
+
+    request_hold(request);
+    if (post_to(request, request->service->parts.io, "the I/O threads", on_io) == HPS_OK) {
+        if (waits) {
+            hps_timer_set(request->loop, &request->wait_timer, wait_deadline_us);
+        }
+        return;
+    }
+    if (waits) { /* for no time, then */
+        answer_with_what_is_there(request);
+    } else {
+        hps_lookup_abandon(&request->lookup);
+        request_reject(request, HPS_REJECT_WORKERS, &request->err);
+    }
+    request_drop(request);
+}
+
+/* Loop thread: a worker is done with the request. */
+static void on_worked(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    request->pool = NULL;
+    if (request->status != HPS_OK || request->memory_done) {
+        finish(request, request->status, &request->err);
+    } else if (!request->closed) {
+        hand_to_io(request);
+    } else {
+        hps_lookup_abandon(&request->lookup);
+    }
+    request_drop(request);
+}
+
 /* Worker thread: the memory tiers of a large look-up. */
 static void on_worker(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
-    struct hps_pool *io = request->service->parts.io;
-    bool done = false;
 
     note_queue_end(request);
-    hps_status status = HPS_OK;
     if (hps_grpc_call_cancelled(request->call)) {
-        status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+        request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
     } else {
         request->lookup.helpers = request->service->parts.workers;
-        status = hps_lookup_run_memory(&request->lookup, &done, &request->err);
+        request->status =
+            hps_lookup_run_memory(&request->lookup, &request->memory_done, &request->err);
     }
-    if (status == HPS_OK && !done) {
-        status = post_to(request, io, "the I/O threads", on_io);
-        if (status == HPS_OK) {
-            return;
-        }
-    }
-    finish_on_loop(request, status);
+    post_back(request, on_worked);
 }
 
-/* Loop thread: to the workers, or to the I/O threads once the memory tiers have been asked. */
-static void hand_over(struct request *request, bool to_io)
+/* Loop thread. */
+static void hand_to_worker(struct request *request)
 {
-    const struct hps_lookup_service_parts *parts = &request->service->parts;
-
     request_hold(request);
-    hps_status status = to_io ? post_to(request, parts->io, "the I/O threads", on_io)
-                              : post_to(request, parts->workers, "a worker", on_worker);
-    if (status != HPS_OK) {
+    if (post_to(request, request->service->parts.workers, "a worker", on_worker) != HPS_OK) {
         request_reject(request, HPS_REJECT_WORKERS, &request->err);
         request_drop(request);
     }
@@ -743,7 +820,7 @@ static void start_work(struct request *request)
     lookup->rows = request->rows->data;
     if (lookup->rows_bytes > parts->limits.inline_bytes_max ||
         lookup->n_keys > parts->limits.inline_keys_max) {
-        hand_over(request, false);
+        hand_to_worker(request);
         return;
     }
     hps_status status = hps_lookup_run_memory(lookup, &done, &err);
@@ -752,7 +829,7 @@ static void start_work(struct request *request)
     } else if (done) {
         reply(request);
     } else {
-        hand_over(request, true);
+        hand_to_io(request);
     }
 }
 
@@ -849,6 +926,7 @@ static struct request *request_begin(struct hps_lookup_service *service, struct 
     request->start_us = hps_grpc_call_start_us(call);
     request->n_holders = 1; /* the call */
     hps_timer_init(&request->queue_timer, on_queue_timeout, request);
+    hps_timer_init(&request->wait_timer, on_wait_over, request);
     hps_grpc_call_ref(call);
     hps_grpc_call_set_user(call, request);
     hps_metric_gauge_add(service->parts.metrics->requests_in_flight, 1);
@@ -911,6 +989,11 @@ static void on_close(struct hps_grpc_call *call)
     request->closed = true;
     request->closed_us = hps_clock_us();
     hps_timer_stop(&request->queue_timer);
+    hps_timer_stop(&request->wait_timer);
+    if (withdraw(request)) {
+        hps_lookup_abandon(&request->lookup);
+        request_drop(request);
+    }
     if (hps_admission_cancel(request->service->parts.admission, &request->ticket)) {
         request_drop(request);
     }

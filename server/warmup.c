@@ -164,7 +164,8 @@ static uint64_t host_row_bytes(const struct hps_table *table)
 }
 
 /* A table's share of the model's counts is that of its rows, but no more than its rows or those
- * that the map can hold, and a quarter: some places stay free where keys crowd others. */
+ * that the map can hold, and half as many again: keys that are about as hot as the last ones that
+ * find room in the map must be counted to be told from those. */
 static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_table *table,
                            uint64_t n_rows_all)
 {
@@ -173,7 +174,7 @@ static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_tab
     uint64_t n = (uint64_t)((double)n_places * share);
     uint64_t useful = warmup->options.host_bytes_max / host_row_bytes(table);
     useful = useful < table->n_rows ? useful : table->n_rows;
-    useful += useful / 4;
+    useful += useful / 2;
     n = n < useful ? n : useful;
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
@@ -290,6 +291,12 @@ static hps_status put_record(struct hps_store *durable, const struct warm_model 
     char key[RECORD_KEY_BYTES_MAX];
     uint32_t name_size = (uint32_t)strlen(table->name);
     size_t size = hps_hot_record_size(name_size, n);
+    uint64_t room = durable->ops->bytes_free(durable);
+    if (size > room) { /* what the store holds back is for more than hints */
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "a record of %zu bytes, %" PRIu64 " are free before the guard", size,
+                             room);
+    }
     uint8_t *data = hps_alloc(size);
     if (data == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a record of %u keys", n);
@@ -487,6 +494,7 @@ static hps_status open_queues(struct hps_warmup *warmup, struct fill *fill)
         if (known != NULL) {
             status = hps_hot_top(known->hot, &queue->keys, &queue->n);
         }
+        fill->report->n_keys_all += queue->n;
     }
     fill->keys = hps_calloc(BATCH_KEYS_MAX, sizeof(*fill->keys));
     fill->slots = hps_calloc(BATCH_KEYS_MAX, sizeof(*fill->slots));
@@ -577,7 +585,7 @@ static bool fill_some(struct fill *fill)
         report->end = HPS_WARMUP_TIME;
         return false;
     }
-    if (!fill->limits->go_on(fill->limits->ctx, &room)) {
+    if (!fill->limits->go_on(fill->limits->ctx, report, &room)) {
         report->end = HPS_WARMUP_STOPPED;
         return false;
     }

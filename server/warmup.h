@@ -42,14 +42,6 @@ void hps_warmup_detach(struct hps_warmup *warmup, const char *model);
  * age: what was asked for up to now is worth half as much from now on */
 void hps_warmup_save(struct hps_warmup *warmup, bool write, bool age);
 
-/* What one fill may cost. */
-struct hps_warmup_limits {
-    uint64_t deadline_us; /* hps_clock_us; 0: none */
-    /* Asked before each batch. false: stop. out_room_bytes: that rows may take. */
-    bool (*go_on)(void *ctx, uint64_t *out_room_bytes);
-    void *ctx;
-};
-
 enum hps_warmup_end {
     HPS_WARMUP_DONE,
     HPS_WARMUP_NO_ROOM,
@@ -61,10 +53,19 @@ const char *hps_warmup_end_text(enum hps_warmup_end end);
 
 struct hps_warmup_report {
     enum hps_warmup_end end;
-    uint64_t n_keys; /* hot ones that were tried */
-    uint64_t n_rows; /* put into the host map */
+    uint64_t n_keys_all; /* hot ones of all tables */
+    uint64_t n_keys;     /* of them, that were tried */
+    uint64_t n_rows;     /* put into the host map */
     uint64_t duration_us;
     struct hps_error error; /* of HPS_WARMUP_FAILED */
+};
+
+/* What one fill may cost. */
+struct hps_warmup_limits {
+    uint64_t deadline_us; /* hps_clock_us; 0: none */
+    /* Asked before each batch. false: stop. out_room_bytes: that rows may take. */
+    bool (*go_on)(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes);
+    void *ctx;
 };
 
 /* Is there anything to do for this version? */

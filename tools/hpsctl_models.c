@@ -14,11 +14,22 @@
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
+/* How far a warm-up of the host map is; empty: none is under way. */
+static void warm_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *version)
+{
+    if (version->hot_key_count == 0) {
+        hpsctl_table_cell(table, "%s", "");
+    } else {
+        hpsctl_table_cell(table, "%.0f %%",
+                          100.0 * (double)version->warm_key_count / (double)version->hot_key_count);
+    }
+}
+
 static int print_models(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"MODEL",   ">VERSION", "STATE",  "LABEL",
-                                          ">TABLES", ">ROWS",    ">HOST",  ">DISK",
-                                          "LOADED",  "LINEAGE",  "SOURCE", NULL};
+    static const char *const columns[] = {"MODEL",   ">VERSION", "STATE", "LABEL", ">TABLES",
+                                          ">ROWS",   ">HOST",    ">WARM", ">DISK", "LOADED",
+                                          "LINEAGE", "SOURCE",   NULL};
     const Hps__V1__ListModelsResponse *list = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];
@@ -36,6 +47,7 @@ static int print_models(struct hpsctl *ctl, const void *reply)
             hpsctl_table_cell(&table, "%" PRIu32, version->table_count);
             hpsctl_table_cell(&table, "%" PRIu64, version->row_count);
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->host_bytes, text));
+            warm_cell(&table, version);
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->persistent_bytes, text));
             hpsctl_table_cell(&table, "%s", hpsctl_time_text(version->loaded_unix_ms, text));
             hpsctl_table_cell(&table, "%s", version->lineage);

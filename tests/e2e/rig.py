@@ -6,6 +6,8 @@ Everything listens on loopback or on sockets in a directory of its own that is r
 """
 import atexit
 import contextlib
+import ctypes
+import ctypes.util
 import glob
 import http.client
 import json
@@ -184,6 +186,31 @@ def generate(directory, *args):
     """Run hps-gen into `directory`."""
     return subprocess.run([os.path.join(BIN, "hps-gen"), "--out", directory, *map(str, args)],
                           check=True, capture_output=True, text=True, timeout=PATIENCE_S * 4)
+
+
+# ---- the database of a daemon -------------------------------------------------------------------------
+
+def rocksdb_library():
+    """librocksdb, with the functions that tests use."""
+    library = ctypes.CDLL(ctypes.util.find_library("rocksdb"))
+    for name in ("options_create", "open_column_families", "list_column_families",
+                 "writeoptions_create"):
+        getattr(library, f"rocksdb_{name}").restype = ctypes.c_void_p
+    return library
+
+
+def rocksdb_families(path):
+    """Names of the column families; hpsd may have the database open, if it does nothing."""
+    library, n, error = rocksdb_library(), ctypes.c_size_t(), ctypes.c_char_p()
+    options = ctypes.c_void_p(library.rocksdb_options_create())
+    names = library.rocksdb_list_column_families(options, path.encode(), ctypes.byref(n),
+                                                 ctypes.byref(error))
+    assert not error, error.value
+    pointers = ctypes.cast(names, ctypes.POINTER(ctypes.c_char_p))
+    found = [pointers[i].decode() for i in range(n.value)]
+    library.rocksdb_list_column_families_destroy(ctypes.c_void_p(names), n)
+    library.rocksdb_options_destroy(options)
+    return found
 
 
 # ---- the daemon --------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A persistent store that is of another format, not ours, or damaged: what hpsd says and does."""
 import ctypes
-import ctypes.util
 import glob
 import hashlib
 import os
@@ -10,7 +9,8 @@ import grpc
 import numpy as np
 import pytest
 
-from rig import (Daemon, Table, admin_pb, ask, default_config, floats, model_config, refused, run_hpsd)
+from rig import (Daemon, Table, admin_pb, ask, default_config, floats, model_config, refused, rocksdb_families,
+                 rocksdb_library, run_hpsd)
 
 EXIT_STORE = 4
 
@@ -43,22 +43,16 @@ class Database:
     """A RocksDB database with all its families, written to as nothing of hpsd can."""
 
     def __init__(self, path):
-        self.c = ctypes.CDLL(ctypes.util.find_library("rocksdb"))
-        for name in ("options_create", "open_column_families", "list_column_families",
-                     "writeoptions_create"):
-            getattr(self.c, f"rocksdb_{name}").restype = ctypes.c_void_p
+        self.c = rocksdb_library()
         options = ctypes.c_void_p(self.c.rocksdb_options_create())
-        n = ctypes.c_size_t()
         self.error = ctypes.c_char_p()
-        names = ctypes.cast(self.c.rocksdb_list_column_families(
-            options, path.encode(), ctypes.byref(n), ctypes.byref(self.error)),
-            ctypes.POINTER(ctypes.c_char_p))
-        assert not self.error, self.error.value
-        self.names = [names[i].decode() for i in range(n.value)]
-        self.handles = (ctypes.c_void_p * n.value)()
-        each = (ctypes.c_void_p * n.value)(*[options] * n.value)
+        self.names = rocksdb_families(path)
+        n = len(self.names)
+        names = (ctypes.c_char_p * n)(*[name.encode() for name in self.names])
+        self.handles = (ctypes.c_void_p * n)()
+        each = (ctypes.c_void_p * n)(*[options] * n)
         self.db = ctypes.c_void_p(self.c.rocksdb_open_column_families(
-            options, path.encode(), ctypes.c_int(n.value), names, each, self.handles,
+            options, path.encode(), ctypes.c_int(n), names, each, self.handles,
             ctypes.byref(self.error)))
         assert not self.error, self.error.value
 

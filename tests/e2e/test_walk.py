@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ups beside each other: what reaches RocksDB, as the metrics count it."""
+"""Look-ups beside each other, and versions: what reaches RocksDB and what goes, as the metrics count it."""
 import threading
 
 import numpy as np
 import pytest
 
-from rig import PATIENCE_S, Table, ask, default_config, model_config, pb, scratch, statuses, Daemon
+from rig import (PATIENCE_S, Daemon, Table, ask, default_config, generate, model_config, pb, scratch, statuses,
+                 until)
 
 N_ROWS, DIM = 40_000, 64
 UNKNOWN, FOUND, DEFAULTED = pb.KEY_STATUS_UNKNOWN, pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED
@@ -95,3 +96,20 @@ def test_counters_when_many_ask_for_the_same_keys_at_once_then_they_add_up(one, 
     assert now["unique"] == now["host_hit"] + now["hit"] + now["miss"] + now["absent"] + now["shared"]
     assert now["absent"] > 0
     assert now["up"] == 0 and before["up"] == 1
+
+
+def test_evictions_when_a_version_gives_way_then_all_its_rows_are_counted(daemon, work):
+    n_rows = 40000
+    for seed in (1, 2):
+        generate(f"{work}/v{seed}", "--tables", 1, "--rows", n_rows, "--dim", 64, "--seed", seed)
+    config = default_config(server={"model_roots": [work]})
+    config["volatile_db"]["memory_bytes"] = "16MiB"  # room for one
+    one = daemon(config)
+    name = 'hpsd_tier_evictions_total{model="m",table="feature_0",tier="host"}'
+    one.load("m", f"{work}/v1")
+    one.load("m", f"{work}/v2")
+    assert one.metrics()[name] == 0
+    one.ctl("activate", "m", 2)
+    until(lambda: ask(one.stub(), "m", {"feature_0": np.arange(n_rows)}) and
+          one.metrics()['hpsd_tier_rows{model="m",version="1",tier="host"}'] == 0, "no row of version 1")
+    assert one.metrics()[name] >= n_rows

@@ -77,9 +77,11 @@ def test_restart_when_the_table_is_larger_than_the_map_then_the_first_requests_h
     daemon.stop()
     daemon.restart()
     assert wait_warm(daemon) > 10_000
+    (row,) = [row for row in daemon.ctl("models").splitlines() if row.startswith("m ")]
+    assert "%" not in row  # no warm-up is under way any more
+    assert " WARM " in daemon.ctl("models")
     after = hit_rate(daemon, traffic, 3, table)
-    # the map itself knows more than the sample of its hot keys
-    assert after > before - 0.09, (before, after)
+    assert after > before - 0.05, (before, after)
     assert before > 0.3
     daemon.stop()
 

@@ -88,6 +88,51 @@ static void scenario(void *ctx)
     store->ops->close(store);
 }
 
+/* Inserts into a full map, two versions of which one is active: rows and tables go all the time. */
+static void evicting(void *ctx)
+{
+    (void)ctx;
+    enum { N_MANY = 6000 };
+    struct hps_error err;
+    struct hps_store *store = NULL;
+    const struct hps_host_map_options options = {.bytes_max = 150000, .evicts = true};
+    if (hps_host_map_open_with(&options, &store, &err) != HPS_OK) {
+        return;
+    }
+    struct hps_space *spaces[2] = {NULL, NULL};
+    for (int64_t i = 0; i < 2; i++) {
+        struct hps_space_id id = {.model = "m", .version = i, .tables = tables, .n_tables = 2};
+        hps_ignore(store->ops->space_open(store, &id, &spaces[i], &err));
+    }
+    for (hps_key i = 0; i < 2 * N_MANY && spaces[0] != NULL && spaces[1] != NULL; i++) {
+        hps_key key = i % N_MANY;
+        uint32_t slot = 0;
+        struct hps_insert_report report;
+        struct hps_space *space = spaces[i / 512 % 2];
+        if (i % N_MANY == 0) {
+            store->ops->space_active(spaces[i / N_MANY], true);
+            store->ops->space_active(spaces[1 - i / N_MANY], false);
+        }
+        assert_int_equal(store->ops->insert(space, &no_limit, &tables[0], &key, &slot,
+                                            (const uint8_t *)&key, 1, NULL, &report),
+                         HPS_OK);
+        assert_true(report.n_inserted + report.n_no_room <= 1);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        if (spaces[i] != NULL) {
+            check_rows(spaces[i]);
+            store->ops->space_close(spaces[i]);
+        }
+    }
+    store->ops->close(store); /* asserts that every byte was given back */
+}
+
+static void test_evicting_map_when_each_allocation_fails_then_stays_whole(void **state)
+{
+    (void)state;
+    assert_true(hps_fault_heap_run(evicting, NULL) > 10);
+}
+
 static void test_host_map_when_each_allocation_fails_then_reports_and_leaks_nothing(void **state)
 {
     (void)state;
@@ -98,6 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_host_map_when_each_allocation_fails_then_reports_and_leaks_nothing),
+        cmocka_unit_test(test_evicting_map_when_each_allocation_fails_then_stays_whole),
     };
     return cmocka_run_group_tests_name("fault_host_map", tests, NULL, NULL);
 }

@@ -926,6 +926,11 @@ static uint64_t fake_bytes_free(struct hps_store *base)
     return bytes;
 }
 
+static const char *fake_writes_refused(struct hps_store *base)
+{
+    return fake_bytes_free(base) == 0 ? "disk nearly full" : NULL;
+}
+
 static void fake_close(struct hps_store *base)
 {
     struct fake *store = (struct fake *)base;
@@ -974,6 +979,7 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
         store->ops.record_scan = fake_record_scan;
         store->ops.space_list = fake_space_list;
         store->ops.bytes_free = fake_bytes_free;
+        store->ops.writes_refused = fake_writes_refused;
     }
     store->base.ops = &store->ops;
     store->bytes_max = options->bytes_max;

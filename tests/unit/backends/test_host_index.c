@@ -10,6 +10,9 @@
 #include <cmocka.h>
 // clang-format on
 
+#include <pthread.h>
+#include <stdlib.h>
+
 #include "backends/host_index.h"
 #include "base/hash.h"
 #include "base/heap.h"
@@ -200,6 +203,151 @@ static void test_clear_when_growing_then_empty_and_all_memory_comes_back(void **
     assert_non_null(hps_host_index_find(&index_, hps_mix64(1)).bucket);
 }
 
+/* ---- readers at the edge ---- */
+
+enum {
+    N_EDGE = 40000,
+    EDGE = 24,
+#ifdef HPS_TSAN
+    ROUNDS = 4,
+#else
+    ROUNDS = 12,
+#endif
+};
+
+struct edge {
+    hps_key keys[N_EDGE]; /* in order of their hashes, and so of their buckets */
+    atomic_bool done;
+    atomic_ulong n_found;
+    atomic_uint n_missed;
+};
+
+static int by_hash(const void *a, const void *b)
+{
+    uint64_t x = hps_host_hash(index_.seed, *(const hps_key *)a);
+    uint64_t y = hps_host_hash(index_.seed, *(const hps_key *)b);
+    return x < y ? -1 : x > y ? 1 : 0;
+}
+
+/* Ask for the keys that are being moved just now. */
+static void *find_at_the_edge(void *ctx)
+{
+    struct edge *edge = ctx;
+    while (!atomic_load(&edge->done)) {
+        struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
+        const struct hps_host_buckets *now = atomic_load(&index_.now);
+        const struct hps_host_buckets *from = atomic_load(&now->from);
+        if (from != NULL) {
+            uint64_t at = atomic_load(&now->moved) * N_EDGE / from->n_homes;
+            uint64_t end = at + EDGE < N_EDGE ? at + EDGE : N_EDGE;
+            for (uint64_t i = at > EDGE ? at - EDGE : 0; i < end; i++) {
+                struct hps_host_place place = hps_host_index_find(&index_, edge->keys[i]);
+                bool right = place.bucket != NULL && hps_host_row_of(place) == edge->keys[i] >> 40;
+                atomic_fetch_add(&edge->n_found, right ? 1 : 0);
+                atomic_fetch_add(&edge->n_missed, right ? 0 : 1);
+            }
+        }
+        hps_epoch_leave(epoch, slot);
+    }
+    return NULL;
+}
+
+/* Nobody is stopped while buckets move, and nobody finds a key in neither array. */
+static void test_growth_when_readers_are_where_buckets_move_then_no_key_is_ever_missed(void **state)
+{
+    (void)state;
+    struct edge *edge = hps_calloc(1, sizeof(*edge));
+    pthread_t reader;
+    for (uint64_t i = 0; i < N_EDGE; i++) {
+        edge->keys[i] = hps_mix64(i + 1);
+        assert_int_equal(hps_host_index_make_room(&index_), HPS_OK);
+        assert_int_equal(
+            hps_host_index_add(&index_, edge->keys[i], (uint32_t)(edge->keys[i] >> 40), false),
+            HPS_OK);
+    }
+    qsort(edge->keys, N_EDGE, sizeof(hps_key), by_hash);
+    assert_int_equal(pthread_create(&reader, NULL, find_at_the_edge, edge), 0);
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        assert_int_equal(hps_host_index_reserve(&index_, (uint64_t)N_EDGE * (1 + round)), HPS_OK);
+        while (hps_host_index_step(&index_)) {
+        }
+    }
+    atomic_store(&edge->done, true);
+    pthread_join(reader, NULL);
+    assert_int_equal(atomic_load(&edge->n_missed), 0);
+    assert_true(atomic_load(&edge->n_found) > 0);
+    hps_free(edge);
+}
+
+/* A key whose hash this is. */
+static hps_key key_with(uint64_t hash)
+{
+    uint64_t inverse = 1; /* of the factor, by Newton's method */
+    for (unsigned i = 0; i < 6; i++) {
+        inverse *= 2 - UINT64_C(0xd6e8feb86659fd93) * inverse;
+    }
+    uint64_t h = hash ^ (hash >> 32);
+    h *= inverse;
+    h ^= h >> 32;
+    h *= inverse;
+    h ^= h >> 32;
+    return h ^ index_.seed;
+}
+
+/* i-th of many keys that hash to one place, `share` of the way from the first home to the last. */
+static hps_key crowded(unsigned share, uint64_t i)
+{
+    return key_with((share == 16 ? UINT64_MAX - 99999 : UINT64_MAX / 16 * share) + i);
+}
+
+/* More keys than all buckets from their home to the end have slots, and others among them: those
+ * that come in are found, at every step of a growth too, and those that go leave no trace. */
+static void test_keys_when_all_hash_to_one_bucket_then_found_or_refused(void **state)
+{
+    (void)state;
+    enum { N = 3000, N_CROWD = 400 };
+    uint32_t generation[N_CROWD];
+    uint64_t slot[N_CROWD];
+    for (unsigned share = 0; share <= 16; share += 8) {
+        assert_int_equal(hps_host_index_reserve(&index_, N + N_CROWD), HPS_OK);
+        for (uint64_t i = 0; i < N; i++) {
+            assert_int_equal(hps_host_index_add(&index_, hps_mix64(i), (uint32_t)i, false), HPS_OK);
+        }
+        uint32_t n_in = 0;
+        hps_status status = HPS_OK;
+        while (status == HPS_OK && n_in < N_CROWD) {
+            status = hps_host_index_add(&index_, crowded(share, n_in), N + n_in, false);
+            n_in += status == HPS_OK ? 1 : 0;
+        }
+        assert_true(share == 16 ? n_in > 100 && n_in < 200 : n_in == N_CROWD);
+        assert_int_equal(hps_host_index_reserve(&index_, 2 * N), HPS_OK);
+        bool more = true;
+        while (more) {
+            for (uint32_t i = 0; i < N_CROWD; i++) {
+                struct hps_host_place place = hps_host_index_find(&index_, crowded(share, i));
+                assert_true(i < n_in ? place.bucket != NULL : place.bucket == NULL);
+                assert_true(i >= n_in || hps_host_row_of(place) == N + i);
+            }
+            more = hps_host_index_step(&index_);
+        }
+        for (uint32_t i = 0; i < n_in; i++) {
+            hps_host_index_kill(&index_, hps_host_index_find(&index_, crowded(share, i)),
+                                &generation[i], &slot[i]);
+            assert_null(hps_host_index_find(&index_, crowded(share, i)).bucket);
+        }
+        for (uint32_t i = 0; i < n_in; i++) {
+            hps_host_index_bury(&index_, generation[i], slot[i]);
+        }
+        for (uint64_t i = 0; i < N; i++) {
+            assert_int_equal(hps_host_row_of(hps_host_index_find(&index_, hps_mix64(i))), i);
+        }
+        assert_int_equal(index_.n_keys, N);
+        assert_int_equal(index_.n_dead, 0);
+        hps_host_index_clear(&index_);
+        (void)hps_host_index_step(&index_);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +359,11 @@ int main(void)
             test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_waits, set_up,
             tear_down),
         cmocka_unit_test_setup_teardown(test_slots_when_killed_then_used_again_only_once_buried,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_growth_when_readers_are_where_buckets_move_then_no_key_is_ever_missed, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(test_keys_when_all_hash_to_one_bucket_then_found_or_refused,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bury_when_array_was_replaced_then_left_alone, set_up,
                                         tear_down),

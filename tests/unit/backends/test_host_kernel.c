@@ -25,6 +25,7 @@ struct map {
     struct hps_epoch *epoch;
     struct hps_host_index index;
     struct hps_host_rows rows;
+    uint32_t n_rows;
 };
 
 static void map_open(struct map *map, uint32_t row_bytes)
@@ -33,8 +34,9 @@ static void map_open(struct map *map, uint32_t row_bytes)
     hps_host_account_init(&map->account, &map->budget);
     map->epoch = hps_epoch_new();
     assert_int_equal(hps_host_index_open(&map->index, &map->account, map->epoch, 99, 0), HPS_OK);
-    assert_int_equal(hps_host_rows_open(&map->rows, &map->account, row_bytes, 0), HPS_OK);
-    for (uint32_t i = 0; i < N_ROWS; i++) { /* stops in the middle of a growth, mostly */
+    assert_int_equal(hps_host_rows_open(&map->rows, &map->account, row_bytes, 0, 0), HPS_OK);
+    map->n_rows = row_bytes < 4096 ? N_ROWS : N_ROWS / 10;
+    for (uint32_t i = 0; i < map->n_rows; i++) { /* stops in the middle of a growth, mostly */
         if (hps_host_rows_ready(&map->rows) == 0) {
             assert_int_equal(hps_host_rows_grow(&map->rows), HPS_OK);
         }
@@ -68,7 +70,7 @@ static void ask(const struct map *map, const struct hps_host_kernel *kernel, uin
 {
     for (uint32_t i = 0; i < n; i++) {
         bool there = missing == 0 || hps_mix64(i + n) % missing != 0;
-        out_answer->keys[i] = hps_mix64(hps_mix64(i * 3 + n) % N_ROWS + (there ? 0 : N_ROWS));
+        out_answer->keys[i] = hps_mix64(hps_mix64(i * 3 + n) % map->n_rows + (there ? 0 : N_ROWS));
         out_answer->slots[i] = n - 1 - i;
     }
     memset(out_answer->rows, 0xee, (size_t)N_MAX * map->rows.row_bytes);
@@ -101,7 +103,7 @@ static void compare(const struct map *map, const struct hps_host_kernel *kernel,
 static void test_kernels_when_any_batch_then_answer_as_the_scalar_one(void **state)
 {
     (void)state;
-    static const uint32_t widths[] = {2, 16, 64, 100, 256, 512, 520};
+    static const uint32_t widths[] = {2, 4, 16, 36, 64, 100, 256, 512, 520, 32768};
     unsigned n = 0;
     const struct hps_host_kernel *kernels = hps_host_kernels(&n);
     struct answer *a = hps_calloc(2, sizeof(*a));
@@ -122,6 +124,86 @@ static void test_kernels_when_any_batch_then_answer_as_the_scalar_one(void **sta
         map_close(&map);
     }
     hps_free(a);
+}
+
+/* Whether each key of `keys` is found, by every kernel and both by few and by many. */
+static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, bool there)
+{
+    enum { BLOCK = 70 };
+    unsigned n_kernels = 0;
+    const struct hps_host_kernel *kernels = hps_host_kernels(&n_kernels);
+    const struct hps_host_lookup lookup = {.index = &map->index, .rows = &map->rows};
+    uint8_t rows[BLOCK * 16];
+    for (unsigned k = 0; k < n_kernels; k++) {
+        for (uint32_t i = 0; kernels[k].runs() && i < 2 * n; i++) {
+            uint32_t n_keys = i < n ? 1 : BLOCK;
+            hps_key copies[BLOCK];
+            uint32_t slots[BLOCK];
+            for (uint32_t c = 0; c < n_keys; c++) {
+                copies[c] = keys[i % n];
+                slots[c] = c;
+            }
+            struct hps_batch batch = {copies, slots, rows, n_keys};
+            hps_host_look_up(&lookup, &kernels[k], &batch, 0, n_keys);
+            assert_int_equal(batch.n, there ? 0 : n_keys);
+        }
+    }
+}
+
+/* Ask a bucket for all that it has in it but is no key, wherever that would hash to. */
+static void probe_lanes(const struct map *map, struct hps_host_bucket *bucket)
+{
+    enum { LANES = 8 };
+    unsigned n = 0;
+    const struct hps_host_kernel *kernels = hps_host_kernels(&n);
+    const struct hps_host_lookup lookup = {.index = &map->index, .rows = &map->rows};
+    uint32_t live = hps_host_state(bucket) & HPS_HOST_LIVE_ALL;
+    hps_key lanes[LANES];
+    memcpy(lanes, (const void *)bucket, sizeof(lanes));
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        for (unsigned k = 0; (live >> lane & 1) == 0 && k < n; k++) {
+            struct hps_host_block block = {.n = 1, .buckets = {bucket}};
+            if (kernels[k].runs()) {
+                kernels[k].probe(&lookup, &lanes[lane], &block);
+                assert_null(block.rows[0]);
+            }
+        }
+    }
+}
+
+/* All of a bucket that is no key: row ids, state, keys of slots that are free or were erased. */
+static void test_kernels_when_key_is_like_what_is_no_key_then_not_found(void **state)
+{
+    (void)state;
+    static const hps_key odd[] = {0, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, 1, UINT32_MAX};
+    enum { N_ODD = sizeof(odd) / sizeof(odd[0]) };
+    struct map map;
+    map_open(&map, 16);
+    while (hps_host_index_step(&map.index)) {
+    }
+    uint32_t generation;
+    uint64_t slot;
+    hps_host_index_kill(&map.index, hps_host_index_find(&map.index, hps_mix64(0)), &generation,
+                        &slot); /* that is 0 */
+    hps_host_index_bury(&map.index, generation, slot);
+    ask_each(&map, odd, N_ODD, false);
+    const struct hps_host_buckets *now = atomic_load(&map.index.now);
+    for (uint64_t b = 0; b < now->n_homes; b++) {
+        probe_lanes(&map, &now->array[b]);
+    }
+    for (uint32_t i = 0; i < N_ODD; i++) {
+        assert_int_equal(hps_host_index_make_room(&map.index), HPS_OK);
+        assert_int_equal(hps_host_index_add(&map.index, odd[i], i, false), HPS_OK);
+    }
+    ask_each(&map, odd, N_ODD, true);
+    for (uint32_t i = 0; i < N_ODD; i++) {
+        hps_host_index_kill(&map.index, hps_host_index_find(&map.index, odd[i]), &generation,
+                            &slot);
+        ask_each(&map, &odd[i], 1, false); /* its slot still has it */
+        hps_host_index_bury(&map.index, generation, slot);
+    }
+    ask_each(&map, odd, N_ODD, false);
+    map_close(&map);
 }
 
 static void test_touch_when_found_then_heat_rises_to_three(void **state)
@@ -163,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_when_any_batch_then_answer_as_the_scalar_one),
+        cmocka_unit_test(test_kernels_when_key_is_like_what_is_no_key_then_not_found),
         cmocka_unit_test(test_touch_when_found_then_heat_rises_to_three),
         cmocka_unit_test(test_streams_when_output_is_large_and_aligned_then_only),
     };

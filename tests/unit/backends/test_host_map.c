@@ -12,7 +12,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "backends/host_map.h"
 #include "base/epoch.h"
@@ -290,6 +293,21 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     close_all(&f);
 }
 
+static void test_load_when_more_rows_than_ids_then_refused_whatever_the_budget(void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    struct hps_store_load *load = NULL;
+    table.n_rows = UINT64_C(1) << 32;
+    struct fixture f = open_with(UINT64_C(1) << 40, &table);
+    assert_int_equal(
+        f.store->ops->load_begin(f.space, table.n_rows, 8 * table.n_rows, &load, &error),
+        HPS_EXHAUSTED);
+    assert_non_null(strstr(error.text, " has 4294967296 rows, at most "));
+    assert_int_equal(usage_of(&f).used_bytes, 0);
+    close_all(&f);
+}
+
 static void test_space_when_row_is_empty_then_invalid(void **state)
 {
     (void)state;
@@ -304,6 +322,11 @@ static void test_space_when_row_is_empty_then_invalid(void **state)
 }
 
 /* ---- eviction ---- */
+
+static uint64_t evictions_of(struct fixture *f)
+{
+    return f->store->ops->evictions_take(f->space, &narrow);
+}
 
 static uint64_t insert_until_evicting(struct fixture *f)
 {
@@ -399,6 +422,64 @@ static void test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_no
     close_all(&f);
 }
 
+/* Rows that readers may still have come back by themselves: to throw out more would not help. */
+static void test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows(void **state)
+{
+    (void)state;
+    struct fixture f = open_evicting(1 << 20, 0, 0, &narrow);
+    uint64_t n = insert_until_evicting(&f);
+    uint64_t n_rows = usage_of(&f).n_rows;
+    struct hps_epoch_slot *slot = hps_epoch_enter(hps_host_map_epoch(f.store));
+    uint64_t n_in = 0;
+    for (uint64_t key = n; key < 2 * n; key++) {
+        n_in += insert(&f, key, key).n_inserted;
+    }
+    assert_true(n_in < n_rows / 100); /* the spare rows were used up, and nobody waited */
+    assert_true(usage_of(&f).n_rows >= n_rows - n_rows / 100);
+    hps_epoch_leave(hps_host_map_epoch(f.store), slot);
+    for (uint64_t key = 2 * n; key < 3 * n; key++) {
+        assert_int_equal(insert(&f, key, key).n_inserted, 1);
+    }
+    assert_true(usage_of(&f).n_rows >= n_rows - n_rows / 100);
+    close_all(&f);
+}
+
+/* What the system refuses is as good as a budget that is used up. */
+static void test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(HPS_TSAN)
+    skip(); /* it would meet the limit itself */
+#endif
+    struct fixture f = open_evicting(UINT64_C(1) << 28, 0, 0, &narrow);
+    struct rlimit before;
+    uint64_t n = 0;
+    for (; n < 12000; n++) {
+        assert_int_equal(insert(&f, n, n).n_inserted, 1);
+    }
+    uint64_t data_pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*u %*u %*u %*u %*u %lu", &data_pages), 1);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(getrlimit(RLIMIT_DATA, &before), 0);
+    struct rlimit limit = before;
+    limit.rlim_cur = (rlim_t)data_pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 10);
+    assert_int_equal(setrlimit(RLIMIT_DATA, &limit), 0);
+    uint64_t n_in = 0;
+    uint64_t n_evicted = 0;
+    for (uint64_t key = n; key < 3 * n; key++) {
+        struct hps_insert_report report = insert(&f, key, key);
+        n_in += report.n_inserted;
+        n_evicted += report.n_evicted;
+    }
+    assert_int_equal(setrlimit(RLIMIT_DATA, &before), 0);
+    assert_true(n_evicted > 0);
+    assert_true(n_in > 2 * n - n / 100);
+    assert_true(usage_of(&f).n_rows >= n - n / 100);
+    close_all(&f);
+}
+
 static void test_rows_max_when_reached_then_down_to_the_target_bit_by_bit(void **state)
 {
     (void)state;
@@ -463,6 +544,8 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
         (void)insert(&two, key, key);
     }
     assert_int_equal(usage_of(&one).n_rows, n_one); /* not one was lost to the other version */
+    assert_int_equal(evictions_of(&one), 1);
+    assert_int_equal(evictions_of(&one), 0);
     one.store->ops->space_active(one.space, false);
     two.store->ops->space_active(two.space, true);
     for (uint64_t key = 0; key < 3 * n; key++) {
@@ -471,6 +554,7 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     assert_true(atomic_load(&one.space->incomplete));
     assert_int_equal(usage_of(&one).n_rows, 0);
     assert_int_equal(usage_of(&one).used_bytes, 0);
+    assert_int_equal(evictions_of(&one), n_one); /* all at once */
     assert_true(usage_of(&two).n_rows > n_one / 2);
     assert_false(get(&one, 5, &value));
     one.store->ops->space_active(one.space, true); /* back */
@@ -480,6 +564,105 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     }
     assert_true(usage_of(&one).n_rows > n_one / 2);
     assert_int_equal(usage_of(&two).n_rows, 0);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+/* Readers of the other version hold its memory for a moment: that is no reason to let own rows go,
+ * neither for want of rows nor for want of a larger index. */
+static void test_version_when_another_gives_way_soon_then_no_row_of_the_active_one_goes(
+    void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(1 << 20, 0, 0, &table);
+    struct fixture two = open_other(&one, 2, &table);
+    one.store->ops->space_active(one.space, true);
+    uint64_t n = 0;
+    for (; n < 5000; n++) {
+        assert_int_equal(insert(&one, n, n).n_inserted, 1);
+    }
+    assert_int_equal(insert_until_evicting(&two) > 1000, 1); /* it has all that is left */
+    struct hps_epoch_slot *slot = hps_epoch_enter(hps_host_map_epoch(one.store));
+    uint64_t n_in = 0;
+    for (uint64_t key = n; key < 2 * n; key++) {
+        struct hps_insert_report report = insert(&one, key, key);
+        assert_int_equal(report.n_evicted, 0);
+        n_in += report.n_inserted;
+    }
+    assert_true(n_in < n);
+    hps_epoch_leave(hps_host_map_epoch(one.store), slot);
+    for (uint64_t key = 2 * n; key < 3 * n; key++) {
+        struct hps_insert_report report = insert(&one, key, key);
+        assert_int_equal(report.n_inserted, 1);
+        assert_int_equal(report.n_evicted, 0);
+    }
+    assert_int_equal(usage_of(&two).n_rows, 0);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+/* The rows of a load are no version's yet: they give way as those of one that is not active. */
+static void test_load_when_an_active_version_needs_the_memory_then_the_load_fails(void **state)
+{
+    (void)state;
+    enum { N_LOAD = 30000 };
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(1 << 20, 0, 0, &table);
+    struct fixture two = open_other(&one, 2, &table);
+    one.store->ops->space_active(one.space, true);
+    uint64_t n = 0;
+    for (; n < 1000; n++) {
+        assert_int_equal(insert(&one, n, n).n_inserted, 1);
+    }
+    struct hps_store_load *load = NULL;
+    assert_int_equal(two.store->ops->load_begin(two.space, 0, 0, &load, &error), HPS_OK);
+    hps_key key = 0;
+    hps_status status = HPS_OK;
+    for (; key < N_LOAD && status == HPS_OK && usage_of(&one).n_rows == n; key++) {
+        status = two.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error);
+    }
+    assert_int_equal(status, HPS_EXHAUSTED); /* it has all that is left */
+    for (; n < 10000; n++) {
+        struct hps_insert_report report = insert(&one, n, n);
+        assert_int_equal(report.n_inserted, 1);
+        assert_int_equal(report.n_evicted, 0);
+    }
+    status = two.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error);
+    assert_int_equal(status, HPS_EXHAUSTED);
+    assert_non_null(strstr(error.text, "gave way"));
+    assert_int_equal(two.store->ops->load_commit(load, &error), HPS_EXHAUSTED);
+    two.store->ops->load_abort(load);
+    assert_int_equal(usage_of(&two).used_bytes, 0);
+    one.store->ops->space_close(two.space);
+    close_all(&one);
+}
+
+/* A table that has had more than its share is still of an active version. */
+static void test_way_when_a_version_is_not_active_then_it_goes_before_a_large_active_table(
+    void **state)
+{
+    (void)state;
+    struct hps_table table = narrow;
+    table.n_rows = 100000;
+    struct fixture one = open_evicting(1 << 20, 0, 0, &table);
+    one.store->ops->space_active(one.space, true);
+    uint64_t n = 0;
+    for (; usage_of(&one).used_bytes < 850000; n++) {
+        assert_int_equal(insert(&one, n, n).n_inserted, 1);
+    }
+    struct fixture two = open_other(&one, 2, &table);
+    (void)insert_until_evicting(&two); /* less than what the first has beyond its share */
+    struct fixture three = open_other(&one, 3, &table);
+    three.store->ops->space_active(three.space, true);
+    for (uint64_t key = 0; key < 1000; key++) {
+        assert_int_equal(insert(&three, key, key).n_inserted, 1);
+    }
+    assert_int_equal(usage_of(&two).n_rows, 0);
+    assert_int_equal(usage_of(&one).n_rows, n);
+    one.store->ops->space_close(three.space);
     one.store->ops->space_close(two.space);
     close_all(&one);
 }
@@ -612,14 +795,22 @@ int main(void)
         cmocka_unit_test(
             test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than_a_load),
         cmocka_unit_test(test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused),
+        cmocka_unit_test(test_load_when_more_rows_than_ids_then_refused_whatever_the_budget),
         cmocka_unit_test(test_space_when_row_is_empty_then_invalid),
         cmocka_unit_test(test_insert_when_full_then_evicts_within_the_budget_and_says_so_before),
         cmocka_unit_test(test_insert_when_it_never_evicts_then_refused_and_all_stay),
         cmocka_unit_test(test_put_when_full_then_replaces_but_pushes_nothing_out),
         cmocka_unit_test(test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old),
+        cmocka_unit_test(test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows),
+        cmocka_unit_test(test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full),
         cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_bit_by_bit),
         cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows),
         cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
+        cmocka_unit_test(
+            test_version_when_another_gives_way_soon_then_no_row_of_the_active_one_goes),
+        cmocka_unit_test(test_load_when_an_active_version_needs_the_memory_then_the_load_fails),
+        cmocka_unit_test(
+            test_way_when_a_version_is_not_active_then_it_goes_before_a_large_active_table),
         cmocka_unit_test(test_tables_when_not_all_fit_then_each_has_its_share),
         cmocka_unit_test(test_tables_when_not_all_fit_then_small_ones_are_whole),
         cmocka_unit_test(test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows),

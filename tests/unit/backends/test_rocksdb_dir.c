@@ -79,7 +79,7 @@ static void test_look_when_files_come_then_says_what_it_is(void **state)
 {
     (void)state;
     struct hps_rocksdb_dir dir = dir_open(FREE_MIN);
-    uint64_t bytes = 1;
+    struct hps_rocksdb_dir_files files = {0};
     assert_int_equal(look(&dir), HPS_ROCKSDB_DIR_ABSENT);
     assert_int_equal(mkdir(below("hpsd"), 0700), 0);
     assert_int_equal(look(&dir), HPS_ROCKSDB_DIR_EMPTY);
@@ -89,8 +89,10 @@ static void test_look_when_files_come_then_says_what_it_is(void **state)
     file_make("hpsd/000008.sst", 100);
     file_make("hpsd/000009.log", 5000);
     assert_int_equal(look(&dir), HPS_ROCKSDB_DIR_DATABASE);
-    assert_int_equal(hps_rocksdb_dir_sst_bytes(&dir, &bytes, &error), HPS_OK);
-    assert_int_equal(bytes, 4196);
+    assert_int_equal(hps_rocksdb_dir_files(&dir, ".sst", &files, &error), HPS_OK);
+    assert_int_equal(files.n, 2);
+    assert_int_equal(files.bytes, 4196);
+    assert_int_equal(files.newest, 8);
     hps_rocksdb_dir_close(&dir);
 }
 
@@ -173,6 +175,21 @@ static void test_guards_when_others_fill_the_disk_then_only_vital_writes_go_on(v
     hps_rocksdb_dir_close(&dir);
 }
 
+static void test_ballast_when_an_empty_one_was_left_then_made_anew(void **state)
+{
+    (void)state;
+    struct stat info;
+    file_make("hpsd.ballast", 0); /* as where the room for it could not be had */
+    struct hps_rocksdb_dir dir = dir_open(FREE_MIN);
+    hps_rocksdb_dir_ballast(&dir);
+    assert_int_equal(stat(below("hpsd.ballast"), &info), 0);
+    assert_int_equal(info.st_size, HPS_ROCKSDB_BALLAST_BYTES);
+    hps_rocksdb_dir_close(&dir);
+    dir = dir_open(FREE_MIN);
+    assert_true(dir.ballast);
+    hps_rocksdb_dir_close(&dir);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -182,6 +199,7 @@ int main(void)
         T(test_open_when_taken_or_too_long_then_refused),
         T(test_guard_when_automatic_then_two_gib_or_a_twentieth),
         T(test_guards_when_others_fill_the_disk_then_only_vital_writes_go_on),
+        T(test_ballast_when_an_empty_one_was_left_then_made_anew),
     };
     return cmocka_run_group_tests_name("rocksdb_dir", tests, NULL, NULL);
 }

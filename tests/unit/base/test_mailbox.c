@@ -73,6 +73,32 @@ static void test_fd_when_tasks_then_readable_until_empty(void **state)
     hps_mailbox_free(mailbox);
 }
 
+static void test_withdraw_when_a_task_waits_then_it_is_the_callers_again(void **state)
+{
+    (void)state;
+    struct hps_mailbox *mailbox = hps_mailbox_new(3);
+    struct hps_task tasks[4] = {{0}};
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(hps_mailbox_post(mailbox, &tasks[i]), HPS_OK);
+    }
+    assert_false(hps_mailbox_withdraw(mailbox, &tasks[3]));
+    assert_true(hps_mailbox_withdraw(mailbox, &tasks[2])); /* the last one */
+    assert_int_equal(hps_mailbox_depth(mailbox), 2);
+    assert_int_equal(hps_mailbox_post(mailbox, &tasks[3]), HPS_OK);
+    assert_true(hps_mailbox_withdraw(mailbox, &tasks[1])); /* between others */
+    assert_true(hps_mailbox_withdraw(mailbox, &tasks[0])); /* the first one */
+    assert_true(readable(mailbox));
+    assert_ptr_equal(hps_mailbox_wait(mailbox), &tasks[3]);
+    assert_false(hps_mailbox_withdraw(mailbox, &tasks[3])); /* taken */
+    assert_int_equal(hps_mailbox_post(mailbox, &tasks[0]), HPS_OK);
+    assert_true(hps_mailbox_withdraw(mailbox, &tasks[0])); /* the only one */
+    assert_false(readable(mailbox));
+    assert_int_equal(hps_mailbox_depth(mailbox), 0);
+    assert_int_equal(hps_mailbox_post(mailbox, &tasks[1]), HPS_OK);
+    assert_ptr_equal(hps_mailbox_wait(mailbox), &tasks[1]);
+    hps_mailbox_free(mailbox);
+}
+
 static void test_wait_when_closed_then_rest_then_null(void **state)
 {
     (void)state;
@@ -233,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_post_when_full_then_exhausted),
         cmocka_unit_test(test_fd_when_tasks_then_readable_until_empty),
+        cmocka_unit_test(test_withdraw_when_a_task_waits_then_it_is_the_callers_again),
         cmocka_unit_test(test_wait_when_closed_then_rest_then_null),
         cmocka_unit_test(test_free_when_not_empty_then_assert),
         cmocka_unit_test(test_new_when_allocation_fails_then_null),

@@ -146,7 +146,7 @@ struct shares {
     double found, hits, saving_found, saving_hits, exact_found, exact_hits;
 };
 
-static struct shares run_trace(double alpha)
+static struct shares run_trace(double alpha, uint32_t n_noted)
 {
     struct trace trace;
     struct shares shares;
@@ -155,7 +155,7 @@ static struct shares run_trace(double alpha)
     struct saving *saving = hps_calloc(1, sizeof(*saving));
     uint32_t *sampled = hps_calloc(N_KEYS, sizeof(*sampled));
     trace_open(&trace, alpha);
-    for (uint32_t i = 0; i < N_NOTED; i += PART) {
+    for (uint32_t i = 0; i < n_noted; i += PART) {
         for (uint32_t k = 0; k < PART; k++) {
             uint32_t rank = trace_next(&trace);
             part[k] = key_of(rank);
@@ -189,7 +189,7 @@ static void test_top_when_the_trace_is_skewed_then_most_of_the_hottest_keys_are_
     static const double hits_min[] = {0.88, 0.95, 0.97};
     (void)state;
     for (unsigned i = 0; i < sizeof(alphas) / sizeof(alphas[0]); i++) {
-        struct shares shares = run_trace(alphas[i]);
+        struct shares shares = run_trace(alphas[i], N_NOTED);
         print_message("alpha %.1f, keys found and their look-ups: ours %.3f %.3f, space-saving "
                       "%.3f %.3f, exact counts of 1 in 64 %.3f %.3f\n",
                       alphas[i], shares.found, shares.hits, shares.saving_found, shares.saving_hits,
@@ -197,6 +197,17 @@ static void test_top_when_the_trace_is_skewed_then_most_of_the_hottest_keys_are_
         assert_true(shares.hits >= hits_min[i]);
         assert_true(shares.found > shares.saving_found + 0.05);
     }
+}
+
+/* A short life: 16 look-ups per counted key are enough to know the hottest by. */
+static void test_top_when_little_was_noted_then_the_hottest_keys_are_found_all_the_same(
+    void **state)
+{
+    (void)state;
+    struct shares shares = run_trace(1.0, 16 * N_COUNTED);
+    print_message("of %d look-ups: keys found %.3f and their look-ups %.3f\n", 16 * N_COUNTED,
+                  shares.found, shares.hits);
+    assert_true(shares.hits >= 0.9);
 }
 
 /* ---- counting -------------------------------------------------------------------------------- */
@@ -468,6 +479,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_top_when_the_trace_is_skewed_then_most_of_the_hottest_keys_are_found),
+        cmocka_unit_test(
+            test_top_when_little_was_noted_then_the_hottest_keys_are_found_all_the_same),
         cmocka_unit_test(test_note_when_look_ups_are_short_then_counted_as_long_ones),
         cmocka_unit_test(test_note_when_the_same_look_up_comes_again_then_all_its_keys_are_counted),
         cmocka_unit_test(

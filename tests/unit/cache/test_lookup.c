@@ -261,6 +261,87 @@ static void test_lookup_when_unknown_is_an_error_then_table_and_key_are_named(vo
     assert_string_equal(t->err.text, "table 't0': unknown key -5");
 }
 
+/* Counters of "t0" and of what table 1 is asked for, all in one family. */
+static struct hps_metrics *count_keys(struct lookup_test *t, struct hps_table_metrics *series)
+{
+    static const struct hps_metric_family_def family = {"keys", "what", HPS_METRIC_COUNTER,
+                                                        "Keys."};
+    static const char *const names[] = {"found", "unknown", "unique", "host", "other"};
+    struct hps_metric *metrics[5];
+    struct hps_metrics *registry = hps_metrics_new(&family, 1, 16);
+
+    assert_non_null(registry);
+    for (unsigned i = 0; i < 5; i++) {
+        metrics[i] = hps_metric_get(registry, 0, &names[i]);
+    }
+    for (unsigned i = 0; i < FIXTURE_TABLES; i++) {
+        series[i] = (struct hps_table_metrics){.keys_found = metrics[0],
+                                               .keys_defaulted = metrics[4],
+                                               .keys_unknown = metrics[1],
+                                               .unique_keys = metrics[2]};
+        series[i].tier_hit[HPS_TIER_HOST] = metrics[3];
+        series[i].tier_miss[HPS_TIER_HOST] = metrics[4];
+    }
+    t->fx.version.metrics = series;
+    return registry;
+}
+
+static void test_lookup_when_a_part_fails_then_no_key_counts_as_answered(void **state)
+{
+    struct lookup_test *t = *state;
+    struct hps_table_metrics series[FIXTURE_TABLES];
+    struct hps_metrics *registry = count_keys(t, series);
+    hps_key keys[] = {5, 6};
+
+    fixture_put(&t->fx, FIXTURE_HOST, 0, 5);
+    t->lookup.unknown_policy = HPS_UNKNOWN_ERROR;
+    set_part(t, 0, &keys[0], 1);
+    set_part(t, 1, &keys[1], 1);
+    begin(t, 2);
+    assert_int_equal(run(t), HPS_NOT_FOUND);
+    assert_true(hps_metric_value(series[0].keys_found) == 0);
+    assert_true(hps_metric_value(series[0].unique_keys) == 0);
+    assert_true(hps_metric_value(series[0].tier_hit[HPS_TIER_HOST]) == 1); /* that did happen */
+    t->lookup.unknown_policy = HPS_UNKNOWN_ZERO;
+    begin(t, 2);
+    assert_int_equal(run(t), HPS_OK);
+    assert_true(hps_metric_value(series[0].keys_found) == 1);
+    assert_true(hps_metric_value(series[0].keys_unknown) == 1);
+    assert_true(hps_metric_value(series[0].unique_keys) == 2);
+    t->fx.version.metrics = NULL;
+    hps_metrics_free(registry);
+}
+
+static void test_lookup_when_given_up_or_abandoned_then_counted_once(void **state)
+{
+    struct lookup_test *t = *state;
+    struct hps_table_metrics series[FIXTURE_TABLES];
+    struct hps_metrics *registry = count_keys(t, series);
+    hps_key keys[] = {5, 6};
+    bool done = false;
+
+    fixture_put(&t->fx, FIXTURE_HOST, 0, 5);
+    fixture_put(&t->fx, FIXTURE_DISK, 0, 6);
+    set_part(t, 0, keys, 2);
+    begin(t, 1);
+    assert_int_equal(hps_lookup_run_memory(&t->lookup, &done, &t->err), HPS_OK);
+    assert_false(done);
+    hps_lookup_abandon(&t->lookup);
+    assert_true(hps_metric_value(series[0].tier_hit[HPS_TIER_HOST]) == 1);
+    assert_true(hps_metric_value(series[0].keys_found) == 0);
+    begin(t, 1);
+    assert_int_equal(hps_lookup_run_memory(&t->lookup, &done, &t->err), HPS_OK);
+    assert_int_equal(hps_lookup_give_up(&t->lookup, &t->err), HPS_OK);
+    assert_int_equal(t->parts[0].n_defaulted, 1);
+    assert_int_equal(t->parts[0].key_status[0], HPS_KEY_FOUND);
+    assert_int_equal(t->parts[0].key_status[1], HPS_KEY_DEFAULTED);
+    assert_memory_equal(t->parts[0].rows + 16, t->fx.default_rows[0], 16);
+    assert_true(hps_metric_value(series[0].tier_hit[HPS_TIER_HOST]) == 2);
+    assert_true(hps_metric_value(series[0].keys_found) == 1);
+    t->fx.version.metrics = NULL;
+    hps_metrics_free(registry);
+}
+
 static void test_lookup_when_nothing_is_asked_then_nothing_is_done(void **state)
 {
     struct lookup_test *t = *state;
@@ -553,6 +634,8 @@ int main(void)
         LOOKUP_TEST(test_lookup_when_keys_repeat_then_each_is_fetched_once),
         LOOKUP_TEST(test_lookup_when_keys_are_extreme_then_they_are_keys),
         LOOKUP_TEST(test_lookup_when_unknown_is_an_error_then_table_and_key_are_named),
+        LOOKUP_TEST(test_lookup_when_a_part_fails_then_no_key_counts_as_answered),
+        LOOKUP_TEST(test_lookup_when_given_up_or_abandoned_then_counted_once),
         LOOKUP_TEST(test_lookup_when_nothing_is_asked_then_nothing_is_done),
         LOOKUP_TEST(test_lookup_when_memory_suffices_then_done_without_blocking),
         LOOKUP_TEST(test_lookup_when_it_names_no_policy_then_the_versions_own_hold),

@@ -216,6 +216,7 @@ static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void *
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.reports[0].status, HPS_UNAVAILABLE);
     assert_int_equal(t->walk.reports[1].n_found, 100);
+    assert_int_equal(t->walk.reports[0].n_unanswered, 100);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT), 0);
 }
 
@@ -232,6 +233,9 @@ static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **
     assert_int_equal(t->walk.reports[0].n_found, HPS_WALK_KEYS_MEMORY + 100);
     assert_int_equal(t->walk.reports[1].n_found, n - HPS_WALK_KEYS_MEMORY - 100);
     assert_int_equal(t->walk.batch.n, 0);
+    /* the others of that call are no misses: nobody knows */
+    assert_int_equal(t->walk.reports[0].n_asked, 2 * HPS_WALK_KEYS_MEMORY);
+    assert_int_equal(t->walk.reports[0].n_unanswered, HPS_WALK_KEYS_MEMORY - 100);
 }
 
 static void test_walk_when_last_tier_fails_then_the_part_fails(void **state)
@@ -243,6 +247,7 @@ static void test_walk_when_last_tier_fails_then_the_part_fails(void **state)
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_UNAVAILABLE);
     assert_non_null(strstr(t->err.text, "rocksdb"));
     assert_non_null(strstr(t->err.text, "t0"));
+    assert_int_equal(t->walk.reports[1].n_unanswered, 3);
 }
 
 static void test_walk_when_host_is_complete_then_a_miss_is_proof(void **state)
@@ -312,6 +317,18 @@ static void test_walk_when_deadline_passes_then_found_keys_stay_found(void **sta
     assert_int_equal(t->walk.reports[0].duration_us, 200);
     assert_int_equal(t->walk.batch.n, n - HPS_WALK_KEYS_MEMORY);
     assert_int_equal(t->walk.n_absent, 0);
+}
+
+static void test_walk_when_deadline_has_passed_then_no_tier_is_blamed(void **state)
+{
+    struct walk_test *t = *state;
+
+    hps_clock_fake(1000);
+    t->call.deadline_us = 1000;
+    begin(t, 10);
+    assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_DEADLINE);
+    assert_int_equal(t->walk.reports[0].n_asked, 0);
+    assert_int_equal(t->walk.reports[0].n_faults, 0);
 }
 
 static bool cancelled_after_two(const void *ctx)
@@ -460,6 +477,7 @@ int main(void)
         WALK_TEST(test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_nothing),
         WALK_TEST(test_walk_when_complete_host_fails_then_nothing_is_proven),
         WALK_TEST(test_walk_when_deadline_passes_then_found_keys_stay_found),
+        WALK_TEST(test_walk_when_deadline_has_passed_then_no_tier_is_blamed),
         WALK_TEST(test_walk_when_cancelled_then_work_stops_at_the_next_chunk),
         WALK_TEST(test_walk_when_it_is_large_then_helpers_take_pieces_and_all_is_as_without),
         WALK_TEST(test_walk_when_a_piece_fails_then_the_rest_counts_and_the_tier_is_skipped),

@@ -585,6 +585,49 @@ static void test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_ref
     assert_int_equal(apply_many(t, (hps_key)n * MANY, 3), HPS_OK);
 }
 
+/* As a tier above a durable store. */
+static int setup_host_map_above(void **state)
+{
+    const struct hps_fake_options disk = {.name = "rocksdb",
+                                          .tier = HPS_TIER_ROCKSDB,
+                                          .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING};
+    struct update_test *t = hps_calloc(1, sizeof(*t));
+    assert_int_equal(hps_host_map_open(UINT64_C(1) << 18, &t->stores[0], &t->err), HPS_OK);
+    t->stores[1] = hps_fake_store_new(&disk);
+    t->n_stores = 2;
+    t->version = version_open(t, 1);
+    assert_int_equal(hps_update_open(t->version, &t->err), HPS_OK);
+    t->batch.parts = t->parts;
+    *state = t;
+    return 0;
+}
+
+/* A map that evicts nothing keeps the row of a key whose new one finds no room; the store below has
+ * that one already. */
+static void test_host_map_above_when_it_refuses_rows_then_has_no_old_ones(void **state)
+{
+    struct update_test *t = *state;
+    assert_int_equal(apply_many(t, 0, 1), HPS_OK);
+    check_many(t, 1, 1);
+    struct hps_epoch *epoch = hps_host_map_epoch(t->stores[0]);
+    struct hps_epoch_slot *slot = hps_epoch_enter(epoch); /* no row is free again meanwhile */
+    uint32_t n_missing = 0;
+    float value = 1;
+    for (uint32_t i = 0; i < 1000 && n_missing == 0; i++) {
+        value++;
+        assert_int_equal(apply_many(t, 0, value), HPS_OK);
+        for (hps_key key = 0; key < MANY; key++) {
+            float row = row_in(t->version, 0, key);
+            assert_true(row == value || row == 0);
+            n_missing += row == 0 ? 1 : 0;
+            assert_true(row_in(t->version, 1, key) == value);
+        }
+    }
+    hps_epoch_leave(epoch, slot);
+    assert_true(n_missing > 0);
+    assert_true(atomic_load(&t->version->tiers[0]->incomplete));
+}
+
 /* ---- restarts -------------------------------------------------------------------------------- */
 
 static void test_version_when_opened_again_then_positions_and_sequence_are_there(void **state)
@@ -825,6 +868,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one,
             setup_host_map, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_host_map_above_when_it_refuses_rows_then_has_no_old_ones, setup_host_map_above,
+            teardown),
         TIERS(test_version_when_opened_again_then_positions_and_sequence_are_there),
         TIERS(test_version_when_its_sequence_is_damaged_then_data_loss),
         TIERS(test_version_when_never_opened_for_updates_then_has_none),

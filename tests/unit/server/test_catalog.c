@@ -299,6 +299,28 @@ static void test_rollback_when_twice_then_back_again(void **state)
     assert_int_equal(served(rig, 0), 2);
 }
 
+static void test_rollback_when_the_number_went_to_another_version_then_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    int64_t version, previous;
+    uint64_t pause_us;
+    load_ok(rig, "one", true);
+    load_ok(rig, "two", true);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+                     HPS_OK);
+    assert_int_equal(unload(rig, 2, &err), HPS_OK);
+    load_ok(rig, "three", false); /* is 2 now, and was never active */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(served(rig, 2), 3);
+        assert_int_equal(
+            hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
+            HPS_PRECONDITION);
+        close_catalog(rig);
+        open_catalog(rig);
+    }
+}
+
 static void test_load_when_beyond_keep_versions_then_oldest_goes(void **state)
 {
     struct rig *rig = *state;
@@ -790,6 +812,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_load_when_first_then_active_and_later_only_when_asked),
         TEST(test_rollback_when_twice_then_back_again),
+        TEST(test_rollback_when_the_number_went_to_another_version_then_refused),
         TEST(test_load_when_beyond_keep_versions_then_oldest_goes),
         TEST(test_unload_when_active_then_refused_while_others_are_there),
         TEST(test_unload_when_in_use_then_nothing_else_waits_for_it),

@@ -297,6 +297,80 @@ static void test_switch_when_the_active_version_fills_the_map_then_its_rows_stay
     wait_rows(rig, 2, n);
 }
 
+struct progress {
+    int64_t number;
+    uint64_t n_keys_warm, n_keys_hot;
+};
+
+static void on_view(void *ctx, const struct hps_version_view *view)
+{
+    struct progress *progress = ctx;
+    if (view->version->number == progress->number) {
+        progress->n_keys_warm = view->n_keys_warm;
+        progress->n_keys_hot = view->n_keys_hot;
+    }
+}
+
+static struct progress progress_of(struct rig *rig, int64_t number)
+{
+    struct progress progress = {.number = number};
+    hps_catalog_each(rig->catalog, on_view, &progress);
+    return progress;
+}
+
+/* One behind a switch takes as long as it takes. */
+static void test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_for_that(void **state)
+{
+    struct rig *rig = *state;
+    struct wait wait = {.waiter = {.done = on_switched}};
+    struct hps_error err;
+    int64_t previous;
+    uint64_t pause_us;
+    hps_clock_fake(1000000);
+    load(rig, "two", false);
+    heat(rig);
+    uint64_t n_saved = hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT);
+    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, &err),
+                     HPS_OK);
+    n_saved++; /* which version is active */
+    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
+    hps_clock_advance(301 * UINT64_C(1000000));
+    hps_catalog_tick(rig->catalog);
+    while (hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT) == n_saved) {
+        sched_yield(); /* until the hot keys are saved */
+    }
+    hps_catalog_switch(rig->catalog, "m", 1, &wait.waiter);
+    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 2);
+    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    wait_done(&wait);
+    assert_int_equal(wait.error.status, HPS_OK);
+    assert_int_equal(active(rig), 1);
+}
+
+static void test_warm_up_behind_when_another_version_takes_over_then_it_stops(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err;
+    int64_t previous;
+    uint64_t pause_us;
+    load(rig, "two", false);
+    uint32_t n = heat(rig);
+    assert_int_equal(progress_of(rig, 2).n_keys_hot, 0);
+    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, &err),
+                     HPS_OK);
+    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
+    assert_int_equal(progress_of(rig, 2).n_keys_warm, 0);
+    assert_int_equal(progress_of(rig, 2).n_keys_hot, n);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &previous, &previous, &pause_us, &err),
+                     HPS_OK);
+    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    wait_rows(rig, 1, n);
+    assert_int_equal(host_rows(rig, 2), 1024); /* the batch that was under way */
+    assert_int_equal(progress_of(rig, 2).n_keys_hot, 0);
+}
+
 struct unloading {
     struct hps_unload unload;
     atomic_bool done;
@@ -378,6 +452,8 @@ int main(void)
         TEST(test_switch_when_the_version_is_cold_then_warm_first_and_nobody_else_waits),
         TEST(test_switch_when_it_takes_too_long_then_switched_and_the_rest_follows),
         TEST(test_switch_when_the_active_version_fills_the_map_then_its_rows_stay_until_then),
+        TEST(test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_for_that),
+        TEST(test_warm_up_behind_when_another_version_takes_over_then_it_stops),
         TEST(test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_no_switch),
         TEST(test_switch_when_the_version_is_not_there_then_told_at_once),
         TEST(test_load_when_it_is_activated_then_warm_before_that),

@@ -310,6 +310,47 @@ static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_ref
     hps_tmpdir_close(&dir);
 }
 
+/* An active version may need the host map's memory as late as that. */
+static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it(
+    void **state)
+{
+    (void)state;
+    const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
+    const struct hps_fake_options host = {.tier = HPS_TIER_HOST};
+    struct hps_tmpdir dir;
+    struct hps_load_env env = {.memory_bytes = 2 << 20, .host_bytes_max = 8 << 20, .key_bytes = 8};
+    struct hps_source source;
+    struct hps_load_plan plan;
+    struct hps_load_progress progress = {0};
+    struct hps_error err;
+    hps_tmpdir_open(&dir);
+    hps_tmpdir_mkdir(&dir, "model");
+    env.spill_dir = dir.path;
+    env.host = hps_fake_store_new(&host);
+    env.durable = hps_fake_store_new(&disk);
+    hps_fake_fail(env.host, HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, 0, 1, 0);
+    write_table(&dir, 1);
+    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
+                     HPS_OK);
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
+    assert_int_equal(hps_load_run(&env, &source, &plan, version, &progress, &err), HPS_OK);
+    assert_int_equal(version->n_tiers, 2);
+    assert_false(atomic_load(&version->host_complete));
+    for (uint32_t i = 0; i < 2; i++) {
+        struct hps_store_usage usage;
+        const struct hps_store_ops *ops = version->tiers[i]->store->ops;
+        ops->space_usage(version->tiers[i], &usage);
+        assert_int_equal(usage.n_rows, i == 0 ? 0 : N_ROWS);
+        ops->space_close(version->tiers[i]);
+    }
+    hps_version_free(version);
+    hps_source_close(&source);
+    env.host->ops->close(env.host);
+    env.durable->ops->close(env.durable);
+    hps_tmpdir_close(&dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +359,8 @@ int main(void)
         cmocka_unit_test(test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones),
         cmocka_unit_test(test_fill_when_rows_are_deleted_meanwhile_then_they_do_not_come_back),
         cmocka_unit_test(test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffices),
+        cmocka_unit_test(
+            test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it),
         cmocka_unit_test(test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

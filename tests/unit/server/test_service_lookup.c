@@ -3,6 +3,7 @@
  * The look-up service over calls that the test plays itself, on a real loop with real workers:
  * where work runs, who waits, and that a client that goes away leaves nothing behind.
  */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -165,6 +166,7 @@ struct service_test {
     struct hps_lookup_service *service;
     const struct hps_grpc_service *grpc;
     struct hps_grpc_call calls[CALLS];
+    uint32_t max_wait_us; /* of requests to come; 0: exact */
     hps_key keys[MANY_KEYS];
 };
 
@@ -263,6 +265,10 @@ static void start(struct service_test *t, unsigned i, unsigned method, const cha
     request.queries = queries;
     request.n_queries = 1;
     request.explain = 1;
+    if (t->max_wait_us > 0) {
+        request.miss_policy = HPS__V1__MISS_POLICY__MISS_POLICY_WAIT;
+        request.max_wait_us = t->max_wait_us;
+    }
     size_t size = hps__v1__lookup_request__get_packed_size(&request);
     uint8_t *bytes = hps_alloc(size);
     assert_non_null(bytes);
@@ -477,6 +483,139 @@ static void test_service_when_workers_are_busy_then_refused_with_pushback(void *
     }
 }
 
+/* It waits for the thread as long as it takes. */
+static void start_in_queue(struct service_test *t, unsigned i)
+{
+    uint32_t max_wait_us = t->max_wait_us;
+
+    t->max_wait_us = 0;
+    start(t, i, LOOKUP, "m", "t0", 1);
+    t->max_wait_us = max_wait_us;
+    assert_int_equal(t->calls[i].code, -1);
+}
+
+/* The only I/O thread hangs in a store, as all of them do on a disk that hangs. */
+static void test_wait_when_no_thread_is_free_in_time_then_answered_without_rows(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
+    t->max_wait_us = 1000;
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[1].code, -1);
+    run_until_finished(t, 1); /* behind the gate, for ever */
+    assert_int_equal(t->calls[1].code, 0);
+    Hps__V1__TableResult *result = t->calls[1].messages[0]->results[0];
+    assert_int_equal(result->defaulted_key_count, 1);
+    assert_int_equal(result->key_status.data[0], HPS_KEY_DEFAULTED);
+    assert_memory_equal(result->rows.data, t->fx.default_rows[0], 16);
+    close_call(t, 1);
+    assert_int_equal(t->calls[0].code, -1);
+    start_in_queue(t, 2);
+    start(t, 3, LOOKUP, "m", "t0", 1); /* nor is there room to wait in */
+    assert_int_equal(t->calls[3].code, 0);
+    assert_int_equal(t->calls[3].messages[0]->results[0]->defaulted_key_count, 1);
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    for (unsigned i = 0; i < 4; i += i == 0 ? 2 : 1) {
+        run_until_finished(t, i);
+        close_call(t, i);
+    }
+    check_row(&t->calls[0], t, 5);
+    check_row(&t->calls[2], t, 5);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 2);
+}
+
+/* The loop and the I/O thread both would have it. */
+static void test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once(void **state)
+{
+    enum { N_ROUNDS = 400 };
+    struct service_test *t = *state;
+    struct hps_grpc_call *call = &t->calls[0];
+
+    open_service(t, 1 << 20, 1 << 20);
+    for (hps_key key = 0; key < N_ROUNDS; key++) {
+        use_key(t, FIXTURE_DISK, key);
+        t->max_wait_us = 1 + (uint32_t)key % 16;
+        start(t, 0, LOOKUP, "m", "t0", 1);
+        run_until_finished(t, 0);
+        assert_int_equal(call->code, 0);
+        Hps__V1__TableResult *result = call->messages[0]->results[0];
+        if (result->defaulted_key_count == 0) {
+            check_row(call, t, key);
+        } else {
+            assert_memory_equal(result->rows.data, t->fx.default_rows[0], 16);
+        }
+        close_call(t, 0);
+        while (atomic_load(&call->refs) > 1) {
+            hps_loop_turn(t->loop, 100000);
+        }
+        hps__v1__lookup_response__free_unpacked(call->messages[0], NULL);
+        call->n_messages = 0;
+        call->code = -1;
+    }
+}
+
+/* What it held is free at once, not when a thread comes to it. */
+static void test_service_when_the_client_goes_before_its_turn_then_all_is_given_back(void **state)
+{
+    struct service_test *t = *state;
+
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
+    uint64_t bytes = hps_admission_bytes(t->admission);
+    for (unsigned i = 1; i < CALLS; i++) { /* also the room in the queue, which is for one */
+        t->max_wait_us = i % 2 == 0 ? 0 : 100 * 1000 * 1000;
+        start(t, i, LOOKUP, "m", "t0", 1);
+        assert_int_equal(t->calls[i].code, -1);
+        close_call(t, i);
+        assert_int_equal(hps_admission_bytes(t->admission), bytes);
+        assert_int_equal(atomic_load(&t->calls[i].refs), 1);
+    }
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    run_until_finished(t, 0);
+    check_row(&t->calls[0], t, 5);
+    close_call(t, 0);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 1);
+}
+
+/* A worker has asked memory for all of it; then there is no room in front of the I/O threads. */
+static void test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback(
+    void **state)
+{
+    struct service_test *t = *state;
+    struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
+
+    open_service(t, 64 << 20, 64 << 20);
+    for (uint32_t i = 0; i < TEST_KEYS_MAX; i++) {
+        t->keys[i] = i;
+    }
+    hps_fake_gate_shut(disk, HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", TEST_KEYS_MAX);
+    while (hps_fake_keys(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < TEST_KEYS_MAX) {
+        sched_yield();
+    }
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
+    start(t, 2, LOOKUP, "m", "t0", 1); /* waits for the thread */
+    assert_int_equal(t->calls[2].code, -1);
+    run_until_finished(t, 0);
+    assert_int_equal(t->calls[0].code, 8);
+    assert_string_equal(t->calls[0].pushback, "100");
+    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_WORKERS]) == 1);
+    hps_fake_gate_open(disk, HPS_FAKE_GET);
+    run_until_finished(t, 2);
+    for (unsigned i = 0; i < 3; i++) {
+        close_call(t, i);
+    }
+}
+
 static void test_service_when_replies_fill_memory_then_the_next_waits_for_room(void **state)
 {
     struct service_test *t = *state;
@@ -555,6 +694,10 @@ int main(void)
         SERVICE_TEST(test_service_when_a_name_is_not_text_then_the_slow_log_has_text),
         SERVICE_TEST(test_service_when_the_client_goes_then_work_is_dropped),
         SERVICE_TEST(test_service_when_workers_are_busy_then_refused_with_pushback),
+        SERVICE_TEST(test_wait_when_no_thread_is_free_in_time_then_answered_without_rows),
+        SERVICE_TEST(test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once),
+        SERVICE_TEST(test_service_when_the_client_goes_before_its_turn_then_all_is_given_back),
+        SERVICE_TEST(test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),

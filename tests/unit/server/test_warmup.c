@@ -29,8 +29,9 @@ struct rig {
     struct hps_warmup_options options;
     struct hps_version *version;
     uint64_t room_bytes;
-    uint32_t n_asked; /* calls of go_on */
-    uint32_t stop_at; /* of those; 0: never */
+    uint32_t n_asked;                /* calls of go_on */
+    uint32_t stop_at;                /* of those; 0: never */
+    struct hps_warmup_report so_far; /* at the last one */
 };
 
 static void row_of(uint32_t table, hps_key key, float row[DIM])
@@ -161,9 +162,10 @@ static void restart(struct rig *rig)
     hps_warmup_read(rig->warmup);
 }
 
-static bool go_on(void *ctx, uint64_t *out_room_bytes)
+static bool go_on(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
 {
     struct rig *rig = ctx;
+    rig->so_far = *so_far;
     rig->n_asked++;
     *out_room_bytes = rig->room_bytes;
     return rig->n_asked != rig->stop_at;
@@ -323,6 +325,8 @@ static void test_fill_when_told_to_stop_then_before_the_next_batch(void **state)
     rig->stop_at = 2;
     assert_int_equal(fill(rig, rig->version, 0).end, HPS_WARMUP_STOPPED);
     expect_warm(rig, 0, 1024);
+    assert_int_equal(rig->so_far.n_keys, 1024);
+    assert_true(rig->so_far.n_keys_all > 2000);
 }
 
 static void test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it_ends(void **state)
@@ -472,6 +476,22 @@ static void test_save_when_the_store_fails_then_the_next_one_writes_it_all(void 
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 0);
 }
 
+/* Other records of the store may use what is held back, the catalog's: hints must not. */
+static void test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until_there_is_room(
+    void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 100, 1000);
+    ask(rig, 0, 0);
+    hps_fake_bytes_free(rig->durable, 100);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 0);
+    assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), 0);
+    hps_fake_bytes_free(rig->durable, 1 << 20);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_true(records_of(rig).n > 0);
+}
+
 static void test_save_when_the_model_is_gone_then_its_records_are_too(void **state)
 {
     struct rig *rig = *state;
@@ -541,6 +561,7 @@ int main(void)
         TEST(test_save_when_there_are_many_keys_then_records_are_bounded_and_old_ones_go),
         TEST(test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_replaces_it),
         TEST(test_save_when_the_store_fails_then_the_next_one_writes_it_all),
+        TEST(test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until_there_is_room),
         TEST(test_save_when_the_model_is_gone_then_its_records_are_too),
         TEST(test_save_when_not_allowed_then_the_store_is_left_alone),
         TEST(test_attach_when_nothing_may_be_counted_then_nothing_is),

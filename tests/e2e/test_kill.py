@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 during loads, switches, unloads and starts: what is served afterwards is old or new, and whole.
+
+hpsd runs with a library (tests/fault/killpoint.c) that ends it before a chosen one of the calls that
+change its files, in half of the cases with half of a write done. A window is a step of an operation: calls
+of one kind. Each is met, at a random call of it, and after each kill another hpsd is asked for everything.
+
+HPS_KILLS sets how many kills (the default is for `./dev check`), HPS_KILL_SEED the random choices.
+"""
+import collections
+import copy
+import fnmatch
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import (BIN, PATIENCE_S, SANITIZER, Daemon, Table, ask, default_config, refused,
+                 rocksdb_families)
+
+KILLS = int(os.environ.get("HPS_KILLS") or (30 if SANITIZER else 60))
+LIBRARY = os.path.join(os.path.dirname(BIN), "tests", "libkillpoint.so")
+MIB = 1 << 20
+SEEDS = (1, 2, 3)  # of the model files
+KEEP_VERSIONS = 3
+VERSION_BYTES = 17 * MIB  # of its rows, more than a sort may take in memory
+RECORDS = "hpsd/*.log"
+
+# Operation, and calls of it by name and path below the state directory.
+CREATION = ("creation", "*")
+WINDOWS = [
+    ("load", "write hpsd/MANIFEST*"),  # the family, the ingest
+    ("load", "rename hpsd/OPTIONS*"),
+    ("load", "mkdir hpsd/load-*"),
+    ("load", "pwrite tmp/*"),  # runs of the external sort
+    ("load", "write hpsd/load-*.sst"),
+    ("load", "fdatasync hpsd/load-*.sst"),
+    ("load", "link hpsd/*.sst"),  # the ingest begins
+    ("load", "fdatasync hpsd/0*.sst"),
+    ("load", "fdatasync hpsd/MANIFEST*"),
+    ("load", "unlink hpsd/load-*"),  # it is done, the catalog does not know
+    ("load", "remove hpsd/load-*"),
+    ("load", "write " + RECORDS),
+    ("load", "*"),
+    ("switching load", "write " + RECORDS),
+    ("switching load", "fdatasync " + RECORDS),
+    ("activate", "write " + RECORDS),
+    ("activate", "fdatasync " + RECORDS),
+    ("rollback", "* " + RECORDS),
+    ("unload", "write " + RECORDS),
+    ("unload", "fdatasync " + RECORDS),
+    ("unload", "write hpsd/MANIFEST*"),  # the catalog has forgotten it, the family goes
+    ("unload", "fdatasync hpsd/MANIFEST*"),
+    ("unload", "rename hpsd/OPTIONS*"),
+    ("unload", "unlink hpsd/*.sst"),
+    ("start", "*"),
+    ("start", "* hpsd/MANIFEST*"),
+    ("start", "rename hpsd/CURRENT"),
+]
+
+
+class Killpoint:
+    """The file that is shared with the library: struct control of tests/fault/killpoint.c."""
+
+    PATTERN_AT, PATTERN_BYTES, TRACE_AT, SIZE = 24, 240, 264, MIB
+
+    def __init__(self, path):
+        with open(path, "w+b") as f:
+            f.truncate(self.SIZE)
+            self.map = mmap.mmap(f.fileno(), self.SIZE)
+
+    def arm(self, pattern, number, torn):
+        self.take_trace()
+        struct.pack_into(f"<q{self.PATTERN_BYTES}s", self.map, 16, torn, pattern.encode())
+        struct.pack_into("<q", self.map, 0, number)
+
+    def disarm(self):
+        struct.pack_into("<q", self.map, 0, 0)
+
+    def take_trace(self):
+        """The calls since the last time."""
+        used = struct.unpack_from("<q", self.map, 8)[0]
+        assert used <= self.SIZE - self.TRACE_AT, "the trace is longer than its file"
+        struct.pack_into("<q", self.map, 8, 0)
+        return self.map[self.TRACE_AT:self.TRACE_AT + used].decode().splitlines()
+
+
+class State:
+    """What a catalog holds. previous None: not known which of two."""
+
+    def __init__(self):
+        self.seeds, self.active, self.previous = {}, 0, 0
+
+    def seen(self):
+        return self.seeds, self.active
+
+    def after(self, operation, version, seed=0):
+        """States that a kill during the operation may leave: as it was, in between, as it is to be."""
+        states = [self]
+
+        def then(**changes):
+            state = copy.deepcopy(states[-1])
+            state.__dict__.update(changes)
+            states.append(state)
+            return state
+
+        def leave(number):
+            if states[-1].previous == number:
+                then(previous=0)
+            del then().seeds[number]
+
+        if operation in ("activate", "rollback"):
+            then(active=version, previous=self.active)
+        elif operation == "unload":
+            if version == self.active:  # the last one
+                then(previous=0)
+            leave(version)
+            if version == self.active:
+                states[-1].active = 0
+        else:
+            then().seeds[version] = seed
+            if self.active == 0:
+                states[-1].active = version
+            elif operation == "switching load":
+                then(active=version, previous=self.active)
+            for number in sorted(self.seeds):
+                if len(states[-1].seeds) > KEEP_VERSIONS and number != states[-1].active:
+                    leave(number)
+        return states
+
+
+class Story:
+    """A daemon that is killed again and again, and what its catalog must hold."""
+
+    def __init__(self, work, rng):
+        self.work, self.rng, self.state, self.steps = work, rng, State(), []
+        self.tables = {}
+        for seed in SEEDS:
+            self.tables[seed] = [Table.random("big", VERSION_BYTES // 512, 128, seed=seed),
+                                 Table.random("small", 500, 8, seed=seed, number=1)]
+            for table in self.tables[seed]:
+                table.save(f"{work}/v{seed}")
+        self.point = Killpoint(f"{work}/control")
+        config = default_config(server={
+            "model_roots": [work], "load_memory_bytes": "16MiB", "disk_free_min_bytes": "8MiB",
+            "keep_versions": KEEP_VERSIONS, "hot_keys_save_s": 0})
+        wrapper = ["env", f"LD_PRELOAD={LIBRARY}", f"HPS_KILLPOINT={work}/control",
+                   f"HPS_KILLPOINT_BELOW={work}/state"]
+        if SANITIZER == "address":  # whose library wants to be the first one
+            options = os.environ.get("ASAN_OPTIONS", "")
+            wrapper.append(f"ASAN_OPTIONS={options}:verify_asan_link_order=0")
+        self.counts = collections.Counter()  # calls of a window in an operation that went well
+        self.killed = collections.Counter()  # kills by window
+        self.daemon = Daemon(work, config, wrapper=wrapper)
+        self.learn("creation")
+        self.daemon.kill()
+        self.daemon.start()
+        self.learn("start")
+
+    # ---- operations ----
+
+    def learn(self, operation):
+        trace = self.point.take_trace()
+        for window in [CREATION, *WINDOWS]:
+            if window[0] == operation:
+                self.counts[window] = len(fnmatch.filter(trace, window[1]))
+
+    def choose(self, operation):
+        """(version, seed, arguments of hpsctl) that make sense now; None: none do."""
+        state, rng = self.state, self.rng
+        others = sorted(set(state.seeds) - {state.active})
+        if operation in ("load", "switching load"):
+            seed = rng.choice(SEEDS)
+            args = ["load", "m", "--from", f"{self.work}/v{seed}"]
+            args += ["--activate"] if operation == "switching load" else []
+            return max(state.seeds, default=0) + 1, seed, args
+        if operation == "rollback":
+            return (state.previous, 0, ["rollback", "m"]) if state.previous else None
+        if operation == "unload" and len(state.seeds) == 1 and rng.random() < 0.5:
+            return state.active, 0, ["unload", "m", str(state.active)]
+        if not others:
+            return None
+        version = rng.choice(others)
+        return version, 0, [operation, "m", str(version)]
+
+    def hpsctl(self, args):
+        done = subprocess.run([f"{BIN}/hpsctl", "--addr", self.daemon.admin, *args], capture_output=True,
+                              text=True, timeout=PATIENCE_S * 4, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def do(self, operation):
+        """Carry it out undisturbed."""
+        version, seed, args = self.choose(operation)
+        self.steps.append(" ".join(args))
+        self.point.take_trace()
+        code, text = self.hpsctl(args)
+        assert code == 0, text
+        self.learn(operation)
+        self.state = self.state.after(operation, version, seed)[-1]
+
+    def prepare(self, operation):
+        """Make what the operation needs."""
+        needed = {"switching load": 1, "activate": 2, "rollback": 2, "unload": 2}
+        while len(self.state.seeds) < needed.get(operation, 0):
+            self.do("load")
+        if operation == "rollback" and not self.state.previous:
+            self.do("activate")
+
+    # ---- kills ----
+
+    def kill(self, window):
+        """Kill it in this operation, now and then in the start after it too, and look at what is left."""
+        self.prepare(window[0])
+        if window[0] in ("start", "creation"):
+            states = [self.state]
+            self.kill_start(window)
+        else:
+            states = self.kill_operation(window)
+            if self.rng.random() < 0.2:
+                self.kill_start(("start", "*"))
+        self.daemon.start()
+        self.point.take_trace()
+        self.settle(states)
+
+    def kill_operation(self, window):
+        """The states that it may have left."""
+        version, seed, args = self.choose(window[0])
+        self.arm(window, " ".join(args))
+        code, text = self.hpsctl(args)
+        states = self.state.after(window[0], version, seed)
+        if code != 0:
+            assert self.daemon.process.wait(PATIENCE_S) == -signal.SIGKILL, text
+        self.end(window)
+        return states if code != 0 else states[-1:]  # what was said to be done is done
+
+    def kill_start(self, window):
+        self.daemon.kill()
+        if window[0] == "creation":
+            shutil.rmtree(self.daemon.state)
+            self.state = State()
+        self.arm(window, window[0])
+        try:
+            self.daemon.start()
+        except AssertionError:
+            assert self.daemon.process.wait(PATIENCE_S) == -signal.SIGKILL, self.daemon.log()
+        self.end(window)
+
+    def arm(self, window, what):
+        number = self.rng.randint(1, max(1, self.counts[window]))
+        torn = self.rng.randint(0, 1)
+        self.steps.append(f"{what}, killed at {number} of {self.counts[window]} x '{window[1]}'"
+                          + ", torn" * torn)
+        self.point.arm(window[1], number, torn)
+
+    def end(self, window):
+        """The kill, if it has not come yet, and at which call it came."""
+        if self.daemon.alive():
+            self.point.disarm()
+            self.steps.append("killed when it was done")
+            self.killed[(window[0], "done")] += 1
+            self.point.take_trace()
+        else:
+            last = self.point.take_trace()[-1]
+            self.steps.append("at " + last)
+            self.killed[window] += fnmatch.fnmatch(last, window[1])
+        self.daemon.kill()
+
+    # ---- judgement ----
+
+    def settle(self, states):
+        """Find the state that the catalog is in, and look at everything."""
+        models = self.daemon.ctl("-o", "json", "models")[0].get("models", [])
+        versions = models[0]["versions"] if models else []
+        seeds = {int(v["version"]): int(v["source"][-1]) for v in versions}
+        active = int(models[0].get("active_version", 0)) if models else 0
+        assert all(v["state"] in ("active", "resident") for v in versions), versions
+        possible = [state for state in states if state.seen() == (seeds, active)]
+        assert possible, f"{seeds} active {active}, expected one of {[s.seen() for s in states]}"
+        self.state = possible[-1]
+        if len({state.previous for state in possible}) > 1:
+            self.state.previous = None
+        if self.state.previous == 0:
+            assert self.hpsctl(["rollback", "m"])[0] == 1
+        self.check_rows()
+        self.check_disk()
+
+    def check_rows(self):
+        stub = self.daemon.stub()
+        if self.state.active:
+            assert ask(stub, "m", {"small": [1]}).version == self.state.active
+        for version, seed in self.state.seeds.items():
+            tables = self.tables[seed]
+            reply = ask(stub, "m", {table.name: table.keys for table in tables}, version=version)
+            assert reply.version == version
+            for table, result in zip(tables, reply.results):
+                assert result.key_status == b"", f"version {version}: keys of {table.name} are missing"
+                same = np.array_equal(np.frombuffer(result.rows, "<u8"), table.rows.view("<u8").ravel())
+                assert same, f"version {version}: rows of {table.name} are wrong"
+        with refused(grpc.StatusCode.NOT_FOUND):
+            ask(stub, "m", {"small": [1]}, version=max(self.state.seeds, default=0) + 1)
+
+    def check_disk(self):
+        """Nothing but what the catalog names takes room."""
+        state = self.daemon.state
+        families = {"default", "catalog"} | {f"m@{version}" for version in self.state.seeds}
+        assert set(rocksdb_families(f"{state}/hpsd")) == families
+        assert os.listdir(f"{state}/tmp") == []
+        assert set(os.listdir(state)) <= {"admin.sock", "hpsd", "hpsd.ballast", "hpsd.lock", "lock", "tmp"}
+        rows = others = 0
+        names = os.listdir(f"{state}/hpsd")
+        for name in names:
+            n_bytes = os.stat(f"{state}/hpsd/{name}").st_blocks * 512
+            if name.endswith(".sst"):
+                rows += n_bytes
+            else:
+                others += n_bytes
+        assert len(names) < 50, names
+        assert not [name for name in names if name.startswith("load-")]
+        assert rows < len(self.state.seeds) * VERSION_BYTES * 1.1 + MIB
+        assert others < 8 * MIB
+
+
+def test_kill_when_at_any_call_that_changes_files_then_the_catalog_is_old_or_new_and_whole(work):
+    seed = int(os.environ.get("HPS_KILL_SEED") or random.SystemRandom().randrange(2**32))
+    rng = random.Random(seed)
+    story = Story(work, rng)
+    try:
+        for _ in range(KILLS // 15):
+            story.kill(CREATION)
+        for operation in ("load", "switching load", "activate", "rollback", "unload"):
+            story.do(operation)
+        known = [window for window in WINDOWS if story.counts[window]]  # another RocksDB lacks some
+        assert len(known) > len(WINDOWS) * 3 / 4, f"calls that never came: {set(WINDOWS) - set(known)}"
+        windows = [window for _ in range(-(-KILLS // len(known)))
+                   for window in rng.sample(known, len(known))]
+        while windows and story.killed.total() < KILLS:
+            story.kill(windows.pop())
+        for window in known:
+            for _ in range(20):
+                if story.killed[window] == 0:  # it chose a call that did not come
+                    story.kill(window)
+            assert story.killed[window] > 0, f"never killed in {window}"
+    except BaseException:
+        print(f"HPS_KILL_SEED={seed} HPS_KILLS={KILLS}; the last steps:", *story.steps[-12:], sep="\n  ")
+        print(story.daemon.log()[-4000:])
+        raise
+    finally:
+        story.daemon.kill()
+    print(f"seed {seed}: {story.killed.total()} kills")
+    for (operation, pattern), n in sorted(story.killed.items()):
+        print(f"  {operation:16} {pattern:32} {n:5}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main(["-q", "-s", "-p", "no:cacheprovider", __file__]))

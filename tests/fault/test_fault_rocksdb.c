@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The persistent store on a disk that fails: calls that RocksDB makes end with an error, as the
+ * kernel reports one. Reads go on, what was acknowledged is there after a restart, and the store
+ * says that it takes no writes.
+ */
+// clang-format off
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backends/rocksdb.h"
+#include "tests/lib/tmpdir.h"
+
+enum { ROW_BYTES = 512, FREE_MIN = 8 << 20, BATCH = 200 };
+
+static struct hps_tmpdir tmp;
+static struct hps_error error;
+static const struct hps_call no_limit = {0};
+static const struct hps_table table = {
+    .name = "t", .id = 0, .dim = 128, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32};
+
+/* ---- the disk -------------------------------------------------------------------------------- */
+
+/* What a call on a file whose name ends so is answered with; 0: what the kernel says. */
+static atomic_int log_sync_errno;
+static atomic_int log_write_errno;
+static atomic_uint n_log_syncs;
+/* The next sync of a log by the store's own thread waits until the store is being closed. */
+static atomic_bool hold_sync;
+static sem_t held, let_go;
+
+static bool fd_is(int fd, const char *suffix)
+{
+    char link[64];
+    char name[512];
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, name, sizeof(name));
+    size_t size = strlen(suffix);
+    return n > (ssize_t)size && memcmp(name + n - size, suffix, size) == 0;
+}
+
+/* These take the place of the C library's for RocksDB, too. Straight to the kernel: ThreadSanitizer
+ * would take the library's own order of its calls for none. */
+int fdatasync(int fd)
+{
+    if (fd_is(fd, ".log")) {
+        if (atomic_exchange(&hold_sync, false)) {
+            (void)sem_post(&held);
+            (void)sem_wait(&let_go);
+        }
+        atomic_fetch_add(&n_log_syncs, 1);
+        int failed = atomic_load(&log_sync_errno);
+        if (failed != 0) {
+            errno = failed;
+            return -1;
+        }
+    }
+    return (int)syscall(SYS_fdatasync, fd);
+}
+
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+    int failed = atomic_load(&log_write_errno);
+    if (failed != 0 && fd_is(fd, ".log")) {
+        errno = failed;
+        return -1;
+    }
+    return syscall(SYS_write, fd, bytes, n);
+}
+
+static atomic_bool watch_join;
+
+int pthread_join(pthread_t thread, void **value)
+{
+    if (atomic_exchange(&watch_join, false)) {
+        (void)sem_post(&let_go);
+    }
+    int (*real)(pthread_t, void **) = (int (*)(pthread_t, void **))dlsym(RTLD_NEXT, "pthread_join");
+    return real(thread, value);
+}
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+static int setup(void **state)
+{
+    (void)state;
+    hps_tmpdir_open(&tmp);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    (void)umount2(tmp.path, MNT_DETACH); /* only mounted in one test */
+    hps_tmpdir_close(&tmp);
+    return 0;
+}
+
+static struct hps_store *open_store(uint32_t wal_sync_ms)
+{
+    const struct hps_rocksdb_options options = {.path = tmp.path,
+                                                .n_threads = 2,
+                                                .batch_keys_max = 1000,
+                                                .disk_free_min_bytes = FREE_MIN,
+                                                .wal_sync_ms = wal_sync_ms};
+    struct hps_store *store = NULL;
+    if (hps_rocksdb_open(&options, &store, &error) != HPS_OK) {
+        fail_msg("open: %s", error.text);
+    }
+    return store;
+}
+
+static struct hps_space *open_space(struct hps_store *store)
+{
+    const struct hps_space_id id = {"m", 1, &table, 1};
+    struct hps_space *space = NULL;
+    assert_int_equal(store->ops->space_open(store, &id, &space, &error), HPS_OK);
+    return space;
+}
+
+/* Rows of the keys from `first` on, and how far that is. */
+static hps_status apply(struct hps_space *space, hps_key first)
+{
+    static uint8_t rows[BATCH * ROW_BYTES];
+    hps_key keys[BATCH];
+    for (unsigned i = 0; i < BATCH; i++) {
+        keys[i] = first + i;
+        memset(rows + (size_t)i * ROW_BYTES, (int)(keys[i] % 251), ROW_BYTES);
+    }
+    hps_key next = first + BATCH;
+    const struct hps_write write = {&table, keys, rows, BATCH};
+    const struct hps_record record = {"p", 1, &next, sizeof(next)};
+    return space->store->ops->apply(space, &no_limit, &write, 1, &record, 1, &error);
+}
+
+/* Apply until that fails, and return the first key that was not taken. */
+static hps_key apply_until_refused(struct hps_space *space)
+{
+    for (hps_key key = 0; key < 1000000; key += BATCH) {
+        if (apply(space, key) != HPS_OK) {
+            return key;
+        }
+    }
+    fail_msg("RocksDB takes writes on a disk that fails");
+    return 0;
+}
+
+static hps_status position_read(void *ctx, const void *key, size_t key_size, const void *value,
+                                size_t value_size)
+{
+    (void)key;
+    (void)key_size;
+    memcpy(ctx, value, value_size);
+    return HPS_OK;
+}
+
+/* All keys below `end` are there. */
+static void check_keys(struct hps_space *space, hps_key end)
+{
+    static uint8_t rows[BATCH * ROW_BYTES];
+    for (hps_key first = 0; first < end; first += BATCH) {
+        hps_key keys[BATCH];
+        uint32_t slots[BATCH];
+        for (uint32_t i = 0; i < BATCH; i++) {
+            keys[i] = first + i;
+            slots[i] = i;
+        }
+        struct hps_batch batch = {keys, slots, rows, BATCH};
+        assert_int_equal(space->store->ops->get(space, &no_limit, &table, &batch), HPS_OK);
+        assert_int_equal(batch.n, 0);
+        for (uint32_t i = 0; i < BATCH; i++) {
+            assert_int_equal(rows[(size_t)i * ROW_BYTES], (first + i) % 251);
+        }
+    }
+}
+
+/* The same, and the position says so. */
+static void check_rows(struct hps_space *space, hps_key end)
+{
+    hps_key position = 0;
+    assert_int_equal(space->store->ops->space_record_scan(space, position_read, &position, &error),
+                     HPS_OK);
+    assert_true(position >= end); /* one that was refused may be there all the same, whole */
+    check_keys(space, position);
+}
+
+static bool refused(struct hps_store *store)
+{
+    return store->ops->writes_refused(store) != NULL;
+}
+
+static void close_all(struct hps_space *space)
+{
+    struct hps_store *store = space->store;
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* Whoever syncs the log first: the store's thread, or RocksDB before it writes out its memory. */
+static void sync_fails(uint32_t wal_sync_ms)
+{
+    struct hps_store *store = open_store(wal_sync_ms);
+    struct hps_space *space = open_space(store);
+    assert_false(refused(store));
+    atomic_store(&log_sync_errno, EIO);
+    hps_key end = apply_until_refused(space);
+    assert_int_equal(apply(space, end), HPS_IO);
+    assert_true(refused(store));
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_IO);
+    unsigned n_syncs = atomic_load(&n_log_syncs);
+    atomic_store(&log_sync_errno, 0);
+    check_rows(space, end);
+    for (unsigned i = 0; i < 20; i++) { /* nor is the log synced behind its back */
+        assert_int_equal(apply(space, end), HPS_IO);
+    }
+    close_all(space);
+    assert_int_equal(atomic_load(&n_log_syncs), n_syncs);
+    store = open_store(wal_sync_ms);
+    space = open_space(store);
+    check_rows(space, end);
+    assert_int_equal(apply(space, 0), HPS_OK);
+    assert_false(refused(store));
+    close_all(space);
+}
+
+static void test_sync_when_the_log_fails_then_writes_end_and_nothing_is_lost(void **state)
+{
+    (void)state;
+    sync_fails(1);
+}
+
+static void test_flush_when_the_log_fails_then_writes_end_and_nothing_is_lost(void **state)
+{
+    (void)state;
+    sync_fails(200); /* RocksDB comes first, then the thread has its turn */
+}
+
+static void test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is_lost(void **state)
+{
+    (void)state;
+    sync_fails(0);
+}
+
+/* ---- a disk that others fill at once ---- */
+
+enum { DISK_KEYS = 100 * BATCH };
+
+static uint64_t disk_free(void)
+{
+    struct statvfs fs;
+    assert_int_equal(statvfs(tmp.path, &fs), 0);
+    return (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
+static atomic_bool fill_now;
+
+static void *fill_run(void *arg)
+{
+    int fd = *(int *)arg;
+    off_t at = 0;
+    while (!atomic_load(&fill_now)) {
+        sched_yield();
+    }
+    for (unsigned i = 0; i < 1000; i++) { /* what is given back meanwhile, too */
+        off_t bytes = (off_t)disk_free();
+        at += bytes > 0 && fallocate(fd, 0, at, bytes) == 0 ? bytes : 0;
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* Compactions, flushes and the log run out of room together, while all of them write. */
+static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(void **state)
+{
+    (void)state;
+    pthread_t filler;
+    if (mount("tmpfs", tmp.path, "tmpfs", 0, "size=128m") != 0) {
+        print_message("SKIPPED: cannot mount a small tmpfs: %s\n", strerror(errno));
+        skip();
+    }
+    int fd = open(hps_tmpdir_join(&tmp, "others"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    atomic_store(&fill_now, false);
+    assert_int_equal(pthread_create(&filler, NULL, fill_run, &fd), 0);
+    struct hps_store *store = open_store(1);
+    struct hps_space *space = open_space(store);
+    hps_status status = HPS_OK;
+    for (unsigned round = 0; status == HPS_OK; round++) { /* the same keys: much to compact */
+        atomic_store(&fill_now, round == 5);
+        assert_true(round < 1000);
+        for (hps_key key = 0; key < DISK_KEYS && status == HPS_OK; key += BATCH) {
+            status = apply(space, key);
+        }
+    }
+    pthread_join(filler, NULL);
+    assert_int_equal(status, HPS_EXHAUSTED);
+    assert_true(refused(store));
+    for (unsigned i = 0; i < 100; i++) {
+        assert_int_equal(apply(space, 0), HPS_EXHAUSTED);
+    }
+    check_keys(space, DISK_KEYS);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    close(fd);
+    while (refused(store) || apply(space, 0) != HPS_OK) { /* the store finds out by itself */
+        sched_yield();
+    }
+    check_keys(space, DISK_KEYS);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    close_all(space);
+    store = open_store(1);
+    space = open_space(store);
+    check_keys(space, DISK_KEYS);
+    close_all(space);
+}
+
+/* The disk is full under the log. Whether the log is the first thing that is written or not, the
+ * process goes on, and so do writes once there is room. */
+static void log_meets_full_disk(struct hps_store *store, hps_key end)
+{
+    struct hps_space *space = open_space(store);
+    for (hps_key first = 0; first < end; first += BATCH) {
+        assert_int_equal(apply(space, first), HPS_OK);
+    }
+    atomic_store(&log_write_errno, ENOSPC);
+    assert_int_equal(apply(space, end), HPS_EXHAUSTED);
+    assert_int_equal(apply(space, end), HPS_EXHAUSTED);
+    assert_true(refused(store));
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_EXHAUSTED);
+    if (end > 0) {
+        check_rows(space, end);
+    }
+    atomic_store(&log_write_errno, 0);
+    while (refused(store)) {
+        sched_yield();
+    }
+    assert_int_equal(apply(space, end), HPS_OK);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    check_rows(space, end + BATCH);
+    close_all(space);
+    store = open_store(1);
+    space = open_space(store);
+    check_rows(space, end + BATCH);
+    close_all(space);
+}
+
+static void test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room(void **state)
+{
+    (void)state;
+    /* Fewer than the budget of the log: where the failed write is the one that empties the memory,
+     * writes go on after a restart only. */
+    log_meets_full_disk(open_store(1), 2 * BATCH);
+}
+
+static void test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same(
+    void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store(1);
+    for (unsigned i = 0; i < 17; i++) { /* all memory has been written out, see logs_limit */
+        store->ops->close(store);
+        store = open_store(1);
+    }
+    log_meets_full_disk(store, 0);
+}
+
+static void test_close_when_the_log_is_being_synced_then_what_came_since_is_synced(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store(1);
+    struct hps_space *space = open_space(store);
+    assert_int_equal(sem_init(&held, 0, 0), 0);
+    assert_int_equal(sem_init(&let_go, 0, 0), 0);
+    atomic_store(&hold_sync, true);
+    assert_int_equal(apply(space, 0), HPS_OK);
+    (void)sem_wait(&held); /* it is syncing the first batch */
+    assert_int_equal(apply(space, BATCH), HPS_OK);
+    unsigned n_syncs = atomic_load(&n_log_syncs);
+    atomic_store(&watch_join, true); /* then it goes on */
+    close_all(space);
+    assert_true(atomic_load(&n_log_syncs) >= n_syncs + 2); /* that one, and one for the second */
+    (void)sem_destroy(&held);
+    (void)sem_destroy(&let_go);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_sync_when_the_log_fails_then_writes_end_and_nothing_is_lost),
+        T(test_flush_when_the_log_fails_then_writes_end_and_nothing_is_lost),
+        T(test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is_lost),
+        T(test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room),
+        T(test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same),
+        T(test_compaction_when_others_fill_the_disk_then_writes_wait_for_room),
+        T(test_close_when_the_log_is_being_synced_then_what_came_since_is_synced),
+    };
+    return cmocka_run_group_tests_name("fault_rocksdb", tests, NULL, NULL);
+}
