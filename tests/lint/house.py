@@ -97,6 +97,9 @@ UNTESTED = {  # no test file of that name: where it is tested instead
     "cache/embed_kernels.c": "test_embed_cache.c, which launches them all against a dictionary",
     "cache/embed_region.c": "test_embed_batch.c, whose look-ups write to regions",
     "cache/embed_slice.c": "test_embed_stage.c and test_embed_cache.c: what was applied is looked up",
+    "cache/gpu_change.c": "test_gpu_tier.c, through the tier that they are parts of",
+    "cache/gpu_lookup.c": "test_gpu_tier.c",
+    "cache/gpu_space.c": "test_gpu_tier.c",
     "cache/update_plan.c": "test_update.c: what a batch comes to is seen in the tiers",
     "cache/update_state.c": "test_update.c, which opens versions again",
 }
