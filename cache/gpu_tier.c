@@ -166,8 +166,10 @@ static void defaults(struct hps_gpu_tier_options *options)
 static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
 {
     struct hps_gpu_tier_options *options = &tier->options;
-    hps_status status = hps_device_open(options->kind, options->index, &options->sim,
-                                        hps_embed_kernels, hps_embed_n_kernels, &tier->device, err);
+    const struct hps_device_sim_config *sim =
+        options->kind == HPS_DEVICE_SIM ? &options->sim : NULL;
+    hps_status status = hps_device_open(options->kind, options->index, sim, hps_embed_kernels,
+                                        hps_embed_n_kernels, &tier->device, err);
 
     if (status != HPS_OK) {
         return status;

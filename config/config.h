@@ -215,6 +215,8 @@ struct hps_config_server {
     uint32_t activate_lag_max_s;
     enum hps_config_nan_policy nan_policy;
     enum hps_config_device_loss on_device_loss;
+    uint64_t gpu_memory_bytes; /* of each device; 0: 80 % of what is free */
+    uint64_t gpu_result_bytes; /* 0: a quarter of reply_bytes_in_flight, 1 GiB at most */
     enum hps_config_lookup_path lookup_path;
     bool async_without_gpu;
     uint32_t insertion_queue_rows;

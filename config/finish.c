@@ -396,7 +396,7 @@ static hps_status check_tiers(const struct hps_config *config, struct hps_notes 
         return hps_error_set(
             err, HPS_INVALID,
             "%s: volatile_db.type and persistent_db.type: got \"disabled\" for both, "
-            "expected a store for the rows (this build has no embedding cache in GPU memory)",
+            "expected a store for the rows (an embedding cache has only some of them)",
             config->file);
     }
     uint64_t memory = hps_limits_memory_bytes();
@@ -413,7 +413,6 @@ static hps_status check_tiers(const struct hps_config *config, struct hps_notes 
 
 /* What any model asks for that is served in another way here. */
 struct model_wishes {
-    bool gpucache;
     bool other_cache;
     bool fp8;
     bool buffers;
@@ -428,7 +427,6 @@ static struct model_wishes wishes_of(const struct hps_config *config)
     struct model_wishes wishes = {0};
     for (size_t i = 0; i < config->n_models; i++) {
         const struct hps_config_model *model = &config->models[i];
-        wishes.gpucache |= model->gpucache;
         wishes.other_cache |=
             model->use_static_table || model->embedding_cache_type != HPS_CONFIG_CACHE_DYNAMIC;
         wishes.fp8 |= model->fp8_quant;
@@ -461,15 +459,9 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {config->fuse_embedding_table, "fuse_embedding_table: tables keep their names and are not "
                                        "merged; one request for all tables is "
                                        "answered at once"},
-        {wishes.gpucache && !config->server.async_without_gpu,
-         "models[].gpucache: this build has no embedding cache in GPU memory; every answer is "
-         "exact and comes from host memory or the persistent store"},
-        {wishes.gpucache && config->server.async_without_gpu,
-         "models[].gpucache: this build has no embedding cache in GPU memory; hit_rate_threshold "
-         "applies to the host map, as server.async_without_gpu says"},
         {wishes.other_cache,
-         "models[].embedding_cache_type: without an embedding cache the stores are filled "
-         "and served for every type"},
+         "models[].embedding_cache_type: the stores are filled and served for every type; static "
+         "has room for every row in the embedding cache, the others are as dynamic"},
         {wishes.buffers,
          "models[].num_of_worker_buffer_in_pool, num_of_refresher_buffer_in_pool: not needed; a "
          "look-up has no workspace to wait for, and server.insertion_queue_rows bounds what waits "
@@ -481,11 +473,11 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
          "models[].thread_pool_size: not needed; insertions behind answers run on up to a quarter "
          "of server.io_threads"},
         {wishes.no_warmup,
-         "models[].init_ec: not applied; memory is warmed with the keys that were asked for most, "
-         "and server.hot_keys_bytes 0 turns that off"},
+         "models[].init_ec: the embedding cache is not warmed; the host map is, with the keys that "
+         "were asked for most, and server.hot_keys_bytes 0 turns that off"},
         {wishes.devices,
-         "models[].deployed_device_list: not needed; every model is served from the same memory, "
-         "whatever devices it names"},
+         "models[].deployed_device_list: the embedding cache of a model is on the first device of "
+         "its list"},
         {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "

@@ -54,6 +54,8 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->persistent_bytes = view->persistent_bytes;
     info->warm_key_count = view->n_keys_warm;
     info->hot_key_count = view->n_keys_hot;
+    info->device_bytes = view->gpu_bytes;
+    info->device_row_count = view->gpu_rows;
     info->duplicate_key_count = loaded ? version->duplicate_keys : 0;
     return info;
 }
@@ -200,6 +202,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
         answer->disk_bytes_available = plan.disk_bytes_available;
         answer->host_bytes_needed = plan.host_bytes_needed;
         answer->host_bytes_available = plan.host_bytes_available;
+        answer->device_bytes_needed = plan.device_bytes_needed;
         answer->tables = tables;
         answer->n_tables = version->n_tables;
         reply->model = admin_text(op, version->model);

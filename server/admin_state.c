@@ -82,17 +82,59 @@ static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *s
     return tier;
 }
 
+struct device_rows {
+    const struct hps_gpu_tier *tier;
+    uint64_t n_rows;
+};
+
+static void add_rows(void *ctx, const struct hps_version_view *view)
+{
+    struct device_rows *rows = ctx;
+    rows->n_rows += view->gpu_tier == rows->tier ? view->gpu_rows : 0;
+}
+
+static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
+{
+    struct hps_device_view view;
+    Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
+    char note[128];
+    if (tier == NULL) {
+        return NULL;
+    }
+    hps_devices_view(op->parts->devices, i, &view);
+    struct device_rows rows = {.tier = view.tier};
+    if (view.tier != NULL) {
+        hps_catalog_each(op->parts->catalog, add_rows, &rows);
+    }
+    snprintf(note, sizeof(note), "device %s: %s%s", view.node, view.name,
+             view.tier != NULL && !view.up ? ", lost" : "");
+    hps__v1__tier_status__init(tier);
+    tier->tier = (char *)hps_tier_name(HPS_TIER_GPU);
+    tier->up = view.up;
+    tier->row_count = rows.n_rows;
+    tier->used_bytes = view.used_bytes;
+    tier->capacity_bytes = view.capacity_bytes;
+    tier->note = admin_text(op, note);
+    return tier;
+}
+
 static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
 {
     const struct hps_admin_parts *parts = op->parts;
     struct hps_catalog_totals totals;
     const struct hps_load_env *env = hps_catalog_env(parts->catalog);
     hps_catalog_totals_get(parts->catalog, &totals);
-    reply->tiers = admin_alloc(op, 2, sizeof(*reply->tiers));
+    unsigned n_devices = hps_devices_count(parts->devices);
+    reply->tiers = admin_alloc(op, n_devices + 2, sizeof(*reply->tiers));
     if (reply->tiers == NULL) {
         return;
     }
     Hps__V1__TierStatus *tier = NULL;
+    for (unsigned i = 0; i < n_devices; i++) {
+        tier = device_status(op, i);
+        reply->tiers[reply->n_tiers] = tier;
+        reply->n_tiers += tier != NULL;
+    }
     if (env->host != NULL) {
         tier = tier_status(op, env->host, true, env->durable == NULL, totals.host_rows,
                            totals.host_bytes, env->host_bytes_max);
@@ -171,8 +213,8 @@ static Hps__V1__TableStats *table_stats(struct admin_op *op, const struct hps_ve
 {
     const struct hps_table_metrics *series = &version->metrics[i];
     Hps__V1__TableStats *stats = admin_alloc(op, 1, sizeof(*stats));
-    Hps__V1__TierStats *tiers = admin_alloc(op, version->n_tiers, sizeof(*tiers));
-    Hps__V1__TierStats **pointers = admin_alloc(op, version->n_tiers, sizeof(*pointers));
+    Hps__V1__TierStats *tiers = admin_alloc(op, HPS_TIER_COUNT, sizeof(*tiers));
+    Hps__V1__TierStats **pointers = admin_alloc(op, HPS_TIER_COUNT, sizeof(*pointers));
     if (stats == NULL || tiers == NULL || pointers == NULL) {
         return NULL;
     }
@@ -185,16 +227,18 @@ static Hps__V1__TableStats *table_stats(struct admin_op *op, const struct hps_ve
     stats->unique_key_count = count_of(series->unique_keys);
     stats->key_count =
         stats->found_key_count + stats->defaulted_key_count + stats->unknown_key_count;
-    for (uint32_t k = 0; k < version->n_tiers; k++) {
-        enum hps_tier_kind kind = version->tiers[k]->store->ops->tier;
-        hps__v1__tier_stats__init(&tiers[k]);
-        tiers[k].tier = (char *)version->tiers[k]->store->ops->name;
-        tiers[k].hit_key_count = count_of(series->tier_hit[kind]);
-        tiers[k].miss_key_count = count_of(series->tier_miss[kind]);
-        pointers[k] = &tiers[k];
+    for (uint32_t kind = 0; kind < HPS_TIER_COUNT; kind++) { /* top to bottom */
+        Hps__V1__TierStats *tier = &tiers[stats->n_tiers];
+        if (series->tier_hit[kind] == NULL) {
+            continue;
+        }
+        hps__v1__tier_stats__init(tier);
+        tier->tier = (char *)hps_tier_name((enum hps_tier_kind)kind);
+        tier->hit_key_count = count_of(series->tier_hit[kind]);
+        tier->miss_key_count = count_of(series->tier_miss[kind]);
+        pointers[stats->n_tiers++] = tier;
     }
     stats->tiers = pointers;
-    stats->n_tiers = version->n_tiers;
     return stats;
 }
 
@@ -255,6 +299,7 @@ static void slow_request(struct admin_op *op, const struct hps_slow_request *fro
     to->duration_us = from->duration_us;
     to->decode_us = from->stage_us[HPS_STAGE_DECODE];
     to->queue_us = from->stage_us[HPS_STAGE_QUEUE];
+    to->gpu_us = from->stage_us[HPS_STAGE_GPU];
     to->host_us = from->stage_us[HPS_STAGE_HOST];
     to->rocksdb_us = from->stage_us[HPS_STAGE_ROCKSDB];
     to->encode_us = from->stage_us[HPS_STAGE_ENCODE];

@@ -30,11 +30,21 @@ _Static_assert((int)HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW == (int)HPS_UNKNOWN_DEFAU
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-static void entry_policies(const struct catalog_model *model, struct catalog_entry *entry)
+/* With an embedding cache the policy looks at that; without, or when its device is lost, at the
+ * host map if the configuration says so, else at nothing: every answer is exact. */
+static enum hps_tier_kind cache_tier(const struct hps_catalog *catalog,
+                                     const struct catalog_entry *entry)
 {
+    bool gpu = entry->gpu_tier != NULL && !hps_gpu_tier_lost(entry->gpu_tier);
+    return !gpu && catalog->async_without_gpu ? HPS_TIER_HOST : HPS_TIER_GPU;
+}
+
+void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    const struct catalog_model *model = entry->model;
     atomic_store(&entry->version->miss_policy, model->miss_policy);
     atomic_store(&entry->version->unknown_policy, model->unknown_policy);
-    atomic_store(&entry->version->cache_tier, model->cache_tier);
+    atomic_store(&entry->version->cache_tier, cache_tier(catalog, entry));
     atomic_store(&entry->version->hit_rate_threshold, model->hit_rate_threshold);
 }
 
@@ -46,9 +56,8 @@ static void set_policies(struct hps_catalog *catalog, struct catalog_model *mode
     model->miss_policy = (enum hps_miss_policy)policies.miss;
     model->unknown_policy = (enum hps_unknown_policy)policies.unknown_key;
     model->hit_rate_threshold = policies.hit_rate_threshold;
-    model->cache_tier = catalog->async_without_gpu ? HPS_TIER_HOST : HPS_TIER_GPU;
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
-        entry_policies(model, entry);
+        catalog_policies(catalog, entry);
     }
 }
 
@@ -87,8 +96,8 @@ struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number)
     return NULL;
 }
 
-struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_version *version,
-                                        enum entry_state state)
+struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
+                                        struct hps_version *version, enum entry_state state)
 {
     struct catalog_entry *entry = hps_calloc(1, sizeof(*entry));
     if (entry == NULL) {
@@ -98,7 +107,7 @@ struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_
     entry->model = model;
     entry->version = version;
     entry->state = state;
-    entry_policies(model, entry);
+    catalog_policies(catalog, entry);
     struct catalog_entry **at = &model->entries;
     while (*at != NULL && (*at)->version->number < version->number) {
         at = &(*at)->next;
@@ -127,6 +136,8 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
         at = &(*at)->next;
     }
     *at = entry->next;
+    hps_free(entry->gpu_usages);
+    hps_free(entry->gpu_evicted);
     hps_free(entry);
     if (model->entries == NULL && model->config == NULL) {
         model_free(catalog, model);
@@ -148,8 +159,7 @@ void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *ent
 void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version)
 {
     for (uint32_t i = 0; i < version->n_tables; i++) {
-        hps_table_metrics_fill(catalog->options.metrics, version->model, version->tables[i].name,
-                               version->tiers, version->n_tiers, &version->metrics[i]);
+        hps_table_metrics_fill(catalog->options.metrics, version, i, &version->metrics[i]);
     }
     version->update_rows_put = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
                                                  version->model, "put", NULL, NULL);
@@ -200,7 +210,7 @@ static hps_status adopt_version(void *ctx, struct hps_version *version, struct h
         hps_version_free(version);
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
     }
-    if (catalog_entry_add(model, version, ENTRY_LOADING) == NULL) {
+    if (catalog_entry_add(catalog, model, version, ENTRY_LOADING) == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
     }
     return HPS_OK;
@@ -304,6 +314,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
         version->n_tiers++;
     }
     catalog_entry_spaces(catalog, entry);
+    catalog_gpu_open(catalog, entry);
     catalog_version_metrics(catalog, version);
     hps_warmup_attach(catalog->warmup, version);
     hps_status status = hps_update_open(version, err);
@@ -452,6 +463,7 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);
             catalog_share_memory(model);
+            catalog_gpu_active(catalog_entry(model, model->active), true);
             catalog_show_active(catalog, model);
             check_drift(model);
         }
@@ -479,6 +491,15 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         set_policies(catalog, model);
     }
+}
+
+void hps_catalog_device_lost(struct hps_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        set_policies(catalog, model);
+    }
+    pthread_mutex_unlock(&catalog->lock);
 }
 
 void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
@@ -579,6 +600,7 @@ static void close_version(struct hps_catalog *catalog, struct hps_version *versi
     if (hps_models_remove(catalog->options.models, version->model, version->number) == HPS_OK) {
         HPS_ASSERT(hps_version_idle(version));
     }
+    catalog_gpu_close(version);
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         version->tiers[i]->store->ops->space_close(version->tiers[i]);
     }
@@ -675,6 +697,8 @@ void hps_catalog_each(struct hps_catalog *catalog,
             catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
             view.persistent_bytes = space_bytes(entry->durable, NULL);
+            view.gpu_tier = entry->gpu_tier;
+            catalog_gpu_usage(entry, &view.gpu_rows, &view.gpu_bytes);
             fn(ctx, &view);
         }
     }

@@ -11,6 +11,7 @@
 #include "cache/insertion.h"
 #include "cache/models.h"
 #include "config/config.h"
+#include "server/devices.h"
 #include "server/loader.h"
 
 struct hps_catalog;
@@ -20,6 +21,7 @@ struct hps_catalog_options {
     const struct hps_config *config; /* later only its models[] are read, and not their policies */
     struct hps_metrics *metrics;
     struct hps_insertion *insertion; /* NULL: there is none */
+    struct hps_devices *devices;     /* NULL: there is none */
     struct hps_load_env env; /* memory_bytes and nan_allowed are those of the configuration */
 };
 
@@ -36,6 +38,8 @@ void hps_catalog_ensure_models(struct hps_catalog *catalog);
  * options. */
 void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
                              struct hps_strings *model_roots);
+/* A device was lost: from now on versions with caches on it are served without. */
+void hps_catalog_device_lost(struct hps_catalog *catalog);
 /* Begin what is due: now and then hot keys are written. Main thread, at least once a second. */
 void hps_catalog_tick(struct hps_catalog *catalog);
 /* End the catalog's threads and write the hot keys: loads are cancelled, and who waits for an
@@ -130,6 +134,8 @@ struct hps_version_view {
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
     uint64_t n_rows, host_bytes, persistent_bytes;
+    const struct hps_gpu_tier *gpu_tier; /* NULL: it has no embedding cache */
+    uint64_t gpu_rows, gpu_bytes;
     double load_ratio; /* share of the load that is done; 1 once it is */
     /* Of a warm-up that is under way: hot keys that were tried, and all; 0: there is none. */
     uint64_t n_keys_warm, n_keys_hot;

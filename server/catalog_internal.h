@@ -19,6 +19,10 @@ struct catalog_entry {
     struct catalog_model *model;
     struct hps_version *version;
     struct hps_space *host, *durable; /* NULL: not there; those of version->tiers */
+    struct hps_gpu_space *gpu;        /* version->gpu, as the last; and its tier */
+    struct hps_gpu_tier *gpu_tier;
+    struct hps_embed_range_usage *gpu_usages; /* [n_tables] */
+    uint64_t *gpu_evicted;                    /* [n_tables] that tier_evictions_total knows of */
     enum entry_state state;
     unsigned n_switching;                 /* switches to it that wait for its warm-up */
     struct catalog_entry *next_unloading; /* of catalog->unloading */
@@ -34,7 +38,6 @@ struct catalog_model {
     const struct hps_config_model *config; /* NULL: only loaded at run time */
     enum hps_miss_policy miss_policy;      /* of its versions, as the next */
     enum hps_unknown_policy unknown_policy;
-    enum hps_tier_kind cache_tier;
     double hit_rate_threshold;
     bool drift;
 };
@@ -100,8 +103,10 @@ struct hps_catalog {
 struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make);
 struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
 /* Take `version` (also on failure, NULL) into the list. Lock held. */
-struct catalog_entry *catalog_entry_add(struct catalog_model *model, struct hps_version *version,
-                                        enum entry_state state);
+struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
+                                        struct hps_version *version, enum entry_state state);
+/* Give the version the policies that the configuration and its embedding cache make. Lock held. */
+void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry);
 /* Unlink and free the entry, not its version; a model without versions that no configuration names
  * goes too. Lock held. */
 void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
@@ -126,6 +131,23 @@ void catalog_share_memory(const struct catalog_model *model);
 hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64_t number,
                             struct catalog_model **out_model, struct catalog_entry **out_entry,
                             struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- catalog_gpu.c ---- */
+
+/* The version's embedding caches, if its model has a device; without them it is served all the
+ * same. Before it is published. lock not held. */
+void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry);
+/* No view sees them any more. Lock held. */
+void catalog_gpu_hide(struct catalog_entry *entry);
+/* Hidden, and nobody uses the version. lock not held. */
+void catalog_gpu_close(struct hps_version *version);
+/* It is the model's active version from now on, or no more. entry: NULL is legal. switch_lock held,
+ * lock not, as this waits for the device's thread. */
+void catalog_gpu_active(const struct catalog_entry *entry, bool active);
+/* Rows and bytes on the device; tells the metrics of evictions. Lock held. */
+void catalog_gpu_usage(struct catalog_entry *entry, uint64_t *out_rows, uint64_t *out_bytes);
+/* What caches of these tables would take. */
+uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version);
 
 /* ---- catalog_warm.c ---- */
 

@@ -254,7 +254,9 @@ static void unpublish(struct hps_load *load)
     pthread_mutex_lock(&catalog->lock);
     load->entry->host = NULL;
     load->entry->durable = NULL;
+    catalog_gpu_hide(load->entry);
     pthread_mutex_unlock(&catalog->lock);
+    catalog_gpu_close(version);
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         hps_ignore(version->tiers[i]->store->ops->space_drop(version->tiers[i], &err));
     }
@@ -289,6 +291,7 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
         return status;
     }
     load->duplicate_keys = load->entry->version->duplicate_keys;
+    catalog_gpu_open(catalog, load->entry);
     catalog_warm_load(load);
     pthread_mutex_lock(&catalog->switch_lock);
     status = publish(load, err);
@@ -345,7 +348,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
     if (status != HPS_OK) {
         goto out;
     }
-    load->entry = catalog_entry_add(model, version, ENTRY_LOADING);
+    load->entry = catalog_entry_add(catalog, model, version, ENTRY_LOADING);
     if (load->entry == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
         goto out;
@@ -456,6 +459,9 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     pthread_mutex_unlock(&catalog->lock);
     if (status == HPS_OK) {
         status = hps_load_plan(&env, &source, used, version, out_plan, err);
+    }
+    if (status == HPS_OK) {
+        out_plan->device_bytes_needed = catalog_gpu_bytes(catalog, version);
     }
     hps_source_close(&source);
     if (status != HPS_OK) {

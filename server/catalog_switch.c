@@ -51,12 +51,15 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     *out_pause_us = hps_clock_us() - start_us;
     *out_previous = before;
     pthread_mutex_lock(&catalog->lock);
-    const struct catalog_entry *entry = catalog_entry(model, number);
+    struct catalog_entry *entry = catalog_entry(model, number);
+    struct catalog_entry *last = before != number ? catalog_entry(model, before) : NULL;
     model->active = number;
     model->previous = previous;
     model->drift = false;
     catalog_share_memory(model);
     pthread_mutex_unlock(&catalog->lock);
+    catalog_gpu_active(last, false);
+    catalog_gpu_active(entry, true);
     catalog_show_active(catalog, model);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),
             HPS_I64("version", number), HPS_I64("previous", before));

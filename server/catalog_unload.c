@@ -177,6 +177,7 @@ static struct catalog_entry *take_idle(struct hps_catalog *catalog)
         *at = entry->next_unloading;
         entry->host = NULL;
         entry->durable = NULL;
+        catalog_gpu_hide(entry);
     }
     pthread_mutex_unlock(&catalog->lock);
     return entry;
@@ -187,6 +188,7 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
     struct hps_version *version = entry->version;
     struct hps_error err = {0};
     hps_table_metrics_evictions(version);
+    catalog_gpu_close(version);
     err.status = drop_spaces(version, &err);
     if (err.status == HPS_OK) {
         HPS_LOG(INFO, "catalog", "version unloaded", HPS_STR("model", version->model),

@@ -20,6 +20,11 @@ enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 
 /* The last one is on the admin listener only. */
+_Static_assert((int)HPS_CONFIG_LOOKUP_PATH_AUTO == (int)HPS_LOOKUP_PATH_AUTO &&
+                   (int)HPS_CONFIG_LOOKUP_PATH_GPU == (int)HPS_LOOKUP_PATH_GPU &&
+                   (int)HPS_CONFIG_LOOKUP_PATH_HOST == (int)HPS_LOOKUP_PATH_HOST,
+               "the configuration's numbers are ours");
+
 static const char *const service_names[] = {
     "hps.v1.ParameterServer", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection", "hps.v1.Admin"};
@@ -101,12 +106,19 @@ static hps_status make_insertion(struct hps_daemon *daemon, struct hps_error *er
     return hps_insertion_new(&options, &daemon->insertion) == HPS_OK ? HPS_OK : no_memory(err);
 }
 
+/* Before anything takes a block: the devices write into a slab of them. */
+static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
+{
+    return hps_devices_open(daemon->options.config, daemon->blocks, &daemon->devices, err);
+}
+
 static hps_status open_catalog(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_catalog_options options = {.models = daemon->models,
                                                 .config = daemon->options.config,
                                                 .metrics = daemon->metrics,
                                                 .insertion = daemon->insertion,
+                                                .devices = daemon->devices,
                                                 .env = daemon->options.env};
     return hps_catalog_open(&options, &daemon->catalog, err);
 }
@@ -200,18 +212,21 @@ void daemon_lookup_limits(const struct hps_config_server *config,
 
 static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err)
 {
-    struct hps_lookup_service_parts lookup = {.models = daemon->models,
-                                              .workers = daemon->workers,
-                                              .io = daemon->io,
-                                              .insertion = daemon->insertion,
-                                              .blocks = daemon->blocks,
-                                              .admission = daemon->admission,
-                                              .slowlog = daemon->slowlog,
-                                              .metrics = &daemon->series};
+    struct hps_lookup_service_parts lookup = {
+        .models = daemon->models,
+        .workers = daemon->workers,
+        .io = daemon->io,
+        .insertion = daemon->insertion,
+        .blocks = daemon->blocks,
+        .admission = daemon->admission,
+        .slowlog = daemon->slowlog,
+        .metrics = &daemon->series,
+        .path = (enum hps_lookup_path)daemon->options.config->server.lookup_path};
     daemon_lookup_limits(&daemon->options.config->server, &lookup.limits);
     const struct hps_admin_parts admin = {.pool = daemon->admin_pool,
                                           .catalog = daemon->catalog,
                                           .models = daemon->models,
+                                          .devices = daemon->devices,
                                           .slowlog = daemon->slowlog,
                                           .metrics = &daemon->series,
                                           .ctx = daemon,
@@ -370,6 +385,9 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
         status = make_insertion(daemon, err);
     }
     if (status == HPS_OK) {
+        status = open_devices(daemon, err);
+    }
+    if (status == HPS_OK) {
         status = open_catalog(daemon, err);
     }
     if (status == HPS_OK) {
@@ -458,6 +476,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_breaker_free(daemon->durable_breaker);
     hps_admission_free(daemon->admission);
     hps_slowlog_free(daemon->slowlog);
+    hps_devices_close(daemon->devices); /* before the slab that they write to */
     hps_block_pool_free(daemon->blocks);
     hps_rpc_metrics_free(daemon->rpc_metrics);
     hps_metrics_free(daemon->metrics);

@@ -23,6 +23,8 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
                            struct hps_error *err) HPS_MUST_CHECK;
 /* Print the ready line, serve until drained or told to stop at once. */
 void hps_daemon_run(struct hps_daemon *daemon);
+/* It was ended by a failure that the log tells: after hps_daemon_run. */
+bool hps_daemon_failed(const struct hps_daemon *daemon);
 /* Join every thread and free; the stores stay open. NULL is legal. */
 void hps_daemon_close(struct hps_daemon *daemon);
 

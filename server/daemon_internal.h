@@ -50,6 +50,7 @@ struct hps_daemon {
     struct hps_models *models;
     struct hps_catalog *catalog;
     struct hps_block_pool *blocks;
+    struct hps_devices *devices; /* NULL: no model has an embedding cache */
     struct hps_admission *admission;
     struct hps_slowlog *slowlog;
     struct hps_pool *workers;
@@ -79,6 +80,7 @@ struct hps_daemon {
     uint64_t watchdog_us; /* half of what the service manager allows; 0: none */
     uint64_t watchdog_at_us;
     enum daemon_phase phase;
+    bool failed; /* what ends it is a failure */
     atomic_bool ready;
     atomic_bool draining;
     unsigned n_draining; /* loops that have connections left; main thread */

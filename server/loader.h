@@ -31,6 +31,7 @@ struct hps_load_plan {
     uint64_t disk_bytes_available; /* 0 and needed 0: nothing goes to disk */
     uint64_t host_bytes_needed;
     uint64_t host_bytes_available;
+    uint64_t device_bytes_needed; /* of a dry run; by its embedding caches, 0: it has none */
 };
 
 /* Written by the loader, read by any thread. */

@@ -215,6 +215,7 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
         code = complain(&err, daemon_exit(&err));
     } else {
         hps_daemon_run(daemon);
+        code = hps_daemon_failed(daemon) ? EXIT_FATAL : EXIT_DRAINED;
         hps_daemon_close(daemon);
     }
     close_stores(&daemon_options.env);

@@ -41,7 +41,7 @@ static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
 };
 
 /* Tiers that this build can have. */
-static const enum hps_tier_kind BUILT_TIERS[] = {HPS_TIER_HOST, HPS_TIER_ROCKSDB};
+static const enum hps_tier_kind BUILT_TIERS[] = {HPS_TIER_GPU, HPS_TIER_HOST, HPS_TIER_ROCKSDB};
 
 const char *hps_defaulted_reason(enum hps_miss_policy policy)
 {
@@ -87,7 +87,7 @@ static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
         out->tier_errors[kind][f] =
             hps_server_metric(metrics, HPS_M_TIER_ERRORS, tier, FAULT_NAMES[f], NULL, NULL);
     }
-    if (kind == HPS_TIER_HOST) {
+    if (kind == HPS_TIER_GPU || kind == HPS_TIER_HOST) {
         out->insertion_rows[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "sync", NULL, NULL);
         out->insertion_rows_async[kind] =
@@ -145,10 +145,24 @@ static void fill_unasked(struct hps_metrics *metrics, const char *model,
     }
 }
 
-void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, const char *table,
-                            struct hps_space *const *tiers, uint32_t n_tiers,
-                            struct hps_table_metrics *out_series)
+static void fill_table_tier(struct hps_metrics *metrics, const char *model, const char *table,
+                            enum hps_tier_kind kind, struct hps_table_metrics *out)
 {
+    const char *tier = hps_tier_name(kind);
+
+    out->tier_hit[kind] = hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "hit");
+    out->tier_miss[kind] = hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "miss");
+    if (kind == HPS_TIER_GPU || kind == HPS_TIER_HOST) {
+        out->tier_evictions[kind] =
+            hps_server_metric(metrics, HPS_M_TIER_EVICTIONS, model, table, tier, NULL);
+    }
+}
+
+void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
+                            uint32_t table_id, struct hps_table_metrics *out_series)
+{
+    const char *model = version->model;
+    const char *table = version->tables[table_id].name;
     struct hps_table_metrics series = {0};
 
     series.keys_found = keys_metric(metrics, model, table, "found");
@@ -156,21 +170,15 @@ void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, cons
     series.keys_unknown = keys_metric(metrics, model, table, "unknown");
     series.unique_keys =
         hps_server_metric(metrics, HPS_M_LOOKUP_UNIQUE_KEYS, model, table, NULL, NULL);
-    for (uint32_t i = 0; i < n_tiers; i++) {
-        enum hps_tier_kind kind = tiers[i]->store->ops->tier;
-        if ((tiers[i]->store->ops->caps & HPS_STORE_BLOCKING) != 0) {
+    if (version->gpu != NULL) {
+        fill_table_tier(metrics, model, table, HPS_TIER_GPU, &series);
+    }
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        const struct hps_store_ops *ops = version->tiers[i]->store->ops;
+        if ((ops->caps & HPS_STORE_BLOCKING) != 0) {
             fill_unasked(metrics, model, &series);
         }
-        const char *tier = hps_tier_name(kind);
-
-        series.tier_hit[kind] =
-            hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "hit");
-        series.tier_miss[kind] =
-            hps_server_metric(metrics, HPS_M_TIER_KEYS, model, table, tier, "miss");
-        if (kind == HPS_TIER_HOST) {
-            series.tier_evictions[kind] =
-                hps_server_metric(metrics, HPS_M_TIER_EVICTIONS, model, table, tier, NULL);
-        }
+        fill_table_tier(metrics, model, table, ops->tier, &series);
     }
     *out_series = series;
 }

@@ -76,6 +76,7 @@ enum { HPS_METRIC_SERIES_MAX = 4096 };
 #define HPS_STAGE_LIST(X) \
     X(DECODE, "decode")   \
     X(QUEUE, "queue")     \
+    X(GPU, "gpu")         \
     X(HOST, "host")       \
     X(ROCKSDB, "rocksdb") \
     X(ENCODE, "encode")   \
@@ -116,9 +117,8 @@ struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metri
 
 void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_metrics *out_series);
 /* Series of tiers that the version lacks stay NULL, so that they are not exported. */
-void hps_table_metrics_fill(struct hps_metrics *metrics, const char *model, const char *table,
-                            struct hps_space *const *tiers, uint32_t n_tiers,
-                            struct hps_table_metrics *out_series);
+void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
+                            uint32_t table_id, struct hps_table_metrics *out_series);
 /* Count the rows of a version that went for others since the last time. Its spaces are open. */
 void hps_table_metrics_evictions(const struct hps_version *version);
 

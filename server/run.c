@@ -186,6 +186,11 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
         return;
     }
     hps_table_metrics_evictions(view->version);
+    if (view->gpu_tier != NULL) {
+        const char *gpu = hps_tier_name(HPS_TIER_GPU);
+        set(daemon, HPS_M_TIER_ROWS, view->model, number, gpu, (double)view->gpu_rows);
+        set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, gpu, (double)view->gpu_bytes);
+    }
     for (uint32_t i = 0; i < view->version->n_tiers; i++) {
         const struct hps_store_ops *ops = view->version->tiers[i]->store->ops;
         struct hps_store_usage usage;
@@ -200,11 +205,25 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
     }
 }
 
+static void device_gauges(struct hps_daemon *daemon)
+{
+    const char *gpu = hps_tier_name(HPS_TIER_GPU);
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < hps_devices_count(daemon->devices); i++) {
+        struct hps_device_view view;
+        hps_devices_view(daemon->devices, i, &view);
+        bytes += view.up ? view.capacity_bytes : 0;
+        set(daemon, HPS_M_TIER_UP, gpu, view.node, NULL, view.up ? 1 : 0);
+        set(daemon, HPS_M_TIER_CAPACITY_BYTES, gpu, NULL, NULL, (double)bytes);
+    }
+}
+
 static void refresh_gauges(void *ctx)
 {
     struct hps_daemon *daemon = ctx;
     const struct hps_load_env *env = &daemon->options.env;
     hps_catalog_each(daemon->catalog, version_gauges, daemon);
+    device_gauges(daemon);
     if (env->host != NULL) {
         set(daemon, HPS_M_TIER_UP, "host", "", NULL, 1);
         set(daemon, HPS_M_TIER_CAPACITY_BYTES, "host", NULL, NULL, (double)env->host_bytes_max);
@@ -267,12 +286,31 @@ static void refresh_readiness(struct hps_daemon *daemon)
 
 static void begin_drain(struct hps_daemon *daemon);
 
+/* What comes behind the line that tells of the loss. */
+static void check_devices(struct hps_daemon *daemon)
+{
+    if (hps_devices_take_lost(daemon->devices) == 0) {
+        return;
+    }
+    hps_catalog_device_lost(daemon->catalog);
+    if (daemon->options.config->server.on_device_loss == HPS_CONFIG_DEVICE_LOSS_DEGRADE) {
+        HPS_LOG(WARN, "gpu", "serving goes on without the device, from the stores");
+        return;
+    }
+    HPS_LOG(ERROR, "gpu", "draining, as server.on_device_loss says");
+    daemon->failed = true;
+    if (daemon->phase == PHASE_SERVING) {
+        begin_drain(daemon);
+    }
+}
+
 static void on_tick(void *ctx)
 {
     struct hps_daemon *daemon = ctx;
     if (atomic_load(&daemon->draining) && daemon->phase == PHASE_SERVING) {
         begin_drain(daemon); /* asked for by hpsctl */
     }
+    check_devices(daemon);
     refresh_readiness(daemon);
     hps_catalog_tick(daemon->catalog);
     if (daemon->watchdog_us != 0) {
@@ -470,4 +508,9 @@ void hps_daemon_run(struct hps_daemon *daemon)
     print_ready(daemon);
     hps_notify_ready();
     hps_loop_run(daemon->loop);
+}
+
+bool hps_daemon_failed(const struct hps_daemon *daemon)
+{
+    return daemon->failed;
 }

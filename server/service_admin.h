@@ -29,6 +29,7 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
     struct hps_pool *pool;
     struct hps_catalog *catalog;
     struct hps_models *models;
+    struct hps_devices *devices; /* NULL: none */
     struct hps_slowlog *slowlog;
     const struct hps_service_metrics *metrics;
     void *ctx;

@@ -104,7 +104,7 @@ static int print_tiers(const Hps__V1__GetStatusResponse *status)
         hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(tier->used_bytes, text));
         hpsctl_table_cell(&table, "%s",
                           tier->capacity_bytes == 0
-                              ? "unbounded"
+                              ? (tier->up ? "unbounded" : "-")
                               : hpsctl_bytes_text(tier->capacity_bytes, text));
         hpsctl_table_cell(&table, "%" PRIu64, tier->row_count);
         hpsctl_table_cell(&table, "%s", tier->note);
@@ -210,9 +210,9 @@ static const char *code_text(uint32_t code)
 
 static int print_slowlog(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"TIME",    "MODEL",  ">VER",  ">KEYS",    ">TOTAL US",
-                                          ">DECODE", ">QUEUE", ">HOST", ">ROCKSDB", ">ENCODE",
-                                          ">SEND",   "CODE",   "PEER",  "REQUEST",  NULL};
+    static const char *const columns[] = {
+        "TIME",  "MODEL",    ">VER",    ">KEYS", ">TOTAL US", ">DECODE", ">QUEUE",  ">GPU",
+        ">HOST", ">ROCKSDB", ">ENCODE", ">SEND", "CODE",      "PEER",    "REQUEST", NULL};
     const Hps__V1__GetSlowLogResponse *log = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];
@@ -221,9 +221,9 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
     hpsctl_table_init(&table, columns);
     for (size_t i = 0; i < log->n_requests; i++) {
         const Hps__V1__SlowRequest *slow = log->requests[i];
-        const uint64_t numbers[] = {slow->key_count, slow->duration_us, slow->decode_us,
-                                    slow->queue_us,  slow->host_us,     slow->rocksdb_us,
-                                    slow->encode_us, slow->send_us};
+        const uint64_t numbers[] = {slow->key_count,  slow->duration_us, slow->decode_us,
+                                    slow->queue_us,   slow->gpu_us,      slow->host_us,
+                                    slow->rocksdb_us, slow->encode_us,   slow->send_us};
         hpsctl_table_cell(&table, "%s", hpsctl_time_text(slow->unix_ms, text));
         hpsctl_table_cell(&table, "%s", slow->model);
         hpsctl_table_cell(&table, "%" PRId64, slow->version);

@@ -27,9 +27,9 @@ static void warm_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *ve
 
 static int print_models(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"MODEL",   ">VERSION", "STATE", "LABEL", ">TABLES",
-                                          ">ROWS",   ">HOST",    ">WARM", ">DISK", "LOADED",
-                                          "LINEAGE", "SOURCE",   NULL};
+    static const char *const columns[] = {"MODEL",  ">VERSION", "STATE",  "LABEL", ">TABLES",
+                                          ">ROWS",  ">GPU",     ">HOST",  ">WARM", ">DISK",
+                                          "LOADED", "LINEAGE",  "SOURCE", NULL};
     const Hps__V1__ListModelsResponse *list = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];
@@ -46,6 +46,7 @@ static int print_models(struct hpsctl *ctl, const void *reply)
             hpsctl_table_cell(&table, "%s", version->label);
             hpsctl_table_cell(&table, "%" PRIu32, version->table_count);
             hpsctl_table_cell(&table, "%" PRIu64, version->row_count);
+            hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->device_bytes, text));
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->host_bytes, text));
             warm_cell(&table, version);
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->persistent_bytes, text));

@@ -222,7 +222,6 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     static const char *const expected[] = {
         "supportlonglong: not given",
         "fuse_embedding_table: tables keep their names",
-        "models[].gpucache: this build has no embedding cache",
         "multi_process_hash_map is the host map",
         "volatile_db.overflow_policy: the host map has a policy of its own",
         "initial_cache_rate",
@@ -279,13 +278,12 @@ static void test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_s
     assert_int_equal(notes.n, 0);
     finish_good(config, &notes);
     static const char *const expected[] = {
-        "hit_rate_threshold applies to the host map, as server.async_without_gpu says",
         "num_of_refresher_buffer_in_pool: not needed",
         "cache_refresh_percentage_per_iteration, refresh_interval: not needed",
         "thread_pool_size: not needed",
-        "init_ec: not applied",
-        "deployed_device_list: not needed",
-        "embedding_cache_type: without an embedding cache",
+        "init_ec: the embedding cache is not warmed",
+        "deployed_device_list: the embedding cache of a model is on the first device",
+        "embedding_cache_type: the stores are filled",
     };
     enum { N = sizeof(expected) / sizeof(expected[0]) };
     for (size_t i = 0; i < N; i++) {

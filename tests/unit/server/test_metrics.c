@@ -96,7 +96,7 @@ static void test_metrics_when_a_lookup_runs_then_keys_and_tiers_are_counted(void
 
     fixture_open(&fx, 0);
     hps_service_metrics_fill(metrics, &series);
-    hps_table_metrics_fill(metrics, "m", "t0", fx.version.tiers, 2, &table_series[0]);
+    hps_table_metrics_fill(metrics, &fx.version, 0, &table_series[0]);
     fx.version.metrics = table_series;
     fixture_put(&fx, FIXTURE_HOST, 0, 1);
     fixture_put(&fx, FIXTURE_DISK, 0, 2);

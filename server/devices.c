@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which devices there are to open, and what is said where one cannot be. See the header.
+ */
+#include "server/devices.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/log.h"
+
+#define SIM_MEMORY_BYTES (UINT64_C(1) << 30)
+#define RESULT_BYTES_MAX (UINT64_C(1) << 30) /* unless the configuration says */
+
+struct device {
+    int index;
+    char node[16];
+    struct hps_gpu_tier *tier;
+    bool told; /* that it was lost */
+};
+
+struct hps_devices {
+    unsigned n;
+    struct device items[];
+};
+
+/* ---- HPS_DEVICE ------------------------------------------------------------------------------ */
+
+static hps_status parse_setting(const char *text, size_t size, struct hps_device_sim_config *config,
+                                struct hps_error *err)
+{
+    const struct {
+        const char *name;
+        uint64_t max;
+    } settings[] = {{"fail", UINT64_MAX - 1},
+                    {"delay_us", 1000000},
+                    {"seed", UINT64_MAX - 1},
+                    {"memory", UINT64_C(1) << 40}};
+    uint64_t values[4] = {config->fail_at, config->delay_us_max, config->seed,
+                          config->memory_bytes};
+    char word[48];
+    snprintf(word, sizeof(word), "%.*s", (int)(size < sizeof(word) ? size : sizeof(word) - 1),
+             text);
+    char *equals = strchr(word, '=');
+    for (unsigned i = 0; equals != NULL && i < 4; i++) {
+        char *end = NULL;
+        errno = 0;
+        if (strncmp(word, settings[i].name, (size_t)(equals - word)) != 0 ||
+            settings[i].name[equals - word] != '\0') {
+            continue;
+        }
+        values[i] = strtoull(equals + 1, &end, 10);
+        if (equals[1] < '0' || equals[1] > '9' || *end != '\0' || errno != 0 ||
+            values[i] > settings[i].max) {
+            break;
+        }
+        *config = (struct hps_device_sim_config){.fail_at = values[0],
+                                                 .delay_us_max = (uint32_t)values[1],
+                                                 .seed = values[2],
+                                                 .memory_bytes = values[3]};
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "HPS_DEVICE: got \"%s\", expected fail=N, delay_us=N, seed=N or "
+                         "memory=BYTES behind \"sim:\"",
+                         word);
+}
+
+hps_status hps_devices_parse(const char *text, bool *out_sim,
+                             struct hps_device_sim_config *out_config, struct hps_error *err)
+{
+    struct hps_device_sim_config config = {.memory_bytes = SIM_MEMORY_BYTES};
+    hps_status status = HPS_OK;
+    bool sim = text != NULL && strncmp(text, "sim", 3) == 0 && (text[3] == '\0' || text[3] == ':');
+    if (text != NULL && text[0] != '\0' && !sim) {
+        return hps_error_set(err, HPS_INVALID, "HPS_DEVICE: got \"%.40s\", expected \"sim\"", text);
+    }
+    const char *at = sim && text[3] == ':' ? text + 4 : NULL;
+    while (at != NULL && status == HPS_OK) {
+        size_t size = strcspn(at, ",");
+        status = parse_setting(at, size, &config, err);
+        at = at[size] == ',' ? at + size + 1 : NULL;
+    }
+    if (status == HPS_OK) {
+        *out_sim = sim;
+        *out_config = config;
+    }
+    return status;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static int device_of(const struct hps_config_model *model)
+{
+    return model->n_deployed_devices > 0 ? (int)model->deployed_device_list[0] : 0;
+}
+
+/* The devices to open, each once. NULL: no memory, or there is none. */
+static struct hps_devices *list_devices(const struct hps_config *config)
+{
+    struct hps_devices *devices = NULL;
+    for (size_t i = 0; i < config->n_models; i++) {
+        const struct hps_config_model *model = &config->models[i];
+        unsigned at = 0;
+        if (!model->gpucache) {
+            continue;
+        }
+        if (devices == NULL) {
+            devices =
+                hps_calloc(1, sizeof(*devices) + config->n_models * sizeof(devices->items[0]));
+        }
+        if (devices == NULL) {
+            return NULL;
+        }
+        while (at < devices->n && devices->items[at].index != device_of(model)) {
+            at++;
+        }
+        if (at == devices->n) {
+            struct device *device = &devices->items[devices->n++];
+            device->index = device_of(model);
+            snprintf(device->node, sizeof(device->node), "%d", device->index);
+        }
+    }
+    return devices;
+}
+
+/* Before any is opened: a machine without a GPU is told so, rather than which one is missing. */
+static hps_status check_any(const struct hps_gpu_tier_options *options, struct hps_error *err)
+{
+    int n = 0;
+    struct hps_error why = {0};
+    if (options->kind == HPS_DEVICE_SIM) {
+        return HPS_OK;
+    }
+    hps_status status = hps_device_count(options->kind, &n, &why);
+    if (status == HPS_OK && n > 0) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_NOT_FOUND, "no GPU can be used: %s",
+                         why.text[0] != '\0' ? why.text : "there is none");
+}
+
+static hps_status open_device(struct device *device, const struct hps_gpu_tier_options *options,
+                              struct hps_error *err)
+{
+    struct hps_gpu_tier_options own = *options;
+    struct hps_embed_cache_usage usage;
+    own.index = device->index;
+    hps_status status = hps_gpu_tier_open(&own, &device->tier, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    const struct hps_device_info *info = hps_gpu_tier_info(device->tier);
+    hps_gpu_tier_usage(device->tier, &usage);
+    HPS_LOG(
+        INFO, "gpu", "device opened", HPS_I64("device", device->index), HPS_STR("name", info->name),
+        HPS_STR("uuid", info->uuid), HPS_U64("memory_bytes", info->memory_bytes),
+        HPS_U64("free_bytes", info->memory_free_bytes), HPS_U64("cache_bytes", usage.arena_bytes));
+    return HPS_OK;
+}
+
+static void say_without(const struct hps_config *config, const struct hps_error *err)
+{
+    bool async = config->server.async_without_gpu;
+    HPS_LOG(WARN, "gpu",
+            async ? "gpucache: served without the embedding cache; hit_rate_threshold applies to "
+                    "the host map, as server.async_without_gpu says"
+                  : "gpucache: served without the embedding cache; every answer is exact and comes "
+                    "from the host map or the persistent store",
+            HPS_STR("reason", err->text));
+}
+
+static uint64_t result_bytes(const struct hps_config_server *server)
+{
+    uint64_t quarter = server->reply_bytes_in_flight / 4;
+    uint64_t most = quarter < RESULT_BYTES_MAX ? quarter : RESULT_BYTES_MAX;
+    return server->gpu_result_bytes != 0 ? server->gpu_result_bytes : most;
+}
+
+/* Those that can be; with `exit` each must be. */
+static hps_status open_all(const struct hps_config *config, struct hps_devices *devices,
+                           const struct hps_gpu_tier_options *options, struct hps_error *err)
+{
+    bool must = config->server.on_device_loss == HPS_CONFIG_DEVICE_LOSS_EXIT;
+    hps_status status = check_any(options, err);
+    if (status != HPS_OK) {
+        if (!must) {
+            say_without(config, err);
+        }
+        return must ? status : HPS_OK;
+    }
+    if (hps_block_pool_slab_add(options->blocks, result_bytes(&config->server)) != HPS_OK) {
+        return hps_error_set(err, HPS_NO_MEMORY, "server.gpu_result_bytes: no memory for %" PRIu64,
+                             result_bytes(&config->server));
+    }
+    for (unsigned i = 0; i < devices->n; i++) {
+        struct device *device = &devices->items[i];
+        status = open_device(device, options, err);
+        if (status != HPS_OK && must) {
+            return hps_error_prefix(err, status, "server.on_device_loss is exit");
+        }
+        if (status != HPS_OK) {
+            say_without(config, err);
+        }
+    }
+    return HPS_OK;
+}
+
+hps_status hps_devices_open(const struct hps_config *config, struct hps_block_pool *blocks,
+                            struct hps_devices **out_devices, struct hps_error *err)
+{
+    struct hps_gpu_tier_options options = {
+        .kind = HPS_DEVICE_CUDA,
+        .cache = {.arena_bytes = config->server.gpu_memory_bytes},
+        .blocks = blocks};
+    bool wanted = false;
+    bool sim = false;
+    *out_devices = NULL;
+    for (size_t i = 0; i < config->n_models; i++) {
+        wanted = wanted || config->models[i].gpucache;
+    }
+    hps_status status = hps_devices_parse(getenv("HPS_DEVICE"), &sim, &options.sim, err);
+    if (status != HPS_OK || !wanted) {
+        return status;
+    }
+    options.kind = sim ? HPS_DEVICE_SIM : HPS_DEVICE_CUDA;
+    struct hps_devices *devices = list_devices(config);
+    if (devices == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the list of devices");
+    }
+    status = open_all(config, devices, &options, err);
+    if (status != HPS_OK) {
+        hps_devices_close(devices);
+        return status;
+    }
+    *out_devices = devices;
+    return HPS_OK;
+}
+
+void hps_devices_close(struct hps_devices *devices)
+{
+    for (unsigned i = 0; devices != NULL && i < devices->n; i++) {
+        hps_gpu_tier_close(devices->items[i].tier);
+    }
+    hps_free(devices);
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,
+                                    const struct hps_config_model *model)
+{
+    if (model == NULL || !model->gpucache) {
+        return NULL;
+    }
+    for (unsigned i = 0; devices != NULL && i < devices->n; i++) {
+        if (devices->items[i].index == device_of(model)) {
+            return devices->items[i].tier;
+        }
+    }
+    return NULL;
+}
+
+unsigned hps_devices_count(const struct hps_devices *devices)
+{
+    return devices != NULL ? devices->n : 0;
+}
+
+void hps_devices_view(const struct hps_devices *devices, unsigned i,
+                      struct hps_device_view *out_view)
+{
+    HPS_ASSERT(i < devices->n);
+    const struct device *device = &devices->items[i];
+    struct hps_device_view view = {.node = device->node, .name = "cannot be used"};
+    if (device->tier != NULL) {
+        struct hps_embed_cache_usage usage;
+        hps_gpu_tier_usage(device->tier, &usage);
+        view.name = hps_gpu_tier_info(device->tier)->name;
+        view.tier = device->tier;
+        view.up = !hps_gpu_tier_lost(device->tier);
+        view.used_bytes = usage.arena_bytes - usage.free_bytes;
+        view.capacity_bytes = usage.arena_bytes;
+    }
+    *out_view = view;
+}
+
+unsigned hps_devices_take_lost(struct hps_devices *devices)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; devices != NULL && i < devices->n; i++) {
+        struct device *device = &devices->items[i];
+        if (device->tier != NULL && !device->told && hps_gpu_tier_lost(device->tier)) {
+            device->told = true;
+            n++;
+        }
+    }
+    return n;
+}
+
+void hps_devices_shares(const struct hps_config_model *model, const struct hps_table *tables,
+                        uint32_t n_tables, struct hps_gpu_share *out_shares)
+{
+    bool whole = model->embedding_cache_type == HPS_CONFIG_CACHE_STATIC ||
+                 model->use_static_table || model->gpucacheper >= 1;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        double share = (double)tables[i].n_rows * model->gpucacheper;
+        uint64_t n = whole ? tables[i].n_rows : (uint64_t)share;
+        n += !whole && (double)n < share;
+        out_shares[i] = (struct hps_gpu_share){.n_rows = tables[i].n_rows, .n_rows_cached = n};
+    }
+}

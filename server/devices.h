@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The GPUs of the daemon: one gpu tier for each device that a model with an embedding cache names
+ * first, opened at the start and closed at the end. Where none can be used the daemon goes on
+ * without, or does not start, as `server.on_device_loss` says.
+ *
+ * HPS_DEVICE=sim in the environment puts simulated devices in their place, for tests:
+ * sim[:fail=N][,delay_us=N][,seed=N][,memory=BYTES]; fail: the device is lost at its N-th piece of
+ * work (a copy, a fill, or a launch).
+ *
+ * Made and freed on the main thread; the rest may be called on any.
+ */
+#ifndef HPS_SERVER_DEVICES_H
+#define HPS_SERVER_DEVICES_H
+
+#include "cache/gpu_tier.h"
+#include "config/config.h"
+
+struct hps_devices;
+
+/* A device, and what becomes of a version there. */
+struct hps_device_view {
+    const char *node; /* its number as text: label of tier_up */
+    const char *name;
+    struct hps_gpu_tier *tier;
+    bool up; /* it was not lost */
+    uint64_t used_bytes, capacity_bytes;
+};
+
+/* out_devices: NULL when no model wants an embedding cache. That none, or one, cannot be used is
+ * logged here. `blocks` gets its slab: no block may have been taken from it.
+ * error   with on_device_loss `exit`: what opening a device says; INVALID: HPS_DEVICE; NO_MEMORY */
+hps_status hps_devices_open(const struct hps_config *config, struct hps_block_pool *blocks,
+                            struct hps_devices **out_devices, struct hps_error *err) HPS_MUST_CHECK;
+/* Every space is closed. NULL is legal, here and in the next ones. */
+void hps_devices_close(struct hps_devices *devices);
+/* The tier that a model's embedding caches belong to; NULL: it has none. model: NULL is legal */
+struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,
+                                    const struct hps_config_model *model);
+unsigned hps_devices_count(const struct hps_devices *devices);
+/* Waits for the device's thread. */
+void hps_devices_view(const struct hps_devices *devices, unsigned i,
+                      struct hps_device_view *out_view);
+/* Devices that were lost since the last call. Main thread. */
+unsigned hps_devices_take_lost(struct hps_devices *devices);
+
+/* How much of a version's tables is cached. out_shares: [n_tables] */
+void hps_devices_shares(const struct hps_config_model *model, const struct hps_table *tables,
+                        uint32_t n_tables, struct hps_gpu_share *out_shares);
+
+/* HPS_DEVICE as read above. text: NULL is legal. out_sim: whether it asks for simulated devices.
+ * INVALID: names what was not understood. */
+hps_status hps_devices_parse(const char *text, bool *out_sim,
+                             struct hps_device_sim_config *out_config, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+#endif
