@@ -22,6 +22,7 @@ enum {
     FREE_PERCENT = 80,          /* of the device's free memory, for the arena */
     QUEUE_BYTES_MAX = 64 << 20, /* of changes, unless the options say */
     WAITING_MAX = 4096,         /* look-ups, likewise */
+    STALL_US_MAX = 5000000,     /* likewise */
     GATHER_BYTES = 64 << 20,    /* rows of one batch, likewise */
     STREAM_NAME_BYTES = 16
 };
@@ -161,6 +162,8 @@ static void defaults(struct hps_gpu_tier_options *options)
     if (options->cache.gather_bytes == 0) {
         options->cache.gather_bytes = GATHER_BYTES;
     }
+    options->stall_us_max = options->stall_us_max == 0 ? STALL_US_MAX : options->stall_us_max;
+    options->cache.timeout_us = options->stall_us_max;
 }
 
 static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
@@ -187,13 +190,15 @@ static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
     return hps_embed_region_host(tier->cache, tier->slab, tier->slab_size, &tier->region, err);
 }
 
-/* Until nothing writes to the slab any more. A lost device that cannot be stopped keeps it: then
- * cache and device stay, too, until the process ends. */
+/* Until nothing writes to the slab any more. A lost device may be in the middle of a step, and is
+ * waited for as long as one that is well; one that cannot be stopped keeps the slab: then cache and
+ * device stay, too, until the process ends. */
 static hps_status release_region(struct hps_gpu_tier *tier)
 {
     hps_status status = hps_embed_region_free(tier->region);
+    uint64_t end_us = hps_clock_us() + tier->options.stall_us_max;
 
-    while (status == HPS_AGAIN && !hps_embed_lost(tier->cache)) {
+    while (status == HPS_AGAIN && (!hps_embed_lost(tier->cache) || hps_clock_us() < end_us)) {
         hps_embed_advance(tier->cache); /* notices a device that makes no progress */
         nap(tier);
         status = hps_embed_region_free(tier->region);
