@@ -9,6 +9,10 @@
 #include "base/heap.h"
 #include "cache/gpu_tier_internal.h"
 
+/* Of an insertion: what is queued as one, so that much of it finds room, and the lock is held for
+ * few keys. */
+enum { PIECE_KEYS = 4096, PIECE_BYTES = 1 << 20 };
+
 static struct hps_gpu_tier *tier_of_wake(struct hps_task *task)
 {
     return (struct hps_gpu_tier *)((char *)task - offsetof(struct hps_gpu_tier, changes.wake));
@@ -55,6 +59,11 @@ void gpu_changes_fini(struct hps_gpu_tier *tier)
 
 /* ---- coming in ------------------------------------------------------------------------------- */
 
+static size_t change_bytes(size_t row_bytes, uint32_t n)
+{
+    return sizeof(struct gpu_change) + n * (sizeof(hps_key) + row_bytes);
+}
+
 static struct gpu_change *change_new(struct hps_gpu_space *space, uint32_t table_id,
                                      enum hps_embed_op op, uint32_t n)
 {
@@ -65,7 +74,7 @@ static struct gpu_change *change_new(struct hps_gpu_space *space, uint32_t table
         return NULL;
     }
     *change = (struct gpu_change){.space = space, .op = op, .table_id = table_id, .n = n};
-    change->bytes = sizeof(*change) + n * (sizeof(hps_key) + row_bytes);
+    change->bytes = change_bytes(row_bytes, n);
     change->keys = hps_alloc(n * sizeof(hps_key));
     change->rows = row_bytes == 0 ? NULL : hps_alloc(n * row_bytes);
     if (change->keys == NULL || (row_bytes != 0 && change->rows == NULL)) {
@@ -141,28 +150,74 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
     }
 }
 
-void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                    const uint32_t *slots, const uint8_t *rows, uint32_t n,
-                    const struct hps_insert_guard *guard, struct hps_insert_report *out_report)
+/* Not to copy rows for nothing: the queue may still be full when they are pushed. */
+static bool has_room(struct hps_gpu_tier *tier, size_t bytes)
 {
-    const struct gpu_table *table = &space->tables[table_id];
-    struct gpu_change *change;
+    struct gpu_changes *changes = &tier->changes;
+    bool room;
 
-    *out_report = (struct hps_insert_report){0};
-    if (n == 0 || table->share.n_rows_cached == 0 || atomic_load(&space->tier->lost)) {
-        return;
+    pthread_mutex_lock(&changes->lock);
+    room = !changes->ended && changes->bytes + bytes <= tier->options.queue_bytes_max;
+    pthread_mutex_unlock(&changes->lock);
+    return room;
+}
+
+/* As one change. */
+static void insert_piece(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                         const uint32_t *slots, const uint8_t *rows, uint32_t n,
+                         const struct hps_insert_guard *guard, struct hps_insert_report *report)
+{
+    const size_t row_bytes = space->tables[table_id].row_bytes;
+    struct gpu_change *change = NULL;
+
+    *report = (struct hps_insert_report){.n_no_room = n};
+    if (has_room(space->tier, change_bytes(row_bytes, n))) {
+        change = change_new(space, table_id, HPS_EMBED_INSERT, n);
     }
-    change = change_new(space, table_id, HPS_EMBED_INSERT, n);
     if (change == NULL) {
-        out_report->n_no_room = n;
         return;
     }
     memcpy(change->keys, keys, n * sizeof(*keys));
     for (uint32_t i = 0; i < n; i++) {
-        memcpy(change->rows + (size_t)i * table->row_bytes,
-               rows + (size_t)slots[i] * table->row_bytes, table->row_bytes);
+        memcpy(change->rows + i * row_bytes, rows + slots[i] * row_bytes, row_bytes);
     }
-    push_insertion(space->tier, change, guard, out_report);
+    push_insertion(space->tier, change, guard, report);
+}
+
+/* The guard of a whole insertion, for the piece that begins with key `begin`. */
+struct piece_guard {
+    const struct hps_insert_guard *whole;
+    uint32_t begin;
+};
+
+static bool piece_fresh(const void *ctx, uint32_t i)
+{
+    const struct piece_guard *guard = ctx;
+
+    return guard->whole->fresh(guard->whole->ctx, guard->begin + i);
+}
+
+void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                    const uint32_t *slots, const uint8_t *rows, uint32_t n,
+                    const struct hps_insert_guard *guard, struct hps_insert_report *out_report)
+{
+    *out_report = (struct hps_insert_report){0};
+    if (!hps_gpu_space_caches(space, table_id)) {
+        return;
+    }
+    uint32_t n_max = PIECE_BYTES / space->tables[table_id].row_bytes;
+    n_max = n_max > PIECE_KEYS ? PIECE_KEYS : n_max;
+    for (uint32_t begin = 0; begin < n; begin += n_max) {
+        struct piece_guard piece = {.whole = guard, .begin = begin};
+        const struct hps_insert_guard piece_of = {.fresh = piece_fresh, .ctx = &piece};
+        struct hps_insert_report report;
+        insert_piece(space, table_id, keys + begin, slots + begin, rows,
+                     n - begin < n_max ? n - begin : n_max, guard == NULL ? NULL : &piece_of,
+                     &report);
+        out_report->n_inserted += report.n_inserted;
+        out_report->n_stale += report.n_stale;
+        out_report->n_no_room += report.n_no_room;
+    }
 }
 
 hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,

@@ -19,7 +19,7 @@ static void give_up(struct hps_gpu_space *space)
             space->tables[i].range = NULL;
         }
     }
-    space->present = false;
+    atomic_store(&space->present, false);
 }
 
 /* All caches of the space, or none. EXHAUSTED: no room; AGAIN: there will be */
@@ -43,7 +43,7 @@ static hps_status get_caches(struct hps_gpu_space *space)
     if (status != HPS_OK) {
         give_up(space);
     }
-    space->present = status == HPS_OK;
+    atomic_store(&space->present, status == HPS_OK);
     return status;
 }
 
@@ -53,7 +53,7 @@ static bool push_out_inactive(struct hps_gpu_tier *tier)
     bool any = false;
 
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (!space->active && space->present) {
+        if (!space->active && atomic_load(&space->present)) {
             give_up(space);
             any = true;
         }
@@ -67,11 +67,11 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
     bool again = false;
     bool missing = false;
 
-    if (!tier->wanted) {
+    if (!tier->wanted || tier->packed) { /* what is packed names caches that would go */
         return false;
     }
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (space->active && !space->present) {
+        if (space->active && !atomic_load(&space->present)) {
             hps_status status = get_caches(space);
             any |= status == HPS_OK;
             again |= status == HPS_AGAIN;
@@ -199,6 +199,12 @@ void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_us
     struct space_call call = {.space = space, .n_usages = space->n_tables, .usages = out_usages};
 
     gpu_tier_call(space->tier, do_usage, &call);
+}
+
+bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)
+{
+    return space->tables[table_id].share.n_rows_cached > 0 && atomic_load(&space->present) &&
+           !atomic_load(&space->tier->lost);
 }
 
 uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -71,12 +72,14 @@ void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx)
 void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
 {
     struct hps_error err;
+    struct hps_error why;
 
     if (atomic_exchange(&tier->lost, true)) {
         return;
     }
-    hps_error_set(&err, HPS_DATA_LOSS, "device %d (%s): %s; the gpu tier ends until a restart",
-                  tier->options.index, hps_device_info(tier->device)->name, text);
+    hps_device_lost_why(tier->device, &why);
+    hps_error_set(&err, HPS_DATA_LOSS, "device %d (%s): %s: %s; the gpu tier ends until a restart",
+                  tier->options.index, hps_device_info(tier->device)->name, text, why.text);
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
     HPS_LOG(ERROR, "gpu", "device lost", HPS_STR("error", err.text));
@@ -119,6 +122,9 @@ static bool turn(struct hps_gpu_tier *tier)
     if (!atomic_load(&tier->lost)) {
         hps_embed_advance(tier->cache);
         any |= gpu_spaces_settle(tier);
+    }
+    if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */
+        gpu_tier_lose(tier, "nothing is heard of it");
     }
     return any;
 }
@@ -257,6 +263,23 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
 static void stop(void *ctx)
 {
     ((struct hps_gpu_tier *)ctx)->stopping = true;
+}
+
+static void nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+void hps_gpu_tier_drain(struct hps_gpu_tier *tier)
+{
+    const struct timespec time = {.tv_nsec = NAP_NS};
+
+    while (tier != NULL && atomic_load(&tier->n_waiting) > 0) {
+        nanosleep(&time, NULL);
+    }
+    if (tier != NULL) {
+        gpu_tier_call(tier, nothing, NULL); /* the last one's done() has returned */
+    }
 }
 
 void hps_gpu_tier_close(struct hps_gpu_tier *tier)

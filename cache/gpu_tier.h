@@ -48,6 +48,9 @@ struct hps_gpu_tier_options {
  * needed and free. The thread runs when it returns OK. */
 hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
                              struct hps_gpu_tier **out_tier, struct hps_error *err) HPS_MUST_CHECK;
+/* Wait until every look-up has been answered, and its done() has returned: who they are handed to
+ * may go then. Nobody asks any more. NULL is legal. */
+void hps_gpu_tier_drain(struct hps_gpu_tier *tier);
 /* Every space is closed, no look-up is under way. NULL is legal. */
 void hps_gpu_tier_close(struct hps_gpu_tier *tier);
 const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier);
@@ -80,6 +83,9 @@ void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
 /* Of all tables: [n_tables]. */
 void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_usage *out_usages);
+/* Whether rows of the table can be there now: the device is not lost, and the space has its caches.
+ * Any thread. */
+bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
 /* Memory that caches with these shares take. */
 uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,
                              uint32_t n_tables);

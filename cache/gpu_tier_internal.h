@@ -87,8 +87,8 @@ struct hps_gpu_space {
     struct hps_gpu_tier *tier;
     struct hps_gpu_space *next;
     uint32_t n_tables;
-    bool active;  /* the tier's thread */
-    bool present; /* the tier's thread: it has its caches */
+    bool active;         /* the tier's thread */
+    atomic_bool present; /* it has its caches; written on the tier's thread */
     struct gpu_table {
         uint32_t row_bytes;
         struct hps_gpu_share share;
