@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "cache/hot.h"
+#include "cache/lookup_internal.h"
 #include "cache/policy.h"
 #include "cache/update.h"
 
@@ -178,11 +179,14 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
         part->n_unknown = 0;
         part->key_status = NULL;
         part->finished = false;
+        part->waits_for_gpu = false;
         total += align_rows(room);
         n_keys += part->n_keys;
     }
     lookup->rows_bytes = total;
     lookup->n_keys = n_keys;
+    lookup->begun = false;
+    lookup->gpu.asked = false;
     return HPS_OK;
 }
 
@@ -391,8 +395,9 @@ static void convert_rows(const struct hps_lookup *lookup, struct hps_lookup_part
 static void insert_behind(struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     bool wanted = lookup->miss_policy != HPS_MISS_MEMORY_ONLY && part->walk.batch.n > 0;
+    bool has_place = !hps_walk_tier_blocks(&part->walk, 0) || lookup_gpu_caches(lookup, part);
 
-    if (wanted && lookup->insertion != NULL && !hps_walk_tier_blocks(&part->walk, 0)) {
+    if (wanted && lookup->insertion != NULL && has_place) {
         hps_insertion_add(lookup->insertion, lookup->version, part->table, part->walk.batch.keys,
                           part->walk.batch.n);
     }
@@ -526,6 +531,9 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
         lookup->tier_us[kind] += part->walk.reports[t].duration_us;
         count_tier(lookup->metrics, &part->walk.reports[t], kind, series, false);
     }
+    tier_asked[HPS_TIER_GPU] = tier_asked[HPS_TIER_GPU] || part->walk.gpu.n_asked > 0;
+    lookup->tier_us[HPS_TIER_GPU] += part->walk.gpu.duration_us;
+    count_tier(lookup->metrics, &part->walk.gpu, HPS_TIER_GPU, series, false);
     if (series != NULL) {
         count_keys(lookup, part, series, answered);
     }
@@ -559,6 +567,7 @@ void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
             tier_us[kind] += report.duration_us;
             count_tier(metrics, &report, kind, series, true);
         }
+        count_tier(metrics, &walk->gpu, HPS_TIER_GPU, series, true);
         if (series != NULL) {
             count_unasked(walk, series);
         }
@@ -610,10 +619,12 @@ static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t 
 static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_version *version = lookup->version;
+    enum hps_tier_kind cache_tier = atomic_load(&version->cache_tier);
     uint32_t n_hits = 0;
 
     if (lookup->insertion == NULL || atomic_load(&version->cache_full) ||
-        !hps_walk_hits(&part->walk, atomic_load(&version->cache_tier), &n_hits)) {
+        (cache_tier == HPS_TIER_GPU && !lookup_gpu_caches(lookup, part)) ||
+        !hps_walk_hits(&part->walk, cache_tier, &n_hits)) {
         return false;
     }
     return n_hits >=
@@ -669,32 +680,84 @@ static hps_status start_parts(struct hps_lookup *lookup, struct hps_error *err)
     return HPS_OK;
 }
 
-hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+void lookup_begin(struct hps_lookup *lookup)
 {
-    struct hps_walk_call call = walk_call(lookup, lookup->deadline_us);
+    if (!lookup->begun) {
+        lookup->begun = true;
+        lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
+        lookup->update_sequence = hps_update_sequence(lookup->version);
+        lookup->since = hps_stamps_now(lookup->version->stamps);
+    }
+}
+
+/* Finish the parts that wait for nothing more. */
+static hps_status finish_ready(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+{
     bool done = true;
 
-    HPS_ASSERT(lookup->rows != NULL || lookup->rows_bytes == 0);
-    call.helpers = lookup->helpers;
-    lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
-    lookup->update_sequence = hps_update_sequence(lookup->version); /* before any tier is asked */
-    hps_status status = start_parts(lookup, err);
-    struct hps_walk *first = status == HPS_OK ? link_walks(lookup) : NULL;
-    if (first != NULL) {
-        status = hps_walk_memory(first, &call, err);
-    }
-    for (uint32_t i = 0; i < lookup->n_parts && status == HPS_OK; i++) {
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        if (!part->finished && (hps_walk_done(&part->walk) || !waits_for_stores(lookup, part))) {
-            status = finish_part(lookup, part, err);
+        bool ready =
+            hps_walk_done(&part->walk) || (!part->waits_for_gpu && !waits_for_stores(lookup, part));
+        if (!part->finished && ready) {
+            hps_status status = finish_part(lookup, part, err);
+            if (status != HPS_OK) {
+                return status;
+            }
         }
         done = done && part->finished;
     }
-    if (status != HPS_OK) {
-        return conclude(lookup, status);
-    }
     *out_done = done;
-    return done ? conclude(lookup, HPS_OK) : HPS_OK;
+    return HPS_OK;
+}
+
+/* The step has ended: it may have been the last one. */
+static hps_status end_step(struct hps_lookup *lookup, hps_status status, bool *out_done,
+                           struct hps_error *err)
+{
+    bool done = false;
+
+    if (status == HPS_OK) {
+        status = finish_ready(lookup, &done, err);
+    }
+    if (status != HPS_OK || done) {
+        hps_ignore(conclude(lookup, status));
+    }
+    if (status == HPS_OK) {
+        *out_done = done;
+    }
+    return status;
+}
+
+hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+{
+    struct hps_walk_call call = walk_call(lookup, lookup->deadline_us);
+    struct hps_walk *first = NULL;
+
+    HPS_ASSERT(lookup->rows != NULL || lookup->rows_bytes == 0);
+    call.helpers = lookup->helpers;
+    lookup_begin(lookup);
+    hps_status status = lookup_gpu_block(lookup, err);
+    if (status == HPS_OK) {
+        status = start_parts(lookup, err);
+    }
+    if (status == HPS_OK) {
+        lookup_gpu_take(lookup);
+        first = link_walks(lookup);
+    }
+    if (first != NULL) {
+        status = hps_walk_memory(first, &call, err);
+    }
+    if (status == HPS_OK) {
+        lookup_gpu_offer(lookup);
+    }
+    return end_step(lookup, status, out_done, err);
+}
+
+hps_status hps_lookup_run_gpu(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+{
+    lookup_gpu_take(lookup);
+    return end_step(lookup, HPS_OK, out_done, err);
 }
 
 hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err)
@@ -712,6 +775,7 @@ hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err)
 void hps_lookup_abandon(struct hps_lookup *lookup)
 {
     hps_ignore(conclude(lookup, HPS_CANCELLED));
+    lookup_gpu_forget(lookup);
 }
 
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)

@@ -5,18 +5,27 @@
  * Rows are written once, where they will be sent from. A look-up belongs to one thread at a time: a
  * loop runs the memory tiers, a worker what may block.
  *
- *     plan ─▶ caller provides lookup->rows ─▶ run_memory ─┬─▶ done
- *                                                         └─▶ run_rest ─▶ done
- *                                                             (or give_up, or abandon)
+ *     plan ─▶ caller provides lookup->rows ─▶ (gpu) ─▶ run_memory ─┬─▶ done
+ *         ┌────────────────────────────────────────────────────────┘
+ *         └─▶ (gpu) ─▶ run_gpu ─┬─▶ done
+ *                               └─▶ run_rest ─▶ done
+ *                                   (or give_up, or abandon)
+ *
+ * The gpu is asked by hps_lookup_ask_gpu, before the memory tiers for some parts and after them for
+ * others; meanwhile no thread has the look-up.
  */
 #ifndef HPS_CACHE_LOOKUP_H
 #define HPS_CACHE_LOOKUP_H
 
 #include "base/arena.h"
+#include "cache/gpu_tier.h"
 #include "cache/insertion.h"
 #include "cache/tiers.h"
 
-enum { HPS_ROWS_ALIGN = 64 };
+enum {
+    HPS_ROWS_ALIGN = 64,
+    HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024, /* HPS_LOOKUP_PATH_AUTO: rows of a part, as stored */
+};
 
 /* Reasons of tier_errors_total and insertion_dropped_total. */
 enum hps_tier_fault { HPS_FAULT_UNAVAILABLE, HPS_FAULT_DEADLINE, HPS_FAULT_OTHER, HPS_FAULT_COUNT };
@@ -75,6 +84,15 @@ struct hps_lookup_part {
     struct hps_duplicate *duplicates; /* [n_keys - n_unique], index ascending */
     struct hps_walk walk;             /* what each tier did, and which keys it answered */
     bool finished;
+    bool waits_for_gpu; /* its misses in memory are to be asked of the gpu */
+};
+
+/* What is asked of the gpu together: parts that want it first, or the misses of the others. */
+struct hps_lookup_gpu {
+    struct hps_gpu_lookup ask;
+    struct hps_lookup_part **parts; /* [ask.n_parts] whose keys they are */
+    struct hps_block *scratch;      /* of misses: where their rows go; NULL: to their places */
+    bool asked;                     /* ask.status is to be looked at */
 };
 
 struct hps_lookup {
@@ -96,6 +114,15 @@ struct hps_lookup {
     /* Takes the keys that a look-up stopped waiting for; NULL: nothing is fetched behind an answer,
      * and HPS_MISS_THRESHOLD always waits. */
     struct hps_insertion *insertion;
+    enum hps_lookup_path path;
+    /* Where blocks of rows are from, and the one that `rows` lies in, with a reference. The look-up
+     * puts another in its place when a lost device may still write to it. NULL: the gpu is not
+     * asked. */
+    struct hps_block_pool *blocks;
+    struct hps_block *block;
+    /* The gpu has answered, and the look-up is the caller's again. On the tier's thread; must be
+     * quick: hand over. */
+    void (*gpu_done)(struct hps_lookup *lookup);
 
     /* by plan */
     uint64_t n_keys;
@@ -109,6 +136,9 @@ struct hps_lookup {
     uint32_t *set; /* [set_size] of the dedupe, shared by all parts */
     uint32_t set_size;
     uint64_t wait_deadline_us;
+    uint64_t since; /* hps_stamps_now before any tier was asked */
+    bool begun;
+    struct hps_lookup_gpu gpu;
 };
 
 /* Sizes and places of the rows. Rows that change type need room for the wider of both types, so
@@ -117,12 +147,24 @@ struct hps_lookup {
  */
 hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Dedupe and ask the memory tiers. out_done: every part is answered; else hps_lookup_run_rest must
- * follow, on a thread that may block.
+/* Ask the gpu, if that comes next: before the memory tiers for parts that want it first, after them
+ * for the misses of the others. True: from now on the look-up is the gpu's, until gpu_done.
+ * Otherwise there was nothing to ask, or the gpu does not take it, and the look-up goes on without.
+ * Any thread, never blocks. */
+bool hps_lookup_ask_gpu(struct hps_lookup *lookup) HPS_MUST_CHECK;
+
+/* Dedupe and ask the memory tiers. out_done: every part is answered; else hps_lookup_run_gpu must
+ * follow, with hps_lookup_ask_gpu before it, and then hps_lookup_run_rest. For a version without a
+ * gpu the latter alone will do.
  * error   NOT_FOUND (HPS_UNKNOWN_ERROR: names table and key), DEADLINE, CANCELLED, NO_MEMORY,
  *         EXHAUSTED (arena), or what an authoritative tier answered
  */
 hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+/* Take what the gpu answered, if it was asked. out_done: every part is answered; else
+ * hps_lookup_run_rest must follow. error: as above */
+hps_status hps_lookup_run_gpu(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* Ask the tiers that are left and finish all parts. thread: one that may block. error: as above. */
@@ -130,7 +172,7 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
 /* Instead of run_rest, when the wait is over before a thread was free for it: finish all parts with
  * what is there. error: NOT_FOUND, EXHAUSTED */
 hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Instead of run_rest, when there will be no answer: what was done is counted. */
+/* Instead of the next step, when there will be no answer: what was done is counted. */
 void hps_lookup_abandon(struct hps_lookup *lookup);
 
 /* Count what the walks of an insertion behind look-ups did. */

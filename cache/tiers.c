@@ -11,6 +11,7 @@
 #include "base/heap.h"
 #include "cache/absent.h"
 #include "cache/breaker.h"
+#include "cache/gpu_tier.h"
 #include "cache/stamps.h"
 
 enum {
@@ -537,13 +538,33 @@ struct rest {
     uint32_t n_share; /* keys that may still be shared with others */
 };
 
-static struct hps_stamp_guard guard_of(const struct rest *rest, const struct hps_walk *walk,
-                                       uint32_t begin)
+static struct hps_stamp_guard guard_of(const struct hps_walk *walk, uint32_t begin, uint64_t since)
 {
-    return (struct hps_stamp_guard){.stamps = rest->version->stamps,
+    return (struct hps_stamp_guard){.stamps = walk->version->stamps,
                                     .keys = walk->batch.keys + begin,
                                     .table_id = walk->table->id,
-                                    .since = rest->since};
+                                    .since = since};
+}
+
+static void add_report(struct hps_tier_report *report, const struct hps_insert_report *inserted)
+{
+    report->n_inserted += inserted->n_inserted;
+    report->n_no_room += inserted->n_no_room;
+    report->n_stale += inserted->n_stale;
+}
+
+void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint64_t since)
+{
+    const struct hps_batch *batch = &walk->batch;
+    const struct hps_stamp_guard unchanged = guard_of(walk, begin, since);
+    const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
+    struct hps_insert_report inserted;
+
+    if (walk->version->gpu != NULL && n > 0) {
+        hps_gpu_insert(walk->version->gpu, walk->table->id, batch->keys + begin,
+                       batch->slots + begin, batch->rows, n, &guard, &inserted);
+        add_report(&walk->gpu, &inserted);
+    }
 }
 
 /* Insert keys [begin, begin + n) of the batch into tier `to`. Failure only costs later look-ups: it
@@ -555,7 +576,7 @@ static void insert_range(const struct rest *rest, struct hps_walk *walk, uint32_
     struct hps_space *space = walk->version->tiers[to];
     struct hps_insert_report inserted = {0};
     struct hps_call call = {.scratch = rest->call->scratch};
-    const struct hps_stamp_guard unchanged = guard_of(rest, walk, begin);
+    const struct hps_stamp_guard unchanged = guard_of(walk, begin, rest->since);
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
 
     if (call.scratch != NULL) {
@@ -564,16 +585,14 @@ static void insert_range(const struct rest *rest, struct hps_walk *walk, uint32_
     report->insert_status = space->store->ops->insert(
         space, &call, walk->table, walk->batch.keys + begin, walk->batch.slots + begin,
         walk->batch.rows, n, &guard, &inserted);
-    report->n_inserted += inserted.n_inserted;
-    report->n_no_room += inserted.n_no_room;
-    report->n_stale += inserted.n_stale;
+    add_report(report, &inserted);
     if (report->insert_status != HPS_OK) {
         report->n_dropped += n - inserted.n_inserted - inserted.n_no_room - inserted.n_stale;
     }
 }
 
-/* Tier `from` found these: fill the host tier above it, and tell who waits for them. A host tier
- * that was skipped is left alone. */
+/* Tier `from` found these: fill gpu and host tier above it, and tell who waits for them. A host
+ * tier that was skipped is left alone. */
 static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from, uint32_t begin,
                          uint32_t n)
 {
@@ -585,6 +604,7 @@ static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from
             insert_range(rest, walk, to, begin, n);
         }
     }
+    hps_walk_offer_gpu(walk, begin, n, rest->since);
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
         hps_flight_land(rest->version->flight, &rest->trip, walk->table->id, batch->keys[i],
                         batch->rows + (size_t)batch->slots[i] * walk->table->row_bytes,
@@ -598,7 +618,7 @@ static void prove_absent(struct rest *rest, struct hps_walk *walk)
 {
     uint32_t begin = walk->fetch.n_joined;
     uint32_t n = walk->batch.n - begin;
-    const struct hps_stamp_guard unchanged = guard_of(rest, walk, begin);
+    const struct hps_stamp_guard unchanged = guard_of(walk, begin, rest->since);
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
 
     if (rest->version->absent != NULL) {

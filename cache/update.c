@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "cache/absent.h"
+#include "cache/gpu_tier.h"
 #include "cache/update_internal.h"
 
 static const struct hps_call no_limit = {0};
@@ -208,6 +209,25 @@ static hps_status write_whole(struct apply *apply, struct hps_error *err)
     return status == HPS_OK ? HPS_OK : put_back(apply, n_added, n_written, status, err);
 }
 
+/* ---- the gpu --------------------------------------------------------------------------------- */
+
+/* Behind all tiers, and before the stamps end: an old row that was found below meanwhile is either
+ * queued before this, and so replaced, or kept out. */
+static hps_status write_gpu(const struct apply *apply, struct hps_error *err)
+{
+    struct hps_gpu_space *gpu = apply->version->gpu;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; gpu != NULL && i < apply->plan.n_writes && status == HPS_OK; i++) {
+        const struct hps_write *write = &apply->plan.writes[i];
+        status = hps_gpu_update(gpu, write->table->id, write->keys, write->rows, write->n);
+        if (status != HPS_OK) {
+            return hps_error_set(err, status, "table '%s': tier gpu may have old rows: %s",
+                                 write->table->name, hps_status_text(status));
+        }
+    }
+    return HPS_OK;
+}
+
 /* ---- the batch ------------------------------------------------------------------------------- */
 
 /* All that can fail before anything is touched. */
@@ -242,6 +262,9 @@ static hps_status carry_out(struct apply *apply, struct hps_error *err)
         }
     }
     hps_status status = apply->saved == NULL ? write_durable(apply, err) : write_whole(apply, err);
+    if (status == HPS_OK) {
+        status = write_gpu(apply, err);
+    }
     hps_stamps_end(version->stamps);
     return status;
 }

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What lookup.c and lookup_gpu.c share. On the thread that holds the look-up.
+ */
+#ifndef HPS_CACHE_LOOKUP_INTERNAL_H
+#define HPS_CACHE_LOOKUP_INTERNAL_H
+
+#include "cache/lookup.h"
+
+/* Before any tier is asked; again: nothing happens. */
+void lookup_begin(struct hps_lookup *lookup);
+
+/* ---- lookup_gpu.c ---- */
+
+/* Rows of the part's table can be on the device now. */
+bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
+/* Before the rows block is written: another one, if the lost gpu may still write to it. NO_MEMORY:
+ * then there is none. */
+hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+/* What the gpu found leaves the walks, whose rows are in their places then. */
+void lookup_gpu_take(struct hps_lookup *lookup);
+/* The memory tiers have answered: what they found below the gpu is offered to it, and parts with
+ * misses that it was not asked for wait for it. */
+void lookup_gpu_offer(struct hps_lookup *lookup);
+/* There will be no answer. */
+void lookup_gpu_forget(struct hps_lookup *lookup);
+
+#endif
