@@ -312,9 +312,24 @@ static enum hps_dtype dtype_of(const struct hps_lookup *lookup)
     return lookup->output == 0 ? HPS_DTYPE_FP32 : lookup->output;
 }
 
-static const char *tier_name_at(const struct hps_lookup *lookup, uint32_t tier)
+/* Those that may have answered: the gpu, then the tiers of the version. */
+static uint32_t n_sources(const struct hps_lookup *lookup)
 {
-    return hps_tier_name(lookup->version->tiers[tier]->store->ops->tier);
+    return lookup->version->n_tiers + (lookup->version->gpu == NULL ? 0 : 1);
+}
+
+static const char *source_name(const struct hps_lookup *lookup, uint32_t source)
+{
+    uint32_t n_gpu = n_sources(lookup) - lookup->version->n_tiers;
+
+    return hps_tier_name(source < n_gpu ? HPS_TIER_GPU
+                                        : lookup->version->tiers[source - n_gpu]->store->ops->tier);
+}
+
+/* Keys that the source has found for the part, of n_gpu + n_tiers sources. */
+static uint32_t source_found(const struct hps_lookup_part *part, uint32_t n_gpu, uint32_t source)
+{
+    return source < n_gpu ? part->walk.gpu.n_found : part->walk.reports[source - n_gpu].n_found;
 }
 
 uint64_t hps_encode_size_max(const struct hps_lookup *lookup)
@@ -324,7 +339,7 @@ uint64_t hps_encode_size_max(const struct hps_lookup *lookup)
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         const struct hps_lookup_part *part = &lookup->parts[i];
-        bytes += result_bytes_max(part->table->name, lookup->version->n_tiers) + part->n_keys +
+        bytes += result_bytes_max(part->table->name, n_sources(lookup)) + part->n_keys +
                  part->rows_bytes;
     }
     return bytes;
@@ -336,7 +351,7 @@ static uint64_t heads_bytes(const struct hps_lookup *lookup, const struct head *
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         const struct hps_lookup_part *part = &lookup->parts[i];
-        bytes += result_bytes_max(part->table->name, lookup->version->n_tiers);
+        bytes += result_bytes_max(part->table->name, n_sources(lookup));
         bytes += part->key_status == NULL ? 0 : part->n_keys;
     }
     return bytes;
@@ -356,10 +371,12 @@ static struct result whole_result(const struct hps_lookup *lookup,
                             .rows = part->rows,
                             .rows_bytes = part->rows_bytes};
 
-    for (uint32_t t = 0; t < lookup->version->n_tiers && part->n_keys > 0; t++) {
-        if (part->walk.reports[t].n_found > 0) {
-            result.tier_names[result.n_tiers] = tier_name_at(lookup, t);
-            result.tier_found[result.n_tiers++] = part->walk.reports[t].n_found;
+    for (uint32_t i = 0; i < n_sources(lookup) && part->n_keys > 0; i++) {
+        uint32_t n_gpu = n_sources(lookup) - lookup->version->n_tiers;
+        uint32_t n_found = source_found(part, n_gpu, i);
+        if (n_found > 0) {
+            result.tier_names[result.n_tiers] = source_name(lookup, i);
+            result.tier_found[result.n_tiers++] = n_found;
         }
     }
     return result;
@@ -408,7 +425,8 @@ struct hps_stream {
     struct head head;
     const char **tables; /* [n_parts] */
     const char *tier_names[HPS_TIERS_MAX];
-    uint32_t n_tiers;
+    uint32_t n_tiers; /* with the gpu, if there is one: then it is the first */
+    uint32_t n_gpu;
     uint32_t part; /* where the next message begins */
     uint32_t row;
     uint32_t duplicate; /* first of the part that is not before `row` */
@@ -432,10 +450,10 @@ static void enter_part(struct hps_stream *stream)
         return;
     }
     memset(stream->tier_of, 0, part->n_keys);
-    uint32_t begin = part->walk.n_keys;
+    uint32_t begin = part->n_unique;
     for (uint32_t t = 0; t < stream->n_tiers; t++) {
         uint32_t end = begin;
-        begin -= part->walk.reports[t].n_found;
+        begin -= source_found(part, stream->n_gpu, t);
         for (uint32_t i = begin; i < end; i++) {
             stream->tier_of[part->walk.batch.slots[i]] = (uint8_t)(t + 1);
         }
@@ -463,9 +481,11 @@ static hps_status copy_names(struct hps_stream *stream, const struct hps_lookup 
             return HPS_EXHAUSTED;
         }
     }
-    stream->n_tiers = lookup->version->n_tiers;
+    stream->n_tiers = n_sources(lookup);
+    stream->n_gpu = stream->n_tiers - lookup->version->n_tiers;
+    HPS_ASSERT(stream->n_tiers <= HPS_TIERS_MAX);
     for (uint32_t t = 0; t < stream->n_tiers; t++) {
-        stream->tier_names[t] = tier_name_at(lookup, t);
+        stream->tier_names[t] = source_name(lookup, t);
     }
     return HPS_OK;
 }

@@ -46,6 +46,9 @@ static const char PUSHBACK_MS[] = "100";
 
 #define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
+/* Of a look-up, what is done without waiting: memory tiers, then what the gpu had of the rest. */
+enum step { STEP_MEMORY, STEP_GPU };
+
 struct request {
     struct request *next_idle;
     struct hps_arena *arena;
@@ -66,9 +69,10 @@ struct request {
     struct hps_task task;        /* to a worker, an I/O thread or the loop */
     struct hps_pool *pool;       /* that the task was posted to, until it is back; NULL: none */
     struct hps_timer wait_timer; /* of one that waits for an I/O thread, and for rows so long */
-    bool memory_done;            /* of the worker: all keys are answered */
+    enum step step;              /* what a worker does, or did */
+    bool step_done;              /* it: all keys are answered */
+    bool gpu_first;              /* the gpu is asked before the memory tiers, not after them */
     struct hps_lookup lookup;
-    struct hps_block *rows;
     struct hps_stream *stream;
     hps_status status; /* of the worker */
     struct hps_error err;
@@ -222,7 +226,7 @@ static void request_drop(struct request *request)
     HPS_ASSERT(request->closed);
     account(request);
     unpin(request);
-    hps_block_unref(request->rows);
+    hps_block_unref(request->lookup.block);
     hps_admission_release(service->parts.admission, &request->ticket);
     hps_grpc_call_unref(request->call);
     request_give(service, request);
@@ -460,6 +464,8 @@ static hps_status prepare(struct request *request, const uint8_t *data, size_t s
     lookup->cancelled_ctx = request->call;
     lookup->metrics = &service->parts.metrics->lookup;
     lookup->insertion = service->parts.insertion;
+    lookup->path = service->parts.path;
+    lookup->blocks = service->parts.blocks;
     status = make_parts(request, &message, err);
     return status == HPS_OK ? hps_lookup_plan(lookup, err) : status;
 }
@@ -482,6 +488,20 @@ static void add_note(struct hps_encode_explain *explain, const char **notes, con
     }
 }
 
+/* NULL: the tier was not asked. */
+static const char *tier_note(struct request *request, const struct hps_lookup_part *part,
+                             const char *tier, const struct hps_tier_report *report)
+{
+    char what[64];
+
+    if (report->n_asked == 0) {
+        return NULL;
+    }
+    snprintf(what, sizeof(what), "%s (%s) found", tier, hps_status_text(report->status));
+    return printed_note(request->arena, part->table->name, what, report->n_found - report->n_shared,
+                        report->n_asked);
+}
+
 /* Why the keys of a part got what they got. */
 static void explain_part(struct request *request, const struct hps_lookup_part *part,
                          struct hps_encode_explain *explain, const char **notes)
@@ -491,16 +511,13 @@ static void explain_part(struct request *request, const struct hps_lookup_part *
     uint32_t n_shared = part->walk.n_shared_absent;
     char what[64];
 
+    if (part->n_keys > 0) {
+        add_note(explain, notes, tier_note(request, part, "gpu", &part->walk.gpu));
+    }
     for (uint32_t t = 0; t < version->n_tiers && part->n_keys > 0; t++) {
         const struct hps_tier_report *report = &part->walk.reports[t];
-        const char *tier = version->tiers[t]->store->ops->name;
-
-        if (report->n_asked > 0) {
-            snprintf(what, sizeof(what), "%s (%s) found", tier, hps_status_text(report->status));
-            add_note(explain, notes,
-                     printed_note(request->arena, table, what, report->n_found - report->n_shared,
-                                  report->n_asked));
-        }
+        add_note(explain, notes,
+                 tier_note(request, part, version->tiers[t]->store->ops->name, report));
         n_shared += report->n_shared;
     }
     if (n_shared > 0) {
@@ -558,6 +575,7 @@ static void count_answer(struct request *request)
         slow->n_defaulted += lookup->parts[i].n_defaulted;
         slow->n_unknown += lookup->parts[i].n_unknown;
     }
+    slow->stage_us[HPS_STAGE_GPU] = lookup->tier_us[HPS_TIER_GPU];
     slow->stage_us[HPS_STAGE_HOST] = lookup->tier_us[HPS_TIER_HOST];
     slow->stage_us[HPS_STAGE_ROCKSDB] = lookup->tier_us[HPS_TIER_ROCKSDB];
 }
@@ -602,7 +620,7 @@ static void pump(struct request *request)
 static hps_status send_whole(struct request *request, const struct hps_encode_explain *explain)
 {
     struct hps_encoded encoded;
-    hps_status status = hps_encode_lookup(&request->lookup, explain, request->rows,
+    hps_status status = hps_encode_lookup(&request->lookup, explain, request->lookup.block,
                                           request->service->parts.blocks, request->arena, &encoded);
 
     if (status == HPS_OK) {
@@ -623,7 +641,7 @@ static void reply(struct request *request)
     count_answer(request);
     const struct hps_encode_explain *explain = make_explain(request);
     if (request->streaming) {
-        status = hps_stream_new(&request->lookup, explain, request->rows,
+        status = hps_stream_new(&request->lookup, explain, request->lookup.block,
                                 request->service->parts.blocks, request->arena, &request->stream);
     } else {
         status = send_whole(request, explain);
@@ -758,79 +776,138 @@ static void hand_to_io(struct request *request)
     request_drop(request);
 }
 
+/* Loop thread: from step to step, unless the request waits for the gpu or is with a worker. */
+static void take_step(struct request *request, enum step step);
+
+/* The memory tiers have been asked, what they miss may be on the device. */
+static void ask_gpu_next(struct request *request)
+{
+    request_hold(request); /* by the gpu */
+    request->gpu_first = false;
+    if (hps_lookup_ask_gpu(&request->lookup)) {
+        return;
+    }
+    take_step(request, STEP_GPU);
+    request_drop(request);
+}
+
+static void end_step(struct request *request, enum step step, hps_status status, bool done,
+                     const struct hps_error *err)
+{
+    if (status != HPS_OK || done) {
+        finish(request, status, err);
+    } else if (request->closed) {
+        hps_lookup_abandon(&request->lookup);
+    } else if (step == STEP_MEMORY && request->lookup.version->gpu != NULL) {
+        ask_gpu_next(request);
+    } else {
+        hand_to_io(request);
+    }
+}
+
 /* Loop thread: a worker is done with the request. */
 static void on_worked(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
     request->pool = NULL;
-    if (request->status != HPS_OK || request->memory_done) {
-        finish(request, request->status, &request->err);
-    } else if (!request->closed) {
-        hand_to_io(request);
-    } else {
-        hps_lookup_abandon(&request->lookup);
-    }
+    end_step(request, request->step, request->status, request->step_done, &request->err);
     request_drop(request);
 }
 
-/* Worker thread: the memory tiers of a large look-up. */
+static hps_status run_step(struct request *request, enum step step, bool *out_done,
+                           struct hps_error *err)
+{
+    return step == STEP_MEMORY ? hps_lookup_run_memory(&request->lookup, out_done, err)
+                               : hps_lookup_run_gpu(&request->lookup, out_done, err);
+}
+
+/* Worker thread: a step of a large look-up. */
 static void on_worker(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
     note_queue_end(request);
+    request->step_done = false;
     if (hps_grpc_call_cancelled(request->call)) {
         request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+        hps_lookup_abandon(&request->lookup);
     } else {
         request->lookup.helpers = request->service->parts.workers;
-        request->status =
-            hps_lookup_run_memory(&request->lookup, &request->memory_done, &request->err);
+        request->status = run_step(request, request->step, &request->step_done, &request->err);
     }
     post_back(request, on_worked);
 }
 
-/* Loop thread. */
-static void hand_to_worker(struct request *request)
+static void hand_to_worker(struct request *request, enum step step)
 {
     request_hold(request);
+    request->step = step;
     if (post_to(request, request->service->parts.workers, "a worker", on_worker) != HPS_OK) {
+        hps_lookup_abandon(&request->lookup);
         request_reject(request, HPS_REJECT_WORKERS, &request->err);
         request_drop(request);
     }
 }
 
-/* Loop thread; there is room for the reply. */
-static void start_work(struct request *request)
+static void take_step(struct request *request, enum step step)
 {
-    const struct hps_lookup_service_parts *parts = &request->service->parts;
-    struct hps_lookup *lookup = &request->lookup;
+    const struct hps_lookup_limits *limits = &request->service->parts.limits;
     struct hps_error err;
     bool done = false;
 
+    if (request->lookup.rows_bytes > limits->inline_bytes_max ||
+        request->lookup.n_keys > limits->inline_keys_max) {
+        hand_to_worker(request, step);
+        return;
+    }
+    hps_status status = run_step(request, step, &done, &err);
+    end_step(request, step, status, done, &err);
+}
+
+/* Loop thread: the gpu has answered: the first question, before the memory tiers, or the second. */
+static void on_gpu(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    if (request->closed) {
+        hps_lookup_abandon(&request->lookup);
+    } else {
+        take_step(request, request->gpu_first ? STEP_MEMORY : STEP_GPU);
+    }
+    request_drop(request);
+}
+
+/* The gpu tier's thread. */
+static void on_gpu_done(struct hps_lookup *lookup)
+{
+    post_back(CONTAINER_OF(lookup, struct request, lookup), on_gpu);
+}
+
+/* Loop thread; there is room for the reply. */
+static void start_work(struct request *request)
+{
+    struct hps_lookup *lookup = &request->lookup;
+    struct hps_error err;
+
     note_queue_end(request);
     size_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : (size_t)lookup->rows_bytes;
-    request->rows = hps_block_new(parts->blocks, size);
-    if (request->rows == NULL) {
+    lookup->block = hps_block_new(request->service->parts.blocks, size);
+    if (lookup->block == NULL) {
         hps_error_set(&err, HPS_NO_MEMORY, "no memory for %" PRIu64 " bytes of rows",
                       lookup->rows_bytes);
         request_fail(request, HPS_NO_MEMORY, &err);
         return;
     }
-    lookup->rows = request->rows->data;
-    if (lookup->rows_bytes > parts->limits.inline_bytes_max ||
-        lookup->n_keys > parts->limits.inline_keys_max) {
-        hand_to_worker(request);
+    lookup->rows = lookup->block->data;
+    lookup->gpu_done = on_gpu_done;
+    request_hold(request); /* by the gpu */
+    request->gpu_first = true;
+    if (hps_lookup_ask_gpu(lookup)) {
         return;
     }
-    hps_status status = hps_lookup_run_memory(lookup, &done, &err);
-    if (status != HPS_OK) {
-        request_fail(request, status, &err);
-    } else if (done) {
-        reply(request);
-    } else {
-        hand_to_io(request);
-    }
+    take_step(request, STEP_MEMORY);
+    request_drop(request);
 }
 
 /* ---- admission ------------------------------------------------------------------------------- */
