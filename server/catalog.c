@@ -549,6 +549,9 @@ static hps_status make_warmup(struct hps_catalog *catalog, struct hps_error *err
     const struct hps_config *config = catalog->options.config;
     const struct hps_load_env *env = &catalog->options.env;
     const struct hps_warmup_options options = {.host = env->host,
+                                               .gpu =
+                                                   hps_devices_count(catalog->options.devices) > 0,
+                                               .config = config,
                                                .durable = env->durable,
                                                .host_bytes_max = env->host_bytes_max,
                                                .hot_bytes_max = config->server.hot_keys_bytes,

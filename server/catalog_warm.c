@@ -121,17 +121,16 @@ static void fill(struct hps_catalog *catalog, const struct hps_version *version,
     hps_warmup_fill(catalog->warmup, version, &limits, &report);
     fill_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
-        HPS_LOG(WARN, "warmup", "the warm-up of the host map failed",
-                HPS_STR("model", version->model), HPS_I64("version", version->number),
-                HPS_STR("error", report.error.text));
+        HPS_LOG(WARN, "warmup", "a warm-up failed", HPS_STR("model", version->model),
+                HPS_I64("version", version->number), HPS_STR("error", report.error.text));
     }
     if (report.n_keys == 0 && report.end == HPS_WARMUP_DONE) {
         return; /* nothing was known to be hot */
     }
-    HPS_LOG(INFO, "warmup", "host map warmed up", HPS_STR("model", version->model),
+    HPS_LOG(INFO, "warmup", "memory warmed up", HPS_STR("model", version->model),
             HPS_I64("version", version->number), HPS_STR("end", hps_warmup_end_text(report.end)),
             HPS_U64("keys", report.n_keys), HPS_U64("rows", report.n_rows),
-            HPS_U64("duration_us", report.duration_us));
+            HPS_U64("gpu_rows", report.n_gpu_rows), HPS_U64("duration_us", report.duration_us));
 }
 
 /* ---- behind what is served ------------------------------------------------------------------- */

@@ -164,15 +164,20 @@ static hps_status open_device(struct device *device, const struct hps_gpu_tier_o
     return HPS_OK;
 }
 
-static void say_without(const struct hps_config *config, const struct hps_error *err)
+/* A device cannot be used, `err` says why. */
+static hps_status go_without(const struct hps_config *config, struct hps_error *err)
 {
     bool async = config->server.async_without_gpu;
+    if (config->server.on_device_loss == HPS_CONFIG_DEVICE_LOSS_EXIT) {
+        return hps_error_prefix(err, HPS_UNAVAILABLE, "server.on_device_loss is exit");
+    }
     HPS_LOG(WARN, "gpu",
             async ? "gpucache: served without the embedding cache; hit_rate_threshold applies to "
                     "the host map, as server.async_without_gpu says"
                   : "gpucache: served without the embedding cache; every answer is exact and comes "
                     "from the host map or the persistent store",
             HPS_STR("reason", err->text));
+    return HPS_OK;
 }
 
 static uint64_t result_bytes(const struct hps_config_server *server)
@@ -186,13 +191,8 @@ static uint64_t result_bytes(const struct hps_config_server *server)
 static hps_status open_all(const struct hps_config *config, struct hps_devices *devices,
                            const struct hps_gpu_tier_options *options, struct hps_error *err)
 {
-    bool must = config->server.on_device_loss == HPS_CONFIG_DEVICE_LOSS_EXIT;
-    hps_status status = check_any(options, err);
-    if (status != HPS_OK) {
-        if (!must) {
-            say_without(config, err);
-        }
-        return must ? status : HPS_OK;
+    if (check_any(options, err) != HPS_OK) {
+        return go_without(config, err);
     }
     if (hps_block_pool_slab_add(options->blocks, result_bytes(&config->server)) != HPS_OK) {
         return hps_error_set(err, HPS_NO_MEMORY, "server.gpu_result_bytes: no memory for %" PRIu64,
@@ -200,12 +200,12 @@ static hps_status open_all(const struct hps_config *config, struct hps_devices *
     }
     for (unsigned i = 0; i < devices->n; i++) {
         struct device *device = &devices->items[i];
-        status = open_device(device, options, err);
-        if (status != HPS_OK && must) {
-            return hps_error_prefix(err, status, "server.on_device_loss is exit");
+        hps_status status = open_device(device, options, err);
+        if (status != HPS_OK) {
+            status = go_without(config, err);
         }
         if (status != HPS_OK) {
-            say_without(config, err);
+            return status;
         }
     }
     return HPS_OK;

@@ -29,7 +29,8 @@ struct hps_device_view {
 
 /* out_devices: NULL when no model wants an embedding cache. That none, or one, cannot be used is
  * logged here. `blocks` gets its slab: no block may have been taken from it.
- * error   with on_device_loss `exit`: what opening a device says; INVALID: HPS_DEVICE; NO_MEMORY */
+ * error   UNAVAILABLE: a device cannot be used, with on_device_loss `exit`; INVALID: HPS_DEVICE;
+ *         NO_MEMORY */
 hps_status hps_devices_open(const struct hps_config *config, struct hps_block_pool *blocks,
                             struct hps_devices **out_devices, struct hps_error *err) HPS_MUST_CHECK;
 /* Every space is closed. NULL is legal, here and in the next ones. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hot keys by model and table, their records, and filling a host map with them.
+ * Hot keys by model and table, their records, and filling a host map and a device with them.
  *
  * Records are hints: each stands for itself, so that a save which a crash cuts short, or a record
  * that is damaged, costs some keys and nothing else. Their keys are hot/MODEL/NUMBER.
@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/gpu_tier.h"
 #include "cache/hot.h"
 
 enum {
@@ -45,7 +46,7 @@ struct warm_model {
 
 struct hps_warmup {
     struct hps_warmup_options options;
-    struct hps_metric *rows;
+    struct hps_metric *rows, *gpu_rows;
     pthread_mutex_t lock; /* over the lists, which only a save shortens, and `attached` */
     struct warm_model *models;
 };
@@ -72,6 +73,10 @@ struct hps_warmup *hps_warmup_new(const struct hps_warmup_options *options)
     warmup->options = *options;
     warmup->rows = hps_server_metric(options->metrics, HPS_M_INSERTION_ROWS,
                                      hps_tier_name(HPS_TIER_HOST), "warmup", NULL, NULL);
+    if (options->gpu) {
+        warmup->gpu_rows = hps_server_metric(options->metrics, HPS_M_INSERTION_ROWS,
+                                             hps_tier_name(HPS_TIER_GPU), "warmup", NULL, NULL);
+    }
     pthread_mutex_init(&warmup->lock, NULL);
     return warmup;
 }
@@ -165,15 +170,16 @@ static uint64_t host_row_bytes(const struct hps_table *table)
 
 /* A table's share of the model's counts is that of its rows, but no more than its rows or those
  * that the map can hold, and half as many again: keys that are about as hot as the last ones that
- * find room in the map must be counted to be told from those. */
-static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_table *table,
-                           uint64_t n_rows_all)
+ * find room in the map must be counted to be told from those. Beside a device there is no other
+ * bound than the rows. */
+static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_version *version,
+                           const struct hps_table *table, uint64_t n_rows_all)
 {
     double share = n_rows_all > 0 ? (double)table->n_rows / (double)n_rows_all : 0;
     uint64_t n_places = warmup->options.hot_bytes_max / HPS_HOT_KEY_BYTES;
     uint64_t n = (uint64_t)((double)n_places * share);
     uint64_t useful = warmup->options.host_bytes_max / host_row_bytes(table);
-    useful = useful < table->n_rows ? useful : table->n_rows;
+    useful = useful < table->n_rows && version->gpu == NULL ? useful : table->n_rows;
     useful += useful / 2;
     n = n < useful ? n : useful;
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
@@ -182,7 +188,8 @@ static uint32_t keys_worth(const struct hps_warmup *warmup, const struct hps_tab
 void hps_warmup_attach(struct hps_warmup *warmup, struct hps_version *version)
 {
     uint64_t n_rows = 0;
-    if (warmup->options.hot_bytes_max == 0 || warmup->options.host == NULL) {
+    if (warmup->options.hot_bytes_max == 0 ||
+        (warmup->options.host == NULL && version->gpu == NULL)) {
         return;
     }
     for (uint32_t i = 0; i < version->n_tables; i++) {
@@ -193,8 +200,8 @@ void hps_warmup_attach(struct hps_warmup *warmup, struct hps_version *version)
     for (uint32_t i = 0; model != NULL && i < version->n_tables; i++) {
         const struct hps_table *table = &version->tables[i];
         model->attached = true;
-        version->hot[i] =
-            hot_of(model, table->name, strlen(table->name), keys_worth(warmup, table, n_rows));
+        version->hot[i] = hot_of(model, table->name, strlen(table->name),
+                                 keys_worth(warmup, version, table, n_rows));
     }
     pthread_mutex_unlock(&warmup->lock);
 }
@@ -270,7 +277,8 @@ void hps_warmup_read(struct hps_warmup *warmup)
 {
     struct hps_store *durable = warmup->options.durable;
     struct hps_error err = {0};
-    if (durable == NULL || warmup->options.hot_bytes_max == 0 || warmup->options.host == NULL) {
+    if (durable == NULL || warmup->options.hot_bytes_max == 0 ||
+        (warmup->options.host == NULL && !warmup->options.gpu)) {
         return;
     }
     pthread_mutex_lock(&warmup->lock); /* nobody else knows it yet */
@@ -436,19 +444,20 @@ void hps_warmup_save(struct hps_warmup *warmup, bool write, bool age)
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
-/* The hot keys of one table that are left to do. */
+/* The hot keys of one table, and how many of them, from the first, go where. */
 struct queue {
     const struct hps_table *table;
     struct hps_hot_key *keys;
-    uint32_t n;
-    uint32_t at; /* n: nothing is left, or the table takes no more */
+    uint32_t n_host; /* less once the map takes no more */
+    uint32_t n_gpu;
+    uint32_t at; /* those before it are done */
 };
 
 struct fill {
     const struct hps_version *version;
     const struct hps_warmup_limits *limits;
     struct hps_warmup_report *report;
-    struct hps_metric *rows_metric;
+    struct hps_metric *rows_metric, *gpu_rows_metric;
     struct queue *queues; /* [n_tables] */
     hps_key *keys;        /* [BATCH_KEYS_MAX] */
     uint32_t *slots;      /* [BATCH_KEYS_MAX] */
@@ -462,10 +471,22 @@ static uint32_t batch_keys(const struct hps_table *table)
     return n < 1 ? 1 : n < BATCH_KEYS_MAX ? n : BATCH_KEYS_MAX;
 }
 
+static bool host_useful(const struct hps_warmup *warmup, const struct hps_version *version)
+{
+    return version->n_tiers > 1 && version->tiers[0]->store == warmup->options.host &&
+           warmup->options.host->ops->insert != NULL && !hps_version_host_complete(version);
+}
+
+static bool gpu_useful(const struct hps_warmup *warmup, const struct hps_version *version)
+{
+    const struct hps_config_model *model =
+        version->gpu != NULL ? hps_config_model_find(warmup->options.config, version->model) : NULL;
+    return model != NULL && model->init_ec;
+}
+
 bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *version)
 {
-    if (version->n_tiers < 2 || version->tiers[0]->store != warmup->options.host ||
-        warmup->options.host->ops->insert == NULL || hps_version_host_complete(version)) {
+    if (!host_useful(warmup, version) && !gpu_useful(warmup, version)) {
         return false;
     }
     pthread_mutex_lock(&warmup->lock);
@@ -474,10 +495,39 @@ bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *vers
     return known;
 }
 
+/* No more keys than the device has places for: the hottest come first. */
+static hps_status bound_gpu(const struct hps_warmup *warmup, struct fill *fill)
+{
+    uint32_t n_tables = fill->version->n_tables;
+    struct hps_embed_range_usage *usages = NULL;
+    if (!gpu_useful(warmup, fill->version)) {
+        return HPS_OK;
+    }
+    usages = hps_calloc(n_tables, sizeof(*usages));
+    if (usages == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    hps_gpu_space_usages(fill->version->gpu, usages);
+    for (uint32_t i = 0; i < n_tables; i++) {
+        struct queue *queue = &fill->queues[i];
+        queue->n_gpu =
+            queue->n_gpu < usages[i].n_slots ? queue->n_gpu : (uint32_t)usages[i].n_slots;
+    }
+    hps_free(usages);
+    return HPS_OK;
+}
+
+static uint32_t queue_end(const struct queue *queue)
+{
+    return queue->n_host > queue->n_gpu ? queue->n_host : queue->n_gpu;
+}
+
 /* A copy of the counts: they go on. */
 static hps_status open_queues(struct hps_warmup *warmup, struct fill *fill)
 {
     const struct hps_version *version = fill->version;
+    bool host = host_useful(warmup, version);
+    bool gpu = gpu_useful(warmup, version);
     hps_status status = HPS_OK;
     size_t row_bytes = 0;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
@@ -491,10 +541,18 @@ static hps_status open_queues(struct hps_warmup *warmup, struct fill *fill)
         struct warm_table *known =
             model != NULL ? table_of(model, table->name, strlen(table->name)) : NULL;
         pthread_mutex_unlock(&warmup->lock);
+        uint32_t n = 0;
         if (known != NULL) {
-            status = hps_hot_top(known->hot, &queue->keys, &queue->n);
+            status = hps_hot_top(known->hot, &queue->keys, &n);
         }
-        fill->report->n_keys_all += queue->n;
+        queue->n_host = host ? n : 0;
+        queue->n_gpu = gpu ? n : 0;
+    }
+    if (status == HPS_OK) {
+        status = bound_gpu(warmup, fill);
+    }
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        fill->report->n_keys_all += queue_end(&fill->queues[i]);
     }
     fill->keys = hps_calloc(BATCH_KEYS_MAX, sizeof(*fill->keys));
     fill->slots = hps_calloc(BATCH_KEYS_MAX, sizeof(*fill->slots));
@@ -511,7 +569,7 @@ static struct queue *hottest(struct fill *fill)
     struct queue *best = NULL;
     for (uint32_t i = 0; i < fill->version->n_tables; i++) {
         struct queue *queue = &fill->queues[i];
-        if (queue->at < queue->n &&
+        if (queue->at < queue_end(queue) &&
             (best == NULL || queue->keys[queue->at].count > best->keys[best->at].count)) {
             best = queue;
         }
@@ -519,39 +577,63 @@ static struct queue *hottest(struct fill *fill)
     return best;
 }
 
-/* Ask every tier from the host map on, and put what others have into it. out_n_no_room: keys that
- * found none; out_n_evicted: keys that made way. */
+/* What became of one batch. */
+struct batch_report {
+    uint32_t n_inserted; /* into the host map */
+    uint32_t n_no_room;
+    uint32_t n_evicted;
+    uint32_t n_gpu; /* that the device takes */
+};
+
+/* Ask one tier. What a lower one has goes into the host map. */
+static hps_status fill_from(const struct fill *fill, const struct hps_table *table, uint32_t tier,
+                            bool to_host, struct hps_stamp_guard *stamps, struct hps_batch *batch,
+                            struct batch_report *out)
+{
+    const struct hps_call call = {0};
+    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, stamps};
+    struct hps_space *space = fill->version->tiers[tier];
+    struct hps_space *host = fill->version->tiers[0];
+    struct hps_insert_report report = {0};
+    uint32_t n_asked = batch->n;
+    hps_status status = space->store->ops->get(space, &call, table, batch);
+    stamps->keys = batch->keys + batch->n;
+    if (status == HPS_OK && to_host && tier > 0 && batch->n < n_asked) {
+        status = host->store->ops->insert(host, &call, table, batch->keys + batch->n,
+                                          batch->slots + batch->n, batch->rows, n_asked - batch->n,
+                                          &guard, &report);
+    }
+    out->n_inserted += report.n_inserted;
+    out->n_no_room += report.n_no_room;
+    out->n_evicted += report.n_evicted;
+    return status;
+}
+
+/* The next n keys of the queue: ask every tier, and put what is found where it is wanted. */
 static hps_status fill_batch(struct fill *fill, struct queue *queue, uint32_t n,
-                             uint32_t *out_n_inserted, uint32_t *out_n_no_room,
-                             uint32_t *out_n_evicted)
+                             struct batch_report *out)
 {
     const struct hps_version *version = fill->version;
-    const struct hps_call call = {0};
+    const struct hps_table *table = queue->table;
+    bool to_host = queue->at < queue->n_host;
+    struct hps_batch batch = {fill->keys, fill->slots, fill->rows, n};
+    struct hps_stamp_guard stamps = {
+        .stamps = version->stamps, .table_id = table->id, .since = hps_stamps_now(version->stamps)};
+    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, &stamps};
+    hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n; i++) {
         fill->keys[i] = queue->keys[queue->at + i].key;
         fill->slots[i] = i;
     }
-    struct hps_batch batch = {fill->keys, fill->slots, fill->rows, n};
-    struct hps_space *host = version->tiers[0];
-    struct hps_stamp_guard stamps = {.stamps = version->stamps,
-                                     .table_id = queue->table->id,
-                                     .since = hps_stamps_now(version->stamps)};
-    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, &stamps};
-    hps_status status = host->store->ops->get(host, &call, queue->table, &batch);
-    for (uint32_t i = 1; status == HPS_OK && i < version->n_tiers && batch.n > 0; i++) {
-        struct hps_space *space = version->tiers[i];
-        struct hps_insert_report report = {0};
-        uint32_t n_asked = batch.n;
-        status = space->store->ops->get(space, &call, queue->table, &batch);
+    for (uint32_t i = 0; status == HPS_OK && i < version->n_tiers && batch.n > 0; i++) {
+        status = fill_from(fill, table, i, to_host, &stamps, &batch, out);
+    }
+    if (queue->at < queue->n_gpu && batch.n < n) {
+        struct hps_insert_report report;
         stamps.keys = batch.keys + batch.n;
-        if (status == HPS_OK && batch.n < n_asked) {
-            status = host->store->ops->insert(host, &call, queue->table, batch.keys + batch.n,
-                                              batch.slots + batch.n, batch.rows, n_asked - batch.n,
-                                              &guard, &report);
-        }
-        *out_n_inserted += report.n_inserted;
-        *out_n_no_room += report.n_no_room;
-        *out_n_evicted += report.n_evicted;
+        hps_gpu_insert(version->gpu, table->id, batch.keys + batch.n, batch.slots + batch.n,
+                       batch.rows, n - batch.n, &guard, &report);
+        out->n_gpu += report.n_inserted;
     }
     return status;
 }
@@ -567,16 +649,59 @@ static void pause_after(uint64_t start_us)
     }
 }
 
+/* The map takes no more of this table: what is left is for the device alone. */
+static void end_host(struct fill *fill, struct queue *queue)
+{
+    queue->n_host = queue->at;
+    fill->full = true;
+}
+
+/* Keys of the next batch; 0: no more of this table. room_bytes: of the host map */
+static uint32_t next_batch(struct fill *fill, struct queue *queue, uint64_t room_bytes)
+{
+    uint64_t n_room = room_bytes / host_row_bytes(queue->table);
+    uint32_t n = batch_keys(queue->table);
+    if (queue->at < queue->n_host && n_room == 0) {
+        end_host(fill, queue);
+    }
+    bool to_host = queue->at < queue->n_host;
+    uint32_t n_left = (to_host ? queue->n_host : queue_end(queue)) - queue->at;
+    n = n < n_left ? n : n_left;
+    return to_host && n > n_room ? (uint32_t)n_room : n;
+}
+
+static void note_batch(struct fill *fill, struct queue *queue, uint32_t n,
+                       const struct batch_report *batch, hps_status status)
+{
+    struct hps_warmup_report *report = fill->report;
+    bool to_host = queue->at < queue->n_host;
+    queue->at += n;
+    report->n_keys += n;
+    report->n_rows += batch->n_inserted;
+    report->n_gpu_rows += batch->n_gpu;
+    hps_metric_add(fill->rows_metric, batch->n_inserted);
+    if (batch->n_gpu > 0) {
+        hps_metric_add(fill->gpu_rows_metric, batch->n_gpu);
+    }
+    if (status != HPS_OK) {
+        report->end = status == HPS_DATA_LOSS ? report->end : HPS_WARMUP_FAILED;
+        hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
+                                 hps_status_text(status)));
+    } else if (to_host &&
+               (batch->n_evicted > 0 || (batch->n_no_room > 0 && batch->n_inserted == 0))) {
+        /* colder keys would only push out hotter ones, which nobody has asked for yet */
+        end_host(fill, queue);
+    }
+}
+
 /* One batch; false: that was the last one. */
 static bool fill_some(struct fill *fill)
 {
     struct hps_warmup_report *report = fill->report;
     struct queue *queue = hottest(fill);
+    struct batch_report batch = {0};
     uint64_t start_us = hps_clock_us();
     uint64_t room = 0;
-    uint32_t n_inserted = 0;
-    uint32_t n_no_room = 0;
-    uint32_t n_evicted = 0;
     if (queue == NULL) {
         report->end = fill->full ? HPS_WARMUP_NO_ROOM : HPS_WARMUP_DONE;
         return false;
@@ -589,29 +714,12 @@ static bool fill_some(struct fill *fill)
         report->end = HPS_WARMUP_STOPPED;
         return false;
     }
-    uint64_t n_room = room / host_row_bytes(queue->table);
-    uint32_t n = batch_keys(queue->table);
-    n = n < queue->n - queue->at ? n : queue->n - queue->at;
-    n = n < n_room ? n : (uint32_t)n_room;
-    if (n == 0) {
-        report->end = HPS_WARMUP_NO_ROOM;
-        return false;
+    uint32_t n = next_batch(fill, queue, room);
+    if (n > 0) { /* else the map is full, and so it is for the other tables */
+        hps_status status = fill_batch(fill, queue, n, &batch);
+        note_batch(fill, queue, n, &batch, status);
+        pause_after(start_us);
     }
-    hps_status status = fill_batch(fill, queue, n, &n_inserted, &n_no_room, &n_evicted);
-    queue->at += n;
-    report->n_keys += n;
-    report->n_rows += n_inserted;
-    hps_metric_add(fill->rows_metric, n_inserted);
-    if (status != HPS_OK) {
-        report->end = status == HPS_DATA_LOSS ? report->end : HPS_WARMUP_FAILED;
-        hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
-                                 hps_status_text(status)));
-    } else if (n_evicted > 0 || (n_no_room > 0 && n_inserted == 0)) {
-        /* colder keys would only push out hotter ones, which nobody has asked for yet */
-        queue->at = queue->n;
-        fill->full = true;
-    }
-    pause_after(start_us);
     return report->end == HPS_WARMUP_DONE;
 }
 
@@ -623,6 +731,7 @@ void hps_warmup_fill(struct hps_warmup *warmup, const struct hps_version *versio
                         .limits = limits,
                         .report = &report,
                         .rows_metric = warmup->rows,
+                        .gpu_rows_metric = warmup->gpu_rows,
                         .queues = hps_calloc(version->n_tables, sizeof(*fill.queues))};
     uint64_t start_us = hps_clock_us();
     hps_status status = fill.queues != NULL ? open_queues(warmup, &fill) : HPS_NO_MEMORY;

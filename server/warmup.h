@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hot keys, from look-ups into records of the persistent store and from there into the host map: of
- * the versions that a restart brings back, and of a version that takes over. Which keys of a table
- * are hot is known by the names of model and table, so that the next version has the use of it.
+ * Hot keys, from look-ups into records of the persistent store and from there into the host map and
+ * the embedding caches: of the versions that a restart brings back, and of a version that takes
+ * over. Which keys of a table are hot is known by the names of model and table, so that the next
+ * version has the use of it.
  *
  * The catalog decides when; what may block runs on its loader and warm-up threads.
  */
@@ -10,16 +11,20 @@
 #define HPS_SERVER_WARMUP_H
 
 #include "cache/version.h"
+#include "config/config.h"
 #include "server/metrics.h"
 
 struct hps_warmup;
 
 struct hps_warmup_options {
-    struct hps_store *host;    /* NULL: no host map, nothing is counted or warmed */
-    struct hps_store *durable; /* NULL: nothing is kept */
-    uint64_t host_bytes_max;   /* more keys than fit it are not worth counting */
-    uint64_t hot_bytes_max;    /* for the counts of one model; 0: nothing is counted */
-    bool read_only;            /* no record is written or removed */
+    struct hps_store *host; /* NULL: no host map, none is warmed */
+    bool gpu;               /* versions may have embedding caches; without these and without a
+                               host map nothing is counted */
+    const struct hps_config *config; /* whose models say if these are warmed; with gpu */
+    struct hps_store *durable;       /* NULL: nothing is kept */
+    uint64_t host_bytes_max;         /* more keys than fit it are not worth counting */
+    uint64_t hot_bytes_max;          /* for the counts of one model; 0: nothing is counted */
+    bool read_only;                  /* no record is written or removed */
     struct hps_metrics *metrics;
 };
 
@@ -56,6 +61,7 @@ struct hps_warmup_report {
     uint64_t n_keys_all; /* hot ones of all tables */
     uint64_t n_keys;     /* of them, that were tried */
     uint64_t n_rows;     /* put into the host map */
+    uint64_t n_gpu_rows; /* offered to the device */
     uint64_t duration_us;
     struct hps_error error; /* of HPS_WARMUP_FAILED */
 };
@@ -70,9 +76,10 @@ struct hps_warmup_limits {
 
 /* Is there anything to do for this version? */
 bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *version);
-/* Put the rows of the model's hot keys into the host map of `version`, the hottest first, from its
- * authoritative tier, on half of this thread's time. The version is pinned or not yet published.
- * May block; any thread, several at once. */
+/* Put the rows of the model's hot keys into the host map of `version`, as long as it has room, and
+ * into its embedding caches, if its model has init_ec; the hottest first, from the tiers below, on
+ * half of this thread's time. The version is pinned or not yet published. May block; any thread,
+ * several at once. */
 void hps_warmup_fill(struct hps_warmup *warmup, const struct hps_version *version,
                      const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
 

@@ -231,7 +231,8 @@ class Daemon:
     """One hpsd process. `config` is written to a file of the state directory's parent."""
 
     def __init__(self, work, config=None, flags=(), state="state", listen=("127.0.0.1:0",), wrapper=(),
-                 ready=True):
+                 ready=True, env=()):
+        self.env = {**os.environ, **dict(env)}
         self.work, self.state = work, os.path.join(work, state)
         self.config_file = os.path.join(work, f"{state}.json")
         self.process = None
@@ -257,7 +258,7 @@ class Daemon:
         self.log_file = os.path.join(self.work, f"hpsd-{number}.log")
         with open(self.log_file, "wb") as log:
             self.process = subprocess.Popen(self.args, stdout=subprocess.PIPE, stderr=log,
-                                            stdin=subprocess.DEVNULL)
+                                            stdin=subprocess.DEVNULL, env=self.env)
         self.addresses = self.read_ready_line()
         self.grpc = self.addresses["grpc"].split(",")
         self.http = self.addresses["http"]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The insertion policy, with the host map in the place of the embedding cache: rows that are not waited for.
+"""The insertion policy: rows that are not waited for. With an embedding cache on the simulated device, and with
+the host map in its place.
 
-The tables do not fit the host map, so that it starts empty and fills with what is asked for. A model of
-what must be in memory, kept here, says what each request has to answer.
+The tables do not fit the host map, so that it starts empty, as the embedding cache does, and fills with what is
+asked for. A model of what must be in memory, kept here, says what each request has to answer.
 """
 import signal
 from fractions import Fraction
@@ -18,24 +19,29 @@ FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY
 
 
 class Small:
-    """A daemon with tables "a" and "b" of 15 MB over a host map of 8."""
+    """A daemon with tables "a" and "b" of 15 MB over a host map of 8, or an embedding cache and no host map."""
 
-    def __init__(self, work, threshold="0.75", server=(), **model):
+    def __init__(self, work, threshold="0.75", server=(), cache="host", **model):
         self.tables = {name: Table.random(name, N_ROWS, DIM, number=i, default=2.5 + i)
                        for i, name in enumerate("ab")}
         paths = [table.save(work + "/m") for table in self.tables.values()]
         entry = model_config("m", paths, [DIM] * 2, list("ab"), [2.5, 3.5],
                              hit_rate_threshold=float(threshold), **model)
         self.work, self.paths = work, paths
+        memory = {"type": "parallel_hash_map", "memory_bytes": "8MiB"}
+        if cache == "gpu":
+            entry |= {"gpucache": True, "gpucacheper": 1.0}
+            memory = {"type": "disabled"}
         self.config = default_config(
-            [entry], volatile_db={"type": "parallel_hash_map", "memory_bytes": "8MiB"},
-            server={"async_without_gpu": True, "model_roots": [work], **dict(server)})
-        self.daemon = Daemon(work, self.config)
+            [entry], volatile_db=memory,
+            server={"async_without_gpu": cache == "host", "model_roots": [work], **dict(server)})
+        self.cache = cache
+        self.daemon = Daemon(work, self.config, env={"HPS_DEVICE": "sim"} if cache == "gpu" else ())
         self.threshold = Fraction(threshold)
         self.memory = {name: set() for name in self.tables}  # keys in the host map
         self.absent = {name: set() for name in self.tables}  # keys known to be nowhere
         self.totals = dict.fromkeys(("found", "defaulted", "unknown", "unique", "sync", "async", "hit",
-                                     "miss", "host_hit", "host_miss"), 0)
+                                     "miss", "cache_hit", "cache_miss"), 0)
 
     def __enter__(self):
         return self
@@ -63,8 +69,8 @@ class Small:
             self.totals[word] += expected.count(status)
         come = {key for key in missing if key in stored}
         self.totals["unique"] += len(unique)
-        self.totals["host_hit"] += len(unique & memory)
-        self.totals["host_miss"] += len(unique - memory)
+        self.totals["cache_hit"] += len(unique & memory)
+        self.totals["cache_miss"] += len(unique - memory)
         self.totals["sync" if waits else "async"] += len(come)
         self.totals["hit"] += len(come)
         self.totals["miss"] += len(missing - come)
@@ -83,11 +89,11 @@ class Small:
 
     def settle(self):
         """Until all that was queued has been fetched."""
-        return until(lambda: counts(self.daemon)["queued"] == 0 and counts(self.daemon), "an empty queue")
+        return until(lambda: counts(self)["queued"] == 0 and counts(self), "an empty queue")
 
 
-def counts(daemon):
-    metrics = daemon.metrics()
+def counts(small):
+    metrics = small.daemon.metrics()
 
     def sample(name, *words):
         return sum(value for full, value in metrics.items()
@@ -100,17 +106,18 @@ def counts(daemon):
                    for word in ("async", "deadline", "memory_only")})
     values.update({word: sample("tier_keys_total", 'tier="rocksdb"', f'result="{word}"')
                    for word in ("hit", "miss")})
-    values.update({f"host_{word}": sample("tier_keys_total", 'tier="host"', f'result="{word}"')
+    values.update({f"cache_{word}": sample("tier_keys_total", f'tier="{small.cache}"', f'result="{word}"')
                    for word in ("hit", "miss")})
     values.update({word: sample("insertion_dropped_total", f'reason="{word}"')
                    for word in ("queue_full", "not_fetched", "stopped", "no_space", "stale", "failed")})
     return {**values, "unique": sample("lookup_unique_keys_total"), "queued": sample("insertion_queue_rows")}
 
 
-def test_threshold_when_memory_warms_up_then_exact_then_defaulted_then_all_found(work):
+@pytest.mark.parametrize("cache", ["host", "gpu"])
+def test_threshold_when_memory_warms_up_then_exact_then_defaulted_then_all_found(work, cache):
     rng = np.random.default_rng(7)
     sides = []
-    with Small(work) as small:
+    with Small(work, cache=cache) as small:
         stub = small.daemon.stub()
         for step in range(40):
             queries, expected = {}, {}
@@ -138,8 +145,9 @@ def test_threshold_when_memory_warms_up_then_exact_then_defaulted_then_all_found
         assert now[word] == 0
 
 
-def test_threshold_when_the_rate_is_just_reached_or_just_not_then_either_side(work):
-    with Small(work, threshold="0.9") as small:
+@pytest.mark.parametrize("cache", ["host", "gpu"])
+def test_threshold_when_the_rate_is_just_reached_or_just_not_then_either_side(work, cache):
+    with Small(work, threshold="0.9", cache=cache) as small:
         table, stub = small.tables["a"], small.daemon.stub()
         for keys in (table.keys[:90], table.keys[:101], table.keys[10:110], table.keys[:110]):
             expected = small.predict("a", keys)[0]
@@ -147,11 +155,12 @@ def test_threshold_when_the_rate_is_just_reached_or_just_not_then_either_side(wo
             small.settle()
         # 90 of 101 are too few; then 91 of 100 are enough; then all are there.
         assert small.totals["defaulted"] == 9 and small.totals["sync"] == 101
-        assert counts(small.daemon)["by async"] == 9
+        assert counts(small)["by async"] == 9
 
 
-def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(work):
-    with Small(work) as small:
+@pytest.mark.parametrize("cache", ["host", "gpu"])
+def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(work, cache):
+    with Small(work, cache=cache) as small:
         table, stub = small.tables["a"], small.daemon.stub()
         ask(stub, "m", {"a": table.keys[:90]})
         keys = table.keys[:100]
@@ -194,7 +203,7 @@ def test_answers_when_no_cache_stands_in_or_none_may_then_they_are_exact(work, w
         for n in (1000, 1001, 1010, 1500):
             result = ask(stub, model, {"a": table.keys[:n]}).results[0]
             small.check(result, table.keys[:n], [FOUND] * n)
-        assert (counts(small.daemon)["async"], counts(small.daemon)["sync"]) == (0, 1500)
+        assert (counts(small)["async"], counts(small)["sync"]) == (0, 1500)
 
 
 def test_reload_when_threshold_or_mode_changes_then_the_next_request_has_it(work):
@@ -236,8 +245,9 @@ def test_queue_when_more_misses_than_it_takes_then_the_rest_is_dropped_and_count
         small.check(ask(stub, "m", {"a": keys}).results[0], keys, [FOUND] * 100)
 
 
-def test_stop_and_unload_when_rows_are_still_to_be_inserted_then_they_end_well(work):
-    with Small(work, threshold="0") as small:
+@pytest.mark.parametrize("cache", ["host", "gpu"])
+def test_stop_and_unload_when_rows_are_still_to_be_inserted_then_they_end_well(work, cache):
+    with Small(work, threshold="0", cache=cache) as small:
         table, stub = small.tables["a"], small.daemon.stub()
         small.daemon.load("m", work + "/m", version=2, activate=True)
         assert ask(stub, "m", {"a": table.keys}, version=1).results[0].defaulted_key_count == N_ROWS

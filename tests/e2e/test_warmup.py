@@ -65,7 +65,7 @@ def served_table(work):
 
 
 def wait_warm(daemon):
-    until(lambda: "host map warmed up" in daemon.log(), "the warm-up")
+    until(lambda: "memory warmed up" in daemon.log(), "the warm-up")
     return daemon.metrics()[WARM]
 
 
@@ -156,7 +156,7 @@ def test_switch_when_the_next_version_is_cold_then_it_has_the_hot_rows_before_it
         daemon.ctl("activate", "m", 2)
     assert daemon.versions("m")[2] == "active"
     log = daemon.log()
-    assert 0 < log.index("host map warmed up") < log.index('msg="version activated" component=catalog '
+    assert 0 < log.index("memory warmed up") < log.index('msg="version activated" component=catalog '
                                                            'model=m version=2')
     assert daemon.metrics()[WARM] > 2000
     assert hit_rate(daemon, traffic, 1, newer, n_hottest=1000) > 0.9

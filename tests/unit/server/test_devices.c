@@ -110,7 +110,7 @@ static void test_open_when_a_device_cannot_be_then_without_it_unless_exit(void *
     hps_block_pool_free(blocks);
     blocks = hps_block_pool_new(0);
     config.server.on_device_loss = HPS_CONFIG_DEVICE_LOSS_EXIT;
-    assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_NOT_FOUND);
+    assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_UNAVAILABLE);
     assert_null(devices);
     assert_non_null(strstr(err.text, "on_device_loss is exit"));
     assert_non_null(strstr(err.text, "device 1000"));
@@ -123,7 +123,7 @@ static void test_open_when_a_device_has_too_little_memory_then_both_sizes_are_na
     struct hps_error err;
     assert_int_equal(setenv("HPS_DEVICE", "sim:memory=1000000", 1), 0);
     config.server.on_device_loss = HPS_CONFIG_DEVICE_LOSS_EXIT;
-    assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_NO_MEMORY);
+    assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_UNAVAILABLE);
     assert_non_null(strstr(err.text, "1000000"));
 }
 

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedding cache in the daemon, on simulated devices: what is answered, from where, and what remains true
+when versions switch, when a device is lost, and where there is none."""
+import signal
+import subprocess
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import (BF16, FP16, FP32, PATIENCE_S, Daemon, Table, ask, default_config, encoded, floats, model_config,
+                 pb, statuses, until)
+
+FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
+SIM = {"HPS_DEVICE": "sim"}
+NO_GPU = {"HPS_DEVICE": "", "CUDA_VISIBLE_DEVICES": ""}
+NO_HOST = {"type": "disabled"}
+HOST = {"type": "parallel_hash_map", "memory_bytes": "1GiB"}
+
+
+def tables_of(seed=1):
+    """Asked for a twentieth of its rows, a table of this size finds a place in the cache for each."""
+    return {name: Table.random(name, n_rows, dim, dtype=dtype, seed=seed, number=i, default=1.5 + i)
+            for i, (name, n_rows, dim, dtype) in enumerate((("a", 4000, 16, np.float32),
+                                                            ("b", 3000, 3, np.float32),
+                                                            ("c", 12000, 128, np.float32)))}
+
+
+def entry_of(work, tables, directory="m", name="m", **model):
+    paths = [table.save(f"{work}/{directory}") for table in tables.values()]
+    return model_config(name, paths, [table.dim for table in tables.values()], list(tables),
+                        [table.default for table in tables.values()],
+                        **{"gpucache": True, "gpucacheper": 1.0, "hit_rate_threshold": 1.0, **model})
+
+
+def config_of(work, tables, server=(), volatile=None, **model):
+    return default_config([entry_of(work, tables, **model)], volatile_db=volatile or NO_HOST,
+                          server={"model_roots": [work], **dict(server)})
+
+
+def tiers(result):
+    return {count.tier: count.found_keys for count in result.tier_counts if count.found_keys}
+
+
+def check(stub, tables, queries, output_type=0, **how):
+    """Every answer exact; the reply."""
+    reply = ask(stub, "m", queries, output_type=output_type, **how)
+    for result in reply.results:
+        table, keys = tables[result.table], queries[result.table]
+        assert statuses(result) == [FOUND if int(key) in table.at else UNKNOWN for key in keys]
+        assert result.rows == encoded(table.expect(keys), output_type)
+    return reply
+
+
+def sample(daemon, name, *words):
+    return sum(value for full, value in daemon.metrics().items()
+               if full.split("{")[0] == f"hpsd_{name}" and all(word in full for word in words))
+
+
+def some_keys(tables, n, seed):
+    """Duplicates, and keys in no table, among them."""
+    rng = np.random.default_rng(seed)
+    return {name: np.append(rng.choice(table.keys, n), rng.integers(2**61, 2**61 + 50, 10))
+            for name, table in tables.items()}
+
+
+@pytest.mark.parametrize("path", ["auto", "gpu", "host"])
+@pytest.mark.parametrize("volatile", [NO_HOST, {"type": "hash_map", "memory_bytes": "4MiB"}],
+                         ids=["no host map", "small host map"])
+def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, volatile):
+    tables = tables_of()
+    config = config_of(work, tables, server={"lookup_path": path}, volatile=volatile)
+    with Daemon(work, config, env=SIM) as daemon:
+        stub = daemon.stub()
+        for round_number, output_type in enumerate((FP32, FP16, BF16, 0)):
+            queries = some_keys(tables, 200, seed=0)
+            reply = check(stub, tables, queries, output_type, explain=True)
+            for result in reply.results:
+                known = {int(key) for key in queries[result.table]} & set(tables[result.table].at)
+                found = tiers(result)
+                assert sum(found.values()) == len(known)
+                if volatile is NO_HOST:
+                    assert found == {"gpu" if round_number > 0 else "rocksdb": len(known)}
+                elif round_number > 0:
+                    assert found == {"gpu" if path == "gpu" else "host": len(known)}
+            if round_number > 0 and volatile is NO_HOST:
+                assert any("gpu (ok) found" in note for note in reply.explain.notes), reply.explain.notes
+        hits = {name: sample(daemon, "tier_keys_total", f'table="{name}"', 'tier="gpu"', 'result="hit"')
+                for name in tables}
+        if volatile is NO_HOST:
+            for name, table in tables.items():
+                known = {int(key) for key in queries[name]} & set(table.at)
+                assert hits[name] == 3 * len(known)
+        assert sample(daemon, "tier_up", 'tier="gpu"', 'node="0"') == 1
+        assert sample(daemon, "tier_rows", 'tier="gpu"') > 0
+        assert 0 < sample(daemon, "tier_used_bytes", 'tier="gpu"') < sample(daemon, "tier_capacity_bytes",
+                                                                          'tier="gpu"')
+        assert sample(daemon, "insertion_rows_total", 'tier="gpu"', 'mode="sync"') > 0
+
+
+def test_answers_when_many_ask_at_once_then_each_is_exact(work):
+    tables = tables_of()
+    config = config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}, gpucacheper=0.1)
+    failures = []
+    with Daemon(work, config, env={"HPS_DEVICE": "sim:seed=5,delay_us=200"}) as daemon:
+
+        def client(seed):
+            try:
+                stub = daemon.stub()
+                for i in range(25):
+                    n = (1, 20, 3000)[i % 3]
+                    check(stub, tables, some_keys(tables, n, seed=seed * 100 + i))
+            except BaseException as error:  # pylint: disable=broad-except
+                failures.append(error)
+
+        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures, failures[0]
+        assert sample(daemon, "tier_keys_total", 'tier="gpu"', 'result="hit"') > 0
+        assert sample(daemon, "tier_evictions_total", 'tier="gpu"') > 0
+        assert sample(daemon, "tier_evictions_total", 'tier="gpu"') == sum(
+            sample(daemon, "tier_evictions_total", 'tier="gpu"', f'table="{name}"') for name in tables)
+
+
+def test_versions_when_they_switch_then_each_has_its_own_caches(work):
+    first, second = tables_of(seed=1), tables_of(seed=2)
+    with Daemon(work, config_of(work, first), env=SIM) as daemon:
+        stub = daemon.stub()
+        for table in second.values():
+            table.save(work + "/v2")
+        old, new = some_keys(first, 200, 1), some_keys(second, 200, 2)
+
+        def twice(tables, queries, version=0):
+            check(stub, tables, queries, version=version)
+            for result in check(stub, tables, queries, version=version).results:
+                assert set(tiers(result)) == {"gpu"}
+
+        twice(first, old)
+        used = daemon.ctl("-o", "json", "models")[0]["models"][0]["versions"][0]
+        assert int(used["device_bytes"]) > 0 and int(used["device_row_count"]) > 0
+        daemon.load("m", work + "/v2", activate=True)
+        twice(second, new)
+        twice(first, old, version=1)
+        assert sample(daemon, "tier_used_bytes", 'tier="gpu"', 'version="1"') > 0
+        assert sample(daemon, "tier_used_bytes", 'tier="gpu"', 'version="2"') > 0
+        daemon.ctl("rollback", "m")
+        twice(first, old)
+        twice(second, new, version=2)
+        daemon.ctl("unload", "m", 2)
+        twice(first, old)
+        gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
+        assert len(gpu) == 1 and gpu[0]["up"] and gpu[0]["note"] == "device 0: simulated device 0"
+        assert int(gpu[0]["used_bytes"]) == int(used["device_bytes"])  # what version 2 had is free again
+        assert not [name for name in daemon.metrics() if 'version="2"' in name]
+        assert "device memory" in daemon.ctl("load", "m", "--from", work + "/v2", "--dry-run")
+        daemon.stop()
+        daemon.restart()
+        stub = daemon.stub()
+        twice(first, old)
+
+
+def test_versions_when_both_do_not_fit_then_the_active_one_gets_its_caches(work):
+    first, second = tables_of(seed=1), tables_of(seed=2)
+    config = config_of(work, first)
+    with Daemon(work, config, env=SIM) as daemon:
+        used = int(daemon.ctl("-o", "json", "models")[0]["models"][0]["versions"][0]["device_bytes"])
+    config["server"]["gpu_memory_bytes"] = used * 3 // 2
+    with Daemon(work, config, env=SIM) as daemon:
+        stub = daemon.stub()
+        for table in second.values():
+            table.save(work + "/v2")
+        daemon.load("m", work + "/v2")
+
+        def from_gpu(tables, queries):
+            return all(set(tiers(result)) == {"gpu"} for result in check(stub, tables, queries).results)
+
+        old, new = some_keys(first, 200, 1), some_keys(second, 200, 2)
+        until(lambda: from_gpu(first, old), "version 1 on the device")
+        for _ in range(2):
+            for result in check(stub, second, new, version=2).results:
+                assert "gpu" not in tiers(result)
+        daemon.ctl("activate", "m", 2)
+        until(lambda: from_gpu(second, new), "version 2 on the device")
+        check(stub, first, old, version=1)
+        daemon.ctl("rollback", "m")
+        until(lambda: from_gpu(first, old), "version 1 on the device again")
+
+
+@pytest.mark.parametrize("init_ec", [True, False])
+def test_start_when_hot_keys_are_known_then_the_cache_is_warm_if_asked(work, init_ec):
+    tables = tables_of()
+    config = config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}, init_ec=init_ec)
+    with Daemon(work, config, env=SIM) as daemon:
+        stub = daemon.stub()
+        hot = {name: table.keys[:200] for name, table in tables.items()}
+        for _ in range(40):
+            check(stub, tables, hot)
+        daemon.stop()
+        daemon.restart()
+        if not init_ec:
+            until(lambda: daemon.get("/readyz")[0] == 200, "ready")
+            assert sample(daemon, "insertion_rows_total", 'tier="gpu"', 'mode="warmup"') == 0
+            return
+        until(lambda: "memory warmed up" in daemon.log(), "the warm-up")
+        assert sample(daemon, "insertion_rows_total", 'tier="gpu"', 'mode="warmup"') > 300
+        found = [tiers(result).get("gpu", 0) for result in check(daemon.stub(), tables, hot).results]
+        assert sum(found) > 300
+
+
+def test_devices_when_models_name_different_ones_then_each_has_a_tier(work):
+    one, two = tables_of(seed=1), tables_of(seed=2)
+    config = config_of(work, one, deployed_device_list=[1, 0])
+    config["models"].append(entry_of(work, two, "n", "n"))
+    with Daemon(work, config, env=SIM) as daemon:
+        assert "on the first device of its list" in daemon.log()
+        stub = daemon.stub()
+        for name, tables in (("m", one), ("n", two)):
+            queries = {"a": tables["a"].keys[:100]}
+            for where in ("rocksdb", "gpu"):
+                result = ask(stub, name, queries).results[0]
+                assert result.rows == encoded(tables["a"].expect(queries["a"]), 0)
+                assert tiers(result) == {where: 100}
+        nodes = {node: sample(daemon, "tier_up", 'tier="gpu"', f'node="{node}"') for node in "01"}
+        assert nodes == {"0": 1, "1": 1}
+        rows = {tier["note"]: int(tier["row_count"])
+                for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"}
+        assert rows == {"device 1: simulated device 1": 100, "device 0: simulated device 0": 100}
+
+
+# ---- without a device ----------------------------------------------------------------------------------
+
+def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(work):
+    tables = tables_of()
+    config = config_of(work, tables, volatile=HOST, hit_rate_threshold=0.0)
+    with Daemon(work, config, env=NO_GPU) as daemon:
+        says = [line for line in daemon.log().splitlines() if "gpucache" in line]
+        assert len(says) == 1 and "every answer is exact" in says[0] and "no GPU can be used" in says[0]
+        stub = daemon.stub()
+        for seed in range(3):
+            for result in check(stub, tables, some_keys(tables, 1000, seed)).results:
+                assert "gpu" not in tiers(result)
+        gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
+        assert len(gpu) == 1 and not gpu[0].get("up")
+        assert sample(daemon, "tier_up", 'tier="gpu"') == 0
+        assert sample(daemon, "build_info", "cuda=") == 1
+
+
+def test_start_when_a_device_must_be_there_and_is_not_then_exit_1(work):
+    config = config_of(work, tables_of(), server={"on_device_loss": "exit"})
+    with pytest.raises(AssertionError, match="ended with 1 before it was ready(.|\n)*no GPU can be used"):
+        Daemon(work, config, env=NO_GPU)
+    with pytest.raises(AssertionError, match="ended with 2 before it was ready(.|\n)*HPS_DEVICE: got"):
+        Daemon(work, config, env={"HPS_DEVICE": "sim:fial=1"})
+
+
+# ---- loss ----------------------------------------------------------------------------------------------
+
+def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
+    tables = tables_of()
+    with Daemon(work, config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}),
+                env={"HPS_DEVICE": "sim:fail=400"}) as daemon:
+        failures = []
+        lost = threading.Event()
+
+        def client(seed):
+            try:
+                stub, i = daemon.stub(), 0
+                while not lost.is_set():
+                    check(stub, tables, some_keys(tables, (5, 300, 4000)[i % 3], seed=seed * 1000 + i))
+                    i += 1
+            except BaseException as error:  # pylint: disable=broad-except
+                failures.append(error)
+
+        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            until(lambda: failures or sample(daemon, "tier_up", 'tier="gpu"') == 0, "the loss")
+            until(lambda: failures or "serving goes on without the device" in daemon.log(), "what is done")
+        finally:
+            lost.set()
+            for thread in threads:
+                thread.join()
+        assert not failures, failures[0]
+        assert daemon.log().count('msg="device lost"') == 1
+        stub = daemon.stub()
+        for seed in range(3):
+            for result in check(stub, tables, some_keys(tables, 500, seed)).results:
+                assert "gpu" not in tiers(result)
+        gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
+        assert not gpu[0].get("up") and gpu[0]["note"].endswith("lost")
+        daemon.load("m", work + "/m", activate=True)
+        check(stub, tables, some_keys(tables, 500, 9))
+        daemon.ctl("unload", "m", 1)
+        assert daemon.get("/readyz")[0] == 200
+
+
+def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
+    tables = {"a": tables_of()["a"]}
+    table = tables["a"]
+    with Daemon(work, config_of(work, tables, hit_rate_threshold=0.0),
+                env={"HPS_DEVICE": "sim:fail=300"}) as daemon:
+        stub = daemon.stub()
+        first = ask(stub, "m", {"a": table.keys[:100]}).results[0]
+        assert statuses(first) == [DEFAULTED] * 100
+
+        def turn():
+            result = ask(stub, "m", {"a": table.keys}).results[0]
+            wanted = table.expect(table.keys)
+            wanted[np.array(statuses(result)) != FOUND] = table.default
+            assert floats(result).tobytes() == wanted.tobytes()
+            return "serving goes on without the device" in daemon.log()
+
+        until(turn, "the loss")
+        check(stub, tables, {"a": table.keys})
+
+
+def test_loss_when_exit_then_drained_with_code_1(work):
+    tables = tables_of()
+    config = config_of(work, tables, server={"on_device_loss": "exit"})
+    daemon = Daemon(work, config, env={"HPS_DEVICE": "sim:fail=300"})
+    try:
+        stub, seed = daemon.stub(), 0
+        while daemon.alive():
+            try:
+                check(stub, tables, some_keys(tables, 300, seed))
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.UNAVAILABLE, error
+            seed += 1
+            assert seed < 100000
+        assert daemon.wait_end(PATIENCE_S) == 1
+        assert "draining, as server.on_device_loss says" in daemon.log()
+        daemon.process = None
+        daemon.close_channels()
+    finally:
+        daemon.kill()
+
+
+def test_loss_when_at_the_start_then_served_without(work):
+    tables = tables_of()
+    for n in (1, 5):
+        with Daemon(work, config_of(work, tables), env={"HPS_DEVICE": f"sim:fail={n}"},
+                    state=f"s{n}") as daemon:
+            check(daemon.stub(), tables, some_keys(tables, 100, n))
