@@ -242,6 +242,13 @@ hps_status hps_devices_open(const struct hps_config *config, struct hps_block_po
     return HPS_OK;
 }
 
+void hps_devices_drain(struct hps_devices *devices)
+{
+    for (unsigned i = 0; devices != NULL && i < devices->n; i++) {
+        hps_gpu_tier_drain(devices->items[i].tier);
+    }
+}
+
 void hps_devices_close(struct hps_devices *devices)
 {
     for (unsigned i = 0; devices != NULL && i < devices->n; i++) {

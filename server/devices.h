@@ -33,7 +33,10 @@ struct hps_device_view {
  *         NO_MEMORY */
 hps_status hps_devices_open(const struct hps_config *config, struct hps_block_pool *blocks,
                             struct hps_devices **out_devices, struct hps_error *err) HPS_MUST_CHECK;
-/* Every space is closed. NULL is legal, here and in the next ones. */
+/* Wait until all that look-ups asked has been answered, before the loops go that are told of it.
+ * Nobody asks any more. NULL is legal, here and in the next ones. */
+void hps_devices_drain(struct hps_devices *devices);
+/* Every space is closed. */
 void hps_devices_close(struct hps_devices *devices);
 /* The tier that a model's embedding caches belong to; NULL: it has none. model: NULL is legal */
 struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,

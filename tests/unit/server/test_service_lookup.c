@@ -17,7 +17,7 @@
 #include "hps/v1/lookup.pb-c.h"
 #include "net/loop.h"
 #include "server/service_lookup.h"
-#include "tests/lib/lookup_fixture.h"
+#include "tests/lib/gpu_fixture.h"
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
@@ -166,7 +166,9 @@ struct service_test {
     struct hps_lookup_service *service;
     const struct hps_grpc_service *grpc;
     struct hps_grpc_call calls[CALLS];
-    uint32_t max_wait_us; /* of requests to come; 0: exact */
+    uint32_t max_wait_us;   /* of requests to come; 0: exact */
+    struct gpu_fixture gpu; /* zeroed: none */
+    enum hps_lookup_path path;
     hps_key keys[MANY_KEYS];
 };
 
@@ -181,11 +183,13 @@ static void open_service(struct service_test *t, uint64_t bytes_max, uint64_t re
     struct hps_lookup_service_parts parts = {.models = t->models,
                                              .workers = t->workers,
                                              .io = t->workers,
-                                             .blocks = t->blocks,
+                                             .blocks =
+                                                 t->gpu.tier == NULL ? t->blocks : t->gpu.blocks,
                                              .admission = t->admission,
                                              .slowlog = t->slowlog,
                                              .metrics = &t->series,
-                                             .limits = HPS_LOOKUP_LIMITS_DEFAULT};
+                                             .limits = HPS_LOOKUP_LIMITS_DEFAULT,
+                                             .path = t->path};
     t->service = hps_lookup_service_new(&parts);
     assert_non_null(t->service);
     t->grpc = hps_lookup_service_grpc(t->service);
@@ -225,11 +229,15 @@ static int teardown(void **state)
     struct service_test *t = *state;
 
     hps_pool_free(t->workers);
+    hps_gpu_tier_drain(t->gpu.tier);
     hps_loop_free(t->loop);
     assert_true(hps_metric_value(t->series.requests_in_flight) == 0);
     assert_int_equal(hps_admission_bytes(t->admission), 0);
     assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
     assert_true(hps_version_idle(&t->fx.version));
+    if (t->gpu.tier != NULL) {
+        gpu_fixture_close(&t->gpu);
+    }
     hps_lookup_service_free(t->service);
     hps_admission_free(t->admission);
     hps_slowlog_free(t->slowlog);
@@ -682,6 +690,183 @@ static void test_service_when_streamed_then_sent_as_it_drains(void **state)
     close_call(t, 0);
 }
 
+/* ---- a version with a gpu -------------------------------------------------------------------- */
+
+/* Keys [0, 100) in the gpu, [50, 150) in the host map, all up to TEST_KEYS_MAX but each hundredth
+ * on the disk. */
+static void open_gpu_service(struct service_test *t, enum hps_lookup_path path)
+{
+    static const bool cached[FIXTURE_TABLES] = {true, false, true};
+    uint8_t row[16];
+
+    gpu_fixture_open(&t->gpu, &t->fx.version, cached, 0);
+    t->path = path;
+    open_service(t, 64 << 20, 64 << 20);
+    for (hps_key key = 0; key < TEST_KEYS_MAX; key++) {
+        t->keys[key] = key;
+        fixture_row(&t->fx.tables[0], key, row);
+        if (key < 100) {
+            gpu_fixture_put(&t->gpu, &t->fx.tables[0], key, row);
+        }
+        if (key >= 50 && key < 150) {
+            fixture_put(&t->fx, FIXTURE_HOST, 0, key);
+        }
+        if (key % 100 != 99) {
+            fixture_put(&t->fx, FIXTURE_DISK, 0, key);
+        }
+    }
+}
+
+static void check_rows(const struct hps_grpc_call *call, const struct service_test *t)
+{
+    uint8_t row[16];
+    hps_key key = 0;
+
+    assert_int_equal(call->code, 0);
+    for (unsigned m = 0; m < call->n_messages; m++) {
+        const Hps__V1__TableResult *result = call->messages[m]->results[0];
+        for (uint32_t i = 0; i < result->row_count; i++, key++) {
+            bool unknown =
+                result->key_status.len > 0 && result->key_status.data[i] == HPS_KEY_UNKNOWN;
+            if (unknown) {
+                assert_true(key % 100 == 99 && key >= 150);
+                continue;
+            }
+            fixture_row(&t->fx.tables[0], key, row);
+            assert_memory_equal(result->rows.data + (size_t)i * 16, row, 16);
+        }
+    }
+}
+
+/* Of all messages: keys that the tier is said to have found. */
+static uint32_t n_found_by(const struct hps_grpc_call *call, const char *tier)
+{
+    uint32_t n = 0;
+
+    for (unsigned m = 0; m < call->n_messages; m++) {
+        const Hps__V1__TableResult *result = call->messages[m]->results[0];
+        for (size_t i = 0; i < result->n_tier_counts; i++) {
+            n += strcmp(result->tier_counts[i]->tier, tier) == 0
+                     ? result->tier_counts[i]->found_keys
+                     : 0;
+        }
+    }
+    return n;
+}
+
+static void ask_service(struct service_test *t, unsigned i, unsigned method, uint32_t n)
+{
+    start(t, i, method, "m", "t0", n);
+    while (t->calls[i].code < 0) {
+        hps_loop_turn(t->loop, 100000);
+        t->calls[i].queued = 0;
+        if (method == LOOKUP_STREAM && t->calls[i].n_messages > 0) {
+            t->grpc->methods[LOOKUP_STREAM].on_drained(&t->calls[i]);
+        }
+    }
+    check_rows(&t->calls[i], t);
+    close_call(t, i);
+}
+
+static void test_gpu_when_it_is_first_then_named_in_the_answer(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_slow_request slow;
+
+    open_gpu_service(t, HPS_LOOKUP_PATH_GPU);
+    ask_service(t, 0, LOOKUP, 160);
+    assert_int_equal(n_found_by(&t->calls[0], "gpu"), 100);
+    assert_int_equal(n_found_by(&t->calls[0], "host"), 50);
+    assert_int_equal(n_found_by(&t->calls[0], "rocksdb"), 10);
+    assert_string_equal(t->calls[0].messages[0]->explain->notes[0],
+                        "table 't0': gpu (ok) found 100 of 160");
+    assert_string_equal(t->calls[0].messages[0]->explain->stages[HPS_STAGE_GPU]->name, "gpu");
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
+    assert_true(slow.stage_us[HPS_STAGE_GPU] > 0);
+    ask_service(t, 1, LOOKUP_STREAM, 150); /* what was found below is there now */
+    assert_int_equal(n_found_by(&t->calls[1], "gpu"), 150);
+}
+
+static void test_gpu_when_the_host_is_first_then_it_gets_the_misses(void **state)
+{
+    struct service_test *t = *state;
+
+    open_gpu_service(t, HPS_LOOKUP_PATH_HOST);
+    ask_service(t, 0, LOOKUP_STREAM, 160);
+    assert_int_equal(n_found_by(&t->calls[0], "host"), 100);
+    assert_int_equal(n_found_by(&t->calls[0], "gpu"), 50);
+    assert_int_equal(n_found_by(&t->calls[0], "rocksdb"), 10);
+    ask_service(t, 1, LOOKUP, 100); /* all in memory: answered without an I/O thread */
+    assert_int_equal(n_found_by(&t->calls[1], "gpu"), 50);
+}
+
+static void test_gpu_when_a_look_up_is_large_then_workers_take_the_steps(void **state)
+{
+    struct service_test *t = *state;
+
+    for (enum hps_lookup_path path = HPS_LOOKUP_PATH_AUTO; path <= HPS_LOOKUP_PATH_HOST; path++) {
+        if (path != HPS_LOOKUP_PATH_AUTO) {
+            teardown(state);
+            setup(state);
+            t = *state;
+        }
+        open_gpu_service(t, path);
+        ask_service(t, 0, LOOKUP_STREAM, TEST_KEYS_MAX);
+        assert_int_equal(n_found_by(&t->calls[0], "gpu"), path == HPS_LOOKUP_PATH_HOST ? 50 : 100);
+        assert_int_equal(n_found_by(&t->calls[0], "host"), path == HPS_LOOKUP_PATH_HOST ? 100 : 50);
+    }
+}
+
+static void test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then(void **state)
+{
+    struct service_test *t = *state;
+
+    for (enum hps_lookup_path path = HPS_LOOKUP_PATH_GPU; path <= HPS_LOOKUP_PATH_HOST; path++) {
+        if (path != HPS_LOOKUP_PATH_GPU) {
+            teardown(state);
+            setup(state);
+            t = *state;
+        }
+        open_gpu_service(t, path);
+        hps_device_sim_hold(t->gpu.tier->device, true);
+        start(t, 0, LOOKUP, "m", "t0", 160);
+        while (atomic_load(&t->gpu.tier->n_waiting) == 0) {
+            hps_loop_turn(t->loop, 1000);
+        }
+        close_call(t, 0);
+        hps_loop_turn(t->loop, 0);
+        assert_true(hps_admission_bytes(t->admission) > 0);
+        assert_true(hps_block_pool_bytes(t->gpu.blocks) > 0);
+        assert_false(hps_version_idle(&t->fx.version));
+        hps_device_sim_hold(t->gpu.tier->device, false);
+        while (hps_admission_bytes(t->admission) > 0) {
+            hps_loop_turn(t->loop, 1000);
+        }
+        assert_int_equal(t->calls[0].n_messages, 0);
+        hps_gpu_tier_drain(t->gpu.tier);
+        assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
+    }
+}
+
+static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **state)
+{
+    struct service_test *t = *state;
+
+    open_gpu_service(t, HPS_LOOKUP_PATH_GPU);
+    ask_service(t, 0, LOOKUP, 160);
+    hps_device_sim_hold(t->gpu.tier->device, true);
+    start(t, 1, LOOKUP, "m", "t0", 160);
+    hps_device_give_up(t->gpu.tier->device, "it hangs");
+    run_until_finished(t, 1);
+    hps_device_sim_hold(t->gpu.tier->device, false);
+    check_rows(&t->calls[1], t);
+    assert_int_equal(n_found_by(&t->calls[1], "gpu"), 0);
+    close_call(t, 1);
+    assert_true(hps_metric_value(t->series.lookup.tier_errors[HPS_TIER_GPU][HPS_FAULT_OTHER]) == 1);
+    ask_service(t, 2, LOOKUP, 160);
+    assert_int_equal(n_found_by(&t->calls[2], "gpu"), 0);
+}
+
 int main(void)
 {
 #define SERVICE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -701,6 +886,11 @@ int main(void)
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
+        SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),
+        SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
+        SERVICE_TEST(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps),
+        SERVICE_TEST(test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then),
+        SERVICE_TEST(test_gpu_when_it_is_lost_meanwhile_then_answered_from_below),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
