@@ -3,7 +3,8 @@
  * Look-ups that insert what they find below, updates, deletes and evictions of the same keys, all
  * at once over the real host map. A row says which key and which update it is of, so that every
  * torn row and every one older than what was published before its look-up began is seen. The same
- * race without the stamps must be caught, or the test proves nothing.
+ * race without the stamps must be caught, or the test proves nothing. Both with a gpu, too: on the
+ * simulated device, whose rows come and go by themselves.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -18,7 +19,9 @@
 #include "backends/host_map.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "cache/tiers.h"
+#include "cache/absent.h"
+#include "cache/gpu_tier_internal.h"
+#include "cache/lookup.h"
 #include "cache/update.h"
 #include "tests/lib/fake_store.h"
 
@@ -31,6 +34,8 @@ enum {
     ROW_BYTES = ROW_WORDS * 8,
     N_BATCHES = 16000,
     N_BATCHES_CONTROL = 200 * N_BATCHES, /* it ends at the first wrong row */
+    N_BATCHES_GPU = 3000,
+    GPU_SLAB = 4 << 20,
 };
 
 static const struct hps_call no_limit = {0};
@@ -39,12 +44,19 @@ static hps_status (*host_insert)(struct hps_space *, const struct hps_call *,
                                  const uint8_t *, uint32_t, const struct hps_insert_guard *,
                                  struct hps_insert_report *);
 
+static hps_status (*disk_get)(struct hps_space *, const struct hps_call *, const struct hps_table *,
+                              struct hps_batch *);
+
 /* A state of a key: the sequence of an update << 1, | 1 if it deleted the key. */
 struct race {
     struct hps_store *stores[2];
     struct hps_store_ops late_ops;
+    struct hps_store_ops late_disk;
     struct hps_version *version;
     struct hps_version *seen; /* by look-ups: the same, or one with the same tiers but no stamps */
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *gpu; /* NULL: none */
+    _Atomic uint64_t n_gpu;   /* rows that it found */
     bool guarded;
     uint32_t n_batches;
     _Atomic uint64_t started[N_KEYS];   /* state by the last update of the key, perhaps under way */
@@ -60,6 +72,10 @@ struct race {
 struct walker {
     struct race *race;
     uint64_t seed;
+    struct hps_arena *arena; /* of look-ups of the gpu, as the rest */
+    struct hps_lookup lookup;
+    struct hps_lookup_part part;
+    atomic_bool answered;
 };
 
 static uint64_t draw(uint64_t *seed)
@@ -172,6 +188,89 @@ static void look_up(struct race *race, uint64_t *seed)
     }
 }
 
+static void on_answered(struct hps_lookup *lookup)
+{
+    struct walker *walker = (struct walker *)((char *)lookup - offsetof(struct walker, lookup));
+
+    atomic_store(&walker->answered, true);
+}
+
+static void ask_gpu(struct walker *walker)
+{
+    atomic_store(&walker->answered, false);
+    if (hps_lookup_ask_gpu(&walker->lookup)) {
+        while (!atomic_load(&walker->answered)) {
+            sched_yield();
+        }
+    }
+}
+
+/* As the service does it. */
+static void run_lookup(struct walker *walker, const hps_key *keys)
+{
+    struct race *race = walker->race;
+    struct hps_lookup *lookup = &walker->lookup;
+    struct hps_error err = {0};
+    bool done = false;
+
+    hps_arena_reset(walker->arena);
+    walker->part = (struct hps_lookup_part){
+        .table = &race->seen->tables[0], .keys = (const uint8_t *)keys, .n_keys = WALK_KEYS};
+    *lookup = (struct hps_lookup){.version = race->seen,
+                                  .arena = walker->arena,
+                                  .parts = &walker->part,
+                                  .n_parts = 1,
+                                  .miss_policy = HPS_MISS_EXACT,
+                                  .unknown_policy = HPS_UNKNOWN_ZERO,
+                                  .path = (enum hps_lookup_path)(draw(&walker->seed) % 3),
+                                  .blocks = race->blocks,
+                                  .gpu_done = on_answered};
+    hps_status status = hps_lookup_plan(lookup, &err);
+    lookup->block = hps_block_new(race->blocks, lookup->rows_bytes);
+    lookup->rows = lookup->block->data;
+    if (status == HPS_OK) {
+        ask_gpu(walker);
+        status = hps_lookup_run_memory(lookup, &done, &err);
+    }
+    if (status == HPS_OK && !done) {
+        ask_gpu(walker);
+        status = hps_lookup_run_gpu(lookup, &done, &err);
+    }
+    if (status == HPS_OK && !done) {
+        status = hps_lookup_run_rest(lookup, &err);
+    }
+    if (status != HPS_OK) {
+        report(race, err.text, 0, 0, 0);
+    }
+    atomic_fetch_add(&race->n_gpu, walker->part.walk.gpu.n_found);
+    atomic_fetch_add(&race->n_stale, walker->part.walk.gpu.n_stale);
+}
+
+static void look_up_with_gpu(struct walker *walker)
+{
+    struct race *race = walker->race;
+    hps_key keys[WALK_KEYS];
+    uint64_t floors[WALK_KEYS];
+    hps_key first = draw(&walker->seed) % N_KEYS;
+
+    for (uint32_t i = 0; i < WALK_KEYS; i++) {
+        keys[i] = (first + (hps_key)i * 7) % N_KEYS;
+        floors[i] = floor_of(race, keys[i]);
+    }
+    run_lookup(walker, keys);
+    for (uint32_t i = 0; i < WALK_KEYS; i++) {
+        const uint8_t *status = walker->part.key_status;
+        uint64_t row[ROW_WORDS];
+        memcpy(row, walker->part.rows + i * sizeof(row), sizeof(row));
+        if (status != NULL && status[i] != HPS_KEY_FOUND) {
+            check_missing(race, keys[i], floors[i]);
+        } else {
+            check_found(race, keys[i], row, floors[i]);
+        }
+    }
+    hps_block_unref(walker->lookup.block);
+}
+
 /* The host map's own, a little later: an update may come between the read of a row and this. */
 static hps_status insert_late(struct hps_space *space, const struct hps_call *call,
                               const struct hps_table *table, const hps_key *keys,
@@ -183,11 +282,24 @@ static hps_status insert_late(struct hps_space *space, const struct hps_call *ca
     return host_insert(space, call, table, keys, slots, rows, n, guard, out_report);
 }
 
+/* The disk's own, answered a little later: before its rows are offered to the gpu. */
+static hps_status get_late(struct hps_space *space, const struct hps_call *call,
+                           const struct hps_table *table, struct hps_batch *batch)
+{
+    hps_status status = disk_get(space, call, table, batch);
+    sched_yield();
+    return status;
+}
+
 static void *walker_main(void *arg)
 {
     struct walker *walker = arg;
     while (!atomic_load(&walker->race->stop)) {
-        look_up(walker->race, &walker->seed);
+        if (walker->race->gpu != NULL) {
+            look_up_with_gpu(walker);
+        } else {
+            look_up(walker->race, &walker->seed);
+        }
     }
     return NULL;
 }
@@ -204,6 +316,10 @@ static void *evictor_main(void *arg)
         if (host->store->ops->erase(host, &no_limit, &race->version->tables[0], &key, 1) !=
             HPS_OK) {
             report(race, "failed eviction", key, 0, 0);
+        }
+        if (race->gpu != NULL && key % 32 == 0 &&
+            hps_gpu_update(race->version->gpu, 0, &key, NULL, 1) != HPS_OK) {
+            report(race, "failed eviction from the gpu", key, 0, 0);
         }
         sched_yield();
     }
@@ -262,6 +378,10 @@ static void *updater_main(void *arg)
             report(race, err.text, 0, i, 0);
         }
         publish(race, &batch);
+        if (race->gpu != NULL) { /* or its queue would have no room for insertions */
+            struct hps_embed_range_usage usage;
+            hps_gpu_space_usage(race->version->gpu, 0, &usage);
+        }
         if (!race->guarded && atomic_load(&race->n_wrong) > 0) {
             break;
         }
@@ -318,6 +438,10 @@ static void open_race(struct race *race)
     assert_int_equal(hps_update_open(race->version, &err), HPS_OK);
     hps_version_pin(race->version);
     race->seen = race->guarded ? race->version : open_version(race, race->version->tiers);
+    if (race->seen != race->version) {
+        hps_absent_free(race->seen->absent); /* which updates know nothing of */
+        race->seen->absent = NULL;
+    }
     for (hps_key key = 0; key < N_KEYS; key++) {
         uint64_t row[ROW_WORDS];
         struct hps_space *space = race->version->tiers[1];
@@ -328,8 +452,51 @@ static void open_race(struct race *race)
     }
 }
 
+/* Above the others. Of a version that is seen without stamps the host map is taken out, so that
+ * what is stale is the gpu's. */
+static void open_gpu(struct race *race)
+{
+    race->blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(race->blocks, GPU_SLAB), HPS_OK);
+    const struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
+                                                 .sim = {.seed = 7},
+                                                 .cache = {.arena_bytes = 1 << 20,
+                                                           .gather_bytes = 1 << 20,
+                                                           .stage_bytes = 1 << 20,
+                                                           .sample_rate = 1},
+                                                 .blocks = race->blocks,
+                                                 .queue_bytes_max = 64 << 10};
+    const struct hps_gpu_share share = {.n_rows = N_KEYS, .n_rows_cached = N_KEYS / 2};
+    struct hps_error err;
+    assert_int_equal(hps_gpu_tier_open(&options, &race->gpu, &err), HPS_OK);
+    assert_int_equal(
+        hps_gpu_space_open(race->gpu, race->version->tables, &share, 1, &race->version->gpu, &err),
+        HPS_OK);
+    hps_gpu_space_active(race->version->gpu, true);
+    disk_get = race->stores[1]->ops->get;
+    race->late_disk = *race->stores[1]->ops;
+    race->late_disk.get = get_late;
+    race->stores[1]->ops = &race->late_disk;
+    if (race->seen != race->version) {
+        race->seen->gpu = race->version->gpu;
+        race->seen->tiers[0] = race->seen->tiers[1];
+        race->seen->n_tiers = 1;
+    }
+}
+
+static void close_gpu(struct race *race)
+{
+    if (race->gpu != NULL) {
+        hps_gpu_tier_drain(race->gpu);
+        hps_gpu_space_close(race->version->gpu);
+        hps_gpu_tier_close(race->gpu);
+        hps_block_pool_free(race->blocks);
+    }
+}
+
 static void close_race(struct race *race)
 {
+    close_gpu(race);
     for (uint32_t i = 0; i < 2; i++) {
         race->stores[i]->ops->space_close(race->version->tiers[i]);
         race->stores[i]->ops->close(race->stores[i]);
@@ -367,13 +534,20 @@ static void run_race(struct race *race)
     pthread_t threads[N_WALKERS + 2];
     struct walker walkers[N_WALKERS];
     for (unsigned i = 0; i < N_WALKERS; i++) {
-        walkers[i] = (struct walker){race, 1000 * (i + 1)};
+        walkers[i] = (struct walker){
+            .race = race, .seed = 1000 * (i + 1), .arena = hps_arena_new(4096, 1 << 20)};
         assert_int_equal(pthread_create(&threads[i], NULL, walker_main, &walkers[i]), 0);
     }
     assert_int_equal(pthread_create(&threads[N_WALKERS], NULL, evictor_main, race), 0);
     assert_int_equal(pthread_create(&threads[N_WALKERS + 1], NULL, updater_main, race), 0);
     for (unsigned i = 0; i < N_WALKERS + 2; i++) {
         pthread_join(threads[i], NULL);
+    }
+    for (unsigned i = 0; i < N_WALKERS; i++) {
+        if (race->gpu != NULL) {
+            look_up_with_gpu(&walkers[i]);
+        }
+        hps_arena_free(walkers[i].arena);
     }
     check_at_rest(race);
 }
@@ -409,11 +583,44 @@ static void test_race_when_the_guard_is_removed_then_stale_rows_are_found(void *
     hps_free(race);
 }
 
+static void test_race_when_there_is_a_gpu_then_no_row_is_stale_torn_or_lost(void **state)
+{
+    (void)state;
+    struct race *race = hps_calloc(1, sizeof(*race));
+    race->guarded = true;
+    race->n_batches = N_BATCHES_GPU;
+    open_race(race);
+    open_gpu(race);
+    run_race(race);
+    assert_string_equal(race->wrong, "");
+    assert_true(race->n_stale > 0);
+    assert_true(race->n_gpu > 0);
+    close_race(race);
+    hps_free(race);
+}
+
+static void test_race_when_the_gpu_is_not_guarded_then_stale_rows_are_found(void **state)
+{
+    (void)state;
+    struct race *race = hps_calloc(1, sizeof(*race));
+    race->guarded = false;
+    race->n_batches = N_BATCHES_CONTROL;
+    open_race(race);
+    open_gpu(race);
+    run_race(race);
+    print_message("found, as it must be: %s\n", race->wrong);
+    assert_true(race->n_wrong > 0);
+    close_race(race);
+    hps_free(race);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_race_when_insertions_are_guarded_then_no_row_is_stale_torn_or_lost),
         cmocka_unit_test(test_race_when_the_guard_is_removed_then_stale_rows_are_found),
+        cmocka_unit_test(test_race_when_there_is_a_gpu_then_no_row_is_stale_torn_or_lost),
+        cmocka_unit_test(test_race_when_the_gpu_is_not_guarded_then_stale_rows_are_found),
     };
     return cmocka_run_group_tests_name("update_race", tests, NULL, NULL);
 }
