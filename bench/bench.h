@@ -18,6 +18,12 @@ struct bench {
     hps_status (*run)(struct hps_error *err);
 };
 
+/* Reports are of the benchmark `name` from now on, and are appended to the file as they come. */
+hps_status bench_open(const char *name, const char *path, struct hps_error *err) HPS_MUST_CHECK;
+/* status: of the benchmark, which the caller gets back unless the file could not be written. */
+hps_status bench_close(hps_status status, struct hps_error *err) HPS_MUST_CHECK;
+void bench_print_head(void);
+
 enum bench_target { BENCH_NO_TARGET, BENCH_AT_LEAST, BENCH_AT_MOST };
 
 /* One line of the table and of the JSON file. `target` counts unless `kind` is BENCH_NO_TARGET. */

@@ -5,6 +5,7 @@
 #include "tests/gpu/embed_checks.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/heap.h"
 #include "tests/gpu/embed_rig.h"
@@ -402,6 +403,83 @@ static bool many_tables(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
+/* ---- as large as the device allows ----------------------------------------------------------- */
+
+static bool is_gpu(struct hps_device *device)
+{
+    return hps_device_info(device)->kind == HPS_DEVICE_CUDA;
+}
+
+/* Offsets of rows and sets past 32 bits: more than 2^31 slots on a GPU with memory for them. */
+static bool largest_range(struct hps_device *device, struct hps_error *err)
+{
+    enum { ROW_BYTES = 16, BYTES_PER_SLOT = 32, N_KEYS = 1024, SIM_SHARE = 256 };
+    struct hps_embed_cache_config config = small_config();
+    uint64_t free_bytes = hps_device_info(device)->memory_free_bytes;
+    uint64_t bytes = is_gpu(device) ? free_bytes / 100 * 95 : free_bytes / SIM_SHARE;
+    uint64_t n_slots = bytes / BYTES_PER_SLOT, enough = (UINT64_C(1) << 31) + (1 << 29);
+    struct embed_table table;
+    struct embed_rig rig;
+
+    n_slots = n_slots < enough ? n_slots : enough;
+    config.arena_bytes = hps_embed_range_bytes(ROW_BYTES, 4 * n_slots, n_slots);
+    embed_rig_open(&rig, device, &config, 1 << 20, 0, err);
+    embed_table_open(&rig, &table, ROW_BYTES, n_slots, N_KEYS, 0);
+    if (!rig.failed) {
+        (void)printf("largest_range: %" PRIu64 " slots\n", (uint64_t)table.range->usage.n_slots);
+    }
+    for (uint32_t i = 0; i < 3 * N_KEYS / 256 && !rig.failed; i++) {
+        embed_change_random(&rig, &table, HPS_EMBED_INSERT, 256);
+        embed_change_random(&rig, &table, HPS_EMBED_UPDATE, 60);
+    }
+    check_all(&rig, &table, 1);
+    (void)embed_expect(&rig, rig.n_hits > N_KEYS / 2, "%" PRIu64 " hits", rig.n_hits);
+    embed_table_close(&table);
+    return embed_rig_close(&rig);
+}
+
+/* Every look-up asks for every row while thousands of them are written anew: none may be torn, and
+ * each is of the write that was staged last before. */
+static bool updates_race_look_ups(struct hps_device *device, struct hps_error *err)
+{
+    struct hps_embed_cache_config config = small_config();
+    uint32_t n_keys = is_gpu(device) ? 40000 : 200, n_rounds = is_gpu(device) ? 200 : 12;
+    uint32_t n_changed = n_keys / 4, *indices = hps_calloc(n_changed, sizeof(*indices));
+    uint64_t row_bytes = 132; /* no whole number of 16-byte steps: rows lie close together */
+    struct embed_table table;
+    struct embed_rig rig;
+
+    config.arena_bytes = (uint64_t)n_keys * 4096;
+    config.gather_bytes = n_keys * row_bytes * 5;
+    config.stage_bytes = 32 << 20;
+    config.batch_keys_max = 65536;
+    embed_rig_open(&rig, device, &config, n_keys * row_bytes + 4096, 2, err);
+    embed_table_open(&rig, &table, (uint32_t)row_bytes, (uint64_t)2 * n_keys, n_keys, 0);
+    for (uint32_t round = 0; round < n_rounds && !rig.failed; round++) {
+        struct embed_query *query = &rig.queries[round % EMBED_QUERIES];
+        uint32_t first = embed_random(&rig, n_keys);
+        embed_finish(&rig, query);
+        for (uint32_t i = 0; i < n_changed; i++) {
+            indices[i] = (first + i) % n_keys;
+        }
+        embed_change(&rig, &table, round < 8 ? HPS_EMBED_INSERT : HPS_EMBED_UPDATE, indices,
+                     n_changed);
+        if (round % 8 == 7) {
+            embed_change(&rig, &table, HPS_EMBED_ERASE, indices, n_changed / 8);
+            embed_change(&rig, &table, HPS_EMBED_INSERT, indices, n_changed / 16);
+        }
+        embed_query_all(&rig, query, &table);
+        embed_begin(&rig, query);
+    }
+    for (uint32_t i = 0; i < EMBED_QUERIES; i++) {
+        embed_finish(&rig, &rig.queries[i]);
+    }
+    embed_expect_counts(&rig, &table);
+    embed_table_close(&table);
+    hps_free(indices);
+    return embed_rig_close(&rig);
+}
+
 const struct embed_check embed_checks[] = {
     {"widths_when_mapped", widths_mapped},      {"widths_when_gathered", widths_gathered},
     {"widths_on_the_device", widths_on_device}, {"batch_sizes", batch_sizes},
@@ -409,5 +487,6 @@ const struct embed_check embed_checks[] = {
     {"smallest_range", smallest_range},         {"crowded_sets", crowded_sets},
     {"changes_in_order", changes_in_order},     {"early_releases", early_releases},
     {"ranges_in_turn", ranges_in_turn},         {"many_tables", many_tables},
+    {"largest_range", largest_range},           {"updates_race_look_ups", updates_race_look_ups},
 };
 const size_t n_embed_checks = sizeof(embed_checks) / sizeof(embed_checks[0]);

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# How everything is compiled, sanitizers and CUDA included: for the whole, and for the project of the
+# device run (tests/gpu). Sets HPS_CUDA_FOUND; hps_flags is what every library links.
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH HPS_ROOT)
+
+set(HPS_CUDA AUTO CACHE STRING "GPUs: ON, OFF, or AUTO (with CUDA >= 12.8 if that is found)")
+set_property(CACHE HPS_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(HPS_ASAN "AddressSanitizer and UBSan" OFF)
+option(HPS_TSAN "ThreadSanitizer" OFF)
+option(HPS_FUZZ "libFuzzer targets (clang)" OFF)
+
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_EXTENSIONS ON)
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+
+add_library(hps_flags INTERFACE)
+target_include_directories(hps_flags INTERFACE ${HPS_ROOT})
+target_compile_definitions(hps_flags INTERFACE _GNU_SOURCE)
+target_compile_options(hps_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes
+    -Wmissing-prototypes -Werror -fno-omit-frame-pointer -fstack-protector-strong>)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+    target_compile_definitions(hps_flags INTERFACE HPS_DEBUG)
+endif()
+if(HPS_ASAN)
+    add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined)
+    add_link_options(-fsanitize=address,undefined)
+endif()
+if(HPS_TSAN)
+    # Without -fno-builtin-memcpy gcc copies rows inline and uninstrumented: races go unseen.
+    add_compile_options(-fsanitize=thread -fno-builtin-memcpy)
+    add_compile_definitions(HPS_TSAN)
+    add_link_options(-fsanitize=thread)
+endif()
+if(HPS_FUZZ)
+    add_compile_options(-fsanitize=fuzzer-no-link,address,undefined)
+    add_link_options(-fsanitize=fuzzer-no-link,address,undefined)
+endif()
+
+# ---- CUDA: only cache/*.cu and tests/gpu/*.cu; everything else is C ----------------------------------
+# AUTO goes without where nvcc is missing or too old, and in sanitizer builds, which have the simulated
+# device: nvcc has no sanitizers.
+set(HPS_CUDA_VERSION_MIN 12.8) # __nv_atomic_*
+set(HPS_CUDA_FOUND OFF)
+if(NOT HPS_CUDA STREQUAL "OFF" AND NOT HPS_ASAN AND NOT HPS_TSAN AND NOT HPS_FUZZ)
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+        # Machine code for these, and for later ones what the driver compiles from the last.
+        set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
+    endif()
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+        enable_language(CUDA)
+        if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL HPS_CUDA_VERSION_MIN)
+            set(HPS_CUDA_FOUND ON)
+        else()
+            message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION} is older than ${HPS_CUDA_VERSION_MIN}")
+        endif()
+    endif()
+endif()
+if(HPS_CUDA STREQUAL "ON" AND NOT HPS_CUDA_FOUND)
+    message(FATAL_ERROR "HPS_CUDA=ON, but there is no nvcc of CUDA ${HPS_CUDA_VERSION_MIN} or later with "
+        "a C++ compiler for the host (sanitizer builds have none)")
+endif()
+if(HPS_CUDA_FOUND)
+    message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static) # so that programs start where there is no driver
+    target_compile_definitions(hps_flags INTERFACE HPS_CUDA)
+    target_compile_options(hps_flags INTERFACE
+        $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings
+        -Xcompiler=-Wall,-Wextra,-Wconversion,-Werror,-fno-omit-frame-pointer>)
+else()
+    message(STATUS "without CUDA: the simulated device only")
+endif()
+
+# What a library with cache/ in it needs for devices: its .cu files, and those of the folders given.
+function(hps_device_sources target)
+    if(HPS_TSAN)
+        # The simulated device's own locks must order nothing (cache/sanitize.h).
+        set_source_files_properties(${HPS_ROOT}/cache/fiber.c ${HPS_ROOT}/cache/simt.c
+            ${HPS_ROOT}/cache/sim_memory.c ${HPS_ROOT}/cache/device_sim.c
+            PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
+    endif()
+    if(NOT HPS_CUDA_FOUND)
+        return()
+    endif()
+    string(REGEX REPLACE "([0-9]+)(-real|-virtual)?" "sm_\\1" processors "${CMAKE_CUDA_ARCHITECTURES}")
+    string(REPLACE ";" ", " processors "${processors}")
+    string(REGEX MATCH "^[0-9]+\\.[0-9]+" version "${CMAKE_CUDA_COMPILER_VERSION}")
+    set_source_files_properties(${HPS_ROOT}/cache/device_cuda.cu PROPERTIES COMPILE_DEFINITIONS
+        "HPS_CUDA_PROCESSORS=\"${processors}\";HPS_CUDA_VERSION=\"${version}\"")
+    foreach(folder cache ${ARGN})
+        file(GLOB sources CONFIGURE_DEPENDS ${HPS_ROOT}/${folder}/*.cu)
+        target_sources(${target} PRIVATE ${sources})
+    endforeach()
+endfunction()
