@@ -9,8 +9,8 @@
 #include "base/heap.h"
 #include "cache/gpu_tier_internal.h"
 
-/* Of an insertion: what is queued as one, so that much of it finds room, and the lock is held for
- * few keys. */
+/* What is queued as one: so that much of an insertion finds room, an update takes little memory,
+ * and the lock is held for few keys. */
 enum { PIECE_KEYS = 4096, PIECE_BYTES = 1 << 20 };
 
 static struct hps_gpu_tier *tier_of_wake(struct hps_task *task)
@@ -58,6 +58,13 @@ void gpu_changes_fini(struct hps_gpu_tier *tier)
 }
 
 /* ---- coming in ------------------------------------------------------------------------------- */
+
+static uint32_t piece_keys(const struct gpu_table *table)
+{
+    uint32_t n = PIECE_BYTES / table->row_bytes;
+
+    return n > PIECE_KEYS ? PIECE_KEYS : n; /* 16 at least, by HPS_EMBED_ROW_BYTES_MAX */
+}
 
 static size_t change_bytes(size_t row_bytes, uint32_t n)
 {
@@ -205,8 +212,7 @@ void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_ke
     if (!hps_gpu_space_caches(space, table_id)) {
         return;
     }
-    uint32_t n_max = PIECE_BYTES / space->tables[table_id].row_bytes;
-    n_max = n_max > PIECE_KEYS ? PIECE_KEYS : n_max;
+    uint32_t n_max = piece_keys(&space->tables[table_id]);
     for (uint32_t begin = 0; begin < n; begin += n_max) {
         struct piece_guard piece = {.whole = guard, .begin = begin};
         const struct hps_insert_guard piece_of = {.fresh = piece_fresh, .ctx = &piece};
@@ -220,24 +226,20 @@ void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_ke
     }
 }
 
-hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                          const uint8_t *rows, uint32_t n)
+static hps_status update_piece(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                               const uint8_t *rows, uint32_t n)
 {
-    const struct gpu_table *table = &space->tables[table_id];
     struct hps_gpu_tier *tier = space->tier;
     struct gpu_changes *changes = &tier->changes;
-    struct gpu_change *change;
+    struct gpu_change *change =
+        change_new(space, table_id, rows == NULL ? HPS_EMBED_ERASE : HPS_EMBED_UPDATE, n);
 
-    if (n == 0 || table->share.n_rows_cached == 0 || atomic_load(&tier->lost)) {
-        return HPS_OK;
-    }
-    change = change_new(space, table_id, rows == NULL ? HPS_EMBED_ERASE : HPS_EMBED_UPDATE, n);
     if (change == NULL) {
         return HPS_NO_MEMORY;
     }
     memcpy(change->keys, keys, n * sizeof(*keys));
     if (rows != NULL) {
-        memcpy(change->rows, rows, (size_t)n * table->row_bytes);
+        memcpy(change->rows, rows, (size_t)n * space->tables[table_id].row_bytes);
     }
     pthread_mutex_lock(&changes->lock);
     while (!changes->ended && changes->bytes >= 2 * tier->options.queue_bytes_max) {
@@ -252,6 +254,24 @@ hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const 
         change_free(change);
     }
     return HPS_OK;
+}
+
+hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                          const uint8_t *rows, uint32_t n)
+{
+    const struct gpu_table *table = &space->tables[table_id];
+    uint32_t n_max = piece_keys(table);
+    hps_status status = HPS_OK;
+
+    if (table->share.n_rows_cached == 0 || atomic_load(&space->tier->lost)) {
+        return HPS_OK;
+    }
+    for (uint32_t begin = 0; begin < n && status == HPS_OK; begin += n_max) {
+        status = update_piece(space, table_id, keys + begin,
+                              rows == NULL ? NULL : rows + (size_t)begin * table->row_bytes,
+                              n - begin < n_max ? n - begin : n_max);
+    }
+    return status;
 }
 
 /* ---- going out ------------------------------------------------------------------------------- */

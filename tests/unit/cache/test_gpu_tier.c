@@ -337,9 +337,39 @@ static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **s
         uint32_t n = found(rig.space, 0, key, 1, 1);
         assert_true(n == 0 || key % 2 == 0);
     }
-    insert(rig.space, 2, 0, 1000, 1, NULL, &report);
-    assert_int_equal(report.n_inserted, 0);
-    assert_int_equal(report.n_no_room, 1000);
+    hps_device_sim_hold(rig.tier->device, true); /* what is queued stays */
+    for (int i = 0; i < 1000 && report.n_no_room == 0; i++) {
+        insert(rig.space, 2, 0, 100, 1, NULL, &report);
+        assert_int_equal(report.n_inserted + report.n_no_room, 100);
+    }
+    assert_int_equal(report.n_no_room, 100);
+    hps_device_sim_hold(rig.tier->device, false);
+}
+
+/* It would not fit into the queue as one. */
+static void test_change_when_large_then_queued_in_pieces(void **state)
+{
+    (void)state;
+    const struct hps_insert_guard guard = {.fresh = odd_is_fresh};
+    struct hps_insert_report report;
+    static hps_key keys[ROWS];
+    open_tier(16 << 20, 0, 1536 << 10);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    insert(rig.space, 2, 0, ROWS, 1, &guard, &report);
+    assert_int_equal(report.n_inserted + report.n_stale + report.n_no_room, ROWS);
+    assert_true(report.n_inserted >= 1000 && report.n_stale >= 1000);
+    for (hps_key key = 0; key < ROWS; key++) {
+        keys[key] = key;
+    }
+    uint32_t n_there = found(rig.space, 2, 0, ROWS, 1);
+    assert_true(n_there > 900);
+    uint8_t *rows = make_rows(2, 0, ROWS, 2);
+    assert_int_equal(hps_gpu_update(rig.space, 2, keys, rows, ROWS), HPS_OK);
+    hps_free(rows);
+    assert_int_equal(found(rig.space, 2, 0, ROWS, 2), n_there);
+    assert_int_equal(hps_gpu_update(rig.space, 2, keys, NULL, ROWS), HPS_OK);
+    assert_int_equal(found(rig.space, 2, 0, ROWS, 2), 0);
 }
 
 static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(void **state)
@@ -372,6 +402,69 @@ static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(voi
     assert_int_equal(found(rig.space, 0, 0, 100, 1), 0);
     hps_gpu_space_close(rig.space);
     rig.space = next;
+}
+
+/* A batch that the cache has no room for yet names caches of a version that others push out. */
+static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question questions[4];
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        bytes += hps_embed_range_bytes(row_bytes_of[t], ROWS, ROWS);
+    }
+    open_tier(bytes * 3 / 2, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    struct hps_gpu_space *next = open_space();
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 1000, 1, NULL, &report);
+    }
+    assert_true(found(rig.space, 2, 0, 1000, 1) > 0);
+    hps_device_sim_hold(rig.tier->device, true);
+    for (int i = 0; i < 4; i++) { /* each takes more than half of the memory for rows under way */
+        ask(&questions[i], rig.space, 0, 3800);
+        assert_int_equal(hps_gpu_lookup(&questions[i].lookup), HPS_OK);
+    }
+    hps_gpu_space_active(rig.space, false); /* also: the thread has seen the look-ups */
+    hps_gpu_space_active(next, true);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    struct hps_embed_range_usage usage;
+    for (int i = 0; i < 100; i++) { /* turns */
+        hps_gpu_space_usage(next, 0, &usage);
+    }
+    hps_device_sim_hold(rig.tier->device, false);
+    for (int i = 0; i < 4; i++) {
+        wait_done(&questions[i]);
+        assert_int_equal(questions[i].lookup.status, HPS_OK);
+        (void)check_part(&questions[i], 2, 1);
+        forget(&questions[i]);
+    }
+    while (!hps_gpu_space_caches(next, 0)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_false(hps_gpu_space_caches(rig.space, 0));
+    insert(rig.space, 0, 0, 10, 1, NULL, &report);
+    assert_int_equal(report.n_inserted + report.n_no_room + report.n_stale, 0);
+    hps_gpu_space_close(next);
+}
+
+/* Only changes are under way: nobody's answer would say that the device is gone. */
+static void test_lost_when_nothing_is_asked_then_it_is_noticed(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    open_all();
+    hps_device_sim_fail(rig.tier->device, 0);
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    while (!hps_gpu_tier_lost(rig.tier)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_false(hps_gpu_space_caches(rig.space, 0));
 }
 
 struct asker {
@@ -487,6 +580,13 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_space_when_it_does_not_fit_then_cached_once_active_and_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_change_when_large_then_queued_in_pieces, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_lost_when_nothing_is_asked_then_it_is_noticed, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_many_ask_then_each_has_its_rows, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,
