@@ -26,6 +26,7 @@ struct device {
 
 struct hps_devices {
     unsigned n;
+    bool none; /* the machine has no GPU */
     struct device items[];
 };
 
@@ -192,6 +193,7 @@ static hps_status open_all(const struct hps_config *config, struct hps_devices *
                            const struct hps_gpu_tier_options *options, struct hps_error *err)
 {
     if (check_any(options, err) != HPS_OK) {
+        devices->none = true;
         return go_without(config, err);
     }
     if (hps_block_pool_slab_add(options->blocks, result_bytes(&config->server)) != HPS_OK) {
@@ -283,7 +285,9 @@ void hps_devices_view(const struct hps_devices *devices, unsigned i,
 {
     HPS_ASSERT(i < devices->n);
     const struct device *device = &devices->items[i];
-    struct hps_device_view view = {.node = device->node, .name = "cannot be used"};
+    struct hps_device_view view = {.node = device->node,
+                                   .name = devices->none ? "no GPU" : "cannot be used",
+                                   .there = !devices->none};
     if (device->tier != NULL) {
         struct hps_embed_cache_usage usage;
         hps_gpu_tier_usage(device->tier, &usage);

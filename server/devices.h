@@ -23,7 +23,8 @@ struct hps_device_view {
     const char *node; /* its number as text: label of tier_up */
     const char *name;
     struct hps_gpu_tier *tier;
-    bool up; /* it was not lost */
+    bool there; /* the machine has GPUs */
+    bool up;    /* this one is used, and was not lost */
     uint64_t used_bytes, capacity_bytes;
 };
 

@@ -212,6 +212,9 @@ static void device_gauges(struct hps_daemon *daemon)
     for (unsigned i = 0; i < hps_devices_count(daemon->devices); i++) {
         struct hps_device_view view;
         hps_devices_view(daemon->devices, i, &view);
+        if (!view.there) {
+            return; /* nothing is down: the log and the status have said so */
+        }
         bytes += view.up ? view.capacity_bytes : 0;
         set(daemon, HPS_M_TIER_UP, gpu, view.node, NULL, view.up ? 1 : 0);
         set(daemon, HPS_M_TIER_CAPACITY_BYTES, gpu, NULL, NULL, (double)bytes);

@@ -48,6 +48,17 @@ def test_units_when_verified_then_systemd_says_nothing(units):
     assert done.returncode == 0, done.stderr
 
 
+def test_units_when_the_drop_in_for_gpus_is_there_then_systemd_takes_it(units):
+    need("systemd-analyze")
+    (units / "hpsd.service.d").mkdir()
+    (units / "hpsd.service.d" / "gpu.conf").write_text(read("hpsd-gpu.conf"))
+    done = run("systemd-analyze", "verify", "--man=no", str(units / "hpsd.service"))
+    assert [line for line in done.stderr.splitlines() if "gpu.conf" in line or "hpsd" in line] == []
+    assert done.returncode == 0, done.stderr
+    merged = read("hpsd.service") + read("hpsd-gpu.conf")
+    assert re.findall(r"^PrivateDevices=(.*)$", merged, re.M)[-1] == "no"
+
+
 def test_service_when_examined_then_exposure_is_low():
     need("systemd-analyze")
     done = run("systemd-analyze", "security", "--offline=true", "--no-pager",

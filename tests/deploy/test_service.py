@@ -324,7 +324,7 @@ def test_install_when_done_then_all_is_in_place_and_the_units_find_it(tmp_path):
         "usr/lib/systemd/system/hpsd.service", "usr/lib/systemd/system/hpsd.socket",
         "usr/lib/systemd/system/hpsd-http.socket", "usr/lib/systemd/system/hpsd-admin.socket",
         "usr/lib/sysusers.d/hpsd.conf", "usr/lib/tmpfiles.d/hpsd.conf",
-        "usr/share/doc/hpsd/examples/hpsd.json", "usr/share/hpsd/hpsd.rules.yml",
+        "usr/share/doc/hpsd/examples/hpsd.json", "usr/share/doc/hpsd/examples/hpsd-gpu.conf", "usr/share/hpsd/hpsd.rules.yml",
         "usr/share/hpsd/hpsd.json", "usr/share/bash-completion/completions/hpsctl"}
     program = unit("hpsd.service")["ExecStart"].split()[0]
     assert os.access(f"{tmp_path}{program}", os.X_OK)

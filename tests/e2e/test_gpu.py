@@ -2,15 +2,14 @@
 """The embedding cache in the daemon, on simulated devices: what is answered, from where, and what remains true
 when versions switch, when a device is lost, and where there is none."""
 import signal
-import subprocess
 import threading
 
 import grpc
 import numpy as np
 import pytest
 
-from rig import (BF16, FP16, FP32, PATIENCE_S, Daemon, Table, ask, default_config, encoded, floats, model_config,
-                 pb, statuses, until)
+from rig import (BF16, FP16, FP32, PATIENCE_S, REPORT, Daemon, Table, ask, default_config, encoded, floats,
+                 key_bytes, model_config, pb, statuses, until)
 
 FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
 SIM = {"HPS_DEVICE": "sim"}
@@ -211,6 +210,25 @@ def test_start_when_hot_keys_are_known_then_the_cache_is_warm_if_asked(work, ini
         assert sum(found) > 300
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_stop_when_the_device_is_slow_and_asked_then_it_ends_well(work, number):
+    tables = tables_of()
+    config = config_of(work, tables, server={"drain_timeout_ms": 1})
+    with Daemon(work, config, env={"HPS_DEVICE": "sim:delay_us=20000"}) as daemon:
+        stub = daemon.stub()
+        calls = [stub.Lookup.future(pb.LookupRequest(
+            model="m", queries=[pb.TableQuery(table="a", keys=key_bytes(tables["a"].keys[i:i + 50]))]))
+            for i in range(64)]
+        until(lambda: sample(daemon, "tier_keys_total", 'tier="gpu"') > 0, "the first answers")
+        daemon.send(number)
+        assert daemon.wait_end() == 0
+        for call in calls:
+            assert call.exception(PATIENCE_S) is None or call.code() in (
+                grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), call.code()
+        assert not REPORT.search(daemon.log()), daemon.log()
+        daemon.process = None
+
+
 def test_devices_when_models_name_different_ones_then_each_has_a_tier(work):
     one, two = tables_of(seed=1), tables_of(seed=2)
     config = config_of(work, one, deployed_device_list=[1, 0])
@@ -244,8 +262,8 @@ def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(w
             for result in check(stub, tables, some_keys(tables, 1000, seed)).results:
                 assert "gpu" not in tiers(result)
         gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
-        assert len(gpu) == 1 and not gpu[0].get("up")
-        assert sample(daemon, "tier_up", 'tier="gpu"') == 0
+        assert len(gpu) == 1 and not gpu[0].get("up") and gpu[0]["note"] == "device 0: no GPU"
+        assert not [name for name in daemon.metrics() if name.startswith('hpsd_tier_up{tier="gpu"')]  # no alert
         assert sample(daemon, "build_info", "cuda=") == 1
 
 
