@@ -465,7 +465,8 @@ static void open_gpu(struct race *race)
                                                            .stage_bytes = 1 << 20,
                                                            .sample_rate = 1},
                                                  .blocks = race->blocks,
-                                                 .queue_bytes_max = 64 << 10};
+                                                 .queue_bytes_max = 64 << 10,
+                                                 .stall_us_max = UINT64_C(600) * 1000 * 1000};
     const struct hps_gpu_share share = {.n_rows = N_KEYS, .n_rows_cached = N_KEYS / 2};
     struct hps_error err;
     assert_int_equal(hps_gpu_tier_open(&options, &race->gpu, &err), HPS_OK);

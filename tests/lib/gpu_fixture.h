@@ -8,7 +8,11 @@
 #include "cache/gpu_tier_internal.h"
 #include "tests/lib/lookup_fixture.h"
 
-enum { GPU_FIXTURE_ROWS = 2000, GPU_FIXTURE_SLAB = 8 << 20 };
+enum {
+    GPU_FIXTURE_ROWS = 2000,
+    GPU_FIXTURE_SLAB = 8 << 20,
+    GPU_FIXTURE_STALL_US = 600 * 1000 * 1000
+};
 
 struct gpu_fixture {
     struct hps_block_pool *blocks;
@@ -16,9 +20,10 @@ struct gpu_fixture {
     struct hps_gpu_space *space;
 };
 
-/* cached[i]: of table i are any rows cached. */
+/* cached[i]: of table i are any rows cached. The device is slow under sanitizers, but never lost
+ * for that. */
 static inline void gpu_fixture_open(struct gpu_fixture *gpu, struct hps_version *version,
-                                    const bool *cached, uint64_t stall_us)
+                                    const bool *cached)
 {
     struct hps_gpu_share shares[FIXTURE_TABLES];
     struct hps_error err;
@@ -34,7 +39,7 @@ static inline void gpu_fixture_open(struct gpu_fixture *gpu, struct hps_version 
                                                            .seed = 3,
                                                            .sample_rate = 1},
                                                  .blocks = gpu->blocks,
-                                                 .stall_us_max = stall_us};
+                                                 .stall_us_max = GPU_FIXTURE_STALL_US};
     status = hps_gpu_tier_open(&options, &gpu->tier, &err);
     HPS_ASSERT(status == HPS_OK);
     for (uint32_t i = 0; i < FIXTURE_TABLES; i++) {

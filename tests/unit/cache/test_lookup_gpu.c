@@ -82,7 +82,7 @@ static void open_metrics(struct gpu_test *t)
     t->fx.version.metrics = t->series;
 }
 
-static void open_test(struct gpu_test *t, const bool *cached, uint64_t stall_us)
+static void open_test(struct gpu_test *t, const bool *cached)
 {
     the_test = t;
     fixture_open(&t->fx, 0);
@@ -91,7 +91,7 @@ static void open_test(struct gpu_test *t, const bool *cached, uint64_t stall_us)
     assert_non_null(t->arena);
     assert_non_null(t->fx.version.absent);
     open_metrics(t);
-    gpu_fixture_open(&t->gpu, &t->fx.version, cached, stall_us);
+    gpu_fixture_open(&t->gpu, &t->fx.version, cached);
     sem_init(&t->go_on, 0, 0);
     t->hold.run = run_hold;
     assert_int_equal(hps_pool_new("io", 1, 100, &t->pool), HPS_OK);
@@ -122,7 +122,7 @@ static int setup(void **state)
     struct gpu_test *t = hps_calloc(1, sizeof(*t));
 
     assert_non_null(t);
-    open_test(t, all, 0);
+    open_test(t, all);
     *state = t;
     return 0;
 }
@@ -590,7 +590,7 @@ static void test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for(void 
 
     close_test(t);
     memset(t, 0, sizeof(*t));
-    open_test(t, some, 0);
+    open_test(t, some);
     put_range(t, HOST, 1, 0, 50);
     put_range(t, DISK, 1, 0, 100);
     place(t, 0);
@@ -654,7 +654,7 @@ static void test_lookup_when_the_device_is_lost_then_every_answer_is_right(void 
         for (uint64_t moment = 0; moment < 24; moment += 3) {
             close_test(t);
             memset(t, 0, sizeof(*t));
-            open_test(t, all, 0);
+            open_test(t, all);
             lose(t, path, moment, &n_lost[path]);
         }
     }
