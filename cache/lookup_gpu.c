@@ -26,6 +26,7 @@ static bool has_host_map(const struct hps_version *version)
     return (ops->caps & HPS_STORE_BLOCKING) == 0;
 }
 
+/* The gpu's caches may come and go meanwhile: then one question more or less is asked. */
 static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     uint64_t bytes = (uint64_t)part->n_keys * part->table->row_bytes;
@@ -126,13 +127,24 @@ void lookup_gpu_forget(struct hps_lookup *lookup)
     }
 }
 
+static bool any_wants(const struct hps_lookup *lookup, bool first)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < lookup->n_parts && !any; i++) {
+        const struct hps_lookup_part *part = &lookup->parts[i];
+        any = first ? wants_gpu_first(lookup, part) : part->waits_for_gpu;
+    }
+    return any;
+}
+
 bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
     bool first = !lookup->begun;
 
     lookup_begin(lookup);
-    if (lookup->version->gpu == NULL || lookup->block == NULL) {
+    if (!any_wants(lookup, first)) {
         return false;
     }
     *gpu = (struct hps_lookup_gpu){.ask = {.space = lookup->version->gpu, .done = on_done}};

@@ -2,7 +2,7 @@
  *
  * The two look-up methods. A request belongs to the loop thread of its connection but while a
  * worker runs it; it lives as long as somebody holds it: the call until it closes, the admission
- * queue, the worker, and each callback that is running.
+ * queue, the worker, the gpu, and each callback that is running.
  *
  *     on_message ─▶ decode, pin, plan ─▶ admission ─┬─▶ memory tiers, here ─┬───────────▶ reply
  *                                        │ (waits)  └─▶ worker ─────────────┤ (rest)      ▲
@@ -10,6 +10,10 @@
  *
  * Workers and I/O threads post it back to the loop. What waits for one of them is withdrawn when
  * the client goes; and answered with what is there when the client waits for rows no longer.
+ *
+ * The gpu, where a version has one, is asked by the loop before the memory tiers or after them, and
+ * posts back: no thread waits for it. A device that writes cannot be called back: what it was asked
+ * for is held until it has answered, whoever has gone.
  */
 #include "server/service_lookup.h"
 
