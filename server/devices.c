@@ -30,6 +30,8 @@ struct hps_devices {
     struct device items[];
 };
 
+enum { CACHED_ROWS_MIN = 64 }; /* of a table */
+
 /* ---- HPS_DEVICE ------------------------------------------------------------------------------ */
 
 static hps_status parse_setting(const char *text, size_t size, struct hps_device_sim_config *config,
@@ -322,6 +324,9 @@ void hps_devices_shares(const struct hps_config_model *model, const struct hps_t
         double share = (double)tables[i].n_rows * model->gpucacheper;
         uint64_t n = whole ? tables[i].n_rows : (uint64_t)share;
         n += !whole && (double)n < share;
+        if (n > 0 && n < CACHED_ROWS_MIN) { /* as in HPS: a small table is cached whole */
+            n = tables[i].n_rows < CACHED_ROWS_MIN ? tables[i].n_rows : CACHED_ROWS_MIN;
+        }
         out_shares[i] = (struct hps_gpu_share){.n_rows = tables[i].n_rows, .n_rows_cached = n};
     }
 }

@@ -146,6 +146,8 @@ import sys
 source, target, state = sys.argv[1:]
 with open(source, encoding="utf-8") as f:
     config = json.load(f)
+for model in config["models"]:
+    model["gpucache"] = False
 config["server"] = {"listen": ["127.0.0.1:0"], "http_listen": "127.0.0.1:0", "state_dir": state,
                     "admin_listen": f"unix:{state}/admin.sock", "drain_delay_ms": 0}
 config["persistent_db"] = {"type": "rocks_db", "path": state}
@@ -154,6 +156,10 @@ for name, volatile in (("all", {"type": "parallel_hash_map"}),
                        ("none", {"type": "disabled"})):
     with open(f"{target}/{name}.json", "w", encoding="utf-8") as f:
         json.dump({**config, "volatile_db": volatile}, f, indent=2)
+for model in config["models"]:
+    model.update(gpucache=True, gpucacheper=0.1, hit_rate_threshold=0.7)
+with open(f"{target}/gpu.json", "w", encoding="utf-8") as f:
+    json.dump({**config, "volatile_db": {"type": "disabled"}}, f, indent=2)
 PYTHON
 
 step "2. hpsd loads it into RocksDB (kept) and into memory (fast)"
@@ -216,6 +222,19 @@ for budget, text in (("all", "all"), ("tenth", "a tenth"), ("none", "none")):
 print("A row is 512 bytes. Cold: just started, with nothing of the database in the page cache but for\n"
       "what the start reads (all: after the restart above, while memory is filled behind it).")
 PYTHON
+stop
+if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+    device="this machine's GPU"
+else
+    device="a simulated GPU"
+    export HPS_DEVICE=sim
+fi
+step "6. An embedding cache in GPU memory ($device): below a hit rate of 0.7 answers wait for true rows"
+start gpu
+PYTHONPATH="$demo" "$python" docs/examples/threshold.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
+echo "   First exact and slow; from the threshold on, rows that are missing come as the table's default at once and"
+echo "   are fetched behind the answer; in the end the cache has them all. A key's status says which row it got."
+unset HPS_DEVICE
 step "What next"
 cat <<'TEXT'
    ./dev demo --keep                   the same, and the daemon stays up for you to try:

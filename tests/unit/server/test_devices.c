@@ -180,9 +180,9 @@ static void test_shares_when_the_model_says_then_of_each_table(void **state)
         double share;
         bool is_static;
         uint64_t expected[2];
-    } cases[] = {{0.25, false, {250, 1}}, {0.9, false, {900, 3}}, {0, false, {0, 0}},
+    } cases[] = {{0.25, false, {250, 3}}, {0.9, false, {900, 3}}, {0, false, {0, 0}},
                  {1, false, {1000, 3}},   {7, false, {1000, 3}},  {0.1, true, {1000, 3}},
-                 {1e-9, false, {1, 1}}};
+                 {1e-9, false, {64, 3}}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_gpu_share shares[2];
         const struct hps_config_model model = {.gpucacheper = cases[i].share,
