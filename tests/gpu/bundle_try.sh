@@ -55,6 +55,7 @@ start() {
         -e "s|\"volatile_db\": {[^}]*}|\"volatile_db\": {\"type\": \"$3\"}|" \
         -e "s|\"supportlonglong\": true,|\"supportlonglong\": true, \"server\": {\"listen\": [\"127.0.0.1:0\"], \"http_listen\": \"127.0.0.1:0\", \"state_dir\": \"$work/state\", \"admin_listen\": \"unix:$work/admin\", \"drain_delay_ms\": 0, \"lookup_path\": \"$1\"},|" \
         "$work/model/ps.json" >"$work/config.json"
+    : >"$work/ready"
     "$bin/hpsd" --config "$work/config.json" >"$work/ready" 2>>"$log" &
     pid=$!
     until grep -q '^ready' "$work/ready" && "$bin/hpsctl" --addr "unix:$work/admin" ping >/dev/null 2>&1; do
