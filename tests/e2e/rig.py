@@ -44,6 +44,7 @@ def sanitizer():
 
 
 SANITIZER = sanitizer()
+GPU = os.environ.get("HPS_DEVICE") == "sim"
 SLOW = float(os.environ.get("HPS_TEST_SLOW") or (8 if SANITIZER else 1))
 PATIENCE_S = 30 * SLOW
 REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|Assertion|assertion")
@@ -176,10 +177,12 @@ class Table:
 
 
 def model_config(name, paths, dims, names, defaults=None, **more):
+    """With HPS_DEVICE=sim in the environment a model has an embedding cache on a simulated device; tests of what
+    other tiers hold say that theirs has none."""
     return {"model": name, "sparse_files": paths, "embedding_vecsize_per_table": dims,
             "embedding_table_names": names, "default_value_for_each_table": defaults or [0.0] * len(dims),
             "maxnum_catfeature_query_per_table_per_sample": [1] * len(dims),
-            "deployed_device_list": [0], "max_batch_size": 1024, "gpucache": False, **more}
+            "deployed_device_list": [0], "max_batch_size": 1024, "gpucache": GPU, **more}
 
 
 def generate(directory, *args):

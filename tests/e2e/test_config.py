@@ -29,7 +29,7 @@ class Stored:
     def config(self, models, server=()):
         """`models`: {name: its policies}."""
         path = self.work + "/m/a.rows.npy"
-        entries = [model_config(name, [path], [8], ["a"], [3.0], **policies)
+        entries = [model_config(name, [path], [8], ["a"], [3.0], **{"gpucache": False, **policies})
                    for name, policies in models.items()]
         return default_config(entries, server={"model_roots": [self.work], **dict(server)},
                               volatile_db={"type": "disabled"})

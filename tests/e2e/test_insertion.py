@@ -26,7 +26,7 @@ class Small:
                        for i, name in enumerate("ab")}
         paths = [table.save(work + "/m") for table in self.tables.values()]
         entry = model_config("m", paths, [DIM] * 2, list("ab"), [2.5, 3.5],
-                             hit_rate_threshold=float(threshold), **model)
+                             hit_rate_threshold=float(threshold), **{"gpucache": False, **model})
         self.work, self.paths = work, paths
         memory = {"type": "parallel_hash_map", "memory_bytes": "8MiB"}
         if cache == "gpu":
@@ -36,7 +36,8 @@ class Small:
             [entry], volatile_db=memory,
             server={"async_without_gpu": cache == "host", "model_roots": [work], **dict(server)})
         self.cache = cache
-        self.daemon = Daemon(work, self.config, env={"HPS_DEVICE": "sim"} if cache == "gpu" else ())
+        device = {"HPS_DEVICE": "sim" if cache == "gpu" else "", "CUDA_VISIBLE_DEVICES": ""}
+        self.daemon = Daemon(work, self.config, env=device)
         self.threshold = Fraction(threshold)
         self.memory = {name: set() for name in self.tables}  # keys in the host map
         self.absent = {name: set() for name in self.tables}  # keys known to be nowhere

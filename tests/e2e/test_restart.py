@@ -177,14 +177,6 @@ def test_start_when_a_part_that_is_not_built_is_asked_then_exit_2_names_the_key(
     assert word in err
 
 
-def test_gpucache_when_asked_then_one_line_says_that_memory_serves(daemon, work):
-    table, config = model(work)
-    config["models"][0]["gpucache"] = True
-    one = daemon(config)
-    check(one, table)
-    assert len([line for line in one.log().splitlines() if "gpucache" in line]) == 1
-
-
 def test_load_when_the_disk_is_full_then_refused_and_the_active_version_serves(work):
     state = os.path.join(work, "state")
     os.mkdir(state)

@@ -17,7 +17,7 @@ EXIT_STORE = 4
 
 def model(work, n_rows=2000, dim=16):
     table = Table.random("a", n_rows, dim)
-    config = model_config("m", [table.save(work + "/m")], [dim], ["a"])
+    config = model_config("m", [table.save(work + "/m")], [dim], ["a"], gpucache=False)
     return table, default_config([config], server={"model_roots": [work]})
 
 

@@ -56,7 +56,7 @@ def hit_rate(daemon, traffic, n, table, **how):
 def served_table(work):
     """(daemon, table) of a daemon whose host map holds a part of the table."""
     table = Table.random("a", ROWS, DIM)
-    config = default_config([model_config("m", [table.save(work + "/m")], [DIM], ["a"])],
+    config = default_config([model_config("m", [table.save(work + "/m")], [DIM], ["a"], gpucache=False)],
                             server={"model_roots": [work], "log_level": "debug"})
     config["volatile_db"]["memory_bytes"] = BUDGET
     daemon = Daemon(work, config)
