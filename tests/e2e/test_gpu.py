@@ -337,6 +337,23 @@ def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
         check(stub, tables, {"a": table.keys})
 
 
+def test_loss_when_the_host_map_may_stand_in_then_the_policy_goes_by_it(work):
+    tables = {"c": tables_of()["c"]}
+    config = config_of(work, tables, volatile={"type": "hash_map", "memory_bytes": "4MiB"}, hit_rate_threshold=0.0,
+                       server={"async_without_gpu": True, "lookup_path": "gpu", "hot_keys_bytes": 0})
+    with Daemon(work, config, env={"HPS_DEVICE": "sim:fail=300"}) as daemon:
+        stub, rng = daemon.stub(), np.random.default_rng(3)
+
+        def turn():
+            ask(stub, "m", {"c": rng.choice(tables["c"].keys, 200)})
+            return "serving goes on without the device" in daemon.log()
+
+        until(turn, "the loss")
+        result = ask(stub, "m", {"c": tables["c"].keys}).results[0]  # more than the map holds
+        assert result.defaulted_key_count > 0
+        assert set(statuses(result)) <= {FOUND, DEFAULTED}
+
+
 def test_loss_when_exit_then_drained_with_code_1(work):
     tables = tables_of()
     config = config_of(work, tables, server={"on_device_loss": "exit"})
