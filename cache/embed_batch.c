@@ -364,6 +364,16 @@ static hps_status begin(struct hps_embed_ticket *ticket)
     return status == HPS_OK ? watch(ticket) : status;
 }
 
+/* Numbers come again, and the flag holds that of the ticket's last batch, or the first one's 0. */
+static void number(struct hps_embed_ticket *ticket)
+{
+    struct hps_embed_cache *cache = ticket->cache;
+
+    cache->sequence += cache->sequence == UINT32_MAX ? 2 : 1;
+    ticket->sequence = cache->sequence;
+    __atomic_store_n((uint32_t *)ticket->host, 0, __ATOMIC_RELAXED);
+}
+
 hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embed_part *parts,
                             uint32_t n_parts, struct hps_embed_ticket **out_ticket)
 {
@@ -386,7 +396,7 @@ hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embe
     }
     ticket->gather_end = cache->gather_ring.head;
     ticket->gather_begin = ticket->gather_end - plan.gather_bytes;
-    ticket->sequence = ++cache->sequence;
+    number(ticket);
     ticket->watches = false;
     status = hps_embed_slice_close(cache);
     if (status != HPS_OK) {
@@ -412,6 +422,16 @@ void hps_embed_batches_advance(struct hps_embed_cache *cache)
             (!gathers(ticket) || hps_embed_ended(cache, ticket->copied_out)) &&
             (!ticket->watches || hps_embed_ended(cache, ticket->watched))) {
             end(ticket);
+        }
+    }
+}
+
+void hps_embed_batches_drop(struct hps_embed_cache *cache)
+{
+    for (uint32_t i = 0; i < cache->config.n_batches; i++) {
+        struct hps_embed_ticket *ticket = &cache->tickets[i];
+        for (uint32_t j = 0; ticket->running && j < ticket->n_parts; j++) {
+            hps_embed_range_unuse(ticket->uses[j].range);
         }
     }
 }

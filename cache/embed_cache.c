@@ -202,11 +202,15 @@ static hps_status make_streams(struct hps_embed_cache *cache, struct hps_error *
     return status;
 }
 
-/* Counters to 0, the empty index to markers: on `work`, which all that reads them is on. */
+/* Counters to 0, the empty index to markers: on `work`, which all that reads them is on. And the
+ * gather buffer: what misses is copied out of it, too, and must not be another program's data. */
 static hps_status clear(struct hps_embed_cache *cache, struct hps_error *err)
 {
     hps_status status = hps_fill_on_device(cache->work, cache->small, 0, small_bytes(cache));
 
+    if (status == HPS_OK) {
+        status = hps_fill_on_device(cache->work, cache->gather, 0, cache->config.gather_bytes);
+    }
     hps_embed_desc_init(&cache->empty, cache->small + empty_at(cache), EMPTY_SETS,
                         cache->config.seed);
     if (status == HPS_OK) {
@@ -302,6 +306,7 @@ void hps_embed_cache_close(struct hps_embed_cache *cache)
         HPS_ASSERT(!cache->tickets[i].held);
     }
     free_streams(cache); /* waits */
+    hps_embed_batches_drop(cache);
     while (cache->ranges != NULL) {
         struct hps_embed_range *range = cache->ranges;
         HPS_ASSERT(range->freed);

@@ -187,6 +187,8 @@ void hps_embed_range_unuse(struct hps_embed_range *range);
 size_t hps_embed_ticket_bytes(const struct hps_embed_cache_config *config);
 /* Take notice of look-ups that have ended. */
 void hps_embed_batches_advance(struct hps_embed_cache *cache);
+/* At the cache's end: those that nobody saw end use no range any more. */
+void hps_embed_batches_drop(struct hps_embed_cache *cache);
 
 /* ---- embed_stage.c, embed_slice.c ------------------------------------------------------------ */
 

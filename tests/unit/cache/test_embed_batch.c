@@ -192,6 +192,52 @@ static void test_ticket_when_released_under_way_then_its_slot_is_not_used_again(
     hps_embed_release(ticket);
 }
 
+/* Batches are numbered by 32 bits, and what a ticket's last one left could be the next one's. */
+static void test_ticket_when_numbers_begin_again_then_is_not_done_early(void **state)
+{
+    struct batch_fixture *fixture = *state;
+    struct hps_embed_cache *cache = fixture->f.rig.cache;
+    struct hps_embed_ticket *again, *first;
+
+    assert_int_equal(submit(fixture, 0, 10, &again), HPS_OK);
+    assert_int_equal(wait(again), HPS_OK);
+    hps_embed_release(again);
+    embed_drain(&fixture->f.rig);
+    hps_device_sim_hold(fixture->f.device, true);
+    cache->sequence--;
+    assert_int_equal(submit(fixture, 0, 10, &again), HPS_OK);
+    hps_status of_again = hps_embed_poll(again);
+    cache->sequence = UINT32_MAX;
+    assert_int_equal(submit(fixture, 1, 10, &first), HPS_OK);
+    hps_status of_first = hps_embed_poll(first);
+    hps_device_sim_hold(fixture->f.device, false);
+    assert_int_equal(of_again, HPS_AGAIN);
+    assert_int_equal(of_first, HPS_AGAIN);
+    assert_int_equal(wait(again), HPS_OK);
+    assert_int_equal(wait(first), HPS_OK);
+    hps_embed_release(again);
+    hps_embed_release(first);
+}
+
+/* Rows that are not there are copied out with the others. */
+static void test_rows_when_missing_then_are_not_what_memory_held_before(void **state)
+{
+    struct batch_fixture *fixture = *state;
+    const uint8_t *rows = fixture->f.rig.queries[0].host;
+    struct hps_embed_ticket *ticket;
+
+    for (uint32_t i = 0; i < 3000; i++) {
+        fixture->keys[i] = fixture->table.keys[0] + 1; /* they are random: it has none such */
+    }
+    assert_int_equal(submit(fixture, 0, 3000, &ticket), HPS_OK);
+    assert_int_equal(wait(ticket), HPS_OK);
+    assert_int_equal(*hps_embed_hits(ticket, 0), 0);
+    for (uint32_t i = 0; i < 3000 * 256; i++) {
+        assert_int_equal(rows[i], 0);
+    }
+    hps_embed_release(ticket);
+}
+
 /* ---- counting -------------------------------------------------------------------------------- */
 
 /* Counts of all keys in one row of the sketch. */
@@ -305,6 +351,8 @@ int main(void)
         TEST(test_submit_when_gather_buffer_is_full_then_says_again),
         TEST(test_region_when_freed_under_way_then_waits_for_the_last_event),
         TEST(test_ticket_when_released_under_way_then_its_slot_is_not_used_again),
+        TEST(test_ticket_when_numbers_begin_again_then_is_not_done_early),
+        TEST(test_rows_when_missing_then_are_not_what_memory_held_before),
         TEST(test_sketch_when_every_key_is_counted_then_knows_how_often),
         TEST(test_sketch_when_it_has_counted_enough_then_is_halved),
         TEST(test_sketch_when_sampled_then_counts_that_share_of_keys),

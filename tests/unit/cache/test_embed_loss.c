@@ -260,6 +260,28 @@ static void test_advance_when_only_changes_are_under_way_then_gives_up_too(void 
     hps_free(scene);
 }
 
+/* What no list of the cache's names any more, and no event will ever end. */
+static void test_close_when_a_retired_range_was_asked_for_then_leaves_nothing(void **state)
+{
+    const struct hps_embed_cache_config config = small_config();
+    (void)state;
+
+    hps_fault_heap_install(0);
+    struct scene *scene = hps_calloc(1, sizeof(*scene));
+    open_device(scene, 0, 0);
+    assert_int_equal(open_cache(scene, &config), HPS_OK);
+    open_ranges(scene);
+    hps_embed_range_retire(scene->ranges[0]);
+    hps_device_sim_hold(scene->device, true);
+    assert_int_equal(submit(scene, 0, 3), HPS_OK);
+    hps_device_sim_fail(scene->device, 0);
+    close_scene(scene);
+    assert_true(scene->lost);
+    hps_free(scene);
+    assert_int_equal(hps_fault_heap_live(), 0);
+    hps_fault_heap_remove();
+}
+
 static void test_open_when_memory_is_short_then_names_what_is_needed(void **state)
 {
     struct hps_embed_cache_config config = small_config();
@@ -333,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_cache_when_device_is_lost_at_any_work_then_says_so_and_ends),
         cmocka_unit_test(test_cache_when_device_stands_still_for_too_long_then_gives_it_up),
         cmocka_unit_test(test_advance_when_only_changes_are_under_way_then_gives_up_too),
+        cmocka_unit_test(test_close_when_a_retired_range_was_asked_for_then_leaves_nothing),
         cmocka_unit_test(test_open_when_memory_is_short_then_names_what_is_needed),
         cmocka_unit_test(test_open_when_the_heap_fails_anywhere_then_leaves_nothing),
         cmocka_unit_test(test_open_when_settings_are_impossible_then_names_them),
