@@ -348,9 +348,9 @@ static hps_status watch(struct hps_embed_ticket *ticket)
 /* On an error the ticket stays taken: what was given to the device may still run. */
 static hps_status begin(struct hps_embed_ticket *ticket)
 {
+    uint64_t began_us = hps_embed_begins(ticket->cache);
     hps_status status;
 
-    hps_embed_begins(ticket->cache);
     ticket->running = true;
     ticket->cache->n_running++;
     if (ticket->n_tiles == 0) {
@@ -361,7 +361,9 @@ static hps_status begin(struct hps_embed_ticket *ticket)
     if (status == HPS_OK && gathers(ticket)) {
         status = copy_out(ticket);
     }
-    return status == HPS_OK ? watch(ticket) : status;
+    status = status == HPS_OK ? watch(ticket) : status;
+    hps_embed_given(ticket->cache, began_us);
+    return status;
 }
 
 /* Numbers come again, and the flag holds that of the ticket's last batch, or the first one's 0. */

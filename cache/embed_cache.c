@@ -337,11 +337,19 @@ void hps_embed_progress(struct hps_embed_cache *cache)
     cache->progress_us = hps_clock_us();
 }
 
-void hps_embed_begins(struct hps_embed_cache *cache)
+uint64_t hps_embed_begins(struct hps_embed_cache *cache)
 {
+    uint64_t now_us = hps_clock_us();
+
     if (!under_way(cache)) {
-        hps_embed_progress(cache);
+        cache->progress_us = now_us;
     }
+    return now_us;
+}
+
+void hps_embed_given(struct hps_embed_cache *cache, uint64_t began_us)
+{
+    cache->progress_us += hps_clock_us() - began_us;
 }
 
 bool hps_embed_ended(struct hps_embed_cache *cache, struct hps_event *event)

@@ -153,8 +153,10 @@ enum { HPS_EMBED_SEEN = 2 * HPS_EMBED_SLICE_ROWS_MAX };
 hps_status hps_embed_lose(struct hps_embed_cache *cache);
 /* Something ended. */
 void hps_embed_progress(struct hps_embed_cache *cache);
-/* Something is about to begin. */
-void hps_embed_begins(struct hps_embed_cache *cache);
+/* Something is about to be given to the device; and has been: however long a driver took to take
+ * it, the device was not waited for meanwhile. */
+uint64_t hps_embed_begins(struct hps_embed_cache *cache);
+void hps_embed_given(struct hps_embed_cache *cache, uint64_t began_us);
 /* Whether an event has completed; a device that is gone is noticed. */
 bool hps_embed_ended(struct hps_embed_cache *cache, struct hps_event *event);
 /* Something is waited for: notice if it will not come. */

@@ -221,12 +221,13 @@ hps_status hps_embed_slice_close(struct hps_embed_cache *cache)
     uint32_t n_groups = count_groups(order, slice->n_entries);
     struct block block = block_of(slice->n_ranges, n_groups, slice->n_entries);
     fill(cache, slice, order, &block);
-    hps_embed_begins(cache);
+    uint64_t began_us = hps_embed_begins(cache);
     slice->rows_end = cache->stage_ring.head;
     cache->n_closed = cache->n_opened;
     hps_status status = send_records(cache, slice, block.end);
     status = status == HPS_OK ? launch_apply(cache, slice, &block, n_groups) : status;
     status = status == HPS_OK ? enliven(cache, slice) : status;
+    hps_embed_given(cache, began_us);
     return status == HPS_OK ? HPS_OK : hps_embed_lose(cache);
 }
 

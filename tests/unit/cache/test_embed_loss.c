@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
+#include "cache/device_ops.h"
 #include "tests/lib/embed_fixture.h"
 #include "tests/lib/fault_heap.h"
 
@@ -238,6 +239,44 @@ static void test_cache_when_device_stands_still_for_too_long_then_gives_it_up(vo
     hps_free(scene);
 }
 
+static hps_status (*launch)(struct hps_stream_q *, const struct hps_kernel *, uint32_t,
+                            const void *);
+
+static hps_status launch_slowly(struct hps_stream_q *stream, const struct hps_kernel *kernel,
+                                uint32_t n_blocks, const void *args)
+{
+    hps_clock_advance(1001);
+    return launch(stream, kernel, n_blocks, args);
+}
+
+static void test_cache_when_the_driver_takes_long_to_take_work_then_waits_for_it(void **state)
+{
+    struct hps_embed_cache_config config = small_config();
+    struct scene *scene = hps_calloc(1, sizeof(*scene));
+    (void)state;
+
+    config.timeout_us = 1000;
+    hps_clock_fake(1);
+    open_device(scene, 0, 0);
+    assert_int_equal(open_cache(scene, &config), HPS_OK);
+    open_ranges(scene);
+    struct hps_device_ops slow = *scene->device->ops;
+    launch = slow.launch;
+    slow.launch = launch_slowly;
+    scene->device->ops = &slow;
+    hps_device_sim_hold(scene->device, true);
+    assert_int_equal(submit(scene, 0, N_KEYS), HPS_OK);
+    assert_int_equal(hps_embed_poll(scene->tickets[0]), HPS_AGAIN);
+    stage(scene, HPS_EMBED_INSERT); /* two slices */
+    assert_int_equal(submit(scene, 1, 3), HPS_OK);
+    assert_int_equal(hps_embed_poll(scene->tickets[1]), HPS_AGAIN);
+    hps_device_sim_hold(scene->device, false);
+    close_scene(scene);
+    assert_false(scene->lost);
+    hps_clock_real();
+    hps_free(scene);
+}
+
 static void test_advance_when_only_changes_are_under_way_then_gives_up_too(void **state)
 {
     struct hps_embed_cache_config config = small_config();
@@ -354,6 +393,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cache_when_device_is_lost_at_any_work_then_says_so_and_ends),
         cmocka_unit_test(test_cache_when_device_stands_still_for_too_long_then_gives_it_up),
+        cmocka_unit_test(test_cache_when_the_driver_takes_long_to_take_work_then_waits_for_it),
         cmocka_unit_test(test_advance_when_only_changes_are_under_way_then_gives_up_too),
         cmocka_unit_test(test_close_when_a_retired_range_was_asked_for_then_leaves_nothing),
         cmocka_unit_test(test_open_when_memory_is_short_then_names_what_is_needed),
