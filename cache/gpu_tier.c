@@ -124,7 +124,7 @@ static bool turn(struct hps_gpu_tier *tier)
         any |= gpu_spaces_settle(tier);
     }
     if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */
-        gpu_tier_lose(tier, "nothing is heard of it");
+        gpu_tier_lose(tier, "it does no more work");
     }
     return any;
 }

@@ -49,6 +49,7 @@ static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t qu
                                                            .sample_rate = 1},
                                                  .blocks = rig.blocks,
                                                  .queue_bytes_max = queue_bytes_max,
+                                                 .stall_us_max = GIVE_UP_US, /* slow, not lost */
                                                  .lost = on_lost};
     struct hps_error err;
 
@@ -362,14 +363,16 @@ static void test_change_when_large_then_queued_in_pieces(void **state)
     for (hps_key key = 0; key < ROWS; key++) {
         keys[key] = key;
     }
-    uint32_t n_there = found(rig.space, 2, 0, ROWS, 1);
-    assert_true(n_there > 900);
+    uint32_t n_first = found(rig.space, 2, ROWS - 300, 300, 1);
+    uint32_t n_last = found(rig.space, 2, 0, 300, 1);
+    assert_true(n_first > 100);
     uint8_t *rows = make_rows(2, 0, ROWS, 2);
     assert_int_equal(hps_gpu_update(rig.space, 2, keys, rows, ROWS), HPS_OK);
     hps_free(rows);
-    assert_int_equal(found(rig.space, 2, 0, ROWS, 2), n_there);
+    assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2), n_first);
+    assert_int_equal(found(rig.space, 2, 0, 300, 2), n_last);
     assert_int_equal(hps_gpu_update(rig.space, 2, keys, NULL, ROWS), HPS_OK);
-    assert_int_equal(found(rig.space, 2, 0, ROWS, 2), 0);
+    assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2) + found(rig.space, 2, 0, 300, 2), 0);
 }
 
 static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(void **state)
@@ -409,7 +412,7 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
 {
     (void)state;
     struct hps_insert_report report;
-    struct question questions[4];
+    struct question questions[3];
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < N_TABLES; t++) {
         bytes += hps_embed_range_bytes(row_bytes_of[t], ROWS, ROWS);
@@ -423,7 +426,7 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
     }
     assert_true(found(rig.space, 2, 0, 1000, 1) > 0);
     hps_device_sim_hold(rig.tier->device, true);
-    for (int i = 0; i < 4; i++) { /* each takes more than half of the memory for rows under way */
+    for (int i = 0; i < 3; i++) { /* each takes more than half of the memory for rows under way */
         ask(&questions[i], rig.space, 0, 3800);
         assert_int_equal(hps_gpu_lookup(&questions[i].lookup), HPS_OK);
     }
@@ -435,7 +438,7 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
         hps_gpu_space_usage(next, 0, &usage);
     }
     hps_device_sim_hold(rig.tier->device, false);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 3; i++) {
         wait_done(&questions[i]);
         assert_int_equal(questions[i].lookup.status, HPS_OK);
         (void)check_part(&questions[i], 2, 1);
