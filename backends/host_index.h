@@ -121,16 +121,21 @@ static inline bool hps_host_passed(uint32_t state)
     return state >> HPS_HOST_PASSED_SHIFT != 0;
 }
 
+static inline uint32_t hps_host_match_one(const struct hps_host_bucket *bucket, unsigned slot,
+                                          hps_key key)
+{
+    hps_key at = atomic_load_explicit(&bucket->keys[slot], memory_order_relaxed);
+    return (uint32_t)(at == key) << slot;
+}
+
 /* Slots of a bucket that hold `key`, as bits; some may not be live. */
 static inline uint32_t hps_host_match(const struct hps_host_bucket *bucket, hps_key key)
 {
-    uint32_t match = 0;
-    for (unsigned slot = 0; slot < HPS_HOST_BUCKET_KEYS; slot++) {
-        hps_key at = atomic_load_explicit(&bucket->keys[slot], memory_order_relaxed);
-        match |= (uint32_t)(at == key) << slot;
-    }
-    return match;
+    return hps_host_match_one(bucket, 0, key) | hps_host_match_one(bucket, 1, key) |
+           hps_host_match_one(bucket, 2, key) | hps_host_match_one(bucket, 3, key) |
+           hps_host_match_one(bucket, 4, key);
 }
+_Static_assert(HPS_HOST_BUCKET_KEYS == 5, "a term for each");
 
 /* Where `key` lies, from the bucket it was aimed at on. */
 static inline struct hps_host_place hps_host_probe(struct hps_host_bucket *bucket, hps_key key)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Three stages, each a block of keys behind the one before it: aim (hash, fetch the bucket), probe
- * (fetch the row), copy. So the fetches of one stage have the time of another to arrive. Each stage
- * first works out its addresses and then fetches them in a loop of nothing else: a fetch holds its
- * place in the core until its page is translated, and the fewer instructions lie between two, the
- * more of them are translated at once (0.60 to 0.67 of the ceiling without that, 0.74 to 0.86 with
- * it, at 64 bytes a row). Any thread.
+ * Two passes over a block of keys. The first fetches the bucket of a key some way ahead and probes
+ * the one whose bucket has arrived; the second does so with rows: fetch ahead, copy. A fetch holds
+ * its place in the core until its page is translated, so what counts is that only few instructions
+ * lie between two. Hence two passes: one that fetches both bucket and row reached 0.60 of gather
+ * and index where two reach 0.82 (docs/performance.md). Any thread.
  *
  * Vector kernels read the five keys of a bucket as plain loads. Each 8-byte lane is read whole on
  * x86, behind the acquire load of the bucket's state. ThreadSanitizer cannot know that and gets the
@@ -21,9 +20,14 @@
 #include <immintrin.h>
 #endif
 
-enum { LINE_BYTES = 64, NAIVE_KEYS = 12, L2_BYTES_USUAL = 2 << 20 };
+enum {
+    LINE_BYTES = 64,
+    NAIVE_KEYS = 12,
+    AHEAD = 48, /* keys between fetch and use: 24 to 64 measured the same */
+    L2_BYTES_USUAL = 2 << 20,
+};
 
-/* ---- stages, made for each kind of vectors ---- */
+/* ---- passes, made for each kind of vectors ---- */
 
 typedef uint32_t (*match_fn)(const struct hps_host_bucket *bucket, hps_key key);
 typedef void (*copy_fn)(uint8_t *to, const uint8_t *from, uint32_t bytes);
@@ -37,86 +41,158 @@ static inline void fetch(const void *at)
 static inline __attribute__((always_inline)) void row_fetch(const struct hps_host_lookup *lookup,
                                                             const uint8_t *row)
 {
-    uint32_t row_bytes = lookup->rows->row_bytes;
-    for (uint32_t at = 0; at < row_bytes; at += LINE_BYTES) {
+    fetch(row);
+    for (uint32_t at = LINE_BYTES; at < lookup->row_bytes; at += LINE_BYTES) {
         fetch(row + at);
     }
-    if (((uintptr_t)row & (LINE_BYTES - 1)) != 0) {
-        fetch(row + row_bytes - 1);
+    if (lookup->stride % LINE_BYTES != 0) {
+        fetch(row + lookup->row_bytes - 1);
     }
 }
 
-static inline __attribute__((always_inline)) void block_hit(const struct hps_host_lookup *lookup,
-                                                            struct hps_host_block *block,
-                                                            uint32_t i, struct hps_host_place place)
+static inline const uint8_t *row_at(const struct hps_host_lookup *lookup,
+                                    struct hps_host_place place)
 {
-    const uint8_t *row = hps_host_row_at(lookup->rows, hps_host_row_of(place));
-    block->rows[i] = row;
+    return lookup->rows + (size_t)hps_host_row_of(place) * lookup->stride;
+}
+
+static inline __attribute__((always_inline)) const uint8_t *block_hit(
+    const struct hps_host_lookup *lookup, struct hps_host_place place)
+{
     if (lookup->touch) {
         hps_host_touch(place);
     }
+    return row_at(lookup, place);
 }
 
-/* A key that may lie behind its bucket is left for the end of the block: by then the next bucket
- * has been fetched. */
-static inline __attribute__((always_inline)) void block_probe(const struct hps_host_lookup *lookup,
+/* What aiming needs, read once per block. */
+struct aim {
+    uint64_t seed;
+    struct hps_host_bucket *array;
+    uint64_t n_homes;
+    bool growing;
+};
+
+static inline struct aim block_aim(const struct hps_host_lookup *lookup,
+                                   const struct hps_host_block *block)
+{
+    return (struct aim){.seed = lookup->index->seed,
+                        .array = block->now->array,
+                        .n_homes = block->now->n_homes,
+                        .growing =
+                            atomic_load_explicit(&block->now->from, memory_order_acquire) != NULL};
+}
+
+static inline __attribute__((always_inline)) void key_aim(const struct aim *aim, hps_key key,
+                                                          struct hps_host_block *block, uint32_t i)
+{
+    uint64_t hash = hps_host_hash(aim->seed, key);
+    struct hps_host_bucket *bucket = &aim->array[hps_host_home(hash, aim->n_homes)];
+    if (aim->growing) {
+        bucket = hps_host_aim(block->now, hash);
+    }
+    fetch(bucket);
+    block->buckets[i] = bucket;
+}
+
+/* Keys that may lie behind their home buckets: by now the next buckets have arrived, too. */
+static void block_probe_later(const struct hps_host_lookup *lookup, const hps_key *keys,
+                              struct hps_host_block *block, const uint8_t *later, uint32_t n)
+{
+    for (uint32_t l = 0; l < n; l++) {
+        uint32_t i = later[l];
+        struct hps_host_place place = hps_host_probe(block->buckets[i] + 1, keys[i]);
+        if (place.bucket != NULL) {
+            block->rows[i] = block_hit(lookup, place);
+            block->n_found++;
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void block_probe(const struct hps_host_lookup *given,
                                                               const hps_key *keys,
                                                               struct hps_host_block *block,
                                                               match_fn match)
 {
+    const struct hps_host_lookup lookup = *given; /* in registers, whatever is written below */
+    const struct aim aim = block_aim(given, block);
     uint8_t later[HPS_HOST_BLOCK_KEYS];
-    uint32_t n_later = 0;
-    for (uint32_t i = 0; i < block->n; i++) {
+    uint32_t n_later = 0, n_found = 0;
+    uint32_t n = block->n;
+    for (uint32_t i = 0; i < n && i < AHEAD; i++) {
+        key_aim(&aim, keys[i], block, i);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) {
+            key_aim(&aim, keys[i + AHEAD], block, i + AHEAD);
+        }
         struct hps_host_bucket *bucket = block->buckets[i];
         uint32_t state = hps_host_state(bucket);
         uint32_t found = match(bucket, keys[i]) & state & HPS_HOST_LIVE_ALL;
         block->rows[i] = NULL;
         if (found != 0) {
             struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(found)};
-            block_hit(lookup, block, i, place);
+            block->rows[i] = block_hit(&lookup, place);
+            n_found++;
         } else if (hps_host_passed(state)) {
             fetch(bucket + 1);
             later[n_later++] = (uint8_t)i;
         }
     }
-    for (uint32_t l = 0; l < n_later; l++) {
-        uint32_t i = later[l];
-        struct hps_host_place place = hps_host_probe(block->buckets[i], keys[i]);
-        if (place.bucket != NULL) {
-            block_hit(lookup, block, i, place);
-        }
+    block->n_found = n_found;
+    block_probe_later(given, keys, block, later, n_later);
+}
+
+/* The usual case: all keys were found, and none behind them is missing. */
+static inline __attribute__((always_inline)) void block_copy_all(
+    const struct hps_host_lookup *lookup, struct hps_batch *batch,
+    const struct hps_host_block *block, copy_fn copy)
+{
+    uint32_t row_bytes = lookup->row_bytes;
+    uint32_t n = block->n;
+    const uint32_t *slots = batch->slots + block->lo;
+    uint8_t *to = batch->rows;
+    for (uint32_t i = 0; i < n && i < AHEAD; i++) {
+        row_fetch(lookup, block->rows[i]);
     }
-    for (uint32_t i = 0; i < block->n; i++) {
-        if (block->rows[i] != NULL) {
-            row_fetch(lookup, block->rows[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) {
+            row_fetch(lookup, block->rows[i + AHEAD]);
+        }
+        copy(to + (size_t)slots[i] * row_bytes, block->rows[i], row_bytes);
+    }
+    batch->n = block->lo;
+}
+
+/* From the last key to the first, so that a swap moves only keys that were seen. */
+static inline __attribute__((always_inline)) void block_copy_found(
+    const struct hps_host_lookup *lookup, struct hps_batch *batch,
+    const struct hps_host_block *block, copy_fn copy)
+{
+    uint32_t n = block->n;
+    for (uint32_t i = n + AHEAD; i-- > 0;) {
+        if (i >= AHEAD && block->rows[i - AHEAD] != NULL) {
+            row_fetch(lookup, block->rows[i - AHEAD]);
+        }
+        if (i < n && block->rows[i] != NULL) {
+            uint32_t at = block->lo + i;
+            copy(batch->rows + (size_t)batch->slots[at] * lookup->row_bytes, block->rows[i],
+                 lookup->row_bytes);
+            hps_batch_found(batch, at);
         }
     }
 }
 
-/* From the last key to the first, so that a swap moves only keys that were seen. */
-static inline __attribute__((always_inline)) void block_copy(const struct hps_host_lookup *lookup,
+static inline __attribute__((always_inline)) void block_copy(const struct hps_host_lookup *given,
                                                              struct hps_batch *batch,
                                                              const struct hps_host_block *block,
-                                                             copy_fn copy, copy_fn stream)
+                                                             copy_fn copy)
 {
-    uint32_t row_bytes = lookup->rows->row_bytes;
-    for (uint32_t i = block->n; i-- > 0;) {
-        const uint8_t *row = block->rows[i];
-        uint32_t at = block->lo + i;
-        if (row == NULL) {
-            continue;
-        }
-        uint8_t *to = batch->rows + (size_t)batch->slots[at] * row_bytes;
-        if (lookup->stream) {
-            stream(to, row, row_bytes);
-        } else {
-            copy(to, row, row_bytes);
-        }
-        if (at + 1 == batch->n) {
-            batch->n--; /* the usual case: nothing behind it is missing */
-        } else {
-            hps_batch_found(batch, at);
-        }
+    const struct hps_host_lookup lookup = *given; /* in registers, as above */
+    if (block->n_found == block->n && block->lo + block->n == batch->n) {
+        block_copy_all(&lookup, batch, block, copy);
+    } else {
+        block_copy_found(&lookup, batch, block, copy);
     }
 }
 
@@ -141,7 +217,7 @@ static void scalar_probe(const struct hps_host_lookup *lookup, const hps_key *ke
 static void scalar_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                         const struct hps_host_block *block)
 {
-    block_copy(lookup, batch, block, copy_plain, copy_plain);
+    block_copy(lookup, batch, block, copy_plain);
 }
 
 #ifdef HOST_VECTORS
@@ -166,10 +242,6 @@ AVX2 static inline uint32_t match_avx2(const struct hps_host_bucket *bucket, hps
 
 AVX2 static inline void copy_avx2(uint8_t *to, const uint8_t *from, uint32_t bytes)
 {
-    if (bytes % 64 != 0) {
-        memcpy(to, from, bytes);
-        return;
-    }
     for (uint32_t at = 0; at < bytes; at += 64) {
         __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
         __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
@@ -197,7 +269,13 @@ AVX2 static void avx2_probe(const struct hps_host_lookup *lookup, const hps_key 
 AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                            const struct hps_host_block *block)
 {
-    block_copy(lookup, batch, block, copy_avx2, stream_avx2);
+    if (lookup->stream) {
+        block_copy(lookup, batch, block, stream_avx2);
+    } else if (lookup->row_bytes % LINE_BYTES == 0) {
+        block_copy(lookup, batch, block, copy_avx2);
+    } else {
+        block_copy(lookup, batch, block, copy_plain);
+    }
 }
 
 /* ---- AVX-512 ---- */
@@ -218,10 +296,6 @@ AVX512 static inline uint32_t match_avx512(const struct hps_host_bucket *bucket,
 
 AVX512 static inline void copy_avx512(uint8_t *to, const uint8_t *from, uint32_t bytes)
 {
-    if (bytes % 64 != 0) {
-        memcpy(to, from, bytes);
-        return;
-    }
     for (uint32_t at = 0; at < bytes; at += 64) {
         _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
     }
@@ -244,7 +318,13 @@ AVX512 static void avx512_probe(const struct hps_host_lookup *lookup, const hps_
 AVX512 static void avx512_copy(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                                const struct hps_host_block *block)
 {
-    block_copy(lookup, batch, block, copy_avx512, stream_avx512);
+    if (lookup->stream) {
+        block_copy(lookup, batch, block, stream_avx512);
+    } else if (lookup->row_bytes % LINE_BYTES == 0) {
+        block_copy(lookup, batch, block, copy_avx512);
+    } else {
+        block_copy(lookup, batch, block, copy_plain);
+    }
 }
 
 #endif
@@ -272,39 +352,19 @@ const struct hps_host_kernel *hps_host_kernel(void)
     return kernel;
 }
 
-/* ---- the pipeline ---- */
+/* ---- look-ups ---- */
 
-static void block_aim(const struct hps_host_lookup *lookup, const struct hps_host_buckets *now,
-                      const hps_key *keys, struct hps_host_block *block)
-{
-    uint64_t seed = lookup->index->seed;
-    if (atomic_load_explicit(&now->from, memory_order_acquire) != NULL) {
-        for (uint32_t i = 0; i < block->n; i++) {
-            block->buckets[i] = hps_host_aim(now, hps_host_hash(seed, keys[i]));
-        }
-    } else {
-        struct hps_host_bucket *array = now->array;
-        uint64_t n_homes = now->n_homes;
-        for (uint32_t i = 0; i < block->n; i++) {
-            block->buckets[i] = &array[hps_host_home(hps_host_hash(seed, keys[i]), n_homes)];
-        }
-    }
-    for (uint32_t i = 0; i < block->n; i++) {
-        fetch(block->buckets[i]);
-    }
-}
-
-/* Few keys: a pipeline would be filled and drained for nothing. */
+/* Few keys: there is nothing to be done while a fetch is under way. */
 static void look_up_naive(const struct hps_host_lookup *lookup, const struct hps_host_buckets *now,
                           struct hps_batch *batch, uint32_t lo, uint32_t hi)
 {
-    uint32_t row_bytes = lookup->rows->row_bytes;
+    uint32_t row_bytes = lookup->row_bytes;
     for (uint32_t i = hi; i-- > lo;) {
         uint64_t hash = hps_host_hash(lookup->index->seed, batch->keys[i]);
         struct hps_host_place place = hps_host_probe(hps_host_aim(now, hash), batch->keys[i]);
         if (place.bucket != NULL) {
-            memcpy(batch->rows + (size_t)batch->slots[i] * row_bytes,
-                   hps_host_row_at(lookup->rows, hps_host_row_of(place)), row_bytes);
+            memcpy(batch->rows + (size_t)batch->slots[i] * row_bytes, row_at(lookup, place),
+                   row_bytes);
             if (lookup->touch) {
                 hps_host_touch(place);
             }
@@ -322,23 +382,14 @@ void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_hos
         look_up_naive(lookup, now, batch, lo, hi);
         return;
     }
-    struct hps_host_block blocks[3];
-    uint32_t n_blocks = (hi - lo + HPS_HOST_BLOCK_KEYS - 1) / HPS_HOST_BLOCK_KEYS;
-    for (uint32_t i = 0; i < n_blocks + 2; i++) {
-        if (i < n_blocks) {
-            struct hps_host_block *block = &blocks[i % 3];
-            block->n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
-            hi -= block->n;
-            block->lo = hi;
-            block_aim(lookup, now, batch->keys + hi, block);
-        }
-        if (i >= 1 && i - 1 < n_blocks) {
-            struct hps_host_block *block = &blocks[(i - 1) % 3];
-            kernel->probe(lookup, batch->keys + block->lo, block);
-        }
-        if (i >= 2) {
-            kernel->copy(lookup, batch, &blocks[(i - 2) % 3]);
-        }
+    struct hps_host_block block;
+    block.now = now;
+    while (hi > lo) {
+        block.n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
+        hi -= block.n;
+        block.lo = hi;
+        kernel->probe(lookup, batch->keys + hi, &block);
+        kernel->copy(lookup, batch, &block);
     }
 #ifdef HOST_VECTORS
     if (lookup->stream) {

@@ -407,10 +407,8 @@ hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
 void hps_host_table_get(const struct hps_host_table *table, struct hps_batch *batch, uint32_t lo,
                         uint32_t hi, bool stream)
 {
-    const struct hps_host_lookup lookup = {
-        .index = &table->index,
-        .rows = &table->rows,
-        .touch = atomic_load_explicit(&table->touched, memory_order_relaxed),
-        .stream = stream};
+    struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
+    lookup.touch = atomic_load_explicit(&table->touched, memory_order_relaxed);
+    lookup.stream = stream;
     hps_host_look_up(&lookup, table->shared->kernel, batch, lo, hi);
 }

@@ -238,6 +238,9 @@ static hps_status run_dim(uint32_t dim, uint64_t n_rows, double target, struct h
     if (status == HPS_OK) {
         status = work->store->ops->space_open(work->store, &id, &work->space, err);
     }
+    if (status == HPS_OK) { /* as a load does: else the index is left in the middle of a growth */
+        status = work->store->ops->reserve(work->space, err);
+    }
     if (status == HPS_OK) {
         status = fill(work, err);
     }

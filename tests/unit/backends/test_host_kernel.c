@@ -75,8 +75,9 @@ static void ask(const struct map *map, const struct hps_host_kernel *kernel, uin
     }
     memset(out_answer->rows, 0xee, (size_t)N_MAX * map->rows.row_bytes);
     struct hps_batch batch = {out_answer->keys, out_answer->slots, out_answer->rows, n};
-    const struct hps_host_lookup lookup = {
-        .index = &map->index, .rows = &map->rows, .touch = true, .stream = stream};
+    struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
+    lookup.touch = true;
+    lookup.stream = stream;
     hps_host_look_up(&lookup, kernel, &batch, 0, n);
     out_answer->n_missing = batch.n;
 }
@@ -84,7 +85,7 @@ static void ask(const struct map *map, const struct hps_host_kernel *kernel, uin
 static void compare(const struct map *map, const struct hps_host_kernel *kernel,
                     const struct hps_host_kernel *scalar, struct answer *a, struct answer *b)
 {
-    static const uint32_t counts[] = {0, 1, 11, 12, 13, 63, 64, 65, 128, 191, 700};
+    static const uint32_t counts[] = {0, 1, 11, 12, 13, 31, 32, 33, 255, 256, 257, 700};
     for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
         for (unsigned missing = 0; missing < 4; missing++) {
             bool stream = map->rows.row_bytes % 64 == 0 && missing % 2 == 1;
@@ -132,7 +133,7 @@ static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, boo
     enum { BLOCK = 70 };
     unsigned n_kernels = 0;
     const struct hps_host_kernel *kernels = hps_host_kernels(&n_kernels);
-    const struct hps_host_lookup lookup = {.index = &map->index, .rows = &map->rows};
+    const struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
     uint8_t rows[BLOCK * 16];
     for (unsigned k = 0; k < n_kernels; k++) {
         for (uint32_t i = 0; kernels[k].runs() && i < 2 * n; i++) {
@@ -156,13 +157,14 @@ static void probe_lanes(const struct map *map, struct hps_host_bucket *bucket)
     enum { LANES = 8 };
     unsigned n = 0;
     const struct hps_host_kernel *kernels = hps_host_kernels(&n);
-    const struct hps_host_lookup lookup = {.index = &map->index, .rows = &map->rows};
+    const struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
     uint32_t live = hps_host_state(bucket) & HPS_HOST_LIVE_ALL;
     hps_key lanes[LANES];
     memcpy(lanes, (const void *)bucket, sizeof(lanes));
     for (unsigned lane = 0; lane < LANES; lane++) {
         for (unsigned k = 0; (live >> lane & 1) == 0 && k < n; k++) {
-            struct hps_host_block block = {.n = 1, .buckets = {bucket}};
+            struct hps_host_buckets alone = {.n_homes = 1, .array = bucket}; /* home of all */
+            struct hps_host_block block = {.now = &alone, .n = 1};
             if (kernels[k].runs()) {
                 kernels[k].probe(&lookup, &lanes[lane], &block);
                 assert_null(block.rows[0]);
@@ -214,7 +216,7 @@ static void test_touch_when_found_then_heat_rises_to_three(void **state)
     uint32_t slot = 0;
     uint8_t row[64];
     map_open(&map, 64);
-    struct hps_host_lookup lookup = {.index = &map.index, .rows = &map.rows};
+    struct hps_host_lookup lookup = hps_host_lookup(&map.index, &map.rows);
     struct hps_host_place place = hps_host_index_find(&map.index, hps_mix64(7));
     for (unsigned i = 0; i < 6; i++) {
         lookup.touch = false;
