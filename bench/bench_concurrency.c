@@ -2,12 +2,14 @@
  *
  * Look-ups in the host map while another thread replaces its rows, against look-ups with nobody
  * beside them, and against a control: a second thread that writes as many rows at the same rate,
- * but elsewhere, since two cores share caches, memory and often a clock. The target is for the CPU
- * time of a look-up, which other programs on the machine do not take from it; that it stands for
- * the look-up's speed is seen by the reader never giving its CPU up. Then the same once more
- * with every row checked: a row is its key and a sequence number over and over, so one made of two
- * writes shows, and so does one older than an update that had returned before the look-up began.
- * Reader on the main thread, writer on its own.
+ * but elsewhere, since two cores share caches, memory and often a clock. A second control shows
+ * what fresh rows cost any reader: a plain gather of rows whose places are known, which the other
+ * thread overwrites in place, so that popular rows have to come from its cache. The target is for
+ * the CPU time of a look-up, which other programs on the machine do not take from it; that it
+ * stands for the look-up's speed is seen by the reader never giving its CPU up. Then the same once
+ * more with every row checked: a row is its key and a sequence number over and over, so one made of
+ * two writes shows, and so does one older than an update that had returned before the look-up
+ * began. Reader on the main thread, writer on its own.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,6 +32,7 @@ enum {
     N_DRAWN = 1 << 20, /* popular rows, drawn beforehand */
     ROUNDS = 5,
     N_RATES = 3,
+    AHEAD = 16, /* rows that a gather fetches ahead */
 };
 #define ROUND_NS UINT64_C(250000000)
 #define CHECK_NS UINT64_C(2000000000)
@@ -48,6 +51,7 @@ struct world {
     uint8_t *elsewhere;           /* [N_ROWS][ROW_BYTES], what the control writes */
     _Atomic(uint32_t) *sequences; /* [N_ROWS] of the last update that returned */
     uint32_t read_at;
+    bool gathers; /* the reader reads what the control writes, without a map */
 };
 
 struct writer {
@@ -166,9 +170,33 @@ static void check_rows(const struct world *world, const uint32_t *rows, const ui
     }
 }
 
-static hps_status read_batch(struct world *world, bool check, struct reading *reading)
+static void gather(struct world *world, const uint32_t *rows)
+{
+    for (unsigned i = 0; i < READ_BATCH; i++) {
+        const uint8_t *ahead =
+            world->elsewhere + (size_t)rows[i + AHEAD < READ_BATCH ? i + AHEAD : i] * ROW_BYTES;
+        for (unsigned line = 0; line < ROW_BYTES; line += 64) {
+            __builtin_prefetch(ahead + line);
+        }
+        memcpy(world->out + (size_t)i * ROW_BYTES, world->elsewhere + (size_t)rows[i] * ROW_BYTES,
+               ROW_BYTES);
+    }
+}
+
+static hps_status look_up(struct world *world, const uint32_t *rows, struct hps_batch *batch)
 {
     struct hps_call call = {NULL, 0};
+
+    if (world->gathers) {
+        gather(world, rows);
+        batch->n = 0;
+        return HPS_OK;
+    }
+    return world->store->ops->get(world->space, &call, &table, batch);
+}
+
+static hps_status read_batch(struct world *world, bool check, struct reading *reading)
+{
     hps_key keys[READ_BATCH];
     uint32_t slots[READ_BATCH], before[READ_BATCH];
     const uint32_t *rows = world->drawn + world->read_at;
@@ -183,7 +211,7 @@ static hps_status read_batch(struct world *world, bool check, struct reading *re
         }
     }
     uint64_t start_ns = bench_now_ns(), start_cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    hps_status status = world->store->ops->get(world->space, &call, &table, &batch);
+    hps_status status = look_up(world, rows, &batch);
     reading->cpu_ns += bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - start_cpu_ns;
     reading->ns += bench_now_ns() - start_ns;
     reading->n_keys += READ_BATCH;
@@ -239,6 +267,8 @@ struct speed {
 struct rounds {
     struct speed idle;
     struct speed control[N_RATES];
+    struct speed gather_idle;
+    struct speed gather[N_RATES];
     struct speed updates[N_RATES];
     double written[N_RATES][ROUNDS]; /* rows a second */
     long n_waits[N_RATES];           /* times that the reader gave its CPU up beside updates */
@@ -265,10 +295,25 @@ static long count_waits(void)
     return usage.ru_nvcsw;
 }
 
+static hps_status run_gathers(struct world *world, struct writer *writer, unsigned round,
+                              struct rounds *rounds)
+{
+    world->gathers = true;
+    hps_status status = run_mode(world, writer, IDLE, 0, round, &rounds->gather_idle);
+    for (unsigned r = 0; r < N_RATES && status == HPS_OK; r++) {
+        status = run_mode(world, writer, CONTROL, rates[r], round, &rounds->gather[r]);
+    }
+    world->gathers = false;
+    return status;
+}
+
 static hps_status run_rounds(struct world *world, struct writer *writer, struct rounds *rounds)
 {
     for (unsigned round = 0; round < ROUNDS; round++) {
         hps_status status = run_mode(world, writer, IDLE, 0, round, &rounds->idle);
+        if (status == HPS_OK) {
+            status = run_gathers(world, writer, round, rounds);
+        }
         for (unsigned r = 0; r < N_RATES && status == HPS_OK; r++) {
             status = run_mode(world, writer, CONTROL, rates[r], round, &rounds->control[r]);
             if (status == HPS_OK) {
@@ -311,6 +356,8 @@ static void report_rounds(struct rounds *rounds)
         report_ratio(name, "control/idle", control->by_clock, idle->by_clock, BENCH_NO_TARGET, 0);
         report_ratio(name, "readers/control", updates->by_clock, control->by_clock, BENCH_NO_TARGET,
                      0);
+        report_ratio(name, "gather beside writes in place/idle, CPU", rounds->gather[r].by_cpu,
+                     rounds->gather_idle.by_cpu, BENCH_NO_TARGET, 0);
         report_ratio(name, "control/idle, CPU", control->by_cpu, idle->by_cpu, BENCH_NO_TARGET, 0);
         report_ratio(name, "readers/control, CPU", updates->by_cpu, control->by_cpu,
                      BENCH_NO_TARGET, 0);

@@ -662,6 +662,16 @@ static void test_lookup_when_the_device_is_lost_then_every_answer_is_right(void 
     assert_true(n_lost[HPS_LOOKUP_PATH_HOST] > 0);
 }
 
+/* Two turns of the tier's thread: in the first one at the latest it submits what was asked. */
+static void wait_submitted(const struct gpu_test *t)
+{
+    struct hps_embed_cache_usage usage;
+
+    hps_gpu_tier_usage(t->gpu.tier, &usage);
+    hps_gpu_tier_usage(t->gpu.tier, &usage);
+    assert_true(usage.n_batches > 0);
+}
+
 static void test_lookup_when_the_device_hangs_then_its_block_is_never_used_again(void **state)
 {
     struct gpu_test *t = *state;
@@ -673,6 +683,7 @@ static void test_lookup_when_the_device_hangs_then_its_block_is_never_used_again
     hps_device_sim_hold(t->gpu.tier->device, true);
     plan(t, 1, HPS_LOOKUP_PATH_GPU);
     assert_true(ask_gpu(t));
+    wait_submitted(t);
     hps_device_give_up(t->gpu.tier->device, "it hangs");
     wait_answered(t);
     const uint8_t *old = t->lookup.rows;
