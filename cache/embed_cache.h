@@ -162,8 +162,10 @@ void hps_embed_release(struct hps_embed_ticket *ticket);
 
 enum hps_embed_op {
     HPS_EMBED_INSERT, /* rows found below: not in place of a row that is there; by frequency */
-    HPS_EMBED_UPDATE, /* only keys that are there */
-    HPS_EMBED_ERASE   /* rows: NULL */
+    HPS_EMBED_INSERT_WANTED, /* likewise, but never refused: in a full set the row that was asked
+                                for least goes, even if this one was asked for less */
+    HPS_EMBED_UPDATE,        /* only keys that are there */
+    HPS_EMBED_ERASE          /* rows: NULL */
 };
 
 /* Queue changes, to be applied before any look-up submitted later, and at the latest by the next

@@ -255,26 +255,29 @@ struct embed_change {
     uint32_t n_inserted, n_evicted, n_erased, n_refused;
 };
 
-/* The way whose key was asked for least, if that is less than `key` was; else WAYS. */
-HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_t key)
+/* The way whose key was asked for least, if that is less than `key` was, or `key` is wanted in any
+ * case; else WAYS. Of ways that were asked for as often the newcomer's hash chooses, so that two
+ * that are wanted do not push each other out for ever. */
+HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_t key, bool wanted)
 {
     const struct hps_embed_desc *desc = change->desc;
     uint32_t lane = hps_lane(), n_cells = hps_embed_sketch_cells(hps_load_u32(&desc->n_sets));
     uint64_t of = lane < HPS_EMBED_KERNEL_WAYS ? change->way_key : key;
     uint32_t mine = UINT32_MAX, best;
+    uint64_t twice = hps_mix64(hps_embed_mix(of, hps_load_u64(&desc->seed)));
 
     if (lane <= HPS_EMBED_KERNEL_WAYS) { /* the ways, and the newcomer behind them */
-        uint64_t twice = hps_mix64(hps_embed_mix(of, hps_load_u64(&desc->seed)));
         mine = embed_estimate(hps_load_u64(&desc->sketch), n_cells, twice);
     }
     uint32_t newcomer = hps_shuffle_u32(mine, HPS_EMBED_KERNEL_WAYS);
-    best = mine << 3 | (lane & 7); /* the estimate, then the way */
+    uint32_t turn = hps_shuffle_u32((uint32_t)twice, HPS_EMBED_KERNEL_WAYS) & 7;
+    best = mine << 3 | ((lane ^ turn) & 7); /* the estimate, then the way */
     for (uint32_t distance = 4; distance > 0; distance /= 2) {
         uint32_t other = hps_shuffle_u32(best, lane ^ distance);
         best = other < best ? other : best;
     }
     best = hps_shuffle_u32(best, 0);
-    return newcomer > best >> 3 ? best & 7 : HPS_EMBED_KERNEL_WAYS;
+    return wanted || newcomer > best >> 3 ? (best & 7) ^ turn : HPS_EMBED_KERNEL_WAYS;
 }
 
 /* The way that the entry writes its row to, or WAYS. Counts. */
@@ -285,7 +288,7 @@ HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key
     uint32_t empty = hps_ballot(is_way && change->way_key == change->marker);
     uint32_t way = HPS_EMBED_KERNEL_WAYS;
 
-    if (op != HPS_EMBED_ENTRY_INSERT) {
+    if (op != HPS_EMBED_ENTRY_INSERT && op != HPS_EMBED_ENTRY_INSERT_WANTED) {
         if (present != 0 && op == HPS_EMBED_ENTRY_ERASE) {
             if (hps_lane() == hps_first_bit(present)) {
                 change->way_key = change->marker;
@@ -300,7 +303,7 @@ HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key
     if (empty != 0) {
         way = hps_first_bit(empty);
     } else {
-        way = embed_victim(change, key);
+        way = embed_victim(change, key, op == HPS_EMBED_ENTRY_INSERT_WANTED);
         if (way == HPS_EMBED_KERNEL_WAYS) {
             change->n_refused++;
             return way;

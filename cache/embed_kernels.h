@@ -116,7 +116,12 @@ struct hps_embed_tile {
     uint32_t n;
 };
 
-enum { HPS_EMBED_ENTRY_INSERT, HPS_EMBED_ENTRY_UPDATE, HPS_EMBED_ENTRY_ERASE };
+enum {
+    HPS_EMBED_ENTRY_INSERT,
+    HPS_EMBED_ENTRY_INSERT_WANTED,
+    HPS_EMBED_ENTRY_UPDATE,
+    HPS_EMBED_ENTRY_ERASE
+};
 
 /* One change. Those of one set of one range are neighbours, in the order they were staged in, and a
  * *group*: one warp makes them all, one after the other. */

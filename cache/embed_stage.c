@@ -148,8 +148,9 @@ static hps_status stage_one(struct hps_embed_cache *cache, const struct staging 
 
 static bool fresh(const struct staging *staging, uint32_t i)
 {
-    return staging->op != HPS_EMBED_INSERT || staging->guard == NULL ||
-           staging->guard->fresh(staging->guard->ctx, i);
+    bool inserts = staging->op == HPS_EMBED_INSERT || staging->op == HPS_EMBED_INSERT_WANTED;
+
+    return !inserts || staging->guard == NULL || staging->guard->fresh(staging->guard->ctx, i);
 }
 
 hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range *range,

@@ -170,25 +170,25 @@ static bool has_room(struct hps_gpu_tier *tier, size_t bytes)
 }
 
 /* As one change. */
-static void insert_piece(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                         const uint32_t *slots, const uint8_t *rows, uint32_t n,
-                         const struct hps_insert_guard *guard, struct hps_insert_report *report)
+static void insert_piece(struct hps_gpu_space *space, const struct hps_gpu_insertion *piece,
+                         struct hps_insert_report *report)
 {
-    const size_t row_bytes = space->tables[table_id].row_bytes;
+    const size_t row_bytes = space->tables[piece->table_id].row_bytes;
     struct gpu_change *change = NULL;
 
-    *report = (struct hps_insert_report){.n_no_room = n};
-    if (has_room(space->tier, change_bytes(row_bytes, n))) {
-        change = change_new(space, table_id, HPS_EMBED_INSERT, n);
+    *report = (struct hps_insert_report){.n_no_room = piece->n};
+    if (has_room(space->tier, change_bytes(row_bytes, piece->n))) {
+        change = change_new(space, piece->table_id,
+                            piece->wanted ? HPS_EMBED_INSERT_WANTED : HPS_EMBED_INSERT, piece->n);
     }
     if (change == NULL) {
         return;
     }
-    memcpy(change->keys, keys, n * sizeof(*keys));
-    for (uint32_t i = 0; i < n; i++) {
-        memcpy(change->rows + i * row_bytes, rows + slots[i] * row_bytes, row_bytes);
+    memcpy(change->keys, piece->keys, piece->n * sizeof(*piece->keys));
+    for (uint32_t i = 0; i < piece->n; i++) {
+        memcpy(change->rows + i * row_bytes, piece->rows + piece->slots[i] * row_bytes, row_bytes);
     }
-    push_insertion(space->tier, change, guard, report);
+    push_insertion(space->tier, change, piece->guard, report);
 }
 
 /* The guard of a whole insertion, for the piece that begins with key `begin`. */
@@ -204,22 +204,24 @@ static bool piece_fresh(const void *ctx, uint32_t i)
     return guard->whole->fresh(guard->whole->ctx, guard->begin + i);
 }
 
-void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                    const uint32_t *slots, const uint8_t *rows, uint32_t n,
-                    const struct hps_insert_guard *guard, struct hps_insert_report *out_report)
+void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
+                    struct hps_insert_report *out_report)
 {
     *out_report = (struct hps_insert_report){0};
-    if (!hps_gpu_space_caches(space, table_id)) {
+    if (!hps_gpu_space_caches(space, insertion->table_id)) {
         return;
     }
-    uint32_t n_max = piece_keys(&space->tables[table_id]);
-    for (uint32_t begin = 0; begin < n; begin += n_max) {
-        struct piece_guard piece = {.whole = guard, .begin = begin};
-        const struct hps_insert_guard piece_of = {.fresh = piece_fresh, .ctx = &piece};
+    uint32_t n_max = piece_keys(&space->tables[insertion->table_id]);
+    for (uint32_t begin = 0; begin < insertion->n; begin += n_max) {
+        const struct piece_guard guard = {.whole = insertion->guard, .begin = begin};
+        const struct hps_insert_guard guard_of_piece = {.fresh = piece_fresh, .ctx = &guard};
+        struct hps_gpu_insertion piece = *insertion;
         struct hps_insert_report report;
-        insert_piece(space, table_id, keys + begin, slots + begin, rows,
-                     n - begin < n_max ? n - begin : n_max, guard == NULL ? NULL : &piece_of,
-                     &report);
+        piece.keys += begin;
+        piece.slots += begin;
+        piece.n = insertion->n - begin < n_max ? insertion->n - begin : n_max;
+        piece.guard = insertion->guard == NULL ? NULL : &guard_of_piece;
+        insert_piece(space, &piece, &report);
         out_report->n_inserted += report.n_inserted;
         out_report->n_stale += report.n_stale;
         out_report->n_no_room += report.n_no_room;

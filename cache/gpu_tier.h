@@ -136,11 +136,20 @@ hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Rows found below, the one of keys[i] at rows + slots[i] * row_bytes. Dropped rather than waited
- * for. Any thread. out_report: set in any case */
-void hps_gpu_insert(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                    const uint32_t *slots, const uint8_t *rows, uint32_t n,
-                    const struct hps_insert_guard *guard, struct hps_insert_report *out_report);
+/* Rows found below, the one of keys[i] at rows + slots[i] * row_bytes. Borrowed for the call. */
+struct hps_gpu_insertion {
+    uint32_t table_id;
+    uint32_t n;
+    const hps_key *keys;
+    const uint32_t *slots;
+    const uint8_t *rows;
+    const struct hps_insert_guard *guard; /* NULL: all are fresh */
+    bool wanted; /* somebody was answered without them: they go in however seldom they were asked
+                    for, so that the next answer has them */
+};
+/* Dropped rather than waited for. Any thread. out_report: set in any case */
+void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
+                    struct hps_insert_report *out_report);
 /* The rows that keys have from now on (rows NULL: they have none): cached ones are replaced or go.
  * Waits for room in the queue, not for the device. A lost tier takes everything. One updater per
  * version. NO_MEMORY */

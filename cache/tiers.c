@@ -560,9 +560,15 @@ void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint6
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
     struct hps_insert_report inserted;
 
+    const struct hps_gpu_insertion insertion = {.table_id = walk->table->id,
+                                                .n = n,
+                                                .keys = batch->keys + begin,
+                                                .slots = batch->slots + begin,
+                                                .rows = batch->rows,
+                                                .guard = &guard};
+
     if (walk->version->gpu != NULL && n > 0) {
-        hps_gpu_insert(walk->version->gpu, walk->table->id, batch->keys + begin,
-                       batch->slots + begin, batch->rows, n, &guard, &inserted);
+        hps_gpu_insert(walk->version->gpu, &insertion, &inserted);
         add_report(&walk->gpu, &inserted);
     }
 }

@@ -631,8 +631,13 @@ static hps_status fill_batch(struct fill *fill, struct queue *queue, uint32_t n,
     if (queue->at < queue->n_gpu && batch.n < n) {
         struct hps_insert_report report;
         stamps.keys = batch.keys + batch.n;
-        hps_gpu_insert(version->gpu, table->id, batch.keys + batch.n, batch.slots + batch.n,
-                       batch.rows, n - batch.n, &guard, &report);
+        const struct hps_gpu_insertion insertion = {.table_id = table->id,
+                                                    .n = n - batch.n,
+                                                    .keys = stamps.keys,
+                                                    .slots = batch.slots + batch.n,
+                                                    .rows = batch.rows,
+                                                    .guard = &guard};
+        hps_gpu_insert(version->gpu, &insertion, &report);
         out->n_gpu += report.n_inserted;
     }
     return status;

@@ -34,8 +34,8 @@ static struct hps_embed_cache_config small_config(void)
 
 static void change_any(struct embed_rig *rig, struct embed_table *table)
 {
-    static const enum hps_embed_op ops[] = {HPS_EMBED_INSERT, HPS_EMBED_INSERT, HPS_EMBED_UPDATE,
-                                            HPS_EMBED_ERASE};
+    static const enum hps_embed_op ops[] = {HPS_EMBED_INSERT, HPS_EMBED_INSERT_WANTED,
+                                            HPS_EMBED_UPDATE, HPS_EMBED_ERASE};
     enum hps_embed_op op = ops[embed_random(rig, 4)];
 
     embed_change_random(rig, table, op, 1 + embed_random(rig, op == HPS_EMBED_ERASE ? 8 : 60));

@@ -68,7 +68,9 @@ static inline void gpu_fixture_put(struct gpu_fixture *gpu, const struct hps_tab
     const uint32_t slot = 0;
     struct hps_insert_report report;
 
-    hps_gpu_insert(gpu->space, table->id, &key, &slot, row, 1, NULL, &report);
+    const struct hps_gpu_insertion insertion = {
+        .table_id = table->id, .n = 1, .keys = &key, .slots = &slot, .rows = row};
+    hps_gpu_insert(gpu->space, &insertion, &report);
     HPS_ASSERT(report.n_inserted == 1);
 }
 

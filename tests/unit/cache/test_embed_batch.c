@@ -338,6 +338,12 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
     embed_drain(rig);
     hps_embed_range_usage(table.range, &usage);
     assert_int_equal(usage.n_refused, 2);
+    embed_change(rig, &table, HPS_EMBED_INSERT_WANTED, (uint32_t[]){5}, 1); /* once */
+    embed_drain(rig);
+    hps_embed_range_usage(table.range, &usage);
+    assert_int_equal(usage.n_evicted, 3); /* one of those that were asked for six times */
+    assert_int_equal(usage.n_refused, 2);
+    assert_int_equal(usage.n_rows, 8);
     embed_table_close(&table);
 }
 

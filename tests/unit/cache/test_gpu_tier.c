@@ -119,9 +119,9 @@ static uint8_t *make_rows(uint32_t table, hps_key first, uint32_t n, uint8_t ver
     return rows;
 }
 
-static void insert(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
-                   uint8_t version, const struct hps_insert_guard *guard,
-                   struct hps_insert_report *report)
+static void insert_as(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
+                      uint8_t version, const struct hps_insert_guard *guard, bool wanted,
+                      struct hps_insert_report *report)
 {
     uint8_t *rows = make_rows(table, first, n, version);
     hps_key *keys = hps_alloc(n * sizeof(*keys));
@@ -131,10 +131,24 @@ static void insert(struct hps_gpu_space *space, uint32_t table, hps_key first, u
         keys[i] = first + n - 1 - i;
         slots[i] = n - 1 - i;
     }
-    hps_gpu_insert(space, table, keys, slots, rows, n, guard, report);
+    const struct hps_gpu_insertion insertion = {.table_id = table,
+                                                .n = n,
+                                                .keys = keys,
+                                                .slots = slots,
+                                                .rows = rows,
+                                                .guard = guard,
+                                                .wanted = wanted};
+    hps_gpu_insert(space, &insertion, report);
     hps_free(rows);
     hps_free(keys);
     hps_free(slots);
+}
+
+static void insert(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
+                   uint8_t version, const struct hps_insert_guard *guard,
+                   struct hps_insert_report *report)
+{
+    insert_as(space, table, first, n, version, guard, false, report);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -375,6 +389,42 @@ static void test_change_when_large_then_queued_in_pieces(void **state)
     assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2) + found(rig.space, 2, 0, 300, 2), 0);
 }
 
+/* Until n insertions have come to an end. */
+static void await_changes(uint32_t table, uint64_t n)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    struct hps_embed_range_usage usage = {0};
+
+    while (usage.n_inserted + usage.n_refused < n) {
+        assert_true(hps_clock_us() < give_up_us);
+        hps_gpu_space_usage(rig.space, table, &usage);
+        sched_yield();
+    }
+}
+
+/* A newcomer that was asked for no more often than the rows of its set is refused, but not one that
+ * somebody was answered without: it is there for the next who asks. */
+static void test_insert_when_wanted_then_in_however_seldom_it_was_asked_for(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usage;
+    rig.shares[0] = (struct hps_gpu_share){.n_rows = ROWS, .n_rows_cached = 64};
+    open_all();
+    insert(rig.space, 0, 0, 1000, 1, NULL, &report); /* every set is full */
+    insert(rig.space, 0, 2000, 8, 1, NULL, &report);
+    await_changes(0, 1008);
+    assert_int_equal(found(rig.space, 0, 2000, 8, 1), 0);
+    for (hps_key key = 3000; key < 3010; key++) {
+        insert_as(rig.space, 0, key, 1, 1, NULL, true, &report);
+        assert_int_equal(report.n_inserted, 1);
+        assert_int_equal(found(rig.space, 0, key, 1, 1), 1);
+    }
+    hps_gpu_space_usage(rig.space, 0, &usage);
+    assert_int_equal(usage.n_evicted, 10);
+    assert_int_equal(usage.n_rows, usage.n_slots);
+}
+
 static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(void **state)
 {
     (void)state;
@@ -581,6 +631,8 @@ int main(void)
             test_update_when_it_has_returned_then_no_lookup_sees_the_old_row, setup, teardown),
         cmocka_unit_test_setup_teardown(test_insert_when_stale_or_no_room_then_left_out_and_counted,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_insert_when_wanted_then_in_however_seldom_it_was_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_space_when_it_does_not_fit_then_cached_once_active_and_room, setup, teardown),
         cmocka_unit_test_setup_teardown(test_change_when_large_then_queued_in_pieces, setup,
