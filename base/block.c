@@ -2,8 +2,8 @@
  *
  * Blocks in power-of-two classes from 4 KiB. From 2 MiB on they are mapped, aligned to 2 MiB, with
  * huge pages asked for. Freed blocks wait in per-class lists for the next taker, up to
- * bytes_idle_max; those of the slab go back to it. Any thread; one mutex guards lists and slab and
- * is never held over a system call.
+ * bytes_idle_max; those of the slab are taken and go back on their own. Any thread; one mutex
+ * guards lists and slab and is never held over a system call.
  */
 #include "base/block.h"
 
@@ -209,23 +209,31 @@ uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size
     return pool->slab;
 }
 
+/* takes `block`; NULL is legal. */
+static struct hps_block *hand_out(struct hps_block *block)
+{
+    if (block != NULL) {
+        HPS_UNPOISON(block->data, block->capacity);
+        block->next_free = NULL;
+        atomic_store_explicit(&block->refs, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&block->pool->bytes_used, block->capacity, memory_order_relaxed);
+    }
+    return block;
+}
+
 struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size)
 {
     if (size > (size_t)1 << CLASS_BITS_MAX) {
         return NULL;
     }
     unsigned cls = class_of(size);
-    struct hps_block *block = slab_block(pool, cls);
-    block = block != NULL ? block : idle_block(pool, cls);
-    block = block != NULL ? block : fresh_block(pool, cls);
-    if (block == NULL) {
-        return NULL;
-    }
-    HPS_UNPOISON(block->data, block->capacity);
-    block->next_free = NULL;
-    atomic_store_explicit(&block->refs, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->bytes_used, block->capacity, memory_order_relaxed);
-    return block;
+    struct hps_block *block = idle_block(pool, cls);
+    return hand_out(block != NULL ? block : fresh_block(pool, cls));
+}
+
+struct hps_block *hps_block_new_slab(struct hps_block_pool *pool, size_t size)
+{
+    return size > (size_t)1 << CLASS_BITS_MAX ? NULL : hand_out(slab_block(pool, class_of(size)));
 }
 
 void hps_block_ref(struct hps_block *block)

@@ -24,8 +24,8 @@ struct hps_block {
 /* Keeps at most bytes_idle_max of freed blocks for reuse, in power-of-two classes. NULL: no
  * memory. */
 struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
-/* Take blocks from one range of memory first, as long as they fit: a range that a device can write
- * to, once it has been registered. Before the first block is taken. NO_MEMORY */
+/* Have one range of memory for hps_block_new_slab: a device can write to it, once it has been
+ * registered. Before the first block is taken. NO_MEMORY */
 hps_status hps_block_pool_slab_add(struct hps_block_pool *pool, size_t size) HPS_MUST_CHECK;
 /* That range; NULL and 0 without one. */
 uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size);
@@ -33,6 +33,8 @@ uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size
 void hps_block_pool_free(struct hps_block_pool *pool);
 /* One reference, contents undefined. NULL: no memory. */
 struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size);
+/* The same within the slab. NULL: no room there, or there is no slab. */
+struct hps_block *hps_block_new_slab(struct hps_block_pool *pool, size_t size);
 void hps_block_ref(struct hps_block *block);
 void hps_block_unref(struct hps_block *block); /* NULL is legal; the last one gives it back */
 /* Keep the caller's reference for ever: somebody who cannot be stopped, a lost device, may still

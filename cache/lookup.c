@@ -615,7 +615,8 @@ static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t 
 }
 
 /* The hit rate of the part has reached the version's threshold, so that what misses comes behind
- * the answer. Without an embedding cache there is no rate: every answer is exact. */
+ * the answer. Without an embedding cache, or one that took no question, there is no rate: every
+ * answer is exact. */
 static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_version *version = lookup->version;
@@ -623,7 +624,7 @@ static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lo
     uint32_t n_hits = 0;
 
     if (lookup->insertion == NULL || atomic_load(&version->cache_full) ||
-        (cache_tier == HPS_TIER_GPU && !lookup_gpu_caches(lookup, part)) ||
+        (cache_tier == HPS_TIER_GPU && !lookup_gpu_answered(lookup, part)) ||
         !hps_walk_hits(&part->walk, cache_tier, &n_hits)) {
         return false;
     }

@@ -5,7 +5,7 @@
  * Rows are written once, where they will be sent from. A look-up belongs to one thread at a time: a
  * loop runs the memory tiers, a worker what may block.
  *
- *     plan ─▶ caller provides lookup->rows ─▶ (gpu) ─▶ run_memory ─┬─▶ done
+ *     plan ─▶ take_block, or the caller's rows ─▶ (gpu) ─▶ run_memory ─┬─▶ done
  *         ┌────────────────────────────────────────────────────────┘
  *         └─▶ (gpu) ─▶ run_gpu ─┬─▶ done
  *                               └─▶ run_rest ─▶ done
@@ -115,9 +115,9 @@ struct hps_lookup {
      * and HPS_MISS_THRESHOLD always waits. */
     struct hps_insertion *insertion;
     enum hps_lookup_path path;
-    /* Where blocks of rows are from, and the one that `rows` lies in, with a reference. The look-up
-     * puts another in its place when a lost device may still write to it. NULL: the gpu is not
-     * asked. */
+    /* Where blocks of rows are from (NULL: the gpu is not asked), and the one that `rows` lies in,
+     * with a reference, by hps_lookup_take_block. The look-up puts another in its place when a lost
+     * device may still write to it. */
     struct hps_block_pool *blocks;
     struct hps_block *block;
     /* The gpu has answered, and the look-up is the caller's again. On the tier's thread; must be
@@ -146,6 +146,12 @@ struct hps_lookup {
  * error   RANGE: the sizes do not fit 64 bits
  */
 hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+
+/* A block of lookup->blocks for the rows: where a device can write to it, if the gpu is to be asked
+ * first and there is room. NO_MEMORY */
+hps_status hps_lookup_take_block(struct hps_lookup *lookup) HPS_MUST_CHECK;
+/* What asking the gpu for the misses of parts takes at most, beside the rows. After plan. */
+uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup);
 
 /* Ask the gpu, if that comes next: before the memory tiers for parts that want it first, after them
  * for the misses of the others. True: from now on the look-up is the gpu's, until gpu_done.

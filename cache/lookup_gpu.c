@@ -16,7 +16,13 @@ bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_
 {
     const struct hps_gpu_space *gpu = lookup->version->gpu;
 
-    return gpu != NULL && lookup->block != NULL && hps_gpu_space_caches(gpu, part->table->id);
+    return gpu != NULL && lookup->blocks != NULL && hps_gpu_space_caches(gpu, part->table->id);
+}
+
+bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    return part->walk.gpu.n_asked > 0 && part->walk.gpu.status == HPS_OK &&
+           lookup_gpu_caches(lookup, part);
 }
 
 static bool has_host_map(const struct hps_version *version)
@@ -45,12 +51,50 @@ static bool wants_gpu_first(const struct hps_lookup *lookup, const struct hps_lo
     return bytes >= HPS_LOOKUP_GPU_FIRST_BYTES || !has_host_map(lookup->version);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- memory that the device writes to -------------------------------------------------------- */
 
 static size_t align_rows(size_t bytes)
 {
     return (bytes + HPS_ROWS_ALIGN - 1) & ~(size_t)(HPS_ROWS_ALIGN - 1);
 }
+
+static bool any_first(const struct hps_lookup *lookup)
+{
+    uint32_t i = 0;
+
+    while (i < lookup->n_parts && !wants_gpu_first(lookup, &lookup->parts[i])) {
+        i++;
+    }
+    return i < lookup->n_parts;
+}
+
+/* The slab is for those that need it: whoever finds no room there is not asked of the gpu. */
+hps_status hps_lookup_take_block(struct hps_lookup *lookup)
+{
+    size_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : (size_t)lookup->rows_bytes;
+
+    lookup->block = any_first(lookup) ? hps_block_new_slab(lookup->blocks, size) : NULL;
+    if (lookup->block == NULL) {
+        lookup->block = hps_block_new(lookup->blocks, size);
+    }
+    lookup->rows = lookup->block == NULL ? NULL : lookup->block->data;
+    return lookup->block == NULL ? HPS_NO_MEMORY : HPS_OK;
+}
+
+uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        const struct hps_lookup_part *part = &lookup->parts[i];
+        if (lookup_gpu_caches(lookup, part) && !wants_gpu_first(lookup, part)) {
+            bytes += align_rows((size_t)part->n_keys * part->table->row_bytes);
+        }
+    }
+    return bytes;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 /* Add keys of a part; their rows are to come to `offset` of the block. EXHAUSTED: arena */
 static hps_status add_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
@@ -97,7 +141,7 @@ static hps_status add_misses(struct hps_lookup *lookup)
         }
     }
     if (status == HPS_OK && size > 0) {
-        gpu->scratch = hps_block_new(lookup->blocks, size);
+        gpu->scratch = hps_block_new_slab(lookup->blocks, size);
         status = gpu->scratch == NULL ? HPS_NO_MEMORY : HPS_OK;
     }
     gpu->ask.block = gpu->scratch;
@@ -127,15 +171,14 @@ void lookup_gpu_forget(struct hps_lookup *lookup)
     }
 }
 
-static bool any_wants(const struct hps_lookup *lookup, bool first)
+static bool any_waits(const struct hps_lookup *lookup)
 {
-    bool any = false;
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; i < lookup->n_parts && !any; i++) {
-        const struct hps_lookup_part *part = &lookup->parts[i];
-        any = first ? wants_gpu_first(lookup, part) : part->waits_for_gpu;
+    while (i < lookup->n_parts && !lookup->parts[i].waits_for_gpu) {
+        i++;
     }
-    return any;
+    return i < lookup->n_parts;
 }
 
 bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
@@ -144,7 +187,7 @@ bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
     bool first = !lookup->begun;
 
     lookup_begin(lookup);
-    if (!any_wants(lookup, first)) {
+    if (first ? !any_first(lookup) : !any_waits(lookup)) {
         return false;
     }
     *gpu = (struct hps_lookup_gpu){.ask = {.space = lookup->version->gpu, .done = on_done}};
@@ -254,11 +297,11 @@ void lookup_gpu_offer(struct hps_lookup *lookup)
 {
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        bool asked = part->walk.gpu.n_asked > 0 || part->walk.gpu.status != HPS_OK;
-        if (part->finished || !lookup_gpu_caches(lookup, part)) {
+        const struct hps_tier_report *report = &part->walk.gpu;
+        if (part->finished || report->status != HPS_OK || !lookup_gpu_caches(lookup, part)) {
             continue;
         }
-        if (asked) {
+        if (report->n_asked > 0) {
             offer_part(lookup, part);
         } else {
             part->waits_for_gpu = !hps_walk_done(&part->walk);

@@ -14,13 +14,15 @@ void lookup_begin(struct hps_lookup *lookup);
 
 /* Rows of the part's table can be on the device now. */
 bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
+/* The same, and the device has answered for it. */
+bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
 /* Before the rows block is written: another one, if the lost gpu may still write to it. NO_MEMORY:
  * then there is none. */
 hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* What the gpu found leaves the walks, whose rows are in their places then. */
 void lookup_gpu_take(struct hps_lookup *lookup);
 /* The memory tiers have answered: what they found below the gpu is offered to it, and parts with
- * misses that it was not asked for wait for it. */
+ * misses that it was not asked for wait for it. One that refused is left alone. */
 void lookup_gpu_offer(struct hps_lookup *lookup);
 /* There will be no answer. */
 void lookup_gpu_forget(struct hps_lookup *lookup);

@@ -567,7 +567,7 @@ void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint6
                                                 .rows = batch->rows,
                                                 .guard = &guard};
 
-    if (walk->version->gpu != NULL && n > 0) {
+    if (walk->version->gpu != NULL && walk->gpu.status == HPS_OK && n > 0) {
         hps_gpu_insert(walk->version->gpu, &insertion, &inserted);
         add_report(&walk->gpu, &inserted);
     }

@@ -120,7 +120,8 @@ bool hps_walk_tier_blocks(const struct hps_walk *walk, uint32_t tier);
 uint32_t hps_walk_found_begin(const struct hps_walk *walk, uint32_t tier);
 
 /* Offer keys [begin, begin + n) of the batch, which were found below it, to the gpu of the version,
- * but for those that an update has changed since `since` (hps_stamps_now). Only copies. */
+ * but for those that an update has changed since `since` (hps_stamps_now). Only copies. A gpu that
+ * refused the walk's question is spared. */
 void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint64_t since);
 
 /* "gpu", "host", "redis", "rocksdb": names on the wire and in metrics. */

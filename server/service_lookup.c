@@ -895,15 +895,12 @@ static void start_work(struct request *request)
     struct hps_error err;
 
     note_queue_end(request);
-    size_t size = lookup->rows_bytes == 0 ? HPS_ROWS_ALIGN : (size_t)lookup->rows_bytes;
-    lookup->block = hps_block_new(request->service->parts.blocks, size);
-    if (lookup->block == NULL) {
+    if (hps_lookup_take_block(lookup) != HPS_OK) {
         hps_error_set(&err, HPS_NO_MEMORY, "no memory for %" PRIu64 " bytes of rows",
                       lookup->rows_bytes);
         request_fail(request, HPS_NO_MEMORY, &err);
         return;
     }
-    lookup->rows = lookup->block->data;
     lookup->gpu_done = on_gpu_done;
     request_hold(request); /* by the gpu */
     request->gpu_first = true;
@@ -959,7 +956,8 @@ static void admit(struct request *request)
 {
     struct hps_lookup_service *service = request->service;
     uint64_t bytes = hps_encode_size_max(&request->lookup);
-    uint64_t work_bytes = request->lookup.n_keys * WORK_BYTES_PER_KEY;
+    uint64_t work_bytes =
+        request->lookup.n_keys * WORK_BYTES_PER_KEY + hps_lookup_scratch_bytes(&request->lookup);
     struct hps_error err;
     bool held = false;
 

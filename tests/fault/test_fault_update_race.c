@@ -228,8 +228,9 @@ static void run_lookup(struct walker *walker, const hps_key *keys)
                                   .blocks = race->blocks,
                                   .gpu_done = on_answered};
     hps_status status = hps_lookup_plan(lookup, &err);
-    lookup->block = hps_block_new(race->blocks, lookup->rows_bytes);
-    lookup->rows = lookup->block->data;
+    if (status == HPS_OK) {
+        status = hps_lookup_take_block(lookup);
+    }
     if (status == HPS_OK) {
         ask_gpu(walker);
         status = hps_lookup_run_memory(lookup, &done, &err);

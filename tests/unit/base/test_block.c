@@ -56,26 +56,33 @@ static void test_new_when_absurd_size_then_null(void **state)
     hps_block_pool_free(pool);
 }
 
-static void test_new_when_slab_then_blocks_lie_in_it_while_they_fit(void **state)
+static void test_new_when_slab_then_those_who_ask_for_it_lie_in_it_while_they_fit(void **state)
 {
     (void)state;
     struct hps_block_pool *pool = hps_block_pool_new(64 << 20);
     struct hps_block *blocks[4];
     size_t size = 0;
     assert_null(hps_block_pool_slab(pool, &size));
+    assert_null(hps_block_new_slab(pool, 1));
     assert_int_equal(size, 0);
     assert_int_equal(hps_block_pool_slab_add(pool, (3 << 20) + 1), HPS_OK);
     uint8_t *slab = hps_block_pool_slab(pool, &size);
     assert_int_equal(size, 4 << 20);
+    assert_null(hps_block_new_slab(pool, SIZE_MAX));
+    assert_null(hps_block_new_slab(pool, (size_t)8 << 20));
+    struct hps_block *other = hps_block_new(pool, 1); /* which is left to those who need it */
+    assert_false(other->in_slab);
+    hps_block_unref(other);
     for (int round = 0; round < 3; round++) { /* what comes back is there again, in any size */
         size_t each = (size_t)(1 << 20) << (round % 2);
         unsigned n = round % 2 == 0 ? 4 : 2;
         for (unsigned i = 0; i < n; i++) {
-            blocks[i] = hps_block_new(pool, each);
+            blocks[i] = hps_block_new_slab(pool, each);
             assert_true(blocks[i]->in_slab);
             assert_true(blocks[i]->data >= slab && blocks[i]->data + each <= slab + size);
             memset(blocks[i]->data, (int)i, each);
         }
+        assert_null(hps_block_new_slab(pool, 1));
         struct hps_block *beyond = hps_block_new(pool, 1);
         assert_false(beyond->in_slab);
         assert_true(beyond->data < slab || beyond->data >= slab + size);
@@ -211,7 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new_when_any_size_then_aligned_power_of_two),
         cmocka_unit_test(test_new_when_absurd_size_then_null),
-        cmocka_unit_test(test_new_when_slab_then_blocks_lie_in_it_while_they_fit),
+        cmocka_unit_test(test_new_when_slab_then_those_who_ask_for_it_lie_in_it_while_they_fit),
         cmocka_unit_test(test_unref_when_last_then_block_is_reused),
         cmocka_unit_test(test_unref_when_idle_bound_reached_then_freed),
         cmocka_unit_test(test_pool_free_when_block_in_use_then_assert),

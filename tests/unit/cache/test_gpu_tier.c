@@ -184,7 +184,7 @@ static void ask(struct question *question, struct hps_gpu_space *space, hps_key 
         size += ((size_t)n * row_bytes_of[t] + 63) & ~(size_t)63;
     }
     question->lookup = (struct hps_gpu_lookup){.space = space,
-                                               .block = hps_block_new(rig.blocks, size),
+                                               .block = hps_block_new_slab(rig.blocks, size),
                                                .parts = question->parts,
                                                .n_parts = N_TABLES,
                                                .done = on_done};

@@ -202,9 +202,7 @@ static void plan(struct gpu_test *t, uint32_t n_parts, enum hps_lookup_path path
     t->lookup.blocks = t->gpu.blocks;
     t->lookup.gpu_done = on_answered;
     assert_int_equal(hps_lookup_plan(&t->lookup, &t->err), HPS_OK);
-    t->lookup.block = hps_block_new(t->gpu.blocks, t->lookup.rows_bytes);
-    assert_non_null(t->lookup.block);
-    t->lookup.rows = t->lookup.block->data;
+    assert_int_equal(hps_lookup_take_block(&t->lookup), HPS_OK);
     memset(t->lookup.rows, 0xA5, t->lookup.rows_bytes);
     t->first_block = t->lookup.block;
     t->n_asked = 0;
@@ -361,7 +359,7 @@ static void probe_gpu(struct gpu_test *t, uint32_t table, uint32_t *hits)
     }
     t->probe = (struct hps_gpu_lookup){
         .space = t->gpu.space,
-        .block = hps_block_new(t->gpu.blocks, (size_t)SPACE_OF_KEYS * FIXTURE_DIM_MAX * 4),
+        .block = hps_block_new_slab(t->gpu.blocks, (size_t)SPACE_OF_KEYS * FIXTURE_DIM_MAX * 4),
         .parts = &part,
         .n_parts = 1,
         .done = on_probed};
@@ -610,7 +608,7 @@ static void test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped(void **sta
 {
     struct gpu_test *t = *state;
     place(t, 0);
-    struct hps_block *all = hps_block_new(t->gpu.blocks, GPU_FIXTURE_SLAB);
+    struct hps_block *all = hps_block_new_slab(t->gpu.blocks, GPU_FIXTURE_SLAB);
     assert_true(all->in_slab);
     set_range(t, 0, 0, 110);
     for (enum hps_lookup_path path = HPS_LOOKUP_PATH_GPU; path <= HPS_LOOKUP_PATH_HOST; path++) {
@@ -623,6 +621,32 @@ static void test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped(void **sta
                          path == HPS_LOOKUP_PATH_GPU ? HPS_INVALID : HPS_OK);
         assert_int_equal(t->parts[0].walk.gpu.n_asked, 0);
     }
+    hps_block_unref(all);
+}
+
+/* Replies that no device writes to, and what is more than the slab has room for, leave it alone. */
+static void test_lookup_when_the_gpu_does_not_write_it_then_it_is_not_in_the_slab(void **state)
+{
+    struct gpu_test *t = *state;
+
+    place(t, 0);
+    set_range(t, 0, 0, 110);
+    plan(t, 1, HPS_LOOKUP_PATH_GPU);
+    assert_true(t->lookup.block->in_slab);
+    assert_int_equal(hps_lookup_scratch_bytes(&t->lookup), 0);
+    plan(t, 1, HPS_LOOKUP_PATH_HOST);
+    assert_false(t->lookup.block->in_slab);
+    assert_int_equal(hps_lookup_scratch_bytes(&t->lookup), (110 * 16 + 63) / 64 * 64);
+
+    struct hps_block *all = hps_block_new_slab(t->gpu.blocks, GPU_FIXTURE_SLAB);
+    plan(t, 1, HPS_LOOKUP_PATH_HOST);
+    size_t bytes = hps_block_pool_bytes(t->gpu.blocks);
+    assert_false(ask_gpu(t));
+    assert_int_equal(hps_lookup_run_memory(&t->lookup, &t->done, &t->err), HPS_OK);
+    assert_true(t->parts[0].waits_for_gpu);
+    assert_false(ask_gpu(t));
+    assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), bytes);
+    hps_lookup_abandon(&t->lookup);
     hps_block_unref(all);
 }
 
@@ -802,6 +826,30 @@ static void test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact(vo
     assert_int_equal(hps_insertion_rows(t->insertion), 0);
 }
 
+static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
+{
+    struct gpu_test *t = *state;
+
+    t->fx.version.cache_tier = HPS_TIER_GPU;
+    t->fx.version.hit_rate_threshold = 0.5;
+    place_rates(t, 0, 90, 10);
+    struct hps_block *all = hps_block_new_slab(t->gpu.blocks, GPU_FIXTURE_SLAB);
+    t->lookup.miss_policy = HPS_MISS_THRESHOLD;
+    set_range(t, 0, 0, 95);
+    ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    check(t);
+    assert_found(t, 0, 0, 90, 5, 0, 0);
+    assert_int_equal(t->parts[0].walk.gpu.n_inserted, 0); /* nor is it troubled with rows */
+    set_range(t, 0, 0, 100);
+    ask(t, 1, HPS_LOOKUP_PATH_HOST); /* five have come into the host map */
+    check(t);
+    assert_found(t, 0, 0, 90, 10, 0, 0);
+    assert_int_equal(t->parts[0].walk.reports[1].n_found, 5);
+    assert_int_equal(t->parts[0].walk.gpu.n_asked, 0);
+    assert_int_equal(hps_insertion_rows(t->insertion), 0);
+    hps_block_unref(all);
+}
+
 int main(void)
 {
 #define GPU_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -812,11 +860,13 @@ int main(void)
         GPU_TEST(test_lookup_when_anything_is_asked_then_rows_and_counts_are_right),
         GPU_TEST(test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for),
         GPU_TEST(test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped),
+        GPU_TEST(test_lookup_when_the_gpu_does_not_write_it_then_it_is_not_in_the_slab),
         GPU_TEST(test_lookup_when_the_device_is_lost_then_every_answer_is_right),
         GPU_TEST(test_lookup_when_the_device_hangs_then_its_block_is_never_used_again),
         GPU_TEST(test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_left),
         GPU_TEST(test_policy_when_the_rate_is_reached_then_misses_come_behind),
         GPU_TEST(test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact),
+        GPU_TEST(test_policy_when_the_gpu_takes_no_question_then_exact),
     };
 
     return cmocka_run_group_tests_name("lookup_gpu", tests, NULL, NULL);
