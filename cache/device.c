@@ -3,6 +3,7 @@
  * The calls of the device layer: what holds for every kind of device is checked here, the rest is
  * done by the kind. Thread: as device.h says.
  */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -204,6 +205,69 @@ void hps_device_host_free(struct hps_device *device, void *host)
     }
 }
 
+/* Host memory that is registered. A driver knows it once for the whole process, however many
+ * devices reach it. */
+struct registration {
+    struct registration *next;
+    enum hps_device_kind kind;
+    void *host;
+    size_t size;
+    uint32_t n_devices;
+};
+
+static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registration *registrations; /* registrations_lock */
+
+/* The link to it, or to where it would be added. Lock held. */
+static struct registration **find_registration(enum hps_device_kind kind, const void *host)
+{
+    struct registration **at = &registrations;
+
+    while (*at != NULL && ((*at)->kind != kind || (*at)->host != host)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+/* One more device. Lock held. */
+static hps_status registration_take(struct hps_device *device, void *host, size_t size,
+                                    struct hps_error *err)
+{
+    struct registration **at = find_registration(device->info.kind, host);
+
+    if (*at != NULL && (*at)->size == size) {
+        (*at)->n_devices++;
+        return HPS_OK;
+    }
+    struct registration *registration = hps_calloc(1, sizeof(*registration));
+    if (registration == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "device %d: no memory", device->info.index);
+    }
+    hps_status status = device->ops->host_register(device, host, size, err);
+    if (status != HPS_OK) {
+        hps_free(registration);
+        return status;
+    }
+    *registration = (struct registration){
+        .next = *at, .kind = device->info.kind, .host = host, .size = size, .n_devices = 1};
+    *at = registration;
+    return HPS_OK;
+}
+
+/* One less. Lock held. */
+static void registration_give(struct hps_device *device, void *host)
+{
+    struct registration **at = find_registration(device->info.kind, host);
+    struct registration *registration = *at;
+
+    HPS_ASSERT(registration != NULL);
+    if (--registration->n_devices == 0) {
+        device->ops->host_unregister(device, host);
+        *at = registration->next;
+        hps_free(registration);
+    }
+}
+
 hps_status hps_device_host_register(struct hps_device *device, void *host, size_t size,
                                     hps_devptr *out_ptr, struct hps_error *err)
 {
@@ -212,13 +276,25 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
     if (hps_device_lost(device)) {
         return lost_error(device, err);
     }
-    return device->ops->host_register(device, host, size, out_ptr, err);
+    pthread_mutex_lock(&registrations_lock);
+    hps_status status = registration_take(device, host, size, err);
+    if (status == HPS_OK) {
+        status = device->ops->host_map(device, host, size, out_ptr, err);
+        if (status != HPS_OK) {
+            registration_give(device, host);
+        }
+    }
+    pthread_mutex_unlock(&registrations_lock);
+    return status;
 }
 
 void hps_device_host_unregister(struct hps_device *device, void *host)
 {
     if (host != NULL) {
-        device->ops->host_unregister(device, host);
+        pthread_mutex_lock(&registrations_lock);
+        device->ops->host_unmap(device, host);
+        registration_give(device, host);
+        pthread_mutex_unlock(&registrations_lock);
     }
 }
 

@@ -100,7 +100,8 @@ void hps_device_free(struct hps_device *device, hps_devptr ptr);
 hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **out_host,
                                  hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_free(struct hps_device *device, void *host);
-/* Make the caller's memory such. It must stay until unregistered. */
+/* Make the caller's memory such. It must stay until unregistered. Several devices may register the
+ * same memory, each once and all of it; parts of what is registered are INVALID. */
 hps_status hps_device_host_register(struct hps_device *device, void *host, size_t size,
                                     hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_unregister(struct hps_device *device, void *host);
@@ -169,6 +170,11 @@ static inline uint32_t hps_flag_load(const uint32_t *flag)
 void hps_device_sim_fail(struct hps_device *device, uint64_t n);
 /* While held, no stream begins another step: what is given to it stays under way. Any thread. */
 void hps_device_sim_hold(struct hps_device *device, bool held);
+/* While it hangs, no piece of work that begins comes to its end, not even when the device is lost:
+ * it may still write. Any thread. */
+void hps_device_sim_hang(struct hps_device *device, bool hung);
+/* In the midst of how many it hangs. */
+uint32_t hps_device_sim_stuck(struct hps_device *device);
 /* The address of device memory in this process: for tests. */
 void *hps_device_sim_host(struct hps_device *device, hps_devptr ptr);
 

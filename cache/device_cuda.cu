@@ -236,24 +236,15 @@ static void cuda_host_free(struct hps_device *device, void *host)
     }
 }
 
+// Portable: for all devices. A second registration is refused, by whichever device.
 static hps_status cuda_host_register(struct hps_device *device, void *host, size_t size,
-                                     hps_devptr *out_ptr, struct hps_error *err)
+                                     struct hps_error *err)
 {
-    void *ptr = NULL;
     cudaError_t error = enter(device);
     if (error == cudaSuccess) {
         error = cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
     }
-    if (error != cudaSuccess) {
-        return make_status(device, error, err, "host memory at %p, %zu bytes", host, size);
-    }
-    error = cudaHostGetDevicePointer(&ptr, host, 0);
-    if (error != cudaSuccess) {
-        (void)cudaHostUnregister(host);
-        return make_status(device, error, err, "host memory at %p, %zu bytes", host, size);
-    }
-    *out_ptr = (hps_devptr)(uintptr_t)ptr;
-    return HPS_OK;
+    return make_status(device, error, err, "host memory at %p, %zu bytes", host, size);
 }
 
 static void cuda_host_unregister(struct hps_device *device, void *host)
@@ -261,6 +252,28 @@ static void cuda_host_unregister(struct hps_device *device, void *host)
     if (can_free(device)) {
         hps_ignore(work_status(device, cudaHostUnregister(host), "unregister"));
     }
+}
+
+static hps_status cuda_host_map(struct hps_device *device, void *host, size_t size,
+                                hps_devptr *out_ptr, struct hps_error *err)
+{
+    void *ptr = NULL;
+    cudaError_t error = enter(device);
+    if (error == cudaSuccess) {
+        error = cudaHostGetDevicePointer(&ptr, host, 0);
+    }
+    if (error != cudaSuccess) {
+        return make_status(device, error, err, "host memory at %p, %zu bytes", host, size);
+    }
+    *out_ptr = (hps_devptr)(uintptr_t)ptr;
+    return HPS_OK;
+}
+
+// What is registered has an address on every device for as long.
+static void cuda_host_unmap(struct hps_device *device, void *host)
+{
+    (void)device;
+    (void)host;
 }
 
 // ---- streams and events ------------------------------------------------------------------------
@@ -436,6 +449,8 @@ static const struct hps_device_ops cuda_ops = {
     .host_free = cuda_host_free,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
+    .host_map = cuda_host_map,
+    .host_unmap = cuda_host_unmap,
     .quiet = cuda_quiet,
     .lost = NULL,
     .stream_new = cuda_stream_new,

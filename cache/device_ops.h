@@ -17,9 +17,14 @@ struct hps_device_ops {
     hps_status (*host_alloc)(struct hps_device *, size_t size, void **out_host, hps_devptr *out_ptr,
                              struct hps_error *);
     void (*host_free)(struct hps_device *, void *host);
-    hps_status (*host_register)(struct hps_device *, void *host, size_t size, hps_devptr *out_ptr,
-                                struct hps_error *);
+    /* Of the process: asked once, by the first device that registers it and the last that does no
+     * more. */
+    hps_status (*host_register)(struct hps_device *, void *host, size_t size, struct hps_error *);
     void (*host_unregister)(struct hps_device *, void *host);
+    /* Of a device: where it sees what is registered. */
+    hps_status (*host_map)(struct hps_device *, void *host, size_t size, hps_devptr *out_ptr,
+                           struct hps_error *);
+    void (*host_unmap)(struct hps_device *, void *host);
     bool (*quiet)(struct hps_device *);
     void (*lost)(struct hps_device *); /* wake whoever waits; NULL: nobody does */
 

@@ -40,7 +40,9 @@ struct sim_device {
     uint32_t n_open;            /* streams and events that must go before the device */
     uint32_t n_busy;            /* streams within a step */
     uint32_t held;
-    uint64_t n_done; /* pieces of work so far; the one numbered fail_at fails */
+    uint32_t hung;
+    uint32_t n_stuck; /* steps that have begun, and do not end while it hangs */
+    uint64_t n_done;  /* pieces of work so far; the one numbered fail_at fails */
     uint64_t fail_at;
     uint64_t end_order; /* of every step, for those who wait for a lost device */
 };
@@ -83,6 +85,8 @@ struct sim_stream {
     bool stopping;
     struct hps_sim_pulse given; /* there is a step, or it is to stop */
 };
+
+static struct hps_sim_memory registered; /* host memory, by any device */
 
 static struct sim_device *sim_of(struct hps_device *device)
 {
@@ -164,6 +168,23 @@ static bool step_survives(struct sim_device *device)
     return true;
 }
 
+/* Within a step, which goes on afterwards even if the device was lost meanwhile. */
+static void stick_while_hung(struct sim_device *device)
+{
+    if (__atomic_load_n(&device->hung, __ATOMIC_ACQUIRE) == 0) {
+        return;
+    }
+    __atomic_add_fetch(&device->n_stuck, 1, __ATOMIC_ACQ_REL);
+    for (;;) {
+        uint32_t beat = hps_sim_pulse(&device->pulse);
+        if (__atomic_load_n(&device->hung, __ATOMIC_ACQUIRE) == 0) {
+            break;
+        }
+        hps_sim_pulse_wait(&device->pulse, beat);
+    }
+    __atomic_sub_fetch(&device->n_stuck, 1, __ATOMIC_ACQ_REL);
+}
+
 static void step_run(struct sim_stream *stream, const struct step *step)
 {
     struct sim_device *device = device_of(stream);
@@ -178,6 +199,7 @@ static void step_run(struct sim_stream *stream, const struct step *step)
     if (!step_survives(device)) {
         return;
     }
+    stick_while_hung(device);
     if (step->kind == STEP_COPY) {
         memmove(step->to, step->from, step->size);
     } else if (step->kind == STEP_FILL) {
@@ -497,8 +519,22 @@ static void sim_host_free(struct hps_device *device, void *host)
     hps_sim_memory_free(&sim_of(device)->memory, HPS_SIM_HOST, host);
 }
 
+/* As a driver does, whose list of what is registered is one for all devices. */
 static hps_status sim_host_register(struct hps_device *device, void *host, size_t size,
-                                    hps_devptr *out_ptr, struct hps_error *err)
+                                    struct hps_error *err)
+{
+    (void)device;
+    return hps_sim_memory_register(&registered, host, size, err);
+}
+
+static void sim_host_unregister(struct hps_device *device, void *host)
+{
+    (void)device;
+    hps_sim_memory_free(&registered, HPS_SIM_REGISTERED, host);
+}
+
+static hps_status sim_host_map(struct hps_device *device, void *host, size_t size,
+                               hps_devptr *out_ptr, struct hps_error *err)
 {
     hps_status status = hps_sim_memory_register(&sim_of(device)->memory, host, size, err);
     if (status == HPS_OK) {
@@ -507,7 +543,7 @@ static hps_status sim_host_register(struct hps_device *device, void *host, size_
     return status;
 }
 
-static void sim_host_unregister(struct hps_device *device, void *host)
+static void sim_host_unmap(struct hps_device *device, void *host)
 {
     await_quiet_if_lost(sim_of(device));
     hps_sim_memory_free(&sim_of(device)->memory, HPS_SIM_REGISTERED, host);
@@ -535,6 +571,8 @@ static const struct hps_device_ops sim_ops = {
     .host_free = sim_host_free,
     .host_register = sim_host_register,
     .host_unregister = sim_host_unregister,
+    .host_map = sim_host_map,
+    .host_unmap = sim_host_unmap,
     .quiet = sim_quiet,
     .lost = sim_lost,
     .stream_new = sim_stream_new,
@@ -591,6 +629,19 @@ void hps_device_sim_hold(struct hps_device *base, bool held)
     HPS_ASSERT(base->info.kind == HPS_DEVICE_SIM);
     __atomic_store_n(&sim_of(base)->held, held ? 1 : 0, __ATOMIC_RELEASE);
     hps_sim_pulse_beat(&sim_of(base)->pulse);
+}
+
+void hps_device_sim_hang(struct hps_device *base, bool hung)
+{
+    HPS_ASSERT(base->info.kind == HPS_DEVICE_SIM);
+    __atomic_store_n(&sim_of(base)->hung, hung ? 1 : 0, __ATOMIC_RELEASE);
+    hps_sim_pulse_beat(&sim_of(base)->pulse);
+}
+
+uint32_t hps_device_sim_stuck(struct hps_device *base)
+{
+    HPS_ASSERT(base->info.kind == HPS_DEVICE_SIM);
+    return __atomic_load_n(&sim_of(base)->n_stuck, __ATOMIC_ACQUIRE);
 }
 
 void *hps_device_sim_host(struct hps_device *base, hps_devptr ptr)

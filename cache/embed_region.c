@@ -59,7 +59,7 @@ hps_status hps_embed_region_free(struct hps_embed_region *region)
     if (region == NULL) {
         return HPS_OK;
     }
-    if (region->n_uses > 0 && !(region->cache->lost && hps_device_quiet(region->cache->device))) {
+    if (region->cache->lost ? !hps_device_quiet(region->cache->device) : region->n_uses > 0) {
         return HPS_AGAIN;
     }
     if (region->host != NULL) {

@@ -197,8 +197,8 @@ static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
 }
 
 /* Until nothing writes to the slab any more. A lost device may be in the middle of a step, and is
- * waited for as long as one that is well; one that cannot be stopped keeps the slab: then cache and
- * device stay, too, until the process ends. */
+ * waited for as long as one that is well; one that cannot be stopped keeps the slab: then it, cache
+ * and device stay until the process ends. */
 static hps_status release_region(struct hps_gpu_tier *tier)
 {
     hps_status status = hps_embed_region_free(tier->region);
@@ -220,6 +220,8 @@ static void release(struct hps_gpu_tier *tier)
     if (release_region(tier) == HPS_OK) {
         hps_embed_cache_close(tier->cache);
         hps_device_close(tier->device);
+    } else {
+        hps_block_pool_slab_keep(tier->options.blocks);
     }
     hps_mailbox_free(tier->mailbox);
     hps_free(tier);

@@ -167,6 +167,37 @@ static void test_register_when_part_is_registered_then_invalid(void **state)
     hps_free_aligned(memory);
 }
 
+/* A driver knows memory once, whichever device registered it. */
+static void test_register_when_two_devices_do_then_both_reach_it_until_each_is_done(void **state)
+{
+    (void)state;
+    struct hps_device *first = sim_open(NULL, NULL);
+    struct hps_device *second = NULL;
+    const struct hps_device_sim_config config = {0};
+    uint8_t *memory = hps_alloc_aligned(4096, 8192);
+    struct hps_error err = {0};
+    hps_devptr mapped = 0;
+    hps_devptr other = 0;
+    struct hps_stream_q *stream = NULL;
+    assert_int_equal(hps_device_open(HPS_DEVICE_SIM, 1, &config, NULL, 0, &second, &err), HPS_OK);
+    assert_int_equal(hps_device_host_register(first, memory, 8192, &mapped, &err), HPS_OK);
+    assert_int_equal(hps_device_host_register(second, memory, 8192, &other, &err), HPS_OK);
+    assert_int_not_equal(other, 0);
+    hps_device_host_unregister(first, memory);
+    assert_int_equal(hps_device_host_register(first, memory, 4096, &mapped, &err), HPS_INVALID);
+    assert_int_equal(hps_stream_q_new(second, "s", false, &stream, &err), HPS_OK);
+    memory[1] = 7;
+    assert_int_equal(hps_copy_on_device(stream, other, other + 1, 1), HPS_OK);
+    hps_stream_q_free(stream);
+    assert_int_equal(memory[0], 7);
+    hps_device_host_unregister(second, memory);
+    assert_int_equal(hps_device_host_register(first, memory, 4096, &mapped, &err), HPS_OK);
+    hps_device_host_unregister(first, memory);
+    hps_device_close(first);
+    hps_device_close(second);
+    hps_free_aligned(memory);
+}
+
 /* ---- streams and events ---------------------------------------------------------------------- */
 
 static void test_work_when_given_then_done_in_order(void **state)
@@ -505,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_alloc_when_beyond_the_limit_then_no_memory_until_freed),
         cmocka_unit_test(test_host_memory_when_allocated_then_zeroed_and_not_of_the_devices_limit),
         cmocka_unit_test(test_register_when_part_is_registered_then_invalid),
+        cmocka_unit_test(test_register_when_two_devices_do_then_both_reach_it_until_each_is_done),
         cmocka_unit_test(test_work_when_given_then_done_in_order),
         cmocka_unit_test(test_event_when_work_before_it_waits_then_again),
         cmocka_unit_test(test_event_when_freed_under_way_then_nothing_is_disturbed),

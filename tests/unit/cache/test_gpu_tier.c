@@ -38,9 +38,12 @@ static void on_lost(void *ctx, const struct hps_error *err)
     atomic_fetch_add(&rig.n_lost, 1);
 }
 
-static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t queue_bytes_max)
+static struct hps_gpu_tier *open_device(int index, uint64_t arena_bytes, uint32_t batch_keys_max,
+                                        uint64_t queue_bytes_max)
 {
+    struct hps_gpu_tier *tier = NULL;
     const struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
+                                                 .index = index,
                                                  .sim = {.seed = 7, .delay_us_max = 20},
                                                  .cache = {.arena_bytes = arena_bytes,
                                                            .batch_keys_max = batch_keys_max,
@@ -53,9 +56,15 @@ static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t qu
                                                  .lost = on_lost};
     struct hps_error err;
 
-    if (hps_gpu_tier_open(&options, &rig.tier, &err) != HPS_OK) {
+    if (hps_gpu_tier_open(&options, &tier, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
+    return tier;
+}
+
+static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t queue_bytes_max)
+{
+    rig.tier = open_device(0, arena_bytes, batch_keys_max, queue_bytes_max);
 }
 
 static struct hps_gpu_space *open_space(void)
@@ -520,6 +529,74 @@ static void test_lost_when_nothing_is_asked_then_it_is_noticed(void **state)
     assert_false(hps_gpu_space_caches(rig.space, 0));
 }
 
+static struct kept {
+    struct hps_embed_region *region;
+    struct hps_embed_cache *cache;
+    struct hps_device *device;
+} kept; /* of a tier that could not be stopped */
+
+/* It is lost while it writes an answer, and goes on with that when nobody expects it any more. */
+static void test_close_when_a_lost_device_may_still_write_then_the_slab_stays(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question question;
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    open_all();
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    kept = (struct kept){rig.tier->region, rig.tier->cache, rig.tier->device};
+    hps_device_sim_hang(kept.device, true);
+    ask(&question, rig.space, 0, 100);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    while (hps_device_sim_stuck(kept.device) < 2) { /* one looks up, one counts */
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    hps_device_give_up(kept.device, "it hangs");
+    wait_done(&question);
+    assert_int_equal(question.lookup.status, HPS_DATA_LOSS);
+    forget(&question);
+    rig.tier->options.stall_us_max = 1000; /* so long does the end wait for it */
+    hps_gpu_space_close(rig.space);
+    hps_gpu_tier_close(rig.tier);
+    hps_block_pool_free(rig.blocks);
+    rig.space = NULL;
+    rig.tier = NULL;
+    rig.blocks = NULL;
+    hps_device_sim_hang(kept.device, false);
+    while (!hps_device_quiet(kept.device)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_int_equal(hps_embed_region_free(kept.region), HPS_OK);
+    hps_embed_cache_close(kept.cache);
+    hps_device_close(kept.device);
+}
+
+/* Both write their answers into the one slab. */
+static void test_open_when_two_devices_share_the_slab_then_each_answers(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_gpu_space *other = NULL;
+    struct hps_error err;
+    open_all();
+    struct hps_gpu_tier *tier = open_device(1, 16 << 20, 0, 0);
+    assert_int_equal(hps_gpu_space_open(tier, rig.tables, rig.shares, N_TABLES, &other, &err),
+                     HPS_OK);
+    hps_gpu_space_active(other, true);
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    insert(other, 0, 100, 100, 2, NULL, &report);
+    assert_true(found(rig.space, 0, 0, 200, 1) >= 95);
+    assert_int_equal(found(rig.space, 0, 100, 100, 1), 0);
+    hps_gpu_space_close(rig.space);
+    hps_gpu_tier_close(rig.tier);
+    assert_true(found(other, 0, 0, 200, 2) >= 95); /* the other's end took nothing from it */
+    rig.space = other;
+    rig.tier = tier;
+}
+
 struct asker {
     pthread_t thread;
     hps_key first;
@@ -642,6 +719,10 @@ int main(void)
             teardown),
         cmocka_unit_test_setup_teardown(test_lost_when_nothing_is_asked_then_it_is_noticed, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(
+            test_close_when_a_lost_device_may_still_write_then_the_slab_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_two_devices_share_the_slab_then_each_answers,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_many_ask_then_each_has_its_rows, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,
