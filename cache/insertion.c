@@ -73,7 +73,8 @@ struct hps_insertion {
     uint32_t n_touched; /* entries that were ever used */
     uint32_t free;
     uint32_t n_rows;    /* entries in use */
-    uint32_t n_waiting; /* of them, not taken by a job */
+    uint32_t n_waiting; /* of them, not taken by a job; */
+    uint64_t row_bytes; /* what their rows take */
     struct lane *lanes; /* whose turn it is first */
     struct job *idle;
     uint32_t n_active; /* jobs posted or running */
@@ -237,6 +238,13 @@ static void entry_give(struct hps_insertion *insertion, uint32_t *link, uint32_t
     insertion->n_rows--;
 }
 
+static uint32_t row_bytes_of(const struct hps_insertion *insertion, uint32_t at)
+{
+    const struct entry *entry = &insertion->entries[at];
+
+    return entry->lane->version->tables[entry->table].row_bytes;
+}
+
 static void lane_push(struct hps_insertion *insertion, struct lane *lane, uint32_t at)
 {
     insertion->entries[at].next = NONE;
@@ -248,6 +256,7 @@ static void lane_push(struct hps_insertion *insertion, struct lane *lane, uint32
     lane->tail = at;
     lane->n_waiting++;
     insertion->n_waiting++;
+    insertion->row_bytes += row_bytes_of(insertion, at);
 }
 
 static uint32_t lane_pop(struct hps_insertion *insertion, struct lane *lane)
@@ -257,6 +266,7 @@ static uint32_t lane_pop(struct hps_insertion *insertion, struct lane *lane)
     lane->head = insertion->entries[at].next;
     lane->n_waiting--;
     insertion->n_waiting--;
+    insertion->row_bytes -= row_bytes_of(insertion, at);
     return at;
 }
 
@@ -341,8 +351,10 @@ static struct job *wake_job(struct hps_insertion *insertion)
 {
     struct job *job = insertion->idle;
     uint64_t n_soon = (uint64_t)insertion->n_active * HPS_INSERTION_JOB_KEYS;
+    uint64_t bytes_soon = (uint64_t)insertion->n_active * HPS_INSERTION_JOB_BYTES;
+    bool more = insertion->n_waiting > n_soon || insertion->row_bytes > bytes_soon;
 
-    if (job == NULL || insertion->n_waiting <= n_soon || atomic_load(&insertion->stopping)) {
+    if (job == NULL || !more || atomic_load(&insertion->stopping)) {
         return NULL;
     }
     insertion->idle = job->next;
@@ -461,7 +473,7 @@ static bool take_some(struct hps_insertion *insertion, struct job *job, uint64_t
         }
         uint32_t at = lane_pop(insertion, lane);
         const struct entry *entry = &insertion->entries[at];
-        *bytes += lane->version->tables[entry->table].row_bytes;
+        *bytes += row_bytes_of(insertion, at);
         job->items[job->n++] = (struct item){.key = entry->key, .table = entry->table, .entry = at};
     }
     return true;
@@ -597,7 +609,7 @@ static void count_walks(struct job *job, const struct hps_walk *walks, hps_statu
 static void note_room(const struct hps_walk *walks, struct hps_version *version)
 {
     for (const struct hps_walk *walk = walks; walk != NULL; walk = walk->next) {
-        hps_walk_note_room(walk, version);
+        hps_walk_note_room(walk, version, true);
     }
 }
 
@@ -606,7 +618,8 @@ static void job_fetch(struct job *job)
     struct hps_walk_call call = {.scratch = job->scratch,
                                  .deadline_us = hps_clock_us() + JOB_US_MAX,
                                  .cancelled = job_cut_off,
-                                 .cancelled_ctx = job};
+                                 .cancelled_ctx = job,
+                                 .behind = true};
     struct hps_version *version = job->lane->version;
     struct hps_error err = {0};
     uint32_t n = 0;

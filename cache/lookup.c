@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "cache/fetched.h"
 #include "cache/hot.h"
 #include "cache/lookup_internal.h"
 #include "cache/policy.h"
@@ -595,7 +596,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status)
         if (lookup->parts[i].rows != NULL) { /* it was begun */
             count_part(lookup, &lookup->parts[i], status == HPS_OK, tier_asked);
             note_hot(lookup, &lookup->parts[i]);
-            hps_walk_note_room(&lookup->parts[i].walk, lookup->version);
+            hps_walk_note_room(&lookup->parts[i].walk, lookup->version, false);
         }
     }
     if (lookup->metrics != NULL) {
@@ -614,6 +615,20 @@ static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t 
                                   .cancelled_ctx = lookup->cancelled_ctx};
 }
 
+/* A row that misses has come behind answers again and again, and did not stay. */
+static bool misses_what_came(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    const struct hps_fetched *fetched = lookup->version->fetched;
+    const struct hps_batch *batch = &part->walk.batch;
+    uint32_t i = 0;
+
+    while (fetched != NULL && i < batch->n &&
+           !hps_fetched_often(fetched, part->table->id, batch->keys[i])) {
+        i++;
+    }
+    return fetched != NULL && i < batch->n;
+}
+
 /* The hit rate of the part has reached the version's threshold, so that what misses comes behind
  * the answer. Without an embedding cache, or one that took no question, there is no rate: every
  * answer is exact. */
@@ -628,8 +643,9 @@ static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lo
         !hps_walk_hits(&part->walk, cache_tier, &n_hits)) {
         return false;
     }
-    return n_hits >=
-           hps_policy_hits_min(atomic_load(&version->hit_rate_threshold), part->n_unique - n_hits);
+    uint64_t n_hits_min =
+        hps_policy_hits_min(atomic_load(&version->hit_rate_threshold), part->n_unique - n_hits);
+    return n_hits >= n_hits_min && !misses_what_came(lookup, part);
 }
 
 /* The memory tiers have been asked: are the stores below waited for? */

@@ -289,7 +289,7 @@ static void offer_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
 {
     for (uint32_t tier = 0; tier < part->walk.tier_next; tier++) {
         hps_walk_offer_gpu(&part->walk, hps_walk_found_begin(&part->walk, tier),
-                           part->walk.reports[tier].n_found, lookup->since);
+                           part->walk.reports[tier].n_found, lookup->since, false);
     }
 }
 

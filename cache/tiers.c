@@ -11,6 +11,7 @@
 #include "base/heap.h"
 #include "cache/absent.h"
 #include "cache/breaker.h"
+#include "cache/fetched.h"
 #include "cache/gpu_tier.h"
 #include "cache/stamps.h"
 
@@ -88,18 +89,37 @@ bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_
     return has;
 }
 
-void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version)
+/* Room of what a walk has filled: it found some, or it did not. */
+struct room {
+    bool some;
+    bool none;
+};
+
+static void look_for_room(struct room *room, const struct hps_tier_report *report)
+{
+    bool full = report->n_no_room > report->n_inserted; /* a few may fail beside readers */
+
+    room->none = room->none || full;
+    room->some = room->some || (!full && report->n_inserted > 0);
+}
+
+void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version, bool behind)
 {
     enum hps_tier_kind kind = atomic_load(&version->cache_tier);
+    struct room room = {false, false};
 
     HPS_ASSERT(walk->version == version);
     for (uint32_t tier = 0; tier < version->n_tiers; tier++) {
-        const struct hps_tier_report *report = &walk->reports[tier];
-        bool full = report->n_no_room > report->n_inserted; /* a few may fail beside readers */
-        if (tier_ops(version, tier)->tier == kind && (full || report->n_inserted > 0) &&
-            atomic_load(&version->cache_full) != full) {
-            atomic_store(&version->cache_full, full);
+        if (kind == HPS_TIER_GPU || tier_ops(version, tier)->tier == kind) {
+            look_for_room(&room, &walk->reports[tier]);
         }
+    }
+    if (kind == HPS_TIER_GPU) {
+        look_for_room(&room, &walk->gpu);
+        room.none = room.none && behind;
+    }
+    if ((room.some || room.none) && atomic_load(&version->cache_full) != !room.some) {
+        atomic_store(&version->cache_full, !room.some);
     }
 }
 
@@ -553,19 +573,20 @@ static void add_report(struct hps_tier_report *report, const struct hps_insert_r
     report->n_stale += inserted->n_stale;
 }
 
-void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint64_t since)
+void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint64_t since,
+                        bool wanted)
 {
     const struct hps_batch *batch = &walk->batch;
     const struct hps_stamp_guard unchanged = guard_of(walk, begin, since);
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
     struct hps_insert_report inserted;
-
     const struct hps_gpu_insertion insertion = {.table_id = walk->table->id,
                                                 .n = n,
                                                 .keys = batch->keys + begin,
                                                 .slots = batch->slots + begin,
                                                 .rows = batch->rows,
-                                                .guard = &guard};
+                                                .guard = &guard,
+                                                .wanted = wanted};
 
     if (walk->version->gpu != NULL && walk->gpu.status == HPS_OK && n > 0) {
         hps_gpu_insert(walk->version->gpu, &insertion, &inserted);
@@ -574,8 +595,8 @@ void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint6
 }
 
 /* Insert keys [begin, begin + n) of the batch into tier `to`. Failure only costs later look-ups: it
- * is reported. */
-static void insert_range(const struct rest *rest, struct hps_walk *walk, uint32_t to,
+ * is reported. Returns whether all that an update has not overtaken are there. */
+static bool insert_range(const struct rest *rest, struct hps_walk *walk, uint32_t to,
                          uint32_t begin, uint32_t n)
 {
     struct hps_tier_report *report = &walk->reports[to];
@@ -595,6 +616,7 @@ static void insert_range(const struct rest *rest, struct hps_walk *walk, uint32_
     if (report->insert_status != HPS_OK) {
         report->n_dropped += n - inserted.n_inserted - inserted.n_no_room - inserted.n_stale;
     }
+    return report->insert_status == HPS_OK && inserted.n_no_room == 0;
 }
 
 /* Tier `from` found these: fill gpu and host tier above it, and tell who waits for them. A host
@@ -603,14 +625,18 @@ static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from
                          uint32_t n)
 {
     const struct hps_batch *batch = &walk->batch;
+    bool held = false; /* by a tier in memory */
 
     for (uint32_t to = 0; to < from && n > 0; to++) {
         if (tier_ops(rest->version, to)->tier == HPS_TIER_HOST &&
             walk->reports[to].status == HPS_OK) {
-            insert_range(rest, walk, to, begin, n);
+            held = insert_range(rest, walk, to, begin, n);
         }
     }
-    hps_walk_offer_gpu(walk, begin, n, rest->since);
+    hps_walk_offer_gpu(walk, begin, n, rest->since, rest->call->behind && !held);
+    if (rest->call->behind && rest->version->fetched != NULL) {
+        hps_fetched_note(rest->version->fetched, walk->table->id, batch->keys + begin, n);
+    }
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
         hps_flight_land(rest->version->flight, &rest->trip, walk->table->id, batch->keys[i],
                         batch->rows + (size_t)batch->slots[i] * walk->table->row_bytes,

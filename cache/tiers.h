@@ -77,6 +77,8 @@ struct hps_walk_call {
     bool (*cancelled)(const void *ctx); /* NULL: never */
     const void *cancelled_ctx;
     struct hps_pool *helpers; /* NULL: the caller does everything */
+    bool behind; /* somebody was answered without these rows: one that finds no room in the host
+                    map goes into the gpu's cache in any case */
 };
 
 /* batch: the keys must be unique; it is used in place. */
@@ -112,8 +114,10 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
  * in no tier. With a gpu, those found by any tier in memory: whichever of them is asked first.
  * False: the version has no such tier, or it has not been asked yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
-/* Note in the walk's version whether its cache tier had room for what the walk found below. */
-void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version);
+/* Note in the walk's version whether its cache tier had room for what the walk found below. With a
+ * gpu that is any tier in memory, and only a walk behind an answer (hps_walk_call) finds none: what
+ * a look-up offers the device's queue may be dropped at any time. */
+void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version, bool behind);
 bool hps_walk_tier_blocks(const struct hps_walk *walk, uint32_t tier);
 
 /* First index in the batch of the keys found by tier `tier`; there are reports[tier].n_found. */
@@ -121,8 +125,9 @@ uint32_t hps_walk_found_begin(const struct hps_walk *walk, uint32_t tier);
 
 /* Offer keys [begin, begin + n) of the batch, which were found below it, to the gpu of the version,
  * but for those that an update has changed since `since` (hps_stamps_now). Only copies. A gpu that
- * refused the walk's question is spared. */
-void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint64_t since);
+ * refused the walk's question is spared. wanted: see hps_gpu_insertion */
+void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint64_t since,
+                        bool wanted);
 
 /* "gpu", "host", "redis", "rocksdb": names on the wire and in metrics. */
 const char *hps_tier_name(enum hps_tier_kind kind);

@@ -11,6 +11,7 @@
 #include "base/heap.h"
 #include "base/text.h"
 #include "cache/absent.h"
+#include "cache/fetched.h"
 #include "cache/flight.h"
 #include "cache/update.h"
 
@@ -40,9 +41,11 @@ struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t 
     version->metrics = hps_calloc(n_tables, sizeof(*version->metrics));
     version->hot = hps_calloc(n_tables, sizeof(*version->hot));
     version->absent = hps_absent_new();
+    version->fetched = hps_fetched_new();
     version->flight = hps_flight_new();
     if (version->model == NULL || version->tables == NULL || version->metrics == NULL ||
-        version->hot == NULL || version->absent == NULL || version->flight == NULL) {
+        version->hot == NULL || version->absent == NULL || version->fetched == NULL ||
+        version->flight == NULL) {
         hps_version_free(version);
         return NULL;
     }
@@ -61,6 +64,7 @@ void hps_version_free(struct hps_version *version)
     hps_updates_free(version->updates);
     hps_stamps_free(version->stamps);
     hps_absent_free(version->absent);
+    hps_fetched_free(version->fetched);
     hps_flight_free(version->flight);
     hps_free(version->tables);
     hps_free(version->metrics);

@@ -85,6 +85,7 @@ struct hps_version {
     /* Whoever puts rows from below into a tier asks these. NULL: the rows never change. */
     struct hps_stamps *stamps;
     struct hps_absent *absent;   /* keys known to be in no tier; NULL: none is remembered */
+    struct hps_fetched *fetched; /* how often rows came behind answers; NULL: not remembered */
     struct hps_flight *flight;   /* keys being fetched; NULL: look-ups share no fetches */
     struct hps_updates *updates; /* sequence and positions; as stamps */
     struct hps_metric *update_rows_put, *update_rows_deleted; /* update_rows_total{op}, or NULL */
@@ -98,8 +99,9 @@ struct hps_version {
      * rows are inserted behind the answer. */
     _Atomic enum hps_tier_kind cache_tier;
     _Atomic double hit_rate_threshold;
-    /* The cache tier had no room for rows that were found below it. While that is so, rows that are
-     * not waited for would be answered with default rows for ever: every answer is exact. */
+    /* The cache tier had no room for rows that were found below it; with a gpu: neither the device
+     * nor the host map had. While that is so, rows that are not waited for would be answered with
+     * default rows for ever: every answer is exact. */
     atomic_bool cache_full;
 
     struct {

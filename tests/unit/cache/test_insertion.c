@@ -441,6 +441,42 @@ static void test_jobs_when_little_waits_then_one_and_when_much_waits_then_more(v
     assert_int_equal(inserted(t), KEYS_MAX);
 }
 
+/* Table 0 has rows of so many bytes, and none yet. */
+static void widen(struct fixture *fx, uint32_t row_bytes)
+{
+    const struct hps_space_id id = {
+        .model = "m", .version = 7, .tables = fx->tables, .n_tables = FIXTURE_TABLES};
+    struct hps_error err;
+
+    fx->tables[0].row_bytes = row_bytes;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct hps_store_ops *ops = fx->stores[i]->ops;
+        ops->space_close(fx->version.tiers[i]);
+        assert_int_equal(ops->space_open(fx->stores[i], &id, &fx->version.tiers[i], &err), HPS_OK);
+    }
+}
+
+/* Of wide rows a job takes few, and more of them are needed at once. */
+static void test_jobs_when_few_wide_rows_wait_then_more_than_one(void **state)
+{
+    enum { N_KEYS = 20 };
+    struct insertion_test *t = *state;
+    struct hps_store *disk = t->fx[0].stores[FIXTURE_DISK];
+
+    make_queue(t, KEYS_MAX, 4, 2);
+    widen(&t->fx[0], HPS_INSERTION_JOB_BYTES / 4);
+    hps_fake_gate_shut(disk, HPS_FAKE_GET);
+    add(t, 0, 0, 0, 1);
+    hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
+    add(t, 0, 0, 1, N_KEYS);
+    hps_fake_gate_wait(disk, HPS_FAKE_GET, 2);
+    hps_fake_gate_open(disk, HPS_FAKE_GET);
+    while (hps_insertion_rows(t->insertion) > 0) {
+        sched_yield();
+    }
+    assert_int_equal(hps_fake_keys(disk, HPS_FAKE_GET), N_KEYS);
+}
+
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 static void test_forget_when_keys_wait_then_they_are_dropped_and_the_pin_is_given_back(void **state)
@@ -625,6 +661,7 @@ int main(void)
         TEST(test_job_when_a_look_up_waits_then_that_comes_first),
         TEST(test_job_when_two_versions_wait_then_they_take_turns),
         TEST(test_jobs_when_little_waits_then_one_and_when_much_waits_then_more),
+        TEST(test_jobs_when_few_wide_rows_wait_then_more_than_one),
         TEST(test_forget_when_keys_wait_then_they_are_dropped_and_the_pin_is_given_back),
         TEST(test_forget_when_a_job_fetches_then_it_is_cut_off_before_the_next_read),
         TEST(test_stop_when_keys_wait_and_are_fetched_then_all_ends),

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "cache/absent.h"
+#include "cache/fetched.h"
 #include "tests/lib/gpu_fixture.h"
 
 enum { KEYS_MAX = 600, SPACE_OF_KEYS = 400, GIVE_UP_US = 60 * 1000 * 1000 };
@@ -87,9 +88,11 @@ static void open_test(struct gpu_test *t, const bool *cached)
     the_test = t;
     fixture_open(&t->fx, 0);
     t->fx.version.absent = hps_absent_new();
+    t->fx.version.fetched = hps_fetched_new();
     t->arena = hps_arena_new(4096, 1 << 24);
     assert_non_null(t->arena);
     assert_non_null(t->fx.version.absent);
+    assert_non_null(t->fx.version.fetched);
     open_metrics(t);
     gpu_fixture_open(&t->gpu, &t->fx.version, cached);
     sem_init(&t->go_on, 0, 0);
@@ -110,6 +113,7 @@ static void close_test(struct gpu_test *t)
     t->lookup.block = NULL;
     gpu_fixture_close(&t->gpu);
     hps_absent_free(t->fx.version.absent);
+    hps_fetched_free(t->fx.version.fetched);
     hps_metrics_free(t->registry);
     hps_arena_free(t->arena);
     fixture_close(&t->fx);
@@ -850,6 +854,147 @@ static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
     hps_block_unref(all);
 }
 
+/* The version has the gpu above the disk alone, with room for few rows of each table. */
+static void shrink_to_gpu(struct gpu_test *t, uint64_t n_rows_cached, struct hps_space *all[2])
+{
+    struct hps_gpu_share shares[FIXTURE_TABLES];
+
+    all[0] = t->fx.version.tiers[0];
+    all[1] = t->fx.version.tiers[1];
+    t->fx.version.tiers[0] = all[1];
+    t->fx.version.n_tiers = 1;
+    for (uint32_t i = 0; i < FIXTURE_TABLES; i++) {
+        shares[i] =
+            (struct hps_gpu_share){.n_rows = GPU_FIXTURE_ROWS, .n_rows_cached = n_rows_cached};
+    }
+    hps_gpu_space_close(t->gpu.space);
+    assert_int_equal(hps_gpu_space_open(t->gpu.tier, t->fx.tables, shares, FIXTURE_TABLES,
+                                        &t->gpu.space, &t->err),
+                     HPS_OK);
+    hps_gpu_space_active(t->gpu.space, true);
+    t->fx.version.gpu = t->gpu.space;
+}
+
+static void give_host_back(struct gpu_test *t, struct hps_space *const all[2])
+{
+    t->fx.version.tiers[0] = all[0];
+    t->fx.version.tiers[1] = all[1];
+    t->fx.version.n_tiers = 2;
+}
+
+static void wait_inserted(struct gpu_test *t)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (hps_insertion_rows(t->insertion) > 0) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+}
+
+/* A key that was asked for once, of a set whose rows were asked for often: whoever was answered
+ * without it has it the next time. */
+static void test_insertion_when_others_are_asked_for_more_then_the_row_comes_in(void **state)
+{
+    struct gpu_test *t = *state;
+    struct hps_embed_range_usage usage;
+    struct hps_space *all[2];
+
+    put_range(t, DISK, 0, 0, 100);
+    shrink_to_gpu(t, 8, all);
+    hps_gpu_space_usage(t->gpu.space, 0, &usage);
+    t->fx.version.cache_tier = HPS_TIER_GPU;
+    t->fx.version.hit_rate_threshold = 0.0;
+    sem_post(&t->go_on);
+    for (uint32_t i = 0; i < 10; i++) {
+        set_range(t, 0, 0, 3 * (hps_key)usage.n_slots); /* so that every set is full */
+        t->lookup.miss_policy = HPS_MISS_EXACT;
+        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    }
+    set_range(t, 0, 99, 100);
+    for (uint32_t i = 0; i < 2; i++) {
+        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
+        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        check_part(t, 0);
+        assert_int_equal(t->found[0][DEFAULTED], i == 0);
+        assert_int_equal(t->parts[0].walk.gpu.n_found, i == 1);
+        wait_inserted(t);
+    }
+    give_host_back(t, all);
+}
+
+/* Some rows were always asked for more often than others, and there is no room for all: whoever is
+ * answered with default rows has the true one after few more requests. */
+static void test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_same(void **state)
+{
+    enum { N_MORE = 3, N_ROUNDS = 80 };
+    struct gpu_test *t = *state;
+    struct hps_embed_range_usage usage;
+    struct hps_space *all[2];
+    uint32_t n_missed[N_MORE] = {0}; /* in a row */
+
+    put_range(t, DISK, 0, 0, 100);
+    shrink_to_gpu(t, 8, all);
+    hps_gpu_space_usage(t->gpu.space, 0, &usage);
+    hps_key n_slots = (hps_key)usage.n_slots;
+    assert_in_range(n_slots, 8, 100 - N_MORE);
+    t->fx.version.cache_tier = HPS_TIER_GPU;
+    t->fx.version.hit_rate_threshold = 0.0;
+    sem_post(&t->go_on);
+    for (uint32_t round = 0; round < N_ROUNDS; round++) {
+        bool all_of_them = round > 20 && round % 4 == 0;
+        set_range(t, 0, 0, n_slots + (all_of_them ? N_MORE : 0));
+        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
+        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        check_part(t, 0);
+        for (uint32_t i = 0; i < N_MORE && all_of_them; i++) {
+            const uint8_t *status = t->parts[0].key_status;
+            bool found = status == NULL || status[n_slots + i] == HPS_KEY_FOUND;
+            n_missed[i] = found ? 0 : n_missed[i] + 1;
+            assert_true(n_missed[i] <= HPS_FETCHED_OFTEN);
+        }
+        wait_inserted(t);
+    }
+    give_host_back(t, all);
+}
+
+static void test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has(void **state)
+{
+    struct gpu_test *t = *state;
+    struct hps_space *all[2];
+    uint64_t *queue_bytes_max = &t->gpu.tier->options.queue_bytes_max;
+    uint64_t queue_bytes = *queue_bytes_max;
+
+    put_range(t, DISK, 0, 0, 30);
+    shrink_to_gpu(t, GPU_FIXTURE_ROWS, all);
+    t->fx.version.cache_tier = HPS_TIER_GPU;
+    t->fx.version.hit_rate_threshold = 0.0;
+    t->lookup.miss_policy = HPS_MISS_THRESHOLD;
+    *queue_bytes_max = 1;
+    sem_post(&t->go_on);
+    set_range(t, 0, 0, 10);
+    ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    check_part(t, 0);
+    assert_int_equal(t->found[0][DEFAULTED], 10);
+    wait_inserted(t);
+    assert_true(t->fx.version.cache_full);
+    for (uint32_t i = 0; i < 2; i++) { /* else these rows would be missing for ever */
+        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
+        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        check_part(t, 0);
+        assert_found(t, 0, 0, 0, 10, 0, 0);
+    }
+    *queue_bytes_max = queue_bytes;
+    ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    assert_false(t->fx.version.cache_full);
+    set_range(t, 0, 10, 30);
+    ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    check_part(t, 0);
+    assert_int_equal(t->found[0][DEFAULTED], 20);
+    wait_inserted(t);
+    give_host_back(t, all);
+}
+
 int main(void)
 {
 #define GPU_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -867,6 +1012,9 @@ int main(void)
         GPU_TEST(test_policy_when_the_rate_is_reached_then_misses_come_behind),
         GPU_TEST(test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact),
         GPU_TEST(test_policy_when_the_gpu_takes_no_question_then_exact),
+        GPU_TEST(test_insertion_when_others_are_asked_for_more_then_the_row_comes_in),
+        GPU_TEST(test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_same),
+        GPU_TEST(test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has),
     };
 
     return cmocka_run_group_tests_name("lookup_gpu", tests, NULL, NULL);

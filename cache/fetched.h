@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How often rows of one version were fetched behind answers of late. A row that was, and misses
+ * again when it is asked for, is being pushed out of the cache as often as it comes in: whoever
+ * asks next waits for it, or it would be answered with the default row for ever. Bounded: it
+ * forgets. Any thread; nothing takes a lock, but the first note.
+ */
+#ifndef HPS_CACHE_FETCHED_H
+#define HPS_CACHE_FETCHED_H
+
+#include <stdbool.h>
+
+#include "base/types.h"
+
+/* Times that a row is fetched behind answers, before one waits for it. */
+enum { HPS_FETCHED_OFTEN = 3, HPS_FETCHED_KEYS = 65536 };
+
+struct hps_fetched;
+
+/* Memory for keys is taken when the first one is noted. NULL: no memory. */
+struct hps_fetched *hps_fetched_new(void);
+void hps_fetched_free(struct hps_fetched *fetched); /* NULL is legal */
+/* Without memory nothing is noted. */
+void hps_fetched_note(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
+                      uint32_t n);
+bool hps_fetched_often(const struct hps_fetched *fetched, uint32_t table_id, hps_key key);
+
+#endif
