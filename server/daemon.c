@@ -227,6 +227,7 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .catalog = daemon->catalog,
                                           .models = daemon->models,
                                           .devices = daemon->devices,
+                                          .blocks = daemon->blocks,
                                           .slowlog = daemon->slowlog,
                                           .metrics = &daemon->series,
                                           .ctx = daemon,

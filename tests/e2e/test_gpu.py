@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedding cache in the daemon, on simulated devices: what is answered, from where, and what remains true
 when versions switch, when a device is lost, and where there is none."""
+import base64
 import signal
 import threading
 
@@ -96,6 +97,23 @@ def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, 
         assert 0 < sample(daemon, "tier_used_bytes", 'tier="gpu"') < sample(daemon, "tier_capacity_bytes",
                                                                           'tier="gpu"')
         assert sample(daemon, "insertion_rows_total", 'tier="gpu"', 'mode="sync"') > 0
+
+
+def test_explain_when_a_key_is_on_the_device_then_it_says_so(work):
+    tables = tables_of()
+    table = tables["a"]
+    with Daemon(work, config_of(work, tables), env=SIM) as daemon:
+        def told(key):
+            tiers = daemon.ctl("-o", "json", "explain", "m", "a", key)[0]["tiers"]
+            return {tier["tier"]: tier.get("found", False) for tier in tiers}, tiers[0]
+
+        key = 0
+        assert told(key)[0] == {"gpu": False, "rocksdb": True}
+        check(daemon.stub(), tables, {"a": [key]})
+        found, gpu = told(key)
+        assert found == {"gpu": True, "rocksdb": True}
+        assert base64.b64decode(gpu["row"]) == table.rows[table.at[key]].tobytes() and not gpu.get("error")
+        assert "gpu" in daemon.ctl("explain", "m", "a", key)
 
 
 def test_answers_when_many_ask_at_once_then_each_is_exact(work):
