@@ -176,9 +176,12 @@ void hps_config_model_policies(const struct hps_config_model *model,
         HPS_ASSERT(status == HPS_OK);
     }
     model = model == NULL ? &defaults : model;
-    *out_policies = (struct hps_config_policies){.miss = model->miss_policy,
-                                                 .unknown_key = model->unknown_key_policy,
-                                                 .hit_rate_threshold = model->hit_rate_threshold};
+    bool whole = model->embedding_cache_type == HPS_CONFIG_CACHE_STATIC ||
+                 model->embedding_cache_type == HPS_CONFIG_CACHE_UVM;
+    *out_policies =
+        (struct hps_config_policies){.miss = model->miss_policy,
+                                     .unknown_key = model->unknown_key_policy,
+                                     .hit_rate_threshold = whole ? 1.0 : model->hit_rate_threshold};
 }
 
 void hps_config_clear_listeners(struct hps_config_listeners *listeners)

@@ -308,7 +308,8 @@ struct hps_config_policies {
     double hit_rate_threshold;
 };
 /* What look-ups of a model get that do not say: what its entry says (NULL: it has none), else the
- * defaults; but the answers of a model without an entry are always exact. */
+ * defaults; but the answers of a model without an entry are always exact, and so are those of a
+ * model whose caches have every row in HPS, where none is ever missing. */
 void hps_config_model_policies(const struct hps_config_model *model,
                                struct hps_config_policies *out_policies);
 

@@ -461,7 +461,8 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
                                        "answered at once"},
         {wishes.other_cache,
          "models[].embedding_cache_type: the stores are filled and served for every type; static "
-         "has room for every row in the embedding cache, the others are as dynamic"},
+         "has room for every row in the embedding cache, and with it and uvm what misses there is "
+         "waited for; stochastic is as dynamic"},
         {wishes.buffers,
          "models[].num_of_worker_buffer_in_pool, num_of_refresher_buffer_in_pool: not needed; a "
          "look-up has no workspace to wait for, and server.insertion_queue_rows bounds what waits "

@@ -195,6 +195,32 @@ static void test_policies_when_given_then_each_word_is_taken_and_others_are_not(
               "models[0].miss_policy", NULL);
 }
 
+/* In HPS such a cache has every row, so that nothing is ever answered with a default row. */
+static void test_policies_when_the_cache_is_static_or_uvm_then_exact_whatever_the_threshold(
+    void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double threshold;
+    } cases[] = {{"\"embedding_cache_type\":\"dynamic\"", 0.75},
+                 {"\"embedding_cache_type\":\"stochastic\"", 0.75},
+                 {"\"embedding_cache_type\":\"static\"", 1.0},
+                 {"\"embedding_cache_type\":\"uvm\"", 1.0},
+                 {"\"use_static_table\":true", 1.0}};
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[1024];
+        struct hps_config_policies got;
+        snprintf(text, sizeof(text),
+                 "{\"models\":[{" MODEL_KEYS ",\"hit_rate_threshold\":0.75,%s}]}", cases[i].text);
+        struct hps_config *config = parse_good(text, NULL);
+        hps_config_model_policies(hps_config_model_find(config, "m"), &got);
+        assert_near(got.hit_rate_threshold, cases[i].threshold);
+        assert_int_equal(got.miss, HPS_CONFIG_MISS_THRESHOLD);
+        hps_config_free(config);
+    }
+}
+
 static void test_stores_when_not_built_then_refused_by_name(void **state)
 {
     (void)state;
@@ -601,6 +627,8 @@ int main(void)
         cmocka_unit_test(test_production_sample_when_parsed_then_server_is_set),
         cmocka_unit_test(test_minimal_sample_when_parsed_then_hps_defaults),
         cmocka_unit_test(test_policies_when_given_then_each_word_is_taken_and_others_are_not),
+        cmocka_unit_test(
+            test_policies_when_the_cache_is_static_or_uvm_then_exact_whatever_the_threshold),
         cmocka_unit_test(test_stores_when_not_built_then_refused_by_name),
         cmocka_unit_test(test_unknown_key_when_in_hps_section_then_warning_with_suggestion),
         cmocka_unit_test(test_unknown_key_when_in_server_then_error_with_suggestion),
