@@ -178,6 +178,9 @@ hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range
                            uint32_t n, const struct hps_insert_guard *guard, uint32_t *out_n_taken)
     HPS_MUST_CHECK;
 
+/* Of rows that were staged and are not known to be applied yet. */
+uint64_t hps_embed_staged_bytes(const struct hps_embed_cache *cache);
+
 /* Take notice of what has ended (batches, changes, memory of retired ranges, regions) and begin
  * what was staged. Cheap; call it in every turn. */
 void hps_embed_advance(struct hps_embed_cache *cache);

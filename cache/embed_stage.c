@@ -146,6 +146,11 @@ static hps_status stage_one(struct hps_embed_cache *cache, const struct staging 
     return HPS_OK;
 }
 
+uint64_t hps_embed_staged_bytes(const struct hps_embed_cache *cache)
+{
+    return cache->stage_ring.head - cache->stage_ring.tail;
+}
+
 static bool fresh(const struct staging *staging, uint32_t i)
 {
     bool inserts = staging->op == HPS_EMBED_INSERT || staging->op == HPS_EMBED_INSERT_WANTED;

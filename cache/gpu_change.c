@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/log.h"
 #include "cache/gpu_tier_internal.h"
 
 /* What is queued as one: so that much of an insertion finds room, an update takes little memory,
@@ -41,7 +42,7 @@ hps_status gpu_changes_init(struct hps_gpu_tier *tier)
 
 static void change_free(struct gpu_change *change)
 {
-    if (change != NULL) {
+    if (change != NULL && !change->empties) {
         hps_free(change->keys);
         hps_free(change->rows);
         hps_free(change);
@@ -131,6 +132,14 @@ static uint32_t keep_fresh(struct gpu_change *change, const struct hps_insert_gu
     return n;
 }
 
+/* For an insertion, together with what is on its way to the device. Lock held. */
+static bool has_room(const struct hps_gpu_tier *tier, size_t bytes)
+{
+    const struct gpu_changes *changes = &tier->changes;
+
+    return changes->bytes + changes->staged_bytes + bytes <= tier->options.queue_bytes_max;
+}
+
 /* takes `change`: queued, or freed */
 static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
                            const struct hps_insert_guard *guard, struct hps_insert_report *report)
@@ -140,7 +149,7 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
     bool take;
 
     pthread_mutex_lock(&changes->lock);
-    take = !changes->ended && changes->bytes + change->bytes <= tier->options.queue_bytes_max;
+    take = !changes->ended && has_room(tier, change->bytes);
     if (take && guard != NULL) {
         change->n = keep_fresh(change, guard);
         report->n_stale = n - change->n;
@@ -157,14 +166,20 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
     }
 }
 
-/* Not to copy rows for nothing: the queue may still be full when they are pushed. */
-static bool has_room(struct hps_gpu_tier *tier, size_t bytes)
+/* Not to copy rows for nothing: the queue may still be full when they are pushed. Whoever waits
+ * does so until there is room, or nothing else under way: then a piece larger than the queue gets
+ * none.
+ */
+static bool await_room(struct hps_gpu_tier *tier, size_t bytes, bool waits)
 {
     struct gpu_changes *changes = &tier->changes;
-    bool room;
 
     pthread_mutex_lock(&changes->lock);
-    room = !changes->ended && changes->bytes + bytes <= tier->options.queue_bytes_max;
+    while (waits && !changes->ended && !has_room(tier, bytes) &&
+           changes->bytes + changes->staged_bytes > 0) {
+        pthread_cond_wait(&changes->room, &changes->lock);
+    }
+    bool room = !changes->ended && has_room(tier, bytes);
     pthread_mutex_unlock(&changes->lock);
     return room;
 }
@@ -177,7 +192,7 @@ static void insert_piece(struct hps_gpu_space *space, const struct hps_gpu_inser
     struct gpu_change *change = NULL;
 
     *report = (struct hps_insert_report){.n_no_room = piece->n};
-    if (has_room(space->tier, change_bytes(row_bytes, piece->n))) {
+    if (await_room(space->tier, change_bytes(row_bytes, piece->n), piece->waits)) {
         change = change_new(space, piece->table_id,
                             piece->wanted ? HPS_EMBED_INSERT_WANTED : HPS_EMBED_INSERT, piece->n);
     }
@@ -228,6 +243,23 @@ void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion 
     }
 }
 
+/* Behind what is queued already, the table has no rows. Takes no memory. */
+static void push_emptying(struct hps_gpu_space *space, uint32_t table_id)
+{
+    struct gpu_changes *changes = &space->tier->changes;
+    struct gpu_table *table = &space->tables[table_id];
+
+    pthread_mutex_lock(&changes->lock);
+    if (!changes->ended && !table->is_emptying) {
+        table->is_emptying = true;
+        table->emptying = (struct gpu_change){
+            .space = space, .op = HPS_EMBED_ERASE, .table_id = table_id, .empties = true};
+        push(space->tier, &table->emptying);
+    }
+    atomic_store(&space->spoiled_until, atomic_load(&changes->last));
+    pthread_mutex_unlock(&changes->lock);
+}
+
 static hps_status update_piece(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
                                const uint8_t *rows, uint32_t n)
 {
@@ -258,22 +290,26 @@ static hps_status update_piece(struct hps_gpu_space *space, uint32_t table_id, c
     return HPS_OK;
 }
 
-hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                          const uint8_t *rows, uint32_t n)
+void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                    const uint8_t *rows, uint32_t n)
 {
     const struct gpu_table *table = &space->tables[table_id];
     uint32_t n_max = piece_keys(table);
     hps_status status = HPS_OK;
 
     if (table->share.n_rows_cached == 0 || atomic_load(&space->tier->lost)) {
-        return HPS_OK;
+        return;
     }
     for (uint32_t begin = 0; begin < n && status == HPS_OK; begin += n_max) {
         status = update_piece(space, table_id, keys + begin,
                               rows == NULL ? NULL : rows + (size_t)begin * table->row_bytes,
                               n - begin < n_max ? n - begin : n_max);
     }
-    return status;
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "gpu", "no memory for an update: a table's cache is emptied",
+                HPS_STR("version", space->label), HPS_U64("table", table_id));
+        push_emptying(space, table_id);
+    }
 }
 
 /* ---- going out ------------------------------------------------------------------------------- */
@@ -298,13 +334,29 @@ static void take_queued(struct hps_gpu_tier *tier)
 }
 
 /* takes `change`, which is in no list any more. */
-static void finish(struct gpu_changes *changes, struct gpu_change *change)
+static void finish(struct hps_gpu_tier *tier, struct gpu_change *change)
 {
+    struct gpu_changes *changes = &tier->changes;
+
     pthread_mutex_lock(&changes->lock);
     changes->bytes -= change->bytes;
+    changes->staged_bytes = hps_embed_staged_bytes(tier->cache);
     pthread_cond_broadcast(&changes->room);
     pthread_mutex_unlock(&changes->lock);
     change_free(change);
+}
+
+void gpu_changes_note(struct hps_gpu_tier *tier)
+{
+    struct gpu_changes *changes = &tier->changes;
+    uint64_t staged_bytes = hps_embed_staged_bytes(tier->cache);
+
+    if (staged_bytes != changes->staged_bytes) { /* nobody else writes it */
+        pthread_mutex_lock(&changes->lock);
+        changes->staged_bytes = staged_bytes;
+        pthread_cond_broadcast(&changes->room);
+        pthread_mutex_unlock(&changes->lock);
+    }
 }
 
 uint64_t gpu_changes_done(const struct hps_gpu_tier *tier)
@@ -314,13 +366,31 @@ uint64_t gpu_changes_done(const struct hps_gpu_tier *tier)
     return changes->staging == NULL ? changes->n_taken : changes->staging->number - 1;
 }
 
+/* From now on the table's look-ups miss and its changes come to nothing; what is packed may name
+ * its cache, so it goes later. */
+static void empty(struct hps_gpu_tier *tier, struct gpu_table *table, struct gpu_change *change)
+{
+    pthread_mutex_lock(&tier->changes.lock);
+    table->is_emptying = false;
+    pthread_mutex_unlock(&tier->changes.lock);
+    if (table->range != NULL) {
+        hps_embed_range_retire(table->range);
+        change->space->spoiled = true;
+        tier->wanted = true;
+    }
+}
+
 /* Stage what is left of a change. AGAIN: no room for all of it */
 static hps_status stage(struct hps_gpu_tier *tier, struct gpu_change *change)
 {
-    const struct gpu_table *table = &change->space->tables[change->table_id];
+    struct gpu_table *table = &change->space->tables[change->table_id];
     uint32_t begin = change->n_staged;
     uint32_t n_taken = 0;
 
+    if (change->empties) {
+        empty(tier, table, change);
+        return HPS_OK;
+    }
     if (table->range == NULL) {
         return HPS_OK; /* there is nothing that could change */
     }
@@ -355,7 +425,7 @@ bool gpu_changes_stage(struct hps_gpu_tier *tier)
         }
         struct gpu_change *change = changes->staging;
         changes->staging = change->next;
-        finish(changes, change);
+        finish(tier, change);
     }
     return any;
 }
@@ -374,7 +444,7 @@ void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *spa
             continue;
         }
         *link = change->next;
-        finish(changes, change);
+        finish(tier, change);
     }
 }
 

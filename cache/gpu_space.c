@@ -3,10 +3,12 @@
  * The caches of a version's tables on a device: whoever is active has its caches before others do.
  * The functions for all threads run their work on the tier's.
  */
-#include <string.h>
+#include <inttypes.h>
+#include <stdio.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/log.h"
 #include "cache/gpu_tier_internal.h"
 
 /* ---- on the tier's thread -------------------------------------------------------------------- */
@@ -44,6 +46,7 @@ static hps_status get_caches(struct hps_gpu_space *space)
         give_up(space);
     }
     atomic_store(&space->present, status == HPS_OK);
+    space->told = space->told && status != HPS_OK;
     return status;
 }
 
@@ -61,17 +64,68 @@ static bool push_out_inactive(struct hps_gpu_tier *tier)
     return any;
 }
 
+/* Caches that an update has emptied, and their neighbours, go as soon as what may be old is staged.
+ */
+static bool clear_away(struct hps_gpu_tier *tier)
+{
+    bool again = false;
+
+    for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
+        if (space->spoiled && gpu_changes_done(tier) >= atomic_load(&space->spoiled_until)) {
+            give_up(space);
+            space->spoiled = false;
+        }
+        again |= space->spoiled;
+    }
+    return again;
+}
+
+/* That a version's caches do not fit. */
+static void tell(const struct hps_gpu_space *space)
+{
+    struct hps_embed_cache_usage usage;
+    uint64_t needed = 0;
+
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        const struct gpu_table *table = &space->tables[i];
+        needed += table->share.n_rows_cached == 0
+                      ? 0
+                      : hps_embed_range_bytes(table->row_bytes, table->share.n_rows,
+                                              table->share.n_rows_cached);
+    }
+    hps_embed_cache_usage(space->tier->cache, &usage);
+    HPS_LOG(WARN, "gpu",
+            space->active ? "the caches of a version do not fit: it is served without"
+                          : "the caches of a version do not fit beside the others': it is served "
+                            "without until it is the active one",
+            HPS_STR("version", space->label), HPS_I64("device", space->tier->options.index),
+            HPS_U64("needed_bytes", needed), HPS_U64("free_bytes", usage.free_bytes),
+            HPS_U64("free_piece_bytes_max", usage.free_piece_bytes_max),
+            HPS_U64("cache_bytes", usage.arena_bytes));
+}
+
+/* Once each. */
+static void tell_of_missing(struct hps_gpu_tier *tier)
+{
+    for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
+        if (space->active && !space->told && !atomic_load(&space->present)) {
+            space->told = true;
+            tell(space);
+        }
+    }
+}
+
 bool gpu_spaces_settle(struct hps_gpu_tier *tier)
 {
     bool any = false;
-    bool again = false;
     bool missing = false;
 
     if (!tier->wanted || tier->packed) { /* what is packed names caches that would go */
         return false;
     }
+    bool again = clear_away(tier);
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (space->active && !atomic_load(&space->present)) {
+        if (space->active && !space->spoiled && !atomic_load(&space->present)) {
             hps_status status = get_caches(space);
             any |= status == HPS_OK;
             again |= status == HPS_AGAIN;
@@ -79,6 +133,9 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
         }
     }
     again |= missing && push_out_inactive(tier);
+    if (missing && !again) {
+        tell_of_missing(tier);
+    }
     tier->wanted = again;
     return any;
 }
@@ -98,8 +155,8 @@ static void do_open(void *ctx)
 
     space->next = tier->spaces;
     tier->spaces = space;
-    if (!atomic_load(&tier->lost)) {
-        hps_ignore(get_caches(space)); /* it gets them when there is room and it is active */
+    if (!atomic_load(&tier->lost) && get_caches(space) != HPS_OK) {
+        tell(space); /* it gets them when there is room and it is active */
     }
 }
 
@@ -142,10 +199,11 @@ static void do_usage(void *ctx)
 
 /* ---- any thread ------------------------------------------------------------------------------ */
 
-hps_status hps_gpu_space_open(struct hps_gpu_tier *tier, const struct hps_table *tables,
-                              const struct hps_gpu_share *shares, uint32_t n_tables,
+hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
+                              const struct hps_gpu_space_options *options,
                               struct hps_gpu_space **out_space, struct hps_error *err)
 {
+    uint32_t n_tables = options->n_tables;
     struct hps_gpu_space *space;
 
     if (atomic_load(&tier->lost)) {
@@ -157,10 +215,13 @@ hps_status hps_gpu_space_open(struct hps_gpu_tier *tier, const struct hps_table 
     }
     space->tier = tier;
     space->n_tables = n_tables;
+    snprintf(space->label, sizeof(space->label), "%s/%" PRId64, options->model, options->number);
     for (uint32_t i = 0; i < n_tables; i++) {
-        HPS_ASSERT(tables[i].id == i);
-        space->tables[i] = (struct gpu_table){.row_bytes = tables[i].row_bytes, .share = shares[i]};
-        if (tables[i].row_bytes > HPS_EMBED_ROW_BYTES_MAX) {
+        const struct hps_table *table = &options->tables[i];
+        HPS_ASSERT(table->id == i);
+        space->tables[i] =
+            (struct gpu_table){.row_bytes = table->row_bytes, .share = options->shares[i]};
+        if (table->row_bytes > HPS_EMBED_ROW_BYTES_MAX) {
             space->tables[i].share.n_rows_cached = 0;
         }
     }

@@ -18,13 +18,13 @@
 #include "cache/gpu_tier_internal.h"
 
 enum {
-    TURNS_WITHOUT_SLEEP = 64,   /* that bring nothing, while something is under way */
-    NAP_NS = 20 * 1000,         /* after them; what comes in wakes the thread */
-    FREE_PERCENT = 80,          /* of the device's free memory, for the arena */
-    QUEUE_BYTES_MAX = 64 << 20, /* of changes, unless the options say */
-    WAITING_MAX = 4096,         /* look-ups, likewise */
-    STALL_US_MAX = 5000000,     /* likewise */
-    GATHER_BYTES = 64 << 20,    /* rows of one batch, likewise */
+    TURNS_WITHOUT_SLEEP = 64,  /* that bring nothing, while something is under way */
+    NAP_NS = 20 * 1000,        /* after them; what comes in wakes the thread */
+    FREE_PERCENT = 80,         /* of the device's free memory, for the arena */
+    QUEUE_BYTES_MAX = 8 << 20, /* of insertions, unless the options say */
+    WAITING_MAX = 4096,        /* look-ups, likewise */
+    STALL_US_MAX = 5000000,    /* likewise */
+    GATHER_BYTES = 64 << 20,   /* rows of one batch, likewise */
     STREAM_NAME_BYTES = 16
 };
 
@@ -82,6 +82,7 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
                   tier->options.index, hps_device_info(tier->device)->name, text, why.text);
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
+    tier->wanted = false; /* there is nothing to come any more */
     HPS_LOG(ERROR, "gpu", "device lost", HPS_STR("error", err.text));
     if (tier->options.lost != NULL) {
         tier->options.lost(tier->options.lost_ctx, &err);
@@ -121,6 +122,7 @@ static bool turn(struct hps_gpu_tier *tier)
     any |= gpu_lookups_poll(tier);
     if (!atomic_load(&tier->lost)) {
         hps_embed_advance(tier->cache);
+        gpu_changes_note(tier);
         any |= gpu_spaces_settle(tier);
     }
     if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */

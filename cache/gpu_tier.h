@@ -37,7 +37,8 @@ struct hps_gpu_tier_options {
     struct hps_embed_cache_config cache; /* arena_bytes 0: 80 % of what is free */
     struct hps_block_pool *blocks; /* where rows of look-ups go; outlives the tier. Blocks that do
                                       not lie in its slab cannot be asked for */
-    uint64_t queue_bytes_max;      /* of insertions that wait; further ones are dropped */
+    uint64_t queue_bytes_max;      /* of insertions that wait or are on their way to the device;
+                                      further ones are dropped. 8 MiB: look-ups wait behind them */
     uint32_t waiting_max;          /* look-ups that wait; further ones are refused */
     uint64_t stall_us_max;         /* without progress the device counts as lost */
     void (*lost)(void *ctx, const struct hps_error *err); /* once, on the tier's thread; NULL */
@@ -66,11 +67,21 @@ struct hps_gpu_share {
     uint64_t n_rows_cached; /* 0: this table is not cached */
 };
 
-/* The caches of a version's tables. Where they do not fit the space has none for now (every key is
- * a miss) and gets them as soon as there is room and the version is active. thread  one that may
- * block; owner: tables and shares [n_tables] are copied error   NO_MEMORY, UNAVAILABLE (lost) */
-hps_status hps_gpu_space_open(struct hps_gpu_tier *tier, const struct hps_table *tables,
-                              const struct hps_gpu_share *shares, uint32_t n_tables,
+/* All of it is copied. */
+struct hps_gpu_space_options {
+    const char *model; /* for logs, as the number of the version */
+    int64_t number;
+    const struct hps_table *tables;     /* [n_tables] */
+    const struct hps_gpu_share *shares; /* [n_tables] */
+    uint32_t n_tables;
+};
+
+/* The caches of a version's tables. Where they do not fit that is logged, and the space has none
+ * for now (every key is a miss); it gets them as soon as there is room and the version is active.
+ * thread  one that may block
+ * error   NO_MEMORY, UNAVAILABLE (lost) */
+hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
+                              const struct hps_gpu_space_options *options,
                               struct hps_gpu_space **out_space, struct hps_error *err)
     HPS_MUST_CHECK;
 /* The version is served by default from now on, or no more: caches of spaces that are not active
@@ -146,14 +157,16 @@ struct hps_gpu_insertion {
     const struct hps_insert_guard *guard; /* NULL: all are fresh */
     bool wanted; /* somebody was answered without them: they go in however seldom they were asked
                     for, so that the next answer has them */
+    bool waits;  /* for room in the queue; else what finds none is dropped */
 };
-/* Dropped rather than waited for. Any thread. out_report: set in any case */
+/* Any thread; one that may block if it waits. out_report: set in any case */
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
                     struct hps_insert_report *out_report);
 /* The rows that keys have from now on (rows NULL: they have none): cached ones are replaced or go.
- * Waits for room in the queue, not for the device. A lost tier takes everything. One updater per
- * version. NO_MEMORY */
-hps_status hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                          const uint8_t *rows, uint32_t n) HPS_MUST_CHECK;
+ * Waits for room in the queue, not for the device. A lost tier takes everything; without memory for
+ * what is queued the table's cache is emptied, so that no old row is left. One updater per version.
+ */
+void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                    const uint8_t *rows, uint32_t n);
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "cache/gpu_tier.h"
 
-enum { GPU_BATCHES_MAX = 16 };
+enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128 };
 
 /* A part, or as much of it as a batch has room for. */
 struct gpu_piece {
@@ -34,6 +34,7 @@ struct gpu_change {
     uint32_t table_id;
     uint32_t n;
     uint32_t n_staged;
+    bool empties; /* the table's cache, of all rows: in place of an update; part of gpu_table */
     uint64_t number;
     size_t bytes;
     hps_key *keys; /* [n] */
@@ -46,6 +47,7 @@ struct gpu_changes {
     struct gpu_change *head; /* lock: not seen by the thread yet */
     struct gpu_change *tail; /* lock; undefined while head is NULL */
     size_t bytes;            /* lock: queued, and seen but not staged */
+    uint64_t staged_bytes;   /* lock: on their way to the device, as of the last turn */
     bool ended;              /* lock: the device is lost; nothing is taken any more */
     bool woken;              /* lock: the wake task is on its way */
     _Atomic uint64_t last;   /* number of the last one queued; written under lock */
@@ -88,11 +90,18 @@ struct hps_gpu_space {
     struct hps_gpu_space *next;
     uint32_t n_tables;
     bool active;         /* the tier's thread */
+    bool told;           /* the tier's thread: that there is no room for it */
+    bool spoiled;        /* the tier's thread: a cache was emptied; all are made anew */
     atomic_bool present; /* it has its caches; written on the tier's thread */
+    /* No sooner than all changes up to this number are staged: old rows may be among them. */
+    _Atomic uint64_t spoiled_until;
+    char label[GPU_LABEL_BYTES]; /* for logs */
     struct gpu_table {
         uint32_t row_bytes;
         struct hps_gpu_share share;
         struct hps_embed_range *range; /* the tier's thread; NULL: none */
+        struct gpu_change emptying;
+        bool is_emptying; /* the lock of changes: it is queued */
     } tables[];
 };
 
@@ -111,6 +120,8 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text);
 void gpu_changes_end(struct hps_gpu_tier *tier);
 /* Forget what waits for the space (NULL: for any). */
 void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space);
+/* Take notice of what is staged and not applied yet. */
+void gpu_changes_note(struct hps_gpu_tier *tier);
 /* Every change up to this number is staged. */
 uint64_t gpu_changes_done(const struct hps_gpu_tier *tier);
 void gpu_lookups_end(struct hps_gpu_tier *tier);

@@ -213,19 +213,13 @@ static hps_status write_whole(struct apply *apply, struct hps_error *err)
 
 /* Behind all tiers, and before the stamps end: an old row that was found below meanwhile is either
  * queued before this, and so replaced, or kept out. */
-static hps_status write_gpu(const struct apply *apply, struct hps_error *err)
+static void write_gpu(const struct apply *apply)
 {
     struct hps_gpu_space *gpu = apply->version->gpu;
-    hps_status status = HPS_OK;
-    for (uint32_t i = 0; gpu != NULL && i < apply->plan.n_writes && status == HPS_OK; i++) {
+    for (uint32_t i = 0; gpu != NULL && i < apply->plan.n_writes; i++) {
         const struct hps_write *write = &apply->plan.writes[i];
-        status = hps_gpu_update(gpu, write->table->id, write->keys, write->rows, write->n);
-        if (status != HPS_OK) {
-            return hps_error_set(err, status, "table '%s': tier gpu may have old rows: %s",
-                                 write->table->name, hps_status_text(status));
-        }
+        hps_gpu_update(gpu, write->table->id, write->keys, write->rows, write->n);
     }
-    return HPS_OK;
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
@@ -263,7 +257,7 @@ static hps_status carry_out(struct apply *apply, struct hps_error *err)
     }
     hps_status status = apply->saved == NULL ? write_durable(apply, err) : write_whole(apply, err);
     if (status == HPS_OK) {
-        status = write_gpu(apply, err);
+        write_gpu(apply);
     }
     hps_stamps_end(version->stamps);
     return status;

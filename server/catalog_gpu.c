@@ -20,8 +20,12 @@ static hps_status open_space(const struct hps_config_model *config, struct hps_g
         hps_ignore(hps_error_set(err, status, "no memory for %u tables", version->n_tables));
     } else {
         hps_devices_shares(config, version->tables, version->n_tables, shares);
-        status =
-            hps_gpu_space_open(tier, version->tables, shares, version->n_tables, out_space, err);
+        const struct hps_gpu_space_options options = {.model = version->model,
+                                                      .number = version->number,
+                                                      .tables = version->tables,
+                                                      .shares = shares,
+                                                      .n_tables = version->n_tables};
+        status = hps_gpu_space_open(tier, &options, out_space, err);
     }
     hps_free(shares);
     return status;

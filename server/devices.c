@@ -199,8 +199,10 @@ static hps_status open_all(const struct hps_config *config, struct hps_devices *
         return go_without(config, err);
     }
     if (hps_block_pool_slab_add(options->blocks, result_bytes(&config->server)) != HPS_OK) {
-        return hps_error_set(err, HPS_NO_MEMORY, "server.gpu_result_bytes: no memory for %" PRIu64,
-                             result_bytes(&config->server));
+        (void)hps_error_set(err, HPS_NO_MEMORY,
+                            "server.gpu_result_bytes: no memory for %" PRIu64 " bytes",
+                            result_bytes(&config->server));
+        return go_without(config, err);
     }
     for (unsigned i = 0; i < devices->n; i++) {
         struct device *device = &devices->items[i];

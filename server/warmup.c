@@ -636,7 +636,8 @@ static hps_status fill_batch(struct fill *fill, struct queue *queue, uint32_t n,
                                                     .keys = stamps.keys,
                                                     .slots = batch.slots + batch.n,
                                                     .rows = batch.rows,
-                                                    .guard = &guard};
+                                                    .guard = &guard,
+                                                    .waits = true};
         hps_gpu_insert(version->gpu, &insertion, &report);
         out->n_gpu += report.n_inserted;
     }

@@ -22,9 +22,11 @@ static atomic_size_t live;
 static atomic_size_t live_bytes;
 static size_t fail_at;
 
+static _Thread_local bool starving;
+
 static bool fails_now(void)
 {
-    return atomic_fetch_add(&attempts, 1) + 1 == fail_at;
+    return atomic_fetch_add(&attempts, 1) + 1 == fail_at || starving;
 }
 
 static void *fault_alloc(void *ctx, size_t size)
@@ -67,6 +69,11 @@ void hps_fault_heap_install(size_t which)
     atomic_store(&live_bytes, 0);
     fail_at = which;
     hps_heap_set(&fault_heap);
+}
+
+void hps_fault_heap_starve(bool starves)
+{
+    starving = starves;
 }
 
 void hps_fault_heap_remove(void)

@@ -6,10 +6,13 @@
 #ifndef HPS_TESTS_LIB_FAULT_HEAP_H
 #define HPS_TESTS_LIB_FAULT_HEAP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Take over the heap; the `fail_at`-th allocation from now on (from 1; 0: none) gives NULL. */
 void hps_fault_heap_install(size_t fail_at);
+/* While it starves, no allocation of the calling thread succeeds. */
+void hps_fault_heap_starve(bool starves);
 /* Give libc's heap back. Everything allocated since install must have been freed. */
 void hps_fault_heap_remove(void);
 size_t hps_fault_heap_allocations(void); /* attempts since install */

@@ -46,8 +46,12 @@ static inline void gpu_fixture_open(struct gpu_fixture *gpu, struct hps_version 
         shares[i] = (struct hps_gpu_share){.n_rows = GPU_FIXTURE_ROWS,
                                            .n_rows_cached = cached[i] ? GPU_FIXTURE_ROWS : 0};
     }
-    status = hps_gpu_space_open(gpu->tier, version->tables, shares, version->n_tables, &gpu->space,
-                                &err);
+    const struct hps_gpu_space_options space = {.model = version->model,
+                                                .number = version->number,
+                                                .tables = version->tables,
+                                                .shares = shares,
+                                                .n_tables = version->n_tables};
+    status = hps_gpu_space_open(gpu->tier, &space, &gpu->space, &err);
     HPS_ASSERT(status == HPS_OK);
     hps_gpu_space_active(gpu->space, true);
     version->gpu = gpu->space;

@@ -5,18 +5,24 @@
  */
 #include "cache/gpu_tier.h"
 
+#include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/log.h"
 #include "cache/gpu_tier_internal.h"
+#include "tests/lib/fault_heap.h"
 
 enum { N_TABLES = 3, ROWS = 4000, SLAB = 16 << 20, GIVE_UP_US = 60 * 1000 * 1000 };
 
@@ -30,6 +36,9 @@ static struct rig {
     struct hps_gpu_space *space;
     atomic_uint n_lost;
 } rig;
+
+static const struct hps_gpu_space_options space_options = {
+    .model = "m", .number = 3, .tables = rig.tables, .shares = rig.shares, .n_tables = N_TABLES};
 
 static void on_lost(void *ctx, const struct hps_error *err)
 {
@@ -72,8 +81,7 @@ static struct hps_gpu_space *open_space(void)
     struct hps_gpu_space *space = NULL;
     struct hps_error err;
 
-    assert_int_equal(hps_gpu_space_open(rig.tier, rig.tables, rig.shares, N_TABLES, &space, &err),
-                     HPS_OK);
+    assert_int_equal(hps_gpu_space_open(rig.tier, &space_options, &space, &err), HPS_OK);
     return space;
 }
 
@@ -128,6 +136,8 @@ static uint8_t *make_rows(uint32_t table, hps_key first, uint32_t n, uint8_t ver
     return rows;
 }
 
+static bool patient; /* insertions wait for room */
+
 static void insert_as(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
                       uint8_t version, const struct hps_insert_guard *guard, bool wanted,
                       struct hps_insert_report *report)
@@ -146,7 +156,8 @@ static void insert_as(struct hps_gpu_space *space, uint32_t table, hps_key first
                                                 .slots = slots,
                                                 .rows = rows,
                                                 .guard = guard,
-                                                .wanted = wanted};
+                                                .wanted = wanted,
+                                                .waits = patient};
     hps_gpu_insert(space, &insertion, report);
     hps_free(rows);
     hps_free(keys);
@@ -255,6 +266,19 @@ static uint32_t found(struct hps_gpu_space *space, uint32_t table, hps_key first
     return n_found;
 }
 
+/* Until n insertions have come to an end. */
+static void await_changes(uint32_t table, uint64_t n)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    struct hps_embed_range_usage usage = {0};
+
+    while (usage.n_inserted + usage.n_refused < n) {
+        assert_true(hps_clock_us() < give_up_us);
+        hps_gpu_space_usage(rig.space, table, &usage);
+        sched_yield();
+    }
+}
+
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(void **state)
@@ -306,6 +330,7 @@ static void test_lookup_when_larger_than_a_batch_then_split_and_whole(void **sta
     open_tier(16 << 20, 100, 0); /* pieces of 96 keys */
     rig.space = open_space();
     insert(rig.space, 2, 0, 3001, 1, NULL, &report);
+    await_changes(2, 3001);
     uint32_t n_whole = found(rig.space, 2, 0, 3001, 1);
     assert_true(n_whole >= 2900);
     uint32_t n_single = 0;
@@ -329,16 +354,45 @@ static void test_update_when_it_has_returned_then_no_lookup_sees_the_old_row(voi
     assert_true(n_there > 0);
     for (uint8_t version = 1; version < 50; version++) {
         uint8_t *rows = make_rows(0, 0, 64, version);
-        assert_int_equal(hps_gpu_update(rig.space, 0, keys, rows, 64), HPS_OK);
+        hps_gpu_update(rig.space, 0, keys, rows, 64);
         hps_free(rows);
         assert_int_equal(found(rig.space, 0, 0, 64, version), n_there);
     }
-    assert_int_equal(hps_gpu_update(rig.space, 0, keys, NULL, 32), HPS_OK);
+    hps_gpu_update(rig.space, 0, keys, NULL, 32);
     assert_int_equal(found(rig.space, 0, 0, 32, 49), 0);
     uint8_t *rows = make_rows(0, 0, 32, 50); /* an update brings nothing in */
-    assert_int_equal(hps_gpu_update(rig.space, 0, keys, rows, 32), HPS_OK);
+    hps_gpu_update(rig.space, 0, keys, rows, 32);
     hps_free(rows);
     assert_int_equal(found(rig.space, 0, 0, 32, 50), 0);
+}
+
+/* What it would have replaced is gone, that of the other tables with it; new rows go in again. */
+static void test_update_when_there_is_no_memory_then_no_old_row_is_found(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    hps_key key = 5;
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    hps_fault_heap_install(0);
+    open_all();
+    for (int round = 0; round < 20; round++) {
+        uint32_t n = 0;
+        while (n == 0) { /* until the caches are there again */
+            assert_true(hps_clock_us() < give_up_us);
+            insert(rig.space, 0, 0, 100, 1, NULL, &report);
+            n = found(rig.space, 0, 0, 100, 1);
+        }
+        uint8_t *row = make_rows(0, key, 1, 2);
+        hps_fault_heap_starve(true);
+        hps_gpu_update(rig.space, 0, &key, row, 1);
+        hps_gpu_update(rig.space, 0, &key, row, 1);
+        hps_fault_heap_starve(false);
+        hps_free(row);
+        assert_int_equal(found(rig.space, 0, 0, 100, 2), 0);
+    }
+    teardown(NULL);
+    memset(&rig, 0, sizeof(rig));
+    hps_fault_heap_remove();
 }
 
 static bool odd_is_fresh(const void *ctx, uint32_t i)
@@ -370,6 +424,67 @@ static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **s
     hps_device_sim_hold(rig.tier->device, false);
 }
 
+/* Rows that are on their way count, too: look-ups wait behind them. */
+static void test_insert_when_as_much_is_under_way_as_may_be_then_left_out(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint64_t n_inserted = 0;
+    open_tier(16 << 20, 0, 2 << 20);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    hps_device_sim_hold(rig.tier->device, true);
+    for (int i = 0; i < 200; i++) {
+        insert(rig.space, 2, 0, 100, 1, NULL, &report);
+        n_inserted += report.n_inserted;
+        hps_gpu_tier_drain(rig.tier); /* what can be staged is */
+    }
+    assert_true(n_inserted > 0);
+    assert_true(n_inserted * row_bytes_of[2] <= 2 << 20);
+    hps_device_sim_hold(rig.tier->device, false);
+}
+
+static bool is_full(struct hps_gpu_tier *tier)
+{
+    pthread_mutex_lock(&tier->changes.lock);
+    bool full = tier->changes.bytes + tier->changes.staged_bytes > 300 << 10;
+    pthread_mutex_unlock(&tier->changes.lock);
+    return full;
+}
+
+static void *release_later(void *arg)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (!is_full(arg)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    hps_device_sim_hold(rig.tier->device, false);
+    return NULL;
+}
+
+static void test_insert_when_it_waits_then_nothing_is_left_out(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    pthread_t thread;
+    open_tier(16 << 20, 0, 600 << 10);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    hps_device_sim_hold(rig.tier->device, true);
+    assert_int_equal(pthread_create(&thread, NULL, release_later, rig.tier), 0);
+    patient = true;
+    insert(rig.space, 2, 0, 1000, 1, NULL, &report);
+    insert(rig.space, 2, 1000, 1000, 1, NULL, &report);
+    insert(rig.space, 2, 2000, 1000, 1, NULL, &report);
+    patient = false;
+    assert_int_equal(report.n_inserted, 1000);
+    pthread_join(thread, NULL);
+    await_changes(2, 3000);
+    assert_true(found(rig.space, 2, 0, 3000, 1) > 2900);
+}
+
 /* It would not fit into the queue as one. */
 static void test_change_when_large_then_queued_in_pieces(void **state)
 {
@@ -383,6 +498,7 @@ static void test_change_when_large_then_queued_in_pieces(void **state)
     insert(rig.space, 2, 0, ROWS, 1, &guard, &report);
     assert_int_equal(report.n_inserted + report.n_stale + report.n_no_room, ROWS);
     assert_true(report.n_inserted >= 1000 && report.n_stale >= 1000);
+    await_changes(2, report.n_inserted);
     for (hps_key key = 0; key < ROWS; key++) {
         keys[key] = key;
     }
@@ -390,25 +506,12 @@ static void test_change_when_large_then_queued_in_pieces(void **state)
     uint32_t n_last = found(rig.space, 2, 0, 300, 1);
     assert_true(n_first > 100);
     uint8_t *rows = make_rows(2, 0, ROWS, 2);
-    assert_int_equal(hps_gpu_update(rig.space, 2, keys, rows, ROWS), HPS_OK);
+    hps_gpu_update(rig.space, 2, keys, rows, ROWS);
     hps_free(rows);
     assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2), n_first);
     assert_int_equal(found(rig.space, 2, 0, 300, 2), n_last);
-    assert_int_equal(hps_gpu_update(rig.space, 2, keys, NULL, ROWS), HPS_OK);
+    hps_gpu_update(rig.space, 2, keys, NULL, ROWS);
     assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2) + found(rig.space, 2, 0, 300, 2), 0);
-}
-
-/* Until n insertions have come to an end. */
-static void await_changes(uint32_t table, uint64_t n)
-{
-    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
-    struct hps_embed_range_usage usage = {0};
-
-    while (usage.n_inserted + usage.n_refused < n) {
-        assert_true(hps_clock_us() < give_up_us);
-        hps_gpu_space_usage(rig.space, table, &usage);
-        sched_yield();
-    }
 }
 
 /* A newcomer that was asked for no more often than the rows of its set is refused, but not one that
@@ -464,6 +567,90 @@ static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(voi
     assert_int_equal(found(rig.space, 0, 0, 100, 1), 0);
     hps_gpu_space_close(rig.space);
     rig.space = next;
+}
+
+/* What was logged until this was, which is cut off behind it. */
+static void read_log(int fd, const char *text, char *log, size_t size)
+{
+    size_t n = 0;
+    char *line = NULL;
+
+    while (line == NULL || strchr(line, '\n') == NULL) {
+        struct pollfd input = {.fd = fd, .events = POLLIN};
+        assert_int_equal(poll(&input, 1, GIVE_UP_US / 1000), 1);
+        ssize_t got = read(fd, log + n, size - 1 - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+        log[n] = '\0';
+        line = strstr(log, text);
+    }
+}
+
+static void test_space_when_it_does_not_fit_then_said_once_with_both_sizes(void **state)
+{
+    (void)state;
+    char log[4096];
+    char needed[64];
+    int fds[2];
+    uint64_t bytes = hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES);
+    assert_int_equal(pipe(fds), 0);
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, fds[1]);
+    snprintf(needed, sizeof(needed), " needed_bytes=%" PRIu64 " ", bytes);
+    open_tier(bytes - 4096, 0, 0);
+    rig.space = open_space();
+    read_log(fds[0], "beside the others", log, sizeof(log));
+    assert_non_null(strstr(log, needed));
+    assert_non_null(strstr(log, "version=m/3 "));
+    hps_gpu_space_active(rig.space, true);
+    read_log(fds[0], "served without", log, sizeof(log));
+    assert_non_null(strstr(log, needed));
+    assert_non_null(strstr(log, " free_bytes="));
+    hps_gpu_space_active(rig.space, true); /* it is looked at again */
+    hps_gpu_space_active(rig.space, true);
+    hps_gpu_tier_drain(rig.tier);
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, STDERR_FILENO);
+    close(fds[1]);
+    assert_int_equal(read(fds[0], log, sizeof(log)), 0);
+    close(fds[0]);
+}
+
+static void read_wanted(void *ctx)
+{
+    *(bool *)ctx = rig.tier->wanted;
+}
+
+/* Else its thread would look for room for ever. */
+static void test_lost_when_a_version_waits_for_room_then_it_waits_no_more(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question question;
+    bool wanted = false;
+    uint64_t bytes = hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    open_tier(bytes * 3 / 2, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    struct hps_gpu_space *next = open_space();
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    hps_device_sim_hold(rig.tier->device, true);
+    ask(&question, rig.space, 0, 100);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    hps_gpu_space_active(rig.space, false);
+    hps_gpu_space_active(next, true);
+    gpu_tier_call(rig.tier, read_wanted, &wanted);
+    assert_true(wanted); /* what is under way uses the memory */
+    hps_device_give_up(rig.tier->device, "enough");
+    while (!hps_gpu_tier_lost(rig.tier)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    gpu_tier_call(rig.tier, read_wanted, &wanted);
+    assert_false(wanted);
+    wait_done(&question);
+    forget(&question);
+    hps_gpu_space_close(next);
 }
 
 /* A batch that the cache has no room for yet names caches of a version that others push out. */
@@ -583,8 +770,7 @@ static void test_open_when_two_devices_share_the_slab_then_each_answers(void **s
     struct hps_error err;
     open_all();
     struct hps_gpu_tier *tier = open_device(1, 16 << 20, 0, 0);
-    assert_int_equal(hps_gpu_space_open(tier, rig.tables, rig.shares, N_TABLES, &other, &err),
-                     HPS_OK);
+    assert_int_equal(hps_gpu_space_open(tier, &space_options, &other, &err), HPS_OK);
     hps_gpu_space_active(other, true);
     insert(rig.space, 0, 0, 100, 1, NULL, &report);
     insert(other, 0, 100, 100, 2, NULL, &report);
@@ -671,7 +857,7 @@ static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state
                 questions[i].done = true;
                 questions[i].lookup.status = status;
             }
-            assert_int_equal(hps_gpu_update(rig.space, 0, &key, row, 1), HPS_OK);
+            hps_gpu_update(rig.space, 0, &key, row, 1);
         }
         for (int i = 0; i < 8; i++) {
             wait_done(&questions[i]);
@@ -682,7 +868,7 @@ static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state
             forget(&questions[i]);
         }
         while (!hps_gpu_tier_lost(rig.tier)) { /* more work, until it comes to its end */
-            assert_int_equal(hps_gpu_update(rig.space, 0, &key, row, 1), HPS_OK);
+            hps_gpu_update(rig.space, 0, &key, row, 1);
             sched_yield();
         }
         ask(&questions[0], rig.space, 0, 10);
@@ -723,6 +909,16 @@ int main(void)
             test_close_when_a_lost_device_may_still_write_then_the_slab_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(test_open_when_two_devices_share_the_slab_then_each_answers,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_update_when_there_is_no_memory_then_no_old_row_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_insert_when_as_much_is_under_way_as_may_be_then_left_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_insert_when_it_waits_then_nothing_is_left_out, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_space_when_it_does_not_fit_then_said_once_with_both_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_lost_when_a_version_waits_for_room_then_it_waits_no_more, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_many_ask_then_each_has_its_rows, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,

@@ -868,9 +868,9 @@ static void shrink_to_gpu(struct gpu_test *t, uint64_t n_rows_cached, struct hps
             (struct hps_gpu_share){.n_rows = GPU_FIXTURE_ROWS, .n_rows_cached = n_rows_cached};
     }
     hps_gpu_space_close(t->gpu.space);
-    assert_int_equal(hps_gpu_space_open(t->gpu.tier, t->fx.tables, shares, FIXTURE_TABLES,
-                                        &t->gpu.space, &t->err),
-                     HPS_OK);
+    const struct hps_gpu_space_options options = {
+        .model = "m", .tables = t->fx.tables, .shares = shares, .n_tables = FIXTURE_TABLES};
+    assert_int_equal(hps_gpu_space_open(t->gpu.tier, &options, &t->gpu.space, &t->err), HPS_OK);
     hps_gpu_space_active(t->gpu.space, true);
     t->fx.version.gpu = t->gpu.space;
 }

@@ -127,6 +127,24 @@ static void test_open_when_a_device_has_too_little_memory_then_both_sizes_are_na
     assert_non_null(strstr(err.text, "1000000"));
 }
 
+static void test_open_when_results_have_no_memory_then_without_any_unless_exit(void **state)
+{
+    (void)state;
+    struct hps_devices *devices = NULL;
+    struct hps_device_view view;
+    struct hps_error err;
+    config.server.gpu_result_bytes = UINT64_MAX;
+    assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_OK);
+    hps_devices_view(devices, 0, &view);
+    assert_true(view.there && !view.up);
+    assert_null(hps_devices_of(devices, &models[0]));
+    hps_devices_close(devices);
+    config.server.on_device_loss = HPS_CONFIG_DEVICE_LOSS_EXIT;
+    assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_UNAVAILABLE);
+    assert_non_null(
+        strstr(err.text, "server.gpu_result_bytes: no memory for 18446744073709551615"));
+}
+
 static void test_parse_when_said_then_read_and_what_is_odd_is_refused(void **state)
 {
     (void)state;
@@ -210,6 +228,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_open_when_a_device_has_too_little_memory_then_both_sizes_are_named, setup,
             teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_results_have_no_memory_then_without_any_unless_exit, setup, teardown),
         cmocka_unit_test(test_parse_when_said_then_read_and_what_is_odd_is_refused),
         cmocka_unit_test(test_shares_when_the_model_says_then_of_each_table),
     };
