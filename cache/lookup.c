@@ -188,6 +188,7 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
     lookup->n_keys = n_keys;
     lookup->begun = false;
     lookup->gpu.asked = false;
+    lookup->gpu.left = false;
     return HPS_OK;
 }
 
@@ -702,6 +703,7 @@ void lookup_begin(struct hps_lookup *lookup)
     if (!lookup->begun) {
         lookup->begun = true;
         lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
+        lookup->gpu_deadline_us = lookup_gpu_deadline_us(lookup);
         lookup->update_sequence = hps_update_sequence(lookup->version);
         lookup->since = hps_stamps_now(lookup->version->stamps);
     }

@@ -12,7 +12,8 @@
  *                                   (or give_up, or abandon)
  *
  * The gpu is asked by hps_lookup_ask_gpu, before the memory tiers for some parts and after them for
- * others; meanwhile no thread has the look-up.
+ * others; meanwhile no thread has the look-up. Who waits no longer leaves it there
+ * (hps_lookup_leave_gpu) and goes on.
  */
 #ifndef HPS_CACHE_LOOKUP_H
 #define HPS_CACHE_LOOKUP_H
@@ -25,6 +26,7 @@
 enum {
     HPS_ROWS_ALIGN = 64,
     HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024, /* HPS_LOOKUP_PATH_AUTO: rows of a part, as stored */
+    HPS_LOOKUP_GPU_WAIT_US = 1000 * 1000,    /* of WAIT and MEMORY_ONLY without wait_us_max */
 };
 
 /* Reasons of tier_errors_total and insertion_dropped_total. */
@@ -93,6 +95,7 @@ struct hps_lookup_gpu {
     struct hps_lookup_part **parts; /* [ask.n_parts] whose keys they are */
     struct hps_block *scratch;      /* of misses: where their rows go; NULL: to their places */
     bool asked;                     /* ask.status is to be looked at */
+    bool left;                      /* it has not answered yet, and `ask` is still its own */
 };
 
 struct hps_lookup {
@@ -105,7 +108,7 @@ struct hps_lookup {
     enum hps_miss_policy miss_policy; /* plan puts the version's own in place of 0, here and next */
     enum hps_unknown_policy unknown_policy;
     enum hps_dtype output;              /* 0: FP32 */
-    uint32_t wait_us_max;               /* HPS_MISS_WAIT */
+    uint32_t wait_us_max;               /* HPS_MISS_WAIT; for the gpu also HPS_MISS_MEMORY_ONLY */
     uint64_t deadline_us;               /* 0 = none */
     bool (*cancelled)(const void *ctx); /* any thread; NULL: never */
     const void *cancelled_ctx;
@@ -116,8 +119,8 @@ struct hps_lookup {
     struct hps_insertion *insertion;
     enum hps_lookup_path path;
     /* Where blocks of rows are from (NULL: the gpu is not asked), and the one that `rows` lies in,
-     * with a reference, by hps_lookup_take_block. The look-up puts another in its place when a lost
-     * device may still write to it. */
+     * with a reference, by hps_lookup_take_block. The look-up puts another in its place when a
+     * device that was lost, or left, may still write to it. */
     struct hps_block_pool *blocks;
     struct hps_block *block;
     /* The gpu has answered, and the look-up is the caller's again. On the tier's thread; must be
@@ -136,7 +139,8 @@ struct hps_lookup {
     uint32_t *set; /* [set_size] of the dedupe, shared by all parts */
     uint32_t set_size;
     uint64_t wait_deadline_us;
-    uint64_t since; /* hps_stamps_now before any tier was asked */
+    uint64_t gpu_deadline_us; /* the gpu is waited for until then; 0: until it answers */
+    uint64_t since;           /* hps_stamps_now before any tier was asked */
     bool begun;
     struct hps_lookup_gpu gpu;
 };
@@ -158,6 +162,10 @@ uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup);
  * Otherwise there was nothing to ask, or the gpu does not take it, and the look-up goes on without.
  * Any thread, never blocks. */
 bool hps_lookup_ask_gpu(struct hps_lookup *lookup) HPS_MUST_CHECK;
+/* After gpu_deadline_us: the look-up is the caller's again, and goes on as if gpu_done had come and
+ * the gpu had found nothing. gpu_done does come, once: until then what the look-up is made of and
+ * its version's pin must stay. On the thread that gpu_done hands it to. */
+void hps_lookup_leave_gpu(struct hps_lookup *lookup);
 
 /* Dedupe and ask the memory tiers. out_done: every part is answered; else hps_lookup_run_gpu must
  * follow, with hps_lookup_ask_gpu before it, and then hps_lookup_run_rest. For a version without a

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "cache/lookup_internal.h"
 
 enum { BITS = 32 }; /* of a word of hits */
@@ -126,6 +127,17 @@ static hps_status add_whole_parts(struct hps_lookup *lookup)
     return status;
 }
 
+/* The walk may go on before the gpu has read its keys. NULL: no memory */
+static const uint8_t *copy_keys(struct hps_lookup *lookup, const struct hps_batch *batch)
+{
+    uint8_t *keys = hps_arena_alloc(lookup->arena, batch->n * sizeof(*batch->keys));
+
+    if (keys != NULL) {
+        memcpy(keys, batch->keys, batch->n * sizeof(*batch->keys));
+    }
+    return keys;
+}
+
 static hps_status add_misses(struct hps_lookup *lookup)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
@@ -136,7 +148,8 @@ static hps_status add_misses(struct hps_lookup *lookup)
         struct hps_lookup_part *part = &lookup->parts[i];
         const struct hps_batch *batch = &part->walk.batch;
         if (part->waits_for_gpu) {
-            status = add_part(lookup, part, (const uint8_t *)batch->keys, batch->n, size);
+            const uint8_t *keys = copy_keys(lookup, batch);
+            status = keys == NULL ? HPS_EXHAUSTED : add_part(lookup, part, keys, batch->n, size);
             size += align_rows((size_t)batch->n * part->table->row_bytes);
         }
     }
@@ -187,7 +200,7 @@ bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
     bool first = !lookup->begun;
 
     lookup_begin(lookup);
-    if (first ? !any_first(lookup) : !any_waits(lookup)) {
+    if (gpu->left || (first ? !any_first(lookup) : !any_waits(lookup))) {
         return false;
     }
     *gpu = (struct hps_lookup_gpu){.ask = {.space = lookup->version->gpu, .done = on_done}};
@@ -210,17 +223,32 @@ bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
     return false;
 }
 
+uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup)
+{
+    bool bounded =
+        lookup->miss_policy == HPS_MISS_WAIT || lookup->miss_policy == HPS_MISS_MEMORY_ONLY;
+    uint64_t wait_us = lookup->wait_us_max == 0 ? HPS_LOOKUP_GPU_WAIT_US : lookup->wait_us_max;
+
+    return bounded ? hps_clock_us() + wait_us : 0;
+}
+
+void hps_lookup_leave_gpu(struct hps_lookup *lookup)
+{
+    HPS_ASSERT(lookup->gpu.asked && !lookup->gpu.left);
+    lookup->gpu.left = true; /* it has references of its own to the blocks that it writes to */
+}
+
 /* ---- taking the answer ----------------------------------------------------------------------- */
 
 hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err)
 {
     const struct hps_lookup_gpu *gpu = &lookup->gpu;
 
-    if (!gpu->asked || gpu->scratch != NULL || gpu->ask.status != HPS_DATA_LOSS) {
+    if (!gpu->asked || gpu->scratch != NULL || (!gpu->left && gpu->ask.status != HPS_DATA_LOSS)) {
         return HPS_OK;
     }
     size_t size = lookup->rows_bytes;
-    hps_block_unref(lookup->block); /* the tier keeps it for ever */
+    hps_block_unref(lookup->block); /* the tier keeps it until it has answered, or for ever */
     lookup->block = hps_block_new(lookup->blocks, size);
     if (lookup->block == NULL) {
         lookup->rows = NULL;
@@ -263,18 +291,19 @@ static void take_hits(struct hps_lookup_part *part, const struct hps_gpu_part *a
 void lookup_gpu_take(struct hps_lookup *lookup)
 {
     struct hps_lookup_gpu *gpu = &lookup->gpu;
-    hps_status status = gpu->ask.status;
+    hps_status status = gpu->left ? HPS_DEADLINE : gpu->ask.status;
     /* Lost before it began, or refused: no question. */
-    bool answered = status == HPS_OK || status == HPS_DATA_LOSS;
+    bool begun = status == HPS_OK || status == HPS_DATA_LOSS || gpu->left;
+    uint64_t duration_us = gpu->left ? hps_clock_us() - gpu->ask.asked_us : gpu->ask.duration_us;
 
     for (uint32_t i = 0; i < gpu->ask.n_parts && gpu->asked; i++) {
         struct hps_lookup_part *part = gpu->parts[i];
         struct hps_tier_report *report = &part->walk.gpu;
         report->status = status;
-        report->n_asked = answered ? part->walk.batch.n : 0;
-        report->n_unanswered = status == HPS_DATA_LOSS ? report->n_asked : 0;
+        report->n_asked = begun ? part->walk.batch.n : 0;
+        report->n_unanswered = status == HPS_OK ? 0 : report->n_asked;
         report->n_faults = status != HPS_OK && i == 0 ? 1 : 0;
-        report->duration_us = i == 0 ? gpu->ask.duration_us : 0;
+        report->duration_us = i == 0 ? duration_us : 0;
         if (status == HPS_OK) {
             take_hits(part, &gpu->ask.parts[i], gpu->scratch == NULL ? NULL : gpu->scratch->data);
         }

@@ -16,8 +16,10 @@ void lookup_begin(struct hps_lookup *lookup);
 bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
 /* The same, and the device has answered for it. */
 bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
-/* Before the rows block is written: another one, if the lost gpu may still write to it. NO_MEMORY:
- * then there is none. */
+/* When the look-up has begun: lookup->gpu_deadline_us. */
+uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup);
+/* Before the rows block is written: another one, if a gpu that was lost or left may still write to
+ * it. NO_MEMORY: then there is none. */
 hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* What the gpu found leaves the walks, whose rows are in their places then. */
 void lookup_gpu_take(struct hps_lookup *lookup);

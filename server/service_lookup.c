@@ -13,7 +13,8 @@
  *
  * The gpu, where a version has one, is asked by the loop before the memory tiers or after them, and
  * posts back: no thread waits for it. A device that writes cannot be called back: what it was asked
- * for is held until it has answered, whoever has gone.
+ * for is held until it has answered, whoever has gone, and whatever else the request has been
+ * answered with meanwhile.
  */
 #include "server/service_lookup.h"
 
@@ -72,10 +73,14 @@ struct request {
     struct hps_timer queue_timer;
     struct hps_task task;        /* to a worker, an I/O thread or the loop */
     struct hps_pool *pool;       /* that the task was posted to, until it is back; NULL: none */
-    struct hps_timer wait_timer; /* of one that waits for an I/O thread, and for rows so long */
+    struct hps_timer wait_timer; /* of one that waits so long for rows: of the gpu, or for an I/O
+                                    thread */
     enum step step;              /* what a worker does, or did */
     bool step_done;              /* it: all keys are answered */
     bool gpu_first;              /* the gpu is asked before the memory tiers, not after them */
+    bool at_gpu;                 /* it has the look-up */
+    struct hps_task gpu_task;    /* from the gpu to the loop */
+    struct hps_version *gpu_version; /* with a pin, of a look-up that was left there */
     struct hps_lookup lookup;
     struct hps_stream *stream;
     hps_status status; /* of the worker */
@@ -724,6 +729,22 @@ static bool withdraw(struct request *request)
     return true;
 }
 
+/* Loop thread: from step to step, unless the request waits for the gpu or is with a worker. */
+static void take_step(struct request *request, enum step step);
+
+/* Loop thread: go on without what the gpu was asked for. The reply gives the request's pin back,
+ * but the gpu needs the version until it has answered. */
+static void leave_gpu(struct request *request)
+{
+    request->at_gpu = false;
+    request->gpu_version = request->lookup.version;
+    hps_version_pin(request->gpu_version);
+    hps_lookup_leave_gpu(&request->lookup);
+    request_hold(request);
+    take_step(request, request->gpu_first ? STEP_MEMORY : STEP_GPU);
+    request_drop(request);
+}
+
 static void answer_with_what_is_there(struct request *request)
 {
     struct hps_error err;
@@ -736,7 +757,9 @@ static void on_wait_over(void *ctx)
 {
     struct request *request = ctx;
 
-    if (withdraw(request)) {
+    if (request->at_gpu) {
+        leave_gpu(request);
+    } else if (withdraw(request)) {
         answer_with_what_is_there(request);
         request_drop(request);
     }
@@ -780,19 +803,19 @@ static void hand_to_io(struct request *request)
     request_drop(request);
 }
 
-/* Loop thread: from step to step, unless the request waits for the gpu or is with a worker. */
-static void take_step(struct request *request, enum step step);
-
-/* The memory tiers have been asked, what they miss may be on the device. */
-static void ask_gpu_next(struct request *request)
+/* Ask the gpu before the memory tiers, or for what they miss; where there is nothing to ask go on
+ * without. */
+static void ask_gpu(struct request *request, bool first)
 {
     request_hold(request); /* by the gpu */
-    request->gpu_first = false;
-    if (hps_lookup_ask_gpu(&request->lookup)) {
-        return;
+    request->gpu_first = first;
+    request->at_gpu = hps_lookup_ask_gpu(&request->lookup);
+    if (!request->at_gpu) {
+        take_step(request, first ? STEP_MEMORY : STEP_GPU);
+        request_drop(request);
+    } else if (request->lookup.gpu_deadline_us != 0) {
+        hps_timer_set(request->loop, &request->wait_timer, request->lookup.gpu_deadline_us);
     }
-    take_step(request, STEP_GPU);
-    request_drop(request);
 }
 
 static void end_step(struct request *request, enum step step, hps_status status, bool done,
@@ -803,7 +826,7 @@ static void end_step(struct request *request, enum step step, hps_status status,
     } else if (request->closed) {
         hps_lookup_abandon(&request->lookup);
     } else if (step == STEP_MEMORY && request->lookup.version->gpu != NULL) {
-        ask_gpu_next(request);
+        ask_gpu(request, false);
     } else {
         hand_to_io(request);
     }
@@ -872,8 +895,15 @@ static void take_step(struct request *request, enum step step)
 /* Loop thread: the gpu has answered: the first question, before the memory tiers, or the second. */
 static void on_gpu(struct hps_task *task)
 {
-    struct request *request = CONTAINER_OF(task, struct request, task);
+    struct request *request = CONTAINER_OF(task, struct request, gpu_task);
 
+    if (!request->at_gpu) { /* it was not waited for */
+        hps_version_unpin(request->gpu_version);
+        request_drop(request);
+        return;
+    }
+    request->at_gpu = false;
+    hps_timer_stop(&request->wait_timer);
     if (request->closed) {
         hps_lookup_abandon(&request->lookup);
     } else {
@@ -885,7 +915,10 @@ static void on_gpu(struct hps_task *task)
 /* The gpu tier's thread. */
 static void on_gpu_done(struct hps_lookup *lookup)
 {
-    post_back(CONTAINER_OF(lookup, struct request, lookup), on_gpu);
+    struct request *request = CONTAINER_OF(lookup, struct request, lookup);
+
+    request->gpu_task.run = on_gpu;
+    hps_loop_post(request->loop, &request->gpu_task);
 }
 
 /* Loop thread; there is room for the reply. */
@@ -902,13 +935,7 @@ static void start_work(struct request *request)
         return;
     }
     lookup->gpu_done = on_gpu_done;
-    request_hold(request); /* by the gpu */
-    request->gpu_first = true;
-    if (hps_lookup_ask_gpu(lookup)) {
-        return;
-    }
-    take_step(request, STEP_MEMORY);
-    request_drop(request);
+    ask_gpu(request, true);
 }
 
 /* ---- admission ------------------------------------------------------------------------------- */

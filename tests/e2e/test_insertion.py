@@ -166,7 +166,8 @@ def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(wor
         ask(stub, "m", {"a": table.keys[:90]})
         keys = table.keys[:100]
         part = [FOUND] * 90 + [DEFAULTED] * 10
-        result = ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_MEMORY_ONLY).results[0]
+        result = ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_MEMORY_ONLY,
+                     max_wait_us=int(PATIENCE_S * 1e6)).results[0]
         small.check(result, keys, part)
         before = small.settle()
         assert (before["by memory_only"], before["async"], before["hit"]) == (10, 0, 90)

@@ -757,6 +757,54 @@ static void test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_l
     }
 }
 
+/* Nobody waits longer than it may, and what the device writes afterwards is seen by nobody. */
+static void test_lookup_when_the_gpu_is_left_then_it_goes_on_without(void **state)
+{
+    struct gpu_test *t = *state;
+
+    place(t, 0);
+    set_range(t, 0, 0, 110);
+    for (enum hps_lookup_path path = HPS_LOOKUP_PATH_GPU; path <= HPS_LOOKUP_PATH_HOST; path++) {
+        bool done = false;
+        hps_device_sim_hold(t->gpu.tier->device, true);
+        t->lookup.miss_policy = HPS_MISS_MEMORY_ONLY;
+        plan(t, 1, path);
+        if (path == HPS_LOOKUP_PATH_HOST) {
+            assert_false(ask_gpu(t));
+            assert_int_equal(hps_lookup_run_memory(&t->lookup, &done, &t->err), HPS_OK);
+        }
+        assert_true(ask_gpu(t));
+        assert_true(t->lookup.gpu_deadline_us > 0);
+        hps_lookup_leave_gpu(&t->lookup);
+        if (path == HPS_LOOKUP_PATH_GPU) {
+            assert_int_equal(hps_lookup_run_memory(&t->lookup, &done, &t->err), HPS_OK);
+            assert_true(done);
+            assert_ptr_not_equal(t->lookup.block, t->first_block);
+        } else {
+            assert_int_equal(hps_lookup_run_gpu(&t->lookup, &done, &t->err), HPS_OK);
+            assert_true(done);
+        }
+        for (uint32_t i = 0; i < 2; i++) { /* before and after the device has answered */
+            check_part(t, 0);
+            assert_found(t, 0, 0, 50, 0, 0, 60);
+            hps_device_sim_hold(t->gpu.tier->device, false);
+            wait_answered(t);
+            hps_gpu_tier_drain(t->gpu.tier);
+        }
+        assert_int_equal(t->parts[0].walk.gpu.status, HPS_DEADLINE);
+        assert_int_equal(t->parts[0].walk.gpu.n_unanswered, t->parts[0].walk.gpu.n_asked);
+        hps_block_unref(t->lookup.block);
+        t->lookup.block = NULL;
+        assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
+    }
+    t->lookup.miss_policy = HPS_MISS_EXACT;
+    plan(t, 1, HPS_LOOKUP_PATH_GPU);
+    assert_true(ask_gpu(t));
+    assert_int_equal(t->lookup.gpu_deadline_us, 0);
+    wait_answered(t);
+    go_on(t);
+}
+
 /* ---- tests: the policy ----------------------------------------------------------------------- */
 
 /* n keys on the gpu, n_host in the host map, n_disk below; from key `first` on. */
@@ -1009,6 +1057,7 @@ int main(void)
         GPU_TEST(test_lookup_when_the_device_is_lost_then_every_answer_is_right),
         GPU_TEST(test_lookup_when_the_device_hangs_then_its_block_is_never_used_again),
         GPU_TEST(test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_left),
+        GPU_TEST(test_lookup_when_the_gpu_is_left_then_it_goes_on_without),
         GPU_TEST(test_policy_when_the_rate_is_reached_then_misses_come_behind),
         GPU_TEST(test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact),
         GPU_TEST(test_policy_when_the_gpu_takes_no_question_then_exact),

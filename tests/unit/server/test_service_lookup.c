@@ -850,6 +850,41 @@ static void test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_
     }
 }
 
+/* It hangs: who waits for a time only is answered then, whatever is asked first. */
+static void test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays(void **state)
+{
+    struct service_test *t = *state;
+
+    for (enum hps_lookup_path path = HPS_LOOKUP_PATH_GPU; path <= HPS_LOOKUP_PATH_HOST; path++) {
+        if (path != HPS_LOOKUP_PATH_GPU) {
+            teardown(state);
+            setup(state);
+            t = *state;
+        }
+        open_gpu_service(t, path);
+        hps_device_sim_hold(t->gpu.tier->device, true);
+        t->max_wait_us = 1000;
+        start(t, 0, LOOKUP, "m", "t0", 160);
+        run_until_finished(t, 0);
+        assert_int_equal(t->calls[0].code, 0);
+        assert_int_equal(n_found_by(&t->calls[0], "gpu"), 0);
+        assert_int_equal(n_found_by(&t->calls[0], "host"), 100);
+        struct hps_metric *const *errors = t->series.lookup.tier_errors[HPS_TIER_GPU];
+        assert_true(hps_metric_value(errors[HPS_FAULT_DEADLINE]) == 1);
+        close_call(t, 0);
+        hps_loop_turn(t->loop, 0);
+        assert_true(hps_admission_bytes(t->admission) > 0);
+        assert_false(hps_version_idle(&t->fx.version));
+        hps_device_sim_hold(t->gpu.tier->device, false);
+        while (hps_admission_bytes(t->admission) > 0) {
+            hps_loop_turn(t->loop, 1000);
+        }
+        assert_true(hps_version_idle(&t->fx.version));
+        hps_gpu_tier_drain(t->gpu.tier);
+        assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
+    }
+}
+
 static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **state)
 {
     struct service_test *t = *state;
@@ -896,6 +931,7 @@ int main(void)
         SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
         SERVICE_TEST(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps),
         SERVICE_TEST(test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then),
+        SERVICE_TEST(test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays),
         SERVICE_TEST(test_gpu_when_it_is_lost_meanwhile_then_answered_from_below),
     };
 
