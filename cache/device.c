@@ -7,10 +7,56 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
 #include "cache/device_ops.h"
+
+/* ---- calls of the driver, watched ------------------------------------------------------------ */
+
+#define SEIZED UINT64_MAX
+
+void hps_device_watch(struct hps_device *device, struct hps_device_calls *calls)
+{
+    device->calls = calls;
+}
+
+uint64_t hps_device_calls_now(const struct hps_device_calls *calls)
+{
+    return __atomic_load_n(&calls->now, __ATOMIC_RELAXED);
+}
+
+bool hps_device_calls_seize(struct hps_device_calls *calls, uint64_t call)
+{
+    HPS_ASSERT(call != 0 && call != SEIZED);
+    return __atomic_compare_exchange_n(&calls->now, &call, SEIZED, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
+}
+
+/* What follows is the driver's. */
+static struct hps_device_calls *begin(struct hps_device *device)
+{
+    struct hps_device_calls *calls = device->calls;
+    if (calls != NULL) {
+        __atomic_store_n(&calls->now, ++calls->n, __ATOMIC_RELEASE);
+    }
+    return calls;
+}
+
+/* Does not return where the call was seized: all that the caller's frames name is another's. */
+static void end(struct hps_device_calls *calls)
+{
+    if (calls == NULL) {
+        return;
+    }
+    uint64_t call = calls->n;
+    bool mine = __atomic_compare_exchange_n(&calls->now, &call, 0, false, __ATOMIC_RELAXED,
+                                            __ATOMIC_RELAXED);
+    while (!mine) {
+        pause();
+    }
+}
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
@@ -104,7 +150,9 @@ void hps_device_close(struct hps_device *device)
 {
     if (device != NULL) {
         const void *kernels = device->kernels;
+        struct hps_device_calls *calls = begin(device);
         device->ops->close(device);
+        end(calls);
         hps_free((void *)(uintptr_t)kernels);
     }
 }
@@ -159,7 +207,10 @@ void hps_device_give_up(struct hps_device *device, const char *why)
 bool hps_device_quiet(struct hps_device *device)
 {
     HPS_ASSERT(hps_device_lost(device));
-    return device->ops->quiet(device);
+    struct hps_device_calls *calls = begin(device);
+    bool quiet = device->ops->quiet(device);
+    end(calls);
+    return quiet;
 }
 
 static hps_status lost_error(const struct hps_device *device, struct hps_error *err)
@@ -178,13 +229,18 @@ hps_status hps_device_alloc(struct hps_device *device, size_t size, hps_devptr *
     if (hps_device_lost(device)) {
         return lost_error(device, err);
     }
-    return device->ops->alloc(device, size, out_ptr, err);
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->alloc(device, size, out_ptr, err);
+    end(calls);
+    return status;
 }
 
 void hps_device_free(struct hps_device *device, hps_devptr ptr)
 {
     if (ptr != 0) {
+        struct hps_device_calls *calls = begin(device);
         device->ops->free(device, ptr);
+        end(calls);
     }
 }
 
@@ -195,13 +251,18 @@ hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **
     if (hps_device_lost(device)) {
         return lost_error(device, err);
     }
-    return device->ops->host_alloc(device, size, out_host, out_ptr, err);
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->host_alloc(device, size, out_host, out_ptr, err);
+    end(calls);
+    return status;
 }
 
 void hps_device_host_free(struct hps_device *device, void *host)
 {
     if (host != NULL) {
+        struct hps_device_calls *calls = begin(device);
         device->ops->host_free(device, host);
+        end(calls);
     }
 }
 
@@ -276,6 +337,7 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
     if (hps_device_lost(device)) {
         return lost_error(device, err);
     }
+    struct hps_device_calls *calls = begin(device); /* who waits for the lock waits for a driver */
     pthread_mutex_lock(&registrations_lock);
     hps_status status = registration_take(device, host, size, err);
     if (status == HPS_OK) {
@@ -285,16 +347,19 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
         }
     }
     pthread_mutex_unlock(&registrations_lock);
+    end(calls);
     return status;
 }
 
 void hps_device_host_unregister(struct hps_device *device, void *host)
 {
     if (host != NULL) {
+        struct hps_device_calls *calls = begin(device);
         pthread_mutex_lock(&registrations_lock);
         device->ops->host_unmap(device, host);
         registration_give(device, host);
         pthread_mutex_unlock(&registrations_lock);
+        end(calls);
     }
 }
 
@@ -306,13 +371,18 @@ hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool lo
     if (hps_device_lost(device)) {
         return lost_error(device, err);
     }
-    return device->ops->stream_new(device, name, low_priority, out_stream, err);
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->stream_new(device, name, low_priority, out_stream, err);
+    end(calls);
+    return status;
 }
 
 void hps_stream_q_free(struct hps_stream_q *stream)
 {
     if (stream != NULL) {
+        struct hps_device_calls *calls = begin(stream->device);
         stream->device->ops->stream_free(stream);
+        end(calls);
     }
 }
 
@@ -322,13 +392,18 @@ hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event
     if (hps_device_lost(device)) {
         return lost_error(device, err);
     }
-    return device->ops->event_new(device, out_event, err);
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->event_new(device, out_event, err);
+    end(calls);
+    return status;
 }
 
 void hps_event_free(struct hps_event *event)
 {
     if (event != NULL) {
+        struct hps_device_calls *calls = begin(event->device);
         event->device->ops->event_free(event);
+        end(calls);
     }
 }
 
@@ -338,7 +413,10 @@ hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream
     if (hps_device_lost(stream->device)) {
         return HPS_DATA_LOSS;
     }
-    return stream->device->ops->event_record(event, stream);
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->event_record(event, stream);
+    end(calls);
+    return status;
 }
 
 hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event)
@@ -347,7 +425,10 @@ hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *even
     if (hps_device_lost(stream->device)) {
         return HPS_DATA_LOSS;
     }
-    return stream->device->ops->stream_wait(stream, event);
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->stream_wait(stream, event);
+    end(calls);
+    return status;
 }
 
 hps_status hps_event_done(struct hps_event *event)
@@ -355,7 +436,10 @@ hps_status hps_event_done(struct hps_event *event)
     if (hps_device_lost(event->device)) {
         return HPS_DATA_LOSS;
     }
-    return event->device->ops->event_done(event);
+    struct hps_device_calls *calls = begin(event->device);
+    hps_status status = event->device->ops->event_done(event);
+    end(calls);
+    return status;
 }
 
 hps_status hps_event_wait(struct hps_event *event)
@@ -363,7 +447,10 @@ hps_status hps_event_wait(struct hps_event *event)
     if (hps_device_lost(event->device)) {
         return HPS_DATA_LOSS;
     }
-    return event->device->ops->event_wait(event);
+    struct hps_device_calls *calls = begin(event->device);
+    hps_status status = event->device->ops->event_wait(event);
+    end(calls);
+    return status;
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -374,7 +461,13 @@ static hps_status copy(struct hps_stream_q *stream, enum hps_copy_kind kind, voi
     if (hps_device_lost(stream->device)) {
         return HPS_DATA_LOSS;
     }
-    return size == 0 ? HPS_OK : stream->device->ops->copy(stream, kind, to, from, size);
+    if (size == 0) {
+        return HPS_OK;
+    }
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->copy(stream, kind, to, from, size);
+    end(calls);
+    return status;
 }
 
 hps_status hps_copy_to_device(struct hps_stream_q *stream, hps_devptr to, const void *from,
@@ -401,8 +494,13 @@ hps_status hps_fill_on_device(struct hps_stream_q *stream, hps_devptr to, uint8_
     if (hps_device_lost(stream->device)) {
         return HPS_DATA_LOSS;
     }
-    return size == 0 ? HPS_OK
-                     : stream->device->ops->fill(stream, (void *)(uintptr_t)to, value, size);
+    if (size == 0) {
+        return HPS_OK;
+    }
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->fill(stream, (void *)(uintptr_t)to, value, size);
+    end(calls);
+    return status;
 }
 
 static bool kernel_is_loaded(const struct hps_device *device, const struct hps_kernel *kernel)
@@ -423,5 +521,8 @@ hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kern
     if (hps_device_lost(stream->device)) {
         return HPS_DATA_LOSS;
     }
-    return stream->device->ops->launch(stream, kernel, n_blocks, args);
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->launch(stream, kernel, n_blocks, args);
+    end(calls);
+    return status;
 }

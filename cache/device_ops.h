@@ -51,7 +51,8 @@ struct hps_device {
     struct hps_device_info info;
     const struct hps_kernel *const *kernels; /* [n_kernels] owned */
     size_t n_kernels;
-    int lost; /* 0: no; 1: being said why; 2: yes */
+    struct hps_device_calls *calls; /* NULL: nobody watches */
+    int lost;                       /* 0: no; 1: being said why; 2: yes */
     char why[256];
 };
 struct hps_stream_q {

@@ -41,6 +41,7 @@ struct sim_device {
     uint32_t n_busy;            /* streams within a step */
     uint32_t held;
     uint32_t hung;
+    uint32_t driver_hung;
     uint32_t n_stuck; /* steps that have begun, and do not end while it hangs */
     uint64_t n_done;  /* pieces of work so far; the one numbered fail_at fails */
     uint64_t fail_at;
@@ -96,6 +97,25 @@ static struct sim_device *sim_of(struct hps_device *device)
 static struct sim_device *device_of(struct sim_stream *stream)
 {
     return (struct sim_device *)stream->base.device;
+}
+
+/* Where the host's threads come in. */
+static void enter_driver(struct hps_device *base)
+{
+    struct sim_device *device = sim_of(base);
+    for (;;) {
+        uint32_t beat = hps_sim_pulse(&device->pulse);
+        if (__atomic_load_n(&device->driver_hung, __ATOMIC_ACQUIRE) == 0) {
+            return;
+        }
+        hps_sim_pulse_wait(&device->pulse, beat);
+    }
+}
+
+static void set_driver_hung(struct sim_device *device, bool hung)
+{
+    __atomic_store_n(&device->driver_hung, hung ? 1 : 0, __ATOMIC_RELEASE);
+    hps_sim_pulse_beat(&device->pulse);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -161,6 +181,9 @@ static void step_delay(struct sim_stream *stream)
 static bool step_survives(struct sim_device *device)
 {
     uint64_t n = __atomic_add_fetch(&device->n_done, 1, __ATOMIC_ACQ_REL);
+    if (n == device->config.hang_at) {
+        set_driver_hung(device, true);
+    }
     if (n >= __atomic_load_n(&device->fail_at, __ATOMIC_ACQUIRE)) {
         hps_ignore(hps_device_lose(&device->base, "simulated failure of work %" PRIu64, n));
         return false;
@@ -308,6 +331,7 @@ static void stream_give(struct hps_stream_q *base, struct step *step)
 static hps_status sim_copy(struct hps_stream_q *stream, enum hps_copy_kind kind, void *to,
                            const void *from, size_t size)
 {
+    enter_driver(stream->device);
     struct hps_sim_memory *memory = &sim_of(stream->device)->memory;
     hps_sim_memory_check(memory, to, size, kind == HPS_COPY_TO_HOST, "copy to");
     hps_sim_memory_check(memory, from, size, kind == HPS_COPY_TO_DEVICE, "copy from");
@@ -324,6 +348,7 @@ static hps_status sim_copy(struct hps_stream_q *stream, enum hps_copy_kind kind,
 
 static hps_status sim_fill(struct hps_stream_q *stream, void *to, uint8_t value, size_t size)
 {
+    enter_driver(stream->device);
     hps_sim_memory_check(&sim_of(stream->device)->memory, to, size, false, "fill");
     struct step *step = step_new(STEP_FILL, 0);
     if (step == NULL) {
@@ -339,6 +364,7 @@ static hps_status sim_fill(struct hps_stream_q *stream, void *to, uint8_t value,
 static hps_status sim_launch(struct hps_stream_q *stream, const struct hps_kernel *kernel,
                              uint32_t n_blocks, const void *args)
 {
+    enter_driver(stream->device);
     struct step *step = step_new(STEP_LAUNCH, kernel->args_size);
     if (step == NULL) {
         return HPS_NO_MEMORY;
@@ -366,6 +392,7 @@ static hps_status give_event(struct hps_stream_q *stream, enum step_kind kind,
 
 static hps_status sim_event_record(struct hps_event *base, struct hps_stream_q *stream)
 {
+    enter_driver(stream->device);
     struct sim_event *event = (struct sim_event *)base;
     hps_status status = give_event(stream, STEP_RECORD, event, event->n_recorded + 1);
     if (status == HPS_OK) {
@@ -376,6 +403,7 @@ static hps_status sim_event_record(struct hps_event *base, struct hps_stream_q *
 
 static hps_status sim_stream_wait(struct hps_stream_q *stream, struct hps_event *base)
 {
+    enter_driver(stream->device);
     struct sim_event *event = (struct sim_event *)base;
     return event->n_recorded == 0 ? HPS_OK
                                   : give_event(stream, STEP_WAIT, event, event->n_recorded);
@@ -383,6 +411,7 @@ static hps_status sim_stream_wait(struct hps_stream_q *stream, struct hps_event 
 
 static hps_status sim_event_done(struct hps_event *base)
 {
+    enter_driver(base->device);
     struct sim_event *event = (struct sim_event *)base;
     if (!event_is_past(event, event->n_recorded)) {
         return HPS_AGAIN;
@@ -393,6 +422,7 @@ static hps_status sim_event_done(struct hps_event *base)
 
 static hps_status sim_event_wait(struct hps_event *base)
 {
+    enter_driver(base->device);
     struct sim_event *event = (struct sim_event *)base;
     return event_await(sim_of(base->device), event, event->n_recorded);
 }
@@ -451,6 +481,7 @@ static hps_status sim_stream_new(struct hps_device *base, const char *name, bool
 
 static void sim_stream_free(struct hps_stream_q *base)
 {
+    enter_driver(base->device);
     struct sim_stream *stream = (struct sim_stream *)base;
     struct sim_device *device = device_of(stream);
     hps_sim_lock(&stream->lock);
@@ -498,6 +529,7 @@ static hps_status sim_alloc(struct hps_device *device, size_t size, hps_devptr *
 
 static void sim_free(struct hps_device *device, hps_devptr ptr)
 {
+    enter_driver(device);
     await_quiet_if_lost(sim_of(device));
     hps_sim_memory_free(&sim_of(device)->memory, HPS_SIM_DEVICE, (void *)(uintptr_t)ptr);
 }
@@ -515,6 +547,7 @@ static hps_status sim_host_alloc(struct hps_device *device, size_t size, void **
 
 static void sim_host_free(struct hps_device *device, void *host)
 {
+    enter_driver(device);
     await_quiet_if_lost(sim_of(device));
     hps_sim_memory_free(&sim_of(device)->memory, HPS_SIM_HOST, host);
 }
@@ -545,6 +578,7 @@ static hps_status sim_host_map(struct hps_device *device, void *host, size_t siz
 
 static void sim_host_unmap(struct hps_device *device, void *host)
 {
+    enter_driver(device);
     await_quiet_if_lost(sim_of(device));
     hps_sim_memory_free(&sim_of(device)->memory, HPS_SIM_REGISTERED, host);
 }
@@ -558,6 +592,7 @@ static void sim_lost(struct hps_device *device)
 
 static void sim_close(struct hps_device *device)
 {
+    enter_driver(device);
     HPS_ASSERT(sim_of(device)->n_open == 0);
     hps_sim_memory_fini(&sim_of(device)->memory);
     hps_free(device);
@@ -642,6 +677,12 @@ uint32_t hps_device_sim_stuck(struct hps_device *base)
 {
     HPS_ASSERT(base->info.kind == HPS_DEVICE_SIM);
     return __atomic_load_n(&sim_of(base)->n_stuck, __ATOMIC_ACQUIRE);
+}
+
+void hps_device_sim_driver_hang(struct hps_device *base, bool hung)
+{
+    HPS_ASSERT(base->info.kind == HPS_DEVICE_SIM);
+    set_driver_hung(sim_of(base), hung);
 }
 
 void *hps_device_sim_host(struct hps_device *base, hps_devptr ptr)

@@ -217,10 +217,11 @@ static struct gpu_batch *next_batch(struct hps_gpu_tier *tier)
     return &tier->batches[(tier->first + tier->n_batches) % tier->options.cache.n_batches];
 }
 
-/* AGAIN: the batch stays packed. */
+/* AGAIN: the batch stays packed, as it does when the driver never comes back. */
 static hps_status submit(struct hps_gpu_tier *tier, struct gpu_batch *batch)
 {
     batch->ticket = NULL;
+    tier->packed = true;
     hps_status status = hps_embed_submit(tier->cache, tier->parts, batch->n_pieces, &batch->ticket);
 
     HPS_ASSERT(status != HPS_INVALID); /* packed by its limits */
@@ -281,7 +282,7 @@ static void finish_batch(struct hps_gpu_tier *tier, hps_status status)
         finish_piece(&batch->pieces[i], status,
                      status == HPS_OK ? hps_embed_hits(batch->ticket, i) : NULL);
     }
-    if (batch->ticket != NULL) {
+    if (batch->ticket != NULL && !tier->seized) {
         hps_embed_release(batch->ticket);
     }
     tier->first = (tier->first + 1) % tier->options.cache.n_batches;

@@ -13,15 +13,55 @@
 
 /* ---- on the tier's thread -------------------------------------------------------------------- */
 
+/* Counts of a range beside those of the ones that went before it. */
+static void add_past(const struct gpu_table *table, struct hps_embed_range_usage *usage)
+{
+    usage->n_inserted += table->past.n_inserted;
+    usage->n_evicted += table->past.n_evicted;
+    usage->n_erased += table->past.n_erased;
+    usage->n_refused += table->past.n_refused;
+    usage->n_stale += table->past.n_stale;
+}
+
+static void give_up_table(const struct hps_gpu_tier *tier, struct gpu_table *table)
+{
+    struct hps_embed_range_usage usage;
+
+    if (table->range != NULL && !tier->seized) {
+        hps_embed_range_usage(table->range, &usage);
+        add_past(table, &usage);
+        table->past = usage;
+        hps_embed_range_free(table->range);
+    }
+    table->range = NULL;
+}
+
 static void give_up(struct hps_gpu_space *space)
 {
     for (uint32_t i = 0; i < space->n_tables; i++) {
-        if (space->tables[i].range != NULL) {
-            hps_embed_range_free(space->tables[i].range);
-            space->tables[i].range = NULL;
-        }
+        give_up_table(space->tier, &space->tables[i]);
     }
     atomic_store(&space->present, false);
+}
+
+/* Lock of what is published held. */
+static void publish_space(struct hps_gpu_space *space)
+{
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        struct gpu_table *table = &space->tables[i];
+        table->usage = (struct hps_embed_range_usage){0};
+        if (table->range != NULL) {
+            hps_embed_range_usage(table->range, &table->usage);
+        }
+        add_past(table, &table->usage);
+    }
+}
+
+void gpu_spaces_publish(struct hps_gpu_tier *tier)
+{
+    for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
+        publish_space(space);
+    }
 }
 
 /* All caches of the space, or none. EXHAUSTED: no room; AGAIN: there will be */
@@ -143,9 +183,6 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
 struct space_call {
     struct hps_gpu_space *space;
     bool active;
-    uint32_t table_id; /* of the first of n_usages tables */
-    uint32_t n_usages;
-    struct hps_embed_range_usage *usages;
 };
 
 static void do_open(void *ctx)
@@ -182,19 +219,6 @@ static void do_close(void *ctx)
     gpu_changes_drop(tier, space);
     give_up(space);
     tier->wanted = !atomic_load(&tier->lost);
-}
-
-static void do_usage(void *ctx)
-{
-    struct space_call *call = ctx;
-
-    for (uint32_t i = 0; i < call->n_usages; i++) {
-        const struct gpu_table *table = &call->space->tables[call->table_id + i];
-        call->usages[i] = (struct hps_embed_range_usage){0};
-        if (table->range != NULL) {
-            hps_embed_range_usage(table->range, &call->usages[i]);
-        }
-    }
 }
 
 /* ---- any thread ------------------------------------------------------------------------------ */
@@ -246,20 +270,27 @@ void hps_gpu_space_close(struct hps_gpu_space *space)
     hps_free(space);
 }
 
+static void copy_usages(struct hps_gpu_space *space, uint32_t first, uint32_t n,
+                        struct hps_embed_range_usage *usages)
+{
+    struct gpu_published *published = &space->tier->published;
+
+    pthread_mutex_lock(&published->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        usages[i] = space->tables[first + i].usage;
+    }
+    pthread_mutex_unlock(&published->lock);
+}
+
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage)
 {
-    struct space_call call = {
-        .space = space, .table_id = table_id, .n_usages = 1, .usages = out_usage};
-
-    gpu_tier_call(space->tier, do_usage, &call);
+    copy_usages(space, table_id, 1, out_usage);
 }
 
 void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_usage *out_usages)
 {
-    struct space_call call = {.space = space, .n_usages = space->n_tables, .usages = out_usages};
-
-    gpu_tier_call(space->tier, do_usage, &call);
+    copy_usages(space, 0, space->n_tables, out_usages);
 }
 
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)

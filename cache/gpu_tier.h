@@ -19,6 +19,10 @@
  * A device that is lost, or has given no sign for too long, ends the tier for the life of the
  * process: look-ups that it has begun are answered DATA_LOSS, others UNAVAILABLE; nobody waits for
  * it again. Memory that it might still write stays referenced for ever.
+ *
+ * So does a driver that hangs: a second thread, "gpu-N-watch", sees that a call does not return,
+ * and takes the place of the one that is stuck in it, which never comes back. Hence whoever waits
+ * for the tier's thread waits for stall_us_max and a little more at most.
  */
 #ifndef HPS_CACHE_GPU_TIER_H
 #define HPS_CACHE_GPU_TIER_H
@@ -40,7 +44,8 @@ struct hps_gpu_tier_options {
     uint64_t queue_bytes_max;      /* of insertions that wait or are on their way to the device;
                                       further ones are dropped. 8 MiB: look-ups wait behind them */
     uint32_t waiting_max;          /* look-ups that wait; further ones are refused */
-    uint64_t stall_us_max;         /* without progress the device counts as lost */
+    uint64_t stall_us_max;         /* without progress the device counts as lost, and without
+                                      return from a call its driver */
     void (*lost)(void *ctx, const struct hps_error *err); /* once, on the tier's thread; NULL */
     void *lost_ctx;
 };
@@ -52,11 +57,15 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
 /* Wait until every look-up has been answered, and its done() has returned: who they are handed to
  * may go then. Nobody asks any more. NULL is legal. */
 void hps_gpu_tier_drain(struct hps_gpu_tier *tier);
-/* Every space is closed, no look-up is under way. NULL is legal. */
+/* Every space is closed, no look-up is under way. A driver that hangs keeps device and cache until
+ * the process ends. NULL is legal. */
 void hps_gpu_tier_close(struct hps_gpu_tier *tier);
+/* The tier's thread has seen all that was given to it before, and written down what that uses. */
+void hps_gpu_tier_sync(struct hps_gpu_tier *tier);
 const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier);
 bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier); /* any thread */
-/* Of its arena. Waits for the tier's thread. */
+/* Of its arena, as the tier's thread last wrote it down: at most 10 ms ago where that runs, and in
+ * any case before a call that waits for it has returned. Never blocks. */
 void hps_gpu_tier_usage(struct hps_gpu_tier *tier, struct hps_embed_cache_usage *out_usage);
 
 /* ---- versions -------------------------------------------------------------------------------- */
@@ -89,7 +98,8 @@ hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
 void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
 /* No look-up of the space is under way; changes that wait are dropped. May block. */
 void hps_gpu_space_close(struct hps_gpu_space *space);
-/* Zeroes for a table without a cache. Waits for the tier's thread, as the next. */
+/* Written down like hps_gpu_tier_usage, as the next. What is counted is so from the opening of the
+ * space on, over all caches that it had; the rest is 0 while a table has none. */
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
 /* Of all tables: [n_tables]. */

@@ -59,6 +59,24 @@ struct gpu_changes {
     uint64_t n_taken;                /* number of the last one seen */
 };
 
+/* What others may know without asking the tier's thread: it writes that down now and then. */
+struct gpu_published {
+    pthread_mutex_t lock; /* leaf; also over the usages of tables */
+    struct hps_embed_cache_usage usage;
+    uint64_t at_us; /* the tier's thread, as the next */
+    bool due;       /* something has changed since */
+};
+
+/* Who sees to it that the driver comes back. */
+struct gpu_watch {
+    pthread_t thread;
+    struct hps_device_calls calls;
+    uint64_t period_us;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ended; /* lock: the tier's thread has */
+};
+
 struct hps_gpu_tier {
     struct hps_gpu_tier_options options;
     struct hps_device *device;
@@ -71,8 +89,14 @@ struct hps_gpu_tier {
     atomic_bool lost;
     atomic_uint n_waiting;
     struct gpu_changes changes;
+    struct gpu_published published;
+    struct gpu_watch watch;
+    struct hps_gpu_tier *kept; /* of the tiers whose driver hangs */
 
-    /* the tier's thread */
+    /* the tier's thread: `thread`, or that of `watch` once it has seized */
+    bool seized;           /* cache and device are in the middle of something, for ever */
+    struct hps_task *mail; /* taken, in order */
+    struct gpu_call *call; /* being run */
     struct hps_gpu_space *spaces;
     struct hps_gpu_lookup *head; /* not submitted to their end, in order */
     struct hps_gpu_lookup *tail; /* undefined while head is NULL */
@@ -80,7 +104,7 @@ struct hps_gpu_tier {
     struct hps_embed_part *parts; /* [batch_parts_max] scratch of a submission */
     uint32_t first;               /* of the batches under way, in a ring */
     uint32_t n_batches;
-    bool packed; /* the batch behind them is: the cache had no room for it */
+    bool packed; /* the batch behind them is, and not known to be taken by the cache */
     bool wanted; /* an active space has no caches, and there may be room now */
     bool stopping;
 };
@@ -99,7 +123,9 @@ struct hps_gpu_space {
     struct gpu_table {
         uint32_t row_bytes;
         struct hps_gpu_share share;
-        struct hps_embed_range *range; /* the tier's thread; NULL: none */
+        struct hps_embed_range *range;      /* the tier's thread, as the next; NULL: none */
+        struct hps_embed_range_usage past;  /* counts of ranges that were given up */
+        struct hps_embed_range_usage usage; /* lock of gpu_published */
         struct gpu_change emptying;
         bool is_emptying; /* the lock of changes: it is queued */
     } tables[];
@@ -107,6 +133,9 @@ struct hps_gpu_space {
 
 /* Run fn(ctx) on the tier's thread and wait for it. */
 void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx);
+
+/* Write down what the spaces use. On the tier's thread. */
+void gpu_spaces_publish(struct hps_gpu_tier *tier);
 
 /* ---- on the tier's thread: true when something was done -------------------------------------- */
 

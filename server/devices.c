@@ -43,14 +43,15 @@ static hps_status parse_setting(const char *text, size_t size, struct hps_device
     } settings[] = {{"fail", UINT64_MAX - 1},
                     {"delay_us", 1000000},
                     {"seed", UINT64_MAX - 1},
-                    {"memory", UINT64_C(1) << 40}};
-    uint64_t values[4] = {config->fail_at, config->delay_us_max, config->seed,
-                          config->memory_bytes};
+                    {"memory", UINT64_C(1) << 40},
+                    {"hang", UINT64_MAX - 1}};
+    uint64_t values[5] = {config->fail_at, config->delay_us_max, config->seed, config->memory_bytes,
+                          config->hang_at};
     char word[48];
     snprintf(word, sizeof(word), "%.*s", (int)(size < sizeof(word) ? size : sizeof(word) - 1),
              text);
     char *equals = strchr(word, '=');
-    for (unsigned i = 0; equals != NULL && i < 4; i++) {
+    for (unsigned i = 0; equals != NULL && i < 5; i++) {
         char *end = NULL;
         errno = 0;
         if (strncmp(word, settings[i].name, (size_t)(equals - word)) != 0 ||
@@ -65,11 +66,12 @@ static hps_status parse_setting(const char *text, size_t size, struct hps_device
         *config = (struct hps_device_sim_config){.fail_at = values[0],
                                                  .delay_us_max = (uint32_t)values[1],
                                                  .seed = values[2],
-                                                 .memory_bytes = values[3]};
+                                                 .memory_bytes = values[3],
+                                                 .hang_at = values[4]};
         return HPS_OK;
     }
     return hps_error_set(err, HPS_INVALID,
-                         "HPS_DEVICE: got \"%s\", expected fail=N, delay_us=N, seed=N or "
+                         "HPS_DEVICE: got \"%s\", expected fail=N, hang=N, delay_us=N, seed=N or "
                          "memory=BYTES behind \"sim:\"",
                          word);
 }

@@ -5,8 +5,8 @@
  * without, or does not start, as `server.on_device_loss` says.
  *
  * HPS_DEVICE=sim in the environment puts simulated devices in their place, for tests:
- * sim[:fail=N][,delay_us=N][,seed=N][,memory=BYTES]; fail: the device is lost at its N-th piece of
- * work (a copy, a fill, or a launch).
+ * sim[:fail=N][,hang=N][,delay_us=N][,seed=N][,memory=BYTES]; fail: the device is lost at its N-th
+ * piece of work (a copy, a fill, or a launch); hang: from then on no call of its driver returns.
  *
  * Made and freed on the main thread; the rest may be called on any.
  */
@@ -43,7 +43,6 @@ void hps_devices_close(struct hps_devices *devices);
 struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,
                                     const struct hps_config_model *model);
 unsigned hps_devices_count(const struct hps_devices *devices);
-/* Waits for the device's thread. */
 void hps_devices_view(const struct hps_devices *devices, unsigned i,
                       struct hps_device_view *out_view);
 /* Devices that were lost since the last call. Main thread. */

@@ -335,6 +335,23 @@ def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
         assert daemon.get("/readyz")[0] == 200
 
 
+def test_loss_when_the_driver_hangs_then_nothing_else_does(work):
+    tables = tables_of()
+    with Daemon(work, config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}),
+                env={"HPS_DEVICE": "sim:hang=200"}) as daemon:
+        stub, seed = daemon.stub(), 0
+        while sample(daemon, "tier_up", 'tier="gpu"') == 1:
+            check(stub, tables, some_keys(tables, 300, seed))  # one of them waits until the driver is given up
+            seed += 1
+        gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
+        assert not gpu[0].get("up") and gpu[0]["note"].endswith("lost")
+        assert daemon.log().count('msg="device lost"') == 1 and "the driver hangs" in daemon.log()
+        daemon.load("m", work + "/m", activate=True)
+        check(stub, tables, some_keys(tables, 500, 9))
+        daemon.ctl("unload", "m", 1)
+    assert daemon.log().count('msg=drained') == 1  # and the end came
+
+
 def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
     tables = {"a": tables_of()["a"]}
     table = tables["a"]

@@ -395,8 +395,7 @@ static void *updater_main(void *arg)
         }
         publish(race, &batch);
         if (race->gpu != NULL) { /* or its queue would have no room for insertions */
-            struct hps_embed_range_usage usage;
-            hps_gpu_space_usage(race->version->gpu, 0, &usage);
+            hps_gpu_tier_sync(race->gpu);
         }
         race->n_batches = i;
         if (i >= race->n_batches_min) {

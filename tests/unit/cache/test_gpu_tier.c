@@ -24,7 +24,13 @@
 #include "cache/gpu_tier_internal.h"
 #include "tests/lib/fault_heap.h"
 
-enum { N_TABLES = 3, ROWS = 4000, SLAB = 16 << 20, GIVE_UP_US = 60 * 1000 * 1000 };
+enum {
+    N_TABLES = 3,
+    ROWS = 4000,
+    SLAB = 16 << 20,
+    GIVE_UP_US = 60 * 1000 * 1000,
+    SLOW_NOT_LOST_US = GIVE_UP_US
+};
 
 static const uint32_t row_bytes_of[N_TABLES] = {64, 12, 512};
 
@@ -34,6 +40,7 @@ static struct rig {
     struct hps_table tables[N_TABLES];
     struct hps_gpu_share shares[N_TABLES];
     struct hps_gpu_space *space;
+    struct hps_device *hung; /* its driver does not come back before the end of the test */
     atomic_uint n_lost;
 } rig;
 
@@ -48,7 +55,7 @@ static void on_lost(void *ctx, const struct hps_error *err)
 }
 
 static struct hps_gpu_tier *open_device(int index, uint64_t arena_bytes, uint32_t batch_keys_max,
-                                        uint64_t queue_bytes_max)
+                                        uint64_t queue_bytes_max, uint64_t stall_us_max)
 {
     struct hps_gpu_tier *tier = NULL;
     const struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
@@ -61,7 +68,7 @@ static struct hps_gpu_tier *open_device(int index, uint64_t arena_bytes, uint32_
                                                            .sample_rate = 1},
                                                  .blocks = rig.blocks,
                                                  .queue_bytes_max = queue_bytes_max,
-                                                 .stall_us_max = GIVE_UP_US, /* slow, not lost */
+                                                 .stall_us_max = stall_us_max,
                                                  .lost = on_lost};
     struct hps_error err;
 
@@ -73,7 +80,7 @@ static struct hps_gpu_tier *open_device(int index, uint64_t arena_bytes, uint32_
 
 static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t queue_bytes_max)
 {
-    rig.tier = open_device(0, arena_bytes, batch_keys_max, queue_bytes_max);
+    rig.tier = open_device(0, arena_bytes, batch_keys_max, queue_bytes_max, SLOW_NOT_LOST_US);
 }
 
 static struct hps_gpu_space *open_space(void)
@@ -107,6 +114,9 @@ static int teardown(void **state)
     }
     hps_gpu_tier_close(rig.tier);
     hps_block_pool_free(rig.blocks);
+    if (rig.hung != NULL) { /* a thread that is still in there has been given up */
+        hps_device_sim_driver_hang(rig.hung, false);
+    }
     return 0;
 }
 
@@ -296,6 +306,7 @@ static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(voi
         assert_int_equal(found(rig.space, t, 1000, 999, 1), 0);
         assert_int_equal(found(rig.space, t, 0, 0, 1), 0);
         struct hps_embed_range_usage usage;
+        hps_gpu_tier_sync(rig.tier);
         hps_gpu_space_usage(rig.space, t, &usage);
         assert_true(usage.n_rows >= 970 && usage.n_rows <= 1000);
     }
@@ -310,8 +321,11 @@ static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void 
     uint64_t bytes = 0;
     rig.shares[1].n_rows_cached = 0;
     open_all();
+    hps_gpu_space_usages(rig.space, usages);
+    assert_true(usages[0].n_slots >= ROWS); /* known when the space was opened */
     insert(rig.space, 2, 0, 100, 1, NULL, &report);
     assert_true(found(rig.space, 2, 0, 100, 1) >= 98);
+    hps_gpu_tier_sync(rig.tier);
     hps_gpu_space_usages(rig.space, usages);
     for (uint32_t t = 0; t < N_TABLES; t++) {
         bytes += usages[t].bytes;
@@ -532,6 +546,7 @@ static void test_insert_when_wanted_then_in_however_seldom_it_was_asked_for(void
         assert_int_equal(report.n_inserted, 1);
         assert_int_equal(found(rig.space, 0, key, 1, 1), 1);
     }
+    hps_gpu_tier_sync(rig.tier);
     hps_gpu_space_usage(rig.space, 0, &usage);
     assert_int_equal(usage.n_evicted, 10);
     assert_int_equal(usage.n_rows, usage.n_slots);
@@ -679,9 +694,8 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
     hps_gpu_space_active(rig.space, false); /* also: the thread has seen the look-ups */
     hps_gpu_space_active(next, true);
     uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
-    struct hps_embed_range_usage usage;
     for (int i = 0; i < 100; i++) { /* turns */
-        hps_gpu_space_usage(next, 0, &usage);
+        hps_gpu_tier_sync(rig.tier);
     }
     hps_device_sim_hold(rig.tier->device, false);
     for (int i = 0; i < 3; i++) {
@@ -769,7 +783,7 @@ static void test_open_when_two_devices_share_the_slab_then_each_answers(void **s
     struct hps_gpu_space *other = NULL;
     struct hps_error err;
     open_all();
-    struct hps_gpu_tier *tier = open_device(1, 16 << 20, 0, 0);
+    struct hps_gpu_tier *tier = open_device(1, 16 << 20, 0, 0, SLOW_NOT_LOST_US);
     assert_int_equal(hps_gpu_space_open(tier, &space_options, &other, &err), HPS_OK);
     hps_gpu_space_active(other, true);
     insert(rig.space, 0, 0, 100, 1, NULL, &report);
@@ -881,6 +895,127 @@ static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state
     }
 }
 
+/* ---- a driver that hangs --------------------------------------------------------------------- */
+
+static void open_all_stalling(uint64_t stall_us_max)
+{
+    rig.tier = open_device(0, 16 << 20, 0, 0, stall_us_max);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+}
+
+static void hang_driver(void)
+{
+    rig.hung = rig.tier->device;
+    hps_device_sim_driver_hang(rig.hung, true);
+}
+
+/* The tier's thread is within a call from which it does not come back. */
+static void hang(struct question *question)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    hang_driver();
+    ask(question, rig.space, 0, 100);
+    assert_int_equal(hps_gpu_lookup(&question->lookup), HPS_OK);
+    while (hps_device_calls_now(&rig.tier->watch.calls) == 0) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+}
+
+static void test_usage_when_the_driver_hangs_then_told_without_waiting(void **state)
+{
+    (void)state;
+    struct question question;
+    struct hps_embed_range_usage usages[N_TABLES];
+    struct hps_embed_cache_usage usage;
+    open_all_stalling(UINT64_C(600) * 1000 * 1000);
+    hang(&question);
+    hps_gpu_space_usages(rig.space, usages);
+    assert_true(usages[0].bytes > 0);
+    hps_gpu_space_usage(rig.space, 1, &usages[1]);
+    hps_gpu_tier_usage(rig.tier, &usage);
+    assert_int_equal(usage.arena_bytes, 16 << 20);
+    assert_false(atomic_load(&question.done)); /* it hangs all the time, */
+    assert_false(hps_gpu_tier_lost(rig.tier)); /* and nobody has come to our help */
+    hps_device_sim_driver_hang(rig.hung, false);
+    rig.hung = NULL;
+    wait_done(&question);
+    assert_int_equal(question.lookup.status, HPS_OK);
+    forget(&question);
+}
+
+enum { HANG_STALL_US = 2 * 1000 * 1000 };
+
+static void test_lookup_when_the_driver_hangs_then_answered_and_the_tier_can_be_closed(void **state)
+{
+    (void)state;
+    struct question first, second;
+    struct hps_insert_report report;
+    hps_key key = 1;
+    uint8_t *row = make_rows(0, 1, 1, 1);
+    open_all_stalling(HANG_STALL_US);
+    hang(&first);
+    ask(&second, rig.space, 0, 10);
+    assert_int_equal(hps_gpu_lookup(&second.lookup), HPS_OK); /* in the mail of who hangs */
+    wait_done(&first);
+    wait_done(&second);
+    assert_int_equal(first.lookup.status, HPS_DATA_LOSS);
+    assert_int_equal(second.lookup.status, HPS_UNAVAILABLE);
+    assert_true(hps_gpu_tier_lost(rig.tier));
+    assert_int_equal(rig.n_lost, 1);
+    hps_gpu_update(rig.space, 0, &key, row, 1);
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    assert_int_equal(report.n_inserted, 0);
+    forget(&first);
+    ask(&first, rig.space, 0, 10);
+    assert_int_equal(hps_gpu_lookup(&first.lookup), HPS_UNAVAILABLE);
+    forget(&first);
+    forget(&second);
+    hps_free(row);
+    hps_gpu_space_active(rig.space, false);
+    hps_device_sim_driver_hang(rig.hung, false); /* too late: its thread does not come back */
+}
+
+static void test_space_when_the_driver_hangs_then_opened_without_caches(void **state)
+{
+    (void)state;
+    rig.tier = open_device(0, 16 << 20, 0, 0, HANG_STALL_US);
+    hang_driver();
+    rig.space = open_space();
+    assert_false(hps_gpu_space_caches(rig.space, 0));
+    assert_int_equal(rig.n_lost, 1);
+    hps_gpu_space_active(rig.space, true);
+}
+
+static void test_close_when_the_driver_hangs_then_ends_all_the_same(void **state)
+{
+    (void)state;
+    open_all_stalling(HANG_STALL_US);
+    hang_driver();
+}
+
+static void test_update_when_the_driver_hangs_then_it_waits_no_longer(void **state)
+{
+    (void)state;
+    struct question question;
+    hps_key keys[100];
+    uint8_t *rows = make_rows(2, 0, 100, 1);
+    for (hps_key key = 0; key < 100; key++) {
+        keys[key] = key;
+    }
+    rig.tier = open_device(0, 16 << 20, 0, 100000, HANG_STALL_US);
+    rig.space = open_space();
+    hang(&question);
+    for (int i = 0; i < 10; i++) { /* more than the queue takes */
+        hps_gpu_update(rig.space, 2, keys, rows, 100);
+    }
+    wait_done(&question);
+    forget(&question);
+    hps_free(rows);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -924,6 +1059,17 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,
                                         setup, teardown),
         cmocka_unit_test(test_lost_when_at_any_moment_then_everybody_is_answered),
+        cmocka_unit_test_setup_teardown(test_usage_when_the_driver_hangs_then_told_without_waiting,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_lookup_when_the_driver_hangs_then_answered_and_the_tier_can_be_closed, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_space_when_the_driver_hangs_then_opened_without_caches,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_close_when_the_driver_hangs_then_ends_all_the_same,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_update_when_the_driver_hangs_then_it_waits_no_longer,
+                                        setup, teardown),
     };
     return cmocka_run_group_tests_name("gpu_tier", tests, NULL, NULL);
 }

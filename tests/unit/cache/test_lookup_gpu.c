@@ -695,7 +695,8 @@ static void wait_submitted(const struct gpu_test *t)
 {
     struct hps_embed_cache_usage usage;
 
-    hps_gpu_tier_usage(t->gpu.tier, &usage);
+    hps_gpu_tier_sync(t->gpu.tier);
+    hps_gpu_tier_sync(t->gpu.tier);
     hps_gpu_tier_usage(t->gpu.tier, &usage);
     assert_true(usage.n_batches > 0);
 }
