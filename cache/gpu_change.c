@@ -219,13 +219,9 @@ static bool piece_fresh(const void *ctx, uint32_t i)
     return guard->whole->fresh(guard->whole->ctx, guard->begin + i);
 }
 
-void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
-                    struct hps_insert_report *out_report)
+static void insert_on(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
+                      struct hps_insert_report *out_report)
 {
-    *out_report = (struct hps_insert_report){0};
-    if (!hps_gpu_space_caches(space, insertion->table_id)) {
-        return;
-    }
     uint32_t n_max = piece_keys(&space->tables[insertion->table_id]);
     for (uint32_t begin = 0; begin < insertion->n; begin += n_max) {
         const struct piece_guard guard = {.whole = insertion->guard, .begin = begin};
@@ -260,6 +256,18 @@ static void push_emptying(struct hps_gpu_space *space, uint32_t table_id)
     pthread_mutex_unlock(&changes->lock);
 }
 
+void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
+                    struct hps_insert_report *out_report)
+{
+    *out_report = (struct hps_insert_report){0};
+    for (; space != NULL; space = space->sibling) {
+        if ((insertion->missed == NULL || insertion->missed == space) &&
+            gpu_space_caches(space, insertion->table_id)) {
+            insert_on(space, insertion, out_report);
+        }
+    }
+}
+
 static hps_status update_piece(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
                                const uint8_t *rows, uint32_t n)
 {
@@ -290,8 +298,8 @@ static hps_status update_piece(struct hps_gpu_space *space, uint32_t table_id, c
     return HPS_OK;
 }
 
-void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
-                    const uint8_t *rows, uint32_t n)
+static void update_on(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                      const uint8_t *rows, uint32_t n)
 {
     const struct gpu_table *table = &space->tables[table_id];
     uint32_t n_max = piece_keys(table);
@@ -309,6 +317,14 @@ void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_ke
         HPS_LOG(WARN, "gpu", "no memory for an update: a table's cache is emptied",
                 HPS_STR("version", space->label), HPS_U64("table", table_id));
         push_emptying(space, table_id);
+    }
+}
+
+void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
+                    const uint8_t *rows, uint32_t n)
+{
+    for (; space != NULL; space = space->sibling) {
+        update_on(space, table_id, keys, rows, n);
     }
 }
 

@@ -79,9 +79,53 @@ static bool in_slab(const struct hps_gpu_tier *tier, const struct hps_block *blo
     return block->data >= tier->slab && block->data < tier->slab + tier->slab_size;
 }
 
+/* Whether `one` is to be asked rather than `other`: it has its caches, its device is there, and
+ * fewer wait for it. */
+static bool is_better(const struct hps_gpu_space *one, const struct hps_gpu_space *other)
+{
+    bool one_there = !atomic_load(&one->tier->lost);
+    bool other_there = !atomic_load(&other->tier->lost);
+    bool one_present = one_there && atomic_load(&one->present);
+    bool other_present = other_there && atomic_load(&other->present);
+
+    if (one_present != other_present) {
+        return one_present;
+    }
+    if (one_there != other_there) {
+        return one_there;
+    }
+    return atomic_load(&one->tier->n_waiting) < atomic_load(&other->tier->n_waiting);
+}
+
+/* The device to ask. Where as many wait each has its turn, so that all of them fill. */
+static struct hps_gpu_space *choose(struct hps_gpu_space *space)
+{
+    struct hps_gpu_space *first = space;
+    struct hps_gpu_space *best;
+    unsigned n = 0;
+
+    if (space->sibling == NULL) {
+        return space;
+    }
+    for (const struct hps_gpu_space *each = space; each != NULL; each = each->sibling) {
+        n++;
+    }
+    unsigned begin = atomic_fetch_add_explicit(&space->n_turns, 1, memory_order_relaxed) % n;
+    for (unsigned i = 0; i < begin; i++) {
+        first = first->sibling;
+    }
+    best = first;
+    for (unsigned i = 1; i < n; i++) {
+        first = first->sibling != NULL ? first->sibling : space;
+        best = is_better(first, best) ? first : best;
+    }
+    return best;
+}
+
 hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup)
 {
-    struct hps_gpu_tier *tier = lookup->space->tier;
+    lookup->asked = choose(lookup->space);
+    struct hps_gpu_tier *tier = lookup->asked->tier;
 
     if (atomic_load(&tier->lost)) {
         return HPS_UNAVAILABLE;
@@ -144,7 +188,7 @@ static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struc
                        struct hps_gpu_lookup *lookup)
 {
     const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
-    const struct gpu_table *table = &lookup->space->tables[part->table_id];
+    const struct gpu_table *table = &lookup->asked->tables[part->table_id];
     uint32_t begin = lookup->key_next;
     uint32_t n = part->n - begin;
     uint64_t n_max = room->n_bytes / table->row_bytes;

@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
@@ -223,9 +224,8 @@ static void do_close(void *ctx)
 
 /* ---- any thread ------------------------------------------------------------------------------ */
 
-hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
-                              const struct hps_gpu_space_options *options,
-                              struct hps_gpu_space **out_space, struct hps_error *err)
+static hps_status open_on(struct hps_gpu_tier *tier, const struct hps_gpu_space_options *options,
+                          struct hps_gpu_space **out_space, struct hps_error *err)
 {
     uint32_t n_tables = options->n_tables;
     struct hps_gpu_space *space;
@@ -255,48 +255,120 @@ hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
     return HPS_OK;
 }
 
+hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
+                              const struct hps_gpu_space_options *options,
+                              struct hps_gpu_space **out_space, struct hps_error *err)
+{
+    return open_on(tier, options, out_space, err);
+}
+
+hps_status hps_gpu_space_add(struct hps_gpu_space *space, struct hps_gpu_tier *tier,
+                             const struct hps_gpu_space_options *options, struct hps_error *err)
+{
+    while (space->sibling != NULL) {
+        space = space->sibling;
+    }
+    return open_on(tier, options, &space->sibling, err);
+}
+
+bool hps_gpu_space_lost(const struct hps_gpu_space *space)
+{
+    while (space != NULL && atomic_load(&space->tier->lost)) {
+        space = space->sibling;
+    }
+    return space == NULL;
+}
+
 void hps_gpu_space_active(struct hps_gpu_space *space, bool active)
 {
-    struct space_call call = {.space = space, .active = active};
-
-    gpu_tier_call(space->tier, do_active, &call);
+    for (; space != NULL; space = space->sibling) {
+        struct space_call call = {.space = space, .active = active};
+        gpu_tier_call(space->tier, do_active, &call);
+    }
 }
 
 void hps_gpu_space_close(struct hps_gpu_space *space)
 {
-    struct space_call call = {.space = space};
-
-    gpu_tier_call(space->tier, do_close, &call);
-    hps_free(space);
+    while (space != NULL) {
+        struct hps_gpu_space *sibling = space->sibling;
+        struct space_call call = {.space = space};
+        gpu_tier_call(space->tier, do_close, &call);
+        hps_free(space);
+        space = sibling;
+    }
 }
 
-static void copy_usages(struct hps_gpu_space *space, uint32_t first, uint32_t n,
-                        struct hps_embed_range_usage *usages)
+static void add_usage(struct hps_embed_range_usage *to, const struct hps_embed_range_usage *usage)
+{
+    to->bytes += usage->bytes;
+    to->n_slots = to->n_slots > usage->n_slots ? to->n_slots : usage->n_slots;
+    to->n_rows += usage->n_rows;
+    to->n_inserted += usage->n_inserted;
+    to->n_evicted += usage->n_evicted;
+    to->n_erased += usage->n_erased;
+    to->n_refused += usage->n_refused;
+    to->n_stale += usage->n_stale;
+    to->resident_share =
+        to->resident_share > usage->resident_share ? to->resident_share : usage->resident_share;
+}
+
+/* Of n tables from `first` on, on one device. */
+static void add_usages_of(struct hps_gpu_space *space, uint32_t first, uint32_t n,
+                          struct hps_embed_range_usage *usages)
 {
     struct gpu_published *published = &space->tier->published;
 
     pthread_mutex_lock(&published->lock);
     for (uint32_t i = 0; i < n; i++) {
-        usages[i] = space->tables[first + i].usage;
+        add_usage(&usages[i], &space->tables[first + i].usage);
     }
     pthread_mutex_unlock(&published->lock);
+}
+
+static void add_usages(struct hps_gpu_space *space, uint32_t first, uint32_t n,
+                       struct hps_embed_range_usage *usages)
+{
+    memset(usages, 0, n * sizeof(*usages));
+    for (; space != NULL; space = space->sibling) {
+        add_usages_of(space, first, n, usages);
+    }
 }
 
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage)
 {
-    copy_usages(space, table_id, 1, out_usage);
+    add_usages(space, table_id, 1, out_usage);
 }
 
 void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_usage *out_usages)
 {
-    copy_usages(space, 0, space->n_tables, out_usages);
+    add_usages(space, 0, space->n_tables, out_usages);
+}
+
+uint64_t hps_gpu_space_rows(struct hps_gpu_space *space, const struct hps_gpu_tier *tier)
+{
+    struct hps_embed_range_usage usage = {0};
+
+    for (; space != NULL; space = space->sibling) {
+        for (uint32_t i = 0; i < space->n_tables && space->tier == tier; i++) {
+            add_usages_of(space, i, 1, &usage);
+        }
+    }
+    return usage.n_rows;
+}
+
+bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)
+{
+    return space->tables[table_id].share.n_rows_cached > 0 && atomic_load(&space->present) &&
+           !atomic_load(&space->tier->lost);
 }
 
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)
 {
-    return space->tables[table_id].share.n_rows_cached > 0 && atomic_load(&space->present) &&
-           !atomic_load(&space->tier->lost);
+    while (space != NULL && !gpu_space_caches(space, table_id)) {
+        space = space->sibling;
+    }
+    return space != NULL;
 }
 
 uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,

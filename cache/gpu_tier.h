@@ -93,13 +93,25 @@ hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
                               const struct hps_gpu_space_options *options,
                               struct hps_gpu_space **out_space, struct hps_error *err)
     HPS_MUST_CHECK;
+/* The same caches on one more device, of another tier: look-ups are spread over all, each asks the
+ * one where the fewest wait; rows go to that which missed them, updates to all. What is said below
+ * of a space holds for all of its devices together. Before anybody uses the space; errors as above.
+ */
+hps_status hps_gpu_space_add(struct hps_gpu_space *space, struct hps_gpu_tier *tier,
+                             const struct hps_gpu_space_options *options, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Whether every device of it is lost. Any thread, as the next. */
+bool hps_gpu_space_lost(const struct hps_gpu_space *space);
+/* Rows that are resident on the device of that tier. */
+uint64_t hps_gpu_space_rows(struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
 /* The version is served by default from now on, or no more: caches of spaces that are not active
  * give way to those of one that is. May block. */
 void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
 /* No look-up of the space is under way; changes that wait are dropped. May block. */
 void hps_gpu_space_close(struct hps_gpu_space *space);
 /* Written down like hps_gpu_tier_usage, as the next. What is counted is so from the opening of the
- * space on, over all caches that it had; the rest is 0 while a table has none. */
+ * space on, over all caches that it had; the rest is 0 while a table has none. Of all devices
+ * together, but for n_slots and resident_share: those are of the one that has most. */
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
 /* Of all tables: [n_tables]. */
@@ -134,6 +146,9 @@ struct hps_gpu_lookup {
     /* On the tier's thread; must be quick: hand over. The look-up belongs to the caller again. */
     void (*done)(struct hps_gpu_lookup *lookup);
 
+    /* The one of its devices that is asked; also where UNAVAILABLE says so. */
+    struct hps_gpu_space *asked;
+
     /* out. OK; UNAVAILABLE: the device was lost before it began; DATA_LOSS: after that, and what
      * lies in the block may still change: never use it again */
     hps_status status;
@@ -167,7 +182,9 @@ struct hps_gpu_insertion {
     const struct hps_insert_guard *guard; /* NULL: all are fresh */
     bool wanted; /* somebody was answered without them: they go in however seldom they were asked
                     for, so that the next answer has them */
-    bool waits;  /* for room in the queue; else what finds none is dropped */
+    const struct hps_gpu_space *missed; /* hps_gpu_lookup.asked: only this device gets them; NULL:
+                                           all of them do */
+    bool waits;                         /* for room in the queue; else what finds none is dropped */
 };
 /* Any thread; one that may block if it waits. out_report: set in any case */
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,

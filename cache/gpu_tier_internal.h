@@ -109,9 +109,13 @@ struct hps_gpu_tier {
     bool stopping;
 };
 
+/* On one device. */
 struct hps_gpu_space {
     struct hps_gpu_tier *tier;
-    struct hps_gpu_space *next;
+    struct hps_gpu_space *next; /* of the tier; its thread */
+    struct hps_gpu_space
+        *sibling;        /* the same on another device; does not change while it is used */
+    atomic_uint n_turns; /* look-ups, of the first one: whose turn it is among equals */
     uint32_t n_tables;
     bool active;         /* the tier's thread */
     bool told;           /* the tier's thread: that there is no room for it */
@@ -131,6 +135,8 @@ struct hps_gpu_space {
     } tables[];
 };
 
+/* hps_gpu_space_caches for one device. Any thread. */
+bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
 /* Run fn(ctx) on the tier's thread and wait for it. */
 void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx);
 

@@ -299,6 +299,7 @@ void lookup_gpu_take(struct hps_lookup *lookup)
     for (uint32_t i = 0; i < gpu->ask.n_parts && gpu->asked; i++) {
         struct hps_lookup_part *part = gpu->parts[i];
         struct hps_tier_report *report = &part->walk.gpu;
+        part->walk.gpu_missed = gpu->ask.asked;
         report->status = status;
         report->n_asked = begun ? part->walk.batch.n : 0;
         report->n_unanswered = status == HPS_OK ? 0 : report->n_asked;

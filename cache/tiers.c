@@ -586,6 +586,7 @@ void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint6
                                                 .slots = batch->slots + begin,
                                                 .rows = batch->rows,
                                                 .guard = &guard,
+                                                .missed = walk->gpu_missed,
                                                 .wanted = wanted};
 
     if (walk->version->gpu != NULL && walk->gpu.status == HPS_OK && n > 0) {

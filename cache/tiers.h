@@ -66,7 +66,8 @@ struct hps_walk {
     bool recalled;            /* keys known to be absent were sorted out */
     struct hps_tier_report reports[HPS_TIERS_MAX];
     struct hps_tier_report gpu; /* of a version with a gpu space; n_asked is the look-up's */
-    struct hps_walk *next;      /* of those given to a step together */
+    const struct hps_gpu_space *gpu_missed; /* the device that was asked; NULL: none */
+    struct hps_walk *next;                  /* of those given to a step together */
     struct hps_walk_fetch fetch;
 };
 

@@ -419,7 +419,6 @@ struct model_wishes {
     bool refresh;
     bool insertion_threads;
     bool no_warmup;
-    bool devices;
 };
 
 static struct model_wishes wishes_of(const struct hps_config *config)
@@ -438,7 +437,6 @@ static struct model_wishes wishes_of(const struct hps_config *config)
         wishes.insertion_threads |=
             hps_option_is_set(&model->set, HPS_OPTION_model_thread_pool_size);
         wishes.no_warmup |= !model->init_ec;
-        wishes.devices |= model->gpucache && model->n_deployed_devices > 1;
     }
     return wishes;
 }
@@ -476,9 +474,6 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {wishes.no_warmup,
          "models[].init_ec: the embedding cache is not warmed; the host map is, with the keys that "
          "were asked for most, and server.hot_keys_bytes 0 turns that off"},
-        {wishes.devices,
-         "models[].deployed_device_list: the embedding cache of a model is on the first device of "
-         "its list"},
         {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "

@@ -90,7 +90,7 @@ struct device_rows {
 static void add_rows(void *ctx, const struct hps_version_view *view)
 {
     struct device_rows *rows = ctx;
-    rows->n_rows += view->gpu_tier == rows->tier ? view->gpu_rows : 0;
+    rows->n_rows += hps_gpu_space_rows(view->gpu, rows->tier);
 }
 
 static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)

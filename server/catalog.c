@@ -35,7 +35,7 @@ _Static_assert((int)HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW == (int)HPS_UNKNOWN_DEFAU
 static enum hps_tier_kind cache_tier(const struct hps_catalog *catalog,
                                      const struct catalog_entry *entry)
 {
-    bool gpu = entry->gpu_tier != NULL && !hps_gpu_tier_lost(entry->gpu_tier);
+    bool gpu = entry->gpu != NULL && !hps_gpu_space_lost(entry->gpu);
     return !gpu && catalog->async_without_gpu ? HPS_TIER_HOST : HPS_TIER_GPU;
 }
 
@@ -700,7 +700,7 @@ void hps_catalog_each(struct hps_catalog *catalog,
             catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
             view.persistent_bytes = space_bytes(entry->durable, NULL);
-            view.gpu_tier = entry->gpu_tier;
+            view.gpu = entry->gpu;
             catalog_gpu_usage(entry, &view.gpu_rows, &view.gpu_bytes);
             fn(ctx, &view);
         }

@@ -134,7 +134,7 @@ struct hps_version_view {
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
     uint64_t n_rows, host_bytes, persistent_bytes;
-    const struct hps_gpu_tier *gpu_tier; /* NULL: it has no embedding cache */
+    struct hps_gpu_space *gpu; /* NULL: it has no embedding cache */
     uint64_t gpu_rows, gpu_bytes;
     double load_ratio; /* share of the load that is done; 1 once it is */
     /* Of a warm-up that is under way: hot keys that were tried, and all; 0: there is none. */

@@ -7,28 +7,46 @@
 #include "base/log.h"
 #include "server/catalog_internal.h"
 
-static hps_status open_space(const struct hps_config_model *config, struct hps_gpu_tier *tier,
-                             struct catalog_entry *entry, struct hps_gpu_space **out_space,
-                             struct hps_error *err)
+/* Memory for what is seen of its caches. NULL: there is none. */
+static struct hps_gpu_share *prepare(const struct hps_config_model *config,
+                                     struct catalog_entry *entry)
 {
     const struct hps_version *version = entry->version;
     struct hps_gpu_share *shares = hps_calloc(version->n_tables, sizeof(*shares));
     entry->gpu_usages = hps_calloc(version->n_tables, sizeof(*entry->gpu_usages));
     entry->gpu_evicted = hps_calloc(version->n_tables, sizeof(*entry->gpu_evicted));
-    hps_status status = HPS_NO_MEMORY;
-    if (shares == NULL || entry->gpu_usages == NULL || entry->gpu_evicted == NULL) {
-        hps_ignore(hps_error_set(err, status, "no memory for %u tables", version->n_tables));
-    } else {
+    if (shares != NULL) {
         hps_devices_shares(config, version->tables, version->n_tables, shares);
-        const struct hps_gpu_space_options options = {.model = version->model,
-                                                      .number = version->number,
-                                                      .tables = version->tables,
-                                                      .shares = shares,
-                                                      .n_tables = version->n_tables};
-        status = hps_gpu_space_open(tier, &options, out_space, err);
     }
-    hps_free(shares);
-    return status;
+    if (entry->gpu_usages == NULL || entry->gpu_evicted == NULL) {
+        hps_free(shares);
+        return NULL;
+    }
+    return shares;
+}
+
+/* On every device of the model that can be used. NULL: on none */
+static struct hps_gpu_space *open_space(const struct hps_catalog *catalog,
+                                        const struct hps_config_model *config,
+                                        const struct hps_gpu_space_options *options)
+{
+    const struct hps_devices *devices = catalog->options.devices;
+    struct hps_gpu_space *space = NULL;
+    for (unsigned i = 0; i < hps_devices_of_count(config); i++) {
+        struct hps_gpu_tier *tier = hps_devices_of(devices, config, i);
+        struct hps_error err = {0};
+        hps_status status = HPS_OK;
+        if (tier != NULL) {
+            status = space == NULL ? hps_gpu_space_open(tier, options, &space, &err)
+                                   : hps_gpu_space_add(space, tier, options, &err);
+        }
+        if (status != HPS_OK) {
+            HPS_LOG(WARN, "catalog", "a version is served without an embedding cache",
+                    HPS_STR("model", options->model), HPS_I64("version", options->number),
+                    HPS_I64("device", hps_gpu_tier_info(tier)->index), HPS_STR("error", err.text));
+        }
+    }
+    return space;
 }
 
 void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry)
@@ -36,22 +54,29 @@ void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry)
     struct hps_version *version = entry->version;
     const struct hps_config_model *config =
         hps_config_model_find(catalog->options.config, version->model);
-    struct hps_gpu_tier *tier = hps_devices_of(catalog->options.devices, config);
-    struct hps_gpu_space *space = NULL;
-    struct hps_error err = {0};
-    if (tier == NULL) {
+    if (!hps_devices_any_of(catalog->options.devices, config)) {
         return;
     }
-    if (open_space(config, tier, entry, &space, &err) != HPS_OK) {
+    struct hps_gpu_share *shares = prepare(config, entry);
+    if (shares == NULL) {
         HPS_LOG(WARN, "catalog", "a version is served without an embedding cache",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
-                HPS_STR("error", err.text));
+                HPS_STR("error", "no memory for its tables"));
+        return;
+    }
+    const struct hps_gpu_space_options options = {.model = version->model,
+                                                  .number = version->number,
+                                                  .tables = version->tables,
+                                                  .shares = shares,
+                                                  .n_tables = version->n_tables};
+    struct hps_gpu_space *space = open_space(catalog, config, &options);
+    hps_free(shares);
+    if (space == NULL) {
         return;
     }
     version->gpu = space;
     pthread_mutex_lock(&catalog->lock);
     entry->gpu = space;
-    entry->gpu_tier = tier;
     catalog_policies(catalog, entry);
     pthread_mutex_unlock(&catalog->lock);
 }
@@ -61,7 +86,6 @@ void catalog_gpu_hide(struct catalog_entry *entry)
     uint64_t n_rows, n_bytes;
     catalog_gpu_usage(entry, &n_rows, &n_bytes);
     entry->gpu = NULL;
-    entry->gpu_tier = NULL;
 }
 
 void catalog_gpu_close(struct hps_version *version)
@@ -90,7 +114,7 @@ void catalog_gpu_usage(struct catalog_entry *entry, uint64_t *out_rows, uint64_t
     const struct hps_version *version = entry->version;
     *out_rows = 0;
     *out_bytes = 0;
-    if (entry->gpu == NULL || hps_gpu_tier_lost(entry->gpu_tier)) {
+    if (entry->gpu == NULL || hps_gpu_space_lost(entry->gpu)) {
         return;
     }
     hps_gpu_space_usages(entry->gpu, entry->gpu_usages);
@@ -110,15 +134,18 @@ uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_v
 {
     const struct hps_config_model *config =
         hps_config_model_find(catalog->options.config, version->model);
-    struct hps_gpu_share *shares = NULL;
+    unsigned n_devices = 0;
     uint64_t bytes = 0;
-    if (hps_devices_of(catalog->options.devices, config) == NULL) {
+    for (unsigned i = 0; config != NULL && i < hps_devices_of_count(config); i++) {
+        n_devices += hps_devices_of(catalog->options.devices, config, i) != NULL ? 1 : 0;
+    }
+    if (n_devices == 0) {
         return 0;
     }
-    shares = hps_calloc(version->n_tables, sizeof(*shares));
+    struct hps_gpu_share *shares = hps_calloc(version->n_tables, sizeof(*shares));
     if (shares != NULL) {
         hps_devices_shares(config, version->tables, version->n_tables, shares);
-        bytes = hps_gpu_share_bytes(version->tables, shares, version->n_tables);
+        bytes = n_devices * hps_gpu_share_bytes(version->tables, shares, version->n_tables);
     }
     hps_free(shares);
     return bytes;

@@ -18,9 +18,8 @@ struct catalog_entry {
     struct catalog_entry *next; /* of the model, versions ascending */
     struct catalog_model *model;
     struct hps_version *version;
-    struct hps_space *host, *durable; /* NULL: not there; those of version->tiers */
-    struct hps_gpu_space *gpu;        /* version->gpu, as the last; and its tier */
-    struct hps_gpu_tier *gpu_tier;
+    struct hps_space *host, *durable;         /* NULL: not there; those of version->tiers */
+    struct hps_gpu_space *gpu;                /* version->gpu, as the last */
     struct hps_embed_range_usage *gpu_usages; /* [n_tables] */
     uint64_t *gpu_evicted;                    /* [n_tables] that tier_evictions_total knows of */
     enum entry_state state;

@@ -100,35 +100,44 @@ hps_status hps_devices_parse(const char *text, bool *out_sim,
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static int device_of(const struct hps_config_model *model)
+unsigned hps_devices_of_count(const struct hps_config_model *model)
 {
-    return model->n_deployed_devices > 0 ? (int)model->deployed_device_list[0] : 0;
+    if (model == NULL || !model->gpucache) {
+        return 0;
+    }
+    return model->n_deployed_devices > 0 ? (unsigned)model->n_deployed_devices : 1;
 }
 
-/* The devices to open, each once. NULL: no memory, or there is none. */
+static int device_of(const struct hps_config_model *model, unsigned i)
+{
+    return model->n_deployed_devices > 0 ? (int)model->deployed_device_list[i] : 0;
+}
+
+/* Of the list; it is added if it is not there. */
+static void list_device(struct hps_devices *devices, int index)
+{
+    unsigned at = 0;
+    while (at < devices->n && devices->items[at].index != index) {
+        at++;
+    }
+    if (at == devices->n) {
+        struct device *device = &devices->items[devices->n++];
+        device->index = index;
+        snprintf(device->node, sizeof(device->node), "%d", index);
+    }
+}
+
+/* The devices to open, each once. NULL: no memory. */
 static struct hps_devices *list_devices(const struct hps_config *config)
 {
-    struct hps_devices *devices = NULL;
+    size_t n = 0;
     for (size_t i = 0; i < config->n_models; i++) {
-        const struct hps_config_model *model = &config->models[i];
-        unsigned at = 0;
-        if (!model->gpucache) {
-            continue;
-        }
-        if (devices == NULL) {
-            devices =
-                hps_calloc(1, sizeof(*devices) + config->n_models * sizeof(devices->items[0]));
-        }
-        if (devices == NULL) {
-            return NULL;
-        }
-        while (at < devices->n && devices->items[at].index != device_of(model)) {
-            at++;
-        }
-        if (at == devices->n) {
-            struct device *device = &devices->items[devices->n++];
-            device->index = device_of(model);
-            snprintf(device->node, sizeof(device->node), "%d", device->index);
+        n += hps_devices_of_count(&config->models[i]);
+    }
+    struct hps_devices *devices = hps_calloc(1, sizeof(*devices) + n * sizeof(devices->items[0]));
+    for (size_t i = 0; i < config->n_models && devices != NULL; i++) {
+        for (unsigned j = 0; j < hps_devices_of_count(&config->models[i]); j++) {
+            list_device(devices, device_of(&config->models[i], j));
         }
     }
     return devices;
@@ -268,17 +277,31 @@ void hps_devices_close(struct hps_devices *devices)
 /* ---- views ----------------------------------------------------------------------------------- */
 
 struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,
-                                    const struct hps_config_model *model)
+                                    const struct hps_config_model *model, unsigned i)
 {
-    if (model == NULL || !model->gpucache) {
+    if (devices == NULL || i >= hps_devices_of_count(model)) {
         return NULL;
     }
-    for (unsigned i = 0; devices != NULL && i < devices->n; i++) {
-        if (devices->items[i].index == device_of(model)) {
-            return devices->items[i].tier;
+    for (unsigned j = 0; j < i; j++) {
+        if (device_of(model, j) == device_of(model, i)) {
+            return NULL;
+        }
+    }
+    for (unsigned j = 0; j < devices->n; j++) {
+        if (devices->items[j].index == device_of(model, i)) {
+            return devices->items[j].tier;
         }
     }
     return NULL;
+}
+
+bool hps_devices_any_of(const struct hps_devices *devices, const struct hps_config_model *model)
+{
+    unsigned i = 0;
+    while (i < hps_devices_of_count(model) && hps_devices_of(devices, model, i) == NULL) {
+        i++;
+    }
+    return i < hps_devices_of_count(model);
 }
 
 unsigned hps_devices_count(const struct hps_devices *devices)

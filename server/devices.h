@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The GPUs of the daemon: one gpu tier for each device that a model with an embedding cache names
- * first, opened at the start and closed at the end. Where none can be used the daemon goes on
+ * The GPUs of the daemon: one gpu tier for each device that a model with an embedding cache names,
+ * opened at the start and closed at the end. Where none can be used the daemon goes on
  * without, or does not start, as `server.on_device_loss` says.
  *
  * HPS_DEVICE=sim in the environment puts simulated devices in their place, for tests:
@@ -39,9 +39,14 @@ hps_status hps_devices_open(const struct hps_config *config, struct hps_block_po
 void hps_devices_drain(struct hps_devices *devices);
 /* Every space is closed. */
 void hps_devices_close(struct hps_devices *devices);
-/* The tier that a model's embedding caches belong to; NULL: it has none. model: NULL is legal */
+/* Devices that a model's list names; 0 of one without an embedding cache. model: NULL is legal,
+ * here and below */
+unsigned hps_devices_of_count(const struct hps_config_model *model);
+/* The tier of the i-th of them; NULL: it cannot be used, or came before in the list. */
 struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,
-                                    const struct hps_config_model *model);
+                                    const struct hps_config_model *model, unsigned i);
+/* Whether any can be used. */
+bool hps_devices_any_of(const struct hps_devices *devices, const struct hps_config_model *model);
 unsigned hps_devices_count(const struct hps_devices *devices);
 void hps_devices_view(const struct hps_devices *devices, unsigned i,
                       struct hps_device_view *out_view);

@@ -186,7 +186,7 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
         return;
     }
     hps_table_metrics_evictions(view->version);
-    if (view->gpu_tier != NULL) {
+    if (view->gpu != NULL) {
         const char *gpu = hps_tier_name(HPS_TIER_GPU);
         set(daemon, HPS_M_TIER_ROWS, view->model, number, gpu, (double)view->gpu_rows);
         set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, gpu, (double)view->gpu_bytes);

@@ -247,24 +247,26 @@ def test_stop_when_the_device_is_slow_and_asked_then_it_ends_well(work, number):
         daemon.process = None
 
 
-def test_devices_when_models_name_different_ones_then_each_has_a_tier(work):
+def test_devices_when_a_model_names_several_then_each_has_a_copy_of_its_caches(work):
     one, two = tables_of(seed=1), tables_of(seed=2)
     config = config_of(work, one, deployed_device_list=[1, 0])
     config["models"].append(entry_of(work, two, "n", "n"))
     with Daemon(work, config, env=SIM) as daemon:
-        assert "on the first device of its list" in daemon.log()
         stub = daemon.stub()
-        for name, tables in (("m", one), ("n", two)):
+        for name, tables, n_devices in (("m", one, 2), ("n", two, 1)):
             queries = {"a": tables["a"].keys[:100]}
-            for where in ("rocksdb", "gpu"):
+            for where in ["rocksdb", "gpu"] if n_devices == 1 else ["rocksdb", "rocksdb", "gpu", "gpu"]:
                 result = ask(stub, name, queries).results[0]
                 assert result.rows == encoded(tables["a"].expect(queries["a"]), 0)
                 assert tiers(result) == {where: 100}
         nodes = {node: sample(daemon, "tier_up", 'tier="gpu"', f'node="{node}"') for node in "01"}
         assert nodes == {"0": 1, "1": 1}
-        rows = {tier["note"]: int(tier["row_count"])
-                for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"}
-        assert rows == {"device 1: simulated device 1": 100, "device 0: simulated device 0": 100}
+
+        def rows():
+            return {tier["note"]: int(tier["row_count"])
+                    for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"}
+        until(lambda: rows() == {"device 1: simulated device 1": 100, "device 0: simulated device 0": 200},
+              "the rows of both")
 
 
 # ---- without a device ----------------------------------------------------------------------------------

@@ -147,6 +147,7 @@ static uint8_t *make_rows(uint32_t table, hps_key first, uint32_t n, uint8_t ver
 }
 
 static bool patient; /* insertions wait for room */
+static const struct hps_gpu_space *missed;
 
 static void insert_as(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
                       uint8_t version, const struct hps_insert_guard *guard, bool wanted,
@@ -167,6 +168,7 @@ static void insert_as(struct hps_gpu_space *space, uint32_t table, hps_key first
                                                 .rows = rows,
                                                 .guard = guard,
                                                 .wanted = wanted,
+                                                .missed = missed,
                                                 .waits = patient};
     hps_gpu_insert(space, &insertion, report);
     hps_free(rows);
@@ -797,6 +799,130 @@ static void test_open_when_two_devices_share_the_slab_then_each_answers(void **s
     rig.tier = tier;
 }
 
+/* rig.space on two devices; the tier of the second one. */
+static struct hps_gpu_tier *open_two(void)
+{
+    struct hps_error err;
+    open_tier(16 << 20, 0, 0);
+    struct hps_gpu_tier *second = open_device(1, 16 << 20, 0, 0, SLOW_NOT_LOST_US);
+    rig.space = open_space();
+    assert_int_equal(hps_gpu_space_add(rig.space, second, &space_options, &err), HPS_OK);
+    hps_gpu_space_active(rig.space, true);
+    return second;
+}
+
+static void close_two(struct hps_gpu_tier *second)
+{
+    hps_gpu_space_close(rig.space);
+    rig.space = NULL;
+    hps_gpu_tier_close(second);
+}
+
+static void test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait(void **state)
+{
+    (void)state;
+    struct question questions[9];
+    unsigned n_first = 0;
+    struct hps_gpu_tier *second = open_two();
+    hps_device_sim_hold(rig.tier->device, true);
+    hps_device_sim_hold(second->device, true);
+    for (int i = 0; i < 8; i++) {
+        ask(&questions[i], rig.space, 0, 10);
+        assert_int_equal(hps_gpu_lookup(&questions[i].lookup), HPS_OK);
+        n_first += questions[i].lookup.asked->tier == rig.tier ? 1 : 0;
+    }
+    assert_int_equal(n_first, 4);
+    hps_device_sim_hold(second->device, false);
+    for (int i = 0; i < 8; i++) {
+        if (questions[i].lookup.asked->tier == second) {
+            wait_done(&questions[i]);
+        }
+    }
+    for (int i = 0; i < 3; i++) { /* nobody waits there any more */
+        ask(&questions[8], rig.space, 0, 10);
+        assert_int_equal(hps_gpu_lookup(&questions[8].lookup), HPS_OK);
+        assert_ptr_equal(questions[8].lookup.asked->tier, second);
+        wait_done(&questions[8]);
+        forget(&questions[8]);
+    }
+    hps_device_sim_hold(rig.tier->device, false);
+    for (int i = 0; i < 8; i++) {
+        wait_done(&questions[i]);
+        assert_int_equal(questions[i].lookup.status, HPS_OK);
+        forget(&questions[i]);
+    }
+    close_two(second);
+}
+
+static void test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usage;
+    struct hps_gpu_tier *second = open_two();
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    missed = rig.space->sibling;
+    insert(rig.space, 0, 0, 50, 1, NULL, &report);
+    missed = NULL;
+    assert_int_equal(report.n_inserted, 50);
+    await_changes(0, 50);
+    assert_int_equal(hps_gpu_space_rows(rig.space, rig.tier), 0);
+    assert_true(hps_gpu_space_rows(rig.space, second) > 45);
+    insert(rig.space, 0, 0, 50, 1, NULL, &report); /* those that are there stay */
+    assert_int_equal(report.n_inserted, 100);
+    while (hps_gpu_space_rows(rig.space, rig.tier) < 45) {
+        assert_true(hps_clock_us() < give_up_us);
+    }
+    hps_gpu_space_usage(rig.space, 0, &usage);
+    assert_int_equal(usage.n_rows, hps_gpu_space_rows(rig.space, rig.tier) +
+                                       hps_gpu_space_rows(rig.space, second));
+    assert_true(usage.n_slots < 2 * ROWS);
+    for (uint8_t version = 2; version < 12; version++) {
+        uint8_t *rows = make_rows(0, 7, 1, version);
+        hps_key key = 7;
+        hps_gpu_update(rig.space, 0, &key, rows, 1);
+        hps_free(rows);
+        assert_int_equal(found(rig.space, 0, key, 1, version), 1); /* by turns */
+    }
+    close_two(second);
+}
+
+static void await_lost(const struct hps_gpu_tier *tier)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (!hps_gpu_tier_lost(tier)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+}
+
+static void test_lost_when_one_of_two_devices_is_then_the_other_answers(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question question;
+    struct hps_gpu_tier *second = open_two();
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    hps_device_give_up(second->device, "enough");
+    insert(rig.space, 0, 100, 1, 1, NULL, &report); /* so that it is noticed */
+    await_lost(second);
+    assert_false(hps_gpu_space_lost(rig.space));
+    assert_true(hps_gpu_space_caches(rig.space, 0));
+    for (int i = 0; i < 4; i++) {
+        assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    }
+    hps_device_give_up(rig.tier->device, "enough");
+    insert(rig.space, 0, 101, 1, 1, NULL, &report);
+    await_lost(rig.tier);
+    assert_true(hps_gpu_space_lost(rig.space));
+    assert_false(hps_gpu_space_caches(rig.space, 0));
+    ask(&question, rig.space, 0, 10);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_UNAVAILABLE);
+    forget(&question);
+    close_two(second);
+}
+
 struct asker {
     pthread_t thread;
     hps_key first;
@@ -1054,6 +1180,13 @@ int main(void)
             test_space_when_it_does_not_fit_then_said_once_with_both_sizes, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_lost_when_a_version_waits_for_room_then_it_waits_no_more, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_lost_when_one_of_two_devices_is_then_the_other_answers,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_many_ask_then_each_has_its_rows, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,

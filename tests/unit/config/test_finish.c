@@ -282,7 +282,6 @@ static void test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_s
         "cache_refresh_percentage_per_iteration, refresh_interval: not needed",
         "thread_pool_size: not needed",
         "init_ec: the embedding cache is not warmed",
-        "deployed_device_list: the embedding cache of a model is on the first device",
         "embedding_cache_type: the stores are filled",
     };
     enum { N = sizeof(expected) / sizeof(expected[0]) };

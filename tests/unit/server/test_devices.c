@@ -46,7 +46,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void test_open_when_models_name_devices_then_one_tier_for_the_first_of_each(void **state)
+static void test_open_when_models_name_devices_then_one_tier_for_each(void **state)
 {
     (void)state;
     struct hps_devices *devices = NULL;
@@ -62,12 +62,22 @@ static void test_open_when_models_name_devices_then_one_tier_for_the_first_of_ea
         assert_int_equal(view.used_bytes, 0);
         assert_int_equal(view.capacity_bytes, 1 << 20);
     }
-    assert_non_null(hps_devices_of(devices, &models[0]));
-    assert_ptr_equal(hps_devices_of(devices, &models[0]), hps_devices_of(devices, &models[2]));
-    assert_ptr_not_equal(hps_devices_of(devices, &models[0]), hps_devices_of(devices, &models[1]));
-    assert_null(hps_devices_of(devices, &models[3])); /* no gpucache */
-    assert_null(hps_devices_of(devices, NULL));
-    assert_null(hps_devices_of(NULL, &models[0]));
+    assert_int_equal(hps_devices_of_count(&models[0]), 2);
+    assert_non_null(hps_devices_of(devices, &models[0], 0));
+    assert_ptr_equal(hps_devices_of(devices, &models[0], 0),
+                     hps_devices_of(devices, &models[2], 0));
+    assert_ptr_not_equal(hps_devices_of(devices, &models[0], 0),
+                         hps_devices_of(devices, &models[0], 1));
+    assert_ptr_equal(hps_devices_of(devices, &models[0], 0),
+                     hps_devices_of(devices, &models[1], 1));
+    assert_null(hps_devices_of(devices, &models[2], 1)); /* it names the same twice */
+    assert_null(hps_devices_of(devices, &models[0], 2));
+    assert_int_equal(hps_devices_of_count(&models[3]), 0); /* no gpucache */
+    assert_null(hps_devices_of(devices, &models[3], 0));
+    assert_null(hps_devices_of(devices, NULL, 0));
+    assert_null(hps_devices_of(NULL, &models[0], 0));
+    assert_true(hps_devices_any_of(devices, &models[0]));
+    assert_false(hps_devices_any_of(devices, &models[3]));
     assert_non_null(hps_block_pool_slab(blocks, &slab));
     assert_int_equal(slab, REPLY_BYTES / 4);
     assert_int_equal(hps_devices_take_lost(devices), 0);
@@ -104,8 +114,8 @@ static void test_open_when_a_device_cannot_be_then_without_it_unless_exit(void *
     hps_devices_view(devices, 2, &view);
     assert_true(view.there && !view.up);
     assert_null(view.tier);
-    assert_null(hps_devices_of(devices, &models[3]));
-    assert_non_null(hps_devices_of(devices, &models[0]));
+    assert_null(hps_devices_of(devices, &models[3], 0));
+    assert_non_null(hps_devices_of(devices, &models[0], 0));
     hps_devices_close(devices);
     hps_block_pool_free(blocks);
     blocks = hps_block_pool_new(0);
@@ -137,7 +147,7 @@ static void test_open_when_results_have_no_memory_then_without_any_unless_exit(v
     assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_OK);
     hps_devices_view(devices, 0, &view);
     assert_true(view.there && !view.up);
-    assert_null(hps_devices_of(devices, &models[0]));
+    assert_null(hps_devices_of(devices, &models[0], 0));
     hps_devices_close(devices);
     config.server.on_device_loss = HPS_CONFIG_DEVICE_LOSS_EXIT;
     assert_int_equal(hps_devices_open(&config, blocks, &devices, &err), HPS_UNAVAILABLE);
@@ -219,9 +229,8 @@ static void test_shares_when_the_model_says_then_of_each_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            test_open_when_models_name_devices_then_one_tier_for_the_first_of_each, setup,
-            teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_models_name_devices_then_one_tier_for_each,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_open_when_no_model_wants_one_then_none, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
