@@ -19,7 +19,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
 
 /* Up to this many keys are compared with each other; beyond it a set pays. */
-enum { QUADRATIC_KEYS_MAX = 8 };
+enum { QUADRATIC_KEYS_MAX = 8, NOTE_KEYS = 256 };
 
 static hps_key key_at(const struct hps_lookup_part *part, uint32_t index)
 {
@@ -181,6 +181,7 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
         part->key_status = NULL;
         part->finished = false;
         part->waits_for_gpu = false;
+        part->hits = NULL;
         total += align_rows(room);
         n_keys += part->n_keys;
     }
@@ -194,55 +195,89 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
 
 /* ---- unique keys ----------------------------------------------------------------------------- */
 
-static hps_status add_duplicate(struct hps_lookup *lookup, struct hps_lookup_part *part,
-                                uint32_t index, uint32_t first)
+/* The first key from i on that the gpu did not have. */
+static uint32_t next_walked(const struct hps_lookup_part *part, uint32_t i)
 {
+    if (part->hits == NULL || i >= part->n_keys) {
+        return i;
+    }
+    uint32_t missed = ~part->hits[i / 32] & UINT32_MAX << i % 32;
+    while (missed == 0 && (i | 31) < part->n_keys - 1) {
+        i = (i | 31) + 1;
+        missed = ~part->hits[i / 32];
+    }
+    return missed == 0 ? part->n_keys : (i & ~31u) + (uint32_t)__builtin_ctz(missed);
+}
+
+static uint32_t count_hits(const struct hps_lookup_part *part)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; part->hits != NULL && i < part->n_keys; i += 32) {
+        n += (uint32_t)__builtin_popcount(part->hits[i / 32]);
+    }
+    return n;
+}
+
+/* Keys of a part on their way into the batch that is walked. */
+struct dedupe {
+    struct hps_lookup *lookup;
+    struct hps_lookup_part *part;
+    struct hps_batch *batch;
+    uint32_t n; /* that the gpu did not have, as sent */
+    uint32_t n_duplicates;
+};
+
+static hps_status add_duplicate(struct dedupe *dedupe, uint32_t index, uint32_t first)
+{
+    struct hps_lookup_part *part = dedupe->part;
+
     if (part->duplicates == NULL) { /* at most all the keys from here on */
-        size_t size = (size_t)(part->n_keys - index) * sizeof(*part->duplicates);
-        part->duplicates = hps_arena_alloc(lookup->arena, size);
+        size_t size = (size_t)(dedupe->n - dedupe->batch->n) * sizeof(*part->duplicates);
+        part->duplicates = hps_arena_alloc(dedupe->lookup->arena, size);
         if (part->duplicates == NULL) {
             return HPS_EXHAUSTED;
         }
     }
-    uint32_t n = index - part->n_unique;
-    part->duplicates[n] = (struct hps_duplicate){.index = index, .first = first};
+    part->duplicates[dedupe->n_duplicates++] =
+        (struct hps_duplicate){.index = index, .first = first};
     return HPS_OK;
 }
 
-static void add_unique(struct hps_lookup_part *part, struct hps_batch *batch, uint32_t index,
-                       hps_key key)
+static void add_unique(struct hps_batch *batch, uint32_t index, hps_key key)
 {
-    batch->keys[part->n_unique] = key;
-    batch->slots[part->n_unique] = index;
-    part->n_unique++;
+    batch->keys[batch->n] = key;
+    batch->slots[batch->n] = index;
+    batch->n++;
 }
 
-static hps_status dedupe_few(struct hps_lookup *lookup, struct hps_lookup_part *part,
-                             struct hps_batch *batch)
+static hps_status dedupe_few(struct dedupe *dedupe)
 {
-    for (uint32_t i = 0; i < part->n_keys; i++) {
+    const struct hps_lookup_part *part = dedupe->part;
+    struct hps_batch *batch = dedupe->batch;
+
+    for (uint32_t i = next_walked(part, 0); i < part->n_keys; i = next_walked(part, i + 1)) {
         hps_key key = key_at(part, i);
         uint32_t u = 0;
 
-        while (u < part->n_unique && batch->keys[u] != key) {
+        while (u < batch->n && batch->keys[u] != key) {
             u++;
         }
-        if (u == part->n_unique) {
-            add_unique(part, batch, i, key);
-        } else if (add_duplicate(lookup, part, i, batch->slots[u]) != HPS_OK) {
+        if (u == batch->n) {
+            add_unique(batch, i, key);
+        } else if (add_duplicate(dedupe, i, batch->slots[u]) != HPS_OK) {
             return HPS_EXHAUSTED;
         }
     }
     return HPS_OK;
 }
 
-/* The set maps a key to its place in the batch, plus one. It is at most half full. */
-static hps_status dedupe_many(struct hps_lookup *lookup, struct hps_lookup_part *part,
-                              struct hps_batch *batch)
+/* An empty set for n keys, at most half full; out_mask: its size less one. EXHAUSTED: arena */
+static hps_status take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_mask)
 {
     uint64_t size = 16;
 
-    while (size < 2 * (uint64_t)part->n_keys) {
+    while (size < 2 * n) {
         size *= 2;
     }
     if (size > lookup->set_size) {
@@ -254,9 +289,23 @@ static hps_status dedupe_many(struct hps_lookup *lookup, struct hps_lookup_part 
         lookup->set_size = (uint32_t)size;
     }
     memset(lookup->set, 0, size * sizeof(*lookup->set));
-    uint64_t mask = size - 1;
+    *out_mask = size - 1;
+    return HPS_OK;
+}
+
+/* The set maps a key to its place in the batch, plus one. */
+static hps_status dedupe_many(struct dedupe *dedupe)
+{
+    struct hps_lookup *lookup = dedupe->lookup;
+    const struct hps_lookup_part *part = dedupe->part;
+    struct hps_batch *batch = dedupe->batch;
     uint64_t secret = hps_hash_secret();
-    for (uint32_t i = 0; i < part->n_keys; i++) {
+    uint64_t mask;
+
+    if (take_set(lookup, dedupe->n, &mask) != HPS_OK) {
+        return HPS_EXHAUSTED;
+    }
+    for (uint32_t i = next_walked(part, 0); i < part->n_keys; i = next_walked(part, i + 1)) {
         hps_key key = key_at(part, i);
         uint64_t at = hps_mix64(key ^ secret) & mask;
 
@@ -264,35 +313,75 @@ static hps_status dedupe_many(struct hps_lookup *lookup, struct hps_lookup_part 
             at = (at + 1) & mask;
         }
         if (lookup->set[at] == 0) {
-            add_unique(part, batch, i, key);
-            lookup->set[at] = part->n_unique;
-        } else if (add_duplicate(lookup, part, i, batch->slots[lookup->set[at] - 1]) != HPS_OK) {
+            add_unique(batch, i, key);
+            lookup->set[at] = batch->n;
+        } else if (add_duplicate(dedupe, i, batch->slots[lookup->set[at] - 1]) != HPS_OK) {
             return HPS_EXHAUSTED;
         }
     }
     return HPS_OK;
 }
 
+/* Keys of the set are those of the part, as sent, each by its index plus one. True: it was new. */
+static bool set_add(struct hps_lookup *lookup, const struct hps_lookup_part *part, uint64_t mask,
+                    uint32_t index)
+{
+    hps_key key = key_at(part, index);
+    uint64_t at = hps_mix64(key ^ hps_hash_secret()) & mask;
+
+    while (lookup->set[at] != 0 && key_at(part, lookup->set[at] - 1) != key) {
+        at = (at + 1) & mask;
+    }
+    bool added = lookup->set[at] == 0;
+    lookup->set[at] = index + 1;
+    return added;
+}
+
+/* Whether so many of the part's hits are unique: they are counted until that is known. A key that
+ * is walked is none, though the gpu may have had it when it was asked again. */
+static bool has_unique_hits(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                            uint64_t n_wanted)
+{
+    const struct hps_walk *walk = &part->walk;
+    uint64_t n = 0;
+    uint64_t mask;
+
+    if (n_wanted > walk->gpu.n_found ||
+        take_set(lookup, n_wanted + walk->n_keys, &mask) != HPS_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < walk->n_keys; i++) {
+        (void)set_add(lookup, part, mask, walk->batch.slots[i]);
+    }
+    for (uint32_t i = 0; i < part->n_keys && n < n_wanted; i++) {
+        n += hps_lookup_part_hit(part, i) && set_add(lookup, part, mask, i) ? 1 : 0;
+    }
+    return n == n_wanted;
+}
+
 /* Row i of the answer is also where row i of the table's type is fetched to. */
 static hps_status start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
 {
     struct hps_batch batch = {.rows = lookup->rows + part->rows_offset};
-    hps_status status;
+    uint32_t n_hits = count_hits(part);
+    struct dedupe dedupe = {
+        .lookup = lookup, .part = part, .batch = &batch, .n = part->n_keys - n_hits};
+    hps_status status = HPS_OK;
 
     part->duplicates = NULL;
-    batch.keys = hps_arena_alloc(lookup->arena, part->n_keys * sizeof(*batch.keys));
-    batch.slots = hps_arena_alloc(lookup->arena, part->n_keys * sizeof(*batch.slots));
-    if (batch.keys == NULL || batch.slots == NULL) {
-        return HPS_EXHAUSTED;
-    }
-    if (part->n_keys <= QUADRATIC_KEYS_MAX) {
-        status = dedupe_few(lookup, part, &batch);
-    } else {
-        status = dedupe_many(lookup, part, &batch);
-    }
-    batch.n = part->n_unique;
     part->rows = batch.rows;
+    if (dedupe.n > 0) {
+        batch.keys = hps_arena_alloc(lookup->arena, dedupe.n * sizeof(*batch.keys));
+        batch.slots = hps_arena_alloc(lookup->arena, dedupe.n * sizeof(*batch.slots));
+        if (batch.keys == NULL || batch.slots == NULL) {
+            part->rows = NULL;
+            return HPS_EXHAUSTED;
+        }
+        status = dedupe.n <= QUADRATIC_KEYS_MAX ? dedupe_few(&dedupe) : dedupe_many(&dedupe);
+    }
+    part->n_unique = n_hits + batch.n;
     hps_walk_init(&part->walk, lookup->version, part->table, &batch);
+    part->walk.gpu.n_found = n_hits;
     return status;
 }
 
@@ -577,14 +666,42 @@ void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
     observe_tiers(metrics, tier_us, tier_asked);
 }
 
+/* Keys as sent that the gpu had. */
+static void note_hits(struct hps_hot *hot, const struct hps_lookup_part *part)
+{
+    hps_key keys[NOTE_KEYS];
+    uint32_t n = 0;
+
+    if (part->walk.n_keys == 0 && (uintptr_t)part->keys % sizeof(hps_key) == 0) {
+        hps_hot_note(hot, (const hps_key *)(const void *)part->keys, part->n_keys);
+        return;
+    }
+    for (uint32_t i = 0; i < part->n_keys; i++) {
+        if (hps_lookup_part_hit(part, i)) {
+            keys[n++] = key_at(part, i);
+        }
+        if (n == NOTE_KEYS || i + 1 == part->n_keys) {
+            hps_hot_note(hot, keys, n);
+            n = 0;
+        }
+    }
+}
+
 /* What was found, that is what can be warmed up. */
 static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     struct hps_hot *const *hot = lookup->version->hot;
     uint32_t begin = part->walk.batch.n + part->walk.n_absent;
+    uint32_t n_walked = part->n_unique - (part->hits == NULL ? 0 : part->walk.gpu.n_found);
 
-    if (hot != NULL && hot[part->table->id] != NULL && part->finished) {
-        hps_hot_note(hot[part->table->id], part->walk.batch.keys + begin, part->n_unique - begin);
+    if (hot == NULL || hot[part->table->id] == NULL || !part->finished) {
+        return;
+    }
+    if (part->hits != NULL) {
+        note_hits(hot[part->table->id], part);
+    }
+    if (n_walked > begin) {
+        hps_hot_note(hot[part->table->id], part->walk.batch.keys + begin, n_walked - begin);
     }
 }
 
@@ -633,7 +750,7 @@ static bool misses_what_came(const struct hps_lookup *lookup, const struct hps_l
 /* The hit rate of the part has reached the version's threshold, so that what misses comes behind
  * the answer. Without an embedding cache, or one that took no question, there is no rate: every
  * answer is exact. */
-static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+static bool is_asynchronous(struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_version *version = lookup->version;
     enum hps_tier_kind cache_tier = atomic_load(&version->cache_tier);
@@ -646,11 +763,16 @@ static bool is_asynchronous(const struct hps_lookup *lookup, const struct hps_lo
     }
     uint64_t n_hits_min =
         hps_policy_hits_min(atomic_load(&version->hit_rate_threshold), part->n_unique - n_hits);
-    return n_hits >= n_hits_min && !misses_what_came(lookup, part);
+    uint32_t n_others = n_hits - part->walk.gpu.n_found;
+    bool reached = n_hits >= n_hits_min;
+    if (reached && part->hits != NULL && n_others < n_hits_min) { /* duplicates are among them */
+        reached = has_unique_hits(lookup, part, n_hits_min - n_others);
+    }
+    return reached && !misses_what_came(lookup, part);
 }
 
 /* The memory tiers have been asked: are the stores below waited for? */
-static bool waits_for_stores(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+static bool waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     switch (lookup->miss_policy) {
     case HPS_MISS_MEMORY_ONLY:
@@ -758,6 +880,7 @@ hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, stru
     lookup_begin(lookup);
     hps_status status = lookup_gpu_block(lookup, err);
     if (status == HPS_OK) {
+        lookup_gpu_hits(lookup);
         status = start_parts(lookup, err);
     }
     if (status == HPS_OK) {

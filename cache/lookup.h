@@ -80,14 +80,23 @@ struct hps_lookup_part {
     /* out */
     uint8_t *rows;       /* [n_keys][row_bytes] */
     uint8_t *key_status; /* [n_keys] enum hps_key_status, NULL: all found */
-    uint32_t n_unique;
+    /* Of keys as sent that the gpu was asked for first and had: bit i % 32 of word i / 32. Nobody
+     * looks for duplicates among them, and their rows are where they belong. NULL: none */
+    const uint32_t *hits;
+    uint32_t n_unique;    /* keys that are walked, and those of `hits` */
     uint32_t n_defaulted; /* of keys as sent */
     uint32_t n_unknown;
-    struct hps_duplicate *duplicates; /* [n_keys - n_unique], index ascending */
+    struct hps_duplicate *duplicates; /* [n_keys - n_unique], index ascending; of walked keys */
     struct hps_walk walk;             /* what each tier did, and which keys it answered */
     bool finished;
     bool waits_for_gpu; /* its misses in memory are to be asked of the gpu */
 };
+
+/* The gpu had key i, as sent. */
+static inline bool hps_lookup_part_hit(const struct hps_lookup_part *part, uint32_t i)
+{
+    return part->hits != NULL && (part->hits[i / 32] >> i % 32 & 1) != 0;
+}
 
 /* What is asked of the gpu together: parts that want it first, or the misses of the others. */
 struct hps_lookup_gpu {

@@ -2,8 +2,9 @@
  *
  * Where a look-up meets the gpu tier. A part whose result is large is asked of the gpu first, all
  * keys as they were sent, and the device writes the rows to their final places: the cores are
- * spared the gather. Of any other part the keys that memory misses are asked, into a scratch block,
- * and copied from there. On the thread that holds the look-up.
+ * spared the gather, and for what it had the search for duplicates. Of any other part the keys that
+ * memory misses are asked, into a scratch block, and copied from there. On the thread that holds
+ * the look-up.
  */
 #include <string.h>
 
@@ -263,8 +264,20 @@ static bool is_hit(const struct hps_gpu_part *asked, uint32_t i)
     return (asked->hits[i / BITS] >> i % BITS & 1) != 0;
 }
 
-/* Sort the walk's missing keys by the bits of their hits: as sent, or, from the scratch block, as
- * they were asked. */
+void lookup_gpu_hits(struct hps_lookup *lookup)
+{
+    struct hps_lookup_gpu *gpu = &lookup->gpu;
+
+    if (!gpu->asked || gpu->left || gpu->ask.status != HPS_OK) {
+        return;
+    }
+    for (uint32_t i = 0; i < gpu->ask.n_parts; i++) {
+        gpu->parts[i]->hits = gpu->ask.parts[i].hits;
+    }
+}
+
+/* Sort the walk's missing keys, which were asked in this order, by the bits of their hits, and copy
+ * their rows. */
 static void take_hits(struct hps_lookup_part *part, const struct hps_gpu_part *asked,
                       const uint8_t *scratch)
 {
@@ -273,15 +286,11 @@ static void take_hits(struct hps_lookup_part *part, const struct hps_gpu_part *a
     uint32_t n = batch->n;
 
     for (uint32_t i = n; i-- > 0;) {
-        uint32_t slot = batch->slots[i];
-        if (!is_hit(asked, scratch == NULL ? slot : i)) {
-            continue;
+        if (is_hit(asked, i)) {
+            memcpy(batch->rows + batch->slots[i] * row_bytes,
+                   scratch + asked->offset + i * row_bytes, row_bytes);
+            hps_batch_found(batch, i);
         }
-        if (scratch != NULL) {
-            memcpy(batch->rows + slot * row_bytes, scratch + asked->offset + i * row_bytes,
-                   row_bytes);
-        }
-        hps_batch_found(batch, i);
     }
     uint32_t n_hits = n - batch->n;
     batch->n = n;
@@ -301,12 +310,12 @@ void lookup_gpu_take(struct hps_lookup *lookup)
         struct hps_tier_report *report = &part->walk.gpu;
         part->walk.gpu_missed = gpu->ask.asked;
         report->status = status;
-        report->n_asked = begun ? part->walk.batch.n : 0;
+        report->n_asked = begun ? part->walk.batch.n + report->n_found : 0; /* hits as sent */
         report->n_unanswered = status == HPS_OK ? 0 : report->n_asked;
         report->n_faults = status != HPS_OK && i == 0 ? 1 : 0;
         report->duration_us = i == 0 ? duration_us : 0;
-        if (status == HPS_OK) {
-            take_hits(part, &gpu->ask.parts[i], gpu->scratch == NULL ? NULL : gpu->scratch->data);
+        if (status == HPS_OK && gpu->scratch != NULL) {
+            take_hits(part, &gpu->ask.parts[i], gpu->scratch->data);
         }
     }
     lookup_gpu_forget(lookup);

@@ -21,7 +21,9 @@ uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup);
 /* Before the rows block is written: another one, if a gpu that was lost or left may still write to
  * it. NO_MEMORY: then there is none. */
 hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* What the gpu found leaves the walks, whose rows are in their places then. */
+/* Before the parts are started: what a gpu that was asked first had of them. */
+void lookup_gpu_hits(struct hps_lookup *lookup);
+/* What the gpu found leaves the walks, whose rows are in their places then; and is counted. */
 void lookup_gpu_take(struct hps_lookup *lookup);
 /* The memory tiers have answered: what they found below the gpu is offered to it, and parts with
  * misses that it was not asked for wait for it. One that refused is left alone. */

@@ -49,7 +49,8 @@ struct hps_walk_fetch {
     uint32_t hi; /* and the first one that it has answered */
 };
 
-/* The keys of the batch, and behind them:
+/* The keys of the batch, and behind them (but for those that the gpu had before the walk began,
+ * which never were in the batch):
  *
  *     [ missing | in no tier | found by the last tier ... | found by the first tier | by the gpu ]
  *     0         batch.n      batch.n + n_absent                               n_keys

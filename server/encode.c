@@ -449,9 +449,12 @@ static void enter_part(struct hps_stream *stream)
     if (part->n_keys == 0) {
         return;
     }
-    memset(stream->tier_of, 0, part->n_keys);
-    uint32_t begin = part->n_unique;
-    for (uint32_t t = 0; t < stream->n_tiers; t++) {
+    for (uint32_t i = 0; i < part->n_keys; i++) { /* those that it had as sent are in no batch */
+        stream->tier_of[i] = hps_lookup_part_hit(part, i) ? 1 : 0;
+    }
+    uint32_t first = part->hits == NULL ? 0 : stream->n_gpu;
+    uint32_t begin = part->n_unique - (part->hits == NULL ? 0 : part->walk.gpu.n_found);
+    for (uint32_t t = first; t < stream->n_tiers; t++) {
         uint32_t end = begin;
         begin -= source_found(part, stream->n_gpu, t);
         for (uint32_t i = begin; i < end; i++) {

@@ -306,11 +306,11 @@ static void check_part(struct gpu_test *t, uint32_t p)
         hps_key key;
         memcpy(&key, part->keys + (size_t)i * sizeof(key), sizeof(key));
         enum source source = source_of(t, part, i, key);
-        if (seen[key] == N_SOURCES) {
-            seen[key] = source;
+        if (seen[key] == N_SOURCES || hps_lookup_part_hit(part, i)) { /* hits as they were sent */
             t->found[p][source]++;
             n_unique++;
         }
+        seen[key] = seen[key] == N_SOURCES ? source : seen[key];
         assert_int_equal(source, seen[key]); /* duplicates are alike */
     }
     assert_int_equal(part->n_unique, n_unique);
@@ -399,12 +399,12 @@ static void expect(struct gpu_test *t, enum hps_lookup_path path)
         for (uint32_t i = 0; i < part->n_keys; i++) {
             hps_key key;
             memcpy(&key, part->keys + (size_t)i * sizeof(key), sizeof(key));
-            if (seen[key]) {
+            bool in_host = host_has(t, p, key);
+            bool in_gpu = (hits[key / 32] >> key % 32 & 1) != 0;
+            if (seen[key] && (path != HPS_LOOKUP_PATH_GPU || !in_gpu)) {
                 continue;
             }
             seen[key] = true;
-            bool in_host = host_has(t, p, key);
-            bool in_gpu = (hits[key / 32] >> key % 32 & 1) != 0;
             bool gpu = in_gpu && (path == HPS_LOOKUP_PATH_GPU || !in_host);
             t->expected[p][GPU] += gpu ? 1 : 0;
             t->expected[p][HOST] += !gpu && in_host ? 1 : 0;
@@ -604,6 +604,39 @@ static void test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for(void 
         assert_int_equal(t->parts[1].walk.gpu.n_asked, 0);
         assert_int_equal(t->parts[1].walk.gpu.n_inserted, 0);
     }
+}
+
+/* Nothing is looked for among keys that the gpu had: duplicates of the others are. */
+static void test_lookup_when_gpu_first_then_only_its_misses_are_deduped(void **state)
+{
+    struct gpu_test *t = *state;
+    hps_key keys[KEYS_MAX];
+
+    put_range(t, GPU, 0, 0, 50);
+    put_range(t, HOST, 0, 50, 60);
+    for (uint32_t i = 0; i < 200; i++) {
+        keys[i] = i % 50;
+    }
+    set_keys(t, 0, keys, 200);
+    ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    check_part(t, 0);
+    assert_found(t, 0, 200, 0, 0, 0, 0);
+    assert_true(t->done);
+    assert_null(t->lookup.set);
+    assert_null(t->parts[0].walk.batch.keys);
+    assert_null(t->parts[0].duplicates);
+    assert_int_equal(t->parts[0].walk.gpu.n_asked, 200);
+
+    for (uint32_t i = 0; i < 100; i++) { /* ten, ten times each, among the hits */
+        keys[i * 2 + 1] = 50 + i % 10;
+    }
+    set_keys(t, 0, keys, 200);
+    ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    check_part(t, 0);
+    assert_found(t, 0, 100, 10, 0, 0, 0);
+    assert_int_equal(t->parts[0].n_unique, 110);
+    assert_int_equal(t->lookup.set_size, 256); /* of 100 keys */
+    assert_int_equal(t->parts[0].walk.reports[0].n_asked, 10);
 }
 
 /* ---- tests: a gpu that does not answer ------------------------------------------------------- */
@@ -847,6 +880,39 @@ static void test_policy_when_the_rate_is_reached_then_misses_come_behind(void **
     assert_int_equal(t->parts[0].walk.gpu.n_found, 100); /* all are on the device now */
 }
 
+/* Keys that the gpu had are not deduped, but the rate is of unique keys all the same. */
+static void test_policy_when_keys_are_sent_often_then_the_rate_is_of_unique_keys(void **state)
+{
+    enum { N_DISK = 10 };
+    static const struct {
+        uint32_t n_gpu, times;
+        bool asynchronous;
+    } cases[] = {{1, 200, false}, {89, 3, false}, {90, 3, true}, {89, 1, false}, {90, 1, true}};
+    struct gpu_test *t = *state;
+    hps_key keys[KEYS_MAX];
+
+    t->fx.version.cache_tier = HPS_TIER_GPU;
+    t->fx.version.hit_rate_threshold = 0.9;
+    put_range(t, GPU, 0, 0, 90);
+    for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        uint32_t n = 0;
+        for (hps_key key = 0; key < N_DISK; key++) { /* others each time, twice each */
+            keys[n++] = 100 + N_DISK * c + key;
+            keys[n++] = 100 + N_DISK * c + key;
+            put(t, DISK, 0, 100 + N_DISK * c + key);
+        }
+        for (uint32_t i = 0; i < cases[c].n_gpu * cases[c].times; i++) {
+            keys[n++] = i % cases[c].n_gpu;
+        }
+        set_keys(t, 0, keys, n);
+        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
+        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        check_part(t, 0);
+        assert_int_equal(t->found[0][DEFAULTED], cases[c].asynchronous ? N_DISK : 0);
+        assert_int_equal(t->found[0][DISK], cases[c].asynchronous ? 0 : N_DISK);
+    }
+}
+
 static void test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact(void **state)
 {
     struct gpu_test *t = *state;
@@ -1052,6 +1118,7 @@ int main(void)
         GPU_TEST(test_lookup_when_host_first_then_the_gpu_gets_its_misses),
         GPU_TEST(test_lookup_when_auto_then_large_parts_and_those_without_host_map_ask_first),
         GPU_TEST(test_lookup_when_anything_is_asked_then_rows_and_counts_are_right),
+        GPU_TEST(test_lookup_when_gpu_first_then_only_its_misses_are_deduped),
         GPU_TEST(test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for),
         GPU_TEST(test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped),
         GPU_TEST(test_lookup_when_the_gpu_does_not_write_it_then_it_is_not_in_the_slab),
@@ -1060,6 +1127,7 @@ int main(void)
         GPU_TEST(test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_left),
         GPU_TEST(test_lookup_when_the_gpu_is_left_then_it_goes_on_without),
         GPU_TEST(test_policy_when_the_rate_is_reached_then_misses_come_behind),
+        GPU_TEST(test_policy_when_keys_are_sent_often_then_the_rate_is_of_unique_keys),
         GPU_TEST(test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact),
         GPU_TEST(test_policy_when_the_gpu_takes_no_question_then_exact),
         GPU_TEST(test_insertion_when_others_are_asked_for_more_then_the_row_comes_in),
