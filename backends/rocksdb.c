@@ -113,6 +113,7 @@ struct rocks {
     atomic_bool stopped;         /* RocksDB took no write when it was last asked */
     _Atomic uint64_t broken_log; /* number of the log that a write failed in; 0: none */
     uint64_t n_errors;           /* its count of them at the last look; the sync thread's */
+    pthread_rwlock_t log_gate;   /* shared: a write to the log; alone: its sync */
     pthread_t sync_thread;
     bool sync_started;
     pthread_mutex_t sync_lock;
@@ -477,10 +478,34 @@ static void log_note(struct rocks *store, const char *text)
     }
 }
 
+/* Have something in memory: the format record once more, which needs no log. False: RocksDB takes
+ * no writes now. */
+static bool memory_keep(struct rocks *store)
+{
+    uint64_t n = 0;
+    size_t size = 0;
+    char *text = NULL;
+    if (rocksdb_property_int_cf(store->db, store->default_family,
+                                "rocksdb.num-entries-active-mem-table", &n) != 0 ||
+        n > 0) {
+        return true;
+    }
+    char *value = rocksdb_get(store->db, store->read, FORMAT_KEY, strlen(FORMAT_KEY), &size, &text);
+    if (value != NULL) {
+        rocksdb_put(store->db, store->write_unlogged, FORMAT_KEY, strlen(FORMAT_KEY), value, size,
+                    &text);
+    }
+    bool kept = text == NULL;
+    rocksdb_free(value);
+    rocksdb_free(text);
+    return kept;
+}
+
 /* When a disk that was full has room again RocksDB writes out what it has in memory, begins another
  * log with that, and takes writes. It begins none if nothing was there, and one more write to the
- * broken log ends the process (Debian 12): so something is always there, see memory_keep. */
-static bool log_works(struct rocks *store)
+ * broken log ends the process (Debian 12): so something is always there, and nobody writes before
+ * it is there again. Of the sync thread. */
+static bool log_mended(struct rocks *store)
 {
     struct hps_rocksdb_dir_files logs;
     struct hps_error error;
@@ -489,36 +514,16 @@ static bool log_works(struct rocks *store)
         return true;
     }
     if (hps_rocksdb_dir_files(&store->dir, ".log", &logs, &error) != HPS_OK ||
-        logs.newest <= broken) {
+        logs.newest <= broken || !memory_keep(store)) {
         return false;
     }
     atomic_compare_exchange_strong(&store->broken_log, &broken, 0);
     return true;
 }
 
-/* Have something in memory: the format record once more, which needs no log. */
-static void memory_keep(struct rocks *store)
-{
-    uint64_t n = 0;
-    size_t size = 0;
-    char *text = NULL;
-    if (rocksdb_property_int_cf(store->db, store->default_family,
-                                "rocksdb.num-entries-active-mem-table", &n) != 0 ||
-        n > 0) {
-        return;
-    }
-    char *value = rocksdb_get(store->db, store->read, FORMAT_KEY, strlen(FORMAT_KEY), &size, &text);
-    if (value != NULL) {
-        rocksdb_put(store->db, store->write_unlogged, FORMAT_KEY, strlen(FORMAT_KEY), value, size,
-                    &text);
-    }
-    rocksdb_free(value);
-    rocksdb_free(text); /* RocksDB takes no writes: the next time */
-}
-
 static hps_status log_check(struct rocks *store, struct hps_error *err)
 {
-    return log_works(store)
+    return atomic_load(&store->broken_log) == 0
                ? HPS_OK
                : hps_error_set(
                      err, HPS_EXHAUSTED,
@@ -553,10 +558,11 @@ static bool takes_writes(struct rocks *store)
 {
     uint64_t n_errors = 0;
     (void)rocksdb_property_int(store->db, "rocksdb.background-errors", &n_errors);
-    if (n_errors == store->n_errors && !atomic_load(&store->stopped)) {
+    if (n_errors == store->n_errors && !atomic_load(&store->stopped) &&
+        atomic_load(&store->broken_log) == 0) {
         return true;
     }
-    if (hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK || !log_works(store)) {
+    if (hps_rocksdb_dir_guard_small(&store->dir, 0, NULL) != HPS_OK || !log_mended(store)) {
         return false;
     }
     char *text = NULL;
@@ -570,19 +576,24 @@ static bool takes_writes(struct rocks *store)
     return taken;
 }
 
+/* Alone: to sync a log that a write has just failed in ends the process (Debian 12). */
 static void wal_sync(struct rocks *store)
 {
-    if (!atomic_load(&store->wal_dirty) && !atomic_load(&store->stopped)) {
-        return;
-    }
-    if (!takes_writes(store) || !atomic_exchange(&store->wal_dirty, false)) {
+    if (!atomic_load(&store->wal_dirty) && !atomic_load(&store->stopped) &&
+        atomic_load(&store->broken_log) == 0) {
         return;
     }
     char *text = NULL;
-    rocksdb_flush_wal(store->db, 1, &text);
+    pthread_rwlock_wrlock(&store->log_gate);
+    if (takes_writes(store) && atomic_exchange(&store->wal_dirty, false)) {
+        rocksdb_flush_wal(store->db, 1, &text);
+        if (text != NULL) {
+            atomic_store(&store->wal_dirty, true); /* tried again once it takes writes */
+            write_ended(store, text);
+        }
+    }
+    pthread_rwlock_unlock(&store->log_gate);
     if (text != NULL) {
-        atomic_store(&store->wal_dirty, true); /* tried again once it takes writes */
-        write_ended(store, text);
         hps_ignore(log_text(text, "the log cannot be synced"));
     }
 }
@@ -625,6 +636,11 @@ static void sync_init(struct rocks *store)
     pthread_cond_init(&store->sync_wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&store->sync_lock, NULL);
+    pthread_rwlockattr_t sync_first; /* or it would never find the log at rest */
+    pthread_rwlockattr_init(&sync_first);
+    pthread_rwlockattr_setkind_np(&sync_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&store->log_gate, &sync_first);
+    pthread_rwlockattr_destroy(&sync_first);
 }
 
 static hps_status sync_start(struct rocks *store, struct hps_error *err)
@@ -644,10 +660,11 @@ static void sync_stop(struct rocks *store)
         pthread_cond_signal(&store->sync_wake);
         pthread_mutex_unlock(&store->sync_lock);
         pthread_join(store->sync_thread, NULL);
-        wal_sync(store); /* what was written during its last one */
+        wal_sync(store); /* what was written since its last one */
     }
     pthread_cond_destroy(&store->sync_wake);
     pthread_mutex_destroy(&store->sync_lock);
+    pthread_rwlock_destroy(&store->log_gate);
 }
 
 /* ---- family names ---- */
@@ -1679,9 +1696,11 @@ static void batch_add(rocksdb_writebatch_t *batch, struct hps_space *space,
 static void batch_write(struct rocks *store, rocksdb_writebatch_t *batch, char **out_text)
 {
     *out_text = NULL;
+    pthread_rwlock_rdlock(&store->log_gate);
     rocksdb_write(store->db, store->write, batch, out_text);
-    rocksdb_writebatch_destroy(batch);
     write_ended(store, *out_text);
+    pthread_rwlock_unlock(&store->log_gate);
+    rocksdb_writebatch_destroy(batch);
     if (*out_text == NULL && store->wal_sync_ms != 0) {
         atomic_store(&store->wal_dirty, true);
     }
@@ -2208,9 +2227,11 @@ static hps_status rocks_record_put(struct hps_store *base, const void *key, size
         return status;
     }
     char *text = NULL;
+    pthread_rwlock_rdlock(&store->log_gate);
     rocksdb_put_cf(store->db, store->write_synced, store->catalog, key, key_size, value, value_size,
                    &text);
     write_ended(store, text);
+    pthread_rwlock_unlock(&store->log_gate);
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot write a record");
 }
 
@@ -2229,8 +2250,10 @@ static hps_status rocks_record_delete(struct hps_store *base, const void *key, s
         return status;
     }
     char *text = NULL;
+    pthread_rwlock_rdlock(&store->log_gate);
     rocksdb_delete_cf(store->db, store->write_synced, store->catalog, key, key_size, &text);
     write_ended(store, text);
+    pthread_rwlock_unlock(&store->log_gate);
     return text == NULL ? HPS_OK : fail_text(text, err, "cannot delete a record");
 }
 
