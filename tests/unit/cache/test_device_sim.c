@@ -2,6 +2,7 @@
  *
  * The contract of every call of device.h, on the simulated device.
  */
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -287,11 +288,13 @@ static void test_stream_when_freed_then_its_work_is_done(void **state)
 /* State of the thread of that name, as the kernel shows it; 0: there is none. */
 static char thread_state(const char *name)
 {
+    DIR *tasks = opendir("/proc/self/task");
     char found = 0;
-    for (int tid = getpid(); tid < getpid() + 1000 && found == 0; tid++) {
-        char path[64];
+    assert_non_null(tasks);
+    for (struct dirent *task; found == 0 && (task = readdir(tasks)) != NULL;) {
+        char path[512];
         char text[128] = "";
-        snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+        snprintf(path, sizeof(path), "/proc/self/task/%s/stat", task->d_name);
         FILE *file = fopen(path, "r");
         if (file != NULL) {
             if (fgets(text, sizeof(text), file) != NULL && strstr(text, name) != NULL) {
@@ -300,6 +303,7 @@ static char thread_state(const char *name)
             (void)fclose(file);
         }
     }
+    (void)closedir(tasks);
     return found;
 }
 
