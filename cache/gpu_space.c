@@ -87,6 +87,9 @@ static hps_status get_caches(struct hps_gpu_space *space)
         give_up(space);
     }
     atomic_store(&space->present, status == HPS_OK);
+    if (status == HPS_OK) {
+        atomic_store(&space->coming, false);
+    }
     space->told = space->told && status != HPS_OK;
     return status;
 }
@@ -115,6 +118,7 @@ static bool clear_away(struct hps_gpu_tier *tier)
         if (space->spoiled && gpu_changes_done(tier) >= atomic_load(&space->spoiled_until)) {
             give_up(space);
             space->spoiled = false;
+            atomic_store(&space->coming, space->active);
         }
         again |= space->spoiled;
     }
@@ -137,8 +141,8 @@ static void tell(const struct hps_gpu_space *space)
     hps_embed_cache_usage(space->tier->cache, &usage);
     HPS_LOG(WARN, "gpu",
             space->active ? "the caches of a version do not fit: it is served without"
-                          : "the caches of a version do not fit beside the others': it is served "
-                            "without until it is the active one",
+                          : "the caches of a version do not fit beside those of others: it is "
+                            "served without until it is the active one",
             HPS_STR("version", space->label), HPS_I64("device", space->tier->options.index),
             HPS_U64("needed_bytes", needed), HPS_U64("free_bytes", usage.free_bytes),
             HPS_U64("free_piece_bytes_max", usage.free_piece_bytes_max),
@@ -149,7 +153,11 @@ static void tell(const struct hps_gpu_space *space)
 static void tell_of_missing(struct hps_gpu_tier *tier)
 {
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (space->active && !space->told && !atomic_load(&space->present)) {
+        if (!space->active || atomic_load(&space->present)) {
+            continue;
+        }
+        atomic_store(&space->coming, false);
+        if (!space->told) {
             space->told = true;
             tell(space);
         }
@@ -204,6 +212,7 @@ static void do_active(void *ctx)
     struct hps_gpu_tier *tier = call->space->tier;
 
     call->space->active = call->active;
+    atomic_store(&call->space->coming, call->active && !atomic_load(&call->space->present));
     tier->wanted = !atomic_load(&tier->lost);
 }
 
@@ -318,9 +327,16 @@ static void add_usages_of(struct hps_gpu_space *space, uint32_t first, uint32_t 
 {
     struct gpu_published *published = &space->tier->published;
 
+    bool lost = atomic_load(&space->tier->lost);
+
     pthread_mutex_lock(&published->lock);
     for (uint32_t i = 0; i < n; i++) {
-        add_usage(&usages[i], &space->tables[first + i].usage);
+        struct hps_embed_range_usage usage = space->tables[first + i].usage;
+        if (lost) {
+            usage.bytes = usage.n_slots = usage.n_rows = 0;
+            usage.resident_share = 0;
+        }
+        add_usage(&usages[i], &usage);
     }
     pthread_mutex_unlock(&published->lock);
 }
@@ -369,6 +385,36 @@ bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)
         space = space->sibling;
     }
     return space != NULL;
+}
+
+bool hps_gpu_space_present(const struct hps_gpu_space *space)
+{
+    while (space != NULL && (!atomic_load(&space->present) || atomic_load(&space->tier->lost))) {
+        space = space->sibling;
+    }
+    return space != NULL;
+}
+
+bool hps_gpu_space_coming(const struct hps_gpu_space *space)
+{
+    while (space != NULL && (!atomic_load(&space->coming) || atomic_load(&space->tier->lost))) {
+        space = space->sibling;
+    }
+    return space != NULL;
+}
+
+bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier)
+{
+    while (space != NULL && space->tier != tier) {
+        space = space->sibling;
+    }
+    return space != NULL && !atomic_load(&space->present) && !atomic_load(&space->coming) &&
+           !atomic_load(&tier->lost);
+}
+
+uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id)
+{
+    return space->tables[table_id].share.n_rows_cached;
 }
 
 uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,

@@ -165,10 +165,8 @@ static bool turn(struct hps_gpu_tier *tier)
     if (!atomic_load(&tier->lost)) {
         hps_embed_advance(tier->cache);
         gpu_changes_note(tier);
-        if (gpu_spaces_settle(tier)) {
-            tier->published.due = true;
-            any = true;
-        }
+        tier->published.due |= tier->wanted; /* caches come and go */
+        any |= gpu_spaces_settle(tier);
     }
     if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */
         gpu_tier_lose(tier, "it does no more work");

@@ -111,7 +111,8 @@ void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
 void hps_gpu_space_close(struct hps_gpu_space *space);
 /* Written down like hps_gpu_tier_usage, as the next. What is counted is so from the opening of the
  * space on, over all caches that it had; the rest is 0 while a table has none. Of all devices
- * together, but for n_slots and resident_share: those are of the one that has most. */
+ * together, but for n_slots and resident_share: those are of the one that has most. Of one that is
+ * lost only the counts. */
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
 /* Of all tables: [n_tables]. */
@@ -119,6 +120,14 @@ void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_us
 /* Whether rows of the table can be there now: the device is not lost, and the space has its caches.
  * Any thread. */
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
+/* Whether the space has its caches on a device. Any thread, as the next ones. */
+bool hps_gpu_space_present(const struct hps_gpu_space *space);
+/* It is active and a device has yet to see whether there is room, which it does soon. */
+bool hps_gpu_space_coming(const struct hps_gpu_space *space);
+/* It is to have caches on that tier's device, and has none for want of room. NULL is legal. */
+bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
+/* So many rows of the table are to be cached when the space has its caches. */
+uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id);
 /* Memory that caches with these shares take. */
 uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,
                              uint32_t n_tables);

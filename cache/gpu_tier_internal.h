@@ -120,7 +120,8 @@ struct hps_gpu_space {
     bool active;         /* the tier's thread */
     bool told;           /* the tier's thread: that there is no room for it */
     bool spoiled;        /* the tier's thread: a cache was emptied; all are made anew */
-    atomic_bool present; /* it has its caches; written on the tier's thread */
+    atomic_bool present; /* it has its caches; written on the tier's thread, as the next */
+    atomic_bool coming;  /* it is active, and it is not known yet whether it gets them */
     /* No sooner than all changes up to this number are staged: old rows may be among them. */
     _Atomic uint64_t spoiled_until;
     char label[GPU_LABEL_BYTES]; /* for logs */

@@ -532,7 +532,7 @@ static void count_faults(const struct hps_lookup_metrics *metrics, enum hps_tier
 static void count_inserted(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
                            const struct hps_tier_report *report, bool behind)
 {
-    if (report->n_inserted > 0) {
+    if (report->n_inserted > 0 && kind != HPS_TIER_GPU) { /* of which only the device knows */
         hps_metric_add(behind ? metrics->insertion_rows_async[kind] : metrics->insertion_rows[kind],
                        report->n_inserted);
     }

@@ -59,6 +59,7 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->hot_key_count = view->n_keys_hot;
     info->device_bytes = view->gpu_bytes;
     info->device_row_count = view->gpu_rows;
+    info->device_note = admin_text(op, view->gpu_note);
     info->duplicate_key_count = loaded ? version->duplicate_keys : 0;
     return info;
 }
@@ -105,7 +106,9 @@ void admin_list_models(struct admin_op *op)
     op->reply = &reply->base;
 }
 
-static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_version *version)
+/* usages: of its embedding caches, [n_tables]; NULL: it has none */
+static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_version *version,
+                                        const struct hps_embed_range_usage *usages)
 {
     Hps__V1__TableInfo **pointers = admin_alloc(op, version->n_tables, sizeof(*pointers));
     Hps__V1__TableInfo *infos = admin_alloc(op, version->n_tables, sizeof(*infos));
@@ -121,6 +124,8 @@ static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_ve
         infos[i].dim = table->dim;
         infos[i].data_type = dtype_text(table->dtype);
         infos[i].row_count = table->n_rows;
+        infos[i].device_bytes = usages != NULL ? usages[i].bytes : 0;
+        infos[i].device_row_count = usages != NULL ? usages[i].n_rows : 0;
         pointers[i] = &infos[i];
     }
     return pointers;
@@ -143,7 +148,7 @@ static void add_tables(void *ctx, const struct hps_version_view *view)
         view->version->number != wanted || strcmp(view->state, "loading") == 0) {
         return;
     }
-    Hps__V1__TableInfo **more = table_infos(list->op, view->version);
+    Hps__V1__TableInfo **more = table_infos(list->op, view->version, view->gpu_usages);
     size_t n = view->version->n_tables;
     Hps__V1__TableInfo **all =
         admin_alloc(list->op, list->n_tables + n, sizeof(Hps__V1__TableInfo *));
@@ -197,7 +202,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
     }
     Hps__V1__LoadProgress *reply = admin_alloc(op, 1, sizeof(*reply));
     Hps__V1__LoadPlan *answer = admin_alloc(op, 1, sizeof(*answer));
-    Hps__V1__TableInfo **tables = table_infos(op, version);
+    Hps__V1__TableInfo **tables = table_infos(op, version, NULL);
     if (reply != NULL && answer != NULL && tables != NULL) {
         hps__v1__load_progress__init(reply);
         hps__v1__load_plan__init(answer);

@@ -137,7 +137,6 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
     }
     *at = entry->next;
     hps_free(entry->gpu_usages);
-    hps_free(entry->gpu_evicted);
     hps_free(entry);
     if (model->entries == NULL && model->config == NULL) {
         model_free(catalog, model);
@@ -700,8 +699,7 @@ void hps_catalog_each(struct hps_catalog *catalog,
             catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
             view.persistent_bytes = space_bytes(entry->durable, NULL);
-            view.gpu = entry->gpu;
-            catalog_gpu_usage(entry, &view.gpu_rows, &view.gpu_bytes);
+            catalog_gpu_view(catalog, entry, &view);
             fn(ctx, &view);
         }
     }

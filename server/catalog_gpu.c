@@ -6,6 +6,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/catalog_internal.h"
+#include "server/metrics.h"
 
 /* Memory for what is seen of its caches. NULL: there is none. */
 static struct hps_gpu_share *prepare(const struct hps_config_model *config,
@@ -14,11 +15,10 @@ static struct hps_gpu_share *prepare(const struct hps_config_model *config,
     const struct hps_version *version = entry->version;
     struct hps_gpu_share *shares = hps_calloc(version->n_tables, sizeof(*shares));
     entry->gpu_usages = hps_calloc(version->n_tables, sizeof(*entry->gpu_usages));
-    entry->gpu_evicted = hps_calloc(version->n_tables, sizeof(*entry->gpu_evicted));
     if (shares != NULL) {
         hps_devices_shares(config, version->tables, version->n_tables, shares);
     }
-    if (entry->gpu_usages == NULL || entry->gpu_evicted == NULL) {
+    if (entry->gpu_usages == NULL) {
         hps_free(shares);
         return NULL;
     }
@@ -81,13 +81,6 @@ void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry)
     pthread_mutex_unlock(&catalog->lock);
 }
 
-void catalog_gpu_hide(struct catalog_entry *entry)
-{
-    uint64_t n_rows, n_bytes;
-    catalog_gpu_usage(entry, &n_rows, &n_bytes);
-    entry->gpu = NULL;
-}
-
 void catalog_gpu_close(struct hps_version *version)
 {
     if (version->gpu != NULL) {
@@ -103,31 +96,70 @@ void catalog_gpu_active(const struct catalog_entry *entry, bool active)
     }
 }
 
-/* A cache that was given up and made again counts from 0. */
-static uint64_t since(uint64_t now, uint64_t before)
+/* What the device has done since the last time. */
+static void count_table(struct hps_catalog *catalog, const struct hps_version *version, uint32_t i,
+                        const struct hps_embed_range_usage *before,
+                        const struct hps_embed_range_usage *now)
 {
-    return now >= before ? now - before : now;
+    const char *gpu = hps_tier_name(HPS_TIER_GPU);
+    const char *table = version->tables[i].name;
+    struct hps_metrics *metrics = catalog->options.metrics;
+    hps_metric_add(hps_server_metric(metrics, HPS_M_INSERTION_ROWS, gpu, "async", NULL, NULL),
+                   now->n_inserted - before->n_inserted);
+    hps_metric_add(
+        hps_server_metric(metrics, HPS_M_TIER_REFUSALS, version->model, table, gpu, NULL),
+        now->n_refused - before->n_refused);
+    hps_metric_add(version->metrics[i].tier_evictions[HPS_TIER_GPU],
+                   now->n_evicted - before->n_evicted);
 }
 
-void catalog_gpu_usage(struct catalog_entry *entry, uint64_t *out_rows, uint64_t *out_bytes)
+/* NULL: it has its caches, or is to have none. */
+static const char *missing_text(const struct catalog_entry *entry)
+{
+    const struct hps_config_model *config = entry->model->config;
+    if (config == NULL || !config->gpucache || entry->state == ENTRY_LOADING) {
+        return NULL;
+    }
+    if (entry->gpu == NULL) {
+        return "no device";
+    }
+    if (hps_gpu_space_lost(entry->gpu)) {
+        return "device lost";
+    }
+    return hps_gpu_space_present(entry->gpu)  ? NULL
+           : hps_gpu_space_coming(entry->gpu) ? "coming"
+                                              : "no room";
+}
+
+void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
+                      struct hps_version_view *out_view)
 {
     const struct hps_version *version = entry->version;
-    *out_rows = 0;
-    *out_bytes = 0;
-    if (entry->gpu == NULL || hps_gpu_space_lost(entry->gpu)) {
+    struct hps_embed_range_usage now;
+    out_view->gpu = entry->gpu;
+    out_view->gpu_note = missing_text(entry);
+    if (entry->gpu == NULL) {
         return;
     }
-    hps_gpu_space_usages(entry->gpu, entry->gpu_usages);
     for (uint32_t i = 0; i < version->n_tables; i++) {
-        const struct hps_embed_range_usage *usage = &entry->gpu_usages[i];
-        struct hps_metric *evictions = version->metrics[i].tier_evictions[HPS_TIER_GPU];
-        *out_rows += usage->n_rows;
-        *out_bytes += usage->bytes;
-        if (evictions != NULL) { /* it has been published */
-            hps_metric_add(evictions, since(usage->n_evicted, entry->gpu_evicted[i]));
-            entry->gpu_evicted[i] = usage->n_evicted;
+        hps_gpu_space_usage(entry->gpu, i, &now);
+        if (version->metrics[i].tier_evictions[HPS_TIER_GPU] != NULL) { /* it has been published */
+            count_table(catalog, version, i, &entry->gpu_usages[i], &now);
+        } else {
+            now.n_inserted = now.n_refused = now.n_evicted = 0; /* counted then */
         }
+        entry->gpu_usages[i] = now;
+        out_view->gpu_rows += now.n_rows;
+        out_view->gpu_bytes += now.bytes;
     }
+    out_view->gpu_usages = entry->gpu_usages;
+}
+
+void catalog_gpu_hide(struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    struct hps_version_view last = {0};
+    catalog_gpu_view(catalog, entry, &last);
+    entry->gpu = NULL;
 }
 
 uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version)

@@ -20,8 +20,7 @@ struct catalog_entry {
     struct hps_version *version;
     struct hps_space *host, *durable;         /* NULL: not there; those of version->tiers */
     struct hps_gpu_space *gpu;                /* version->gpu, as the last */
-    struct hps_embed_range_usage *gpu_usages; /* [n_tables] */
-    uint64_t *gpu_evicted;                    /* [n_tables] that tier_evictions_total knows of */
+    struct hps_embed_range_usage *gpu_usages; /* [n_tables] as the metrics know them */
     enum entry_state state;
     unsigned n_switching;                 /* switches to it that wait for its warm-up */
     struct catalog_entry *next_unloading; /* of catalog->unloading */
@@ -137,14 +136,15 @@ hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64
  * same. Before it is published. lock not held. */
 void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry);
 /* No view sees them any more. Lock held. */
-void catalog_gpu_hide(struct catalog_entry *entry);
+void catalog_gpu_hide(struct hps_catalog *catalog, struct catalog_entry *entry);
 /* Hidden, and nobody uses the version. lock not held. */
 void catalog_gpu_close(struct hps_version *version);
 /* It is the model's active version from now on, or no more. entry: NULL is legal. switch_lock held,
  * lock not, as this waits for the device's thread. */
 void catalog_gpu_active(const struct catalog_entry *entry, bool active);
-/* Rows and bytes on the device; tells the metrics of evictions. Lock held. */
-void catalog_gpu_usage(struct catalog_entry *entry, uint64_t *out_rows, uint64_t *out_bytes);
+/* Fill in what the device has of it, and tell the metrics what it has done since. Lock held. */
+void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
+                      struct hps_version_view *out_view);
 /* What caches of these tables would take. */
 uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version);
 

@@ -254,7 +254,7 @@ static void unpublish(struct hps_load *load)
     pthread_mutex_lock(&catalog->lock);
     load->entry->host = NULL;
     load->entry->durable = NULL;
-    catalog_gpu_hide(load->entry);
+    catalog_gpu_hide(catalog, load->entry);
     pthread_mutex_unlock(&catalog->lock);
     catalog_gpu_close(version);
     for (uint32_t i = 0; i < version->n_tiers; i++) {

@@ -177,7 +177,7 @@ static struct catalog_entry *take_idle(struct hps_catalog *catalog)
         *at = entry->next_unloading;
         entry->host = NULL;
         entry->durable = NULL;
-        catalog_gpu_hide(entry);
+        catalog_gpu_hide(catalog, entry);
     }
     pthread_mutex_unlock(&catalog->lock);
     return entry;

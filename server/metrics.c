@@ -87,7 +87,7 @@ static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
         out->tier_errors[kind][f] =
             hps_server_metric(metrics, HPS_M_TIER_ERRORS, tier, FAULT_NAMES[f], NULL, NULL);
     }
-    if (kind == HPS_TIER_GPU || kind == HPS_TIER_HOST) {
+    if (kind == HPS_TIER_HOST) {
         out->insertion_rows[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "sync", NULL, NULL);
         out->insertion_rows_async[kind] =

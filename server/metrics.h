@@ -45,6 +45,10 @@
       "Bytes reserved in areas that have huge pages; 0: the system gives none.")                 \
     X(TIER_EVICTIONS, COUNTER, "tier_evictions_total", "model,table,tier",                       \
       "Rows that went for others that were asked for; all of a table, when it gives way.")       \
+    X(TIER_REFUSALS, COUNTER, "tier_refusals_total", "model,table,tier",                         \
+      "Rows that a full tier left out for others that are asked for as often.")                  \
+    X(TIER_RESIDENT_RATIO, GAUGE, "tier_resident_ratio", "model,version,table,tier",             \
+      "Share of a table's rows that are in the tier.")                                           \
     X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")          \
     X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                              \
       "Rows found in a lower tier and put into this one.")                                       \

@@ -190,6 +190,12 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
         const char *gpu = hps_tier_name(HPS_TIER_GPU);
         set(daemon, HPS_M_TIER_ROWS, view->model, number, gpu, (double)view->gpu_rows);
         set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, gpu, (double)view->gpu_bytes);
+        for (uint32_t i = 0; i < view->version->n_tables; i++) {
+            hps_metric_set(hps_server_metric(daemon->metrics, HPS_M_TIER_RESIDENT_RATIO,
+                                             view->model, number, view->version->tables[i].name,
+                                             gpu),
+                           view->gpu_usages[i].resident_share);
+        }
     }
     for (uint32_t i = 0; i < view->version->n_tiers; i++) {
         const struct hps_store_ops *ops = view->version->tiers[i]->store->ops;

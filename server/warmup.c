@@ -24,6 +24,7 @@ enum {
     BATCH_KEYS_MAX = 1024,
     BATCH_BYTES_MAX = 1 << 20,
     PAUSE_US_MAX = 50 * 1000,
+    COMING_POLL_NS = 1000 * 1000,
     RECORD_KEY_BYTES_MAX = 192
 };
 
@@ -46,7 +47,7 @@ struct warm_model {
 
 struct hps_warmup {
     struct hps_warmup_options options;
-    struct hps_metric *rows, *gpu_rows;
+    struct hps_metric *rows;
     pthread_mutex_t lock; /* over the lists, which only a save shortens, and `attached` */
     struct warm_model *models;
 };
@@ -73,10 +74,6 @@ struct hps_warmup *hps_warmup_new(const struct hps_warmup_options *options)
     warmup->options = *options;
     warmup->rows = hps_server_metric(options->metrics, HPS_M_INSERTION_ROWS,
                                      hps_tier_name(HPS_TIER_HOST), "warmup", NULL, NULL);
-    if (options->gpu) {
-        warmup->gpu_rows = hps_server_metric(options->metrics, HPS_M_INSERTION_ROWS,
-                                             hps_tier_name(HPS_TIER_GPU), "warmup", NULL, NULL);
-    }
     pthread_mutex_init(&warmup->lock, NULL);
     return warmup;
 }
@@ -457,7 +454,7 @@ struct fill {
     const struct hps_version *version;
     const struct hps_warmup_limits *limits;
     struct hps_warmup_report *report;
-    struct hps_metric *rows_metric, *gpu_rows_metric;
+    struct hps_metric *rows_metric;
     struct queue *queues; /* [n_tables] */
     hps_key *keys;        /* [BATCH_KEYS_MAX] */
     uint32_t *slots;      /* [BATCH_KEYS_MAX] */
@@ -495,28 +492,6 @@ bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *vers
     return known;
 }
 
-/* No more keys than the device has places for: the hottest come first. */
-static hps_status bound_gpu(const struct hps_warmup *warmup, struct fill *fill)
-{
-    uint32_t n_tables = fill->version->n_tables;
-    struct hps_embed_range_usage *usages = NULL;
-    if (!gpu_useful(warmup, fill->version)) {
-        return HPS_OK;
-    }
-    usages = hps_calloc(n_tables, sizeof(*usages));
-    if (usages == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    hps_gpu_space_usages(fill->version->gpu, usages);
-    for (uint32_t i = 0; i < n_tables; i++) {
-        struct queue *queue = &fill->queues[i];
-        queue->n_gpu =
-            queue->n_gpu < usages[i].n_slots ? queue->n_gpu : (uint32_t)usages[i].n_slots;
-    }
-    hps_free(usages);
-    return HPS_OK;
-}
-
 static uint32_t queue_end(const struct queue *queue)
 {
     return queue->n_host > queue->n_gpu ? queue->n_host : queue->n_gpu;
@@ -546,10 +521,8 @@ static hps_status open_queues(struct hps_warmup *warmup, struct fill *fill)
             status = hps_hot_top(known->hot, &queue->keys, &n);
         }
         queue->n_host = host ? n : 0;
-        queue->n_gpu = gpu ? n : 0;
-    }
-    if (status == HPS_OK) {
-        status = bound_gpu(warmup, fill);
+        uint64_t n_gpu = gpu ? hps_gpu_space_rows_max(version->gpu, i) : 0;
+        queue->n_gpu = n < n_gpu ? n : (uint32_t)n_gpu;
     }
     for (uint32_t i = 0; i < version->n_tables; i++) {
         fill->report->n_keys_all += queue_end(&fill->queues[i]);
@@ -662,6 +635,24 @@ static void end_host(struct fill *fill, struct queue *queue)
     fill->full = true;
 }
 
+/* A version that has just taken over gets its caches a little later. false: they come soon, wait.
+ * Where they do not come what is left is for the map alone. */
+static bool settle_gpu(const struct fill *fill, const struct queue *queue)
+{
+    const struct hps_gpu_space *gpu = fill->version->gpu;
+    if (queue->at >= queue->n_gpu || hps_gpu_space_caches(gpu, queue->table->id)) {
+        return true;
+    }
+    if (hps_gpu_space_coming(gpu)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < fill->version->n_tables; i++) {
+        struct queue *other = &fill->queues[i];
+        other->n_gpu = other->at < other->n_gpu ? other->at : other->n_gpu;
+    }
+    return true;
+}
+
 /* Keys of the next batch; 0: no more of this table. room_bytes: of the host map */
 static uint32_t next_batch(struct fill *fill, struct queue *queue, uint64_t room_bytes)
 {
@@ -672,6 +663,9 @@ static uint32_t next_batch(struct fill *fill, struct queue *queue, uint64_t room
     }
     bool to_host = queue->at < queue->n_host;
     uint32_t n_left = (to_host ? queue->n_host : queue_end(queue)) - queue->at;
+    if (queue->at < queue->n_gpu && n_left > queue->n_gpu - queue->at) {
+        n_left = queue->n_gpu - queue->at; /* colder ones have no place there */
+    }
     n = n < n_left ? n : n_left;
     return to_host && n > n_room ? (uint32_t)n_room : n;
 }
@@ -686,9 +680,6 @@ static void note_batch(struct fill *fill, struct queue *queue, uint32_t n,
     report->n_rows += batch->n_inserted;
     report->n_gpu_rows += batch->n_gpu;
     hps_metric_add(fill->rows_metric, batch->n_inserted);
-    if (batch->n_gpu > 0) {
-        hps_metric_add(fill->gpu_rows_metric, batch->n_gpu);
-    }
     if (status != HPS_OK) {
         report->end = status == HPS_DATA_LOSS ? report->end : HPS_WARMUP_FAILED;
         hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
@@ -720,6 +711,11 @@ static bool fill_some(struct fill *fill)
         report->end = HPS_WARMUP_STOPPED;
         return false;
     }
+    if (!settle_gpu(fill, queue)) {
+        const struct timespec pause = {0, COMING_POLL_NS};
+        nanosleep(&pause, NULL);
+        return true;
+    }
     uint32_t n = next_batch(fill, queue, room);
     if (n > 0) { /* else the map is full, and so it is for the other tables */
         hps_status status = fill_batch(fill, queue, n, &batch);
@@ -737,7 +733,6 @@ void hps_warmup_fill(struct hps_warmup *warmup, const struct hps_version *versio
                         .limits = limits,
                         .report = &report,
                         .rows_metric = warmup->rows,
-                        .gpu_rows_metric = warmup->gpu_rows,
                         .queues = hps_calloc(version->n_tables, sizeof(*fill.queues))};
     uint64_t start_us = hps_clock_us();
     hps_status status = fill.queues != NULL ? open_queues(warmup, &fill) : HPS_NO_MEMORY;

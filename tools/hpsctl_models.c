@@ -25,6 +25,17 @@ static void warm_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *ve
     }
 }
 
+/* Memory on its device, or why it has none. */
+static void device_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *version)
+{
+    char text[HPSCTL_TEXT_BYTES];
+
+    hpsctl_table_cell(table, "%s",
+                      version->device_note[0] != '\0'
+                          ? version->device_note
+                          : hpsctl_bytes_text(version->device_bytes, text));
+}
+
 static int print_models(struct hpsctl *ctl, const void *reply)
 {
     static const char *const columns[] = {"MODEL",  ">VERSION", "STATE",  "LABEL", ">TABLES",
@@ -46,7 +57,7 @@ static int print_models(struct hpsctl *ctl, const void *reply)
             hpsctl_table_cell(&table, "%s", version->label);
             hpsctl_table_cell(&table, "%" PRIu32, version->table_count);
             hpsctl_table_cell(&table, "%" PRIu64, version->row_count);
-            hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->device_bytes, text));
+            device_cell(&table, version);
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->host_bytes, text));
             warm_cell(&table, version);
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->persistent_bytes, text));
@@ -83,18 +94,30 @@ static void table_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *in
     hpsctl_table_cell(table, "%" PRIu64, info->row_count);
 }
 
-static const char *const table_columns[] = {"MODEL", ">VERSION", "TABLE", ">DIM",
-                                            "TYPE",  ">ROWS",    NULL};
+/* The embedding cache of a table, and which part of the rows is there. */
+static void cache_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *info)
+{
+    char text[HPSCTL_TEXT_BYTES];
+    double n_rows = (double)info->row_count;
+
+    hpsctl_table_cell(table, "%s", hpsctl_bytes_text(info->device_bytes, text));
+    hpsctl_table_cell(table, "%" PRIu64, info->device_row_count);
+    hpsctl_table_cell(table, "%.0f %%",
+                      n_rows > 0 ? 100.0 * (double)info->device_row_count / n_rows : 0.0);
+}
 
 static int print_tables(struct hpsctl *ctl, const void *reply)
 {
+    static const char *const columns[] = {"MODEL", ">VERSION", "TABLE",     ">DIM",       "TYPE",
+                                          ">ROWS", ">GPU",     ">GPU ROWS", ">GPU SHARE", NULL};
     const Hps__V1__ListTablesResponse *list = reply;
     struct hpsctl_table table;
 
     (void)ctl;
-    hpsctl_table_init(&table, table_columns);
+    hpsctl_table_init(&table, columns);
     for (size_t i = 0; i < list->n_tables; i++) {
         table_cells(&table, list->tables[i]);
+        cache_cells(&table, list->tables[i]);
     }
     return hpsctl_table_print(&table);
 }
@@ -234,10 +257,12 @@ static void need_cells(struct hpsctl_table *table, const char *what, uint64_t ne
 
 static void print_plan(const Hps__V1__LoadPlan *plan)
 {
+    static const char *const tables[] = {"MODEL", ">VERSION", "TABLE", ">DIM",
+                                         "TYPE",  ">ROWS",    NULL};
     static const char *const columns[] = {"RESOURCE", ">NEEDED", ">AVAILABLE", "FITS", NULL};
     struct hpsctl_table table;
 
-    hpsctl_table_init(&table, table_columns);
+    hpsctl_table_init(&table, tables);
     for (size_t i = 0; i < plan->n_tables; i++) {
         table_cells(&table, plan->tables[i]);
     }

@@ -615,7 +615,7 @@ static void test_space_when_it_does_not_fit_then_said_once_with_both_sizes(void 
     snprintf(needed, sizeof(needed), " needed_bytes=%" PRIu64 " ", bytes);
     open_tier(bytes - 4096, 0, 0);
     rig.space = open_space();
-    read_log(fds[0], "beside the others", log, sizeof(log));
+    read_log(fds[0], "beside those of others", log, sizeof(log));
     assert_non_null(strstr(log, needed));
     assert_non_null(strstr(log, "version=m/3 "));
     hps_gpu_space_active(rig.space, true);

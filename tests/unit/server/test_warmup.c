@@ -4,6 +4,7 @@
  * becomes of records that are damaged, left over or of no model.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/gpu_tier_internal.h"
 #include "cache/hot.h"
 #include "server/warmup.h"
 #include "tests/lib/fake_store.h"
@@ -32,6 +34,7 @@ struct rig {
     uint32_t n_asked;                /* calls of go_on */
     uint32_t stop_at;                /* of those; 0: never */
     struct hps_warmup_report so_far; /* at the last one */
+    struct hps_device *held;         /* until the third one */
 };
 
 static void row_of(uint32_t table, hps_key key, float row[DIM])
@@ -168,6 +171,9 @@ static bool go_on(void *ctx, const struct hps_warmup_report *so_far, uint64_t *o
     rig->so_far = *so_far;
     rig->n_asked++;
     *out_room_bytes = rig->room_bytes;
+    if (rig->held != NULL && rig->n_asked == 3) {
+        hps_device_sim_hold(rig->held, false);
+    }
     return rig->n_asked != rig->stop_at;
 }
 
@@ -545,6 +551,79 @@ static void test_attach_when_nothing_may_be_counted_then_nothing_is(void **state
     assert_false(hps_warmup_useful(rig->warmup, rig->version));
 }
 
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static struct hps_gpu_space *space_open(struct hps_gpu_tier *tier, const struct rig *rig,
+                                        const struct hps_gpu_share *shares)
+{
+    const struct hps_gpu_space_options options = {
+        .model = "m", .number = 1, .tables = rig->version->tables, .shares = shares, .n_tables = 2};
+    struct hps_gpu_space *space = NULL;
+    struct hps_error err;
+    assert_int_equal(hps_gpu_space_open(tier, &options, &space, &err), HPS_OK);
+    return space;
+}
+
+/* Its cache has room for two versions less one byte, and the one that gave way is still used. */
+static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **state)
+{
+    struct rig *rig = *state;
+    static char name[] = "m";
+    struct hps_config_model model = {.name = name, .init_ec = true};
+    const struct hps_config config = {.models = &model, .n_models = 1};
+    const struct hps_gpu_share shares[2] = {{N_ROWS, 300}, {N_ROWS, 0}};
+    const hps_key key = 1;
+    const uint32_t slot = 0;
+    const uint8_t row[ROW_BYTES] = {0};
+    const struct hps_gpu_insertion one = {
+        .table_id = 0, .n = 1, .keys = &key, .slots = &slot, .rows = row};
+    struct hps_insert_report inserted;
+    struct hps_gpu_tier *tier = NULL;
+    struct hps_error err;
+    struct hps_block_pool *blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(blocks, 1 << 20), HPS_OK);
+    const struct hps_gpu_tier_options options = {
+        .kind = HPS_DEVICE_SIM,
+        .cache = {.arena_bytes = 2 * hps_gpu_share_bytes(rig->version->tables, shares, 2) - 256,
+                  .gather_bytes = 1 << 20,
+                  .stage_bytes = 1 << 20},
+        .blocks = blocks,
+        .stall_us_max = UINT64_C(600) * 1000 * 1000};
+    assert_int_equal(hps_gpu_tier_open(&options, &tier, &err), HPS_OK);
+    struct hps_gpu_space *last = space_open(tier, rig, shares);
+    rig->version->gpu = space_open(tier, rig, shares);
+    rig->options.gpu = true;
+    rig->options.config = &config;
+    restart(rig);
+    heat(rig, 0, 0, 500, 1000);
+    rig->held = tier->device;
+    hps_device_sim_hold(rig->held, true);
+    hps_gpu_insert(last, &one, &inserted);
+    assert_int_equal(inserted.n_inserted, 1);
+    hps_gpu_tier_sync(tier); /* then it is under way */
+    hps_gpu_space_active(rig->version->gpu, true);
+    assert_true(hps_gpu_space_coming(rig->version->gpu));
+
+    struct hps_warmup_report report = fill(rig, rig->version, 0);
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_int_equal(report.n_gpu_rows, 300);
+    assert_true(hps_gpu_space_present(rig->version->gpu));
+
+    hps_gpu_space_active(rig->version->gpu, false);
+    hps_gpu_space_active(last, true);
+    while (hps_gpu_space_coming(last)) {
+        sched_yield();
+    }
+    report = fill(rig, rig->version, 0); /* which has none now, and is to have none */
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_int_equal(report.n_gpu_rows, 0);
+    hps_gpu_space_close(last);
+    hps_gpu_space_close(rig->version->gpu);
+    rig->version->gpu = NULL;
+    hps_gpu_tier_close(tier);
+    hps_block_pool_free(blocks);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -565,6 +644,7 @@ int main(void)
         TEST(test_save_when_the_model_is_gone_then_its_records_are_too),
         TEST(test_save_when_not_allowed_then_the_store_is_left_alone),
         TEST(test_attach_when_nothing_may_be_counted_then_nothing_is),
+        TEST(test_fill_when_the_caches_come_late_then_it_waits_for_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
