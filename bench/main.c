@@ -24,6 +24,8 @@ static const struct bench benches[] = {
      bench_eviction},
     {"embed_cache", "hit rates of the embedding cache's policy, and what a batch costs the host",
      bench_embed_cache},
+    {"lookup_gpu", "what a look-up costs its thread, device first, beside the host map",
+     bench_lookup_gpu},
     {"concurrency", "look-ups in the host map beside updates of it", bench_concurrency},
     {"rocksdb", "loads, warm reads and updates against RocksDB as it comes", bench_rocksdb},
     {"update", "updates through all tiers against bare write batches", bench_update},
