@@ -53,7 +53,7 @@ def test_drain_when_under_load_then_no_call_fails_and_the_next_daemon_goes_on(wo
         with grpc.insecure_channel(address, options=options) as channel:
             stub = pb_grpc.ParameterServerStub(channel)
             keys = table.keys[:300]
-            request = pb.LookupRequest(model="m", queries=[
+            request = pb.LookupRequest(model="m", miss_policy=pb.MISS_POLICY_EXACT, queries=[
                 pb.TableQuery(table="a", keys=keys.tobytes())])
             while not ended.is_set():
                 try:
