@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
+#include "tests/lib/work.h"
 
 enum { N_TABLES = 3, DEFAULT_BUDGET_MIB = 512 };
 
@@ -736,7 +737,7 @@ static void test_scan_when_many_rows_then_in_key_order(void **state)
 
 /* ---- threads ---- */
 
-enum { RACE_KEYS = 512, RACE_READERS = 3, RACE_WRITES = 20000, RACE_BATCH = 100 };
+enum { RACE_KEYS = 512, RACE_READERS = 3, RACE_WRITES = HPS_TEST_WORK(20000), RACE_BATCH = 100 };
 
 struct race {
     struct hps_space *space;

@@ -27,8 +27,16 @@
 #include "base/heap.h"
 #include "cache/update.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/lib/work.h"
 
-enum { N_TABLES = 2, N_KEYS = 400, KEYS_MAX = 60, ROW_WORDS = 8, N_KILLS = 60, BATCHES_MAX = 40 };
+enum {
+    N_TABLES = 2,
+    N_KEYS = 400,
+    KEYS_MAX = 60,
+    ROW_WORDS = 8,
+    N_KILLS = HPS_TEST_WORK(60),
+    BATCHES_MAX = 40
+};
 enum { EXIT_WRONG = 3 };
 
 static const struct hps_call no_limit = {0};

@@ -24,6 +24,7 @@
 #include "cache/lookup.h"
 #include "cache/update.h"
 #include "tests/lib/fake_store.h"
+#include "tests/lib/work.h"
 
 enum {
     N_KEYS = 256,
@@ -32,9 +33,9 @@ enum {
     BATCH_KEYS = 32,
     ROW_WORDS = 16, /* key, sequence, key, sequence, … */
     ROW_BYTES = ROW_WORDS * 8,
-    N_BATCHES = 16000,
-    N_BATCHES_GPU = 3000,
-    N_BATCHES_MAX = 200 * N_BATCHES, /* where what must be seen is not seen */
+    N_BATCHES = HPS_TEST_WORK(16000),
+    N_BATCHES_GPU = HPS_TEST_WORK(3000),
+    N_BATCHES_MAX = 200 * 16000, /* where what must be seen is not seen */
     GPU_SLAB = 4 << 20,
 };
 
