@@ -85,6 +85,21 @@ void hps_fetched_note(struct hps_fetched *fetched, uint32_t table_id, const hps_
     }
 }
 
+void hps_fetched_forget(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
+                        uint32_t n)
+{
+    _Atomic uint64_t *places = atomic_load_explicit(&fetched->places, memory_order_acquire);
+
+    for (uint32_t i = 0; i < n && places != NULL; i++) {
+        uint64_t hash = hash_of(table_id, keys[i]);
+        _Atomic uint64_t *place = &places[place_of(hash)];
+
+        if ((atomic_load_explicit(place, memory_order_relaxed) ^ hash) <= COUNT_MASK) {
+            atomic_store_explicit(place, 0, memory_order_relaxed);
+        }
+    }
+}
+
 bool hps_fetched_often(const struct hps_fetched *fetched, uint32_t table_id, hps_key key)
 {
     _Atomic uint64_t *places = atomic_load_explicit(&fetched->places, memory_order_acquire);

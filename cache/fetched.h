@@ -2,8 +2,9 @@
  *
  * How often rows of one version were fetched behind answers of late. A row that was, and misses
  * again when it is asked for, is being pushed out of the cache as often as it comes in: whoever
- * asks next waits for it, or it would be answered with the default row for ever. Bounded: it
- * forgets. Any thread; nothing takes a lock, but the first note.
+ * asks next waits for it, or it would be answered with the default row for ever. Then it begins
+ * anew: a threshold that is reached is not to be given up for good. Bounded: it forgets. Any
+ * thread; nothing takes a lock, but the first note.
  */
 #ifndef HPS_CACHE_FETCHED_H
 #define HPS_CACHE_FETCHED_H
@@ -23,6 +24,9 @@ void hps_fetched_free(struct hps_fetched *fetched); /* NULL is legal */
 /* Without memory nothing is noted. */
 void hps_fetched_note(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
                       uint32_t n);
+/* Somebody has waited for these. */
+void hps_fetched_forget(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
+                        uint32_t n);
 bool hps_fetched_often(const struct hps_fetched *fetched, uint32_t table_id, hps_key key);
 
 #endif

@@ -635,8 +635,9 @@ static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from
         }
     }
     hps_walk_offer_gpu(walk, begin, n, rest->since, rest->call->behind && !held);
-    if (rest->call->behind && rest->version->fetched != NULL) {
-        hps_fetched_note(rest->version->fetched, walk->table->id, batch->keys + begin, n);
+    if (rest->version->fetched != NULL) {
+        (rest->call->behind ? hps_fetched_note : hps_fetched_forget)(
+            rest->version->fetched, walk->table->id, batch->keys + begin, n);
     }
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
         hps_flight_land(rest->version->flight, &rest->trip, walk->table->id, batch->keys[i],

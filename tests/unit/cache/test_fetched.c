@@ -60,6 +60,26 @@ static void test_note_when_many_others_come_then_it_is_forgotten(void **state)
     assert_false(hps_fetched_often(fetched, 0, key));
 }
 
+static void test_forget_when_waited_for_then_counted_anew_and_others_are_not(void **state)
+{
+    struct hps_fetched *fetched = *state;
+    const hps_key keys[] = {3, 4};
+
+    hps_fetched_forget(fetched, 0, keys, 2); /* nothing was noted at all */
+    for (unsigned i = 0; i < HPS_FETCHED_OFTEN; i++) {
+        hps_fetched_note(fetched, 0, keys, 2);
+    }
+    hps_fetched_forget(fetched, 1, keys, 2);
+    assert_true(hps_fetched_often(fetched, 0, 3));
+    hps_fetched_forget(fetched, 0, keys, 1);
+    assert_true(hps_fetched_often(fetched, 0, 4));
+    for (unsigned i = 1; i <= HPS_FETCHED_OFTEN; i++) {
+        assert_false(hps_fetched_often(fetched, 0, 3));
+        hps_fetched_note(fetched, 0, keys, 1);
+    }
+    assert_true(hps_fetched_often(fetched, 0, 3));
+}
+
 static void *note_often(void *arg)
 {
     for (hps_key key = 0; key < 20000; key++) {
@@ -112,6 +132,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_note_when_fetched_a_few_times_then_often_of_that_key_alone),
         TEST(test_note_when_many_others_come_then_it_is_forgotten),
+        TEST(test_forget_when_waited_for_then_counted_anew_and_others_are_not),
         TEST(test_note_when_many_threads_then_each_key_ends_as_often),
         TEST(test_note_when_any_allocation_fails_then_nothing_leaks),
     };

@@ -1073,6 +1073,34 @@ static void test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_s
     give_host_back(t, all);
 }
 
+/* It has gone from the device each time that it is asked for, if only once a day: that is no reason
+ * to wait for it for ever. */
+static void test_policy_when_a_row_was_waited_for_then_it_is_not_the_next_time(void **state)
+{
+    enum { N_ROUNDS = 3 * (HPS_FETCHED_OFTEN + 1) };
+    struct gpu_test *t = *state;
+    struct hps_space *all[2];
+    const hps_key key = 0;
+
+    put_range(t, DISK, 0, 0, 10);
+    shrink_to_gpu(t, GPU_FIXTURE_ROWS, all);
+    t->fx.version.cache_tier = HPS_TIER_GPU;
+    t->fx.version.hit_rate_threshold = 0.0;
+    sem_post(&t->go_on);
+    for (uint32_t round = 0; round < N_ROUNDS; round++) {
+        bool waits = round % (HPS_FETCHED_OFTEN + 1) == HPS_FETCHED_OFTEN;
+        set_range(t, 0, key, key + 1);
+        t->lookup.miss_policy = HPS_MISS_THRESHOLD;
+        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        check_part(t, 0);
+        assert_int_equal(t->found[0][DEFAULTED], waits ? 0 : 1);
+        assert_int_equal(t->found[0][DISK], waits ? 1 : 0);
+        wait_inserted(t);
+        hps_gpu_update(t->gpu.space, 0, &key, NULL, 1);
+    }
+    give_host_back(t, all);
+}
+
 static void test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has(void **state)
 {
     struct gpu_test *t = *state;
@@ -1132,6 +1160,7 @@ int main(void)
         GPU_TEST(test_policy_when_the_gpu_takes_no_question_then_exact),
         GPU_TEST(test_insertion_when_others_are_asked_for_more_then_the_row_comes_in),
         GPU_TEST(test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_same),
+        GPU_TEST(test_policy_when_a_row_was_waited_for_then_it_is_not_the_next_time),
         GPU_TEST(test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has),
     };
 
