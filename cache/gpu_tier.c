@@ -109,8 +109,8 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
         return;
     }
     hps_device_lost_why(tier->device, &why);
-    hps_error_set(&err, HPS_DATA_LOSS, "device %d (%s): %s: %s; the gpu tier ends until a restart",
-                  tier->options.index, hps_device_info(tier->device)->name, text, why.text);
+    hps_error_set(&err, HPS_DATA_LOSS, "%s (%s); the gpu tier ends until a restart", why.text,
+                  text);
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
     tier->wanted = false; /* there is nothing to come any more */
@@ -298,17 +298,25 @@ static void release(struct hps_gpu_tier *tier)
     hps_free(tier);
 }
 
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hps_gpu_tier *kept; /* kept_lock */
+
 /* The driver may come back at any time, and the device write: nothing goes. */
 static void keep(struct hps_gpu_tier *tier)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct hps_gpu_tier *all;
-
     hps_block_pool_slab_keep(tier->options.blocks);
-    pthread_mutex_lock(&lock);
-    tier->kept = all;
-    all = tier;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&kept_lock);
+    tier->kept = kept;
+    kept = tier;
+    pthread_mutex_unlock(&kept_lock);
+}
+
+bool hps_gpu_tiers_kept(void)
+{
+    pthread_mutex_lock(&kept_lock);
+    bool any = kept != NULL;
+    pthread_mutex_unlock(&kept_lock);
+    return any;
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */

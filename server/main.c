@@ -14,6 +14,7 @@
 #include "backends/rocksdb.h"
 #include "base/log.h"
 #include "cache/device.h"
+#include "cache/gpu_tier.h"
 #include "config/limits.h"
 #include "server/daemon.h"
 #include "server/options.h"
@@ -269,5 +270,9 @@ int main(int argc, char **argv)
     }
     hps_notes_fini(&notes);
     hps_config_free(config);
+    if (hps_gpu_tiers_kept()) {
+        (void)fflush(stdout);
+        _exit(code);
+    }
     return code;
 }

@@ -100,6 +100,12 @@ static void cache_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *in
     char text[HPSCTL_TEXT_BYTES];
     double n_rows = (double)info->row_count;
 
+    if (info->device_bytes == 0) {
+        for (int i = 0; i < 3; i++) {
+            hpsctl_table_cell(table, "%s", "");
+        }
+        return;
+    }
     hpsctl_table_cell(table, "%s", hpsctl_bytes_text(info->device_bytes, text));
     hpsctl_table_cell(table, "%" PRIu64, info->device_row_count);
     hpsctl_table_cell(table, "%.0f %%",

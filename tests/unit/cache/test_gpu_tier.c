@@ -1120,6 +1120,11 @@ static void test_close_when_the_driver_hangs_then_ends_all_the_same(void **state
     (void)state;
     open_all_stalling(HANG_STALL_US);
     hang_driver();
+    hps_gpu_space_close(rig.space);
+    rig.space = NULL;
+    hps_gpu_tier_close(rig.tier);
+    rig.tier = NULL;
+    assert_true(hps_gpu_tiers_kept());
 }
 
 static void test_update_when_the_driver_hangs_then_it_waits_no_longer(void **state)
