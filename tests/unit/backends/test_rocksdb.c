@@ -31,6 +31,7 @@
 #include "backends/rocksdb.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "tests/lib/work.h"
 
 enum { ROW_BYTES = 512, FREE_MIN = 8 << 20 };
 
@@ -662,7 +663,7 @@ static void test_open_when_a_load_was_cut_short_then_nothing_of_it_is_left(void 
     store->ops->close(store);
 }
 
-enum { KILL_KEYS = 40, KILLS = 60 };
+enum { KILL_KEYS = 40, KILLS = HPS_TEST_WORK(60) };
 
 static const struct hps_table kill_tables[2] = {
     {.name = "t", .id = 0, .dim = 128, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32},
