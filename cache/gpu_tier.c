@@ -272,6 +272,19 @@ static void await_idle(struct hps_gpu_tier *tier)
     }
 }
 
+static atomic_bool any_kept; /* of all tiers that ever were */
+
+static void keep_slab(const struct hps_gpu_tier *tier)
+{
+    hps_block_pool_slab_keep(tier->options.blocks);
+    atomic_store(&any_kept, true);
+}
+
+bool hps_gpu_tiers_kept(void)
+{
+    return atomic_load(&any_kept);
+}
+
 static void release_device(struct hps_gpu_tier *tier)
 {
     if (tier->cache != NULL) {
@@ -281,7 +294,7 @@ static void release_device(struct hps_gpu_tier *tier)
         hps_embed_cache_close(tier->cache);
         hps_device_close(tier->device);
     } else {
-        hps_block_pool_slab_keep(tier->options.blocks);
+        keep_slab(tier);
         hps_device_watch(tier->device, NULL);
     }
 }
@@ -298,25 +311,17 @@ static void release(struct hps_gpu_tier *tier)
     hps_free(tier);
 }
 
-static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct hps_gpu_tier *kept; /* kept_lock */
-
 /* The driver may come back at any time, and the device write: nothing goes. */
 static void keep(struct hps_gpu_tier *tier)
 {
-    hps_block_pool_slab_keep(tier->options.blocks);
-    pthread_mutex_lock(&kept_lock);
-    tier->kept = kept;
-    kept = tier;
-    pthread_mutex_unlock(&kept_lock);
-}
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct hps_gpu_tier *all;
 
-bool hps_gpu_tiers_kept(void)
-{
-    pthread_mutex_lock(&kept_lock);
-    bool any = kept != NULL;
-    pthread_mutex_unlock(&kept_lock);
-    return any;
+    keep_slab(tier);
+    pthread_mutex_lock(&lock);
+    tier->kept = all;
+    all = tier;
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */

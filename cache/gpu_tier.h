@@ -60,8 +60,9 @@ void hps_gpu_tier_drain(struct hps_gpu_tier *tier);
 /* Every space is closed, no look-up is under way. A driver that hangs keeps device and cache until
  * the process ends. NULL is legal. */
 void hps_gpu_tier_close(struct hps_gpu_tier *tier);
-/* Whether a driver that hangs has kept a tier that was closed: it may also hang at the end of the
- * process, which then must not call what libraries do there. */
+/* Whether a tier that was closed was kept, by a driver that hangs or a device that may still write:
+ * either may also hang at the end of the process, which then must not call what libraries do there.
+ */
 bool hps_gpu_tiers_kept(void);
 /* The tier's thread has seen all that was given to it before, and written down what that uses. */
 void hps_gpu_tier_sync(struct hps_gpu_tier *tier);

@@ -762,7 +762,9 @@ static void test_close_when_a_lost_device_may_still_write_then_the_slab_stays(vo
     forget(&question);
     rig.tier->options.stall_us_max = 1000; /* so long does the end wait for it */
     hps_gpu_space_close(rig.space);
+    assert_false(hps_gpu_tiers_kept()); /* by a test before */
     hps_gpu_tier_close(rig.tier);
+    assert_true(hps_gpu_tiers_kept());
     hps_block_pool_free(rig.blocks);
     rig.space = NULL;
     rig.tier = NULL;
