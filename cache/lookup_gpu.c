@@ -303,6 +303,8 @@ void lookup_gpu_take(struct hps_lookup *lookup)
     hps_status status = gpu->left ? HPS_DEADLINE : gpu->ask.status;
     /* Lost before it began, or refused: no question. */
     bool begun = status == HPS_OK || status == HPS_DATA_LOSS || gpu->left;
+    /* Refused for want of room, for the rows or in the queue: the device has not failed. */
+    bool failed = status != HPS_OK && status != HPS_INVALID && status != HPS_EXHAUSTED;
     uint64_t duration_us = gpu->left ? hps_clock_us() - gpu->ask.asked_us : gpu->ask.duration_us;
 
     for (uint32_t i = 0; i < gpu->ask.n_parts && gpu->asked; i++) {
@@ -312,7 +314,7 @@ void lookup_gpu_take(struct hps_lookup *lookup)
         report->status = status;
         report->n_asked = begun ? part->walk.batch.n + report->n_found : 0; /* hits as sent */
         report->n_unanswered = status == HPS_OK ? 0 : report->n_asked;
-        report->n_faults = status != HPS_OK && i == 0 ? 1 : 0;
+        report->n_faults = failed && i == 0 ? 1 : 0;
         report->duration_us = i == 0 ? duration_us : 0;
         if (status == HPS_OK && gpu->scratch != NULL) {
             take_hits(part, &gpu->ask.parts[i], gpu->scratch->data);

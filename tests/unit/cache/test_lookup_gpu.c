@@ -959,6 +959,8 @@ static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
     check(t);
     assert_found(t, 0, 0, 90, 5, 0, 0);
     assert_int_equal(t->parts[0].walk.gpu.n_inserted, 0); /* nor is it troubled with rows */
+    assert_int_equal(t->parts[0].walk.gpu.status, HPS_INVALID);
+    assert_int_equal(t->parts[0].walk.gpu.n_faults, 0); /* it has not failed */
     set_range(t, 0, 0, 100);
     ask(t, 1, HPS_LOOKUP_PATH_HOST); /* five have come into the host map */
     check(t);
