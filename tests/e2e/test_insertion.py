@@ -94,7 +94,7 @@ class Small:
             self.counted.get(result.table, len(set(map(int, keys)))))
 
     def settle(self, applied=True):
-        """Until all that was queued has been fetched, and (applied) a device has put in or refused what it was given."""
+        """Until all that was queued has been fetched and (applied) a device has put in or refused what it was given."""
         def settled():
             now = counts(self)
             return now["queued"] == 0 and (self.cache != "gpu" or not applied or now["async"] == now["hit"]) and now
