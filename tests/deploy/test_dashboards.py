@@ -80,7 +80,10 @@ def series_of_a_daemon():
     """{metric: [labels]} after loads, look-ups of all kinds, and calls that failed."""
     with scratch() as work:
         generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
-        with Daemon(work, default_config(server={"model_roots": [work]})) as one:
+        with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
+            cached = {**json.load(f)["models"][0], "model": "cached", "gpucache": True}
+        config = default_config([cached], server={"model_roots": [work]})
+        with Daemon(work, config, env={"HPS_DEVICE": "sim"}) as one:
             one.load("m", f"{work}/v1")
             stub = one.stub()
             for _ in range(2):
