@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "net/grpc.h"
+#include "net/http2_filter.h"
 
 enum {
     READ_BYTES = 64 * 1024, /* larger reads fall out of the L2 cache before they are parsed */
@@ -134,6 +135,7 @@ struct hps_http2 {
     size_t frame_left;
     const uint8_t *data_end; /* behind the last bytes that nghttp2 called data */
     bool in_data;            /* what was read last ended within that frame */
+    struct hps_http2_filter filter;
     struct rate tiny, pings, controls;
     struct hps_error why;
     unsigned busy;
@@ -997,7 +999,8 @@ static void check_answers(struct hps_http2 *h2)
     }
 }
 
-static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
+/* A run that nghttp2 is to see. */
+static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
 {
     h2->data_end = NULL;
     ssize_t used = nghttp2_session_mem_recv(h2->session, data, size);
@@ -1011,6 +1014,28 @@ static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
         h2->aborting = true;
     }
     check_answers(h2);
+}
+
+static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
+{
+    const uint8_t *run;
+    size_t run_bytes;
+
+    if (!h2->options.server) {
+        take_in_run(h2, data, size);
+        return;
+    }
+    while (!h2->dead && !h2->aborting &&
+           hps_http2_filter_next(&h2->filter, &data, &size, &run, &run_bytes)) {
+        if (run_bytes > 0) {
+            take_in_run(h2, run, run_bytes);
+        }
+    }
+    for (; h2->filter.n_dropped > 0; h2->filter.n_dropped--) {
+        if (!h2->dead && rate_passed(&h2->controls, h2->read_us, CONTROL_MAX)) {
+            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
+        }
+    }
 }
 
 /* Where the rest of the DATA frame that is under way may go, or NULL. Only when nghttp2 has called
@@ -1185,6 +1210,7 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     h2->shared = shared;
     h2->conn = conn;
     h2->options = *options;
+    hps_http2_filter_init(&h2->filter);
     h2->events = events;
     h2->ctx = ctx;
     h2->read_us = hps_clock_us();

@@ -90,6 +90,37 @@ static void test_rapid_reset_when_endless_then_cut_off(void **state)
     assert_int_equal(f->rig.n_messages, 0);
 }
 
+/* What gRPC's C++ library sends of a call that ends before its first byte has left. */
+static void test_reset_when_of_a_stream_never_begun_then_other_calls_go_on(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_true(wire_request(&f->wire, 1, "/t.T/Park", false, NULL));
+    assert_true(wire_frame(&f->wire, RST, 0, 3, "\0\0\0\x8", 4));
+    assert_true(wire_request(&f->wire, 5, "/t.T/Park", false, NULL));
+    assert_true(wire_frame(&f->wire, PING, 0, 0, "12345678", 8));
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, PING, 0, NULL, NULL) || f->wire.closed);
+    assert_false(f->wire.closed);
+    assert_false(wire_find(&f->wire, GOAWAY, 0, NULL, NULL));
+    assert_true(wire_frame(&f->wire, RST, 0, 2, "\0\0\0\x8", 4)); /* no client's */
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+}
+
+static void test_reset_when_of_streams_never_begun_is_endless_then_cut_off(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t id = 1;
+
+    while (id < 200000 && wire_frame(&f->wire, RST, 0, id, "\0\0\0\x8", 4)) {
+        id += 2;
+        if (id % 256 == 1) {
+            wire_pump(&f->wire);
+        }
+    }
+    WIRE_UNTIL(&f->wire, f->wire.closed);
+    expect_goaway(&f->wire, 0xb);
+}
+
 static void test_streams_when_more_than_allowed_then_cut_off(void **state)
 {
     struct fixture *f = *state;
@@ -283,7 +314,7 @@ static void test_frames_when_malformed_then_cut_off(void **state)
         size_t size;
     } cases[] = {
         {DATA, 0, 0, 5},         {DATA, 0, 7, 5}, {HEADERS, 4, 2, 1}, {SETTINGS, 0, 1, 0},
-        {SETTINGS, 0, 0, 5},     {PING, 0, 0, 7}, {WINDOW, 0, 0, 3},  {RST, 0, 9, 4},
+        {SETTINGS, 0, 0, 5},     {PING, 0, 0, 7}, {WINDOW, 0, 0, 3},  {RST, 0, 9, 3},
         {CONTINUATION, 4, 1, 1}, {PUSH, 4, 1, 8}, {GOAWAY, 0, 0, 7},  {WINDOW, 0, 0, 4},
         {SETTINGS, 1, 0, 6},
     };
@@ -330,6 +361,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_preface_when_it_is_http1_then_closed),
+        TEST(test_reset_when_of_a_stream_never_begun_then_other_calls_go_on),
+        TEST(test_reset_when_of_streams_never_begun_is_endless_then_cut_off),
         TEST(test_rapid_reset_when_endless_then_cut_off),
         TEST(test_streams_when_more_than_allowed_then_cut_off),
         TEST(test_continuations_when_endless_then_cut_off),
