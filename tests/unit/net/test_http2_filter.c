@@ -52,7 +52,7 @@ static void fill(struct stream *stream)
     uint32_t last_id = 0;
     add(stream, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24, true);
     while (stream->n_sent < BYTES_MAX - 1000) {
-        uint32_t id = last_id + 2 * (uint32_t)(rand() % 3) + 1 - last_id % 2;
+        uint32_t id = last_id + 2 * (uint32_t)(rand_r(&seed) % 3) + 1 - last_id % 2;
         switch (rand_r(&seed) % 6) {
         case 0:
             add_frame(stream, HEADERS, id, (size_t)rand_r(&seed) % 300, true);
