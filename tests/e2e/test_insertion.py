@@ -97,9 +97,10 @@ class Small:
         """Until all that was queued has been fetched and (applied) a device has put in or refused what it was given."""
         def settled():
             now = counts(self)
-            return now["queued"] == 0 and (self.cache != "gpu" or not applied or now["async"] == now["hit"]) and now
+            return now["queued"] == 0 and (self.cache != "gpu" or not applied or now["async"] == now["hit"])
 
-        return until(settled, "an empty queue")
+        until(settled, "an empty queue")
+        return counts(self)  # of one scrape, what was read first may be older than the queue's end
 
 
 def counts(small):
