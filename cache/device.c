@@ -44,6 +44,13 @@ static struct hps_device_calls *begin(struct hps_device *device)
     return calls;
 }
 
+static _Noreturn void park(void)
+{
+    for (;;) {
+        pause();
+    }
+}
+
 /* Does not return where the call was seized: all that the caller's frames name is another's. */
 static void end(struct hps_device_calls *calls)
 {
@@ -51,10 +58,9 @@ static void end(struct hps_device_calls *calls)
         return;
     }
     uint64_t call = calls->n;
-    bool mine = __atomic_compare_exchange_n(&calls->now, &call, 0, false, __ATOMIC_RELAXED,
-                                            __ATOMIC_RELAXED);
-    while (!mine) {
-        pause();
+    if (!__atomic_compare_exchange_n(&calls->now, &call, 0, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED)) {
+        park();
     }
 }
 
