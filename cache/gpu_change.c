@@ -349,17 +349,23 @@ static void take_queued(struct hps_gpu_tier *tier)
     pthread_mutex_unlock(&changes->lock);
 }
 
-/* takes `change`, which is in no list any more. */
+/* takes `change`, which is in no list any more: one that empties may at once be queued again. */
 static void finish(struct hps_gpu_tier *tier, struct gpu_change *change)
 {
     struct gpu_changes *changes = &tier->changes;
+    bool empties = change->empties;
 
     pthread_mutex_lock(&changes->lock);
     changes->bytes -= change->bytes;
     changes->staged_bytes = hps_embed_staged_bytes(tier->cache);
+    if (empties) {
+        change->space->tables[change->table_id].is_emptying = false;
+    }
     pthread_cond_broadcast(&changes->room);
     pthread_mutex_unlock(&changes->lock);
-    change_free(change);
+    if (!empties) {
+        change_free(change);
+    }
 }
 
 void gpu_changes_note(struct hps_gpu_tier *tier)
@@ -386,9 +392,6 @@ uint64_t gpu_changes_done(const struct hps_gpu_tier *tier)
  * its cache, so it goes later. */
 static void empty(struct hps_gpu_tier *tier, struct gpu_table *table, struct gpu_change *change)
 {
-    pthread_mutex_lock(&tier->changes.lock);
-    table->is_emptying = false;
-    pthread_mutex_unlock(&tier->changes.lock);
     if (table->range != NULL) {
         hps_embed_range_retire(table->range);
         change->space->spoiled = true;
