@@ -101,10 +101,10 @@ def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, 
             for name, table in tables.items():
                 assert hits[name] == 3 * len(known_of(table, queries[name]))
         assert sample(daemon, "tier_up", 'tier="gpu"', 'node="0"') == 1
-        assert sample(daemon, "tier_rows", 'tier="gpu"') > 0
+        n_rows = until(lambda: sample(daemon, "tier_rows", 'tier="gpu"'), "rows on the device")
         assert 0 < sample(daemon, "tier_used_bytes", 'tier="gpu"') < sample(daemon, "tier_capacity_bytes",
                                                                           'tier="gpu"')
-        assert sample(daemon, "insertion_rows_total", 'tier="gpu"') >= sample(daemon, "tier_rows", 'tier="gpu"')
+        assert sample(daemon, "insertion_rows_total", 'tier="gpu"') >= n_rows
 
 
 def test_explain_when_a_key_is_on_the_device_then_it_says_so(work):

@@ -97,10 +97,13 @@ class Small:
         """Until all that was queued has been fetched and (applied) a device has put in or refused what it was given."""
         def settled():
             now = counts(self)
-            return now["queued"] == 0 and (self.cache != "gpu" or not applied or now["async"] == now["hit"])
+            return not applied or now["async"] == now["hit"]
 
-        until(settled, "an empty queue")
-        return counts(self)  # of one scrape, what was read first may be older than the queue's end
+        # One after the other: of one scrape, what was read first may be older than the queue's end.
+        until(lambda: counts(self)["queued"] == 0, "an empty queue")
+        if self.cache == "gpu":
+            until(settled, "a device that has done all insertions")
+        return counts(self)
 
 
 def counts(small):
