@@ -59,8 +59,8 @@ struct race {
     struct hps_gpu_tier *gpu; /* NULL: none */
     bool guarded;
     uint32_t n_batches_min;             /* further ones until all that must be seen has been */
-    uint64_t n_batches;                 /* the updater's, as the next: both are read at rest */
-    uint64_t n_evicted;                 /* from the host map, by itself */
+    _Atomic uint64_t n_batches;         /* the updater's */
+    uint64_t n_evicted;                 /* from the host map, by itself; read at rest */
     _Atomic uint64_t started[N_KEYS];   /* state by the last update of the key, perhaps under way */
     _Atomic uint64_t published[N_KEYS]; /* by the last one that has ended */
     _Atomic uint64_t deletes[N_KEYS];   /* sequence of the last delete, perhaps under way */
@@ -71,6 +71,8 @@ struct race {
     pthread_mutex_t lock;
     char wrong[600]; /* lock; the first one */
 };
+
+static struct race *racing; /* for the disk's operations, which are told of none */
 
 struct walker {
     struct race *race;
@@ -286,12 +288,18 @@ static hps_status insert_late(struct hps_space *space, const struct hps_call *ca
     return host_insert(space, call, table, keys, slots, rows, n, guard, out_report);
 }
 
-/* The disk's own, answered a little later: before its rows are offered to the gpu. */
+/* The disk's own, answered after an update that it came before, so that its rows are offered to the
+ * gpu when they may be stale. */
 static hps_status get_late(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, struct hps_batch *batch)
 {
+    struct race *race = racing;
     hps_status status = disk_get(space, call, table, batch);
-    sched_yield();
+    uint64_t n_batches = atomic_load(&race->n_batches);
+
+    while (atomic_load(&race->n_batches) < n_batches + 2 && !atomic_load(&race->stop)) {
+        sched_yield();
+    }
     return status;
 }
 
@@ -321,7 +329,7 @@ static void *evictor_main(void *arg)
             HPS_OK) {
             report(race, "failed eviction", key, 0, 0);
         }
-        if (race->gpu != NULL && key % 32 == 0) {
+        if (race->gpu != NULL && key % 2 == 0) {
             hps_gpu_update(race->version->gpu, 0, &key, NULL, 1);
         }
         sched_yield();
@@ -485,7 +493,7 @@ static void open_gpu(struct race *race)
                                                            .stage_bytes = 1 << 20,
                                                            .sample_rate = 1},
                                                  .blocks = race->blocks,
-                                                 .queue_bytes_max = 64 << 10,
+                                                 .queue_bytes_max = 1 << 20,
                                                  .stall_us_max = UINT64_C(600) * 1000 * 1000};
     const struct hps_gpu_share share = {.n_rows = N_KEYS, .n_rows_cached = N_KEYS / 2};
     const struct hps_gpu_space_options options_of_space = {
@@ -498,6 +506,7 @@ static void open_gpu(struct race *race)
     disk_get = race->stores[1]->ops->get;
     race->late_disk = *race->stores[1]->ops;
     race->late_disk.get = get_late;
+    racing = race;
     race->stores[1]->ops = &race->late_disk;
     if (race->seen != race->version) {
         race->seen->gpu = race->version->gpu;
