@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a log of updates is to the rest of hpsd: topics of numbered partitions, each a sequence of
+ * records by offset. One `struct hps_update_log` stands for the configured source; every updater
+ * thread opens a *consumer* of its own on it and says itself where each partition begins: nothing
+ * is kept here. Only server/main.c names a concrete log.
+ *
+ * Threads: a consumer belongs to one thread, which may block in the calls that take a time-out;
+ * `wake` alone may come from any other. Calls of the log itself: any thread.
+ *
+ * Nothing here ends the process, and nothing here logs: what happens is told by events and
+ * statuses, once per change, to the thread that polls.
+ *
+ *     topics ─▶ offsets ─▶ assign ─▶ poll ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
+ *                                     └▶ DOWN … UP: the log reconnects by itself, nothing to do
+ *
+ * Back-pressure: not polling. What is fetched ahead is bounded; nobody is expelled for being slow.
+ * Pause a partition: unassign. Resume or seek: assign again, at the first record not yet applied.
+ */
+#ifndef HPS_BACKENDS_UPDATE_LOG_H
+#define HPS_BACKENDS_UPDATE_LOG_H
+
+#include "base/status.h"
+#include "base/types.h"
+
+/* Whether the log keeps only the last record of each key of a topic. */
+enum hps_compaction { HPS_COMPACTION_UNKNOWN, HPS_COMPACTION_NO, HPS_COMPACTION_YES };
+
+struct hps_consumer_topic {
+    const char *name;
+    int32_t n_partitions; /* numbered from 0; only ever grows, unless the topic was made anew */
+    enum hps_compaction compaction;
+    int64_t delete_retention_ms; /* how long a compacted topic keeps its tombstones; -1: unknown */
+};
+
+struct hps_consumer_topics {
+    const char *cluster_id; /* "": this log has none */
+    const struct hps_consumer_topic *topics;
+    uint32_t n_topics;
+};
+
+/* Offsets of one partition, asked of the log itself. */
+struct hps_consumer_offsets {
+    const char *topic;
+    int32_t partition;
+    int64_t time_unix_ms; /* in: -1 none */
+    int64_t low;          /* first record that is there */
+    int64_t high;         /* one past the last that may be read (of committed transactions) */
+    int64_t at_time;      /* first record of that time or later; none, or no time asked: high */
+    hps_status status;    /* NOT_FOUND: no such partition; PERMISSION; UNAVAILABLE: no answer */
+};
+
+struct hps_consumer_position {
+    const char *topic;
+    int32_t partition;
+    int64_t offset; /* of the record that is next */
+};
+
+enum hps_record_time {
+    HPS_RECORD_TIME_NONE,
+    HPS_RECORD_TIME_CREATED, /* by the producer: its event time */
+    HPS_RECORD_TIME_APPENDED /* by the log, when it came there */
+};
+
+/* A record as it came. All pointers are borrowed until the next poll, assign, unassign or close. */
+struct hps_consumer_record {
+    uint32_t tag; /* what assign was given for the partition */
+    int32_t partition;
+    const char *topic;
+    int64_t offset;
+    int64_t time_unix_ms;
+    enum hps_record_time time_of;
+    const void *key; /* NULL: the record has none, which is not an empty one */
+    size_t key_size;
+    const void *value; /* NULL: a tombstone */
+    size_t value_size;
+    const void *handle; /* the log's own */
+};
+
+enum hps_consumer_event_kind {
+    /* Of a partition, by its tag. */
+    HPS_CONSUMER_CAUGHT_UP, /* all up to `offset` - 1 were delivered; told again after more came */
+    HPS_CONSUMER_GAP,    /* `offset` was asked for, the log has [low, high): stopped, unassigned */
+    HPS_CONSUMER_GONE,   /* topic or partition is not there (any more): stopped, unassigned. When it
+                            is listed again, it may be another of the same name */
+    HPS_CONSUMER_FAILED, /* not to be read from `offset` on, see status (PERMISSION, DATA_LOSS, …):
+                            stopped, unassigned */
+    /* Of the log; tag is HPS_CONSUMER_NO_TAG. */
+    HPS_CONSUMER_DOWN,   /* not reachable (UNAVAILABLE), or refuses us (UNAUTHENTICATED) */
+    HPS_CONSUMER_UP,     /* reachable again */
+    HPS_CONSUMER_COMMITS /* commits fail now (status), or work again (OK) */
+};
+
+#define HPS_CONSUMER_NO_TAG UINT32_MAX
+
+/* Something that happened; borrowed like a record. */
+struct hps_consumer_event {
+    enum hps_consumer_event_kind kind;
+    uint32_t tag;
+    int64_t offset;
+    int64_t low; /* -1: not known */
+    int64_t high;
+    hps_status status;
+    const char *text; /* for a person; never NULL */
+};
+
+/* What a poll brought. Events come after the records beside them: a GAP says nothing of records
+ * delivered before it, and after the event no record of that tag comes until it is assigned. */
+struct hps_consumer_poll {
+    const struct hps_consumer_record *records;
+    uint32_t n_records;
+    const struct hps_consumer_event *events;
+    uint32_t n_events;
+};
+
+struct hps_update_log;
+struct hps_consumer;
+
+struct hps_consumer_options {
+    const char *name;  /* of this consumer among those of the process: "dlrm-3" */
+    const char *group; /* under which positions are committed; NULL: commits are not wanted */
+    const char *model; /* whose topics: hps_et.<model> and hps_et.<model>.<table> */
+    const char *const *filters; /* [n_filters] base/update_topic.h; strings borrowed for the call */
+    uint32_t n_filters;         /* 0: all */
+};
+
+struct hps_consumer_ops {
+    /* Gives up what is under way. Takes a moment where there is a network. */
+    void (*close)(struct hps_consumer *consumer);
+
+    /* The topics of this consumer's model, in order of name, as the log has them now. To be asked
+     * at first, every so often (new topics, more partitions), and after GONE.
+     * owner   out_topics is borrowed until the next call of topics, or close
+     * error   UNAVAILABLE, UNAUTHENTICATED: also told by an event; DEADLINE */
+    hps_status (*topics)(struct hps_consumer *consumer, uint32_t timeout_ms,
+                         struct hps_consumer_topics *out_topics, struct hps_error *err);
+    /* Fill low, high, at_time and status of each; the call fails only if the log gives no answer
+     * at all. Strings are borrowed for the call. */
+    hps_status (*offsets)(struct hps_consumer *consumer, struct hps_consumer_offsets *parts,
+                          uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err);
+    /* Deliver the partition's records from `offset` on; a partition that is assigned is moved
+     * there: no record from elsewhere comes after the call. What the log no longer has, or does not
+     * have yet, is a GAP, found when it is read. INVALID: an offset below 0. */
+    hps_status (*assign)(struct hps_consumer *consumer, const struct hps_consumer_position *at,
+                         uint32_t tag, struct hps_error *err);
+    /* Deliver no more of it. Not assigned: nothing. */
+    void (*unassign)(struct hps_consumer *consumer, const char *topic, int32_t partition);
+    /* Wait for records or events, at most timeout_ms. Records of a partition come in order of
+     * offset, which may leave some out (compaction, transactions), with at least one record, and
+     * otherwise no more than bytes_max bytes of keys and values and no more than records_max.
+     * OK with nothing in it: time-out, or wake.
+     * error   INTERNAL: this consumer is of no more use: close it and open another */
+    hps_status (*poll)(struct hps_consumer *consumer, uint32_t timeout_ms, uint32_t records_max,
+                       uint64_t bytes_max, struct hps_consumer_poll *out_poll,
+                       struct hps_error *err);
+    /* The poll under way returns soon, or else the next one does. Any thread. */
+    void (*wake)(struct hps_consumer *consumer);
+    /* The value of the record's last header of that name, which may be NULL with size 0. False: it
+     * has none. */
+    bool (*header)(const struct hps_consumer_record *record, const char *name,
+                   const void **out_value, size_t *out_size);
+    /* One past the last record of an assigned partition, as last heard while reading it; does not
+     * ask. -1: nothing heard. */
+    int64_t (*high)(struct hps_consumer *consumer, const char *topic, int32_t partition);
+
+    /* Tell the log how far we are, for its tools: nothing here ever reads it. Does not wait. */
+    void (*commit)(struct hps_consumer *consumer, const struct hps_consumer_position *positions,
+                   uint32_t n_positions);
+
+    /* Send a copy of the record, its headers and those that say where it is from and why
+     * (hps-reason, hps-topic, hps-partition, hps-offset) to `topic`. Waits only for room. */
+    hps_status (*dead_letter)(struct hps_consumer *consumer, const char *topic,
+                              const struct hps_consumer_record *record, const char *reason,
+                              struct hps_error *err);
+    /* Wait until the log has all of them. An error tells of any that failed since the last flush:
+     * send again what was sent since. */
+    hps_status (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
+                                    struct hps_error *err);
+};
+
+/* Embedded first in every concrete consumer. */
+struct hps_consumer {
+    const struct hps_consumer_ops *ops;
+};
+
+struct hps_update_log_ops {
+    const char *name; /* "kafka" */
+    /* Every consumer must have been closed. */
+    void (*close)(struct hps_update_log *log);
+    /* Does not wait for the log to be reachable. INVALID: a filter, or a property that only shows
+     * itself now; NO_MEMORY. */
+    hps_status (*consumer_open)(struct hps_update_log *log,
+                                const struct hps_consumer_options *options,
+                                struct hps_consumer **out_consumer, struct hps_error *err);
+};
+
+struct hps_update_log {
+    const struct hps_update_log_ops *ops;
+};
+
+#endif
