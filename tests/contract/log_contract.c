@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The suite that every update log passes.
+ */
+#include "tests/contract/log_contract.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+
+enum { ANSWER_MS = 60000 }; /* no test waits so long unless it fails */
+#define EVENT_TIME_MS INT64_C(1700000000000)
+
+static const struct log_contract *contract;
+
+struct rig {
+    struct hps_update_log *log;
+    struct hps_consumer *consumer;
+};
+
+static struct hps_consumer *open_consumer(struct rig *rig, const char *model, const char *filter)
+{
+    struct hps_consumer *consumer = NULL;
+    struct hps_error err = {0};
+    struct hps_consumer_options options = {
+        .name = model,
+        .group = "contract",
+        .model = model,
+        .filters = &filter,
+        .n_filters = filter == NULL ? 0 : 1,
+    };
+    hps_status status = rig->log->ops->consumer_open(rig->log, &options, &consumer, &err);
+    if (status != HPS_OK) {
+        fail_msg("consumer_open: %s", err.text);
+    }
+    return consumer;
+}
+
+static int setup(void **state)
+{
+    struct rig *rig = hps_calloc(1, sizeof(*rig));
+    assert_non_null(rig);
+    rig->log = contract->open(contract->ctx);
+    rig->consumer = open_consumer(rig, "m", NULL);
+    *state = rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct rig *rig = *state;
+    if (rig->consumer != NULL) {
+        rig->consumer->ops->close(rig->consumer);
+    }
+    rig->log->ops->close(rig->log);
+    if (contract->clean != NULL) {
+        contract->clean(contract->ctx);
+    }
+    hps_free(rig);
+    return 0;
+}
+
+static void append(const char *topic, int32_t partition, const char *key, const char *value)
+{
+    struct hps_fake_record record = {
+        .key = key,
+        .key_size = key == NULL ? 0 : strlen(key),
+        .value = value,
+        .value_size = value == NULL ? 0 : strlen(value),
+        .time_unix_ms = EVENT_TIME_MS,
+        .time_of = HPS_RECORD_TIME_CREATED,
+    };
+    contract->append(contract->ctx, topic, partition, &record);
+}
+
+/* Records with the values "0", "1", … of [from, to). */
+static void append_numbers(const char *topic, int32_t partition, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        char value[16];
+        snprintf(value, sizeof(value), "%d", i);
+        append(topic, partition, "k", value);
+    }
+}
+
+static void assign(struct hps_consumer *consumer, const char *topic, int32_t partition,
+                   int64_t offset, uint32_t tag)
+{
+    struct hps_error err = {0};
+    struct hps_consumer_position at = {topic, partition, offset};
+    hps_status status = consumer->ops->assign(consumer, &at, tag, &err);
+    if (status != HPS_OK) {
+        fail_msg("assign: %s", err.text);
+    }
+}
+
+/* One poll that brings something, in the end. */
+static struct hps_consumer_poll poll_some(struct hps_consumer *consumer, uint32_t records_max,
+                                          uint64_t bytes_max)
+{
+    struct hps_consumer_poll poll = {0};
+    struct hps_error err = {0};
+    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    while (poll.n_records == 0 && poll.n_events == 0) {
+        hps_status status =
+            consumer->ops->poll(consumer, 1000, records_max, bytes_max, &poll, &err);
+        if (status != HPS_OK) {
+            fail_msg("poll: %s", err.text);
+        }
+        if (hps_clock_us() > end_us) {
+            fail_msg("nothing came");
+        }
+    }
+    return poll;
+}
+
+/* Poll until an event of that kind comes; records before it are to be `next`, `next` + 1, … */
+static struct hps_consumer_event event_wait(struct hps_consumer *consumer,
+                                            enum hps_consumer_event_kind kind, int64_t *next)
+{
+    for (;;) {
+        struct hps_consumer_poll poll = poll_some(consumer, 7, 1 << 20);
+        for (uint32_t i = 0; i < poll.n_records; i++) {
+            const struct hps_consumer_record *record = &poll.records[i];
+            char value[16];
+            assert_non_null(next);
+            snprintf(value, sizeof(value), "%" PRId64, *next);
+            assert_int_equal(record->offset, *next);
+            assert_int_equal(record->value_size, strlen(value));
+            assert_memory_equal(record->value, value, record->value_size);
+            (*next)++;
+        }
+        for (uint32_t i = 0; i < poll.n_events; i++) {
+            assert_non_null(poll.events[i].text);
+            if (poll.events[i].kind == kind) {
+                return poll.events[i];
+            }
+            if (poll.events[i].tag != HPS_CONSUMER_NO_TAG &&
+                poll.events[i].kind != HPS_CONSUMER_CAUGHT_UP) {
+                fail_msg("unexpected event %d: %s", poll.events[i].kind, poll.events[i].text);
+            }
+        }
+    }
+}
+
+static void topics_get(struct hps_consumer *consumer, struct hps_consumer_topics *out_topics)
+{
+    struct hps_error err = {0};
+    hps_status status = consumer->ops->topics(consumer, ANSWER_MS, out_topics, &err);
+    if (status != HPS_OK) {
+        fail_msg("topics: %s", err.text);
+    }
+}
+
+/* ---- topics and offsets ---- */
+
+static void test_topics_when_asked_then_the_models_own_in_order(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.users", 1);
+    contract->make_topic(contract->ctx, "hps_et.m2.items", 1);
+    contract->make_topic(contract->ctx, "other", 1);
+    contract->make_topic(contract->ctx, "hps_et.m.items", 3);
+    contract->make_topic(contract->ctx, "hps_et.m", 2);
+    struct hps_consumer_topics topics = {0};
+    topics_get(rig->consumer, &topics);
+    assert_int_equal(topics.n_topics, 3);
+    assert_string_equal(topics.topics[0].name, "hps_et.m");
+    assert_int_equal(topics.topics[0].n_partitions, 2);
+    assert_string_equal(topics.topics[1].name, "hps_et.m.items");
+    assert_int_equal(topics.topics[1].n_partitions, 3);
+    assert_string_equal(topics.topics[2].name, "hps_et.m.users");
+    assert_true(strlen(topics.cluster_id) > 0);
+}
+
+static void test_topics_when_filtered_then_only_those_that_match(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.users", 1);
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    struct {
+        const char *filter;
+        uint32_t n;
+    } cases[] = {{"^hps_.+$", 2}, {"m", 2}, {"other", 0}, {"hps_et\\.m\\.items", 1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hps_consumer *consumer = open_consumer(rig, "m", cases[i].filter);
+        struct hps_consumer_topics topics = {0};
+        topics_get(consumer, &topics);
+        assert_int_equal(topics.n_topics, cases[i].n);
+        consumer->ops->close(consumer);
+    }
+}
+
+static void test_topics_when_one_is_made_later_then_it_is_listed(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_consumer_topics topics = {0};
+    topics_get(rig->consumer, &topics);
+    assert_int_equal(topics.n_topics, 0);
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    topics_get(rig->consumer, &topics);
+    assert_int_equal(topics.n_topics, 1);
+}
+
+static void test_consumer_when_a_filter_is_malformed_then_it_is_refused(void **state)
+{
+    struct rig *rig = *state;
+    const char *filter = "a(";
+    struct hps_consumer *consumer = NULL;
+    struct hps_error err = {0};
+    struct hps_consumer_options options = {
+        .name = "m", .model = "m", .filters = &filter, .n_filters = 1};
+    assert_int_equal(rig->log->ops->consumer_open(rig->log, &options, &consumer, &err),
+                     HPS_INVALID);
+    assert_non_null(strstr(err.text, "a("));
+}
+
+static void test_offsets_when_asked_then_each_partition_has_its_own_answer(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
+    append_numbers("hps_et.m.items", 0, 0, 5);
+    struct hps_consumer_offsets parts[] = {
+        {.topic = "hps_et.m.items", .partition = 0, .time_unix_ms = -1},
+        {.topic = "hps_et.m.items", .partition = 1, .time_unix_ms = -1},
+        {.topic = "hps_et.m.items", .partition = 2, .time_unix_ms = -1},
+        {.topic = "hps_et.m.none", .partition = 0, .time_unix_ms = -1},
+    };
+    struct hps_error err = {0};
+    struct hps_consumer *consumer = rig->consumer;
+    assert_int_equal(consumer->ops->offsets(consumer, parts, 4, ANSWER_MS, &err), HPS_OK);
+    assert_int_equal(parts[0].status, HPS_OK);
+    assert_int_equal(parts[0].low, 0);
+    assert_int_equal(parts[0].high, 5);
+    assert_int_equal(parts[0].at_time, 5);
+    assert_int_equal(parts[1].status, HPS_OK);
+    assert_int_equal(parts[1].low, 0);
+    assert_int_equal(parts[1].high, 0);
+    assert_int_equal(parts[2].status, HPS_NOT_FOUND);
+    assert_int_equal(parts[3].status, HPS_NOT_FOUND);
+}
+
+static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void **state)
+{
+    struct rig *rig = *state;
+    if (!contract->has_times) {
+        skip();
+    }
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    for (int i = 0; i < 4; i++) {
+        struct hps_fake_record record = {
+            .value = "v",
+            .value_size = 1,
+            .time_unix_ms = EVENT_TIME_MS + 1000 * i,
+            .time_of = HPS_RECORD_TIME_CREATED,
+        };
+        contract->append(contract->ctx, "hps_et.m.items", 0, &record);
+    }
+    struct {
+        int64_t time;
+        int64_t offset;
+    } cases[] = {{0, 0}, {EVENT_TIME_MS, 0}, {EVENT_TIME_MS + 1500, 2}, {EVENT_TIME_MS + 9000, 4}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hps_consumer_offsets part = {.topic = "hps_et.m.items",
+                                            .time_unix_ms = cases[i].time};
+        struct hps_error err = {0};
+        assert_int_equal(rig->consumer->ops->offsets(rig->consumer, &part, 1, ANSWER_MS, &err),
+                         HPS_OK);
+        assert_int_equal(part.at_time, cases[i].offset);
+        assert_int_equal(part.high, 4);
+    }
+}
+
+/* ---- records ---- */
+
+static void test_poll_when_records_are_there_then_they_come_as_they_were_sent(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    append("hps_et.m.items", 0, NULL, "only a value");
+    append("hps_et.m.items", 0, "", "empty key");
+    append("hps_et.m.items", 0, "a key", NULL);
+    append("hps_et.m.items", 0, "a key", "");
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 17);
+    for (int n = 0; n < 4;) {
+        struct hps_consumer_poll poll = poll_some(rig->consumer, 1, 1 << 20);
+        assert_true(poll.n_records <= 1);
+        if (poll.n_records == 0) {
+            continue;
+        }
+        const struct hps_consumer_record *record = &poll.records[0];
+        assert_int_equal(record->tag, 17);
+        assert_int_equal(record->offset, n);
+        assert_int_equal(record->partition, 0);
+        assert_string_equal(record->topic, "hps_et.m.items");
+        assert_int_equal(record->time_unix_ms, EVENT_TIME_MS);
+        assert_int_equal(record->time_of, HPS_RECORD_TIME_CREATED);
+        assert_int_equal(record->key == NULL, n == 0);
+        assert_int_equal(record->key_size, n < 2 ? 0 : 5);
+        assert_int_equal(record->value == NULL, n == 2);
+        assert_int_equal(record->value_size, n == 0 ? 12 : n == 1 ? 9 : 0);
+        n++;
+    }
+}
+
+static void test_header_when_asked_then_the_last_of_that_name(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    struct hps_fake_header headers[] = {
+        {"hps-version", "1", 1}, {"none", NULL, 0}, {"hps-version", "22", 2}, {"empty", "", 0}};
+    struct hps_fake_record record = {
+        .value = "v", .value_size = 1, .headers = headers, .n_headers = 4};
+    contract->append(contract->ctx, "hps_et.m.items", 0, &record);
+    append("hps_et.m.items", 0, NULL, "bare");
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    struct hps_consumer *consumer = rig->consumer;
+    for (int n = 0; n < 2;) {
+        struct hps_consumer_poll poll = poll_some(consumer, 1, 1 << 20);
+        if (poll.n_records == 0) {
+            continue;
+        }
+        const void *value = "?";
+        size_t size = 9;
+        bool there = consumer->ops->header(&poll.records[0], "hps-version", &value, &size);
+        assert_int_equal(there, n == 0);
+        if (n == 0) {
+            assert_int_equal(size, 2);
+            assert_memory_equal(value, "22", 2);
+            assert_true(consumer->ops->header(&poll.records[0], "none", &value, &size));
+            assert_int_equal(size, 0);
+            assert_true(consumer->ops->header(&poll.records[0], "empty", &value, &size));
+            assert_int_equal(size, 0);
+            assert_false(consumer->ops->header(&poll.records[0], "hps-versio", &value, &size));
+        }
+        n++;
+    }
+}
+
+static void test_poll_when_all_was_delivered_then_caught_up_is_told_each_time(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    append_numbers("hps_et.m.items", 0, 0, 10);
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 3);
+    int64_t next = 0;
+    struct hps_consumer_event event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
+    assert_int_equal(event.tag, 3);
+    assert_int_equal(event.offset, next);
+    assert_int_equal(next, 10);
+    append_numbers("hps_et.m.items", 0, 10, 12);
+    while (next < 12) {
+        event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
+    }
+    assert_int_equal(event.offset, 12);
+    assert_int_equal(rig->consumer->ops->high(rig->consumer, "hps_et.m.items", 0), 12);
+    assert_int_equal(rig->consumer->ops->high(rig->consumer, "hps_et.m.items", 1), -1);
+}
+
+static void test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least_one(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    char value[1000];
+    memset(value, 'x', sizeof(value));
+    struct hps_fake_record record = {.value = value, .value_size = sizeof(value)};
+    for (int i = 0; i < 60; i++) {
+        contract->append(contract->ctx, "hps_et.m.items", 0, &record);
+    }
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    int64_t next = 0;
+    uint32_t n_max = 0;
+    while (next < 60) {
+        uint64_t bytes_max = next < 20 ? 10 : 3500;
+        struct hps_consumer_poll poll = poll_some(rig->consumer, 100, bytes_max);
+        assert_true(poll.n_records <= (bytes_max == 10 ? 1 : 3));
+        n_max = poll.n_records > n_max ? poll.n_records : n_max;
+        for (uint32_t i = 0; i < poll.n_records; i++) {
+            assert_int_equal(poll.records[i].offset, next++);
+        }
+    }
+    assert_int_equal(n_max, 3);
+}
+
+static void test_assign_when_it_moves_then_only_records_from_there_on(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    append_numbers("hps_et.m.items", 0, 0, 500);
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    /* In the midst of what was fetched: back, forth, to where it was, and to the end. */
+    int64_t places[] = {0, 100, 3, 400, 7, 7, 499, 500, 250, 0};
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        assign(rig->consumer, "hps_et.m.items", 0, places[i], (uint32_t)i);
+        int64_t next = places[i];
+        int64_t until = next + 20 < 500 ? next + 20 : 500;
+        while (next < until) {
+            struct hps_consumer_poll poll = poll_some(rig->consumer, 8, 1 << 20);
+            for (uint32_t k = 0; k < poll.n_records; k++) {
+                assert_int_equal(poll.records[k].tag, i);
+                assert_int_equal(poll.records[k].offset, next++);
+            }
+        }
+    }
+    int64_t next = 0;
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    while (next < 500) {
+        event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
+    }
+}
+
+static void test_unassign_when_records_were_fetched_then_no_more_of_them(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
+    append_numbers("hps_et.m.items", 0, 0, 100);
+    append_numbers("hps_et.m.items", 1, 0, 100);
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    assign(rig->consumer, "hps_et.m.items", 1, 0, 1);
+    bool seen[2] = {false, false};
+    while (!seen[0] || !seen[1]) {
+        struct hps_consumer_poll poll = poll_some(rig->consumer, 3, 1 << 20);
+        for (uint32_t i = 0; i < poll.n_records; i++) {
+            seen[poll.records[i].tag] = true;
+        }
+    }
+    rig->consumer->ops->unassign(rig->consumer, "hps_et.m.items", 0);
+    rig->consumer->ops->unassign(rig->consumer, "hps_et.m.items", 0);
+    rig->consumer->ops->unassign(rig->consumer, "hps_et.m.none", 0);
+    assign(rig->consumer, "hps_et.m.items", 1, 0, 1);
+    int64_t next = 0;
+    while (next < 100) {
+        struct hps_consumer_poll poll = poll_some(rig->consumer, 16, 1 << 20);
+        for (uint32_t i = 0; i < poll.n_records; i++) {
+            assert_int_equal(poll.records[i].tag, 1);
+            assert_int_equal(poll.records[i].offset, next++);
+        }
+    }
+}
+
+/* ---- events ---- */
+
+static void test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_bounds(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
+    append_numbers("hps_et.m.items", 1, 0, 5);
+    assign(rig->consumer, "hps_et.m.items", 1, 6, 4);
+    struct hps_consumer_event event = event_wait(rig->consumer, HPS_CONSUMER_GAP, NULL);
+    assert_int_equal(event.tag, 4);
+    assert_int_equal(event.offset, 6);
+    assert_int_equal(event.low, 0);
+    assert_int_equal(event.high, 5);
+    /* It stays stopped until it is assigned. */
+    append_numbers("hps_et.m.items", 1, 5, 9);
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, NULL);
+    assert_int_equal(event.tag, 0);
+    assign(rig->consumer, "hps_et.m.items", 1, 6, 4);
+    int64_t next = 6;
+    while (next < 9) {
+        event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
+    }
+}
+
+static void test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    assign(rig->consumer, "hps_et.m.none", 0, 0, 4);
+    assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 4);
+    assign(rig->consumer, "hps_et.m.items", 1, 0, 5);
+    assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 5);
+}
+
+static void test_assign_when_the_offset_is_negative_then_it_is_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    struct hps_consumer_position at = {"hps_et.m.items", 0, -1};
+    assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, 0, &err), HPS_INVALID);
+}
+
+/* ---- waking ---- */
+
+static void *wake_it(void *arg)
+{
+    struct hps_consumer *consumer = arg;
+    consumer->ops->wake(consumer);
+    return NULL;
+}
+
+static void test_poll_when_woken_before_or_during_then_it_returns(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        struct hps_consumer_poll poll = {0};
+        assert_int_equal(pthread_create(&thread, NULL, wake_it, rig->consumer), 0);
+        if (i % 2 == 0) {
+            pthread_join(thread, NULL);
+        }
+        /* Were it lost, this would be hours. */
+        assert_int_equal(rig->consumer->ops->poll(rig->consumer, 1 << 30, 10, 1000, &poll, &err),
+                         HPS_OK);
+        if (i % 2 != 0) {
+            pthread_join(thread, NULL);
+        }
+        assert_int_equal(poll.n_records, 0);
+    }
+}
+
+static void test_poll_when_nothing_comes_then_the_time_is_up(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    struct hps_consumer_poll poll = {0};
+    assert_int_equal(rig->consumer->ops->poll(rig->consumer, 1, 10, 1000, &poll, &err), HPS_OK);
+    assert_int_equal(poll.n_records, 0);
+    assert_int_equal(rig->consumer->ops->poll(rig->consumer, 0, 10, 1000, &poll, &err), HPS_OK);
+}
+
+/* ---- dead letters and commits ---- */
+
+static bool header_is(struct hps_consumer *consumer, const struct hps_consumer_record *record,
+                      const char *name, const char *text)
+{
+    const void *value = NULL;
+    size_t size = 0;
+    return consumer->ops->header(record, name, &value, &size) && size == strlen(text) &&
+           memcmp(value, text, size) == 0;
+}
+
+static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_consumer *consumer = rig->consumer;
+    struct hps_error err = {0};
+    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
+    contract->make_topic(contract->ctx, "hps_et.m.dead", 1);
+    append("hps_et.m.items", 1, "first", "fine");
+    struct hps_fake_header header = {"hps-version", "7", 1};
+    struct hps_fake_record bad = {.key = "k\0y",
+                                  .key_size = 3,
+                                  .value = "wrong",
+                                  .value_size = 5,
+                                  .headers = &header,
+                                  .n_headers = 1};
+    contract->append(contract->ctx, "hps_et.m.items", 1, &bad);
+    assign(consumer, "hps_et.m.items", 1, 1, 0);
+    struct hps_consumer_poll poll = {0};
+    while (poll.n_records == 0) {
+        poll = poll_some(consumer, 10, 1000);
+    }
+    assert_int_equal(
+        consumer->ops->dead_letter(consumer, "hps_et.m.dead", &poll.records[0], "too narrow", &err),
+        HPS_OK);
+    if (consumer->ops->dead_letter_flush(consumer, ANSWER_MS, &err) != HPS_OK) {
+        fail_msg("flush: %s", err.text);
+    }
+    consumer->ops->unassign(consumer, "hps_et.m.items", 1);
+    assign(consumer, "hps_et.m.dead", 0, 0, 9);
+    do {
+        poll = poll_some(consumer, 10, 1000);
+    } while (poll.n_records == 0);
+    const struct hps_consumer_record *letter = &poll.records[0];
+    assert_int_equal(letter->tag, 9);
+    assert_int_equal(letter->key_size, 3);
+    assert_memory_equal(letter->key, "k\0y", 3);
+    assert_memory_equal(letter->value, "wrong", 5);
+    assert_true(header_is(consumer, letter, "hps-version", "7"));
+    assert_true(header_is(consumer, letter, "hps-reason", "too narrow"));
+    assert_true(header_is(consumer, letter, "hps-topic", "hps_et.m.items"));
+    assert_true(header_is(consumer, letter, "hps-partition", "1"));
+    assert_true(header_is(consumer, letter, "hps-offset", "1"));
+    /* With nothing sent there is nothing to wait for. */
+    assert_int_equal(consumer->ops->dead_letter_flush(consumer, ANSWER_MS, &err), HPS_OK);
+}
+
+static void test_commit_when_made_then_reading_goes_on_unmoved(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    append_numbers("hps_et.m.items", 0, 0, 20);
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    struct hps_consumer_position positions[] = {{"hps_et.m.items", 0, 20}};
+    rig->consumer->ops->commit(rig->consumer, positions, 1);
+    rig->consumer->ops->commit(rig->consumer, positions, 0);
+    int64_t next = 0;
+    while (next < 20) {
+        event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
+    }
+}
+
+int log_contract_run(const struct log_contract *of)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_topics_when_asked_then_the_models_own_in_order),
+        TEST(test_topics_when_filtered_then_only_those_that_match),
+        TEST(test_topics_when_one_is_made_later_then_it_is_listed),
+        TEST(test_consumer_when_a_filter_is_malformed_then_it_is_refused),
+        TEST(test_offsets_when_asked_then_each_partition_has_its_own_answer),
+        TEST(test_offsets_when_a_time_is_asked_then_the_first_record_since),
+        TEST(test_poll_when_records_are_there_then_they_come_as_they_were_sent),
+        TEST(test_header_when_asked_then_the_last_of_that_name),
+        TEST(test_poll_when_all_was_delivered_then_caught_up_is_told_each_time),
+        TEST(test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least_one),
+        TEST(test_assign_when_it_moves_then_only_records_from_there_on),
+        TEST(test_unassign_when_records_were_fetched_then_no_more_of_them),
+        TEST(test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_bounds),
+        TEST(test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone),
+        TEST(test_assign_when_the_offset_is_negative_then_it_is_refused),
+        TEST(test_poll_when_woken_before_or_during_then_it_returns),
+        TEST(test_poll_when_nothing_comes_then_the_time_is_up),
+        TEST(test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from),
+        TEST(test_commit_when_made_then_reading_goes_on_unmoved),
+    };
+#undef TEST
+    contract = of;
+    return _cmocka_run_group_tests(of->name, tests, sizeof(tests) / sizeof(tests[0]), NULL, NULL);
+}

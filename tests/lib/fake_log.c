@@ -1,0 +1,1011 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scriptable update log. One mutex guards everything. Records and topics are never freed before
+ * the log is, so that what consumers have borrowed stays, whatever the script does.
+ */
+#include "tests/lib/fake_log.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/update_topic.h"
+
+struct record {
+    struct hps_fake_record is;
+    struct record *next; /* of all ever made */
+};
+
+struct partition {
+    struct record **records; /* [high], NULL: none at that offset */
+    int64_t low;
+    int64_t high;
+};
+
+struct topic {
+    char *name;
+    bool deleted;
+    hps_status fails;
+    enum hps_compaction compaction;
+    int64_t delete_retention_ms;
+    int32_t n_partitions;
+    struct partition *partitions;
+    struct topic *next;
+};
+
+struct commit {
+    char *group;
+    char *topic;
+    int32_t partition;
+    int64_t offset;
+    struct commit *next;
+};
+
+/* A partition as a consumer reads it. */
+struct reading {
+    char *topic_name;
+    struct topic *topic; /* as it was when it was assigned; NULL: there was none */
+    int32_t partition;
+    uint32_t tag;
+    int64_t next;
+    int64_t caught_up_at; /* offset at which it was told so, -1: it was not */
+};
+
+struct letter {
+    char *topic;
+    struct record *record;
+};
+
+struct fake_consumer {
+    struct hps_consumer base;
+    struct fake_log *log;
+    char *model;
+    char *group;
+    struct hps_topic_filters *filters;
+    hps_status seen; /* of the log */
+    bool awake;
+    bool broken;
+    bool idle; /* found nothing in a poll since the script last asked */
+    struct reading *readings;
+    uint32_t n_readings;
+    uint32_t turn; /* reading that is first in the next poll */
+    struct hps_consumer_record *records;
+    uint32_t n_records;
+    uint32_t records_capacity;
+    struct hps_consumer_event *events;
+    uint32_t n_events;
+    struct hps_consumer_topic *topics;
+    char *cluster_id;
+    struct letter *letters;
+    uint32_t n_letters;
+    struct fake_consumer *next;
+};
+
+struct fake_log {
+    struct hps_update_log base;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* for consumers */
+    pthread_cond_t told;    /* for the script */
+    char *cluster_id;
+    hps_status away;
+    struct topic *topics;
+    struct record *records;
+    struct commit *commits;
+    struct fake_consumer *consumers;
+    uint32_t n_consumers;
+    uint32_t n_flushes_lost;
+    uint64_t n_polls;
+};
+
+static void lock(struct fake_log *log)
+{
+    pthread_mutex_lock(&log->lock);
+}
+
+static void unlock(struct fake_log *log)
+{
+    pthread_cond_broadcast(&log->changed);
+    pthread_mutex_unlock(&log->lock);
+}
+
+static void *must(void *ptr)
+{
+    HPS_ASSERT(ptr != NULL);
+    return ptr;
+}
+
+/* ---- the log itself ---- */
+
+static struct topic *find_topic(struct fake_log *log, const char *name)
+{
+    for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
+        if (!topic->deleted && strcmp(topic->name, name) == 0) {
+            return topic;
+        }
+    }
+    return NULL;
+}
+
+static struct partition *find_partition(struct fake_log *log, const char *name, int32_t number)
+{
+    struct topic *topic = find_topic(log, name);
+    if (topic == NULL || number < 0 || number >= topic->n_partitions) {
+        return NULL;
+    }
+    return &topic->partitions[number];
+}
+
+static struct topic *make_topic(struct fake_log *log, const char *name, int32_t n_partitions)
+{
+    struct topic *topic = find_topic(log, name);
+    if (topic == NULL) {
+        topic = must(hps_calloc(1, sizeof(*topic)));
+        topic->name = must(hps_strdup(name));
+        topic->compaction = HPS_COMPACTION_NO;
+        topic->delete_retention_ms = -1;
+        struct topic **place = &log->topics; /* in order of name */
+        while (*place != NULL && strcmp((*place)->name, name) <= 0) {
+            place = &(*place)->next;
+        }
+        topic->next = *place;
+        *place = topic;
+    }
+    if (n_partitions > topic->n_partitions) {
+        topic->partitions =
+            must(hps_realloc(topic->partitions, (size_t)n_partitions * sizeof(*topic->partitions)));
+        memset(&topic->partitions[topic->n_partitions], 0,
+               (size_t)(n_partitions - topic->n_partitions) * sizeof(*topic->partitions));
+        topic->n_partitions = n_partitions;
+    }
+    return topic;
+}
+
+static void *copy(const void *bytes, size_t size)
+{
+    if (bytes == NULL) {
+        return NULL;
+    }
+    void *made = must(hps_alloc(size));
+    memcpy(made, bytes, size);
+    return made;
+}
+
+static struct record *make_record(const struct hps_fake_record *from)
+{
+    struct record *record = must(hps_calloc(1, sizeof(*record)));
+    record->is = *from;
+    record->is.key = copy(from->key, from->key_size);
+    record->is.value = copy(from->value, from->value_size);
+    struct hps_fake_header *headers =
+        must(hps_calloc(from->n_headers + 1, sizeof(record->is.headers[0])));
+    for (uint32_t i = 0; i < from->n_headers; i++) {
+        headers[i].name = must(hps_strdup(from->headers[i].name));
+        headers[i].value = copy(from->headers[i].value, from->headers[i].size);
+        headers[i].size = from->headers[i].size;
+    }
+    record->is.headers = headers;
+    return record;
+}
+
+static void free_record(struct record *record)
+{
+    for (uint32_t i = 0; i < record->is.n_headers; i++) {
+        hps_free((char *)record->is.headers[i].name);
+        hps_free((void *)record->is.headers[i].value);
+    }
+    hps_free((void *)record->is.headers);
+    hps_free((void *)record->is.key);
+    hps_free((void *)record->is.value);
+    hps_free(record);
+}
+
+static int64_t append(struct fake_log *log, const char *topic, int32_t number,
+                      struct record *record)
+{
+    struct partition *partition = must(find_partition(log, topic, number));
+    size_t size = (size_t)(partition->high + 1) * sizeof(partition->records[0]);
+    partition->records = must(hps_realloc(partition->records, size));
+    partition->records[partition->high] = record;
+    if (record != NULL) {
+        record->next = log->records;
+        log->records = record;
+    }
+    return partition->high++;
+}
+
+/* ---- the script ---- */
+
+void hps_fake_log_topic(struct hps_update_log *base, const char *topic, int32_t n_partitions)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    make_topic(log, topic, n_partitions);
+    unlock(log);
+}
+
+void hps_fake_log_topic_compacted(struct hps_update_log *base, const char *name,
+                                  enum hps_compaction compaction, int64_t delete_retention_ms)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct topic *topic = must(find_topic(log, name));
+    topic->compaction = compaction;
+    topic->delete_retention_ms = delete_retention_ms;
+    unlock(log);
+}
+
+void hps_fake_log_topic_delete(struct hps_update_log *base, const char *topic)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    ((struct topic *)must(find_topic(log, topic)))->deleted = true;
+    unlock(log);
+}
+
+void hps_fake_log_topic_fail(struct hps_update_log *base, const char *topic, hps_status status)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    ((struct topic *)must(find_topic(log, topic)))->fails = status;
+    unlock(log);
+}
+
+int64_t hps_fake_log_append(struct hps_update_log *base, const char *topic, int32_t partition,
+                            const struct hps_fake_record *record)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    int64_t offset = append(log, topic, partition, make_record(record));
+    unlock(log);
+    return offset;
+}
+
+int64_t hps_fake_log_append_hole(struct hps_update_log *base, const char *topic, int32_t partition)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    int64_t offset = append(log, topic, partition, NULL);
+    unlock(log);
+    return offset;
+}
+
+void hps_fake_log_compact(struct hps_update_log *base, const char *topic, int32_t number,
+                          int64_t offset)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct partition *partition = must(find_partition(log, topic, number));
+    HPS_ASSERT(offset >= 0 && offset < partition->high);
+    partition->records[offset] = NULL;
+    unlock(log);
+}
+
+void hps_fake_log_trim(struct hps_update_log *base, const char *topic, int32_t number, int64_t low)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct partition *partition = must(find_partition(log, topic, number));
+    HPS_ASSERT(low >= partition->low && low <= partition->high);
+    partition->low = low;
+    unlock(log);
+}
+
+bool hps_fake_log_read(struct hps_update_log *base, const char *topic, int32_t number,
+                       int64_t offset, struct hps_fake_record *out_record)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct partition *partition = find_partition(log, topic, number);
+    struct record *record = NULL;
+    if (partition != NULL && offset >= partition->low && offset < partition->high) {
+        record = partition->records[offset];
+    }
+    if (record != NULL) {
+        *out_record = record->is;
+    }
+    unlock(log);
+    return record != NULL;
+}
+
+int64_t hps_fake_log_high(struct hps_update_log *base, const char *topic, int32_t number)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct partition *partition = find_partition(log, topic, number);
+    int64_t high = partition == NULL ? 0 : partition->high;
+    unlock(log);
+    return high;
+}
+
+void hps_fake_log_away(struct hps_update_log *base, hps_status status)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->away = status;
+    unlock(log);
+}
+
+void hps_fake_log_cluster(struct hps_update_log *base, const char *cluster_id)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    hps_free(log->cluster_id);
+    log->cluster_id = must(hps_strdup(cluster_id));
+    unlock(log);
+}
+
+void hps_fake_log_break_consumers(struct hps_update_log *base)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
+        c->broken = true;
+    }
+    unlock(log);
+}
+
+void hps_fake_log_lose_letters(struct hps_update_log *base, uint32_t n_flushes)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->n_flushes_lost = n_flushes;
+    unlock(log);
+}
+
+static bool all_idle(const struct fake_log *log)
+{
+    for (const struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
+        if (!c->idle) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void hps_fake_log_idle_wait(struct hps_update_log *base)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
+        c->idle = false;
+    }
+    /* One that waits already goes round once more. */
+    pthread_cond_broadcast(&log->changed);
+    while (!all_idle(log)) {
+        pthread_cond_wait(&log->told, &log->lock);
+    }
+    unlock(log);
+}
+
+void hps_fake_log_consumers_wait(struct hps_update_log *base, uint32_t n)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    while (log->n_consumers != n) {
+        pthread_cond_wait(&log->told, &log->lock);
+    }
+    unlock(log);
+}
+
+static struct commit *find_commit(struct fake_log *log, const char *group, const char *topic,
+                                  int32_t partition)
+{
+    struct commit *commit = log->commits;
+    while (commit != NULL && (strcmp(commit->group, group) != 0 || commit->partition != partition ||
+                              strcmp(commit->topic, topic) != 0)) {
+        commit = commit->next;
+    }
+    return commit;
+}
+
+int64_t hps_fake_log_committed(struct hps_update_log *base, const char *group, const char *topic,
+                               int32_t partition)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct commit *commit = find_commit(log, group, topic, partition);
+    int64_t offset = commit == NULL ? -1 : commit->offset;
+    unlock(log);
+    return offset;
+}
+
+uint64_t hps_fake_log_polls(struct hps_update_log *base)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    uint64_t n = log->n_polls;
+    unlock(log);
+    return n;
+}
+
+/* ---- polling ---- */
+
+static hps_status add_record(struct fake_consumer *c, const struct reading *reading,
+                             const struct record *record)
+{
+    if (c->n_records == c->records_capacity) {
+        uint32_t capacity = c->records_capacity == 0 ? 64 : 2 * c->records_capacity;
+        void *grown = hps_realloc(c->records, capacity * sizeof(c->records[0]));
+        if (grown == NULL) {
+            return HPS_NO_MEMORY;
+        }
+        c->records = grown;
+        c->records_capacity = capacity;
+    }
+    c->records[c->n_records++] = (struct hps_consumer_record){
+        .tag = reading->tag,
+        .partition = reading->partition,
+        .topic = reading->topic->name,
+        .offset = reading->next,
+        .time_unix_ms = record->is.time_unix_ms,
+        .time_of = record->is.time_of,
+        .key = record->is.key,
+        .key_size = record->is.key_size,
+        .value = record->is.value,
+        .value_size = record->is.value_size,
+        .handle = record,
+    };
+    return HPS_OK;
+}
+
+/* There is room: two events of each reading and one of the log. */
+static void add_event(struct fake_consumer *c, enum hps_consumer_event_kind kind,
+                      const struct reading *reading, const struct partition *partition,
+                      hps_status status, const char *text)
+{
+    c->events[c->n_events++] = (struct hps_consumer_event){
+        .kind = kind,
+        .tag = reading == NULL ? HPS_CONSUMER_NO_TAG : reading->tag,
+        .offset = reading == NULL ? -1 : reading->next,
+        .low = partition == NULL ? -1 : partition->low,
+        .high = partition == NULL ? -1 : partition->high,
+        .status = status,
+        .text = text,
+    };
+}
+
+static void drop_reading(struct fake_consumer *c, uint32_t i)
+{
+    hps_free(c->readings[i].topic_name);
+    c->readings[i] = c->readings[--c->n_readings];
+}
+
+/* Is the partition to be read? Else it is told why, and stopped. */
+static bool readable(struct fake_consumer *c, uint32_t i)
+{
+    struct reading *reading = &c->readings[i];
+    struct topic *topic = reading->topic;
+    if (topic == NULL || topic->deleted || reading->partition >= topic->n_partitions) {
+        add_event(c, HPS_CONSUMER_GONE, reading, NULL, HPS_NOT_FOUND, "the topic is not there");
+    } else if (topic->fails != HPS_OK) {
+        add_event(c, HPS_CONSUMER_FAILED, reading, NULL, topic->fails, "the topic fails");
+    } else {
+        struct partition *partition = &topic->partitions[reading->partition];
+        if (reading->next >= partition->low && reading->next <= partition->high) {
+            return true;
+        }
+        add_event(c, HPS_CONSUMER_GAP, reading, partition, HPS_RANGE, "the offset is not there");
+    }
+    drop_reading(c, i);
+    return false;
+}
+
+static hps_status take_from(struct fake_consumer *c, struct reading *reading, uint32_t records_max,
+                            uint64_t bytes_max, uint64_t *bytes)
+{
+    struct partition *partition = &reading->topic->partitions[reading->partition];
+    while (reading->next < partition->high && c->n_records < records_max) {
+        struct record *record = partition->records[reading->next];
+        if (record != NULL) {
+            uint64_t more = record->is.key_size + record->is.value_size;
+            if (c->n_records > 0 && *bytes + more > bytes_max) {
+                return HPS_OK;
+            }
+            hps_status status = add_record(c, reading, record);
+            if (status != HPS_OK) {
+                return status;
+            }
+            *bytes += more;
+        }
+        reading->next++;
+    }
+    if (reading->next == partition->high && reading->caught_up_at != reading->next) {
+        reading->caught_up_at = reading->next;
+        add_event(c, HPS_CONSUMER_CAUGHT_UP, reading, partition, HPS_OK, "caught up");
+    }
+    return HPS_OK;
+}
+
+/* Under the lock: all that there is to tell now. */
+static hps_status gather(struct fake_consumer *c, uint32_t records_max, uint64_t bytes_max)
+{
+    c->n_records = 0;
+    c->n_events = 0;
+    void *grown = hps_realloc(c->events, (2 * c->n_readings + 1) * sizeof(c->events[0]));
+    if (grown == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    c->events = grown;
+    if (c->seen != c->log->away) {
+        c->seen = c->log->away;
+        add_event(c, c->seen == HPS_OK ? HPS_CONSUMER_UP : HPS_CONSUMER_DOWN, NULL, NULL, c->seen,
+                  c->seen == HPS_OK ? "the log is back" : "the log is away");
+    }
+    if (c->seen != HPS_OK) {
+        return HPS_OK;
+    }
+    for (uint32_t i = 0; i < c->n_readings;) {
+        i += readable(c, i) ? 1 : 0;
+    }
+    uint64_t bytes = 0;
+    c->turn++;
+    for (uint32_t i = 0; i < c->n_readings; i++) {
+        struct reading *reading = &c->readings[(c->turn + i) % c->n_readings];
+        hps_status status = take_from(c, reading, records_max, bytes_max, &bytes);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    return HPS_OK;
+}
+
+static struct timespec in_ms(uint32_t ms)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    uint64_t ns = (uint64_t)at.tv_nsec + (uint64_t)ms % 1000 * 1000000;
+    at.tv_sec += (time_t)(ms / 1000 + ns / 1000000000);
+    at.tv_nsec = (long)(ns % 1000000000);
+    return at;
+}
+
+static hps_status fake_poll(struct hps_consumer *base, uint32_t timeout_ms, uint32_t records_max,
+                            uint64_t bytes_max, struct hps_consumer_poll *out_poll,
+                            struct hps_error *err)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    struct timespec until = in_ms(timeout_ms);
+    hps_status status = HPS_OK;
+    HPS_ASSERT(records_max > 0);
+    lock(c->log);
+    c->log->n_polls++;
+    for (int rc = 0;;) {
+        if (c->broken) {
+            status = hps_error_set(err, HPS_INTERNAL, "the consumer is of no more use");
+            break;
+        }
+        status = gather(c, records_max, bytes_max);
+        if (status != HPS_OK) {
+            hps_error_set(err, status, "no memory for records");
+            break;
+        }
+        if (c->n_records > 0 || c->n_events > 0 || c->awake || rc != 0) {
+            break;
+        }
+        c->idle = true;
+        pthread_cond_broadcast(&c->log->told);
+        rc = pthread_cond_timedwait(&c->log->changed, &c->log->lock, &until);
+    }
+    c->awake = false;
+    *out_poll = (struct hps_consumer_poll){c->records, c->n_records, c->events, c->n_events};
+    pthread_mutex_unlock(&c->log->lock);
+    return status;
+}
+
+/* ---- the other calls of a consumer ---- */
+
+static void fake_wake(struct hps_consumer *base)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    lock(c->log);
+    c->awake = true;
+    unlock(c->log);
+}
+
+static hps_status away(const struct fake_log *log, struct hps_error *err)
+{
+    return hps_error_set(err, log->away, "the log is away: %s", hps_status_text(log->away));
+}
+
+static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
+                              struct hps_consumer_topics *out_topics, struct hps_error *err)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    struct fake_log *log = c->log;
+    hps_status status = HPS_OK;
+    uint32_t n = 0;
+    (void)timeout_ms;
+    lock(log);
+    if (log->away != HPS_OK) {
+        status = away(log, err);
+        goto done;
+    }
+    for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
+        const char *table = NULL;
+        if (topic->deleted || !hps_update_topic_table(topic->name, c->model, &table) ||
+            !hps_topic_filters_match(c->filters, topic->name, c->model)) {
+            continue;
+        }
+        void *grown = hps_realloc(c->topics, (n + 1) * sizeof(c->topics[0]));
+        if (grown == NULL) {
+            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for topics");
+            goto done;
+        }
+        c->topics = grown;
+        c->topics[n++] = (struct hps_consumer_topic){
+            .name = topic->name,
+            .n_partitions = topic->n_partitions,
+            .compaction = topic->compaction,
+            .delete_retention_ms = topic->delete_retention_ms,
+        };
+    }
+    char *cluster_id = hps_strdup(log->cluster_id);
+    if (cluster_id == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the cluster's id");
+        goto done;
+    }
+    hps_free(c->cluster_id);
+    c->cluster_id = cluster_id;
+    *out_topics = (struct hps_consumer_topics){cluster_id, c->topics, n};
+done:
+    unlock(log);
+    return status;
+}
+
+static int64_t first_since(const struct partition *partition, int64_t time_unix_ms)
+{
+    for (int64_t i = partition->low; i < partition->high; i++) {
+        if (time_unix_ms >= 0 && partition->records[i] != NULL &&
+            partition->records[i]->is.time_unix_ms >= time_unix_ms) {
+            return i;
+        }
+    }
+    return partition->high;
+}
+
+static hps_status fake_offsets(struct hps_consumer *base, struct hps_consumer_offsets *parts,
+                               uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    hps_status status = HPS_OK;
+    (void)timeout_ms;
+    lock(c->log);
+    if (c->log->away != HPS_OK) {
+        status = away(c->log, err);
+    }
+    for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
+        const struct partition *partition =
+            find_partition(c->log, parts[i].topic, parts[i].partition);
+        parts[i].status = partition == NULL ? HPS_NOT_FOUND : HPS_OK;
+        if (partition != NULL) {
+            parts[i].low = partition->low;
+            parts[i].high = partition->high;
+            parts[i].at_time = first_since(partition, parts[i].time_unix_ms);
+        }
+    }
+    unlock(c->log);
+    return status;
+}
+
+static struct reading *find_reading(const struct fake_consumer *c, const char *topic,
+                                    int32_t partition)
+{
+    for (uint32_t i = 0; i < c->n_readings; i++) {
+        if (c->readings[i].partition == partition &&
+            strcmp(c->readings[i].topic_name, topic) == 0) {
+            return &c->readings[i];
+        }
+    }
+    return NULL;
+}
+
+static hps_status fake_assign(struct hps_consumer *base, const struct hps_consumer_position *at,
+                              uint32_t tag, struct hps_error *err)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    if (at->offset < 0) {
+        return hps_error_set(err, HPS_INVALID, "offset %lld is below 0", (long long)at->offset);
+    }
+    hps_status status = HPS_OK;
+    lock(c->log);
+    struct reading *reading = find_reading(c, at->topic, at->partition);
+    if (reading == NULL) {
+        char *name = hps_strdup(at->topic);
+        void *grown = hps_realloc(c->readings, (c->n_readings + 1) * sizeof(c->readings[0]));
+        if (grown != NULL) {
+            c->readings = grown;
+        }
+        if (name == NULL || grown == NULL) {
+            hps_free(name);
+            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for an assignment");
+            goto done;
+        }
+        reading = &c->readings[c->n_readings++];
+        reading->topic_name = name;
+        reading->partition = at->partition;
+    }
+    reading->topic = find_topic(c->log, at->topic);
+    reading->tag = tag;
+    reading->next = at->offset;
+    reading->caught_up_at = -1;
+done:
+    unlock(c->log);
+    return status;
+}
+
+static void fake_unassign(struct hps_consumer *base, const char *topic, int32_t partition)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    lock(c->log);
+    struct reading *reading = find_reading(c, topic, partition);
+    if (reading != NULL) {
+        drop_reading(c, (uint32_t)(reading - c->readings));
+    }
+    unlock(c->log);
+}
+
+static bool fake_header(const struct hps_consumer_record *record, const char *name,
+                        const void **out_value, size_t *out_size)
+{
+    const struct record *of = record->handle;
+    for (uint32_t i = of->is.n_headers; i-- > 0;) {
+        if (strcmp(of->is.headers[i].name, name) == 0) {
+            *out_value = of->is.headers[i].value;
+            *out_size = of->is.headers[i].size;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int64_t fake_high(struct hps_consumer *base, const char *topic, int32_t partition)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    lock(c->log);
+    const struct reading *reading = find_reading(c, topic, partition);
+    int64_t high = -1;
+    if (reading != NULL && reading->topic != NULL && partition < reading->topic->n_partitions) {
+        high = reading->topic->partitions[partition].high;
+    }
+    unlock(c->log);
+    return high;
+}
+
+static void fake_commit(struct hps_consumer *base, const struct hps_consumer_position *positions,
+                        uint32_t n_positions)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    lock(c->log);
+    for (uint32_t i = 0; i < n_positions && c->group != NULL && c->log->away == HPS_OK; i++) {
+        struct commit *commit =
+            find_commit(c->log, c->group, positions[i].topic, positions[i].partition);
+        if (commit == NULL) {
+            commit = must(hps_calloc(1, sizeof(*commit)));
+            commit->group = must(hps_strdup(c->group));
+            commit->topic = must(hps_strdup(positions[i].topic));
+            commit->partition = positions[i].partition;
+            commit->next = c->log->commits;
+            c->log->commits = commit;
+        }
+        commit->offset = positions[i].offset;
+    }
+    unlock(c->log);
+}
+
+/* ---- dead letters: with the headers that say where they are from ---- */
+
+static struct record *make_letter(const struct hps_consumer_record *from, const char *reason)
+{
+    const struct record *of = from->handle;
+    struct hps_fake_header *headers =
+        must(hps_calloc(of->is.n_headers + 4, sizeof(of->is.headers[0])));
+    struct hps_fake_record letter = of->is;
+    char partition[16];
+    char offset[24];
+    snprintf(partition, sizeof(partition), "%d", from->partition);
+    snprintf(offset, sizeof(offset), "%lld", (long long)from->offset);
+    const struct hps_fake_header more[] = {{"hps-reason", reason, strlen(reason)},
+                                           {"hps-topic", from->topic, strlen(from->topic)},
+                                           {"hps-partition", partition, strlen(partition)},
+                                           {"hps-offset", offset, strlen(offset)}};
+    for (uint32_t i = 0; i < of->is.n_headers; i++) {
+        headers[i] = of->is.headers[i];
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        headers[of->is.n_headers + i] = more[i];
+    }
+    letter.headers = headers;
+    letter.n_headers += 4;
+    struct record *made = make_record(&letter);
+    hps_free(headers);
+    return made;
+}
+
+static hps_status fake_dead_letter(struct hps_consumer *base, const char *topic,
+                                   const struct hps_consumer_record *record, const char *reason,
+                                   struct hps_error *err)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    void *grown = hps_realloc(c->letters, (c->n_letters + 1) * sizeof(c->letters[0]));
+    char *name = hps_strdup(topic);
+    if (grown != NULL) {
+        c->letters = grown;
+    }
+    if (grown == NULL || name == NULL) {
+        hps_free(name);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a dead letter");
+    }
+    c->letters[c->n_letters++] = (struct letter){name, make_letter(record, reason)};
+    return HPS_OK;
+}
+
+static hps_status fake_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
+                                         struct hps_error *err)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    struct fake_log *log = c->log;
+    hps_status status = HPS_OK;
+    (void)timeout_ms;
+    lock(log);
+    if (log->away != HPS_OK) {
+        status = away(log, err);
+    } else if (log->n_flushes_lost > 0 && c->n_letters > 0) {
+        log->n_flushes_lost--;
+        status = hps_error_set(err, HPS_UNAVAILABLE, "dead letters were lost");
+    }
+    for (uint32_t i = 0; i < c->n_letters; i++) {
+        if (status == HPS_OK) {
+            make_topic(log, c->letters[i].topic, 1);
+            append(log, c->letters[i].topic, 0, c->letters[i].record);
+        } else {
+            free_record(c->letters[i].record);
+        }
+        hps_free(c->letters[i].topic);
+    }
+    c->n_letters = 0;
+    unlock(log);
+    return status;
+}
+
+/* ---- opening and closing ---- */
+
+static void free_consumer(struct fake_consumer *c)
+{
+    while (c->n_readings > 0) {
+        drop_reading(c, 0);
+    }
+    for (uint32_t i = 0; i < c->n_letters; i++) {
+        free_record(c->letters[i].record);
+        hps_free(c->letters[i].topic);
+    }
+    hps_topic_filters_free(c->filters);
+    hps_free(c->letters);
+    hps_free(c->readings);
+    hps_free(c->records);
+    hps_free(c->events);
+    hps_free(c->topics);
+    hps_free(c->cluster_id);
+    hps_free(c->group);
+    hps_free(c->model);
+    hps_free(c);
+}
+
+static void fake_consumer_close(struct hps_consumer *base)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    struct fake_log *log = c->log;
+    lock(log);
+    struct fake_consumer **place = &log->consumers;
+    while (*place != c) {
+        place = &(*place)->next;
+    }
+    *place = c->next;
+    log->n_consumers--;
+    pthread_cond_broadcast(&log->told);
+    unlock(log);
+    free_consumer(c);
+}
+
+static const struct hps_consumer_ops CONSUMER_OPS = {
+    .close = fake_consumer_close,
+    .topics = fake_topics,
+    .offsets = fake_offsets,
+    .assign = fake_assign,
+    .unassign = fake_unassign,
+    .poll = fake_poll,
+    .wake = fake_wake,
+    .header = fake_header,
+    .high = fake_high,
+    .commit = fake_commit,
+    .dead_letter = fake_dead_letter,
+    .dead_letter_flush = fake_dead_letter_flush,
+};
+
+static hps_status fake_consumer_open(struct hps_update_log *base,
+                                     const struct hps_consumer_options *options,
+                                     struct hps_consumer **out_consumer, struct hps_error *err)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    struct fake_consumer *c = hps_calloc(1, sizeof(*c));
+    if (c == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
+    }
+    hps_status status = HPS_OK;
+    c->base.ops = &CONSUMER_OPS;
+    c->log = log;
+    c->model = hps_strdup(options->model);
+    c->group = options->group == NULL ? NULL : hps_strdup(options->group);
+    if (c->model == NULL || (options->group != NULL && c->group == NULL)) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
+        goto fail;
+    }
+    status = hps_topic_filters_new(options->filters, options->n_filters, &c->filters, err);
+    if (status != HPS_OK) {
+        goto fail;
+    }
+    lock(log);
+    c->next = log->consumers;
+    log->consumers = c;
+    log->n_consumers++;
+    pthread_cond_broadcast(&log->told);
+    unlock(log);
+    *out_consumer = &c->base;
+    return HPS_OK;
+fail:
+    free_consumer(c);
+    return status;
+}
+
+static void fake_close(struct hps_update_log *base)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    HPS_ASSERT(log->n_consumers == 0);
+    for (struct topic *topic = log->topics; topic != NULL; topic = log->topics) {
+        log->topics = topic->next;
+        for (int32_t i = 0; i < topic->n_partitions; i++) {
+            hps_free(topic->partitions[i].records);
+        }
+        hps_free(topic->partitions);
+        hps_free(topic->name);
+        hps_free(topic);
+    }
+    for (struct record *record = log->records; record != NULL; record = log->records) {
+        log->records = record->next;
+        free_record(record);
+    }
+    for (struct commit *commit = log->commits; commit != NULL; commit = log->commits) {
+        log->commits = commit->next;
+        hps_free(commit->group);
+        hps_free(commit->topic);
+        hps_free(commit);
+    }
+    pthread_cond_destroy(&log->told);
+    pthread_cond_destroy(&log->changed);
+    pthread_mutex_destroy(&log->lock);
+    hps_free(log->cluster_id);
+    hps_free(log);
+}
+
+static const struct hps_update_log_ops LOG_OPS = {
+    .name = "fake",
+    .close = fake_close,
+    .consumer_open = fake_consumer_open,
+};
+
+struct hps_update_log *hps_fake_log_new(const char *cluster_id)
+{
+    struct fake_log *log = must(hps_calloc(1, sizeof(*log)));
+    pthread_condattr_t attr;
+    log->base.ops = &LOG_OPS;
+    log->cluster_id = must(hps_strdup(cluster_id));
+    pthread_mutex_init(&log->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&log->changed, &attr);
+    pthread_cond_init(&log->told, &attr);
+    pthread_condattr_destroy(&attr);
+    return &log->base;
+}
