@@ -120,7 +120,7 @@ struct hps_consumer_options {
     const char *name;  /* of this consumer among those of the process: "dlrm-3" */
     const char *group; /* under which positions are committed; NULL: commits are not wanted */
     const char *model; /* whose topics: hps_et.<model> and hps_et.<model>.<table> */
-    const char *const *filters; /* [n_filters] base/update_topic.h; strings borrowed for the call */
+    const char *const *filters; /* [n_filters] base/topic_filter.h; strings borrowed for the call */
     uint32_t n_filters;         /* 0: all */
 };
 

@@ -12,7 +12,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/update_topic.h"
+#include "base/topic_filter.h"
 
 struct record {
     struct hps_fake_record is;
@@ -624,9 +624,7 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
         goto done;
     }
     for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
-        const char *table = NULL;
-        if (topic->deleted || !hps_update_topic_table(topic->name, c->model, &table) ||
-            !hps_topic_filters_match(c->filters, topic->name, c->model)) {
+        if (topic->deleted || !hps_topic_filters_match(c->filters, topic->name, c->model)) {
             continue;
         }
         void *grown = hps_realloc(c->topics, (n + 1) * sizeof(c->topics[0]));

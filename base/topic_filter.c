@@ -1,39 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which topics carry updates of a model, and which of those a filter lets through. Any thread.
+ * Which topics of a model's updates a filter lets through. Any thread.
  */
-#include "base/update_topic.h"
+#include "base/topic_filter.h"
 
 #include <regex.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/heap.h"
+#include "base/update_record.h"
 
 struct hps_topic_filters {
     uint32_t n;
     regex_t regexes[];
 };
-
-bool hps_update_topic_table(const char *topic, const char *model, const char **out_table)
-{
-    size_t prefix = sizeof(HPS_UPDATE_TOPIC_PREFIX) - 1;
-    size_t size = strlen(model);
-    if (strncmp(topic, HPS_UPDATE_TOPIC_PREFIX, prefix) != 0 ||
-        strncmp(topic + prefix, model, size) != 0) {
-        return false;
-    }
-    const char *rest = topic + prefix + size;
-    if (*rest == '\0') {
-        *out_table = NULL;
-        return size > 0;
-    }
-    if (*rest != '.' || rest[1] == '\0') {
-        return false;
-    }
-    *out_table = rest + 1;
-    return true;
-}
 
 /* Anchored, so that a match is one of the whole name; anchors within are legal there. */
 static hps_status compile(regex_t *regex, const char *filter, struct hps_error *err)
@@ -82,6 +63,10 @@ hps_status hps_topic_filters_new(const char *const *filters, uint32_t n,
 bool hps_topic_filters_match(const struct hps_topic_filters *filters, const char *topic,
                              const char *model)
 {
+    struct hps_update_topic parsed;
+    if (!hps_update_topic_parse(topic, &parsed) || strcmp(parsed.model, model) != 0) {
+        return false;
+    }
     for (uint32_t i = 0; i < filters->n; i++) {
         const regex_t *regex = &filters->regexes[i];
         if (regexec(regex, model, 0, NULL, 0) == 0 || regexec(regex, topic, 0, NULL, 0) == 0) {

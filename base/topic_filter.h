@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the topics that carry updates, hps_et.<model>.<table> and hps_et.<model>, and the
- * filters that say which models' topics are read.
+ * The filters that say which topics of updates (base/update_record.h) are read.
  *
  * A filter is a POSIX extended regular expression. HPS puts it where the model's name goes,
  * `^hps_et\.FILTER\..+$`, so that its own default, `^hps_.+$`, matches no topic at all. Here a
@@ -10,16 +9,10 @@
  *
  * Any thread.
  */
-#ifndef HPS_BASE_UPDATE_TOPIC_H
-#define HPS_BASE_UPDATE_TOPIC_H
+#ifndef HPS_BASE_TOPIC_FILTER_H
+#define HPS_BASE_TOPIC_FILTER_H
 
 #include "base/status.h"
-
-#define HPS_UPDATE_TOPIC_PREFIX "hps_et."
-
-/* Is `topic` one of the model's? out_table: within `topic`; NULL: the topic for packed records,
- * which spans tables. */
-bool hps_update_topic_table(const char *topic, const char *model, const char **out_table);
 
 struct hps_topic_filters;
 
@@ -28,7 +21,7 @@ struct hps_topic_filters;
 hps_status hps_topic_filters_new(const char *const *filters, uint32_t n,
                                  struct hps_topic_filters **out_filters, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Does any filter let this topic of the model through? */
+/* Is this a topic of the model's updates that a filter lets through? */
 bool hps_topic_filters_match(const struct hps_topic_filters *filters, const char *topic,
                              const char *model);
 void hps_topic_filters_free(struct hps_topic_filters *filters); /* NULL is legal */
