@@ -2,13 +2,34 @@
 """Fixtures of the end-to-end tests; what they are made of is in rig.py."""
 import pytest
 
-from rig import Daemon, default_config, scratch
+from rig import Daemon, default_config, kafka, scratch
 
 
 @pytest.fixture(name="work")
 def work_directory():
     with scratch() as path:
         yield path
+
+
+@pytest.fixture(name="broker", scope="session")
+def shared_broker():
+    """A Kafka broker for all tests, which name their own topics and leave it running."""
+    with scratch() as path, started_broker(path) as broker:
+        yield broker
+
+
+@pytest.fixture(name="own_broker")
+def broker_of_one_test():
+    """One that the test may stop, kill and start."""
+    with scratch() as path, started_broker(path) as broker:
+        yield broker
+
+
+def started_broker(path):
+    why = kafka.missing()
+    if why is not None:
+        pytest.skip(f"no Kafka broker: {why}")
+    return kafka.Broker(path)
 
 
 @pytest.fixture(name="daemon")

@@ -30,6 +30,7 @@ BIN = os.path.abspath(os.environ.get("HPS_BIN_DIR") or os.path.join(ROOT, "build
 PROTO = os.path.join(ROOT, "proto")
 sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
 import hpsgen  # noqa: E402
+import kafka  # noqa: E402,F401  for the tests
 import reflected  # noqa: E402,F401  for the tests
 
 
@@ -56,7 +57,7 @@ def generated_stubs():
     plugin = shutil.which("grpc_python_plugin")
     if plugin is None:
         pytest.exit("grpc_python_plugin is missing: apt-get install protobuf-compiler-grpc", 1)
-    files = [f"hps/v1/{name}.proto" for name in ("lookup", "admin")]
+    files = [f"hps/v1/{name}.proto" for name in ("lookup", "admin", "update")]
     files += ["grpc/health/v1/health.proto", "grpc/reflection/v1/reflection.proto",
               "grpc/reflection/v1alpha/reflection.proto"]
     subprocess.run(["protoc", f"--plugin=protoc-gen-py_grpc={plugin}", f"-I{PROTO}",
@@ -71,6 +72,7 @@ from hps.v1 import admin_pb2 as admin_pb  # noqa: E402
 from hps.v1 import admin_pb2_grpc as admin_grpc  # noqa: E402
 from hps.v1 import lookup_pb2 as pb  # noqa: E402
 from hps.v1 import lookup_pb2_grpc as pb_grpc  # noqa: E402
+from hps.v1 import update_pb2 as update_pb  # noqa: E402,F401  for the tests
 from grpc.health.v1 import health_pb2  # noqa: E402
 from grpc.health.v1 import health_pb2_grpc as health_grpc  # noqa: E402
 

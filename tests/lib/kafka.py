@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Apache Kafka broker for tests: one KRaft node on random loopback ports.
+
+    with Broker(directory) as broker:
+        broker.create("topic", 3)
+        broker.bootstrap  # "127.0.0.1:39123"
+
+stop, kill and start keep port and data. What the broker holds is read and written by Debian's
+python3-confluent-kafka and by Kafka's own Java classes, never by our code.
+
+As a program: `kafka.py fetch` gets the broker's jars (tests/kafka/pom.xml) from Maven Central's client,
+once; `kafka.py missing` says what is missing to run one, if anything; `kafka.py run` starts a broker,
+prints `ready bootstrap=ADDR pid=N` and obeys lines of its standard input until that ends, each answered
+by `ok` or `error TEXT`: create TOPIC PARTITIONS [NAME=VALUE...], grow TOPIC PARTITIONS, delete TOPIC,
+drop TOPIC PARTITION OFFSET (records before it), stop, kill, start.
+"""
+import base64
+import ctypes
+import glob
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+POM = os.path.join(ROOT, "tests", "kafka", "pom.xml")
+JARS = os.environ.get("HPS_KAFKA_JARS") or os.path.join(ROOT, "build", "kafka", "jars")
+PATIENCE_S = 120
+FETCH_S = 600
+PR_SET_PDEATHSIG = 1
+
+# A short session: a broker that was killed comes back only when its last one has run out.
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={work}/log
+auto.create.topics.enable=false
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=3000
+group.initial.rebalance.delay.ms=0
+log.cleaner.dedupe.buffer.size=4194304
+log.segment.delete.delay.ms=1000
+message.max.bytes=8388608
+num.io.threads=2
+num.network.threads=2
+num.recovery.threads.per.data.dir=1
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+{more}"""
+
+
+def missing():
+    """Why no broker can run here, or None."""
+    if shutil.which("java") is None:
+        return "Java is missing: apt-get install default-jdk-headless"
+    if importlib.util.find_spec("confluent_kafka") is None:
+        return "apt-get install python3-confluent-kafka"
+    if not glob.glob(os.path.join(JARS, "kafka_*.jar")):
+        return f"the broker's jars are missing: {sys.executable} tests/lib/kafka.py fetch"
+    return None
+
+
+def fetch():
+    """Get the jars unless they are there; returns why that failed, or None."""
+    if glob.glob(os.path.join(JARS, "kafka_*.jar")):
+        return None
+    if shutil.which("mvn") is None:
+        return "maven is missing: apt-get install maven"
+    work = f"{JARS}.{os.getpid()}"
+    try:
+        os.makedirs(work)
+        shutil.copy(POM, os.path.join(work, "pom.xml"))
+        command = ["mvn", "-q", "-B", "-f", os.path.join(work, "pom.xml"), "dependency:copy-dependencies",
+                   "-DincludeScope=runtime", f"-DoutputDirectory={work}/jars"]
+        for flags in (["-o"], []):  # what maven has already needs no network
+            done = subprocess.run(command + flags, capture_output=True, text=True, timeout=FETCH_S)
+            if done.returncode == 0:
+                shutil.rmtree(JARS, ignore_errors=True)
+                os.rename(os.path.join(work, "jars"), JARS)
+                return None
+        return f"mvn could not fetch them:\n{(done.stdout + done.stderr)[-2000:]}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def until(condition, what, patience_s=PATIENCE_S):
+    gate = threading.Event()
+    seen = None
+    for _ in range(patience_s * 20):
+        seen = condition()
+        if seen:
+            return seen
+        gate.wait(0.05)
+    raise AssertionError(f"{what}: not within {patience_s} s, last seen {seen!r}")
+
+
+def free_ports(n):
+    sockets = [socket.socket() for _ in range(n)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def end_with_parent():
+    """A test run that is killed leaves no broker behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def java(*args, heap="-Xmx512m"):
+    return ["java", heap, "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", os.path.join(JARS, "*"), *args]
+
+
+class Broker:
+    """One broker with its data below `work`; `more` are properties that it gets besides."""
+
+    def __init__(self, work, **more):
+        self.work = os.path.abspath(work)
+        self.process = None
+        self.port = None
+        self.log_file = os.path.join(self.work, "broker.log")
+        self.file = os.path.join(self.work, "server.properties")
+        self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
+        for attempt in range(3):  # another process may take a port between the look and the start
+            self.format()
+            try:
+                self.start()
+                return
+            except AssertionError:
+                if attempt == 2 or "Address already in use" not in self.log():
+                    raise
+                self.kill()
+                shutil.rmtree(os.path.join(self.work, "log"))
+
+    # ---- its life ----
+
+    def format(self):
+        self.port, controller = free_ports(2)
+        with open(self.file, "w", encoding="utf-8") as f:
+            f.write(PROPERTIES.format(port=self.port, controller=controller, work=self.work,
+                                      more=self.more))
+        # The leading letter: a name that begins with "-" would be read as an option.
+        name = "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        done = subprocess.run(java("kafka.tools.StorageTool", "format", "-t", name, "-c", self.file),
+                              capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @property
+    def bootstrap(self):
+        return f"127.0.0.1:{self.port}"
+
+    def log(self):
+        with open(self.log_file, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def start(self):
+        """Start on the same port and data; back when it answers."""
+        assert self.process is None
+        with open(self.log_file, "wb") as log:
+            self.process = subprocess.Popen(java("kafka.Kafka", self.file), stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+
+        def answers():
+            code = self.process.poll()
+            assert code is None, f"the broker ended with {code}\n{self.log()[-4000:]}"
+            try:
+                return len(self.admin().list_topics(timeout=2).brokers) == 1
+            except self.kafka().KafkaException:
+                return False
+
+        try:
+            until(answers, "the broker")
+        except AssertionError as error:
+            self.kill()
+            raise AssertionError(f"{error}\n{self.log()[-4000:]}") from None
+
+    def end(self, number):
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(PATIENCE_S)
+            self.process = None
+
+    def stop(self):
+        self.end(signal.SIGTERM)
+
+    def kill(self):
+        self.end(signal.SIGKILL)
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    # ---- topics ----
+
+    @staticmethod
+    def kafka():
+        import confluent_kafka  # only where a broker can run
+        import confluent_kafka.admin  # noqa: F401
+        return confluent_kafka
+
+    def admin(self):
+        return self.kafka().admin.AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def settle(self, verb, things):
+        admin = self.admin()  # its calls end with it
+        for future in getattr(admin, verb)(things, operation_timeout=PATIENCE_S).values():
+            future.result(PATIENCE_S)
+
+    def partitions(self, topic):
+        """How many it has; 0: there is no such topic."""
+        found = self.admin().list_topics(timeout=PATIENCE_S).topics.get(topic)
+        return 0 if found is None or found.error is not None else len(found.partitions)
+
+    def create(self, topic, partitions=1, **config):
+        """Names in `config` have "_" for "."; back when clients see the topic."""
+        config = {name.replace("_", "."): str(value) for name, value in config.items()}
+        new = self.kafka().admin.NewTopic(topic, partitions, 1, config=config)
+        self.settle("create_topics", [new])
+        until(lambda: self.partitions(topic) == partitions, f"{topic} with {partitions} partitions")
+        return topic
+
+    def grow(self, topic, partitions):
+        new = self.kafka().admin.NewPartitions(topic, partitions)
+        self.settle("create_partitions", [new])
+        until(lambda: self.partitions(topic) == partitions, f"{topic} with {partitions} partitions")
+
+    def delete(self, topic):
+        self.settle("delete_topics", [topic])
+        until(lambda: self.partitions(topic) == 0, f"{topic} to be gone")
+
+    def recreate(self, topic, partitions=1, **config):
+        """Another topic of the same name."""
+        self.delete(topic)
+        self.create(topic, partitions, **config)
+
+    def drop(self, topic, partition, offset):
+        """Delete the records before `offset`, as retention does."""
+        done = subprocess.run(java(os.path.join(ROOT, "tests", "kafka", "DeleteRecords.java"), self.bootstrap,
+                                   topic, str(partition), str(offset), heap="-Xmx128m"),
+                              capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def consumer(self, **config):
+        return self.kafka().Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader",
+                                      "enable.auto.commit": False, "enable.partition.eof": True,
+                                      "auto.offset.reset": "earliest", **config})
+
+    def offsets(self, topic):
+        """{partition: (first offset, next offset)}"""
+        consumer = self.consumer()
+        try:
+            return {i: consumer.get_watermark_offsets(self.kafka().TopicPartition(topic, i), PATIENCE_S)
+                    for i in range(self.partitions(topic))}
+        finally:
+            consumer.close()
+
+    # ---- records ----
+
+    def read(self, topic):
+        """Every record of the topic as confluent_kafka.Message, partition by partition in order."""
+        kafka, found = self.kafka(), []
+        left = {i for i, (low, high) in self.offsets(topic).items() if high > low}
+        consumer = self.consumer()
+        try:
+            consumer.assign([kafka.TopicPartition(topic, i, kafka.OFFSET_BEGINNING) for i in left])
+            while left:
+                message = consumer.poll(PATIENCE_S)
+                assert message is not None, f"{topic}: no answer for partitions {left}"
+                if message.error() is None:
+                    found.append(message)
+                elif message.error().code() == kafka.KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    raise AssertionError(message.error())
+        finally:
+            consumer.close()
+        return sorted(found, key=lambda m: (m.partition(), m.offset()))
+
+    def write(self, topic, records, **config):
+        """Send (key, value) or dicts of Producer.produce's arguments; back when all are stored."""
+        producer = self.kafka().Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, **config})
+        errors = []
+
+        def delivered(error, _):
+            if error is not None:
+                errors.append(error)
+
+        for record in records:
+            fields = record if isinstance(record, dict) else {"key": record[0], "value": record[1]}
+            while True:
+                try:
+                    producer.produce(topic, on_delivery=delivered, **fields)
+                    break
+                except BufferError:
+                    producer.poll(1)
+        assert producer.flush(PATIENCE_S) == 0, "the broker does not take records"
+        assert not errors, errors[0]
+
+
+# ---- as a program ---------------------------------------------------------------------------------
+
+def obey(broker, words):
+    verb, args = words[0], words[1:]
+    if verb == "create":
+        broker.create(args[0], int(args[1]), **dict(pair.split("=", 1) for pair in args[2:]))
+    elif verb == "grow":
+        broker.grow(args[0], int(args[1]))
+    elif verb == "delete":
+        broker.delete(args[0])
+    elif verb == "drop":
+        broker.drop(args[0], int(args[1]), int(args[2]))
+    elif verb in ("stop", "kill", "start"):
+        getattr(broker, verb)()
+    else:
+        raise ValueError(f"there is no command {verb}")
+
+
+def run():
+    work = tempfile.mkdtemp(prefix="hps-kafka-")
+    try:
+        with Broker(work) as broker:
+            print(f"ready bootstrap={broker.bootstrap} pid={broker.process.pid}", flush=True)
+            for line in sys.stdin:
+                if line.strip():
+                    try:
+                        obey(broker, line.split())
+                        print("ok", flush=True)
+                    except Exception as error:  # whatever it is, the other side is told
+                        print("error", " ".join(str(error).split()) or repr(error), flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
+def main(argv):
+    if argv == ["run"]:
+        why = fetch() or missing()
+        if why is None:
+            return run()
+    elif argv == ["fetch"]:
+        why = fetch()
+    elif argv == ["missing"]:
+        why = missing()
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    if why is not None:
+        print(f"kafka.py: {why}", file=sys.stderr)
+    return 0 if why is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
