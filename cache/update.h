@@ -69,6 +69,11 @@ hps_status hps_update_apply(struct hps_version *version, const struct hps_update
 
 /* Batches that every look-up which begins now sees. 0: none. Any thread. */
 uint64_t hps_update_sequence(const struct hps_version *version);
+/* For look-ups, by whoever applies: the newest event time that is applied, and the time since when
+ * there may be updates that are not; Unix ms, 0: not known. Any thread. */
+void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms);
+int64_t hps_update_event_time_ms(const struct hps_version *version);
+int64_t hps_update_as_of_ms(const struct hps_version *version);
 /* The published positions, in no order. fn must not call back here. Any thread. */
 hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
     HPS_MUST_CHECK;

@@ -20,6 +20,7 @@ struct update_position {
 struct hps_updates {
     atomic_bool busy; /* a batch is being applied: there is one updater */
     _Atomic uint64_t sequence;
+    _Atomic int64_t event_time_ms, as_of_ms;
     pthread_mutex_t lock;
     struct update_position *positions; /* lock; the published ones */
 };

@@ -105,6 +105,26 @@ uint64_t hps_update_sequence(const struct hps_version *version)
                : atomic_load_explicit(&version->updates->sequence, memory_order_acquire);
 }
 
+void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms)
+{
+    atomic_store_explicit(&version->updates->event_time_ms, event_time_ms, memory_order_relaxed);
+    atomic_store_explicit(&version->updates->as_of_ms, as_of_ms, memory_order_relaxed);
+}
+
+int64_t hps_update_event_time_ms(const struct hps_version *version)
+{
+    return version->updates == NULL
+               ? 0
+               : atomic_load_explicit(&version->updates->event_time_ms, memory_order_relaxed);
+}
+
+int64_t hps_update_as_of_ms(const struct hps_version *version)
+{
+    return version->updates == NULL
+               ? 0
+               : atomic_load_explicit(&version->updates->as_of_ms, memory_order_relaxed);
+}
+
 /* ---- what a batch stores --------------------------------------------------------------------- */
 
 static hps_status copy_positions(const struct hps_update_batch *batch,

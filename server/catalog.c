@@ -325,6 +325,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
         return hps_error_set(err, status, "no memory for the model set");
     }
     entry->state = ENTRY_RESIDENT;
+    hps_updater_add(catalog->options.updater, version);
     return HPS_OK;
 }
 
@@ -463,6 +464,8 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
             status = hps_models_activate(catalog->options.models, model->name, model->active);
             catalog_share_memory(model);
             catalog_gpu_active(catalog_entry(model, model->active), true);
+            hps_updater_activated(catalog->options.updater,
+                                  catalog_entry(model, model->active)->version, false);
             catalog_show_active(catalog, model);
             check_drift(model);
         }
@@ -487,6 +490,7 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
     catalog->async_without_gpu = config->server.async_without_gpu;
     catalog->options.env.memory_bytes = config->server.load_memory_bytes;
     catalog->options.env.nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT;
+    hps_updater_nan_set(catalog->options.updater, catalog->options.env.nan_allowed);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         set_policies(catalog, model);
     }
@@ -622,7 +626,8 @@ void hps_catalog_stop(struct hps_catalog *catalog)
     pthread_mutex_unlock(&catalog->lock);
     hps_pool_free(catalog->loader);
     catalog->loader = NULL;
-    catalog_warm_stop(catalog); /* after the loader, which posts to its threads */
+    catalog_warm_stop(catalog);                 /* after the loader, which posts to its threads */
+    hps_updater_stop(catalog->options.updater); /* gives back the pins of its streams */
     catalog_reaper_stop(catalog);
 }
 

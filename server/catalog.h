@@ -13,6 +13,7 @@
 #include "config/config.h"
 #include "server/devices.h"
 #include "server/loader.h"
+#include "server/updates.h"
 
 struct hps_catalog;
 
@@ -22,6 +23,7 @@ struct hps_catalog_options {
     struct hps_metrics *metrics;
     struct hps_insertion *insertion; /* NULL: there is none */
     struct hps_devices *devices;     /* NULL: there is none */
+    struct hps_updater *updater;     /* NULL: versions take no updates; stopped by the stop */
     struct hps_load_env env; /* memory_bytes and nan_allowed are those of the configuration */
 };
 

@@ -198,6 +198,18 @@ static void load_unlink(struct hps_load *load)
     *at = load->next;
 }
 
+/* Since when its files lack updates: before anybody sees the version. */
+static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_version *version = load->entry->version;
+    hps_version_pin(version);
+    hps_status status =
+        hps_updater_seed(load->catalog->options.updater, version, &load->source.manifest,
+                         load->source.print.mtime_ms_oldest, err);
+    hps_version_unpin(version);
+    return status;
+}
+
 /* Visible, written down, active if wanted. switch_lock held. */
 static hps_status publish(struct hps_load *load, struct hps_error *err)
 {
@@ -205,6 +217,9 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     struct catalog_entry *entry = load->entry;
     struct hps_store *durable = catalog->options.env.durable;
     hps_status status = hps_update_open(entry->version, err);
+    if (status == HPS_OK) {
+        status = seed_updates(load, err);
+    }
     if (status == HPS_OK && durable != NULL) {
         status = hps_records_put_version(durable, entry->version, err);
     }
@@ -225,6 +240,7 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     load->published = true;
     bool activate = load->activate || load->model->active == 0;
     pthread_mutex_unlock(&catalog->lock);
+    hps_updater_add(catalog->options.updater, entry->version);
     if (activate) {
         int64_t previous;
         uint64_t pause_us;

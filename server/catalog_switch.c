@@ -60,6 +60,7 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     pthread_mutex_unlock(&catalog->lock);
     catalog_gpu_active(last, false);
     catalog_gpu_active(entry, true);
+    hps_updater_activated(catalog->options.updater, entry->version, true);
     catalog_show_active(catalog, model);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),
             HPS_I64("version", number), HPS_I64("previous", before));

@@ -58,6 +58,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
                              model->name, hps_status_text(status));
     }
     hps_insertion_forget(catalog->options.insertion, entry->version);
+    hps_updater_remove(catalog->options.updater, entry->version);
     pthread_mutex_lock(&catalog->lock);
     entry->state = ENTRY_UNLOADING;
     entry->unload = unload;

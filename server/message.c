@@ -6,9 +6,17 @@
 
 #include "base/heap.h"
 
+struct reading {
+    struct hps_arena *arena;
+    bool refused;
+};
+
 static void *arena_alloc(void *ctx, size_t size)
 {
-    return hps_arena_alloc(ctx, size);
+    struct reading *reading = ctx;
+    void *memory = hps_arena_alloc(reading->arena, size);
+    reading->refused = reading->refused || memory == NULL;
+    return memory;
 }
 
 static void arena_free(void *ctx, void *ptr)
@@ -17,11 +25,25 @@ static void arena_free(void *ctx, void *ptr)
     (void)ptr;
 }
 
+hps_status hps_message_read(const ProtobufCMessageDescriptor *type, struct hps_arena *arena,
+                            const uint8_t *data, size_t size, ProtobufCMessage **out_message)
+{
+    struct reading reading = {.arena = arena};
+    ProtobufCAllocator allocator = {arena_alloc, arena_free, &reading};
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, size, data);
+    if (message == NULL) {
+        return reading.refused ? HPS_EXHAUSTED : HPS_INVALID;
+    }
+    *out_message = message;
+    return HPS_OK;
+}
+
 ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type,
                                      struct hps_arena *arena, const uint8_t *data, size_t size)
 {
-    ProtobufCAllocator allocator = {arena_alloc, arena_free, arena};
-    return protobuf_c_message_unpack(type, &allocator, size, data);
+    ProtobufCMessage *message = NULL;
+    hps_status status = hps_message_read(type, arena, data, size, &message);
+    return status == HPS_OK ? message : NULL;
 }
 
 void hps_message_send(struct hps_grpc_call *call, const ProtobufCMessage *message)

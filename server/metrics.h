@@ -60,6 +60,27 @@
       "1 while the persistent store takes no writes.")                                           \
     X(UPDATE_ROWS, COUNTER, "update_rows_total", "model,op",                                     \
       "Rows that updates have put or deleted, the last write of each key of a batch.")           \
+    X(UPDATE_RECORDS, COUNTER, "update_records_total", "model",                                  \
+      "Records of the update log that were read and whose positions are stored.")                \
+    X(UPDATE_RECORDS_REJECTED, COUNTER, "update_records_rejected_total", "model,reason",         \
+      "Records of the update log that were left out as they are bad.")                           \
+    X(UPDATE_BATCHES, COUNTER, "update_batches_total", "model", "Batches of updates applied.")   \
+    X(UPDATE_LAG, GAUGE, "update_lag_records", "topic,partition",                                \
+      "Records of the update log that the active version has not applied.")                      \
+    X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
+      "1 while a partition stands still because records are gone or are others.")                \
+    X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                          \
+      "From the time of an update, as its producer gives it, until every tier has it.")          \
+    X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",            \
+      "The same of records that have the time of their arrival in the log.")                     \
+    X(UPDATE_CLOCK_AHEAD, COUNTER, "update_clock_ahead_total", "model",                          \
+      "Updates from the future: their freshness counts as 0.")                                   \
+    X(UPDATE_STALENESS, GAUGE, "update_staleness_seconds", "model",                              \
+      "Since when there may be updates that the active version lacks.")                          \
+    X(UPDATE_SOURCE_UP, GAUGE, "update_source_up", "model",                                      \
+      "1 while the update log answers the active version.")                                      \
+    X(UPDATE_HELD, GAUGE, "update_held", "model",                                                \
+      "1 while a batch of the active version waits because it cannot be applied.")               \
     X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \
       "Number of the active version.")                                                           \
     X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                  \

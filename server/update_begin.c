@@ -1,0 +1,652 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the partitions of a stream begin: topics as the log lists them, start positions, the
+ * comparison of a stored position with what the log has now, and what an operator does about a
+ * gap. On the stream's thread `update`.
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/updates_internal.h"
+
+static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
+{
+    return stream->consumer->ops;
+}
+
+static uint64_t backoff_us(const struct hps_update_stream *stream)
+{
+    return (uint64_t)stream->updater->options.backoff_ms * 1000;
+}
+
+/* ---- what is stored -------------------------------------------------------------------------- */
+
+static struct update_partition *find(struct hps_update_stream *stream, const char *topic,
+                                     int32_t number)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->number == number && strcmp(partition->topic, topic) == 0) {
+            return partition;
+        }
+    }
+    return NULL;
+}
+
+/* NULL: no memory. */
+static struct update_partition *add_partition(struct hps_update_stream *stream, const char *topic,
+                                              int32_t number, const struct hps_update_route *route)
+{
+    if (stream->n_partitions == stream->capacity) {
+        uint32_t capacity = stream->capacity == 0 ? 16 : stream->capacity * 2;
+        struct update_partition *grown = hps_realloc(stream->partitions, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            return NULL;
+        }
+        stream->partitions = grown;
+        stream->capacity = capacity;
+    }
+    struct update_partition *partition = &stream->partitions[stream->n_partitions++];
+    *partition = (struct update_partition){.number = number,
+                                           .route = *route,
+                                           .delete_retention_ms = -1,
+                                           .state = HPS_PARTITION_GONE,
+                                           .high = -1,
+                                           .to_commit = -1,
+                                           .committed = -1};
+    snprintf(partition->topic, sizeof(partition->topic), "%s", topic);
+    return partition;
+}
+
+struct reading {
+    struct hps_update_stream *stream;
+    struct hps_error *err;
+};
+
+static hps_status read_partition(const struct reading *reading, const char *topic, int32_t number,
+                                 const void *value, size_t value_size)
+{
+    struct hps_update_stream *stream = reading->stream;
+    struct hps_update_route route;
+    struct hps_position position;
+    hps_status status = hps_position_decode(value, value_size, &position);
+    if (status != HPS_OK) {
+        return hps_error_set(reading->err, status,
+                             "the stored position of partition %" PRId32 " of topic '%s': %s",
+                             number, topic, hps_status_text(status));
+    }
+    if (!hps_update_route(stream->version, topic, &route)) {
+        return HPS_OK; /* of a model that had another name */
+    }
+    struct update_partition *partition = add_partition(stream, topic, number, &route);
+    if (partition == NULL) {
+        return hps_error_set(reading->err, HPS_NO_MEMORY, "no memory for a position");
+    }
+    partition->known = true;
+    partition->applied = position;
+    partition->read = position;
+    snprintf(partition->reason, sizeof(partition->reason), "not listed yet");
+    stream->fresh = false;
+    if (position.event_time_ms > stream->event_time_ms) {
+        stream->event_time_ms = position.event_time_ms;
+    }
+    return HPS_OK;
+}
+
+static hps_status read_record(void *ctx, const void *key, size_t key_size, const void *value,
+                              size_t value_size)
+{
+    const struct reading *reading = ctx;
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    int32_t number;
+    if (hps_position_key_parse(key, key_size, topic, &number)) {
+        return read_partition(reading, topic, number, value, value_size);
+    }
+    if (key_size == strlen(HPS_POSITION_FROZEN) && value_size == 1 &&
+        memcmp(key, HPS_POSITION_FROZEN, key_size) == 0) {
+        reading->stream->frozen = *(const uint8_t *)value != 0;
+    }
+    if (key_size == strlen(HPS_POSITION_START) && value_size == sizeof(int64_t) &&
+        memcmp(key, HPS_POSITION_START, key_size) == 0) {
+        memcpy(&reading->stream->start_ms, value, sizeof(int64_t));
+    }
+    return HPS_OK;
+}
+
+hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
+{
+    struct reading reading = {stream, err};
+    stream->fresh = true;
+    stream->start_ms = (int64_t)stream->version->loaded_unix_ms;
+    return hps_update_positions(stream->version, read_record, &reading);
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+void update_stop_partition(struct hps_update_stream *stream, struct update_partition *partition,
+                           enum hps_partition_state state, const char *reason)
+{
+    partition->state = state;
+    partition->leave = true;
+    partition->checking = false;
+    partition->caught_up = false;
+    snprintf(partition->reason, sizeof(partition->reason), "%s", reason);
+    if (state == HPS_PARTITION_GAP || state == HPS_PARTITION_GONE ||
+        state == HPS_PARTITION_FAILED) {
+        HPS_LOG(ERROR, "updates", "a partition stands still", HPS_STR("model", stream->model),
+                HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
+                HPS_I64("partition", partition->number), HPS_I64("offset", partition->read.next),
+                HPS_STR("state", hps_partition_state_text(state)), HPS_STR("reason", reason));
+    }
+}
+
+void update_gap(struct hps_update_stream *stream, struct update_partition *partition,
+                int64_t accept, const char *fmt, ...)
+{
+    char reason[sizeof(partition->reason)];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(reason, sizeof(reason), fmt, args);
+    va_end(args);
+    partition->accept = accept;
+    update_stop_partition(stream, partition, HPS_PARTITION_GAP, reason);
+}
+
+/* Not where it happens: what the last poll brought is borrowed until then. */
+static void leave_stopped(struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->leave) {
+            ops(stream)->unassign(stream->consumer, partition->topic, partition->number);
+            partition->leave = false;
+        }
+    }
+}
+
+static void run_from(struct hps_update_stream *stream, struct update_partition *partition,
+                     int64_t offset, bool checking)
+{
+    const struct hps_consumer_position at = {partition->topic, partition->number, offset};
+    uint32_t tag = (uint32_t)(partition - stream->partitions);
+    struct hps_error err = {0};
+    if (ops(stream)->assign(stream->consumer, &at, tag, &err) != HPS_OK) {
+        update_stop_partition(stream, partition, HPS_PARTITION_FAILED, err.text);
+        return;
+    }
+    partition->state = HPS_PARTITION_RUNNING;
+    partition->leave = false;
+    partition->checking = checking;
+    partition->caught_up = false;
+    partition->reason[0] = '\0';
+}
+
+/* ---- topics ---------------------------------------------------------------------------------- */
+
+static bool list_partition(struct hps_update_stream *stream, const struct hps_consumer_topic *topic,
+                           int32_t number, const struct hps_update_route *route)
+{
+    struct update_partition *partition = find(stream, topic->name, number);
+    bool is_new = partition == NULL;
+    if (is_new) {
+        partition = add_partition(stream, topic->name, number, route);
+    }
+    if (partition == NULL) {
+        return false;
+    }
+    partition->initial = is_new ? stream->fresh && !stream->listed : partition->initial;
+    partition->compaction = topic->compaction;
+    partition->delete_retention_ms = topic->delete_retention_ms;
+    if (partition->state == HPS_PARTITION_GONE) {
+        partition->state = HPS_PARTITION_STARTING;
+        partition->reason[0] = '\0';
+        stream->begin_due_us = 0;
+    }
+    return true;
+}
+
+/* Another cluster than before: every position is to be compared anew. */
+static void note_cluster(struct hps_update_stream *stream, const char *cluster)
+{
+    bool other = stream->cluster[0] != '\0' && strcmp(stream->cluster, cluster) != 0;
+    snprintf(stream->cluster, sizeof(stream->cluster), "%s", cluster);
+    for (uint32_t i = 0; i < stream->n_partitions && other; i++) {
+        if (stream->partitions[i].state == HPS_PARTITION_RUNNING) {
+            update_stop_partition(stream, &stream->partitions[i], HPS_PARTITION_STARTING, "");
+        }
+    }
+}
+
+void update_list_topics(struct hps_update_stream *stream)
+{
+    struct hps_consumer_topics topics = {0};
+    struct hps_error err = {0};
+    bool added = true;
+    hps_status status = ops(stream)->topics(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &topics, &err);
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "updates", "the update source does not list its topics",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", err.text));
+        stream->topics_due_us = hps_clock_us() + backoff_us(stream);
+        stream->connected = stream->connected && status != HPS_UNAVAILABLE;
+        return;
+    }
+    note_cluster(stream, topics.cluster_id);
+    for (uint32_t i = 0; i < topics.n_topics && added; i++) {
+        const struct hps_consumer_topic *topic = &topics.topics[i];
+        struct hps_update_route route;
+        bool ours = strlen(topic->name) < HPS_UPDATE_TOPIC_BYTES_MAX &&
+                    hps_update_route(stream->version, topic->name, &route);
+        for (int32_t p = 0; ours && p < topic->n_partitions && added; p++) {
+            added = list_partition(stream, topic, p, &route);
+        }
+    }
+    if (!added) {
+        HPS_LOG(ERROR, "updates", "no memory for all partitions", HPS_STR("model", stream->model));
+        stream->topics_due_us = hps_clock_us() + backoff_us(stream);
+        return;
+    }
+    if (!stream->listed) {
+        HPS_LOG(INFO, "updates", "updates are read", HPS_STR("model", stream->model),
+                HPS_I64("version", stream->number), HPS_U64("partitions", stream->n_partitions),
+                HPS_STR("cluster", stream->cluster));
+    }
+    stream->connected = true;
+    stream->listed = true;
+    stream->topics_due_us = hps_clock_us() + (uint64_t)stream->updater->options.topics_ms * 1000;
+}
+
+/* ---- beginnings ------------------------------------------------------------------------------ */
+
+/* The time whose first record a partition without a position begins at; -1: by no time. */
+static int64_t start_time_ms(const struct hps_update_stream *stream)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    if (options->start == HPS_UPDATE_START_TIME) {
+        return options->start_time_ms;
+    }
+    if (options->start != HPS_UPDATE_START_FILES) {
+        return -1;
+    }
+    int64_t slack_ms = (int64_t)options->start_slack_ms;
+    return stream->start_ms > slack_ms ? stream->start_ms - slack_ms : 0;
+}
+
+static void begin_new(struct hps_update_stream *stream, struct update_partition *partition,
+                      const struct hps_consumer_offsets *has)
+{
+    int64_t next = has->low;
+    if (has->time_unix_ms >= 0) {
+        next = has->at_time;
+    } else if (stream->updater->options.start == HPS_UPDATE_START_LATEST && partition->initial) {
+        next = has->high;
+    }
+    partition->read = (struct hps_position){.next = next};
+    memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
+    partition->dirty = true; /* stored at once: another start must not decide differently */
+    run_from(stream, partition, next, false);
+}
+
+/* Tombstones that the log wrote and removed again since `as_of`: their keys would stay for ever. */
+static bool lost_tombstones(const struct update_partition *partition,
+                            const struct hps_consumer_offsets *has)
+{
+    const struct hps_position *at = &partition->applied;
+    return partition->compaction == HPS_COMPACTION_YES && partition->delete_retention_ms >= 0 &&
+           at->as_of_ms > 0 && has->high > at->next &&
+           (int64_t)hps_clock_wall_ms() - at->as_of_ms > partition->delete_retention_ms;
+}
+
+static void begin_known(struct hps_update_stream *stream, struct update_partition *partition,
+                        const struct hps_consumer_offsets *has)
+{
+    const struct hps_position *at = &partition->applied;
+    partition->read = *at;
+    if (at->cluster[0] != '\0' && stream->cluster[0] != '\0' &&
+        strcmp(at->cluster, stream->cluster) != 0) {
+        update_gap(stream, partition, has->low, "the position is of cluster %s, this is %s",
+                   at->cluster, stream->cluster);
+        return;
+    }
+    if (at->next > has->high) {
+        update_gap(stream, partition, has->low,
+                   "offset %" PRId64 " is behind the end %" PRId64
+                   ": the topic was made anew or cut",
+                   at->next, has->high);
+        return;
+    }
+    if (at->next < has->low) {
+        update_gap(stream, partition, has->low,
+                   "offsets %" PRId64 " to %" PRId64 " are gone: retention has passed", at->next,
+                   has->low - 1);
+        return;
+    }
+    if (lost_tombstones(partition, has)) {
+        update_gap(stream, partition, at->next,
+                   "away for longer than delete.retention.ms (%" PRId64
+                   "): deletes may be compacted away",
+                   partition->delete_retention_ms);
+        return;
+    }
+    bool check = at->last_known && at->last_offset >= has->low && at->last_offset < at->next;
+    memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
+    run_from(stream, partition, check ? at->last_offset : at->next, check);
+}
+
+static void begin_one(struct hps_update_stream *stream, struct update_partition *partition,
+                      const struct hps_consumer_offsets *has)
+{
+    if (has->status == HPS_NOT_FOUND) {
+        update_stop_partition(stream, partition, HPS_PARTITION_GONE, "the topic is not there");
+        return;
+    }
+    if (has->status == HPS_UNAVAILABLE) {
+        stream->begin_due_us = hps_clock_us() + backoff_us(stream);
+        return; /* later */
+    }
+    if (has->status != HPS_OK) {
+        update_stop_partition(stream, partition, HPS_PARTITION_FAILED,
+                              hps_status_text(has->status));
+        return;
+    }
+    partition->low = has->low;
+    partition->high = has->high;
+    if (partition->known) {
+        begin_known(stream, partition, has);
+    } else {
+        begin_new(stream, partition, has);
+    }
+}
+
+typedef bool (*wants_fn)(const void *ctx, const struct update_partition *partition);
+
+/* Ask for the offsets of those that are wanted. out_parts: in order of the partitions; hps_free. */
+static hps_status ask_offsets(struct hps_update_stream *stream, wants_fn wants, const void *ctx,
+                              int64_t time_ms, struct hps_consumer_offsets **out_parts,
+                              struct hps_error *err)
+{
+    struct hps_consumer_offsets *parts = hps_calloc(stream->n_partitions, sizeof(*parts));
+    uint32_t n = 0;
+    if (parts == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the offsets of partitions");
+    }
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        const struct update_partition *partition = &stream->partitions[i];
+        if (wants(ctx, partition)) {
+            parts[n++] = (struct hps_consumer_offsets){
+                .topic = partition->topic, .partition = partition->number, .time_unix_ms = time_ms};
+        }
+    }
+    hps_status status =
+        n == 0 ? HPS_OK
+               : ops(stream)->offsets(stream->consumer, parts, n, UPDATE_LOG_TIMEOUT_MS, err);
+    if (status != HPS_OK) {
+        hps_free(parts);
+        return status;
+    }
+    *out_parts = parts;
+    return HPS_OK;
+}
+
+static bool is_starting(const void *ctx, const struct update_partition *partition)
+{
+    (void)ctx;
+    return partition->state == HPS_PARTITION_STARTING;
+}
+
+void update_begin(struct hps_update_stream *stream)
+{
+    struct hps_consumer_offsets *parts = NULL;
+    struct hps_error err = {0};
+    bool any = false;
+    leave_stopped(stream);
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        any = any || is_starting(NULL, &stream->partitions[i]);
+    }
+    if (!any || hps_clock_us() < stream->begin_due_us) {
+        return;
+    }
+    stream->begin_due_us = 0;
+    if (ask_offsets(stream, is_starting, NULL, start_time_ms(stream), &parts, &err) != HPS_OK) {
+        HPS_LOG(WARN, "updates", "the update source does not tell its offsets",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", err.text));
+        stream->begin_due_us = hps_clock_us() + backoff_us(stream);
+        return;
+    }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        if (is_starting(NULL, &stream->partitions[i])) {
+            begin_one(stream, &stream->partitions[i], &parts[n++]);
+        }
+    }
+    hps_free(parts);
+    leave_stopped(stream);
+}
+
+/* ---- is it the same log? --------------------------------------------------------------------- */
+
+static void gap_missing(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    update_gap(stream, partition, partition->low,
+               "the last record, at offset %" PRId64
+               ", is not there: the topic was made anew or cut",
+               partition->applied.last_offset);
+}
+
+bool update_check_first(struct hps_update_stream *stream, struct update_partition *partition,
+                        const struct hps_consumer_record *record)
+{
+    const struct hps_position *at = &partition->applied;
+    partition->checking = false;
+    if (record->offset != at->last_offset) {
+        if (partition->compaction == HPS_COMPACTION_NO) {
+            gap_missing(stream, partition);
+            return false;
+        }
+        return record->offset >= at->next;
+    }
+    uint64_t hash =
+        hps_position_hash(record->key, record->key_size, record->value, record->value_size);
+    if (hash != at->last_hash || record->time_unix_ms != at->last_time_ms) {
+        update_gap(stream, partition, partition->low,
+                   "another record is at offset %" PRId64 ": the topic was made anew",
+                   at->last_offset);
+    }
+    return false;
+}
+
+void update_check_caught_up(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    if (partition->checking && partition->compaction == HPS_COMPACTION_NO) {
+        gap_missing(stream, partition);
+    }
+    partition->checking = false;
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+static bool fits(const void *ctx, const struct update_partition *partition)
+{
+    const struct hps_update_command *command = ctx;
+    return (command->topic[0] == '\0' || strcmp(command->topic, partition->topic) == 0) &&
+           (command->partition < 0 || command->partition == partition->number);
+}
+
+static void pause_one(struct hps_update_stream *stream, struct update_partition *partition,
+                      struct update_call *call)
+{
+    if (partition->state == HPS_PARTITION_RUNNING || partition->state == HPS_PARTITION_STARTING) {
+        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+        call->n_changed++;
+    }
+}
+
+static void resume_one(struct hps_update_stream *stream, struct update_partition *partition,
+                       struct update_call *call)
+{
+    if (partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_FAILED) {
+        update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
+        stream->begin_due_us = 0;
+        call->n_changed++;
+    }
+}
+
+/* From here on; what was before is forgotten. Stored by the apply that follows. */
+static void move_to(struct hps_update_stream *stream, struct update_partition *partition,
+                    int64_t offset)
+{
+    struct hps_position *read = &partition->read;
+    *read = (struct hps_position){
+        .next = offset, .as_of_ms = 0, .event_time_ms = partition->applied.event_time_ms};
+    memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
+    partition->to_commit = -1;
+    partition->committed = -1;
+    partition->dirty = true;
+    run_from(stream, partition, offset, false);
+}
+
+static hps_status seek_offset(const struct hps_update_command *command,
+                              const struct hps_consumer_offsets *has, int64_t *out_offset,
+                              struct hps_error *err)
+{
+    int64_t offset = command->to == HPS_UPDATE_SEEK_OFFSET     ? command->value
+                     : command->to == HPS_UPDATE_SEEK_EARLIEST ? has->low
+                     : command->to == HPS_UPDATE_SEEK_LATEST   ? has->high
+                                                               : has->at_time;
+    if (has->status != HPS_OK) {
+        return hps_error_set(err, has->status, "partition %" PRId32 " of topic '%s': %s",
+                             has->partition, has->topic, hps_status_text(has->status));
+    }
+    if (offset < has->low || offset > has->high) {
+        return hps_error_set(err, HPS_RANGE,
+                             "partition %" PRId32 " of topic '%s': offset %" PRId64
+                             " is not in %" PRId64 " to %" PRId64,
+                             has->partition, has->topic, offset, has->low, has->high);
+    }
+    *out_offset = offset;
+    return HPS_OK;
+}
+
+/* All of them, or none. */
+static hps_status seek(struct hps_update_stream *stream, struct update_call *call)
+{
+    const struct hps_update_command *command = call->command;
+    struct hps_consumer_offsets *parts = NULL;
+    int64_t time_ms = command->to == HPS_UPDATE_SEEK_TIME ? command->value : -1;
+    hps_status status = ask_offsets(stream, fits, command, time_ms, &parts, &call->error);
+    uint32_t n = 0;
+    int64_t offset;
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        if (fits(command, &stream->partitions[i])) {
+            status = seek_offset(command, &parts[n++], &offset, &call->error);
+        }
+    }
+    n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(command, partition)) {
+            partition->high = parts[n].high;
+            status = seek_offset(command, &parts[n++], &offset, &call->error);
+            move_to(stream, partition, offset);
+            call->n_changed++;
+        }
+    }
+    if (status == HPS_OK && stream->frozen && call->n_changed > 0) {
+        stream->frozen = false;
+        stream->frozen_dirty = true;
+    }
+    hps_free(parts);
+    return status;
+}
+
+static hps_status accept_gap(struct hps_update_stream *stream, struct update_call *call)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
+            HPS_LOG(WARN, "updates", "a gap was accepted", HPS_STR("model", stream->model),
+                    HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
+                    HPS_I64("partition", partition->number), HPS_I64("offset", partition->accept),
+                    HPS_STR("reason", partition->reason));
+            move_to(stream, partition, partition->accept);
+            call->n_changed++;
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status refresh(struct hps_update_stream *stream, struct update_call *call)
+{
+    struct hps_consumer_offsets *parts = NULL;
+    update_list_topics(stream);
+    if (!stream->connected) {
+        return hps_error_set(&call->error, HPS_UNAVAILABLE, "the update source does not answer");
+    }
+    hps_status status = ask_offsets(stream, fits, call->command, -1, &parts, &call->error);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(call->command, partition)) {
+            partition->high = parts[n].status == HPS_OK ? parts[n].high : partition->high;
+            n++;
+            call->n_changed++;
+        }
+    }
+    hps_free(parts);
+    return status;
+}
+
+/* Commands that move positions: nothing of the batch at hand may follow them. */
+static hps_status move(struct hps_update_stream *stream, struct update_call *call)
+{
+    bool seeks = call->command->kind == HPS_UPDATE_SEEK;
+    if (stream->consumer == NULL) {
+        return hps_error_set(&call->error, HPS_UNAVAILABLE, "the update source does not answer");
+    }
+    if (stream->held) {
+        update_stream_abandon(stream);
+    }
+    leave_stopped(stream);
+    bool frozen = stream->frozen;
+    hps_status status = seeks ? seek(stream, call) : accept_gap(stream, call);
+    if (status == HPS_OK && call->n_changed > 0) {
+        status = update_stream_apply(stream, &call->error);
+        if (status != HPS_OK) {
+            update_stream_abandon(stream);
+            stream->frozen = frozen;
+        }
+    }
+    return status;
+}
+
+void update_run_command(struct hps_update_stream *stream, struct update_call *call)
+{
+    const struct hps_update_command *command = call->command;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (!fits(command, partition)) {
+            continue;
+        }
+        call->n++;
+        if (command->kind == HPS_UPDATE_PAUSE) {
+            pause_one(stream, partition, call);
+        } else if (command->kind == HPS_UPDATE_RESUME) {
+            resume_one(stream, partition, call);
+        }
+    }
+    if (command->kind == HPS_UPDATE_SEEK || command->kind == HPS_UPDATE_ACCEPT_GAP) {
+        status = move(stream, call);
+    } else if (command->kind == HPS_UPDATE_REFRESH) {
+        status = stream->consumer != NULL ? refresh(stream, call)
+                                          : hps_error_set(&call->error, HPS_UNAVAILABLE,
+                                                          "the update source does not answer");
+    }
+    call->error.status = status;
+}

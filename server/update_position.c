@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Positions as bytes: see update_position.h. Any thread.
+ */
+#include "server/update_position.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "positions are stored as they lie");
+
+enum { FORMAT = 1, LAST_KNOWN = 1 };
+
+struct stored {
+    uint8_t format;
+    uint8_t bits;
+    uint16_t cluster_size;
+    uint32_t zero;
+    int64_t next, last_offset, last_time_ms;
+    uint64_t last_hash;
+    int64_t as_of_ms, event_time_ms;
+};
+_Static_assert(sizeof(struct stored) == 56, "as documented");
+
+uint64_t hps_position_hash(const void *key, size_t key_size, const void *value, size_t value_size)
+{
+    uint64_t hash = hps_hash_bytes(key, key_size, key == NULL ? 1 : 2);
+    return hps_hash_bytes(value, value_size, hash ^ (value == NULL ? 1 : 2));
+}
+
+size_t hps_position_key(const char *topic, int32_t partition,
+                        char out_key[HPS_POSITION_KEY_BYTES_MAX])
+{
+    int size = snprintf(out_key, HPS_POSITION_KEY_BYTES_MAX, "%s/%" PRId32, topic, partition);
+    HPS_ASSERT(size > 0 && size < HPS_POSITION_KEY_BYTES_MAX);
+    return (size_t)size;
+}
+
+bool hps_position_key_parse(const void *key, size_t size,
+                            char out_topic[HPS_UPDATE_TOPIC_BYTES_MAX], int32_t *out_partition)
+{
+    char text[HPS_POSITION_KEY_BYTES_MAX];
+    if (size >= sizeof(text)) {
+        return false;
+    }
+    memcpy(text, key, size);
+    text[size] = '\0';
+    char *slash = strrchr(text, '/');
+    if (slash == NULL || slash[1] < '0' || slash[1] > '9' ||
+        slash - text >= HPS_UPDATE_TOPIC_BYTES_MAX) {
+        return false;
+    }
+    *slash = '\0';
+    char *end;
+    long long number = strtoll(slash + 1, &end, 10);
+    if (*end != '\0' || number > INT32_MAX) {
+        return false;
+    }
+    memcpy(out_topic, text, (size_t)(slash - text) + 1);
+    *out_partition = (int32_t)number;
+    return true;
+}
+
+size_t hps_position_encode(const struct hps_position *position,
+                           uint8_t out_value[HPS_POSITION_VALUE_BYTES_MAX])
+{
+    size_t cluster_size = strlen(position->cluster);
+    const struct stored stored = {.format = FORMAT,
+                                  .bits = position->last_known ? LAST_KNOWN : 0,
+                                  .cluster_size = (uint16_t)cluster_size,
+                                  .next = position->next,
+                                  .last_offset = position->last_offset,
+                                  .last_time_ms = position->last_time_ms,
+                                  .last_hash = position->last_hash,
+                                  .as_of_ms = position->as_of_ms,
+                                  .event_time_ms = position->event_time_ms};
+    memcpy(out_value, &stored, sizeof(stored));
+    memcpy(out_value + sizeof(stored), position->cluster, cluster_size);
+    return sizeof(stored) + cluster_size;
+}
+
+hps_status hps_position_decode(const void *value, size_t size, struct hps_position *out_position)
+{
+    struct stored stored;
+    if (size >= 1 && *(const uint8_t *)value > FORMAT) {
+        return HPS_NEWER_FORMAT;
+    }
+    if (size < sizeof(stored)) {
+        return HPS_DATA_LOSS;
+    }
+    memcpy(&stored, value, sizeof(stored));
+    if (stored.format != FORMAT || stored.cluster_size >= HPS_CLUSTER_BYTES_MAX ||
+        size != sizeof(stored) + stored.cluster_size || stored.next < 0) {
+        return HPS_DATA_LOSS;
+    }
+    *out_position = (struct hps_position){.next = stored.next,
+                                          .last_known = (stored.bits & LAST_KNOWN) != 0,
+                                          .last_offset = stored.last_offset,
+                                          .last_time_ms = stored.last_time_ms,
+                                          .last_hash = stored.last_hash,
+                                          .as_of_ms = stored.as_of_ms,
+                                          .event_time_ms = stored.event_time_ms};
+    memcpy(out_position->cluster, (const uint8_t *)value + sizeof(stored), stored.cluster_size);
+    return HPS_OK;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How far a version is in one partition of the update log, as it is stored beside the rows: key and
+ * value of a position of cache/update.h. Pure functions.
+ *
+ *   key     "<topic>/<partition>"
+ *   value   little-endian:
+ *            0  u8   format, 1
+ *            1  u8   1: the last record is known
+ *            2  u16  bytes of the cluster's id
+ *            4  u32  0
+ *            8  i64  offset of the record that is next
+ *           16  i64  of the last record before it that was read: offset,
+ *           24  i64    time (Unix ms),
+ *           32  u64    hash of key and value
+ *           40  i64  every update of the partition logged before this time (Unix ms) is applied
+ *           48  i64  newest event time applied (Unix ms); 0: none
+ *           56       the cluster's id; none where the source did not say (a manifest)
+ *
+ * Two more of a version have no partition: "frozen" (u8: whether records that name no version are
+ * passed over) and "start" (i64, Unix ms: since when its files may lack updates).
+ */
+#ifndef HPS_SERVER_UPDATE_POSITION_H
+#define HPS_SERVER_UPDATE_POSITION_H
+
+#include "backends/store.h"
+#include "base/update_record.h"
+
+enum {
+    HPS_CLUSTER_BYTES_MAX = 128, /* with its NUL; Kafka's have 22 */
+    HPS_POSITION_KEY_BYTES_MAX = HPS_UPDATE_TOPIC_BYTES_MAX + 12,
+    HPS_POSITION_VALUE_BYTES_MAX = 56 + HPS_CLUSTER_BYTES_MAX
+};
+
+#define HPS_POSITION_FROZEN "frozen"
+#define HPS_POSITION_START  "start"
+
+struct hps_position {
+    char cluster[HPS_CLUSTER_BYTES_MAX]; /* "": not known */
+    int64_t next;
+    bool last_known; /* the next three */
+    int64_t last_offset;
+    int64_t last_time_ms;
+    uint64_t last_hash;
+    int64_t as_of_ms;
+    int64_t event_time_ms;
+};
+
+/* Of what a record says; NULL and empty are different. */
+uint64_t hps_position_hash(const void *key, size_t key_size, const void *value, size_t value_size);
+
+/* Return the number of bytes. */
+size_t hps_position_key(const char *topic, int32_t partition,
+                        char out_key[HPS_POSITION_KEY_BYTES_MAX]);
+size_t hps_position_encode(const struct hps_position *position,
+                           uint8_t out_value[HPS_POSITION_VALUE_BYTES_MAX]);
+/* false: the key of no partition. */
+bool hps_position_key_parse(const void *key, size_t size,
+                            char out_topic[HPS_UPDATE_TOPIC_BYTES_MAX], int32_t *out_partition);
+/* DATA_LOSS: cut short or contradictory; NEWER_FORMAT. */
+hps_status hps_position_decode(const void *value, size_t size, struct hps_position *out_position)
+    HPS_MUST_CHECK;
+
+#endif

@@ -1,0 +1,738 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The turn of a stream: poll, decode, apply, tell. On its thread `update`.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/metrics.h"
+#include "server/updates_internal.h"
+
+enum { BACKOFF_MS_MAX = 5000 };
+
+static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
+{
+    return stream->consumer->ops;
+}
+
+static int64_t wall_ms(void)
+{
+    return (int64_t)hps_clock_wall_ms();
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* Until something is asked of the thread, at most ms. */
+static void wait_ms(struct hps_update_stream *stream, uint64_t ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(ms / 1000);
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&stream->lock);
+    while (stream->call == NULL && !atomic_load(&stream->stop) &&
+           pthread_cond_timedwait(&stream->changed, &stream->lock, &until) == 0) {
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static void retry_later(struct hps_update_stream *stream)
+{
+    stream->retry_due_us = hps_clock_us() + (uint64_t)stream->updater->options.backoff_ms * 1000;
+}
+
+/* ---- the consumer ---------------------------------------------------------------------------- */
+
+static void close_consumer(struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    stream->wakeable = NULL;
+    pthread_mutex_unlock(&stream->lock);
+    if (stream->consumer != NULL) {
+        stream->consumer->ops->close(stream->consumer);
+    }
+    stream->consumer = NULL;
+    stream->connected = false;
+}
+
+static bool open_consumer(struct hps_update_stream *stream)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    struct hps_error err = {0};
+    char name[160];
+    snprintf(name, sizeof(name), "%s-%" PRId64, stream->model, stream->number);
+    const struct hps_consumer_options wanted = {.name = name,
+                                                .group = options->group,
+                                                .model = stream->model,
+                                                .filters = options->filters,
+                                                .n_filters = options->n_filters};
+    hps_status status =
+        options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "updates", "the update source cannot be used",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", err.text));
+        stream->consumer = NULL;
+        return false;
+    }
+    pthread_mutex_lock(&stream->lock);
+    stream->wakeable = stream->consumer;
+    pthread_mutex_unlock(&stream->lock);
+    stream->topics_due_us = 0;
+    stream->begin_due_us = 0;
+    return true;
+}
+
+/* It is of no more use: everything begins anew, with another one. */
+static void renew_consumer(struct hps_update_stream *stream)
+{
+    update_stream_abandon(stream);
+    close_consumer(stream);
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        if (stream->partitions[i].state == HPS_PARTITION_RUNNING) {
+            update_stop_partition(stream, &stream->partitions[i], HPS_PARTITION_STARTING, "");
+        }
+    }
+    retry_later(stream);
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static void count_bad(struct hps_update_stream *stream, const struct hps_consumer_record *record,
+                      const char *reason, const char *text)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    struct hps_error err = {0};
+    stream->batch_rejected++;
+    HPS_LOG(WARN, "updates", "a record was left out", HPS_STR("model", stream->model),
+            HPS_I64("version", stream->number), HPS_STR("topic", record->topic),
+            HPS_I64("partition", record->partition), HPS_I64("offset", record->offset),
+            HPS_STR("reason", reason), HPS_STR("error", text));
+    hps_metric_add(hps_server_metric(options->metrics, HPS_M_UPDATE_RECORDS_REJECTED, stream->model,
+                                     reason, NULL, NULL),
+                   1);
+    if (options->dead_letter_topic == NULL) {
+        return;
+    }
+    stream->lettered = true;
+    if (ops(stream)->dead_letter(stream->consumer, options->dead_letter_topic, record, reason,
+                                 &err) != HPS_OK) {
+        /* The flush before the batch is applied fails as well, so that the record comes again. */
+        HPS_LOG(WARN, "updates", "a bad record was not copied to the dead-letter topic",
+                HPS_STR("topic", options->dead_letter_topic), HPS_STR("error", err.text));
+    }
+}
+
+static void note_time(struct hps_update_stream *stream, const struct hps_consumer_record *record,
+                      const struct hps_update_fate *fate)
+{
+    struct update_time time = {.ms = fate->event_time_ms};
+    if (time.ms == 0 && record->time_of != HPS_RECORD_TIME_NONE) {
+        time.ms = record->time_unix_ms;
+        time.appended = record->time_of == HPS_RECORD_TIME_APPENDED;
+    }
+    if (time.ms > 0 && fate->n_keys > 0) {
+        hps_ignore(hps_buf_append(&stream->times, &time, sizeof(time))); /* only to be shown */
+    }
+}
+
+static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
+                    const struct hps_update_fate *fate)
+{
+    struct hps_position *read = &partition->read;
+    int64_t event_ms = fate->event_time_ms != 0 ? fate->event_time_ms : record->time_unix_ms;
+    read->next = record->offset + 1;
+    read->last_known = true;
+    read->last_offset = record->offset;
+    read->last_time_ms = record->time_unix_ms;
+    read->last_hash =
+        hps_position_hash(record->key, record->key_size, record->value, record->value_size);
+    if (fate->n_keys > 0 && event_ms > read->event_time_ms) {
+        read->event_time_ms = event_ms;
+    }
+    partition->dirty = true;
+    partition->caught_up = false;
+}
+
+/* False: no memory, the batch is to be read again. */
+static bool take_record(struct hps_update_stream *stream, const struct hps_consumer_record *record)
+{
+    HPS_ASSERT(record->tag < stream->n_partitions);
+    struct update_partition *partition = &stream->partitions[record->tag];
+    struct hps_update_fate fate;
+    struct hps_error err = {0};
+    if (partition->state != HPS_PARTITION_RUNNING) {
+        return true;
+    }
+    if (partition->checking && !update_check_first(stream, partition, record)) {
+        return true;
+    }
+    struct hps_update_bytes bytes = {.key = record->key,
+                                     .value = record->value,
+                                     .key_size = record->key_size,
+                                     .value_size = record->value_size};
+    if (ops(stream)->header(record, HPS_UPDATE_HEADER_VERSION, &bytes.version_header,
+                            &bytes.version_header_size) &&
+        bytes.version_header == NULL) {
+        bytes.version_header = ""; /* there, and too short */
+    }
+    hps_status status = hps_update_decoder_add(stream->decoder, &partition->route, &bytes,
+                                               !stream->frozen, &fate, &err);
+    if (status != HPS_OK) {
+        partition->dirty = true; /* so that it is read again from `applied` */
+        snprintf(stream->held_text, sizeof(stream->held_text), "%.199s", err.text);
+        return false;
+    }
+    if (fate.bad != NULL) {
+        count_bad(stream, record, fate.bad, err.text);
+    }
+    note_time(stream, record, &fate);
+    advance(partition, record, &fate);
+    stream->batch_records++;
+    return true;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void log_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
+{
+    if (stream->connected) {
+        HPS_LOG(WARN, "updates", "the update source is away: serving goes on, rows grow old",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", event->text));
+    }
+    stream->connected = false;
+}
+
+static void take_event(struct hps_update_stream *stream, const struct hps_consumer_event *event)
+{
+    struct update_partition *partition =
+        event->tag < stream->n_partitions ? &stream->partitions[event->tag] : NULL;
+    if (partition != NULL && partition->state != HPS_PARTITION_RUNNING) {
+        return;
+    }
+    switch (event->kind) {
+    case HPS_CONSUMER_CAUGHT_UP:
+        partition->caught_up = true;
+        partition->high = event->offset;
+        update_check_caught_up(stream, partition);
+        break;
+    case HPS_CONSUMER_GAP:
+        update_gap(stream, partition, event->low >= 0 ? event->low : partition->read.next,
+                   "offset %" PRId64 " is not there: %s", event->offset, event->text);
+        break;
+    case HPS_CONSUMER_GONE:
+        update_stop_partition(stream, partition, HPS_PARTITION_GONE, event->text);
+        break;
+    case HPS_CONSUMER_FAILED:
+        update_stop_partition(stream, partition, HPS_PARTITION_FAILED, event->text);
+        break;
+    case HPS_CONSUMER_DOWN:
+        log_down(stream, event);
+        break;
+    case HPS_CONSUMER_UP:
+        if (!stream->connected && stream->listed) {
+            HPS_LOG(INFO, "updates", "the update source is there again",
+                    HPS_STR("model", stream->model), HPS_I64("version", stream->number));
+        }
+        stream->connected = true;
+        break;
+    case HPS_CONSUMER_COMMITS:
+        HPS_LOG(WARN, "updates",
+                event->status == HPS_OK ? "positions are committed again"
+                                        : "positions cannot be committed",
+                HPS_STR("model", stream->model), HPS_STR("error", event->text));
+        break;
+    }
+}
+
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+static bool batch_full(const struct hps_update_stream *stream)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    return hps_update_decoder_keys(stream->decoder) >= options->rows_max ||
+           hps_update_decoder_bytes(stream->decoder) >= options->bytes_max ||
+           stream->batch_records >= options->rows_max;
+}
+
+/* One poll into the batch at hand. False: nothing more for now. */
+static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    struct hps_consumer_poll poll = {0};
+    struct hps_error err = {0};
+    bool taken = true;
+    uint64_t room = options->rows_max - stream->batch_records;
+    hps_status status = ops(stream)->poll(stream->consumer, poll_ms, (uint32_t)room,
+                                          options->bytes_max, &poll, &err);
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "updates", "the update source failed, another connection is made",
+                HPS_STR("model", stream->model), HPS_STR("error", err.text));
+        renew_consumer(stream);
+        return false;
+    }
+    for (uint32_t i = 0; i < poll.n_records && taken; i++) {
+        taken = take_record(stream, &poll.records[i]);
+    }
+    if (!taken) {
+        for (uint32_t i = 0; i < poll.n_records; i++) {
+            stream->partitions[poll.records[i].tag].dirty = true;
+        }
+    }
+    for (uint32_t i = 0; i < poll.n_events; i++) {
+        take_event(stream, &poll.events[i]);
+    }
+    if (!taken) {
+        HPS_LOG(WARN, "updates", "updates wait", HPS_STR("model", stream->model),
+                HPS_I64("version", stream->number), HPS_STR("error", stream->held_text));
+        update_stream_abandon(stream);
+        retry_later(stream);
+        return false;
+    }
+    return poll.n_records > 0;
+}
+
+/* Every update before `now_ms` has been seen where a partition is caught up. */
+static void note_as_of(struct hps_update_stream *stream, int64_t now_ms)
+{
+    for (uint32_t i = 0; i < stream->n_partitions && !stream->frozen; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        struct hps_position *read = &partition->read;
+        if (partition->state != HPS_PARTITION_RUNNING || partition->checking) {
+            continue;
+        }
+        if (partition->caught_up && stream->connected) {
+            read->as_of_ms = now_ms;
+        } else if (partition->dirty && read->last_time_ms > read->as_of_ms &&
+                   read->last_time_ms <= now_ms) {
+            read->as_of_ms = read->last_time_ms;
+        }
+        if (!partition->dirty) {
+            /* Tombstones of a compacted topic go after a while: whether they were seen is asked of
+             * the stored time, which is to be young even if there is nothing to read. */
+            int64_t old_ms = partition->read.as_of_ms - partition->applied.as_of_ms;
+            partition->dirty = partition->compaction == HPS_COMPACTION_YES &&
+                               partition->delete_retention_ms > 0 &&
+                               old_ms > partition->delete_retention_ms / 4;
+        }
+    }
+}
+
+static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
+{
+    int64_t now_ms = wall_ms();
+    bool more = gather_once(stream, poll_ms);
+    while (more && !batch_full(stream) && !atomic_load(&stream->stop)) {
+        now_ms = wall_ms();
+        more = gather_once(stream, 0);
+    }
+    note_as_of(stream, now_ms);
+}
+
+void update_stream_abandon(struct hps_update_stream *stream)
+{
+    hps_update_decoder_clear(stream->decoder);
+    hps_buf_clear(&stream->times);
+    stream->batch_records = 0;
+    stream->batch_rejected = 0;
+    stream->lettered = false;
+    stream->held = false;
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->dirty) {
+            partition->dirty = false;
+            partition->read = partition->applied;
+            if (partition->state == HPS_PARTITION_RUNNING ||
+                partition->state == HPS_PARTITION_GAP) {
+                update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
+            }
+        }
+    }
+    stream->begin_due_us = 0;
+}
+
+/* ---- apply ----------------------------------------------------------------------------------- */
+
+struct stored_position {
+    char key[HPS_POSITION_KEY_BYTES_MAX];
+    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
+};
+
+static uint32_t n_dirty(const struct hps_update_stream *stream)
+{
+    uint32_t n = stream->frozen_dirty ? 1 : 0;
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        n += stream->partitions[i].dirty ? 1 : 0;
+    }
+    return n;
+}
+
+/* stored, out_records: [n_dirty] */
+static uint32_t make_positions(const struct hps_update_stream *stream,
+                               struct stored_position *stored, struct hps_record *out_records)
+{
+    static const uint8_t flags[2] = {0, 1};
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        const struct update_partition *partition = &stream->partitions[i];
+        if (partition->dirty) {
+            struct stored_position *to = &stored[n];
+            size_t key_size = hps_position_key(partition->topic, partition->number, to->key);
+            size_t value_size = hps_position_encode(&partition->read, to->value);
+            out_records[n++] = (struct hps_record){to->key, key_size, to->value, value_size};
+        }
+    }
+    if (stream->frozen_dirty) {
+        out_records[n++] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN),
+                                               &flags[stream->frozen ? 1 : 0], 1};
+    }
+    return n;
+}
+
+static void observe(struct hps_update_stream *stream)
+{
+    const struct update_time *times = (const struct update_time *)(void *)stream->times.data;
+    const struct update_metrics *metrics = &stream->metrics;
+    size_t n = stream->times.size / sizeof(*times);
+    int64_t now_ms = wall_ms();
+    for (size_t i = 0; i < n; i++) {
+        bool ahead = times[i].ms > now_ms;
+        uint64_t us = ahead ? 0 : (uint64_t)(now_ms - times[i].ms) * 1000;
+        hps_metric_observe_us(times[i].appended ? metrics->append_freshness : metrics->freshness,
+                              us);
+        if (ahead) {
+            hps_metric_add(metrics->clock_ahead, 1);
+        }
+    }
+}
+
+static void applied(struct hps_update_stream *stream, uint64_t n_keys)
+{
+    observe(stream);
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->dirty) {
+            partition->dirty = false;
+            partition->known = true;
+            partition->applied = partition->read;
+            if (partition->applied.event_time_ms > stream->event_time_ms) {
+                stream->event_time_ms = partition->applied.event_time_ms;
+            }
+        }
+    }
+    stream->frozen_dirty = false;
+    stream->n_records += stream->batch_records;
+    stream->n_rejected += stream->batch_rejected;
+    stream->n_keys += n_keys;
+    hps_metric_add(stream->metrics.records, stream->batch_records);
+    hps_metric_add(stream->metrics.batches, 1);
+    stream->batch_records = 0;
+    stream->batch_rejected = 0;
+    hps_update_decoder_clear(stream->decoder);
+    hps_buf_clear(&stream->times);
+}
+
+hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
+{
+    const struct hps_update_part *parts = NULL;
+    uint32_t n_parts = 0;
+    uint32_t n = n_dirty(stream);
+    struct stored_position *stored = hps_calloc(n, sizeof(*stored));
+    struct hps_record *records = hps_calloc(n, sizeof(*records));
+    hps_status status = HPS_NO_MEMORY;
+    if (stored != NULL && records != NULL) {
+        status = hps_update_decoder_parts(stream->decoder, &parts, &n_parts);
+    }
+    if (status != HPS_OK) {
+        status = hps_error_set(err, status, "no memory for a batch of updates");
+        goto out;
+    }
+    const struct hps_update_batch batch = {.parts = parts,
+                                           .n_parts = n_parts,
+                                           .positions = records,
+                                           .n_positions = make_positions(stream, stored, records),
+                                           .nan_allowed =
+                                               atomic_load(&stream->updater->nan_allowed)};
+    status = hps_update_apply(stream->version, &batch, err);
+    if (status == HPS_OK) {
+        applied(stream, hps_update_decoder_keys(stream->decoder));
+    }
+out:
+    hps_free(stored);
+    hps_free(records);
+    return status;
+}
+
+static void hold(struct hps_update_stream *stream, const struct hps_error *err)
+{
+    if (!stream->held) {
+        HPS_LOG(WARN, "updates", "a batch waits: it cannot be applied now",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", err->text));
+    }
+    stream->held = true;
+    snprintf(stream->held_text, sizeof(stream->held_text), "%.199s", err->text);
+    retry_later(stream);
+}
+
+/* Bad records of the batch are safe before their positions are. */
+static bool flush_letters(struct hps_update_stream *stream)
+{
+    struct hps_error err = {0};
+    if (!stream->lettered) {
+        return true;
+    }
+    if (ops(stream)->dead_letter_flush(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &err) != HPS_OK) {
+        HPS_LOG(WARN, "updates",
+                "bad records are not on the dead-letter topic yet: they are read "
+                "again",
+                HPS_STR("model", stream->model), HPS_STR("error", err.text));
+        update_stream_abandon(stream);
+        retry_later(stream);
+        return false;
+    }
+    stream->lettered = false;
+    return true;
+}
+
+static void apply_or_hold(struct hps_update_stream *stream)
+{
+    struct hps_error err = {0};
+    if (n_dirty(stream) == 0 || !flush_letters(stream)) {
+        return;
+    }
+    hps_status status = update_stream_apply(stream, &err);
+    if (status == HPS_INVALID) { /* what a row may hold has changed meanwhile: decode it again */
+        update_stream_abandon(stream);
+        retry_later(stream);
+        return;
+    }
+    if (status != HPS_OK) {
+        hold(stream, &err);
+        return;
+    }
+    if (stream->held) {
+        HPS_LOG(INFO, "updates", "updates go on", HPS_STR("model", stream->model),
+                HPS_I64("version", stream->number));
+    }
+    stream->held = false;
+}
+
+/* ---- commits --------------------------------------------------------------------------------- */
+
+static void commit(struct hps_update_stream *stream)
+{
+    struct hps_consumer_position *positions = hps_calloc(stream->n_partitions, sizeof(*positions));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions && positions != NULL; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->to_commit > partition->committed) {
+            positions[n++] = (struct hps_consumer_position){partition->topic, partition->number,
+                                                            partition->to_commit};
+            partition->committed = partition->to_commit;
+        }
+        partition->to_commit = partition->known ? partition->applied.next : -1;
+    }
+    if (n > 0) {
+        ops(stream)->commit(stream->consumer, positions, n);
+    }
+    hps_free(positions);
+}
+
+/* What was applied a while ago is on the disk by now; tools may know. */
+static void commit_due(struct hps_update_stream *stream)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    uint64_t now_us = hps_clock_us();
+    if (options->group != NULL && now_us >= stream->commit_due_us) {
+        commit(stream);
+        stream->commit_due_us = now_us + (uint64_t)options->commit_ms * 1000;
+    }
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+static void show_partition(const struct hps_update_stream *stream,
+                           const struct update_partition *partition,
+                           struct hps_partition_view *view)
+{
+    memcpy(view->topic, partition->topic, sizeof(view->topic));
+    view->partition = partition->number;
+    view->state = partition->state;
+    view->next = partition->known ? partition->applied.next : -1;
+    view->high = partition->high;
+    if (stream->consumer != NULL && partition->state == HPS_PARTITION_RUNNING) {
+        int64_t heard = ops(stream)->high(stream->consumer, partition->topic, partition->number);
+        view->high = heard > view->high ? heard : view->high;
+    }
+    view->high = view->high < view->next ? view->next : view->high;
+    view->lag = partition->known ? (uint64_t)(view->high - view->next) : 0;
+    view->as_of_ms = partition->dirty ? partition->applied.as_of_ms : partition->read.as_of_ms;
+    memcpy(view->reason, partition->reason, sizeof(view->reason));
+}
+
+static bool view_room(struct hps_update_stream *stream)
+{
+    if (stream->view_capacity >= stream->n_partitions) {
+        return true;
+    }
+    struct hps_partition_view *grown =
+        hps_realloc(stream->view_partitions, stream->capacity * sizeof(*grown));
+    if (grown == NULL) {
+        return false;
+    }
+    stream->view_partitions = grown;
+    stream->view_capacity = stream->capacity;
+    return true;
+}
+
+void update_stream_show(struct hps_update_stream *stream)
+{
+    int64_t as_of_ms = stream->listed && stream->connected && !stream->frozen ? wall_ms() : 0;
+    pthread_mutex_lock(&stream->lock);
+    uint32_t n = view_room(stream) ? stream->n_partitions : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct hps_partition_view *view = &stream->view_partitions[i];
+        show_partition(stream, &stream->partitions[i], view);
+        as_of_ms = i == 0 || view->as_of_ms < as_of_ms ? view->as_of_ms : as_of_ms;
+    }
+    struct hps_stream_view *view = &stream->view;
+    view->frozen = stream->frozen;
+    view->connected = stream->connected;
+    snprintf(view->held, sizeof(view->held), "%s", stream->held ? stream->held_text : "");
+    view->sequence = hps_update_sequence(stream->version);
+    view->n_records = stream->n_records;
+    view->n_rejected = stream->n_rejected;
+    view->n_keys = stream->n_keys;
+    view->event_time_ms = stream->event_time_ms;
+    view->as_of_ms = as_of_ms;
+    view->partitions = stream->view_partitions;
+    view->n_partitions = n;
+    pthread_mutex_unlock(&stream->lock);
+    hps_update_times_set(stream->version, stream->event_time_ms, as_of_ms);
+}
+
+/* ---- the turn -------------------------------------------------------------------------------- */
+
+static void take_call(struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    struct update_call *call = stream->call;
+    pthread_mutex_unlock(&stream->lock);
+    if (call == NULL) {
+        return;
+    }
+    update_run_command(stream, call);
+    update_stream_show(stream);
+    pthread_mutex_lock(&stream->lock);
+    stream->call = NULL;
+    call->done = true;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static void take_freeze(struct hps_update_stream *stream)
+{
+    if (atomic_exchange(&stream->freeze, false) && !stream->frozen) {
+        stream->frozen = true;
+        stream->frozen_dirty = true;
+        HPS_LOG(WARN, "updates",
+                "frozen: a version of another lineage is active; records that name no version are "
+                "passed over until `hpsctl updates seek`",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number));
+    }
+}
+
+void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
+{
+    uint64_t now_us = hps_clock_us();
+    if (now_us < stream->retry_due_us) {
+        uint64_t rest_ms = (stream->retry_due_us - now_us + 999) / 1000;
+        wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
+        now_us = hps_clock_us();
+    }
+    bool due = now_us >= stream->retry_due_us;
+    if (stream->consumer == NULL && due && !open_consumer(stream)) {
+        stream->retry_due_us = now_us + (uint64_t)BACKOFF_MS_MAX * 1000;
+        due = false;
+    }
+    take_call(stream);
+    take_freeze(stream);
+    if (due && stream->held) {
+        apply_or_hold(stream);
+    }
+    if (due && !stream->held && stream->consumer != NULL) {
+        if (now_us >= stream->topics_due_us) {
+            update_list_topics(stream);
+        }
+        update_begin(stream);
+        apply_or_hold(stream); /* where they begin */
+    }
+    if (due && !stream->held && stream->consumer != NULL) {
+        gather(stream, poll_ms);
+        apply_or_hold(stream);
+    }
+    if (stream->consumer != NULL) {
+        commit_due(stream);
+    }
+    update_stream_show(stream);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static struct hps_metric *metric(const struct hps_update_stream *stream, enum hps_metric_id id)
+{
+    return hps_server_metric(stream->updater->options.metrics, id, stream->model, NULL, NULL, NULL);
+}
+
+hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error *err)
+{
+    struct hps_updater *updater = stream->updater;
+    const struct hps_update_decoder_options options = {.version = stream->version,
+                                                       .key_bytes = updater->options.key_bytes,
+                                                       .nan_allowed = &updater->nan_allowed};
+    hps_buf_init(&stream->times, SIZE_MAX / 2);
+    stream->metrics =
+        (struct update_metrics){.records = metric(stream, HPS_M_UPDATE_RECORDS),
+                                .batches = metric(stream, HPS_M_UPDATE_BATCHES),
+                                .freshness = metric(stream, HPS_M_UPDATE_FRESHNESS),
+                                .append_freshness = metric(stream, HPS_M_UPDATE_APPEND_FRESHNESS),
+                                .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD)};
+    stream->decoder = hps_update_decoder_new(&options);
+    if (stream->decoder == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
+    }
+    return update_read_positions(stream, err);
+}
+
+void update_stream_close(struct hps_update_stream *stream)
+{
+    if (stream->consumer != NULL) {
+        close_consumer(stream);
+    }
+    hps_update_decoder_free(stream->decoder);
+    stream->decoder = NULL;
+    hps_buf_fini(&stream->times);
+    pthread_mutex_lock(&stream->lock);
+    stream->view.n_partitions = 0;
+    hps_free(stream->view_partitions);
+    stream->view_partitions = NULL;
+    stream->view_capacity = 0;
+    pthread_mutex_unlock(&stream->lock);
+    hps_free(stream->partitions);
+    stream->partitions = NULL;
+    stream->n_partitions = 0;
+    hps_version_unpin(stream->version);
+    stream->version = NULL;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the updater share: updates.c (streams, views, commands), update_stream.c (the
+ * turn of a stream's thread), update_begin.c (where partitions begin, and gaps).
+ */
+#ifndef HPS_SERVER_UPDATES_INTERNAL_H
+#define HPS_SERVER_UPDATES_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/buf.h"
+#include "server/update_decode.h"
+#include "server/update_position.h"
+#include "server/updates.h"
+
+/* Of a stream, by its tag; never removed. Thread `update`. */
+struct update_partition {
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    int32_t number;
+    struct hps_update_route route;
+    enum hps_compaction compaction;
+    int64_t delete_retention_ms;
+    enum hps_partition_state state;
+    bool known;    /* `applied` says something */
+    bool checking; /* the first record must be the last one that was read */
+    bool dirty;    /* `read` is ahead of `applied`: the batch at hand has its records */
+    bool caught_up;
+    bool leave;                  /* it was stopped: to be unassigned */
+    bool initial;                /* without a position, listed when its version was new */
+    struct hps_position applied; /* published, also in the store */
+    struct hps_position read;    /* as the batch at hand will leave it */
+    int64_t accept;              /* GAP: where an accept-gap goes on */
+    int64_t low;                 /* when it began */
+    int64_t high;                /* -1: not known */
+    int64_t to_commit;           /* -1: nothing; told to the log once it is old enough */
+    int64_t committed;
+    char reason[200];
+};
+
+/* A command on its way to a stream; of who waits. */
+struct update_call {
+    const struct hps_update_command *command;
+    bool done;
+    uint32_t n; /* partitions that it fits */
+    uint32_t n_changed;
+    struct hps_error error;
+};
+
+struct update_metrics {
+    struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead;
+};
+
+struct hps_update_stream {
+    struct hps_update_stream *next; /* of the updater, by its lock, as the next one */
+    unsigned n_users;               /* commands on their way: it stays in the list */
+    struct hps_updater *updater;
+    char *model, *lineage;
+    int64_t number;
+    atomic_bool active;
+    atomic_bool stop;
+    atomic_bool freeze; /* asked for; the thread takes it */
+    atomic_bool ended;
+    bool started;
+    pthread_t thread;
+
+    pthread_mutex_t lock; /* the next ones */
+    pthread_cond_t changed;
+    struct update_call *call;      /* NULL: none waits */
+    struct hps_consumer *wakeable; /* = consumer, while there is one */
+    struct hps_stream_view view;
+    struct hps_partition_view *view_partitions;
+    uint32_t view_capacity;
+
+    /* Thread `update` alone. */
+    struct hps_version *version; /* pinned */
+    struct hps_consumer *consumer;
+    struct hps_update_decoder *decoder;
+    struct update_metrics metrics;
+    struct update_partition *partitions; /* by tag */
+    uint32_t n_partitions, capacity;
+    char cluster[HPS_CLUSTER_BYTES_MAX];
+    bool listed; /* topics were told once */
+    bool fresh;  /* no position was stored when it was added */
+    bool frozen, frozen_dirty;
+    int64_t start_ms; /* what the files may lack since; 0: not known */
+    bool connected;
+    bool held;     /* the batch at hand waits: it could not be applied */
+    bool lettered; /* bad records were sent to the dead-letter topic since the last flush */
+    char held_text[200];
+    uint64_t topics_due_us, retry_due_us, commit_due_us, begin_due_us;
+    struct hps_buf times;                   /* struct update_time of the batch at hand */
+    uint64_t n_records, n_rejected, n_keys; /* applied */
+    uint64_t batch_records, batch_rejected;
+    int64_t event_time_ms;
+};
+
+/* When an update happened, and who says so. */
+struct update_time {
+    int64_t ms;
+    bool appended;
+};
+
+struct hps_updater {
+    struct hps_updater_options options;
+    atomic_bool nan_allowed;
+    pthread_mutex_t lock; /* the next ones */
+    struct hps_update_stream *streams;
+    bool stopped;
+};
+
+/* ---- update_stream.c; thread `update`, or a test in its place ---- */
+
+enum { UPDATE_LOG_TIMEOUT_MS = 3000 }; /* of a question to the log */
+
+/* Takes a pin. Not in the list yet. NULL: no memory. updates.c */
+struct hps_update_stream *update_stream_new(struct hps_updater *updater,
+                                            struct hps_version *version);
+/* All that the thread owns but the consumer, which the first turn opens. */
+hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* One turn: commands, topics, beginnings, one poll of at most poll_ms, what came of it. */
+void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms);
+void update_stream_close(struct hps_update_stream *stream);
+/* Copy the view. */
+void update_stream_show(struct hps_update_stream *stream);
+/* Apply the batch at hand, rows or not. */
+hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Forget the batch at hand; what it had is read again. */
+void update_stream_abandon(struct hps_update_stream *stream);
+
+/* ---- update_begin.c; the same thread ---- */
+
+/* What is stored: partitions, whether it is frozen, since when the files lack updates. */
+hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Ask for topics; add what is new. */
+void update_list_topics(struct hps_update_stream *stream);
+/* Decide where STARTING partitions begin, and assign them. */
+void update_begin(struct hps_update_stream *stream);
+/* Is this the record that was the last one? On the first record of a partition that is checking;
+ * false: the record is not to be applied, being that one, or as there is a gap. */
+bool update_check_first(struct hps_update_stream *stream, struct update_partition *partition,
+                        const struct hps_consumer_record *record);
+/* All that the log has was delivered, and the last record was not among it. */
+void update_check_caught_up(struct hps_update_stream *stream, struct update_partition *partition);
+void update_gap(struct hps_update_stream *stream, struct update_partition *partition,
+                int64_t accept, const char *fmt, ...) HPS_PRINTF(4, 5);
+void update_stop_partition(struct hps_update_stream *stream, struct update_partition *partition,
+                           enum hps_partition_state state, const char *reason);
+void update_run_command(struct hps_update_stream *stream, struct update_call *call);
+
+#endif

@@ -1,0 +1,734 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A stream of updates, turn by turn on the test's own thread, over a log and stores that do as they
+ * are told; and the updater with its threads.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/metrics.h"
+#include "server/updates_internal.h"
+#include "tests/lib/fake_log.h"
+#include "tests/lib/update_fixture.h"
+
+#define ITEMS   "hps_et.m.items"
+#define USERS   "hps_et.m.users"
+#define LETTERS "letters"
+
+struct rig {
+    struct update_fixture fx;
+    struct hps_update_log *log;
+    struct hps_metrics *metrics;
+    struct hps_updater_options options;
+    struct hps_updater *updater;
+    struct hps_update_stream *stream;
+};
+
+/* ---- the rig --------------------------------------------------------------------------------- */
+
+static int setup(void **state)
+{
+    struct rig *rig = hps_calloc(1, sizeof(*rig));
+    hps_log_level_set(HPS_LOG_ERROR);
+    hps_clock_fake(UINT64_C(1000000) * 1000000);
+    fixture_stores(&rig->fx);
+    fixture_version(&rig->fx, 7, "run");
+    rig->log = hps_fake_log_new("cluster-1");
+    rig->metrics = hps_server_metrics_new();
+    hps_fake_log_topic(rig->log, ITEMS, 1);
+    rig->options = (struct hps_updater_options){.log = rig->log,
+                                                .metrics = rig->metrics,
+                                                .group = "hpsd",
+                                                .start = HPS_UPDATE_START_EARLIEST,
+                                                .key_bytes = 8,
+                                                .rows_max = 100,
+                                                .bytes_max = 1 << 20,
+                                                .poll_ms = 1000,
+                                                .topics_ms = 30000,
+                                                .backoff_ms = 50,
+                                                .commit_ms = 2000};
+    *state = rig;
+    return 0;
+}
+
+static void open_stream(struct rig *rig)
+{
+    struct hps_error err = {0};
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    rig->stream = update_stream_new(rig->updater, rig->fx.version);
+    assert_non_null(rig->stream);
+    assert_int_equal(update_stream_open(rig->stream, &err), HPS_OK);
+    atomic_store(&rig->stream->active, true);
+}
+
+static void close_stream(struct rig *rig)
+{
+    if (rig->stream != NULL) {
+        update_stream_close(rig->stream);
+        pthread_mutex_destroy(&rig->stream->lock);
+        pthread_cond_destroy(&rig->stream->changed);
+        hps_free(rig->stream->model);
+        hps_free(rig->stream->lineage);
+        hps_free(rig->stream);
+        rig->stream = NULL;
+    }
+    hps_updater_free(rig->updater);
+    rig->updater = NULL;
+}
+
+/* What a restart leaves: stores and log. */
+static void restart(struct rig *rig)
+{
+    close_stream(rig);
+    fixture_version_close(&rig->fx);
+    fixture_version(&rig->fx, 7, "run");
+    open_stream(rig);
+}
+
+static int teardown(void **state)
+{
+    struct rig *rig = *state;
+    close_stream(rig);
+    fixture_version_close(&rig->fx);
+    fixture_stores_close(&rig->fx);
+    rig->log->ops->close(rig->log);
+    hps_metrics_free(rig->metrics);
+    hps_clock_real();
+    hps_free(rig);
+    return 0;
+}
+
+static void turns(struct rig *rig, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        update_stream_turn(rig->stream, 0);
+    }
+}
+
+/* One keyed record: key and the value of its row; below 0: a delete. Returns its offset. */
+static int64_t put_on(struct rig *rig, const char *topic, int32_t partition, hps_key key,
+                      float value)
+{
+    const float row[FIXTURE_DIM] = {value, value};
+    const struct hps_fake_record record = {.key = &key,
+                                           .key_size = sizeof(key),
+                                           .value = value < 0 ? NULL : row,
+                                           .value_size = value < 0 ? 0 : sizeof(row),
+                                           .time_unix_ms = (int64_t)hps_clock_wall_ms(),
+                                           .time_of = HPS_RECORD_TIME_CREATED};
+    return hps_fake_log_append(rig->log, topic, partition, &record);
+}
+
+static int64_t put(struct rig *rig, hps_key key, float value)
+{
+    return put_on(rig, ITEMS, 0, key, value);
+}
+
+static float item(struct rig *rig, hps_key key)
+{
+    return fixture_value(&rig->fx, FIXTURE_ITEMS, key);
+}
+
+static const struct update_partition *partition_of(struct rig *rig, const char *topic,
+                                                   int32_t number)
+{
+    for (uint32_t i = 0; i < rig->stream->n_partitions; i++) {
+        const struct update_partition *partition = &rig->stream->partitions[i];
+        if (partition->number == number && strcmp(partition->topic, topic) == 0) {
+            return partition;
+        }
+    }
+    return NULL;
+}
+
+static enum hps_partition_state state_of(struct rig *rig)
+{
+    return partition_of(rig, ITEMS, 0)->state;
+}
+
+static hps_status command(struct rig *rig, enum hps_update_command_kind kind,
+                          enum hps_update_seek to, int64_t value)
+{
+    const struct hps_update_command asked = {
+        .kind = kind, .model = "m", .topic = "", .partition = -1, .to = to, .value = value};
+    struct update_call call = {.command = &asked};
+    update_run_command(rig->stream, &call);
+    return call.error.status;
+}
+
+static double metric(struct rig *rig, enum hps_metric_id id, const char *label)
+{
+    return hps_metric_value(hps_server_metric(rig->metrics, id, "m", label, NULL, NULL));
+}
+
+/* ---- applying -------------------------------------------------------------------------------- */
+
+static void test_stream_when_records_come_then_every_tier_has_them(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic(rig->log, USERS, 2);
+    put(rig, 1, 10);
+    put(rig, 2, 20);
+    put(rig, 1, 11);
+    put(rig, 2, -1);
+    put_on(rig, USERS, 1, 9, 90);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+    assert_true(item(rig, 2) == -1);
+    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 9) == 90);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 4);
+    assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 5);
+}
+
+static void test_stream_when_restarted_then_goes_on_where_it_was(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    put(rig, 1, 11); /* not read before the restart */
+    uint64_t before = hps_update_sequence(rig->fx.version);
+    restart(rig);
+    assert_int_equal(hps_update_sequence(rig->fx.version), before);
+    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
+    put(rig, 3, 30);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+    assert_true(item(rig, 1) == 11);
+    assert_true(item(rig, 3) == 30);
+    assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 3); /* none twice */
+}
+
+static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_fake_record bad = {.value = "HCTRxxxxyyy", .value_size = 11};
+    rig->options.dead_letter_topic = LETTERS;
+    hps_fake_log_topic(rig->log, LETTERS, 1);
+    put(rig, 1, 10);
+    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    put(rig, 2, 20);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 10);
+    assert_true(item(rig, 2) == 20);
+    assert_int_equal(rig->stream->n_rejected, 1);
+    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 1);
+}
+
+static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
+    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
+    assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
+    assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
+}
+
+static void test_stream_when_letters_are_lost_then_the_record_comes_again(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
+    rig->options.dead_letter_topic = LETTERS;
+    hps_fake_log_topic(rig->log, LETTERS, 1);
+    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    hps_fake_log_lose_letters(rig->log, 1);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0);
+    hps_clock_advance(60 * 1000);
+    turns(rig, 3);
+    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 1);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+}
+
+/* ---- back-pressure --------------------------------------------------------------------------- */
+
+static void test_stream_when_the_disk_is_full_then_waits_with_the_same_batch(void **state)
+{
+    struct rig *rig = *state;
+    open_stream(rig);
+    turns(rig, 2);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 2, 0);
+    put(rig, 1, 10);
+    turns(rig, 2);
+    assert_true(rig->stream->held);
+    assert_true(item(rig, 1) == -1);
+    uint64_t polls = hps_fake_log_polls(rig->log);
+    turns(rig, 3); /* not due: neither tried nor polled */
+    assert_int_equal(hps_fake_log_polls(rig->log), polls);
+    hps_clock_advance(60 * 1000);
+    turns(rig, 1);
+    assert_true(rig->stream->held);
+    hps_clock_advance(60 * 1000);
+    turns(rig, 1);
+    assert_false(rig->stream->held);
+    assert_true(item(rig, 1) == 10);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+}
+
+/* ---- where it begins ------------------------------------------------------------------------- */
+
+static void test_start_when_latest_then_only_what_comes_later(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.start = HPS_UPDATE_START_LATEST;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 2);
+    restart(rig); /* nothing was applied, and yet it is known where it began */
+    put(rig, 2, 20);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == -1);
+    assert_true(item(rig, 2) == 20);
+    hps_fake_log_topic(rig->log, ITEMS, 2);
+    put_on(rig, ITEMS, 1, 3, 30);
+    hps_clock_advance(UINT64_C(31) * 1000000);
+    turns(rig, 3);
+    assert_true(item(rig, 3) == 30); /* a partition that is new is read from its first record */
+}
+
+static void test_start_when_by_files_then_from_their_time_less_the_slack(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    const struct hps_manifest manifest = {0};
+    rig->options.start = HPS_UPDATE_START_FILES;
+    rig->options.start_slack_ms = 5000;
+    put(rig, 1, 10);
+    hps_clock_advance(10 * 1000000);
+    put(rig, 2, 20);
+    uint64_t files_ms = hps_clock_wall_ms() + 5000;
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    hps_version_pin(rig->fx.version);
+    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, files_ms, &err),
+                     HPS_OK);
+    hps_version_unpin(rig->fx.version);
+    hps_updater_free(rig->updater);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == -1);
+    assert_true(item(rig, 2) == 20);
+}
+
+static void test_start_when_the_manifest_says_then_from_there(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    struct hps_manifest_position at = {(char *)"", (char *)ITEMS, 0, 1};
+    const struct hps_manifest manifest = {.positions = &at, .n_positions = 1};
+    put(rig, 1, 10);
+    put(rig, 2, 20);
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    hps_version_pin(rig->fx.version);
+    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, 1, &err), HPS_OK);
+    hps_version_unpin(rig->fx.version);
+    hps_updater_free(rig->updater);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == -1);
+    assert_true(item(rig, 2) == 20);
+}
+
+/* ---- gaps ------------------------------------------------------------------------------------ */
+
+/* Two records applied, then a stop. */
+static void apply_two(struct rig *rig)
+{
+    put(rig, 1, 10);
+    put(rig, 2, 20);
+    open_stream(rig);
+    turns(rig, 3);
+    close_stream(rig);
+    fixture_version_close(&rig->fx);
+    fixture_version(&rig->fx, 7, "run");
+}
+
+static void expect_gap(struct rig *rig, const char *word)
+{
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+    assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, word));
+}
+
+static void test_gap_when_retention_has_passed_then_stops_until_accepted(void **state)
+{
+    struct rig *rig = *state;
+    apply_two(rig);
+    put(rig, 3, 30);
+    put(rig, 4, 40);
+    hps_fake_log_trim(rig->log, ITEMS, 0, 3);
+    expect_gap(rig, "retention");
+    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 4) == -1);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    turns(rig, 2);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+    assert_true(item(rig, 4) == 40);
+    assert_true(item(rig, 3) == -1);
+}
+
+static void test_gap_when_another_cluster_then_told(void **state)
+{
+    struct rig *rig = *state;
+    apply_two(rig);
+    hps_fake_log_cluster(rig->log, "cluster-2");
+    expect_gap(rig, "cluster-2");
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 2), HPS_OK);
+    put(rig, 3, 30);
+    turns(rig, 2);
+    assert_true(item(rig, 3) == 30);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+}
+
+static void test_gap_when_the_topic_is_shorter_then_told(void **state)
+{
+    struct rig *rig = *state;
+    apply_two(rig);
+    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_topic(rig->log, ITEMS, 1);
+    put(rig, 5, 50);
+    expect_gap(rig, "behind the end");
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    turns(rig, 2);
+    assert_true(item(rig, 5) == 50);
+}
+
+static void test_gap_when_a_new_topic_has_grown_past_us_then_told(void **state)
+{
+    struct rig *rig = *state;
+    apply_two(rig);
+    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_topic(rig->log, ITEMS, 1);
+    put(rig, 5, 50);
+    put(rig, 6, 60);
+    put(rig, 7, 70);
+    expect_gap(rig, "another record");
+    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 7) == -1);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    turns(rig, 2);
+    assert_true(item(rig, 5) == 50);
+    assert_true(item(rig, 7) == 70);
+}
+
+static void test_gap_when_the_last_record_was_compacted_then_none(void **state)
+{
+    struct rig *rig = *state;
+    apply_two(rig);
+    put(rig, 2, 21);
+    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 86400000);
+    hps_fake_log_compact(rig->log, ITEMS, 0, 1);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 2) == 21);
+}
+
+static void test_gap_when_away_longer_than_tombstones_stay_then_told(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3600 * 1000);
+    apply_two(rig);
+    put(rig, 3, 30);
+    hps_clock_advance(UINT64_C(3601) * 1000000);
+    expect_gap(rig, "delete.retention.ms");
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    turns(rig, 2);
+    assert_true(item(rig, 3) == 30);
+}
+
+static void test_gap_when_idle_for_long_and_restarted_then_none(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3600 * 1000);
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    for (unsigned i = 0; i < 10; i++) {
+        hps_clock_advance(UINT64_C(1000) * 1000000);
+        turns(rig, 2);
+    }
+    put(rig, 2, 20);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+    assert_true(item(rig, 2) == 20);
+}
+
+static void test_gap_when_retention_passes_while_paused_then_told(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    put(rig, 2, 20);
+    put(rig, 3, 30);
+    turns(rig, 2);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+    assert_true(item(rig, 2) == -1);
+    hps_fake_log_trim(rig->log, ITEMS, 0, 2);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    turns(rig, 2);
+    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+static void test_seek_when_back_then_records_come_again(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    put(rig, 1, 11);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 3), HPS_RANGE);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0);
+    turns(rig, 2);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
+    assert_true(item(rig, 1) == 11);
+    assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 4);
+}
+
+static void test_accept_when_there_is_no_gap_then_nothing_changes(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+}
+
+/* ---- lineage --------------------------------------------------------------------------------- */
+
+static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t named = 7;
+    const struct hps_fake_header header = {HPS_UPDATE_HEADER_VERSION, &named, sizeof(named)};
+    const float row[FIXTURE_DIM] = {30, 30};
+    const hps_key three = 3;
+    const struct hps_fake_record for_us = {.key = &three,
+                                           .key_size = 8,
+                                           .value = row,
+                                           .value_size = sizeof(row),
+                                           .headers = &header,
+                                           .n_headers = 1};
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    atomic_store(&rig->stream->freeze, true);
+    turns(rig, 1);
+    put(rig, 1, 11);
+    hps_fake_log_append(rig->log, ITEMS, 0, &for_us);
+    turns(rig, 2);
+    assert_true(item(rig, 1) == 10);
+    assert_true(item(rig, 3) == 30);
+    restart(rig);
+    assert_true(rig->stream->frozen);
+    put(rig, 1, 12);
+    turns(rig, 3);
+    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 1), HPS_OK);
+    turns(rig, 2);
+    assert_true(item(rig, 1) == 12);
+    restart(rig);
+    assert_false(rig->stream->frozen);
+}
+
+/* ---- the log away ---------------------------------------------------------------------------- */
+
+static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_false(rig->stream->connected);
+    hps_fake_log_away(rig->log, HPS_OK);
+    put(rig, 1, 10);
+    hps_clock_advance(UINT64_C(31) * 1000000);
+    turns(rig, 4);
+    assert_true(item(rig, 1) == 10);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    turns(rig, 2);
+    assert_false(rig->stream->connected);
+    hps_fake_log_away(rig->log, HPS_OK);
+    put(rig, 1, 11);
+    turns(rig, 4);
+    assert_true(item(rig, 1) == 11);
+    assert_true(rig->stream->connected);
+}
+
+static void test_stream_when_the_consumer_breaks_then_another_goes_on(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_log_break_consumers(rig->log);
+    put(rig, 2, 20);
+    turns(rig, 2);
+    hps_clock_advance(60 * 1000);
+    turns(rig, 4);
+    assert_true(item(rig, 1) == 10);
+    assert_true(item(rig, 2) == 20);
+    assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 2);
+}
+
+/* ---- freshness ------------------------------------------------------------------------------- */
+
+static void test_times_when_caught_up_then_as_of_now(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    int64_t event_ms = (int64_t)hps_clock_wall_ms();
+    open_stream(rig);
+    assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
+    turns(rig, 3);
+    assert_int_equal(hps_update_event_time_ms(rig->fx.version), event_ms);
+    hps_clock_advance(UINT64_C(20) * 1000000);
+    turns(rig, 1);
+    assert_int_equal(hps_update_as_of_ms(rig->fx.version), event_ms + 20000);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    turns(rig, 1);
+    hps_clock_advance(UINT64_C(20) * 1000000);
+    turns(rig, 1);
+    assert_int_equal(hps_update_as_of_ms(rig->fx.version), event_ms + 20000);
+    assert_true(metric(rig, HPS_M_UPDATE_FRESHNESS, NULL) == 1);
+}
+
+static void test_times_when_from_the_future_then_clamped_and_counted(void **state)
+{
+    struct rig *rig = *state;
+    const float row[FIXTURE_DIM] = {1, 1};
+    const hps_key key = 1;
+    struct hps_fake_record record = {.key = &key,
+                                     .key_size = 8,
+                                     .value = row,
+                                     .value_size = sizeof(row),
+                                     .time_unix_ms = (int64_t)hps_clock_wall_ms() + 60000,
+                                     .time_of = HPS_RECORD_TIME_CREATED};
+    hps_fake_log_append(rig->log, ITEMS, 0, &record);
+    record.time_of = HPS_RECORD_TIME_APPENDED;
+    record.time_unix_ms = (int64_t)hps_clock_wall_ms() - 10;
+    hps_fake_log_append(rig->log, ITEMS, 0, &record);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(metric(rig, HPS_M_UPDATE_CLOCK_AHEAD, NULL) == 1);
+    assert_true(metric(rig, HPS_M_UPDATE_FRESHNESS, NULL) == 1);
+    assert_true(metric(rig, HPS_M_UPDATE_APPEND_FRESHNESS, NULL) == 1);
+}
+
+static void test_commit_when_applied_a_while_ago_then_told_to_the_log(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(hps_fake_log_committed(rig->log, "hpsd", ITEMS, 0), -1);
+    hps_clock_advance(UINT64_C(2001) * 1000);
+    turns(rig, 1);
+    assert_int_equal(hps_fake_log_committed(rig->log, "hpsd", ITEMS, 0), 1);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static void take_view(void *ctx, const struct hps_stream_view *view)
+{
+    struct hps_partition_view *out = ctx;
+    assert_int_equal(view->version, 7);
+    assert_int_equal(view->n_partitions, 1);
+    *out = view->partitions[0];
+}
+
+static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_back(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    struct hps_partition_view view = {0};
+    uint32_t n = 0;
+    struct hps_update_command asked = {
+        .kind = HPS_UPDATE_PAUSE, .model = "m", .topic = "", .partition = -1};
+    hps_clock_real();
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    put(rig, 1, 10);
+    hps_updater_add(rig->updater, rig->fx.version);
+    hps_updater_activated(rig->updater, rig->fx.version, true);
+    hps_fake_log_consumers_wait(rig->log, 1);
+    hps_fake_log_idle_wait(rig->log);
+    hps_fake_log_idle_wait(rig->log);
+    assert_int_equal(hps_updater_command(rig->updater, &asked, &n, &err), HPS_OK);
+    assert_int_equal(n, 1);
+    hps_updater_each(rig->updater, take_view, &view);
+    assert_int_equal(view.state, HPS_PARTITION_PAUSED);
+    assert_int_equal(view.next, 1);
+    assert_true(item(rig, 1) == 10);
+    asked.model = "other";
+    assert_int_equal(hps_updater_command(rig->updater, &asked, &n, &err), HPS_NOT_FOUND);
+    asked.model = "";
+    asked.kind = HPS_UPDATE_ACCEPT_GAP;
+    assert_int_equal(hps_updater_command(rig->updater, &asked, &n, &err), HPS_PRECONDITION);
+    hps_updater_gauges(rig->updater);
+    hps_updater_remove(rig->updater, rig->fx.version);
+    hps_updater_stop(rig->updater);
+    assert_true(hps_version_idle(rig->fx.version));
+    hps_updater_add(rig->updater, rig->fx.version); /* stopped: nothing begins */
+    assert_true(hps_version_idle(rig->fx.version));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_stream_when_records_come_then_every_tier_has_them),
+        TEST(test_stream_when_restarted_then_goes_on_where_it_was),
+        TEST(test_stream_when_a_record_is_bad_then_the_others_are_applied),
+        TEST(test_stream_when_all_records_are_bad_then_it_advances),
+        TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
+        TEST(test_stream_when_the_disk_is_full_then_waits_with_the_same_batch),
+        TEST(test_start_when_latest_then_only_what_comes_later),
+        TEST(test_start_when_by_files_then_from_their_time_less_the_slack),
+        TEST(test_start_when_the_manifest_says_then_from_there),
+        TEST(test_gap_when_retention_has_passed_then_stops_until_accepted),
+        TEST(test_gap_when_another_cluster_then_told),
+        TEST(test_gap_when_the_topic_is_shorter_then_told),
+        TEST(test_gap_when_a_new_topic_has_grown_past_us_then_told),
+        TEST(test_gap_when_the_last_record_was_compacted_then_none),
+        TEST(test_gap_when_away_longer_than_tombstones_stay_then_told),
+        TEST(test_gap_when_idle_for_long_and_restarted_then_none),
+        TEST(test_gap_when_retention_passes_while_paused_then_told),
+        TEST(test_seek_when_back_then_records_come_again),
+        TEST(test_accept_when_there_is_no_gap_then_nothing_changes),
+        TEST(test_freeze_when_another_lineage_is_active_then_stands_until_a_seek),
+        TEST(test_stream_when_the_log_is_away_then_goes_on_afterwards),
+        TEST(test_stream_when_the_consumer_breaks_then_another_goes_on),
+        TEST(test_times_when_caught_up_then_as_of_now),
+        TEST(test_times_when_from_the_future_then_clamped_and_counted),
+        TEST(test_commit_when_applied_a_while_ago_then_told_to_the_log),
+        TEST(test_updater_when_added_and_removed_then_applies_and_gives_the_pin_back),
+#undef TEST
+    };
+    return cmocka_run_group_tests_name("updates", tests, NULL, NULL);
+}
