@@ -120,6 +120,15 @@ bool hps_args_bytes(const char *text, uint64_t *out_bytes)
     return parse_scaled(text, units, out_bytes);
 }
 
+static bool list_add(struct hps_arg_list *list, const char *text)
+{
+    if (list->n == HPS_ARG_LIST_MAX) {
+        return false;
+    }
+    list->items[list->n++] = text;
+    return true;
+}
+
 /* Is `text` one of the words of "a|b|c"? */
 static bool choice_has(const char *choices, const char *text)
 {
@@ -160,6 +169,9 @@ static hps_status arg_store(const struct hps_arg *arg, const char *text, struct 
         break;
     case HPS_ARG_BYTES:
         expected = hps_args_bytes(text, arg->target) ? NULL : "bytes, or 64MiB, 4GiB";
+        break;
+    case HPS_ARG_LIST:
+        expected = list_add(arg->target, text) ? NULL : "one of the first 64 of its kind";
         break;
     case HPS_ARG_CHOICE:
         if (choice_has(arg->metavar, text)) {

@@ -21,6 +21,14 @@ enum hps_arg_type {
     HPS_ARG_US,     /* uint64_t *, microseconds; the user writes seconds, or 250ms, 3min */
     HPS_ARG_BYTES,  /* uint64_t *; the user may write 4KiB, 1.5GiB, 2MB */
     HPS_ARG_CHOICE, /* const char ** into argv; one of the words of `metavar`, "table|json" */
+    HPS_ARG_LIST,   /* struct hps_arg_list *, of every time that the option is given */
+};
+
+enum { HPS_ARG_LIST_MAX = 64 };
+
+struct hps_arg_list {
+    const char *items[HPS_ARG_LIST_MAX]; /* [n] into argv */
+    size_t n;
 };
 
 struct hps_arg {

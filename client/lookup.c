@@ -199,7 +199,7 @@ hps_status hps_lookup_reply_next(struct hps_lookup_reply *reply,
     return HPS_OK;
 }
 
-static float half_value(uint16_t half)
+float hps_lookup_half(uint16_t half)
 {
     int exponent = half >> 10 & 0x1f;
     float fraction = (float)(half & 0x3ff);
@@ -223,7 +223,7 @@ float hps_lookup_value(const struct hps_lookup_result *result, uint32_t row, uin
     }
     memcpy(&half, result->rows + at * 2, 2);
     if (result->dtype == HPS_DTYPE_FP16) {
-        return half_value(half);
+        return hps_lookup_half(half);
     }
     bits = (uint32_t)half << 16;
     memcpy(&value, &bits, 4);

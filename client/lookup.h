@@ -93,6 +93,8 @@ static inline enum hps_key_status hps_lookup_key_status(const struct hps_lookup_
     return result->key_status == NULL ? HPS_KEY_FOUND : (enum hps_key_status)result->key_status[i];
 }
 
+/* A float16 as float32, exactly. */
+float hps_lookup_half(uint16_t half);
 /* Value i of a row as float32. */
 float hps_lookup_value(const struct hps_lookup_result *result, uint32_t row, uint32_t i);
 

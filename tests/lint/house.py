@@ -55,6 +55,7 @@ LIBRARIES = {
         "bench/bench_update.c": "compares with RocksDB as it comes",
         "tests/unit/backends/test_rocksdb.c": "makes databases that are not ours, or damaged",
     },
+    r"librdkafka/": {"client/producer.c": "the producer of updates"},
     r"systemd/": {"server/notify.c": "readiness, watchdog, passed sockets"},
     r"cuda_runtime\.h": {"cache/device_cuda.cu": "the device layer over the CUDA runtime"},
     r"sanitizer/": {

@@ -21,6 +21,7 @@ static struct {
     uint64_t timeout_us;
     uint64_t bytes;
     const char *output;
+    struct hps_arg_list list;
 } got;
 
 static const struct hps_arg table[] = {
@@ -30,6 +31,7 @@ static const struct hps_arg table[] = {
     {"number", 0, HPS_ARG_I64, "N", &got.number, "a number"},
     {"timeout", 0, HPS_ARG_US, "SECONDS", &got.timeout_us, "a time"},
     {"bytes", 0, HPS_ARG_BYTES, "BYTES", &got.bytes, "a size"},
+    {"property", 'X', HPS_ARG_LIST, "NAME=VALUE", &got.list, "many"},
     {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
 };
 static const struct hps_arg second[] = {
@@ -179,6 +181,28 @@ static void test_suggest_when_near_then_that_word(void **state)
     assert_null(hps_args_suggest("", words));
 }
 
+static void test_parse_when_a_list_then_every_value_up_to_its_end(void **state)
+{
+    struct hps_error err = {0};
+    int n = 0;
+    char one[] = "-Xa=1", two[] = "--property", three[] = "b=2", four[] = "--property=c",
+         x[] = "-X";
+    char *many[2 * HPS_ARG_LIST_MAX + 3];
+
+    (void)state;
+    assert_int_equal(parse(WORDS(one, two, three, four), false, &n, &err), HPS_OK);
+    assert_int_equal(got.list.n, 3);
+    assert_string_equal(got.list.items[0], "a=1");
+    assert_string_equal(got.list.items[1], "b=2");
+    assert_string_equal(got.list.items[2], "c");
+    for (size_t i = 0; i < 2 * HPS_ARG_LIST_MAX + 2; i++) {
+        many[i] = i % 2 == 0 ? x : three;
+    }
+    many[2 * HPS_ARG_LIST_MAX + 2] = NULL;
+    assert_int_equal(parse(many, false, &n, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "--property"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +212,7 @@ int main(void)
         cmocka_unit_test(test_parse_when_wrong_then_error_names_the_option),
         cmocka_unit_test(test_numbers_when_at_the_edges_then_exact),
         cmocka_unit_test(test_suggest_when_near_then_that_word),
+        cmocka_unit_test(test_parse_when_a_list_then_every_value_up_to_its_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gathers rows by table and partition into lots, and writes each lot as one record. Runs on the
+ * thread that calls it.
+ */
+#include "client/update_writer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/modeldir.h"
+#include "client/lookup.h"
+#include "client/wire.h"
+
+enum {
+    TABLES_MAX = HPS_MODEL_TABLES_MAX,
+    GATHERED_BYTES_MAX = 64 << 20, /* of one table, in all its partitions */
+    BATCH_BYTES_MIN = 1 << 10,
+    /* Upper bounds of what a packed record has beside keys and rows: once, and per entry. */
+    PACKED_BYTES = HPS_UPDATE_HEAD_BYTES + 16,
+    ENTRY_BYTES = HPS_MODEL_NAME_BYTES_MAX + 64
+};
+
+struct table {
+    char name[HPS_UPDATE_NAME_BYTES];
+    uint32_t dim; /* 0: no rows yet */
+    enum hps_dtype dtype;
+    uint32_t topic;
+    uint32_t n_partitions;
+    struct lot *lots; /* [n_partitions]; KEYED: NULL, with units: the writer's one */
+    size_t lot_bytes_max;
+};
+
+/* Rows of one table, then deletes of it. */
+struct entry {
+    const struct table *table;
+    struct hps_buf keys;
+    struct hps_buf rows; /* as they are sent */
+    struct hps_buf deletes;
+};
+
+/* What will be one record. */
+struct lot {
+    struct entry *entries; /* [capacity]; those beyond n are kept for their memory */
+    size_t n;
+    size_t capacity;
+    size_t bytes;
+    uint64_t n_rows;
+    uint64_t n_deletes;
+    uint32_t partition;
+    const struct table *table; /* whose topic it goes to; NULL while empty */
+};
+
+struct hps_update_writer {
+    struct hps_update_writer_options options;
+    struct hps_update_sink sink;
+    char model[HPS_UPDATE_NAME_BYTES];
+    struct table *tables[TABLES_MAX];
+    size_t n_tables;
+    struct lot unit;
+    struct hps_buf record;
+    struct hps_buf floats; /* one row as float32 */
+    struct hps_update_written written;
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+hps_status hps_update_writer_new(const struct hps_update_writer_options *options,
+                                 const struct hps_update_sink *sink,
+                                 struct hps_update_writer **out_writer, struct hps_error *err)
+{
+    HPS_ASSERT(hps_model_name_valid(options->model));
+    HPS_ASSERT(!options->units || options->form == HPS_UPDATE_PACKED);
+    HPS_ASSERT(options->form != HPS_UPDATE_HCTR || options->key_bytes == 4 ||
+               options->key_bytes == 8);
+    struct hps_update_writer *writer = hps_calloc(1, sizeof(*writer));
+
+    if (writer == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    writer->options = *options;
+    writer->sink = *sink;
+    memcpy(writer->model, options->model, strlen(options->model) + 1);
+    writer->options.model = writer->model;
+    if (writer->options.batch_bytes < BATCH_BYTES_MIN) {
+        writer->options.batch_bytes = BATCH_BYTES_MIN;
+    }
+    hps_buf_init(&writer->record, (size_t)HPS_UPDATE_RECORD_BYTES_MAX + PACKED_BYTES);
+    hps_buf_init(&writer->floats, HPS_ROW_DIM_MAX * sizeof(float));
+    *out_writer = writer;
+    return HPS_OK;
+}
+
+static void lot_free(struct lot *lot)
+{
+    for (size_t i = 0; i < lot->capacity; i++) {
+        hps_buf_fini(&lot->entries[i].keys);
+        hps_buf_fini(&lot->entries[i].rows);
+        hps_buf_fini(&lot->entries[i].deletes);
+    }
+    hps_free(lot->entries);
+}
+
+void hps_update_writer_free(struct hps_update_writer *writer)
+{
+    if (writer == NULL) {
+        return;
+    }
+    for (size_t t = 0; t < writer->n_tables; t++) {
+        struct table *table = writer->tables[t];
+        for (uint32_t i = 0; table->lots != NULL && i < table->n_partitions; i++) {
+            lot_free(&table->lots[i]);
+        }
+        hps_free(table->lots);
+        hps_free(table);
+    }
+    lot_free(&writer->unit);
+    hps_buf_fini(&writer->record);
+    hps_buf_fini(&writer->floats);
+    hps_free(writer);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static hps_status table_open(struct hps_update_writer *writer, struct table *table,
+                             struct hps_error *err)
+{
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    bool packed = writer->options.form == HPS_UPDATE_PACKED;
+
+    hps_update_topic_format(writer->model, packed ? NULL : table->name, topic);
+    hps_status status =
+        writer->sink.topic(writer->sink.ctx, topic, &table->topic, &table->n_partitions, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    HPS_ASSERT(table->n_partitions > 0);
+    if (writer->options.units) {
+        return table->n_partitions == 1
+                   ? HPS_OK
+                   : hps_error_set(err, HPS_PRECONDITION,
+                                   "topic %s has %u partitions: units need a topic of one, where "
+                                   "all records keep their order",
+                                   topic, table->n_partitions);
+    }
+    if (writer->options.form == HPS_UPDATE_KEYED) {
+        return HPS_OK;
+    }
+    size_t share = GATHERED_BYTES_MAX / table->n_partitions;
+    table->lot_bytes_max =
+        writer->options.batch_bytes < share ? writer->options.batch_bytes : share;
+    table->lots = hps_calloc(table->n_partitions, sizeof(*table->lots));
+    if (table->lots == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    for (uint32_t i = 0; i < table->n_partitions; i++) {
+        table->lots[i].partition = i;
+    }
+    return HPS_OK;
+}
+
+static hps_status table_find(struct hps_update_writer *writer, const char *name,
+                             struct table **out_table, struct hps_error *err)
+{
+    for (size_t t = 0; t < writer->n_tables; t++) {
+        if (strcmp(writer->tables[t]->name, name) == 0) {
+            *out_table = writer->tables[t];
+            return HPS_OK;
+        }
+    }
+    if (!hps_model_name_valid(name)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table \"%.130s\": expected 1 to %d letters, digits, '_' or '-'", name,
+                             HPS_MODEL_NAME_BYTES_MAX);
+    }
+    if (writer->n_tables == TABLES_MAX) {
+        return hps_error_set(err, HPS_INVALID, "more than %d tables", TABLES_MAX);
+    }
+    struct table *table = hps_calloc(1, sizeof(*table));
+    if (table == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    memcpy(table->name, name, strlen(name) + 1);
+    hps_status status = table_open(writer, table, err);
+    if (status != HPS_OK) {
+        hps_free(table);
+        return status;
+    }
+    writer->tables[writer->n_tables++] = table;
+    *out_table = table;
+    return HPS_OK;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static hps_status send_record(struct hps_update_writer *writer, struct hps_producer_record *record,
+                              struct hps_error *err)
+{
+    uint8_t version[HPS_UPDATE_KEY_BYTES];
+    uint8_t row_version[HPS_UPDATE_KEY_BYTES];
+    struct hps_producer_header headers[2];
+    bool packed = writer->options.form == HPS_UPDATE_PACKED; /* the batch names its version */
+
+    record->headers = headers;
+    if (writer->options.version != 0 && !packed) {
+        hps_update_u64_encode((uint64_t)writer->options.version, version);
+        headers[record->n_headers++] =
+            (struct hps_producer_header){HPS_UPDATE_HEADER_VERSION, version, sizeof(version)};
+    }
+    if (writer->options.row_version_given && !packed) {
+        hps_update_u64_encode(writer->options.row_version, row_version);
+        headers[record->n_headers++] = (struct hps_producer_header){
+            HPS_UPDATE_HEADER_ROW_VERSION, row_version, sizeof(row_version)};
+    }
+    hps_status status = writer->sink.send(writer->sink.ctx, record, err);
+    if (status == HPS_OK) {
+        writer->written.n_rows += record->key != NULL && record->value != NULL;
+        writer->written.n_deletes += record->key != NULL && record->value == NULL;
+        writer->written.n_records++;
+        writer->written.bytes += record->key_size + record->value_size;
+    }
+    return status;
+}
+
+static hps_status send_keyed(struct hps_update_writer *writer, const struct table *table,
+                             hps_key key, const void *row, size_t row_bytes, struct hps_error *err)
+{
+    uint8_t bytes[HPS_UPDATE_KEY_BYTES];
+
+    hps_update_u64_encode(key, bytes);
+    struct hps_producer_record record = {
+        .topic = table->topic,
+        .partition = (int32_t)hps_update_partition(key, table->n_partitions),
+        .key = bytes,
+        .key_size = sizeof(bytes),
+        .value = row,
+        .value_size = row_bytes,
+    };
+    return send_record(writer, &record, err);
+}
+
+static hps_status encode_hctr(struct hps_update_writer *writer, const struct lot *lot)
+{
+    const struct entry *entry = &lot->entries[0];
+    uint32_t row_bytes = entry->table->dim * (uint32_t)sizeof(float);
+    size_t n = entry->keys.size / sizeof(hps_key);
+    size_t bytes = hps_update_hctr_bytes(n, writer->options.key_bytes, row_bytes);
+
+    HPS_ASSERT(lot->n == 1);
+    hps_status status = hps_buf_reserve(&writer->record, bytes);
+    if (status != HPS_OK) {
+        return status;
+    }
+    hps_update_hctr_encode((const hps_key *)(const void *)entry->keys.data, entry->rows.data, n,
+                           writer->options.key_bytes, row_bytes, writer->record.data);
+    writer->record.size = bytes;
+    return HPS_OK;
+}
+
+/* A TableUpdate as field 3 of the batch; fields as in proto/hps/v1/update.proto. */
+static hps_status encode_entry(struct hps_buf *buf, const struct entry *entry)
+{
+    const struct table *table = entry->table;
+    bool rows = entry->keys.size > 0;
+    size_t size = hps_wire_field_size(strlen(table->name));
+
+    size += rows ? hps_wire_field_size(entry->keys.size) : 0;
+    size += rows ? 1 + hps_wire_varint_size((uint64_t)table->dtype) : 0;
+    size += rows ? 1 + hps_wire_varint_size(table->dim) : 0;
+    size += entry->deletes.size > 0 ? hps_wire_field_size(entry->deletes.size) : 0;
+    size += rows ? hps_wire_field_size(entry->rows.size) : 0;
+
+    hps_status status = hps_wire_put_head(buf, 3, size);
+    size_t begin = buf->size;
+    if (status == HPS_OK) {
+        status = hps_wire_put_text(buf, 1, table->name);
+    }
+    if (status == HPS_OK && rows) {
+        status = hps_wire_put_bytes(buf, 2, entry->keys.data, entry->keys.size);
+    }
+    if (status == HPS_OK && rows) {
+        status = hps_wire_put_uint(buf, 3, (uint64_t)table->dtype);
+    }
+    if (status == HPS_OK && rows) {
+        status = hps_wire_put_uint(buf, 4, table->dim);
+    }
+    if (status == HPS_OK) {
+        status = hps_wire_put_bytes(buf, 5, entry->deletes.data, entry->deletes.size);
+    }
+    if (status == HPS_OK && rows) {
+        status = hps_wire_put_bytes(buf, 15, entry->rows.data, entry->rows.size);
+    }
+    HPS_ASSERT(status != HPS_OK || buf->size == begin + size);
+    return status;
+}
+
+static hps_status encode_packed(struct hps_update_writer *writer, const struct lot *lot)
+{
+    uint8_t head[HPS_UPDATE_HEAD_BYTES];
+
+    hps_update_packed_head(head);
+    hps_status status = hps_buf_append(&writer->record, head, sizeof(head));
+    if (status == HPS_OK) {
+        status = hps_wire_put_uint(&writer->record, 1, (uint64_t)writer->options.version);
+    }
+    for (size_t i = 0; i < lot->n && status == HPS_OK; i++) {
+        status = encode_entry(&writer->record, &lot->entries[i]);
+    }
+    return status;
+}
+
+static hps_status lot_send(struct hps_update_writer *writer, struct lot *lot, struct hps_error *err)
+{
+    if (lot->n == 0) {
+        return HPS_OK;
+    }
+    hps_buf_clear(&writer->record);
+    hps_status status = writer->options.form == HPS_UPDATE_HCTR ? encode_hctr(writer, lot)
+                                                                : encode_packed(writer, lot);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "a record of %zu bytes: %s", lot->bytes,
+                             hps_status_text(status));
+    }
+    struct hps_producer_record record = {
+        .topic = lot->table->topic,
+        .partition = (int32_t)lot->partition,
+        .value = writer->record.data,
+        .value_size = writer->record.size,
+    };
+    status = send_record(writer, &record, err);
+    if (status == HPS_OK) {
+        writer->written.n_rows += lot->n_rows;
+        writer->written.n_deletes += lot->n_deletes;
+        lot->n = 0;
+        lot->bytes = 0;
+        lot->n_rows = 0;
+        lot->n_deletes = 0;
+        lot->table = NULL;
+    }
+    return status;
+}
+
+/* ---- lots ------------------------------------------------------------------------------------ */
+
+static struct entry *lot_entry_new(struct lot *lot, const struct table *table)
+{
+    if (lot->n == lot->capacity) {
+        size_t capacity = lot->capacity == 0 ? 1 : 2 * lot->capacity;
+        struct entry *entries = hps_realloc(lot->entries, capacity * sizeof(*entries));
+        if (entries == NULL) {
+            return NULL;
+        }
+        for (size_t i = lot->capacity; i < capacity; i++) {
+            hps_buf_init(&entries[i].keys, HPS_UPDATE_RECORD_BYTES_MAX);
+            hps_buf_init(&entries[i].rows, HPS_UPDATE_RECORD_BYTES_MAX);
+            hps_buf_init(&entries[i].deletes, HPS_UPDATE_RECORD_BYTES_MAX);
+        }
+        lot->entries = entries;
+        lot->capacity = capacity;
+    }
+    struct entry *entry = &lot->entries[lot->n++];
+    entry->table = table;
+    hps_buf_clear(&entry->keys);
+    hps_buf_clear(&entry->rows);
+    hps_buf_clear(&entry->deletes);
+    lot->bytes += ENTRY_BYTES;
+    return entry;
+}
+
+/* Add one row (NULL: a delete) to the lot that its key belongs to. */
+static hps_status lot_add(struct hps_update_writer *writer, struct table *table, hps_key key,
+                          const void *row, size_t row_bytes, struct hps_error *err)
+{
+    struct lot *lot = writer->options.units
+                          ? &writer->unit
+                          : &table->lots[hps_update_partition(key, table->n_partitions)];
+    size_t bytes = sizeof(key) + row_bytes;
+
+    if (writer->options.units &&
+        PACKED_BYTES + lot->bytes + ENTRY_BYTES + bytes > HPS_UPDATE_RECORD_BYTES_MAX) {
+        return hps_error_set(err, HPS_EXHAUSTED, "a unit has more than %d bytes",
+                             HPS_UPDATE_RECORD_BYTES_MAX);
+    }
+    if (!writer->options.units && lot->n > 0 &&
+        PACKED_BYTES + lot->bytes + ENTRY_BYTES + bytes > table->lot_bytes_max) {
+        hps_status status = lot_send(writer, lot, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    struct entry *entry = lot->n > 0 ? &lot->entries[lot->n - 1] : NULL;
+    /* Deletes count after the rows of an entry, so a row after a delete begins another one. */
+    if (entry == NULL || entry->table != table || (row != NULL && entry->deletes.size > 0)) {
+        entry = lot_entry_new(lot, table);
+    }
+    hps_status status = entry == NULL ? HPS_NO_MEMORY : HPS_OK;
+    if (status == HPS_OK) {
+        status = hps_buf_append(row != NULL ? &entry->keys : &entry->deletes, &key, sizeof(key));
+    }
+    if (status == HPS_OK && row != NULL) {
+        status = hps_buf_append(&entry->rows, row, row_bytes);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "%s", hps_status_text(status));
+    }
+    lot->bytes += bytes;
+    lot->n_rows += row != NULL;
+    lot->n_deletes += row == NULL;
+    lot->table = table;
+    return HPS_OK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* The row as it is sent; NULL: no memory. */
+static const void *row_as_sent(struct hps_update_writer *writer, const struct table *table,
+                               const uint8_t *row)
+{
+    if (table->dtype == HPS_DTYPE_FP32 || writer->options.form == HPS_UPDATE_PACKED) {
+        return row;
+    }
+    hps_buf_clear(&writer->floats);
+    if (hps_buf_reserve(&writer->floats, table->dim * sizeof(float)) != HPS_OK) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < table->dim; i++) {
+        uint16_t half;
+        memcpy(&half, row + i * sizeof(half), sizeof(half));
+        float value = hps_lookup_half(half);
+        memcpy(writer->floats.data + i * sizeof(value), &value, sizeof(value));
+    }
+    return writer->floats.data;
+}
+
+static hps_status table_shape(struct table *table, uint32_t dim, enum hps_dtype dtype,
+                              struct hps_error *err)
+{
+    HPS_ASSERT(dtype == HPS_DTYPE_FP32 || dtype == HPS_DTYPE_FP16);
+    HPS_ASSERT(dim > 0);
+    HPS_ASSERT(dim <= HPS_ROW_DIM_MAX);
+    if (table->dim == 0) {
+        table->dim = dim;
+        table->dtype = dtype;
+    }
+    if (table->dim != dim || table->dtype != dtype) {
+        return hps_error_set(
+            err, HPS_INVALID, "table %s: a row of %u values of %u bytes, those before had %u of %u",
+            table->name, dim, hps_dtype_bytes(dtype), table->dim, hps_dtype_bytes(table->dtype));
+    }
+    return HPS_OK;
+}
+
+hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *name, uint32_t dim,
+                                  enum hps_dtype dtype, const hps_key *keys, const void *rows,
+                                  size_t n, struct hps_error *err)
+{
+    const uint8_t *row = rows;
+    struct table *table;
+
+    hps_status status = table_find(writer, name, &table, err);
+    if (status == HPS_OK) {
+        status = table_shape(table, dim, dtype, err);
+    }
+    enum hps_update_form form = writer->options.form;
+    size_t sent_bytes =
+        dim * (form == HPS_UPDATE_PACKED ? hps_dtype_bytes(dtype) : (uint32_t)sizeof(float));
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        const void *sent = row_as_sent(writer, table, row);
+        if (sent == NULL) {
+            status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+        } else if (form == HPS_UPDATE_HCTR && writer->options.key_bytes == 4 &&
+                   keys[i] > UINT32_MAX) {
+            status =
+                hps_error_set(err, HPS_INVALID, "table %s: key %" PRId64 " has more than 4 bytes",
+                              name, (int64_t)keys[i]);
+        } else if (form == HPS_UPDATE_KEYED) {
+            status = send_keyed(writer, table, keys[i], sent, sent_bytes, err);
+        } else {
+            status = lot_add(writer, table, keys[i], sent, sent_bytes, err);
+        }
+        row += (size_t)dim * hps_dtype_bytes(dtype);
+    }
+    return status;
+}
+
+hps_status hps_update_writer_deletes(struct hps_update_writer *writer, const char *name,
+                                     const hps_key *keys, size_t n, struct hps_error *err)
+{
+    struct table *table;
+
+    if (writer->options.form == HPS_UPDATE_HCTR) {
+        return hps_error_set(err, HPS_INVALID,
+                             "records of HCTR form cannot delete keys (table %s): keyed and packed "
+                             "ones can",
+                             name);
+    }
+    hps_status status = table_find(writer, name, &table, err);
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        status = writer->options.form == HPS_UPDATE_KEYED
+                     ? send_keyed(writer, table, keys[i], NULL, 0, err)
+                     : lot_add(writer, table, keys[i], NULL, 0, err);
+    }
+    return status;
+}
+
+hps_status hps_update_writer_flush(struct hps_update_writer *writer, struct hps_error *err)
+{
+    hps_status status = lot_send(writer, &writer->unit, err);
+
+    for (size_t t = 0; t < writer->n_tables; t++) {
+        struct table *table = writer->tables[t];
+        for (uint32_t i = 0; table->lots != NULL && i < table->n_partitions; i++) {
+            if (status == HPS_OK) {
+                status = lot_send(writer, &table->lots[i], err);
+            }
+        }
+    }
+    return status;
+}
+
+bool hps_update_writer_pending(const struct hps_update_writer *writer)
+{
+    bool pending = writer->unit.n > 0;
+
+    for (size_t t = 0; t < writer->n_tables && !pending; t++) {
+        const struct table *table = writer->tables[t];
+        for (uint32_t i = 0; table->lots != NULL && i < table->n_partitions && !pending; i++) {
+            pending = table->lots[i].n > 0;
+        }
+    }
+    return pending;
+}
+
+const struct hps_update_written *hps_update_writer_written(const struct hps_update_writer *writer)
+{
+    return &writer->written;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows and deletes become update records (base/update_record.h) and go to a sink, a producer as a
+ * rule. Every key goes to the partition that hps_update_partition names, in every form, and what is
+ * written of it arrives in the order in which it was written. Used by one thread at a time.
+ */
+#ifndef HPS_CLIENT_UPDATE_WRITER_H
+#define HPS_CLIENT_UPDATE_WRITER_H
+
+#include "base/types.h"
+#include "base/update_record.h"
+#include "client/producer.h"
+
+/* Where records go: hps_producer_topic and hps_producer_send. */
+struct hps_update_sink {
+    void *ctx;
+    hps_status (*topic)(void *ctx, const char *name, uint32_t *out_topic,
+                        uint32_t *out_n_partitions, struct hps_error *err);
+    hps_status (*send)(void *ctx, const struct hps_producer_record *record, struct hps_error *err);
+};
+
+struct hps_update_writer_options {
+    const char *model; /* valid name; copied */
+    enum hps_update_form form;
+    uint32_t key_bytes;     /* HCTR: 8 or 4 */
+    size_t batch_bytes;     /* HCTR, PACKED: a record is no larger, unless one row alone is */
+    int64_t version;        /* the one that it is for; 0: any */
+    bool row_version_given; /* KEYED, HCTR: row_version goes into a header */
+    uint64_t row_version;
+    bool units; /* PACKED: all between two flushes is one record; needs a topic of one partition */
+};
+
+/* What was handed to the sink. */
+struct hps_update_written {
+    uint64_t n_rows;
+    uint64_t n_deletes;
+    uint64_t n_records;
+    uint64_t bytes; /* of keys and values of records */
+};
+
+struct hps_update_writer;
+
+hps_status hps_update_writer_new(const struct hps_update_writer_options *options,
+                                 const struct hps_update_sink *sink,
+                                 struct hps_update_writer **out_writer, struct hps_error *err)
+    HPS_MUST_CHECK;
+void hps_update_writer_free(struct hps_update_writer *writer); /* drops what was not flushed */
+
+/* Rows of one table, which keeps the dim and dtype of its first ones.
+ *
+ * shape   keys[n]; rows[n][dim] of dtype, FP32 or FP16 (sent as float32, except PACKED), unaligned
+ * error   INVALID: a key of more than key_bytes, another dim; EXHAUSTED: a unit above
+ *         HPS_UPDATE_RECORD_BYTES_MAX; PRECONDITION: units, and several partitions; NO_MEMORY; the
+ *         sink's
+ */
+hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *table, uint32_t dim,
+                                  enum hps_dtype dtype, const hps_key *keys, const void *rows,
+                                  size_t n, struct hps_error *err) HPS_MUST_CHECK;
+/* error   INVALID: HCTR records cannot delete; as above */
+hps_status hps_update_writer_deletes(struct hps_update_writer *writer, const char *table,
+                                     const hps_key *keys, size_t n, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Hand what is gathered to the sink; the end of a unit. */
+hps_status hps_update_writer_flush(struct hps_update_writer *writer, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Is anything gathered that was not handed to the sink? */
+bool hps_update_writer_pending(const struct hps_update_writer *writer);
+const struct hps_update_written *hps_update_writer_written(const struct hps_update_writer *writer);
+
+#endif

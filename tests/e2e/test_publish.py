@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hps-publish against a real broker, read back by confluent-kafka and taken apart here."""
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rig import BIN, PATIENCE_S, ROOT, Table, generate, kafka, update_pb
+
+PUBLISH = os.path.join(BIN, "hps-publish")
+
+
+def publish(broker, *args, code=0, lines=None):
+    """Run it; returns (stdout, stderr)."""
+    address = ["--bootstrap-server", broker if isinstance(broker, str) else broker.bootstrap] if broker else []
+    done = subprocess.run([PUBLISH, *address, "--model", "m", *map(str, args)], input=lines or "", text=True,
+                          capture_output=True, timeout=PATIENCE_S * 4)
+    assert done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}{done.stderr}"
+    return done.stdout, done.stderr
+
+
+def murmur2_partition(key, partitions):
+    """Kafka's default partitioner, as its documents describe it."""
+    data, m, mask = key_of(key), 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ len(data)
+    for k in struct.unpack("<2I", data):
+        k = k * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+    h = (h ^ h >> 13) * m & mask
+    return ((h ^ h >> 15) & 0x7FFFFFFF) % partitions
+
+
+def key_of(key):
+    return struct.pack("<q", int(key))
+
+
+def hctr_pairs(value, key_format="q"):
+    """[(key, row bytes)] of an HCTR record."""
+    magic, size = struct.unpack_from("<4sI", value)
+    assert magic == b"HCTR"
+    width = struct.calcsize(f"<{key_format}") + size
+    body = value[8:]
+    assert len(body) % width == 0
+    return [(struct.unpack_from(f"<{key_format}", body, at)[0], body[at + width - size:at + width])
+            for at in range(0, len(body), width)]
+
+
+def unpacked(value):
+    assert value[:8] == b"HPS1\x01\0\0\0"
+    return update_pb.UpdateBatch.FromString(value[8:])
+
+
+def replay(messages, table=None):
+    """{key: row bytes} after all records of keyed or packed form, in order within a partition."""
+    rows = {}
+    for message in messages:
+        if message.key() is not None:
+            key = struct.unpack("<q", message.key())[0]
+            rows.pop(key, None)
+            if message.value() is not None:
+                rows[key] = message.value()
+            continue
+        for update in unpacked(message.value()).tables:
+            if table in (None, update.table):
+                keys = np.frombuffer(update.keys, "<i8")
+                width = len(update.rows) // max(len(keys), 1)
+                for i, key in enumerate(keys):
+                    rows[int(key)] = update.rows[i * width:(i + 1) * width]
+                for key in np.frombuffer(update.deletes, "<i8"):
+                    rows.pop(int(key), None)
+    return rows
+
+
+def content(table):
+    """{key: row bytes as float32}"""
+    return {int(key): row.astype("<f4").tobytes() for key, row in zip(table.keys, table.rows)}
+
+
+def changed(table, seed=5):
+    """Some rows of other values, some gone, some new."""
+    rng = np.random.default_rng(seed)
+    rows = table.rows.copy()
+    rows[::3] += np.float32(1)
+    keep = np.arange(len(table.keys)) % 7 != 0
+    keys = np.concatenate([table.keys[keep], [123456789, -987654321]])
+    rows = np.concatenate([rows[keep], np.float32([[7] * table.dim, [8] * table.dim])])
+    order = rng.permutation(len(keys))
+    return Table(table.name, keys[order], rows[order])
+
+
+# ---- forms ------------------------------------------------------------------------------------------
+
+def test_keyed_when_npy_then_every_row_where_stock_clients_would_put_it(broker, work):
+    topic = broker.create("hps_et.m.plain", 3)
+    rows = np.arange(300 * 4, dtype="<f4").reshape(300, 4)
+    np.save(os.path.join(work, "plain.npy"), rows)
+    out, _ = publish(broker, "--from", os.path.join(work, "plain.npy"), "-o", "json")
+    found = broker.read(topic)
+    assert {m.key(): m.value() for m in found} == {key_of(i): rows[i].tobytes() for i in range(300)}
+    assert len(found) == 300
+    for message in found:
+        key = struct.unpack("<q", message.key())[0]
+        assert message.partition() == murmur2_partition(key, 3)
+        assert message.headers() is None
+    report = json.loads(out)
+    assert (report["rows"], report["deletes"], report["records"], report["bytes"]) == (300, 0, 300, 300 * 24)
+    assert {(p["topic"], p["partition"]): p["offset"] for p in report["positions"]} == {
+        (topic, i): high for i, (_, high) in broker.offsets(topic).items()}
+
+
+def test_keyed_when_published_then_in_the_partition_of_kafkas_own_partitioner(broker):
+    ours, theirs = broker.create("hps_et.m.ours", 5), broker.create("theirs", 5)
+    keys = [0, 1, -1, 2**63 - 1, -2**63, 10**12, 77]
+    publish(broker, "--table", "ours", "-", lines="".join(f"{key} 1\n" for key in keys))
+    broker.write(theirs, [(key_of(key), struct.pack("<f", 1)) for key in keys], partitioner="murmur2_random")
+    where = [{m.key(): m.partition() for m in broker.read(topic)} for topic in (ours, theirs)]
+    assert where[0] == where[1]
+    assert len(where[0]) == len(keys)
+
+
+@pytest.mark.parametrize("key_bytes", (8, 4))
+def test_hctr_when_model_directory_then_batches_as_hps_reads_them(broker, work, key_bytes):
+    model = os.path.join(work, "model")
+    tables = []
+    for number in range(2):
+        keys = np.random.default_rng(number).permutation(1000).astype("<i8") * 4000000
+        rows = np.random.default_rng(9).normal(size=(1000, 8)).astype("<f4")
+        tables.append(Table(f"hctr{number}-{key_bytes}", keys, rows))
+        tables[-1].save_hugectr(model)
+        broker.create(f"hps_et.m.{tables[-1].name}", 2)
+    publish(broker, "--from", model, "--format", "hctr", "--key-bytes", key_bytes, "--batch-bytes", "4KiB")
+    for table in tables:
+        found, records = {}, broker.read(f"hps_et.m.{table.name}")
+        for message in records:
+            assert message.key() is None
+            assert len(message.value()) <= 4096
+            for key, row in hctr_pairs(message.value(), "q" if key_bytes == 8 else "I"):
+                assert message.partition() == murmur2_partition(key, 2)
+                found[key] = row
+        assert found == content(table)
+        assert len(records) < 30
+
+
+def test_packed_when_float16_pairs_then_rows_as_they_are_in_the_files(broker, work):
+    topic = broker.create("hps_et.packed16", 2)
+    table = Table.random("half", 500, 6, np.float16)
+    publish(broker, "--model", "packed16", "--from", table.save(work), "--format", "packed", "--for-version", 9,
+            "--batch-bytes", "2KiB")
+    found = broker.read(topic)
+    assert len(found) > 2
+    for message in found:
+        batch = unpacked(message.value())
+        assert message.key() is None and batch.version == 9 and batch.event_time_unix_ms == 0
+        assert [(t.table, t.data_type, t.dim) for t in batch.tables] == [("half", 2, 6)]
+    assert replay(found) == {int(k): r.astype("<f2").tobytes() for k, r in zip(table.keys, table.rows)}
+
+
+def test_from_when_one_table_of_a_directory_is_named_then_that_one_alone(broker, work):
+    topic = broker.create("hps_et.m.feature_1", 1)
+    generate(os.path.join(work, "g"), "--tables", 3, "--rows", 50, "--dim", 4, "--format", "npy")
+    publish(broker, "--table", "feature_1", "--from", os.path.join(work, "g"))
+    assert len(broker.read(topic)) == 50
+
+
+# ---- difference, lines, deletes --------------------------------------------------------------------------
+
+@pytest.mark.parametrize("form", ("keyed", "packed"))
+def test_diff_when_published_then_a_replay_makes_new_of_old(broker, work, form):
+    model = f"diff-{form}"
+    old = [Table.random(name, 2000, 4, number=i) for i, name in enumerate(("a", "b"))]
+    new = [changed(old[0]), old[1]]
+    for table in old:
+        table.save(os.path.join(work, "old"))
+    new[0].save(os.path.join(work, "new"))
+    new[1].save_hugectr(os.path.join(work, "new"))  # the form of the files is no difference
+    topics = {name: broker.create(f"hps_et.{model}.{name}", 2) for name in "ab"}
+    topics[None] = broker.create(f"hps_et.{model}", 2)
+    out, _ = publish(broker, "--model", model, "--diff", os.path.join(work, "old"), os.path.join(work, "new"),
+                     "--format", form, "-o", "json")
+    was, wanted = content(old[0]), content(new[0])
+    n_changed = sum(was.get(key) != row for key, row in wanted.items())
+    report = json.loads(out)
+    assert report["rows"] == n_changed
+    assert report["deletes"] == len(was.keys() - wanted.keys())
+    messages = broker.read(topics["a" if form == "keyed" else None])
+    state = dict(was)
+    written = replay(messages, "a")
+    gone = set(was) - set(wanted)
+    assert not gone & set(written)
+    state = {key: row for key, row in {**was, **written}.items() if key not in gone}
+    assert state == wanted
+    assert set(written) == {key for key, row in wanted.items() if was.get(key) != row}
+    if form == "keyed":
+        assert {struct.unpack("<q", m.key())[0] for m in messages if m.value() is None} == gone
+        assert broker.read(topics["b"]) == []
+
+
+def test_diff_when_tables_differ_then_refused_before_anything_is_sent(broker, work):
+    Table.random("a", 10, 4).save(os.path.join(work, "old"))
+    Table.random("c", 10, 4).save(os.path.join(work, "new"))
+    _, error = publish(broker, "--diff", os.path.join(work, "old"), os.path.join(work, "new"), code=2)
+    assert "table a" in error and "new version" in error
+    Table.random("a", 10, 8).save(os.path.join(work, "wide"))
+    broker.create("hps_et.m.a", 1)
+    _, error = publish(broker, "--diff", os.path.join(work, "old"), os.path.join(work, "wide"), code=2)
+    assert "4 values" in error and "8" in error
+    assert broker.read("hps_et.m.a") == []
+
+
+def test_lines_when_piped_then_rows_and_deletes_in_order(broker):
+    topics = [broker.create(f"hps_et.m.{name}", 1) for name in ("l1", "l2")]
+    publish(broker, "-", "--for-version", 3, "--row-version", 2**64 - 1, lines=(
+        "# a comment\n\nl1 5 1.5 -2\nl2 18446744073709551615 0.25\nl1\t5\tnull\nl1,6,1e-3,inf\n".replace("inf", "4")
+        + "l2 -9223372036854775808 7"))
+    found = [[(m.key(), m.value()) for m in broker.read(topic)] for topic in topics]
+    assert found[0] == [(key_of(5), struct.pack("<2f", 1.5, -2)), (key_of(5), None),
+                        (key_of(6), struct.pack("<2f", 1e-3, 4))]
+    assert found[1] == [(key_of(-1), struct.pack("<f", 0.25)), (key_of(-2**63), struct.pack("<f", 7))]
+    assert broker.read(topics[0])[0].headers() == [("hps-version", struct.pack("<q", 3)),
+                                                   ("hps-row-version", struct.pack("<Q", 2**64 - 1))]
+
+
+def test_lines_when_the_pipe_stays_open_then_what_came_is_published(broker):
+    topic = broker.create("hps_et.m.live", 1)
+    with subprocess.Popen([PUBLISH, "-b", broker.bootstrap, "-m", "m", "-t", "live", "-f", "hctr", "-"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for key in range(3):
+            process.stdin.write(f"{key} 1 2\n")
+            process.stdin.flush()
+            kafka.until(lambda n=key: broker.offsets(topic)[0][1] == n + 1, "the line to be published")
+        process.stdin.close()
+        assert "published 3 rows and 0 deletes" in process.stdout.read()
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_lines_when_units_then_one_record_for_all_up_to_commit(broker):
+    topic = broker.create("hps_et.units", 1)
+    publish(broker, "--model", "units", "--format", "packed", "--units", "-",
+            lines="a 1 1 2\nb 7 3\na 2 null\ncommit\nb 7 4\ncommit\ncommit\n")
+    batches = [unpacked(m.value()) for m in broker.read(topic)]
+    assert [[(t.table, t.keys, t.deletes, t.rows) for t in b.tables] for b in batches] == [
+        [("a", key_of(1), b"", struct.pack("<2f", 1, 2)), ("b", key_of(7), b"", struct.pack("<f", 3)),
+         ("a", b"", key_of(2), b"")],
+        [("b", key_of(7), b"", struct.pack("<f", 4))]]
+    _, error = publish(broker, "--model", "units", "--format", "packed", "--units", "-", code=2,
+                       lines="a 1 1 2\ncommit\na 2 x\ncommit\n")
+    assert "line 3" in error
+    assert len(broker.read(topic)) == 3
+
+
+def test_deletes_when_npy_or_lines_then_nulls_after_the_rows(broker, work):
+    topic = broker.create("hps_et.m.gone", 1)
+    np.save(os.path.join(work, "keys.npy"), np.array([3, -1], "<i8"))
+    with open(os.path.join(work, "keys.txt"), "w", encoding="utf-8") as f:
+        f.write("4\n# no key\n5\n")
+    publish(broker, "-t", "gone", "--deletes", os.path.join(work, "keys.npy"), "-", lines="3 1\n")
+    publish(broker, "-t", "gone", "--deletes", os.path.join(work, "keys.txt"))
+    assert [(m.key(), m.value()) for m in broker.read(topic)] == [
+        (key_of(3), struct.pack("<f", 1)), *((key_of(key), None) for key in (3, -1, 4, 5))]
+
+
+def test_rate_and_properties_when_given_then_everything_arrives(broker, work):
+    topic = broker.create("hps_et.m.paced", 2)
+    table = Table.random("paced", 400, 4)
+    _, error = publish(broker, "--from", table.save(work), "--rate", 2000, "-X", "compression.type=gzip",
+                       "-X", "linger.ms=0", "--progress")
+    assert replay(broker.read(topic)) == content(table)
+    assert "400 rows" in error and "100 %" in error
+
+
+def test_example_when_run_then_stock_client_writes_what_hps_publish_would(broker):
+    topic, ours = broker.create("hps_et.stock.items", 3), broker.create("hps_et.m.items", 3)
+    example = os.path.join(ROOT, "docs", "examples", "publish.py")
+    done = subprocess.run([sys.executable, example, broker.bootstrap, "stock", "items"], capture_output=True,
+                          text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    lines = "".join(f"{key} {key} 0.5\n" for key in range(100)) + "7 null\n"
+    publish(broker, "--table", "items", "-", lines=lines)
+    found = [[(m.partition(), m.key(), m.value()) for m in broker.read(name)] for name in (topic, ours)]
+    assert found[0] == found[1]
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------------
+
+def test_dry_run_when_no_broker_then_counts_and_checks(work):
+    table = Table.random("dry", 100, 4)
+    out, _ = publish("127.0.0.1:1", "--from", table.save(work), "--dry-run", "--format", "hctr")
+    assert "would publish" in out and f"{len(table.keys)} rows" in out
+    out, _ = publish(None, "-", "--dry-run", "-o", "json", lines="a 1 2\na 1 null\n")
+    assert json.loads(out) | {"seconds": 0} == {
+        "model": "m", "rows": 1, "deletes": 1, "records": 2, "bytes": 20, "seconds": 0, "dry_run": True,
+        "positions": []}
+    table.rows[7, 1] = np.nan
+    _, error = publish(None, "--from", table.save(os.path.join(work, "nan")), "--dry-run", code=2)
+    assert "NaN" in error or "nan" in error
+    publish(None, "--from", os.path.join(work, "nan", "dry.rows.npy"), "--dry-run", "--allow-nan")
+
+
+@pytest.mark.parametrize("lines, words", (
+    ("a 1 2\na x 2\n", ("line 2", '"x"')),
+    ("a 1 2 3\na 2 2\n", ("line 2", "table a", "2")),
+    ("a 1\n", ("line 1", "null")),
+    ("a 1 2z\n", ("line 1", '"2z"')),
+    ("a 1 nan\n", ("line 1", "nan")),
+    ("a 18446744073709551616 1\n", ("line 1", "18446744073709551616")),
+    ("a.b 1 1\n", ("line 1", "a.b")),
+    ("commit\n", ("line 1",)),
+))
+def test_lines_when_bad_then_named(lines, words):
+    _, error = publish(None, "-", "--dry-run", code=2, lines=lines)
+    for word in words:
+        assert word in error, error
+
+
+@pytest.mark.parametrize("args, word", (
+    ((), "nothing to publish"),
+    (("--from", "x", "-"), "exclude"),
+    (("--diff", "x"), "OLD NEW"),
+    (("--from", "/nonexistent/t.npy"), "/nonexistent/t.npy"),
+    (("--deletes", "k.npy"), "--table"),
+    (("-", "--format", "htcr"), "keyed|hctr|packed"),
+    (("--format", "hctr", "--deletes", "k.txt"), "cannot delete"),
+    (("-", "--units"), "packed"),
+    (("-", "--bogus"), "--bogus"),
+    (("-", "--table", "a b"), "--table"),
+    (("-", "--row-version", "x"), "--row-version"),
+    (("-", "extra"), "extra"),
+))
+def test_options_when_wrong_then_exit_2_and_said(args, word):
+    _, error = publish(None, "--dry-run", *args, code=2)
+    assert word in error, error
+
+
+def test_broker_when_away_then_exit_3_and_said():
+    port = kafka.free_ports(1)[0]
+    _, error = publish(f"127.0.0.1:{port}", "-t", "a", "-", "--timeout", "300ms", code=3, lines="1 1\n")
+    assert f"127.0.0.1:{port}" in error and "refused" in error, error
+
+
+def test_broker_when_it_refuses_then_exit_1_and_said(broker):
+    _, error = publish(broker, "-t", "absent", "-", code=1, lines="1 1\n")
+    assert "hps_et.m.absent" in error and "does not exist" in error
+    broker.create("hps_et.m.compacted", 1, cleanup_policy="compact")
+    _, error = publish(broker, "-t", "compacted", "-f", "hctr", "-", code=1, lines="1 1\n")
+    assert "hps_et.m.compacted" in error and "keyed records only" in error
+    publish(broker, "-t", "compacted", "-", lines="1 1\n1 null\n")
+    broker.create("hps_et.m.small", 1, max_message_bytes=1000)
+    wide = " ".join(["1"] * 1000)
+    _, error = publish(broker, "-t", "small", "-", code=1, lines=f"1 {wide}\n")
+    assert "max.message.bytes" in error or "too large" in error.lower(), error
+    _, error = publish(broker, "-t", "small", "-", "-X", "nonsense=1", code=2, lines="1 1\n")
+    assert "nonsense" in error
+    _, error = publish(broker, "--model", "small", "-f", "packed", "--units", "-", code=1, lines="a 1 1\n")
+    assert "hps_et.small" in error
+
+
+def test_broker_when_killed_and_back_then_every_row_once_and_in_order(own_broker):
+    topic = own_broker.create("hps_et.m.steady", 2)
+    n = 4000
+    with subprocess.Popen([PUBLISH, "-b", own_broker.bootstrap, "-m", "m", "-t", "steady", "-"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:
+        for i in range(n):
+            process.stdin.write(f"{i % 10} {i}\n")
+            if i == n // 2:
+                process.stdin.flush()
+                own_broker.restart()
+        out, error = process.communicate(timeout=PATIENCE_S * 4)
+        assert process.returncode == 0, error
+    assert f"published {n} rows" in out
+    seen = {}
+    for message in own_broker.read(topic):
+        seen.setdefault(message.key(), []).append(struct.unpack("<f", message.value())[0])
+    assert seen == {key_of(key): list(range(key, n, 10)) for key in range(10)}
+
+
+def test_broker_when_gone_for_good_then_exit_4_and_what_was_acknowledged(own_broker):
+    own_broker.create("hps_et.m.lost", 1)
+    with subprocess.Popen([PUBLISH, "-b", own_broker.bootstrap, "-m", "m", "-t", "lost", "--timeout", "1", "-"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:
+        process.stdin.write("1 1\n")
+        process.stdin.flush()
+        kafka.until(lambda: own_broker.offsets("hps_et.m.lost")[0][1] == 1, "the first row")
+        own_broker.kill()
+        _, error = process.communicate("2 2\n", timeout=PATIENCE_S * 4)
+        assert process.returncode == 4, error
+    assert "hps_et.m.lost" in error and "1 of 2 records were acknowledged" in error
