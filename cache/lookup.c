@@ -826,6 +826,7 @@ void lookup_begin(struct hps_lookup *lookup)
         lookup->begun = true;
         lookup->wait_deadline_us = hps_clock_us() + lookup->wait_us_max;
         lookup->gpu_deadline_us = lookup_gpu_deadline_us(lookup);
+        lookup->event_time_ms = hps_update_event_time_ms(lookup->version);
         lookup->update_sequence = hps_update_sequence(lookup->version);
         lookup->since = hps_stamps_now(lookup->version->stamps);
     }

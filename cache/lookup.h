@@ -144,6 +144,7 @@ struct hps_lookup {
 
     /* out */
     uint64_t update_sequence; /* every row is at least as new as that batch left it */
+    int64_t event_time_ms;    /* newest event time of the batches up to it; 0: none */
     uint64_t tier_us[HPS_TIER_COUNT];
     uint32_t *set; /* [set_size] of the dedupe, shared by all parts */
     uint32_t set_size;

@@ -393,10 +393,6 @@ static hps_status check_request(const struct decoder *decoder, const struct raw_
     if ((uint32_t)raw->value[REQUEST_CONSISTENCY] > CONSISTENCY_ROW) {
         return not_built(decoder, "consistency", (uint32_t)raw->value[REQUEST_CONSISTENCY]);
     }
-    if ((uint32_t)raw->value[REQUEST_MAX_STALENESS_MS] != 0) {
-        return not_built(decoder, "max_staleness_ms",
-                         (uint32_t)raw->value[REQUEST_MAX_STALENESS_MS]);
-    }
     if (id_size > decoder->limits->request_id_max) {
         return hps_error_set(decoder->err, HPS_INVALID, "request_id: %zu bytes, limit is %u",
                              id_size, decoder->limits->request_id_max);
@@ -427,6 +423,7 @@ hps_status hps_decode_lookup(const uint8_t *data, size_t size,
         .n_queries = raw.n_queries,
         .miss_policy = (enum hps_miss_policy)(uint32_t)raw.value[REQUEST_MISS_POLICY],
         .max_wait_us = (uint32_t)raw.value[REQUEST_MAX_WAIT_US],
+        .max_staleness_ms = (uint32_t)raw.value[REQUEST_MAX_STALENESS_MS],
         .unknown_policy = (enum hps_unknown_policy)(uint32_t)raw.value[REQUEST_UNKNOWN_KEY_POLICY],
         .output = output == 0 ? HPS_DTYPE_FP32 : (enum hps_dtype)output,
         .explain = raw.value[REQUEST_EXPLAIN] != 0,

@@ -34,6 +34,7 @@ struct hps_lookup_request {
     uint64_t n_keys;
     enum hps_miss_policy miss_policy;
     uint32_t max_wait_us;
+    uint32_t max_staleness_ms; /* 0: any */
     enum hps_unknown_policy unknown_policy;
     enum hps_dtype output; /* 0 was UNSPECIFIED and reads as FP32 */
     bool explain;

@@ -31,7 +31,8 @@ enum {
     RESPONSE_LABEL,
     RESPONSE_RESULTS,
     RESPONSE_UPDATE_SEQUENCE,
-    RESPONSE_EXPLAIN = 7
+    RESPONSE_EVENT_TIME,
+    RESPONSE_EXPLAIN
 };
 enum {
     RESULT_TABLE = 1,
@@ -72,6 +73,7 @@ struct head {
     int64_t version;
     const char *label; /* may be NULL */
     uint64_t update_sequence;
+    int64_t event_time_ms;
 };
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -137,6 +139,7 @@ static void put_head(struct out *out, const struct head *head)
     put_uint(out, RESPONSE_VERSION, (uint64_t)head->version);
     put_text(out, RESPONSE_LABEL, head->label);
     put_uint(out, RESPONSE_UPDATE_SEQUENCE, head->update_sequence);
+    put_uint(out, RESPONSE_EVENT_TIME, (uint64_t)head->event_time_ms);
 }
 
 static void put_result_head(struct out *out, const struct result *result)
@@ -237,7 +240,7 @@ static uint8_t *put_explain(struct out *out, const struct hps_encode_explain *ex
 
 static uint64_t head_bytes_max(const struct head *head)
 {
-    return text_size(head->model) + text_size(head->label) + (uint64_t)4 * PREFIX_MAX;
+    return text_size(head->model) + text_size(head->label) + (uint64_t)5 * PREFIX_MAX;
 }
 
 /* Of a result without its rows and its key status. */
@@ -304,7 +307,8 @@ static struct head head_of(const struct hps_lookup *lookup)
     return (struct head){.model = lookup->version->model,
                          .version = lookup->version->number,
                          .label = lookup->version->label,
-                         .update_sequence = lookup->update_sequence};
+                         .update_sequence = lookup->update_sequence,
+                         .event_time_ms = lookup->event_time_ms};
 }
 
 static enum hps_dtype dtype_of(const struct hps_lookup *lookup)
@@ -470,6 +474,7 @@ static hps_status copy_names(struct hps_stream *stream, const struct hps_lookup 
 
     stream->head.version = head.version;
     stream->head.update_sequence = head.update_sequence;
+    stream->head.event_time_ms = head.event_time_ms;
     stream->head.model = hps_arena_strndup(arena, head.model, text_size(head.model));
     stream->head.label =
         hps_arena_strndup(arena, head.label == NULL ? "" : head.label, text_size(head.label));

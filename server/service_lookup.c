@@ -29,6 +29,7 @@
 #include "base/heap.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "cache/update.h"
 #include "net/loop.h"
 #include "server/decode.h"
 #include "server/encode.h"
@@ -437,6 +438,30 @@ static bool call_cancelled(const void *ctx)
     return hps_grpc_call_cancelled(ctx);
 }
 
+/* Another replica may be fresher. */
+static hps_status check_staleness(const struct hps_version *version, uint32_t staleness_ms_max,
+                                  struct hps_error *err)
+{
+    if (staleness_ms_max == 0) {
+        return HPS_OK;
+    }
+    int64_t as_of_ms = hps_update_as_of_ms(version);
+    int64_t age_ms = (int64_t)hps_clock_wall_ms() - as_of_ms;
+    if (as_of_ms > 0 && age_ms <= (int64_t)staleness_ms_max) {
+        return HPS_OK;
+    }
+    if (as_of_ms == 0) {
+        return hps_error_set(err, HPS_UNAVAILABLE,
+                             "max_staleness_ms: got %" PRIu32 ", but the age of version %" PRId64
+                             " is not known: it takes no updates, or has not caught up yet",
+                             staleness_ms_max, version->number);
+    }
+    return hps_error_set(err, HPS_UNAVAILABLE,
+                         "max_staleness_ms: got %" PRIu32 ", but version %" PRId64
+                         " may lack updates of the last %" PRId64 " ms",
+                         staleness_ms_max, version->number, age_ms);
+}
+
 static hps_status prepare(struct request *request, const uint8_t *data, size_t size,
                           struct hps_error *err)
 {
@@ -457,6 +482,10 @@ static hps_status prepare(struct request *request, const uint8_t *data, size_t s
     }
     status = hps_models_pin(service->parts.models, message.model, message.model_size,
                             message.version, &lookup->version, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = check_staleness(lookup->version, message.max_staleness_ms, err);
     if (status != HPS_OK) {
         return status;
     }

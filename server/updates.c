@@ -18,7 +18,10 @@
 #include "server/metrics.h"
 #include "server/updates_internal.h"
 
-enum { STREAM_STACK_BYTES = 1 << 20 };
+enum {
+    STREAM_STACK_BYTES = 1 << 20,
+    TURN_MS_MAX = 100 /* as-of is no more precise */
+};
 
 const char *hps_partition_state_text(enum hps_partition_state state)
 {
@@ -57,8 +60,9 @@ static void end(struct hps_update_stream *stream)
 static void *stream_main(void *arg)
 {
     struct hps_update_stream *stream = arg;
+    uint32_t poll_ms = stream->updater->options.poll_ms;
     while (!atomic_load(&stream->stop)) {
-        update_stream_turn(stream, stream->updater->options.poll_ms);
+        update_stream_turn(stream, poll_ms < TURN_MS_MAX ? poll_ms : TURN_MS_MAX);
     }
     update_stream_close(stream);
     end(stream);

@@ -309,7 +309,6 @@ def test_name_when_a_nul_is_in_it_then_it_is_unknown(served, model, table):
 
 @pytest.mark.parametrize("fields, name", [
     (dict(consistency=pb.CONSISTENCY_UNIT), "consistency"),
-    (dict(max_staleness_ms=1), "max_staleness_ms"),
 ])
 def test_field_when_not_built_yet_then_unimplemented_names_it(served, fields, name):
     with refused(grpc.StatusCode.UNIMPLEMENTED, name):
@@ -325,6 +324,11 @@ def test_field_of_a_query_when_not_built_yet_then_unimplemented_names_it(served,
     good = pb.TableQuery(table="fp32_7", keys=key_bytes([1]))
     with refused(grpc.StatusCode.UNIMPLEMENTED, f"queries[1].{name}"):
         ask(served.stub, "fp32", [good, pb.TableQuery(table="fp32_7", keys=key_bytes([1]), **fields)])
+
+
+def test_staleness_when_no_updates_are_taken_then_unavailable_says_so(served):
+    with refused(grpc.StatusCode.UNAVAILABLE, "max_staleness_ms: got 1", "takes no updates"):
+        ask(served.stub, "fp32", {"fp32_7": [1]}, max_staleness_ms=1)
 
 
 @pytest.mark.parametrize("fields", [dict(consistency=pb.CONSISTENCY_ROW), dict(max_staleness_ms=0)])

@@ -61,7 +61,7 @@ static void check_request(const struct hps_lookup_request *ours,
     HPS_ASSERT((uint32_t)ours->output == (uint32_t)theirs->output_type ||
                (theirs->output_type == 0 && ours->output == HPS_DTYPE_FP32));
     HPS_ASSERT(ours->explain == (theirs->explain != 0));
-    HPS_ASSERT(theirs->max_staleness_ms == 0);
+    HPS_ASSERT(ours->max_staleness_ms == theirs->max_staleness_ms);
     HPS_ASSERT((uint32_t)theirs->consistency <= 1);
     for (uint32_t i = 0; i < ours->n_queries; i++) {
         check_query(&ours->queries[i], theirs->queries[i]);

@@ -170,7 +170,6 @@ static void expect_refused(const void *data, size_t size, hps_status status, con
 static void test_decode_when_fields_are_not_built_then_they_are_named(void **state)
 {
     (void)state;
-    EXPECT_REFUSED(HPS_UNIMPLEMENTED, "max_staleness_ms", 0x50, 1);
     EXPECT_REFUSED(HPS_UNIMPLEMENTED, "consistency", 0x58, 2);
     EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[0].pooling", 0x1a, 2, 0x28, 3);
     EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[0].offsets", 0x1a, 3, 0x22, 1, 0);
