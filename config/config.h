@@ -118,6 +118,13 @@ struct hps_config_update_source {
     uint64_t max_batch_size;
     uint32_t failure_backoff_ms;
     uint32_t max_commit_interval;
+    uint64_t max_batch_bytes;
+    enum hps_config_update_start start;
+    uint32_t start_slack_s;
+    uint64_t start_time_unix_ms;
+    char *group; /* after finish not empty when there is a source */
+    char *dead_letter_topic;
+    struct hps_strings properties; /* "NAME=VALUE", after finish */
 };
 
 struct hps_config_table {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/fileio.h"
@@ -503,6 +504,44 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
     return status;
 }
 
+/* ---- updates --------------------------------------------------------------------------------- */
+
+/* One for each host: who runs two daemons on one names them. */
+static char *default_group(void)
+{
+    char host[256] = "";
+    if (gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0') {
+        return hps_strdup("hpsd");
+    }
+    return hps_file_path("hpsd.%s", host);
+}
+
+static hps_status check_updates(struct hps_config *config, struct hps_error *err)
+{
+    struct hps_config_update_source *source = &config->update_source;
+    if (source->type == HPS_CONFIG_UPDATE_SOURCE_NULL) {
+        return HPS_OK;
+    }
+    for (size_t i = 0; i < source->properties.n; i++) {
+        const char *property = source->properties.items[i];
+        const char *equals = strchr(property, '=');
+        if (equals == NULL || equals == property) {
+            /* Not its text: it may be a password. */
+            return hps_error_set(err, HPS_INVALID,
+                                 "%s: update_source.properties[%zu]: expected \"NAME=VALUE\"",
+                                 config->file, i);
+        }
+    }
+    if (source->start == HPS_CONFIG_UPDATE_START_TIME && source->start_time_unix_ms == 0) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: update_source.start_time_unix_ms: got 0, expected a time, as "
+                             "update_source.start is \"time\"",
+                             config->file);
+    }
+    return source->group[0] != '\0' ? HPS_OK
+                                    : replace(config, &source->group, default_group(), err);
+}
+
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err)
 {
@@ -517,6 +556,9 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
     }
     if (status == HPS_OK) {
         status = check_tiers(config, notes, err);
+    }
+    if (status == HPS_OK) {
+        status = check_updates(config, err);
     }
     if (status == HPS_OK && note_hps_settings(config, notes) != HPS_OK) {
         status = no_memory(config, err);

@@ -764,12 +764,50 @@ bool hps_option_has_value(const struct hps_option *option)
     return option->type != HPS_OPTION_TYPE_OBJECT && option->type != HPS_OPTION_TYPE_IGNORED;
 }
 
+/* May the value of a property of librdkafka be shown? */
+static bool is_secret(const char *property)
+{
+    static const char *const words[] = {"password", "secret", "jaas", "oauthbearer", "key.pem"};
+    const char *equals = strchr(property, '=');
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const char *at = strstr(property, words[i]);
+        if (at != NULL && (equals == NULL || at < equals)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static hps_status print_properties(const struct hps_option *option,
+                                   const struct hps_config_update_source *source,
+                                   struct hps_buf *buf)
+{
+    struct hps_config_update_source shown = *source;
+    hps_status status = hps_strings_copy(&source->properties, &shown.properties);
+    if (status != HPS_OK) {
+        return status;
+    }
+    for (size_t i = 0; i < shown.properties.n; i++) {
+        char *equals = strchr(shown.properties.items[i], '=');
+        if (is_secret(shown.properties.items[i]) && equals != NULL) {
+            memset(equals + 1, '*', strlen(equals + 1));
+            equals[strlen(equals) < 4 ? strlen(equals) : 4] = '\0';
+        }
+    }
+    status = hps_option_print(option, &shown, buf);
+    hps_strings_fini(&shown.properties);
+    return status;
+}
+
 hps_status hps_option_print_public(const struct hps_option *option, const void *base,
                                    struct hps_buf *buf)
 {
     if (option == &hps_options[HPS_OPTION_volatile_db_password]) {
         const char *password = ((const struct hps_config_volatile_db *)base)->password;
         return hps_buf_printf(buf, "%s", password[0] == '\0' ? "\"\"" : "\"***\"");
+    }
+    if (option == &hps_options[HPS_OPTION_update_source_properties]) {
+        return print_properties(option, base, buf);
     }
     return hps_option_print(option, base, buf);
 }

@@ -16,15 +16,20 @@
 #include "server/version_info.h"
 
 enum { ADMIN_THREADS = 2, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
-enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16 };
+enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 
-/* The last one is on the admin listener only. */
+_Static_assert((int)HPS_CONFIG_UPDATE_START_FILES == (int)HPS_UPDATE_START_FILES &&
+                   (int)HPS_CONFIG_UPDATE_START_EARLIEST == (int)HPS_UPDATE_START_EARLIEST &&
+                   (int)HPS_CONFIG_UPDATE_START_LATEST == (int)HPS_UPDATE_START_LATEST &&
+                   (int)HPS_CONFIG_UPDATE_START_TIME == (int)HPS_UPDATE_START_TIME,
+               "the configuration's numbers are ours");
 _Static_assert((int)HPS_CONFIG_LOOKUP_PATH_AUTO == (int)HPS_LOOKUP_PATH_AUTO &&
                    (int)HPS_CONFIG_LOOKUP_PATH_GPU == (int)HPS_LOOKUP_PATH_GPU &&
                    (int)HPS_CONFIG_LOOKUP_PATH_HOST == (int)HPS_LOOKUP_PATH_HOST,
                "the configuration's numbers are ours");
 
+/* The last one is on the admin listener only. */
 static const char *const service_names[] = {
     "hps.v1.ParameterServer", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection", "hps.v1.Admin"};
@@ -112,6 +117,63 @@ static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
     return hps_devices_open(daemon->options.config, daemon->blocks, &daemon->devices, err);
 }
 
+/* What any store takes goes into all of them. */
+static uint32_t update_filters(const struct hps_config *config, const char **filters)
+{
+    uint32_t n = 0;
+    if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED) {
+        for (size_t i = 0; i < config->persistent_db.update_filters.n; i++) {
+            filters[n++] = config->persistent_db.update_filters.items[i];
+        }
+    }
+    if (config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED) {
+        for (size_t i = 0; i < config->volatile_db.update_filters.n; i++) {
+            filters[n++] = config->volatile_db.update_filters.items[i];
+        }
+    }
+    return n;
+}
+
+static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
+{
+    const struct hps_config *config = daemon->options.config;
+    const struct hps_config_update_source *source = &config->update_source;
+    if (daemon->options.update_log == NULL) {
+        return HPS_OK;
+    }
+    if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED &&
+        config->persistent_db.read_only) {
+        HPS_LOG(WARN, "updates", "persistent_db.read_only: no updates are taken");
+        return HPS_OK;
+    }
+    daemon->update_filters =
+        hps_calloc(config->persistent_db.update_filters.n + config->volatile_db.update_filters.n,
+                   sizeof(*daemon->update_filters));
+    if (daemon->update_filters == NULL) {
+        return no_memory(err);
+    }
+    const char *letters = source->dead_letter_topic;
+    const struct hps_updater_options options = {
+        .log = daemon->options.update_log,
+        .metrics = daemon->metrics,
+        .group = source->group,
+        .filters = daemon->update_filters,
+        .n_filters = update_filters(config, daemon->update_filters),
+        .dead_letter_topic = letters[0] != '\0' ? letters : NULL,
+        .start = (enum hps_update_start)source->start,
+        .start_time_ms = (int64_t)source->start_time_unix_ms,
+        .start_slack_ms = (uint64_t)source->start_slack_s * 1000,
+        .key_bytes = config->key_bytes,
+        .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
+        .rows_max = (uint32_t)source->max_batch_size,
+        .bytes_max = source->max_batch_bytes,
+        .poll_ms = source->poll_timeout_ms,
+        .topics_ms = source->metadata_refresh_interval_ms,
+        .backoff_ms = source->failure_backoff_ms,
+        .commit_ms = 2 * config->persistent_db.wal_sync_ms + COMMIT_MS_MIN};
+    return hps_updater_new(&options, &daemon->updater, err);
+}
+
 static hps_status open_catalog(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_catalog_options options = {.models = daemon->models,
@@ -119,6 +181,7 @@ static hps_status open_catalog(struct hps_daemon *daemon, struct hps_error *err)
                                                 .metrics = daemon->metrics,
                                                 .insertion = daemon->insertion,
                                                 .devices = daemon->devices,
+                                                .updater = daemon->updater,
                                                 .env = daemon->options.env};
     return hps_catalog_open(&options, &daemon->catalog, err);
 }
@@ -228,6 +291,7 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .models = daemon->models,
                                           .devices = daemon->devices,
                                           .blocks = daemon->blocks,
+                                          .updater = daemon->updater,
                                           .slowlog = daemon->slowlog,
                                           .metrics = &daemon->series,
                                           .ctx = daemon,
@@ -389,6 +453,9 @@ static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
         status = open_devices(daemon, err);
     }
     if (status == HPS_OK) {
+        status = make_updater(daemon, err);
+    }
+    if (status == HPS_OK) {
         status = open_catalog(daemon, err);
     }
     if (status == HPS_OK) {
@@ -473,6 +540,8 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_reflection_service_free(daemon->admin_reflection);
     hps_grpc_server_free(daemon->server);
     hps_catalog_close(daemon->catalog);
+    hps_updater_free(daemon->updater); /* the catalog has stopped it */
+    hps_free(daemon->update_filters);
     hps_insertion_free(daemon->insertion);
     hps_models_free(daemon->models);
     hps_breaker_free(daemon->durable_breaker);

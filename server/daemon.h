@@ -15,6 +15,7 @@ struct hps_daemon_options {               /* borrowed for the life of the daemon
     const char *config_file;              /* read again on HUP; NULL: --table */
     const struct hps_config_flags *flags; /* applied to it again */
     struct hps_load_env env;              /* the stores and the budgets of loads */
+    struct hps_update_log *update_log;    /* NULL: versions take no updates */
 };
 
 /* Bind, open the catalog, start the threads.

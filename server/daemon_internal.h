@@ -48,6 +48,8 @@ struct hps_daemon {
     struct hps_rpc_metrics *rpc_metrics;
     struct hps_breaker *durable_breaker; /* of the persistent store; also in options.env */
     struct hps_models *models;
+    struct hps_updater *updater; /* NULL: versions take no updates */
+    const char **update_filters; /* of the configuration */
     struct hps_catalog *catalog;
     struct hps_block_pool *blocks;
     struct hps_devices *devices; /* NULL: no model has an embedding cache */

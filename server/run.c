@@ -233,6 +233,7 @@ static void refresh_gauges(void *ctx)
     const struct hps_load_env *env = &daemon->options.env;
     hps_catalog_each(daemon->catalog, version_gauges, daemon);
     device_gauges(daemon);
+    hps_updater_gauges(daemon->updater);
     if (env->host != NULL) {
         set(daemon, HPS_M_TIER_UP, "host", "", NULL, 1);
         set(daemon, HPS_M_TIER_CAPACITY_BYTES, "host", NULL, NULL, (double)env->host_bytes_max);

@@ -42,6 +42,8 @@ static const struct admin_method {
     METHOD("ExplainKey", explain_key, admin_explain_key, READS),
     METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, READS),
     METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES),
+    METHOD("GetUpdates", get_updates, admin_get_updates, READS),
+    METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES),
     METHOD("GetConfig", get_config, admin_get_config, READS),
     METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES),
     METHOD("Drain", drain, admin_drain, CHANGES),

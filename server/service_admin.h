@@ -31,6 +31,7 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
     struct hps_models *models;
     struct hps_devices *devices; /* NULL: none */
     struct hps_block_pool *blocks;
+    struct hps_updater *updater; /* NULL: versions take no updates */
     struct hps_slowlog *slowlog;
     const struct hps_service_metrics *metrics;
     void *ctx;

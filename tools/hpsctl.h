@@ -121,6 +121,8 @@ int hpsctl_config(struct hpsctl *ctl);
 int hpsctl_log_level(struct hpsctl *ctl);
 int hpsctl_drain(struct hpsctl *ctl);
 int hpsctl_top(struct hpsctl *ctl);
+int hpsctl_updates(struct hpsctl *ctl);
+int hpsctl_wait_for(struct hpsctl *ctl);
 int hpsctl_completion(struct hpsctl *ctl);
 
 extern const struct hps_arg hpsctl_load_args[];
@@ -128,5 +130,7 @@ extern const struct hps_arg hpsctl_tables_args[];
 extern const struct hps_arg hpsctl_lookup_args[];
 extern const struct hps_arg hpsctl_explain_args[];
 extern const struct hps_arg hpsctl_top_args[];
+extern const struct hps_arg hpsctl_updates_args[];
+extern const struct hps_arg hpsctl_wait_for_args[];
 
 #endif

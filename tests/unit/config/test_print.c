@@ -22,6 +22,8 @@ static void test_effective_when_printed_then_values_and_where_they_come_from(voi
     (void)state;
     struct hps_config *config =
         parse_good(FILE_WITH("\"volatile_db\":{\"type\":\"map\",\"password\":\"secret\"},"
+                             "\"update_source\":{\"properties\":[\"sasl.password=hunter2\","
+                             "\"security.protocol=ssl\",\"ssl.key.password=\"]},"
                              "\"server\":{\"keys_max\":5,\"listen\":{\"address\":\"1.2.3.4:5\","
                              "\"plaintext\":true}}"),
                    NULL);
@@ -34,6 +36,9 @@ static void test_effective_when_printed_then_values_and_where_they_come_from(voi
     assert_non_null(
         strstr(text, "\"default_value_for_each_table\": {\"value\": [0.5], \"default\": false}"));
     assert_non_null(strstr(text, "\"password\": {\"value\": \"***\", \"default\": false}"));
+    assert_null(strstr(text, "hunter2"));
+    assert_non_null(strstr(text, "\"sasl.password=***\""));
+    assert_non_null(strstr(text, "\"security.protocol=ssl\""));
     assert_null(strstr(text, "secret"));
     hps_config_free(config);
 }
