@@ -25,7 +25,7 @@ struct topic {
     char *name;
     rd_kafka_topic_t *handle;
     uint32_t n_partitions;
-    int64_t *next; /* [n_partitions] offset behind the last acknowledged record, -1 none */
+    int64_t *last; /* [n_partitions] offset of the last acknowledged record, -1 none */
 };
 
 struct hps_producer {
@@ -96,8 +96,8 @@ static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, vo
         producer->counts.n_acknowledged++;
         producer->counts.bytes_acknowledged += message->len + message->key_len;
         HPS_ASSERT((uint32_t)message->partition < topic->n_partitions);
-        if (message->offset >= topic->next[message->partition]) {
-            topic->next[message->partition] = message->offset + 1;
+        if (message->offset > topic->last[message->partition]) {
+            topic->last[message->partition] = message->offset;
         }
         return;
     }
@@ -308,7 +308,7 @@ void hps_producer_close(struct hps_producer *producer)
     for (uint32_t i = 0; i < producer->n_topics; i++) {
         rd_kafka_topic_destroy(producer->topics[i].handle);
         hps_free(producer->topics[i].name);
-        hps_free(producer->topics[i].next);
+        hps_free(producer->topics[i].last);
     }
     if (producer->kafka != NULL) {
         rd_kafka_destroy(producer->kafka);
@@ -388,13 +388,13 @@ hps_status hps_producer_topic(struct hps_producer *producer, const char *name, u
     if (status != HPS_OK) {
         goto fail;
     }
-    topic.next = hps_alloc(topic.n_partitions * sizeof(*topic.next));
-    if (topic.next == NULL) {
+    topic.last = hps_alloc(topic.n_partitions * sizeof(*topic.last));
+    if (topic.last == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
         goto fail;
     }
     for (uint32_t i = 0; i < topic.n_partitions; i++) {
-        topic.next[i] = -1;
+        topic.last[i] = -1;
     }
     *out_topic = producer->n_topics;
     *out_n_partitions = topic.n_partitions;
@@ -512,8 +512,8 @@ void hps_producer_positions(const struct hps_producer *producer, hps_producer_po
     for (uint32_t t = 0; t < producer->n_topics; t++) {
         const struct topic *topic = &producer->topics[t];
         for (uint32_t i = 0; i < topic->n_partitions; i++) {
-            if (topic->next[i] >= 0) {
-                fn(ctx, topic->name, i, topic->next[i]);
+            if (topic->last[i] >= 0) {
+                fn(ctx, topic->name, i, topic->last[i]);
             }
         }
     }

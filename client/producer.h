@@ -85,7 +85,7 @@ hps_status hps_producer_flush(struct hps_producer *producer, struct hps_error *e
 
 void hps_producer_counts_get(const struct hps_producer *producer,
                              struct hps_producer_counts *out_counts);
-/* The offset behind the last acknowledged record of a partition. */
+/* The offset of the last acknowledged record of a partition. */
 typedef void (*hps_producer_position_fn)(void *ctx, const char *topic, uint32_t partition,
                                          int64_t offset);
 /* Of every partition to which something was sent, by topic in the order they were asked for. */

@@ -93,7 +93,7 @@ static const struct hps_arg args[] = {
     {"dry-run", 'n', HPS_ARG_FLAG, NULL, &flags.dry_run,
      "read and check everything, send nothing, ask no broker"},
     {"output", 'o', HPS_ARG_CHOICE, "table|json", &flags.output,
-     "json: with the position behind the last record of each partition"},
+     "json: with the last record of each partition, as hpsctl wait-for takes it"},
     {"progress", 0, HPS_ARG_FLAG, NULL, &flags.progress, "show it where stderr is no terminal too"},
     {"quiet", 'q', HPS_ARG_FLAG, NULL, &flags.quiet, "no progress"},
     {"help", 'h', HPS_ARG_FLAG, NULL, &flags.help, "this text"},

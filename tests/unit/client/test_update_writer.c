@@ -14,6 +14,7 @@
 
 #include "base/heap.h"
 #include "hps/v1/update.pb-c.h"
+#include "tests/lib/fault_heap.h"
 
 enum { RECORDS_MAX = 256, TOPICS_MAX = 8, DIM = 2 };
 
@@ -395,6 +396,52 @@ static void test_writer_when_sink_fails_then_its_error_and_nothing_counted(void 
     hps_update_writer_free(writer);
 }
 
+static hps_status quiet_send(void *ctx, const struct hps_producer_record *record,
+                             struct hps_error *err)
+{
+    (void)ctx;
+    (void)record;
+    (void)err;
+    return HPS_OK;
+}
+
+/* Everything that a writer does; whatever fails, nothing is left behind. */
+static void write_all(void *ctx)
+{
+    static const enum hps_update_form forms[] = {HPS_UPDATE_KEYED, HPS_UPDATE_HCTR,
+                                                 HPS_UPDATE_PACKED, HPS_UPDATE_PACKED};
+    static const uint16_t halves[4] = {0};
+    const struct hps_update_sink to = {NULL, sink_topic, quiet_send};
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        const struct hps_update_writer_options options = {.model = "m",
+                                                          .form = forms[i],
+                                                          .key_bytes = 8,
+                                                          .batch_bytes = 1 << 16,
+                                                          .units = i == 3};
+        struct hps_update_writer *writer = NULL;
+        hps_status status = hps_update_writer_new(&options, &to, &writer, NULL);
+        if (status == HPS_OK) {
+            status = hps_update_writer_rows(writer, "a", 2, HPS_DTYPE_FP16, KEYS, halves, 2, NULL);
+        }
+        if (status == HPS_OK && forms[i] != HPS_UPDATE_HCTR) {
+            status = hps_update_writer_deletes(writer, "b", KEYS, 2, NULL);
+        }
+        if (status == HPS_OK) {
+            status = hps_update_writer_flush(writer, NULL);
+        }
+        assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
+        hps_update_writer_free(writer);
+    }
+}
+
+static void test_writer_when_any_allocation_fails_then_no_memory_and_no_leak(void **state)
+{
+    (void)state;
+    assert_true(hps_fault_heap_run(write_all, NULL) > 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -415,6 +462,8 @@ int main(void)
                                sink_clear),
         cmocka_unit_test_setup_teardown(
             test_writer_when_sink_fails_then_its_error_and_nothing_counted, sink_clear, sink_clear),
+        cmocka_unit_test_setup(test_writer_when_any_allocation_fails_then_no_memory_and_no_leak,
+                               sink_clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
