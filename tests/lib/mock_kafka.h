@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A Kafka cluster within the test program: librdkafka's mock brokers on loopback ports, and a
+ * producer. It keeps 5 MB of a partition and forgets what is older. Topics cannot be deleted, and
+ * times are not looked up. Calls fail the test when they fail.
+ */
+#ifndef HPS_TESTS_LIB_MOCK_KAFKA_H
+#define HPS_TESTS_LIB_MOCK_KAFKA_H
+
+#include "tests/lib/fake_log.h"
+
+struct hps_mock_kafka;
+
+struct hps_mock_kafka *hps_mock_kafka_new(int n_brokers);
+void hps_mock_kafka_free(struct hps_mock_kafka *mock);
+const char *hps_mock_kafka_brokers(const struct hps_mock_kafka *mock); /* host:port,… */
+
+void hps_mock_kafka_topic(struct hps_mock_kafka *mock, const char *topic, int32_t n_partitions);
+/* Returns when it is there. */
+void hps_mock_kafka_append(struct hps_mock_kafka *mock, const char *topic, int32_t partition,
+                           const struct hps_fake_record *record);
+/* n records of `size` bytes, the first of them holding its number as a u64; only sent when
+ * `hps_mock_kafka_flush` returns. */
+void hps_mock_kafka_append_many(struct hps_mock_kafka *mock, const char *topic, int32_t partition,
+                                uint64_t first, uint32_t n, size_t size);
+void hps_mock_kafka_flush(struct hps_mock_kafka *mock);
+
+/* All brokers: connections are closed and refused, or accepted again. */
+void hps_mock_kafka_down(struct hps_mock_kafka *mock, bool down);
+/* Kafka's error codes and API keys. */
+enum {
+    HPS_MOCK_FETCH = 1,
+    HPS_MOCK_OFFSET_COMMIT = 8,
+};
+enum {
+    HPS_MOCK_OFFSET_OUT_OF_RANGE = 1,
+    HPS_MOCK_NOT_LEADER = 6,
+    HPS_MOCK_REQUEST_TIMED_OUT = 7,
+    HPS_MOCK_TOPIC_DENIED = 29,
+    HPS_MOCK_GROUP_DENIED = 30,
+    HPS_MOCK_STORAGE = 56,
+};
+/* The next n requests of that kind are answered so. */
+void hps_mock_kafka_fail(struct hps_mock_kafka *mock, int api, int error, uint32_t n);
+void hps_mock_kafka_leader(struct hps_mock_kafka *mock, const char *topic, int32_t partition,
+                           int32_t broker); /* from 1 */
+/* What a group committed, -1: nothing. */
+int64_t hps_mock_kafka_committed(struct hps_mock_kafka *mock, const char *group, const char *topic,
+                                 int32_t partition);
+
+#endif
