@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ enum {
     EXIT_USAGE = 2,
     EXIT_UNREACHABLE = 3,
     EXIT_DEADLINE = 4,
+    EXIT_NEGATIVE = 5,
     EXIT_INTERRUPTED = 130,
     PROGRESS_US = 200 * 1000,
     FLUSH_US = 200 * 1000, /* with a rate: rows wait no longer for others of their batch */
@@ -33,7 +35,10 @@ enum {
     BATCH_BYTES = 256 << 10, /* as HPS's own producer */
     BATCH_BYTES_MAX = 1 << 26,
     OUTPUT_BYTES_MAX = 64 << 20,
+    CONNECT_US = 10 * 1000 * 1000,
 };
+
+#define ADMIN_DEFAULT "unix:/run/hpsd/admin.sock"
 
 static struct {
     struct hps_producer_options broker;
@@ -50,13 +55,18 @@ static struct {
     uint64_t rate;
     int64_t for_version;
     const char *row_version;
-    bool units, allow_nan, dry_run, progress, quiet, help;
+    struct hps_arg_list servers;
+    struct hps_client_options connect;
+    uint64_t wait_us;
+    bool units, allow_nan, dry_run, wait, progress, quiet, help;
 } flags = {
     .broker = {.timeout_us = 30 * 1000 * 1000},
     .form = "keyed",
     .key_bytes = "8",
     .output = "table",
     .batch_bytes = BATCH_BYTES,
+    .connect = {.connect_timeout_us = CONNECT_US},
+    .wait_us = 60 * 1000 * 1000,
 };
 
 static const struct hps_arg args[] = {
@@ -92,6 +102,17 @@ static const struct hps_arg args[] = {
      "send NaN and Inf (servers refuse them)"},
     {"dry-run", 'n', HPS_ARG_FLAG, NULL, &flags.dry_run,
      "read and check everything, send nothing, ask no broker"},
+    {"wait", 'w', HPS_ARG_FLAG, NULL, &flags.wait,
+     "until look-ups see it, on every server of --addr"},
+    {"addr", 0, HPS_ARG_LIST, "ADDR", &flags.servers,
+     "admin listener to wait for, repeatable (else $HPSD_ADDR, else " ADMIN_DEFAULT ")"},
+    {"wait-timeout", 0, HPS_ARG_US, "SECONDS", &flags.wait_us, "of --wait (default 60)"},
+    {"token-file", 0, HPS_ARG_TEXT, "FILE", &flags.connect.token_file,
+     "bearer token for --addr, one line"},
+    {"tls", 0, HPS_ARG_FLAG, NULL, &flags.connect.tls, "--addr has TLS, with the system's roots"},
+    {"tls-ca", 0, HPS_ARG_TEXT, "FILE", &flags.connect.tls_ca, "... with these roots (PEM)"},
+    {"tls-cert", 0, HPS_ARG_TEXT, "FILE", &flags.connect.tls_cert, "certificate of this client"},
+    {"tls-key", 0, HPS_ARG_TEXT, "FILE", &flags.connect.tls_key, "its key"},
     {"output", 'o', HPS_ARG_CHOICE, "table|json", &flags.output,
      "json: with the last record of each partition, as hpsctl wait-for takes it"},
     {"progress", 0, HPS_ARG_FLAG, NULL, &flags.progress, "show it where stderr is no terminal too"},
@@ -119,10 +140,16 @@ static void on_interrupt(int number)
     interrupted = 1;
 }
 
+bool publish_interrupted(void)
+{
+    return interrupted != 0;
+}
+
 struct publish {
     struct hps_producer *producer; /* NULL: dry run */
+    struct publish_servers *servers;
     struct hps_update_writer *writer;
-    bool broker_failed; /* an error came from there */
+    bool broker_failed; /* an error came from there, or from a server */
     uint64_t begin_us;
     uint64_t pace_us;  /* when the next row is due, with a rate */
     uint64_t flush_us; /* of the last time that all was let go */
@@ -395,9 +422,10 @@ static int exit_of(const struct publish *publish, hps_status status)
         return EXIT_INTERRUPTED;
     }
     if (publish->broker_failed) {
-        return status == HPS_UNAVAILABLE ? EXIT_UNREACHABLE
-               : status == HPS_DEADLINE  ? EXIT_DEADLINE
-                                         : EXIT_REFUSED;
+        return status == HPS_UNAVAILABLE    ? EXIT_UNREACHABLE
+               : status == HPS_DEADLINE     ? EXIT_DEADLINE
+               : status == HPS_PRECONDITION ? EXIT_NEGATIVE /* of a server: updates stand still */
+                                            : EXIT_REFUSED;
     }
     /* What was to be published is at fault. */
     return status == HPS_NO_MEMORY || status == HPS_IO || status == HPS_EXHAUSTED ? EXIT_REFUSED
@@ -425,41 +453,112 @@ static hps_status finish(struct publish *publish, hps_status status, struct hps_
     return status;
 }
 
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+struct gathered {
+    struct publish_position *positions;
+    size_t n;
+    size_t capacity;
+    bool no_memory;
+};
+
+static void gather_position(void *ctx, const char *topic, uint32_t partition, int64_t offset)
+{
+    struct gathered *all = ctx;
+
+    if (all->n == all->capacity) {
+        size_t capacity = all->capacity == 0 ? 16 : 2 * all->capacity;
+        void *more = hps_realloc(all->positions, capacity * sizeof(*all->positions));
+        if (more == NULL) {
+            all->no_memory = true;
+            return;
+        }
+        all->positions = more;
+        all->capacity = capacity;
+    }
+    all->positions[all->n++] = (struct publish_position){topic, partition, offset};
+}
+
+static hps_status open_servers(struct publish *publish, struct hps_error *err)
+{
+    const char *from_environment = getenv("HPSD_ADDR");
+
+    if (!flags.wait || flags.dry_run) {
+        return HPS_OK;
+    }
+    if (flags.servers.n == 0) {
+        flags.servers.items[flags.servers.n++] =
+            from_environment != NULL ? from_environment : ADMIN_DEFAULT;
+    }
+    hps_status status = publish_servers_open(&flags.connect, flags.servers.items, flags.servers.n,
+                                             &publish->servers, err);
+    publish->broker_failed = status != HPS_OK && status != HPS_INVALID;
+    return status;
+}
+
+static hps_status wait_visible(struct publish *publish, struct hps_error *err)
+{
+    struct gathered all = {0};
+    hps_status status;
+
+    if (publish->servers == NULL) {
+        return HPS_OK;
+    }
+    hps_producer_positions(publish->producer, gather_position, &all);
+    if (all.no_memory) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    } else {
+        const struct publish_wait wait = {.model = flags.model,
+                                          .version = flags.for_version,
+                                          .positions = all.positions,
+                                          .n_positions = all.n,
+                                          .timeout_us = flags.wait_us};
+        status = publish_wait(publish->servers, &wait, err);
+        publish->broker_failed = status != HPS_OK;
+    }
+    hps_free(all.positions);
+    return status;
+}
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
 static enum hps_update_form form_of(const char *text)
 {
     return text[0] == 'k' ? HPS_UPDATE_KEYED : text[0] == 'h' ? HPS_UPDATE_HCTR : HPS_UPDATE_PACKED;
 }
 
-static int run(const char *new_path, bool lines)
+/* Print what became of it; returns the exit code. */
+static int conclude(const struct publish *publish, hps_status status, const struct hps_error *err)
+{
+    if (status == HPS_OK) {
+        return 0;
+    }
+    (void)fprintf(stderr, "hps-publish: %s\n", err->text);
+    if (publish->broker_failed && publish->producer != NULL) {
+        struct hps_producer_counts counts;
+        hps_producer_counts_get(publish->producer, &counts);
+        (void)fprintf(stderr, "hps-publish: %" PRIu64 " of %" PRIu64 " records were acknowledged\n",
+                      counts.n_acknowledged, counts.n_sent);
+    }
+    return exit_of(publish, status);
+}
+
+static int run(const struct hps_update_writer_options *options, const char *new_path, bool lines)
 {
     struct publish publish = {.begin_us = hps_clock_us(),
                               .show = !flags.quiet && (flags.progress || isatty(STDERR_FILENO))};
     const struct hps_update_sink sink = {&publish, sink_topic, sink_send};
-    struct hps_update_writer_options options = {
-        .model = flags.model,
-        .form = form_of(flags.form),
-        .key_bytes = flags.key_bytes[0] == '4' ? 4 : 8,
-        .batch_bytes = (size_t)flags.batch_bytes,
-        .version = flags.for_version,
-        .row_version_given = flags.row_version != NULL,
-        .units = flags.units,
-    };
     struct hps_error err = {0};
-    hps_status status = HPS_OK;
 
-    if (flags.row_version != NULL && !hps_args_u64(flags.row_version, &options.row_version)) {
-        (void)fprintf(stderr, "hps-publish: --row-version: \"%s\" is not a whole number from 0\n",
-                      flags.row_version);
-        return EXIT_USAGE;
-    }
     flags.broker.properties = flags.properties.items;
     flags.broker.n_properties = flags.properties.n;
-    if (!flags.dry_run) {
+    hps_status status = open_servers(&publish, &err);
+    if (status == HPS_OK && !flags.dry_run) {
         status = hps_producer_open(&flags.broker, &publish.producer, &err);
         publish.broker_failed = status != HPS_OK && status != HPS_INVALID;
     }
     if (status == HPS_OK) {
-        status = hps_update_writer_new(&options, &sink, &publish.writer, &err);
+        status = hps_update_writer_new(options, &sink, &publish.writer, &err);
     }
     if (status == HPS_OK) {
         status = read_all(&publish, new_path, lines, &err);
@@ -468,19 +567,14 @@ static int run(const char *new_path, bool lines)
         if (status == HPS_OK || !publish.broker_failed) {
             print_summary(&publish);
         }
+        if (status == HPS_OK) {
+            status = wait_visible(&publish, &err);
+        }
     }
-    int code = status == HPS_OK ? 0 : exit_of(&publish, status);
-    if (status != HPS_OK) {
-        (void)fprintf(stderr, "hps-publish: %s\n", err.text);
-    }
-    if (publish.broker_failed && publish.producer != NULL) {
-        struct hps_producer_counts counts;
-        hps_producer_counts_get(publish.producer, &counts);
-        (void)fprintf(stderr, "hps-publish: %" PRIu64 " of %" PRIu64 " records were acknowledged\n",
-                      counts.n_acknowledged, counts.n_sent);
-    }
+    int code = conclude(&publish, status, &err);
     hps_update_writer_free(publish.writer);
     hps_producer_close(publish.producer);
+    publish_servers_close(publish.servers);
     return code;
 }
 
@@ -508,6 +602,7 @@ static const char *wrong_options(bool lines)
                ? "--units is for lines in --format packed"
            : flags.form[0] == 'p' && flags.row_version != NULL
                ? "--row-version: packed records have none"
+           : !flags.wait && flags.servers.n > 0  ? "--addr is for --wait"
            : flags.for_version < 0               ? "--for-version: expected a number from 1"
            : flags.batch_bytes > BATCH_BYTES_MAX ? "--batch-bytes: at most 64MiB"
            : flags.broker.timeout_us < 1000      ? "--timeout: at least 1ms"
@@ -530,8 +625,9 @@ int main(int argc, char **argv)
         fputs(usage, stdout);
         hps_args_print(args);
         printf(
-            "\nExit codes: 0 published, 1 refused by a broker, 2 usage or input, 3 no broker was\n"
-            "reached, 4 records were not acknowledged in time.\n");
+            "\nExit codes: 0 published, 1 refused, 2 usage or input, 3 no broker (or, with --wait, "
+            "server)\nwas reached, 4 not acknowledged or not visible in time, 5 a server does not "
+            "follow any\nmore (a gap), 130 interrupted.\n");
         return 0;
     }
     const char *new_path = NULL;
@@ -554,5 +650,19 @@ int main(int argc, char **argv)
     }
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
-    return run(new_path, lines);
+    struct hps_update_writer_options options = {
+        .model = flags.model,
+        .form = form_of(flags.form),
+        .key_bytes = flags.key_bytes[0] == '4' ? 4 : 8,
+        .batch_bytes = (size_t)flags.batch_bytes,
+        .version = flags.for_version,
+        .row_version_given = flags.row_version != NULL,
+        .units = flags.units,
+    };
+    if (flags.row_version != NULL && !hps_args_u64(flags.row_version, &options.row_version)) {
+        (void)fprintf(stderr, "hps-publish: --row-version: \"%s\" is not a whole number from 0\n",
+                      flags.row_version);
+        return EXIT_USAGE;
+    }
+    return run(&options, new_path, lines);
 }

@@ -5,11 +5,14 @@ import os
 import struct
 import subprocess
 import sys
+from concurrent import futures
 
+import grpc
 import numpy as np
 import pytest
 
-from rig import BIN, PATIENCE_S, ROOT, Table, generate, kafka, update_pb
+from rig import (BIN, PATIENCE_S, ROOT, Table, admin_grpc, admin_pb, generate, health_grpc, health_pb2, kafka,
+                 update_pb)
 
 PUBLISH = os.path.join(BIN, "hps-publish")
 
@@ -283,6 +286,76 @@ def test_example_when_run_then_stock_client_writes_what_hps_publish_would(broker
     publish(broker, "--table", "items", "-", lines=lines)
     found = [[(m.partition(), m.key(), m.value()) for m in broker.read(name)] for name in (topic, ours)]
     assert found[0] == found[1]
+
+
+# ---- waiting until it is visible -------------------------------------------------------------------------
+
+class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer):
+    """A server whose one version says of its partitions what `states` says next; the last one stays."""
+
+    def __init__(self, *states, version=1, active=True):
+        self.states, self.version, self.active = list(states), version, active
+        self.requests = []
+
+    def Check(self, request, context):
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+    def GetUpdates(self, request, context):
+        self.requests.append(request)
+        partitions = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        one = admin_pb.VersionUpdates(model="m", version=self.version, active=self.active, partitions=[
+            admin_pb.PartitionUpdates(topic=topic, partition=partition, offset=offset, state=state, reason="why")
+            for topic, partition, offset, state in partitions])
+        return admin_pb.GetUpdatesResponse(versions=[one])
+
+    def __enter__(self):
+        self.server = grpc.server(futures.ThreadPoolExecutor(2))
+        admin_grpc.add_AdminServicer_to_server(self, self.server)
+        health_grpc.add_HealthServicer_to_server(self, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.stop(0).wait()
+
+
+def test_wait_when_servers_come_to_have_it_then_done(broker):
+    topic = broker.create("hps_et.m.seen", 1)
+    with Admin([], [(topic, 0, 1, "starting")], [(topic, 0, 2, "running")]) as late, \
+            Admin([(topic, 1, 9, "running"), (topic, 0, 2, "running")]) as early:
+        publish(broker, "-t", "seen", "-", "--wait", "--addr", late.address, "--addr", early.address,
+                lines="1 1\n2 2\n")
+    assert len(late.requests) == 3 and late.requests[0].refresh
+    assert len(early.requests) == 1
+    assert [(r.model, r.version) for r in late.requests + early.requests] == [("m", 0)] * 4
+    with Admin([(topic, 0, 3, "running")], version=7, active=False) as other:
+        publish(broker, "-t", "seen", "-", "--for-version", 7, "--wait", "--addr", other.address, lines="3 3\n")
+    assert other.requests[0].version == 7
+
+
+def test_wait_when_it_never_comes_then_said_why(broker):
+    topic = broker.create("hps_et.m.unseen", 1)
+    with Admin([(topic, 0, 0, "gap")]) as server:
+        out, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, code=5, lines="1 1\n")
+    assert "published 1 rows" in out and f"partition 0 of {topic}" in error and "gap" in error and "why" in error
+    with Admin([(topic, 0, 1, "running")]) as server:
+        _, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, "--wait-timeout",
+                           "100ms", code=4, lines="1 1\n")
+    assert f"{topic}:0:1 is not visible" in error
+    with Admin([(topic, 0, 9, "running")], active=False) as server:
+        _, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, "--wait-timeout",
+                           "100ms", code=4, lines="1 1\n")
+    assert "no such version reads" in error
+
+
+def test_wait_when_server_is_away_then_exit_3_before_anything_is_sent(broker):
+    topic = broker.create("hps_et.m.alone", 1)
+    _, error = publish(broker, "-t", "alone", "-", "--wait", "--addr", f"127.0.0.1:{kafka.free_ports(1)[0]}", code=3,
+                       lines="1 1\n")
+    assert "--wait" in error
+    assert broker.read(topic) == []
+    publish(broker, "-t", "alone", "-", "--addr", "127.0.0.1:1", code=2, lines="1 1\n")
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------------
