@@ -79,7 +79,7 @@ SYSTEM = re.compile(
     r"^(sys|net|netinet|arpa|linux)/\w+\.h$|^(assert|complex|ctype|dirent|dlfcn|endian|errno|execinfo|"
     r"fcntl|fenv|float|fnmatch|ftw|getopt|glob|grp|immintrin|inttypes|limits|locale|malloc|math|netdb|nmmintrin|"
     r"poll|pthread|pwd|regex|sched|semaphore|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|"
-    r"stddef|stdint|stdio|stdlib|stdnoreturn|string|strings|syscall|termios|time|uchar|ucontext|unistd|"
+    r"stddef|stdint|stdio|stdlib|stdnoreturn|string|strings|syscall|termios|time|uchar|ucontext|unistd|threads|"
     r"wchar|x86intrin)\.h$")
 
 HEAP = r"malloc|calloc|realloc|reallocarray|free|strdup|strndup|asprintf|vasprintf|aligned_alloc|posix_memalign"
