@@ -32,7 +32,6 @@ enum {
     TEXT_BYTES = 256,       /* of an event */
     BOUNDS_MS = 5000,       /* for the bounds of a gap; without an answer they are not known */
     DOWN_WAIT_MS = 200,     /* between looks whether the cluster is back */
-    COMMIT_MS = 10000,      /* for the answer to a commit */
     LETTER_ROOM_MS = 10000, /* for room among the letters that are on their way */
     CONFIGS_MS = 5000,      /* for what the topics are set to, which is good to know, no more */
 };
@@ -536,49 +535,39 @@ static int64_t kafka_high(struct hps_consumer *base, const char *topic, int32_t 
 
 /* ---- commits ---- */
 
+static void commits_note(struct consumer *c, rd_kafka_resp_err_t code)
+{
+    c->commits_fail = code != RD_KAFKA_RESP_ERR_NO_ERROR;
+    c->commits_status = status_of(code);
+    snprintf(c->commits_text, sizeof(c->commits_text), "group \"%s\": %s", c->group,
+             rd_kafka_err2str(code));
+}
+
+/* Not by the admin calls: librdkafka ends the process when the answer to one that has timed out
+ * comes after all, as after an outage. */
 static void commits_send(struct consumer *c)
 {
     if (c->commits == NULL || c->committing || c->down) {
         return;
     }
-    rd_kafka_AdminOptions_t *options =
-        rd_kafka_AdminOptions_new(c->rk, RD_KAFKA_ADMIN_OP_ALTERCONSUMERGROUPOFFSETS);
-    rd_kafka_AlterConsumerGroupOffsets_t *offsets =
-        rd_kafka_AlterConsumerGroupOffsets_new(c->group, c->commits);
-    rd_kafka_AdminOptions_set_request_timeout(options, COMMIT_MS, NULL, 0);
-    rd_kafka_AlterConsumerGroupOffsets(c->rk, &offsets, 1, options, c->admin);
-    rd_kafka_AlterConsumerGroupOffsets_destroy(offsets);
-    rd_kafka_AdminOptions_destroy(options);
+    rd_kafka_resp_err_t code = rd_kafka_commit_queue(c->rk, c->commits, c->admin, NULL, NULL);
     rd_kafka_topic_partition_list_destroy(c->commits);
     c->commits = NULL;
-    c->committing = true;
+    c->committing = code == RD_KAFKA_RESP_ERR_NO_ERROR;
+    if (!c->committing) {
+        commits_note(c, code);
+    }
 }
 
 /* What became of a commit: the first thing that went wrong. */
 static void commits_answer(struct consumer *c, rd_kafka_event_t *event)
 {
     rd_kafka_resp_err_t code = rd_kafka_event_error(event);
-    const char *text = rd_kafka_event_error_string(event);
-    const rd_kafka_AlterConsumerGroupOffsets_result_t *result =
-        rd_kafka_event_AlterConsumerGroupOffsets_result(event);
-    size_t n = 0;
-    const rd_kafka_group_result_t **groups =
-        result == NULL ? NULL : rd_kafka_AlterConsumerGroupOffsets_result_groups(result, &n);
-    for (size_t i = 0; i < n && code == RD_KAFKA_RESP_ERR_NO_ERROR; i++) {
-        const rd_kafka_error_t *error = rd_kafka_group_result_error(groups[i]);
-        if (error != NULL) {
-            code = rd_kafka_error_code(error);
-            text = rd_kafka_error_string(error);
-        }
-        const rd_kafka_topic_partition_list_t *list = rd_kafka_group_result_partitions(groups[i]);
-        for (int k = 0; list != NULL && k < list->cnt && code == RD_KAFKA_RESP_ERR_NO_ERROR; k++) {
-            code = list->elems[k].err;
-            text = rd_kafka_err2str(code);
-        }
+    const rd_kafka_topic_partition_list_t *list = rd_kafka_event_topic_partition_list(event);
+    for (int k = 0; list != NULL && k < list->cnt && code == RD_KAFKA_RESP_ERR_NO_ERROR; k++) {
+        code = list->elems[k].err;
     }
-    c->commits_fail = code != RD_KAFKA_RESP_ERR_NO_ERROR;
-    c->commits_status = status_of(code);
-    snprintf(c->commits_text, sizeof(c->commits_text), "group \"%s\": %s", c->group, text);
+    commits_note(c, code);
 }
 
 static void commits_serve(struct consumer *c)
