@@ -486,6 +486,7 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
     *model_roots = old;
     catalog->keep_versions = config->server.keep_versions;
     catalog->warmup_timeout_s = config->server.warmup_timeout_s;
+    catalog->activate_lag_max_s = config->server.activate_lag_max_s;
     catalog->hot_keys_save_s = config->server.hot_keys_save_s;
     catalog->async_without_gpu = config->server.async_without_gpu;
     catalog->options.env.memory_bytes = config->server.load_memory_bytes;

@@ -52,6 +52,8 @@ struct hps_load {
     struct catalog_model *model;
     struct catalog_entry *entry;
     bool activate;
+    char model_name[128];
+    struct catalog_entry *waiting; /* published, and to be activated once it has its updates */
     bool published; /* by the loader thread; `entry` and `model` are then the catalog's alone */
     _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next */
     atomic_bool activated;
@@ -75,6 +77,7 @@ struct hps_catalog {
     struct hps_strings model_roots;
     uint32_t keep_versions;
     uint32_t warmup_timeout_s;
+    uint32_t activate_lag_max_s;
     uint32_t hot_keys_save_s; /* 0: never */
     bool async_without_gpu;
     pthread_mutex_t
@@ -120,6 +123,9 @@ uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
                                    struct hps_error *err) HPS_MUST_CHECK;
+/* Has the version its updates, as activate_lag_max_s demands? PRECONDITION. lock not held. */
+hps_status catalog_check_lag(struct hps_catalog *catalog, const char *model, int64_t number,
+                             struct hps_error *err) HPS_MUST_CHECK;
 /* The gauge that says which version is active. */
 void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model *model);
 /* Tell the host map which version's rows push out those of the others. With the lock held. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -18,7 +19,9 @@
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 
-enum { TEXT_BYTES_MAX = 256 };
+enum { TEXT_BYTES_MAX = 256, CATCH_UP_POLL_NS = 20 * 1000 * 1000 };
+
+#define CATCH_UP_US_MAX (UINT64_C(60) * 1000 * 1000)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -238,7 +241,14 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     pthread_mutex_lock(&catalog->lock);
     entry->state = ENTRY_RESIDENT;
     load->published = true;
-    bool activate = load->activate || load->model->active == 0;
+    bool activate = load->model->active == 0 ||
+                    (load->activate && catalog->options.updater == NULL);
+    snprintf(load->model_name, sizeof(load->model_name), "%s", load->model->name);
+    if (load->activate && !activate) { /* it stays until activate_fresh has let it go */
+        hps_version_pin(entry->version);
+        load->waiting = entry;
+        entry->n_switching++;
+    }
     pthread_mutex_unlock(&catalog->lock);
     hps_updater_add(catalog->options.updater, entry->version);
     if (activate) {
@@ -292,6 +302,41 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
     }
 }
 
+/* The version is loaded and reads its updates: activate it when it has them, which other loads wait
+ * for, too. switch_lock not held. */
+static hps_status activate_fresh(struct hps_load *load, struct hps_error *err)
+{
+    const struct timespec pause = {0, CATCH_UP_POLL_NS};
+    struct hps_catalog *catalog = load->catalog;
+    struct catalog_entry *entry = load->waiting;
+    int64_t previous;
+    uint64_t pause_us;
+    uint64_t until_us = hps_clock_us() + CATCH_UP_US_MAX;
+    atomic_store(&load->progress.stage, "catch-up");
+    hps_status status = catalog_check_lag(catalog, load->model_name, load->number, err);
+    while (status != HPS_OK && hps_clock_us() < until_us &&
+           !atomic_load(&load->progress.cancel)) {
+        nanosleep(&pause, NULL);
+        status = catalog_check_lag(catalog, load->model_name, load->number, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_catalog_activate(catalog, load->model_name, load->number, &previous,
+                                      &pause_us, err);
+    }
+    load->activated = status == HPS_OK;
+    atomic_store(&load->progress.stage, "done");
+    pthread_mutex_lock(&catalog->switch_lock);
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = entry->model;
+    entry->n_switching--;
+    pthread_mutex_unlock(&catalog->lock);
+    catalog_retire_locked(catalog, model, load->number);
+    hps_version_unpin(entry->version);
+    pthread_mutex_unlock(&catalog->switch_lock);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_prefix(err, status, "loaded, but not activated");
+}
+
 static hps_status carry_out(struct hps_load *load, struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
@@ -318,6 +363,9 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
     }
     log_end(load, status, err);
     pthread_mutex_unlock(&catalog->switch_lock); /* from here a published version may be unloaded */
+    if (status == HPS_OK && load->waiting != NULL) {
+        status = activate_fresh(load, err);
+    }
     catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done */
     return status;
 }

@@ -18,6 +18,15 @@ void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model
                    (double)model->active);
 }
 
+hps_status catalog_check_lag(struct hps_catalog *catalog, const char *model, int64_t number,
+                             struct hps_error *err)
+{
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t lag_max_ms = (uint64_t)catalog->activate_lag_max_s * 1000;
+    pthread_mutex_unlock(&catalog->lock);
+    return hps_updater_check_lag(catalog->options.updater, model, number, lag_max_ms, err);
+}
+
 void catalog_share_memory(const struct catalog_model *model)
 {
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {

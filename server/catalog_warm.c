@@ -248,6 +248,10 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
     struct warm_task *task = NULL;
     struct hps_error err = {0};
     uint64_t us = 0;
+    if (catalog_check_lag(catalog, name, number, &err) != HPS_OK) {
+        waiter->done(waiter, &err);
+        return;
+    }
     pthread_mutex_lock(&catalog->switch_lock);
     if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK) {
         us = time_before(catalog, model, entry->version);

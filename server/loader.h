@@ -37,7 +37,7 @@ struct hps_load_plan {
 /* Written by the loader, read by any thread. */
 struct hps_load_progress {
     _Atomic(const char *)
-        stage;         /* "plan", "sort", "write", "ingest", "warm", "done"; static text */
+        stage; /* "plan", "sort", "write", "ingest", "warm", "catch-up", "done"; static text */
     atomic_uint table; /* index */
     _Atomic uint64_t rows_done;
     _Atomic uint64_t rows_total;

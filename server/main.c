@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "backends/host_map.h"
+#include "backends/kafka.h"
 #include "backends/rocksdb.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "cache/device.h"
 #include "cache/gpu_tier.h"
@@ -172,6 +174,38 @@ static void close_stores(struct hps_load_env *env)
     }
 }
 
+/* ---- updates --------------------------------------------------------------------------------- */
+
+/* The text of a property is taken apart where it is: names end at their first "=". */
+static hps_status open_kafka(const struct hps_config_update_source *source,
+                             struct hps_update_log **out_log, struct hps_error *err)
+{
+    const struct hps_strings *texts = &source->properties;
+    struct hps_kafka_property *properties = hps_calloc(texts->n, sizeof(*properties));
+    char **names = hps_calloc(texts->n, sizeof(*names));
+    hps_status status = properties != NULL && names != NULL ? HPS_OK : HPS_NO_MEMORY;
+    for (size_t i = 0; i < texts->n && status == HPS_OK; i++) {
+        const char *equals = strchr(texts->items[i], '=');
+        names[i] = hps_strndup(texts->items[i], (size_t)(equals - texts->items[i]));
+        properties[i] = (struct hps_kafka_property){names[i], equals + 1};
+        status = names[i] != NULL ? HPS_OK : HPS_NO_MEMORY;
+    }
+    if (status == HPS_OK) {
+        const struct hps_kafka_options options = {.brokers = source->brokers,
+                                                  .properties = properties,
+                                                  .n_properties = (uint32_t)texts->n};
+        status = hps_kafka_open(&options, out_log, err);
+    } else {
+        status = hps_error_set(err, status, "no memory for update_source");
+    }
+    for (size_t i = 0; names != NULL && i < texts->n; i++) {
+        hps_free(names[i]);
+    }
+    hps_free(names);
+    hps_free(properties);
+    return status;
+}
+
 /* ---- serving --------------------------------------------------------------------------------- */
 
 static int store_exit(const struct hps_error *err)
@@ -212,12 +246,18 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
     int code = EXIT_DRAINED;
     if (open_stores(config, &daemon_options.env, &err) != HPS_OK) {
         code = complain(&err, store_exit(&err));
+    } else if (config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA &&
+               open_kafka(&config->update_source, &daemon_options.update_log, &err) != HPS_OK) {
+        code = complain(&err, daemon_exit(&err));
     } else if (hps_daemon_open(&daemon_options, &daemon, &err) != HPS_OK) {
         code = complain(&err, daemon_exit(&err));
     } else {
         hps_daemon_run(daemon);
         code = hps_daemon_failed(daemon) ? EXIT_FATAL : EXIT_DRAINED;
         hps_daemon_close(daemon);
+    }
+    if (daemon_options.update_log != NULL) {
+        daemon_options.update_log->ops->close(daemon_options.update_log);
     }
     close_stores(&daemon_options.env);
     return code;

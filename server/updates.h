@@ -83,6 +83,11 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
 /* This version of the model is the active one now. freeze: those of another lineage are frozen. */
 void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
                            bool freeze);
+/* Is version `number` fresh enough to become the model's active one: no further behind its updates
+ * than lag_max_ms, or no further than the active version? OK also of one that takes no updates or
+ * is frozen. PRECONDITION says how far behind it is. Any thread. */
+hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
+                                 uint64_t lag_max_ms, struct hps_error *err) HPS_MUST_CHECK;
 void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed);
 
 /* ---- views ----------------------------------------------------------------------------------- */

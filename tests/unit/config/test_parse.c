@@ -225,10 +225,6 @@ static void test_stores_when_not_built_then_refused_by_name(void **state)
 {
     (void)state;
     expect_refused(SAMPLES "redis.json", "redis.json:5: volatile_db.type: ", "redis_cluster");
-    expect_refused(SAMPLES "kafka.json",
-                   "kafka.json:6: update_source.type: ", "kafka_message_queue");
-    parse_bad(FILE_WITH("\"server\":{\"activate_lag_max_s\":11}"), HPS_UNIMPLEMENTED,
-              "server.activate_lag_max_s: got 11", "expected 10", NULL);
     parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"),
               HPS_UNIMPLEMENTED, "volatile_db.local_cache_bytes", NULL);
     parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_mode\":\"fast\"}"),

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates through a real Kafka broker: all forms of records in every tier, crashes, gaps, outages.
+
+Records are written by a stock client (confluent-kafka) and by this file's own packing, never by our code.
+"""
+import random
+import struct
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import (PATIENCE_S, Table, default_config, key_bytes, model_config, pb, refused, until, update_pb)
+
+DIM = 4
+KEYS = 60
+
+
+# ---- records -------------------------------------------------------------------------------------------
+
+def row(value):
+    return np.full(DIM, value, "<f4")
+
+
+def keyed(key, value):
+    """Value None: a delete."""
+    return {"key": struct.pack("<q", key), "value": None if value is None else row(value).tobytes()}
+
+
+def hctr(pairs, key_format="<q"):
+    body = b"".join(struct.pack(key_format, key) + row(value).tobytes() for key, value in pairs)
+    return {"key": None, "value": b"HCTR" + struct.pack("<I", DIM * 4) + body}
+
+
+def packed(tables, version=0, event_time_unix_ms=0):
+    """tables: {name: ({key: value}, [deleted keys])}"""
+    batch = update_pb.UpdateBatch(version=version, event_time_unix_ms=event_time_unix_ms)
+    for name, (puts, deletes) in tables.items():
+        batch.tables.add(table=name, keys=key_bytes(list(puts)), deletes=key_bytes(deletes),
+                         rows=b"".join(row(value).tobytes() for value in puts.values()))
+    return {"key": None, "value": b"HPS1" + struct.pack("<I", 1) + batch.SerializeToString()}
+
+
+def partition_of(key, n):
+    return key % n
+
+
+# ---- the daemon ----------------------------------------------------------------------------------------
+
+def tables_of(names):
+    """Key k has rows of k."""
+    keys = np.arange(KEYS, dtype="<i8")
+    rows = np.repeat(keys.astype("<f4")[:, None], DIM, axis=1)
+    return [Table(name, keys, rows, default=-1.0) for name in names]
+
+
+def config_of(work, broker, model, names=("a", "b"), source=(), durable=True, **more):
+    tables = tables_of(names)
+    paths = [table.save(f"{work}/files-{model}") for table in tables]
+    return default_config(
+        [model_config(model, paths, [DIM] * len(names), list(names), defaults=[-1.0] * len(names))],
+        durable=durable,
+        update_source={"type": "kafka_message_queue", "brokers": broker.bootstrap,
+                       "metadata_refresh_interval_ms": 200, "start": "earliest", **dict(source)}, **more)
+
+
+def values(stub, model, table, keys=range(KEYS), **fields):
+    """{key: value}, -1 for a key that is not there."""
+    query = pb.TableQuery(table=table, keys=key_bytes(list(keys)))
+    reply = stub.Lookup(pb.LookupRequest(model=model, queries=[query], **fields), timeout=PATIENCE_S)
+    rows = np.frombuffer(reply.results[0].rows, "<f4").reshape(-1, DIM)
+    assert (rows == rows[:, :1]).all(), "a torn row"
+    return dict(zip(keys, rows[:, 0].tolist()))
+
+
+def updates(daemon, model, version=None):
+    for one in daemon.ctl("updates", "--model", model, "-o", "json")[0]["versions"]:
+        if version is None or int(one["version"]) == version:
+            return one
+    raise AssertionError(f"no version {version}")
+
+
+def states(daemon, model):
+    return {(one["topic"].rsplit(".", 1)[1], int(one.get("partition", 0))): one["state"]
+            for one in updates(daemon, model).get("partitions", [])}
+
+
+def wait_now(daemon, model, code=0):
+    return daemon.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", model, code=code)
+
+
+def in_every_tier(daemon, model, table, key):
+    """{tier: the value there, or None}"""
+    from rig import admin_pb
+    reply = daemon.admin_stub().ExplainKey(admin_pb.ExplainKeyRequest(model=model, table=table, key=key),
+                                           timeout=PATIENCE_S)
+    return {tier.tier: np.frombuffer(tier.row, "<f4")[0] if tier.found else None for tier in reply.tiers}
+
+
+# ---- records in every tier -----------------------------------------------------------------------------
+
+def test_records_of_all_forms_when_written_then_in_every_tier(broker, daemon, work):
+    broker.create("hps_et.forms.a", 2)
+    broker.create("hps_et.forms.b", 1)
+    broker.create("hps_et.forms", 1)
+    one = daemon(config_of(work, broker, "forms"))
+    stub = one.stub()
+    broker.write("hps_et.forms.a", [{**keyed(1, 101), "partition": 0}, {**keyed(2, None), "partition": 1},
+                                    {**keyed(1000, 7), "partition": 1}])
+    broker.write("hps_et.forms.b", [hctr([(3, 103), (4, 104), (3, 113)])])
+    broker.write("hps_et.forms", [packed({"a": ({5: 105}, [6]), "b": ({7: 107}, [8, 9])})])
+    wait_now(one, "forms")
+    a, b = values(stub, "forms", "a", [1, 2, 5, 6, 10, 1000]), values(stub, "forms", "b", range(10))
+    assert a == {1: 101, 2: -1, 5: 105, 6: -1, 10: 10, 1000: 7}
+    assert b == {0: 0, 1: 1, 2: 2, 3: 113, 4: 104, 5: 5, 6: 6, 7: 107, 8: -1, 9: -1}
+    for table, key, value in (("a", 1, 101), ("b", 3, 113), ("a", 2, None), ("b", 9, None), ("a", 6, None)):
+        assert set(in_every_tier(one, "forms", table, key).values()) == {value}, (table, key)
+    assert updates(one, "forms")["record_count"] == 5
+    metrics = one.metrics()
+    assert metrics['hpsd_update_freshness_seconds_count{model="forms"}'] == 5
+    assert metrics['hpsd_update_rows_total{model="forms",op="delete"}'] == 4
+
+
+def test_bad_records_when_between_good_ones_then_left_out_counted_and_kept(broker, daemon, work):
+    broker.create("hps_et.bad.a", 1)
+    letters = broker.create("bad.letters", 1)
+    one = daemon(config_of(work, broker, "bad", source={"dead_letter_topic": letters}))
+    nan = {"key": struct.pack("<q", 1), "value": np.full(DIM, np.nan, "<f4").tobytes()}
+    wide = {"key": struct.pack("<q", 1), "value": bytes(DIM * 4 + 4)}
+    cut = {"key": None, "value": hctr([(1, 1), (2, 2)])["value"][:-3]}
+    unknown = packed({"ghost": ({1: 1}, [])})
+    broker.write("hps_et.bad.a", [keyed(1, 201), nan, wide, cut, unknown, {"key": None, "value": b"junk, and long enough"},
+                                  {"key": b"12345", "value": b""}, keyed(2, 202)])
+    wait_now(one, "bad")
+    got = values(one.stub(), "bad", "a", [1, 2])
+    assert got == {1: 201, 2: 202}
+    assert updates(one, "bad")["rejected_record_count"] == 6
+    letters_read = broker.read(letters)
+    assert len(letters_read) == 6
+    reasons = {dict(m.headers())["hps-reason"].decode() for m in letters_read}
+    assert reasons == {"not_finite", "width", "truncated", "table", "magic", "key"}
+    assert one.alive()
+
+
+def test_keys_of_four_bytes_when_not_supportlonglong_then_read(broker, daemon, work):
+    broker.create("hps_et.narrow.a", 1)
+    config = config_of(work, broker, "narrow")
+    config["supportlonglong"] = False
+    one = daemon(config)
+    broker.write("hps_et.narrow.a", [hctr([(3, 303), (4, 304)], "<I")])
+    wait_now(one, "narrow")
+    assert values(one.stub(), "narrow", "a", [3, 4, 5]) == {3: 303, 4: 304, 5: 5}
+
+
+# ---- crashes -------------------------------------------------------------------------------------------
+
+def replay(broker, topic, table_values, until_offsets):
+    """Apply what lies below the offsets, as a reader of our own."""
+    for message in broker.read(topic):
+        if message.offset() < until_offsets.get(message.partition(), 0):
+            key = struct.unpack("<q", message.key())[0]
+            value = message.value()
+            table_values[key] = -1.0 if value is None else float(np.frombuffer(value, "<f4")[0])
+    return table_values
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_when_at_any_moment_then_equal_to_a_replay(broker, daemon, work, seed):
+    model, rng = f"kill{seed}", random.Random(seed)
+    for table in "ab":
+        broker.create(f"hps_et.{model}.{table}", 2)
+    one = daemon(config_of(work, broker, model, source={"max_batch_size": 50}))
+    stop, failed = threading.Event(), []
+
+    def write():
+        n = 0
+        try:
+            while not stop.is_set():
+                records = {"a": [], "b": []}
+                for _ in range(100):
+                    n += 1
+                    key, table = rng.randrange(KEYS), rng.choice("ab")
+                    value = None if rng.random() < 0.2 else float(n)
+                    records[table].append({**keyed(key, value), "partition": partition_of(key, 2)})
+                for table, some in records.items():
+                    broker.write(f"hps_et.{model}.{table}", some)
+        except Exception as error:  # told by the test
+            failed.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            seen = int(updates(one, model).get("record_count", 0))
+            until(lambda: int(updates(one, model).get("record_count", 0)) > seen + 200, "updates")
+            one.kill()
+            one.restart()
+            until(lambda: "a" in str(states(one, model)), "partitions")
+    finally:
+        stop.set()
+        writer.join()
+    assert not failed, failed
+    wait_now(one, model)
+    one.kill()
+    # Nothing is read any more: what is stored is compared, up to the positions stored with it.
+    broker_config = config_of(work, broker, model)
+    broker_config["update_source"]["brokers"] = "127.0.0.1:1"
+    one.write_config(broker_config)
+    one.restart()
+    offsets = {}
+    for partition in updates(one, model)["partitions"]:
+        offsets.setdefault(partition["topic"], {})[int(partition.get("partition", 0))] = int(partition["offset"])
+    stub = one.stub()
+    for table in "ab":
+        topic = f"hps_et.{model}.{table}"
+        assert sum(offsets[topic].values()) > 100
+        expected = replay(broker, topic, {key: float(key) for key in range(KEYS)}, offsets[topic])
+        assert values(stub, model, table) == expected
+
+
+# ---- outages -------------------------------------------------------------------------------------------
+
+def test_broker_when_stopped_started_and_grown_then_no_look_up_fails(own_broker, daemon, work):
+    broker = own_broker
+    broker.create("hps_et.away.a", 1)
+    one = daemon(config_of(work, broker, "away"))
+    stub = one.stub()
+    stop, errors, n = threading.Event(), [], [0]
+
+    def look():
+        while not stop.is_set():
+            try:
+                values(stub, "away", "a")
+                n[0] += 1
+            except Exception as error:  # told by the test
+                errors.append(error)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        broker.write("hps_et.away.a", [keyed(1, 101)])
+        wait_now(one, "away")
+        broker.stop()
+        until(lambda: not updates(one, "away").get("connected"), "the outage to be seen")
+        before = n[0]
+        until(lambda: n[0] > before + 20, "look-ups without a broker")
+        broker.start()
+        broker.write("hps_et.away.a", [keyed(2, 102)])
+        until(lambda: updates(one, "away").get("connected"), "the broker to be seen")
+        broker.grow("hps_et.away.a", 3)
+        broker.write("hps_et.away.a", [{**keyed(3, 103), "partition": 2}])
+        until(lambda: values(stub, "away", "a", [1, 2, 3]) == {1: 101, 2: 102, 3: 103}, "updates")
+        assert len(states(one, "away")) == 3
+    finally:
+        stop.set()
+        reader.join()
+    assert not errors, errors[0]
+
+
+# ---- gaps ----------------------------------------------------------------------------------------------
+
+def test_gap_when_retention_passed_while_down_then_told_until_accepted(broker, daemon, work):
+    topic = broker.create("hps_et.gap.a", 1)
+    one = daemon(config_of(work, broker, "gap"))
+    broker.write(topic, [keyed(1, 101)])
+    wait_now(one, "gap")
+    one.stop()
+    broker.write(topic, [keyed(2, 102), keyed(3, 103), keyed(4, 104)])
+    broker.drop(topic, 0, 3)
+    one.restart()
+    until(lambda: states(one, "gap") == {("a", 0): "gap"}, "the gap")
+    assert "retention" in updates(one, "gap")["partitions"][0]["reason"]
+    assert one.metrics()[f'hpsd_update_gap{{topic="{topic}",partition="0"}}'] == 1
+    assert values(one.stub(), "gap", "a", [1, 4]) == {1: 101, 4: 4}  # it serves on
+    assert "stands still" in wait_now(one, "gap", code=5)
+    one.ctl("updates", "accept-gap", "--model", "gap")
+    wait_now(one, "gap")
+    assert values(one.stub(), "gap", "a", [2, 4]) == {2: 2, 4: 104}
+    assert one.metrics()[f'hpsd_update_gap{{topic="{topic}",partition="0"}}'] == 0
+
+
+def test_gap_when_topic_is_another_that_has_grown_then_told_until_a_seek(broker, daemon, work):
+    topic = broker.create("hps_et.anew.a", 1)
+    one = daemon(config_of(work, broker, "anew"))
+    broker.write(topic, [keyed(1, 101), keyed(2, 102)])
+    wait_now(one, "anew")
+    one.stop()
+    broker.recreate(topic, 1)
+    broker.write(topic, [keyed(3, 3003), keyed(4, 3004), keyed(5, 3005), keyed(6, 3006)])
+    one.restart()
+    until(lambda: states(one, "anew") == {("a", 0): "gap"}, "the gap")
+    assert values(one.stub(), "anew", "a", [2, 5]) == {2: 102, 5: 5}
+    one.ctl("updates", "seek", "--topic", topic, "--to", "earliest")
+    wait_now(one, "anew")
+    assert values(one.stub(), "anew", "a", [3, 6]) == {3: 3003, 6: 3006}
+
+
+# ---- the operator --------------------------------------------------------------------------------------
+
+def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon, work):
+    topic = broker.create("hps_et.ops.a", 1)
+    one = daemon(config_of(work, broker, "ops"))
+    until(lambda: states(one, "ops") == {("a", 0): "running"}, "the partition")
+    one.ctl("updates", "pause", "--model", "ops")
+    broker.write(topic, [keyed(1, 101)])
+    one.ctl("--timeout", "0.3", "wait-for", f"{topic}:0:0", code=4)
+    assert values(one.stub(), "ops", "a", [1]) == {1: 1}
+    one.ctl("updates", "resume", "--model", "ops")
+    one.ctl("--timeout", PATIENCE_S, "wait-for", f"{topic}:0:0")
+    assert values(one.stub(), "ops", "a", [1]) == {1: 101}
+    one.ctl("updates", "seek", "--to", "99", code=1)
+    one.ctl("updates", "accept-gap", code=1)
+    one.ctl("updates", "pause", "--model", "ghost", code=1)
+    one.ctl("wait-for", "nonsense", code=2)
+
+
+def test_reply_when_updated_then_says_how_fresh_it_is(broker, daemon, work):
+    topic = broker.create("hps_et.fresh.a", 1)
+    one = daemon(config_of(work, broker, "fresh"))
+    broker.write(topic, [packed({"a": ({1: 101}, [])}, event_time_unix_ms=1700000000123)])
+    wait_now(one, "fresh")
+    query = pb.TableQuery(table="a", keys=key_bytes([1]))
+    reply = one.stub().Lookup(pb.LookupRequest(model="fresh", queries=[query], max_staleness_ms=60000),
+                              timeout=PATIENCE_S)
+    assert reply.event_time_unix_ms == 1700000000123
+    assert reply.update_sequence > 0
+    one.ctl("updates", "pause", "--model", "fresh")
+
+    def is_refused():
+        try:
+            values(one.stub(), "fresh", "a", [1], max_staleness_ms=1)
+        except grpc.RpcError as error:
+            return error.code() == grpc.StatusCode.UNAVAILABLE
+        return False
+
+    until(is_refused, "rows to be too old")
+    with refused(grpc.StatusCode.UNAVAILABLE, "max_staleness_ms"):
+        values(one.stub(), "fresh", "a", [1], max_staleness_ms=1)
+
+
+# ---- versions ------------------------------------------------------------------------------------------
+
+def test_versions_when_of_one_lineage_then_both_follow_and_names_are_obeyed(broker, daemon, work):
+    topic = broker.create("hps_et.two.a", 1)
+    config = config_of(work, broker, "two")
+    one = daemon(config)
+    broker.write(topic, [keyed(1, 101)])
+    wait_now(one, "two")
+    one.load("two", f"{work}/files-two", version=2)
+    broker.write(topic, [keyed(2, 102), {**keyed(3, 103), "headers": [("hps-version", struct.pack("<q", 2))]}])
+    for version in (1, 2):
+        one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", version)
+    stub = one.stub()
+    assert values(stub, "two", "a", [1, 2, 3], version=1) == {1: 101, 2: 102, 3: 3}
+    assert values(stub, "two", "a", [1, 2, 3], version=2) == {1: 101, 2: 102, 3: 103}
+    one.ctl("activate", "two", "2")
+    one.ctl("unload", "two", "1")
+    broker.write(topic, [keyed(4, 104)])
+    wait_now(one, "two")
+    assert values(stub, "two", "a", [4]) == {4: 104}
+
+
+def test_versions_when_another_lineage_is_active_then_the_old_one_is_frozen(broker, daemon, work):
+    topic = broker.create("hps_et.lines.a", 1)
+    one = daemon(config_of(work, broker, "lines"))
+    broker.write(topic, [keyed(1, 101)])
+    wait_now(one, "lines")
+    one.load("lines", f"{work}/files-lines", version=2, lineage="other", activate=True)
+    until(lambda: updates(one, "lines", 1).get("frozen"), "the old version to be frozen")
+    broker.write(topic, [keyed(2, 102)])
+    for version in (1, 2):
+        one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", version)
+    stub = one.stub()
+    assert values(stub, "lines", "a", [1, 2], version=1) == {1: 101, 2: 2}
+    assert values(stub, "lines", "a", [1, 2], version=2) == {1: 101, 2: 102}
+    one.ctl("rollback", "lines")
+    one.kill()
+    one.restart()
+    assert updates(one, "lines", 1).get("frozen")
+    one.ctl("updates", "seek", "--model", "lines", "--version", "1", "--to", "earliest")
+    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "1")
+    assert values(one.stub(), "lines", "a", [1, 2], version=1) == {1: 101, 2: 102}
+
+
+def test_activate_when_the_version_lacks_updates_then_refused_until_it_has_them(broker, daemon, work):
+    topic = broker.create("hps_et.behind.a", 1)
+    one = daemon(config_of(work, broker, "behind", server={"activate_lag_max_s": 1}))
+    one.load("behind", f"{work}/files-behind", version=2)
+    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "2")
+    one.ctl("updates", "pause", "--model", "behind", "--version", "2")
+    broker.write(topic, [keyed(1, 101)])
+    wait_now(one, "behind")
+
+    def is_behind():
+        versions = {n: int(updates(one, "behind", n)["as_of_unix_ms"]) for n in (1, 2)}
+        return versions[1] - versions[2] > 1500
+
+    until(is_behind, "version 2 to be behind")
+    assert "activate_lag_max_s" in one.ctl("activate", "behind", "2", code=1)
+    one.ctl("updates", "resume", "--model", "behind", "--version", "2")
+    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "2")
+
+    def is_activated():
+        try:
+            return one.ctl("activate", "behind", "2")
+        except AssertionError:
+            return False
+
+    until(is_activated, "version 2 to be let in")
+    assert values(one.stub(), "behind", "a", [1]) == {1: 101}
+    last = one.load("behind", f"{work}/files-behind", version=3, activate=True)
+    assert last.activated
+    assert values(one.stub(), "behind", "a", [1]) == {1: 101}  # it had the update when it took over
+
+
+# ---- without a persistent store ------------------------------------------------------------------------
+
+def test_memory_when_restarted_then_the_log_is_read_anew(broker, daemon, work):
+    topic = broker.create("hps_et.memory.a", 1)
+    one = daemon(config_of(work, broker, "memory", durable=False))
+    broker.write(topic, [keyed(1, 101), keyed(2, None)])
+    wait_now(one, "memory")
+    assert values(one.stub(), "memory", "a", [1, 2]) == {1: 101, 2: -1}
+    one.stop()
+    one.restart()
+    wait_now(one, "memory")
+    assert values(one.stub(), "memory", "a", [1, 2]) == {1: 101, 2: -1}
