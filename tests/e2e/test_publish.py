@@ -11,8 +11,8 @@ import grpc
 import numpy as np
 import pytest
 
-from rig import (BIN, PATIENCE_S, ROOT, Table, admin_grpc, admin_pb, generate, health_grpc, health_pb2, kafka,
-                 update_pb)
+from rig import (BIN, PATIENCE_S, ROOT, Table, admin_grpc, admin_pb, default_config, generate, health_grpc,
+                 health_pb2, kafka, key_bytes, model_config, pb, update_pb)
 
 PUBLISH = os.path.join(BIN, "hps-publish")
 
@@ -347,6 +347,33 @@ def test_wait_when_it_never_comes_then_said_why(broker):
         _, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, "--wait-timeout",
                            "100ms", code=4, lines="1 1\n")
     assert "no such version reads" in error
+
+
+def test_wait_when_hpsd_follows_then_look_ups_have_it_when_it_returns(broker, daemon, work):
+    old = Table.random("items", 500, 4)
+    new = changed(old)
+    paths = [table.save(os.path.join(work, name)) for name, table in (("old", old), ("new", new))]
+    for topic in ("hps_et.whole.items", "hps_et.whole"):
+        broker.create(topic, 3)
+    one = daemon(default_config([model_config("whole", paths[:1], [4], ["items"])], update_source={
+        "type": "kafka_message_queue", "brokers": broker.bootstrap, "start": "earliest"}))
+    keys = np.union1d(old.keys, new.keys)
+    stub = one.stub()
+
+    def check(rows):
+        query = pb.TableQuery(table="items", keys=key_bytes(keys))
+        found = stub.Lookup(pb.LookupRequest(model="whole", queries=[query]), timeout=PATIENCE_S).results[0].rows
+        wrong = [key for i, key in enumerate(keys) if found[16 * i:16 * i + 16] != rows.get(int(key), bytes(16))]
+        assert not wrong, f"{len(wrong)} rows, {wrong[:3]}"
+
+    wait = ("--model", "whole", "--wait", "--addr", one.admin, "--wait-timeout", PATIENCE_S)
+    check(content(old))
+    publish(broker, "--table", "items", "--diff", *paths, "--format", "keyed", *wait)
+    check(content(new))
+    publish(broker, "--table", "items", "--diff", *paths[::-1], "--format", "packed", *wait)
+    check(content(old))
+    publish(broker, "--table", "items", "--from", paths[1], "--format", "hctr", *wait)
+    check({**content(old), **content(new)})
 
 
 def test_wait_when_server_is_away_then_exit_3_before_anything_is_sent(broker):
