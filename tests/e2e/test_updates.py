@@ -339,6 +339,19 @@ def test_reply_when_updated_then_says_how_fresh_it_is(broker, daemon, work):
         values(one.stub(), "fresh", "a", [1], max_staleness_ms=1)
 
 
+def test_commits_when_applied_then_the_tools_of_kafka_see_the_lag(broker, daemon, work):
+    topic = broker.create("hps_et.lag.a", 1)
+    one = daemon(config_of(work, broker, "lag", source={"group": "lag.tools"}))
+    broker.write(topic, [keyed(1, 101), keyed(2, 102)])
+    wait_now(one, "lag")
+    consumer = broker.consumer(**{"group.id": "lag.tools"})
+    place = broker.kafka().TopicPartition(topic, 0)
+    try:
+        until(lambda: consumer.committed([place], timeout=PATIENCE_S)[0].offset == 2, "the commit")
+    finally:
+        consumer.close()
+
+
 # ---- versions ------------------------------------------------------------------------------------------
 
 def test_versions_when_of_one_lineage_then_both_follow_and_names_are_obeyed(broker, daemon, work):

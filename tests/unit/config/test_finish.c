@@ -311,9 +311,24 @@ static void test_roots_when_tables_share_directories_then_each_once(void **state
     hps_config_free(config);
 }
 
+static void test_updates_when_contradictory_then_refused_by_name(void **state)
+{
+    (void)state;
+    finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"properties\":[\"a=b\",\"=c\"]}"),
+               NULL, "update_source.properties[1]: expected \"NAME=VALUE\"");
+    finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"start\":\"time\"}"), NULL,
+               "update_source.start_time_unix_ms: got 0");
+    struct hps_config *config =
+        parse_good(FILE_WITH("\"update_source\":{\"type\":\"kafka\"}"), NULL);
+    finish_good(config, NULL);
+    assert_memory_equal(config->update_source.group, "hpsd", 4); /* and the name of the host */
+    hps_config_free(config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_updates_when_contradictory_then_refused_by_name),
         cmocka_unit_test(test_finish_when_nothing_is_said_then_defaults_of_the_machine),
         cmocka_unit_test(test_finish_when_no_state_dir_then_refused),
         cmocka_unit_test(test_flags_when_given_then_they_win),
