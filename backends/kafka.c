@@ -16,10 +16,12 @@
 
 #include <inttypes.h>
 #include <librdkafka/rdkafka.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -33,6 +35,9 @@ enum {
     BOUNDS_MS = 5000,       /* for the bounds of a gap; without an answer they are not known */
     DOWN_WAIT_MS = 200,     /* between looks whether the cluster is back */
     LETTER_ROOM_MS = 10000, /* for room among the letters that are on their way */
+    CHECK_US = 1000000,     /* from an assignment to the look whether it is there */
+    CHECK_MS = 1000,        /* for the answer to that */
+    CLOSE_S = 5,            /* for librdkafka to end its threads */
     CONFIGS_MS = 5000,      /* for what the topics are set to, which is good to know, no more */
 };
 
@@ -102,6 +107,7 @@ struct consumer {
 
     bool parts_changed; /* some part has something to tell */
     bool any_told;      /* some part is to be forgotten */
+    uint64_t check_us;  /* when to look whether what was assigned is there; 0: it was */
     bool fatal;
     bool down;
     bool down_told;         /* DOWN with this reason */
@@ -505,6 +511,7 @@ static hps_status kafka_assign(struct hps_consumer *base, const struct hps_consu
     if (status != HPS_OK) {
         part_forget(c, part);
     }
+    c->check_us = hps_clock_us() + CHECK_US;
     return status;
 }
 
@@ -603,6 +610,48 @@ static void kafka_commit(struct hps_consumer *base, const struct hps_consumer_po
         place->offset = at->offset;
     }
     commits_serve(c);
+}
+
+/* ---- what is there ---- */
+
+/* -1: there is no such topic. */
+static int32_t partitions_in(const struct rd_kafka_metadata *all, const char *topic)
+{
+    for (int i = 0; i < all->topic_cnt; i++) {
+        if (strcmp(all->topics[i].topic, topic) == 0) {
+            return all->topics[i].partition_cnt;
+        }
+    }
+    return -1;
+}
+
+/* Partitions that are read and not there any more. */
+static void parts_check(struct consumer *c, const struct rd_kafka_metadata *all)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const char *topic = rd_kafka_topic_name(c->parts[i].topic);
+        if (c->parts[i].number >= partitions_in(all, topic)) {
+            char text[TEXT_BYTES];
+            snprintf(text, sizeof(text), "%s [%" PRId32 "] is not there any more", topic,
+                     c->parts[i].number);
+            part_stop(c, &c->parts[i], HPS_CONSUMER_GONE, HPS_NOT_FOUND, text);
+        }
+    }
+}
+
+/* librdkafka does not always say that what was assigned is not there: look once. */
+static void parts_check_late(struct consumer *c)
+{
+    const struct rd_kafka_metadata *all = NULL;
+    if (c->check_us == 0 || hps_clock_us() < c->check_us || c->down) {
+        return;
+    }
+    c->check_us = hps_clock_us() + CHECK_US;
+    if (rd_kafka_metadata(c->rk, 1, NULL, &all, CHECK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        c->check_us = 0;
+        parts_check(c, all);
+        rd_kafka_metadata_destroy(all);
+    }
 }
 
 /* ---- polling ---- */
@@ -869,6 +918,7 @@ static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uin
     HPS_ASSERT(records_max > 0);
     held_release(c);
     parts_sweep(c);
+    parts_check_late(c);
     commits_serve(c);
     uint32_t n_max = records_max < HELD_MAX ? records_max : HELD_MAX;
     if (c->held_to == 0) {
@@ -1015,31 +1065,6 @@ static void topics_configure(struct consumer *c, struct hps_consumer_topic *topi
     rd_kafka_queue_destroy(queue);
     rd_kafka_ConfigResource_destroy_array(asked, n);
     hps_free(asked);
-}
-
-/* -1: there is no such topic. */
-static int32_t partitions_in(const struct rd_kafka_metadata *all, const char *topic)
-{
-    for (int i = 0; i < all->topic_cnt; i++) {
-        if (strcmp(all->topics[i].topic, topic) == 0) {
-            return all->topics[i].partition_cnt;
-        }
-    }
-    return -1;
-}
-
-/* Partitions that are read and not there any more. */
-static void parts_check(struct consumer *c, const struct rd_kafka_metadata *all)
-{
-    for (uint32_t i = 0; i < c->n_parts; i++) {
-        const char *topic = rd_kafka_topic_name(c->parts[i].topic);
-        if (c->parts[i].number >= partitions_in(all, topic)) {
-            char text[TEXT_BYTES];
-            snprintf(text, sizeof(text), "%s [%" PRId32 "] is not there any more", topic,
-                     c->parts[i].number);
-            part_stop(c, &c->parts[i], HPS_CONSUMER_GONE, HPS_NOT_FOUND, text);
-        }
-    }
 }
 
 /* It is the controller that is asked for settings: one that is no broker would be waited for. */
@@ -1343,6 +1368,32 @@ static hps_status kafka_dead_letter_flush(struct hps_consumer *base, uint32_t ti
 
 /* ---- opening and closing ---- */
 
+static void *destroy_run(void *arg)
+{
+    /* There is no group to leave. */
+    rd_kafka_destroy_flags(arg, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    return NULL;
+}
+
+/* librdkafka 2.0 waits for ever for a handle that has read a topic which was deleted since. That
+ * must not keep a daemon from stopping: then the handle is left to itself. */
+static void handle_destroy(rd_kafka_t *rk)
+{
+    pthread_t thread;
+    struct timespec until;
+    if (pthread_create(&thread, NULL, destroy_run, rk) != 0) {
+        destroy_run(rk);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += CLOSE_S;
+    if (pthread_timedjoin_np(thread, NULL, &until) != 0) {
+        pthread_detach(thread);
+        HPS_LOG(WARN, "kafka", "a consumer does not end, its threads are left behind",
+                HPS_I64("waited_s", CLOSE_S));
+    }
+}
+
 static void kafka_consumer_close(struct hps_consumer *base)
 {
     struct consumer *c = (struct consumer *)base;
@@ -1366,8 +1417,7 @@ static void kafka_consumer_close(struct hps_consumer *base)
         rd_kafka_queue_destroy(c->queue);
     }
     if (c->rk != NULL) {
-        /* There is no group to leave. */
-        rd_kafka_destroy_flags(c->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+        handle_destroy(c->rk);
     }
     topics_free(c->topics, c->n_topics);
     hps_topic_filters_free(c->filters);

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A consumer of an update log that does what lines of its standard input say, for tests with a real
+ * broker (test_kafka_log.py). One thread.
+ *
+ *     log_reader BROKERS MODEL GROUP [PROPERTY=VALUE…]
+ *
+ * Every command is answered by lines, of which the last is "ok" or "failed STATUS TEXT":
+ *     topics                          topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS; cluster
+ * ID offsets TOPIC PARTITION TIME    offsets STATUS LOW HIGH AT_TIME assign TOPIC PARTITION OFFSET
+ * TAG unassign TOPIC PARTITION high TOPIC PARTITION            high OFFSET poll record TAG
+ * PARTITION OFFSET TIME KIND KEY VALUE (hex, "-": null) event KIND TAG OFFSET LOW HIGH STATUS TEXT
+ *     commit TOPIC PARTITION OFFSET
+ *     letters TOPIC                   copies of the records of the last poll, flushed
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/kafka.h"
+#include "base/assert.h"
+#include "base/log.h"
+
+enum { ANSWER_MS = 30000, WORDS_MAX = 8, PROPERTIES_MAX = 32 };
+
+static struct hps_consumer *consumer;
+static struct hps_consumer_poll last;
+
+static void answer(hps_status status, const struct hps_error *err)
+{
+    if (status == HPS_OK) {
+        puts("ok");
+    } else {
+        printf("failed %d %s\n", status, err->text);
+    }
+}
+
+static void put_hex(const void *bytes, size_t size)
+{
+    putchar(' ');
+    if (bytes == NULL) {
+        putchar('-');
+    }
+    for (size_t i = 0; bytes != NULL && i < size; i++) {
+        printf("%02x", ((const uint8_t *)bytes)[i]);
+    }
+    if (bytes != NULL && size == 0) {
+        putchar('.');
+    }
+}
+
+static hps_status do_topics(struct hps_error *err)
+{
+    struct hps_consumer_topics topics = {0};
+    hps_status status = consumer->ops->topics(consumer, ANSWER_MS, &topics, err);
+    for (uint32_t i = 0; i < topics.n_topics && status == HPS_OK; i++) {
+        const struct hps_consumer_topic *topic = &topics.topics[i];
+        printf("topic %s %" PRId32 " %d %" PRId64 "\n", topic->name, topic->n_partitions,
+               topic->compaction, topic->delete_retention_ms);
+    }
+    if (status == HPS_OK) {
+        printf("cluster %s\n", topics.cluster_id);
+    }
+    return status;
+}
+
+static hps_status do_offsets(char **words, struct hps_error *err)
+{
+    struct hps_consumer_offsets part = {
+        .topic = words[1],
+        .partition = (int32_t)strtol(words[2], NULL, 10),
+        .time_unix_ms = strtoll(words[3], NULL, 10),
+    };
+    hps_status status = consumer->ops->offsets(consumer, &part, 1, ANSWER_MS, err);
+    if (status == HPS_OK) {
+        printf("offsets %d %" PRId64 " %" PRId64 " %" PRId64 "\n", part.status, part.low, part.high,
+               part.at_time);
+    }
+    return status;
+}
+
+static hps_status do_poll(struct hps_error *err)
+{
+    hps_status status = consumer->ops->poll(consumer, 200, 1000, 1 << 20, &last, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < last.n_records; i++) {
+        const struct hps_consumer_record *record = &last.records[i];
+        printf("record %" PRIu32 " %" PRId32 " %" PRId64 " %" PRId64 " %d", record->tag,
+               record->partition, record->offset, record->time_unix_ms, record->time_of);
+        put_hex(record->key, record->key_size);
+        put_hex(record->value, record->value_size);
+        putchar('\n');
+    }
+    for (uint32_t i = 0; i < last.n_events; i++) {
+        const struct hps_consumer_event *event = &last.events[i];
+        printf("event %d %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %s\n", event->kind,
+               event->tag == HPS_CONSUMER_NO_TAG ? -1 : (int64_t)event->tag, event->offset,
+               event->low, event->high, event->status, event->text);
+    }
+    return HPS_OK;
+}
+
+static hps_status do_letters(const char *topic, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < last.n_records && status == HPS_OK; i++) {
+        status = consumer->ops->dead_letter(consumer, topic, &last.records[i], "on purpose", err);
+    }
+    if (status == HPS_OK) {
+        status = consumer->ops->dead_letter_flush(consumer, ANSWER_MS, err);
+    }
+    return status;
+}
+
+static hps_status obey(char **words, uint32_t n, struct hps_error *err)
+{
+    const char *verb = words[0];
+    struct hps_consumer_position at = {
+        .topic = n > 1 ? words[1] : "",
+        .partition = n > 2 ? (int32_t)strtol(words[2], NULL, 10) : 0,
+        .offset = n > 3 ? strtoll(words[3], NULL, 10) : 0,
+    };
+    if (strcmp(verb, "topics") == 0) {
+        return do_topics(err);
+    }
+    if (strcmp(verb, "offsets") == 0 && n == 4) {
+        return do_offsets(words, err);
+    }
+    if (strcmp(verb, "assign") == 0 && n == 5) {
+        last = (struct hps_consumer_poll){0};
+        return consumer->ops->assign(consumer, &at, (uint32_t)strtoul(words[4], NULL, 10), err);
+    }
+    if (strcmp(verb, "unassign") == 0 && n == 3) {
+        last = (struct hps_consumer_poll){0};
+        consumer->ops->unassign(consumer, at.topic, at.partition);
+        return HPS_OK;
+    }
+    if (strcmp(verb, "high") == 0 && n == 3) {
+        printf("high %" PRId64 "\n", consumer->ops->high(consumer, at.topic, at.partition));
+        return HPS_OK;
+    }
+    if (strcmp(verb, "poll") == 0) {
+        return do_poll(err);
+    }
+    if (strcmp(verb, "commit") == 0 && n == 4) {
+        consumer->ops->commit(consumer, &at, 1);
+        return HPS_OK;
+    }
+    if (strcmp(verb, "letters") == 0 && n == 2) {
+        return do_letters(words[1], err);
+    }
+    return hps_error_set(err, HPS_INVALID, "no such command");
+}
+
+static void obey_all(void)
+{
+    char line[1024];
+    while (fgets(line, sizeof(line), stdin) != NULL) {
+        char *words[WORDS_MAX] = {0};
+        uint32_t n = 0;
+        char *rest = NULL;
+        for (char *word = strtok_r(line, " \n", &rest); word != NULL && n < WORDS_MAX;
+             word = strtok_r(NULL, " \n", &rest)) {
+            words[n++] = word;
+        }
+        if (n > 0) {
+            struct hps_error err = {0};
+            answer(obey(words, n, &err), &err);
+            fflush(stdout);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct hps_kafka_property properties[PROPERTIES_MAX];
+    struct hps_update_log *log = NULL;
+    struct hps_error err = {0};
+    uint32_t n = 0;
+    if (argc < 4) {
+        return 2;
+    }
+    for (int i = 4; i < argc && n < PROPERTIES_MAX; i++) {
+        char *equals = strchr(argv[i], '=');
+        HPS_ASSERT(equals != NULL);
+        *equals = '\0';
+        properties[n++] = (struct hps_kafka_property){argv[i], equals + 1};
+    }
+    struct hps_kafka_options options = {
+        .brokers = argv[1], .properties = properties, .n_properties = n};
+    struct hps_consumer_options mine = {.name = "test", .model = argv[2], .group = argv[3]};
+    hps_status status = hps_kafka_open(&options, &log, &err);
+    if (status == HPS_OK) {
+        status = log->ops->consumer_open(log, &mine, &consumer, &err);
+    }
+    answer(status, &err);
+    fflush(stdout);
+    if (status != HPS_OK) {
+        return 1;
+    }
+    obey_all();
+    consumer->ops->close(consumer);
+    log->ops->close(log);
+    puts("closed");
+    return 0;
+}
