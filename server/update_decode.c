@@ -251,7 +251,7 @@ static hps_status add_table(struct hps_update_decoder *decoder,
                             const struct hps_update_route *route,
                             const Hps__V1__TableUpdate *update)
 {
-    uint32_t table_id;
+    uint32_t table_id = HPS_UPDATE_TABLE_NONE;
     enum hps_dtype dtype =
         update->data_type == 0 ? HPS_DTYPE_FP32 : (enum hps_dtype)update->data_type;
     hps_status status = packed_table(decoder, route, update->table, &table_id);
