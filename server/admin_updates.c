@@ -37,6 +37,7 @@ static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
         of->end_offset = view->high;
         of->lag_record_count = view->lag;
         of->as_of_unix_ms = view->as_of_ms;
+        of->lag_ms = hps_partition_lag_ms(view);
         of->reason = admin_text(op, view->reason);
     }
     return of;

@@ -215,7 +215,8 @@ static hps_status adopt_version(void *ctx, struct hps_version *version, struct h
     return HPS_OK;
 }
 
-static hps_status adopt_model(void *ctx, const char *name, int64_t active, int64_t previous)
+static hps_status adopt_model(void *ctx, const char *name, int64_t active, int64_t previous,
+                              uint64_t n_switches)
 {
     struct catalog_model *model = catalog_model(ctx, name, true);
     if (model == NULL) {
@@ -223,6 +224,7 @@ static hps_status adopt_model(void *ctx, const char *name, int64_t active, int64
     }
     model->active = active;
     model->previous = previous;
+    model->n_switches = n_switches;
     return HPS_OK;
 }
 
@@ -325,7 +327,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
         return hps_error_set(err, status, "no memory for the model set");
     }
     entry->state = ENTRY_RESIDENT;
-    hps_updater_add(catalog->options.updater, version);
+    hps_updater_add(catalog->options.updater, version, entry->model->n_switches);
     return HPS_OK;
 }
 
@@ -438,7 +440,7 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     HPS_LOG(WARN, "catalog", "no version was active: the newest one is now",
             HPS_STR("model", model->name), HPS_I64("version", model->active));
     if (hps_records_put_model(catalog->options.env.durable, model->name, model->active,
-                              model->previous, &err) != HPS_OK) {
+                              model->previous, model->n_switches, &err) != HPS_OK) {
         HPS_LOG(WARN, "catalog", "which version is active was not written down",
                 HPS_STR("model", model->name), HPS_STR("error", err.text));
     }
@@ -465,7 +467,7 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
             catalog_share_memory(model);
             catalog_gpu_active(catalog_entry(model, model->active), true);
             hps_updater_activated(catalog->options.updater,
-                                  catalog_entry(model, model->active)->version, false);
+                                  catalog_entry(model, model->active)->version, model->n_switches);
             catalog_show_active(catalog, model);
             check_drift(model);
         }

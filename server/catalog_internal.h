@@ -30,8 +30,9 @@ struct catalog_entry {
 struct catalog_model {
     struct catalog_model *next; /* by name */
     char *name;
-    int64_t active;   /* 0: none */
-    int64_t previous; /* what rollback goes back to; 0: nothing */
+    int64_t active;      /* 0: none */
+    int64_t previous;    /* what rollback goes back to; 0: nothing */
+    uint64_t n_switches; /* activations so far */
     struct catalog_entry *entries;
     const struct hps_config_model *config; /* NULL: only loaded at run time */
     enum hps_miss_policy miss_policy;      /* of its versions, as the next */
@@ -54,6 +55,7 @@ struct hps_load {
     bool activate;
     char model_name[128];
     struct catalog_entry *waiting; /* published, and to be activated once it has its updates */
+    uint64_t waiting_until_us;
     bool published; /* by the loader thread; `entry` and `model` are then the catalog's alone */
     _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next */
     atomic_bool activated;

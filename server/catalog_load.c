@@ -208,7 +208,7 @@ static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
     hps_version_pin(version);
     hps_status status =
         hps_updater_seed(load->catalog->options.updater, version, &load->source.manifest,
-                         load->source.print.mtime_ms_oldest, err);
+                         load->source.print.mtime_ms_oldest, load->model->n_switches, err);
     hps_version_unpin(version);
     return status;
 }
@@ -241,16 +241,17 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     pthread_mutex_lock(&catalog->lock);
     entry->state = ENTRY_RESIDENT;
     load->published = true;
-    bool activate = load->model->active == 0 ||
-                    (load->activate && catalog->options.updater == NULL);
+    bool activate =
+        load->model->active == 0 || (load->activate && catalog->options.updater == NULL);
     snprintf(load->model_name, sizeof(load->model_name), "%s", load->model->name);
     if (load->activate && !activate) { /* it stays until activate_fresh has let it go */
         hps_version_pin(entry->version);
         load->waiting = entry;
+        load->waiting_until_us = hps_clock_us() + CATCH_UP_US_MAX;
         entry->n_switching++;
     }
     pthread_mutex_unlock(&catalog->lock);
-    hps_updater_add(catalog->options.updater, entry->version);
+    hps_updater_add(catalog->options.updater, entry->version, load->model->n_switches);
     if (activate) {
         int64_t previous;
         uint64_t pause_us;
@@ -302,26 +303,32 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
     }
 }
 
-/* The version is loaded and reads its updates: activate it when it has them, which other loads wait
- * for, too. switch_lock not held. */
-static hps_status activate_fresh(struct hps_load *load, struct hps_error *err)
+/* The version is loaded and reads its updates: has it them by now, or is there no more waiting? Not
+ * yet: this load goes behind the others that wait for the thread, and comes again. */
+static bool catches_up(struct hps_load *load, hps_status *out_status, struct hps_error *err)
 {
     const struct timespec pause = {0, CATCH_UP_POLL_NS};
+    struct hps_catalog *catalog = load->catalog;
+    atomic_store(&load->progress.stage, "catch-up");
+    *out_status = catalog_check_lag(catalog, load->model_name, load->number, err);
+    if (*out_status == HPS_OK || hps_clock_us() >= load->waiting_until_us ||
+        atomic_load(&load->progress.cancel)) {
+        return false;
+    }
+    nanosleep(&pause, NULL);
+    return hps_pool_post(catalog->loader, &load->task) == HPS_OK;
+}
+
+/* Activate it if `status` is that of a version that has its updates. switch_lock not held. */
+static hps_status activate_fresh(struct hps_load *load, hps_status status, struct hps_error *err)
+{
     struct hps_catalog *catalog = load->catalog;
     struct catalog_entry *entry = load->waiting;
     int64_t previous;
     uint64_t pause_us;
-    uint64_t until_us = hps_clock_us() + CATCH_UP_US_MAX;
-    atomic_store(&load->progress.stage, "catch-up");
-    hps_status status = catalog_check_lag(catalog, load->model_name, load->number, err);
-    while (status != HPS_OK && hps_clock_us() < until_us &&
-           !atomic_load(&load->progress.cancel)) {
-        nanosleep(&pause, NULL);
-        status = catalog_check_lag(catalog, load->model_name, load->number, err);
-    }
     if (status == HPS_OK) {
-        status = hps_catalog_activate(catalog, load->model_name, load->number, &previous,
-                                      &pause_us, err);
+        status = hps_catalog_activate(catalog, load->model_name, load->number, &previous, &pause_us,
+                                      err);
     }
     load->activated = status == HPS_OK;
     atomic_store(&load->progress.stage, "done");
@@ -333,8 +340,7 @@ static hps_status activate_fresh(struct hps_load *load, struct hps_error *err)
     catalog_retire_locked(catalog, model, load->number);
     hps_version_unpin(entry->version);
     pthread_mutex_unlock(&catalog->switch_lock);
-    return status == HPS_OK ? HPS_OK
-                            : hps_error_prefix(err, status, "loaded, but not activated");
+    return status == HPS_OK ? HPS_OK : hps_error_prefix(err, status, "loaded, but not activated");
 }
 
 static hps_status carry_out(struct hps_load *load, struct hps_error *err)
@@ -363,10 +369,6 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
     }
     log_end(load, status, err);
     pthread_mutex_unlock(&catalog->switch_lock); /* from here a published version may be unloaded */
-    if (status == HPS_OK && load->waiting != NULL) {
-        status = activate_fresh(load, err);
-    }
-    catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done */
     return status;
 }
 
@@ -375,7 +377,14 @@ static void run_load(struct hps_task *task)
     struct hps_load *load = (struct hps_load *)task;
     struct hps_catalog *catalog = load->catalog;
     struct hps_error err = {0};
-    hps_status status = carry_out(load, &err);
+    hps_status status = load->waiting == NULL ? carry_out(load, &err) : HPS_OK;
+    if (status == HPS_OK && load->waiting != NULL) {
+        if (catches_up(load, &status, &err)) {
+            return;
+        }
+        status = activate_fresh(load, status, &err);
+    }
+    catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done */
     pthread_mutex_lock(&catalog->lock);
     load_unlink(load);
     if (!load->published) {

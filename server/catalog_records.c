@@ -91,12 +91,13 @@ hps_status hps_records_delete_version(struct hps_store *store, const char *model
 }
 
 hps_status hps_records_put_model(struct hps_store *store, const char *model, int64_t active,
-                                 int64_t previous, struct hps_error *err)
+                                 int64_t previous, uint64_t n_switches, struct hps_error *err)
 {
     Hps__V1__ModelRecord record = HPS__V1__MODEL_RECORD__INIT;
     record.model = (char *)model;
     record.active_version = active;
     record.previous_version = previous;
+    record.switch_count = n_switches;
     char key[RECORD_KEY_BYTES_MAX];
     return put_message(store, key, model_key(key, model), &record.base, err);
 }
@@ -183,8 +184,9 @@ static hps_status read_model(struct scan *scan, size_t size, const uint8_t *valu
     if (record == NULL) {
         return HPS_DATA_LOSS;
     }
-    hps_status status = scan->reader->model(scan->reader->ctx, record->model,
-                                            record->active_version, record->previous_version);
+    hps_status status =
+        scan->reader->model(scan->reader->ctx, record->model, record->active_version,
+                            record->previous_version, record->switch_count);
     hps__v1__model_record__free_unpacked(record, NULL);
     if (status != HPS_OK) {
         return hps_error_set(scan->err, status, "no memory for the catalog");

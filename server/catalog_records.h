@@ -14,7 +14,8 @@ hps_status hps_records_put_version(struct hps_store *store, const struct hps_ver
 hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
                                       struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_put_model(struct hps_store *store, const char *model, int64_t active,
-                                 int64_t previous, struct hps_error *err) HPS_MUST_CHECK;
+                                 int64_t previous, uint64_t n_switches, struct hps_error *err)
+    HPS_MUST_CHECK;
 hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
@@ -22,7 +23,8 @@ struct hps_records_reader {
     void *ctx;
     /* takes `version` (no tiers yet), whatever it returns */
     hps_status (*version)(void *ctx, struct hps_version *version, struct hps_error *err);
-    hps_status (*model)(void *ctx, const char *model, int64_t active, int64_t previous);
+    hps_status (*model)(void *ctx, const char *model, int64_t active, int64_t previous,
+                        uint64_t n_switches);
 };
 
 /* Every record. DATA_LOSS names the record that cannot be read. */

@@ -46,7 +46,8 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     int64_t before = model->active;
     int64_t previous = before != number ? before : model->previous;
     if (durable != NULL) {
-        hps_status status = hps_records_put_model(durable, model->name, number, previous, err);
+        hps_status status = hps_records_put_model(durable, model->name, number, previous,
+                                                  model->n_switches + 1, err);
         if (status != HPS_OK) {
             return status;
         }
@@ -63,13 +64,14 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     struct catalog_entry *entry = catalog_entry(model, number);
     struct catalog_entry *last = before != number ? catalog_entry(model, before) : NULL;
     model->active = number;
+    model->n_switches++;
     model->previous = previous;
     model->drift = false;
     catalog_share_memory(model);
     pthread_mutex_unlock(&catalog->lock);
     catalog_gpu_active(last, false);
     catalog_gpu_active(entry, true);
-    hps_updater_activated(catalog->options.updater, entry->version, true);
+    hps_updater_activated(catalog->options.updater, entry->version, model->n_switches);
     catalog_show_active(catalog, model);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),
             HPS_I64("version", number), HPS_I64("previous", before));

@@ -35,7 +35,8 @@ static hps_status forget(struct hps_catalog *catalog, struct catalog_model *mode
     if (model->active == number) {
         status = hps_records_delete_model(durable, model->name, err);
     } else if (model->previous == number) {
-        status = hps_records_put_model(durable, model->name, model->active, 0, err);
+        status =
+            hps_records_put_model(durable, model->name, model->active, 0, model->n_switches, err);
     }
     return status == HPS_OK ? hps_records_delete_version(durable, model->name, number, err)
                             : status;

@@ -67,6 +67,10 @@
     X(UPDATE_BATCHES, COUNTER, "update_batches_total", "model", "Batches of updates applied.")   \
     X(UPDATE_LAG, GAUGE, "update_lag_records", "topic,partition",                                \
       "Records of the update log that the active version has not applied.")                      \
+    X(UPDATE_LAG_SECONDS, GAUGE, "update_lag_seconds", "topic,partition",                        \
+      "Since when a partition may have updates that the active version lacks.")                  \
+    X(UPDATE_COMPACTED, COUNTER, "update_compacted_records_total", "model",                      \
+      "HCTR and packed records on compacted topics, which lose such records.")                   \
     X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
       "1 while a partition stands still because records are gone or are others.")                \
     X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                          \

@@ -90,6 +90,7 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     partition->known = true;
     partition->applied = position;
     partition->read = position;
+    partition->paused = position.paused;
     snprintf(partition->reason, sizeof(partition->reason), "not listed yet");
     stream->fresh = false;
     if (position.event_time_ms > stream->event_time_ms) {
@@ -107,9 +108,11 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
     if (hps_position_key_parse(key, key_size, topic, &number)) {
         return read_partition(reading, topic, number, value, value_size);
     }
-    if (key_size == strlen(HPS_POSITION_FROZEN) && value_size == 1 &&
-        memcmp(key, HPS_POSITION_FROZEN, key_size) == 0) {
-        reading->stream->frozen = *(const uint8_t *)value != 0;
+    if (key_size == strlen(HPS_POSITION_FROZEN) &&
+        memcmp(key, HPS_POSITION_FROZEN, key_size) == 0 &&
+        hps_position_frozen_decode(value, value_size, &reading->stream->frozen,
+                                   &reading->stream->frozen_by)) {
+        reading->stream->frozen_dirty = false;
     }
     if (key_size == strlen(HPS_POSITION_START) && value_size == sizeof(int64_t) &&
         memcmp(key, HPS_POSITION_START, key_size) == 0) {
@@ -122,6 +125,7 @@ hps_status update_read_positions(struct hps_update_stream *stream, struct hps_er
 {
     struct reading reading = {stream, err};
     stream->fresh = true;
+    stream->frozen_dirty = true; /* a version that was loaded before there were updates */
     stream->start_ms = (int64_t)stream->version->loaded_unix_ms;
     return hps_update_positions(stream->version, read_record, &reading);
 }
@@ -203,7 +207,8 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
     partition->compaction = topic->compaction;
     partition->delete_retention_ms = topic->delete_retention_ms;
     if (partition->state == HPS_PARTITION_GONE) {
-        partition->state = HPS_PARTITION_STARTING;
+        bool stays = partition->known && partition->paused;
+        partition->state = stays ? HPS_PARTITION_PAUSED : HPS_PARTITION_STARTING;
         partition->reason[0] = '\0';
         stream->begin_due_us = 0;
     }
@@ -289,6 +294,10 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
     partition->read = (struct hps_position){.next = next};
     memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
     partition->dirty = true; /* stored at once: another start must not decide differently */
+    if (partition->paused) {
+        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+        return;
+    }
     run_from(stream, partition, next, false);
 }
 
@@ -481,16 +490,23 @@ static bool fits(const void *ctx, const struct update_partition *partition)
 static void pause_one(struct hps_update_stream *stream, struct update_partition *partition,
                       struct update_call *call)
 {
-    if (partition->state == HPS_PARTITION_RUNNING || partition->state == HPS_PARTITION_STARTING) {
-        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
-        call->n_changed++;
+    bool starts = partition->state == HPS_PARTITION_STARTING;
+    if ((partition->state != HPS_PARTITION_RUNNING && !starts) || partition->paused) {
+        return;
     }
+    partition->paused = true;
+    if (!starts || partition->known) { /* else once it is decided where it begins */
+        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+    }
+    call->n_changed++;
 }
 
 static void resume_one(struct hps_update_stream *stream, struct update_partition *partition,
                        struct update_call *call)
 {
-    if (partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_FAILED) {
+    if (partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_FAILED ||
+        partition->paused) {
+        partition->paused = false;
         update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
         stream->begin_due_us = 0;
         call->n_changed++;
@@ -507,6 +523,7 @@ static void move_to(struct hps_update_stream *stream, struct update_partition *p
     memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
     partition->to_commit = -1;
     partition->committed = -1;
+    partition->paused = false;
     partition->dirty = true;
     run_from(stream, partition, offset, false);
 }
@@ -643,6 +660,11 @@ void update_run_command(struct hps_update_stream *stream, struct update_call *ca
     }
     if (command->kind == HPS_UPDATE_SEEK || command->kind == HPS_UPDATE_ACCEPT_GAP) {
         status = move(stream, call);
+    } else if (command->kind != HPS_UPDATE_REFRESH && !stream->held && call->n_changed > 0) {
+        status = update_stream_apply(stream, &call->error); /* else with the batch that waits */
+        if (status != HPS_OK) {
+            status = hps_error_prefix(&call->error, status, "done, but not for a restart");
+        }
     } else if (command->kind == HPS_UPDATE_REFRESH) {
         status = stream->consumer != NULL ? refresh(stream, call)
                                           : hps_error_set(&call->error, HPS_UNAVAILABLE,

@@ -14,7 +14,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "positions are stored as they lie");
 
-enum { FORMAT = 1, LAST_KNOWN = 1 };
+enum { FORMAT = 1, LAST_KNOWN = 1, PAUSED = 2 };
 
 struct stored {
     uint8_t format;
@@ -71,7 +71,8 @@ size_t hps_position_encode(const struct hps_position *position,
 {
     size_t cluster_size = strlen(position->cluster);
     const struct stored stored = {.format = FORMAT,
-                                  .bits = position->last_known ? LAST_KNOWN : 0,
+                                  .bits = (position->last_known ? LAST_KNOWN : 0) |
+                                          (position->paused ? PAUSED : 0),
                                   .cluster_size = (uint16_t)cluster_size,
                                   .next = position->next,
                                   .last_offset = position->last_offset,
@@ -99,6 +100,7 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
         return HPS_DATA_LOSS;
     }
     *out_position = (struct hps_position){.next = stored.next,
+                                          .paused = (stored.bits & PAUSED) != 0,
                                           .last_known = (stored.bits & LAST_KNOWN) != 0,
                                           .last_offset = stored.last_offset,
                                           .last_time_ms = stored.last_time_ms,
@@ -107,4 +109,22 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
                                           .event_time_ms = stored.event_time_ms};
     memcpy(out_position->cluster, (const uint8_t *)value + sizeof(stored), stored.cluster_size);
     return HPS_OK;
+}
+
+void hps_position_frozen_encode(bool frozen, uint64_t n_switches,
+                                uint8_t out_value[HPS_POSITION_FROZEN_BYTES])
+{
+    out_value[0] = frozen ? 1 : 0;
+    memcpy(out_value + 1, &n_switches, sizeof(n_switches));
+}
+
+bool hps_position_frozen_decode(const void *value, size_t size, bool *out_frozen,
+                                uint64_t *out_n_switches)
+{
+    if (size != HPS_POSITION_FROZEN_BYTES) {
+        return false;
+    }
+    *out_frozen = *(const uint8_t *)value != 0;
+    memcpy(out_n_switches, (const uint8_t *)value + 1, sizeof(*out_n_switches));
+    return true;
 }

@@ -6,7 +6,7 @@
  *   key     "<topic>/<partition>"
  *   value   little-endian:
  *            0  u8   format, 1
- *            1  u8   1: the last record is known
+ *            1  u8   bits; 1: the last record is known; 2: the operator has paused it
  *            2  u16  bytes of the cluster's id
  *            4  u32  0
  *            8  i64  offset of the record that is next
@@ -18,7 +18,8 @@
  *           56       the cluster's id; none where the source did not say (a manifest)
  *
  * Two more of a version have no partition: "frozen" (u8: whether records that name no version are
- * passed over) and "start" (i64, Unix ms: since when its files may lack updates).
+ * passed over; u64: the switch of the model that was the last one then) and "start" (i64, Unix ms:
+ * since when its files may lack updates).
  */
 #ifndef HPS_SERVER_UPDATE_POSITION_H
 #define HPS_SERVER_UPDATE_POSITION_H
@@ -29,7 +30,8 @@
 enum {
     HPS_CLUSTER_BYTES_MAX = 128, /* with its NUL; Kafka's have 22 */
     HPS_POSITION_KEY_BYTES_MAX = HPS_UPDATE_TOPIC_BYTES_MAX + 12,
-    HPS_POSITION_VALUE_BYTES_MAX = 56 + HPS_CLUSTER_BYTES_MAX
+    HPS_POSITION_VALUE_BYTES_MAX = 56 + HPS_CLUSTER_BYTES_MAX,
+    HPS_POSITION_FROZEN_BYTES = 9
 };
 
 #define HPS_POSITION_FROZEN "frozen"
@@ -38,6 +40,7 @@ enum {
 struct hps_position {
     char cluster[HPS_CLUSTER_BYTES_MAX]; /* "": not known */
     int64_t next;
+    bool paused;
     bool last_known; /* the next three */
     int64_t last_offset;
     int64_t last_time_ms;
@@ -54,6 +57,11 @@ size_t hps_position_key(const char *topic, int32_t partition,
                         char out_key[HPS_POSITION_KEY_BYTES_MAX]);
 size_t hps_position_encode(const struct hps_position *position,
                            uint8_t out_value[HPS_POSITION_VALUE_BYTES_MAX]);
+/* The value of HPS_POSITION_FROZEN. */
+void hps_position_frozen_encode(bool frozen, uint64_t n_switches,
+                                uint8_t out_value[HPS_POSITION_FROZEN_BYTES]);
+bool hps_position_frozen_decode(const void *value, size_t size, bool *out_frozen,
+                                uint64_t *out_n_switches);
 /* false: the key of no partition. */
 bool hps_position_key_parse(const void *key, size_t size,
                             char out_topic[HPS_UPDATE_TOPIC_BYTES_MAX], int32_t *out_partition);

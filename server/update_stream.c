@@ -164,6 +164,27 @@ static void advance(struct update_partition *partition, const struct hps_consume
     partition->caught_up = false;
 }
 
+/* The log keeps the last record of each key, and these forms have none, or all the same: rows go
+ * with the records that compaction removes. Applied while they are there. */
+static void note_form(struct hps_update_stream *stream, struct update_partition *partition,
+                      enum hps_update_form form)
+{
+    bool told = false;
+    hps_metric_add(stream->metrics.compacted, 1);
+    for (uint32_t i = 0; i < stream->n_partitions && !partition->told_form; i++) {
+        const struct update_partition *other = &stream->partitions[i];
+        told = told || (other->told_form && strcmp(other->topic, partition->topic) == 0);
+    }
+    if (!partition->told_form && !told) {
+        HPS_LOG(WARN, "updates",
+                "a compacted topic has records that are not keyed: compaction loses their rows; "
+                "set cleanup.policy=delete or publish keyed ones",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("topic", partition->topic), HPS_STR("form", hps_update_form_text(form)));
+    }
+    partition->told_form = true;
+}
+
 /* False: no memory, the batch is to be read again. */
 static bool take_record(struct hps_update_stream *stream, const struct hps_consumer_record *record)
 {
@@ -195,6 +216,10 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
     }
     if (fate.bad != NULL) {
         count_bad(stream, record, fate.bad, err.text);
+    }
+    if (partition->compaction == HPS_COMPACTION_YES && fate.form != 0 &&
+        fate.form != HPS_UPDATE_KEYED) {
+        note_form(stream, partition, fate.form);
     }
     note_time(stream, record, &fate);
     advance(partition, record, &fate);
@@ -364,38 +389,45 @@ void update_stream_abandon(struct hps_update_stream *stream)
 
 /* ---- apply ----------------------------------------------------------------------------------- */
 
-struct stored_position {
+struct stored_position { /* or the record of what is frozen */
     char key[HPS_POSITION_KEY_BYTES_MAX];
     uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
 };
 
-static uint32_t n_dirty(const struct hps_update_stream *stream)
+bool update_unstored(const struct update_partition *partition)
+{
+    return partition->dirty || (partition->known && partition->paused != partition->applied.paused);
+}
+
+static uint32_t n_unstored(const struct hps_update_stream *stream)
 {
     uint32_t n = stream->frozen_dirty ? 1 : 0;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        n += stream->partitions[i].dirty ? 1 : 0;
+        n += update_unstored(&stream->partitions[i]) ? 1 : 0;
     }
     return n;
 }
 
-/* stored, out_records: [n_dirty] */
-static uint32_t make_positions(const struct hps_update_stream *stream,
-                               struct stored_position *stored, struct hps_record *out_records)
+/* stored, out_records: [n_unstored] */
+static uint32_t make_positions(struct hps_update_stream *stream, struct stored_position *stored,
+                               struct hps_record *out_records)
 {
-    static const uint8_t flags[2] = {0, 1};
     uint32_t n = 0;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        const struct update_partition *partition = &stream->partitions[i];
-        if (partition->dirty) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (update_unstored(partition)) {
             struct stored_position *to = &stored[n];
+            partition->read.paused = partition->paused;
             size_t key_size = hps_position_key(partition->topic, partition->number, to->key);
             size_t value_size = hps_position_encode(&partition->read, to->value);
             out_records[n++] = (struct hps_record){to->key, key_size, to->value, value_size};
         }
     }
     if (stream->frozen_dirty) {
-        out_records[n++] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN),
-                                               &flags[stream->frozen ? 1 : 0], 1};
+        hps_position_frozen_encode(stream->frozen, stream->frozen_by, stored[n].value);
+        out_records[n] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN),
+                                             stored[n].value, HPS_POSITION_FROZEN_BYTES};
+        n++;
     }
     return n;
 }
@@ -422,7 +454,7 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
     observe(stream);
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (partition->dirty) {
+        if (update_unstored(partition)) {
             partition->dirty = false;
             partition->known = true;
             partition->applied = partition->read;
@@ -447,7 +479,7 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
 {
     const struct hps_update_part *parts = NULL;
     uint32_t n_parts = 0;
-    uint32_t n = n_dirty(stream);
+    uint32_t n = n_unstored(stream);
     struct stored_position *stored = hps_calloc(n, sizeof(*stored));
     struct hps_record *records = hps_calloc(n, sizeof(*records));
     hps_status status = HPS_NO_MEMORY;
@@ -509,7 +541,7 @@ static bool flush_letters(struct hps_update_stream *stream)
 static void apply_or_hold(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
-    if (n_dirty(stream) == 0 || !flush_letters(stream)) {
+    if (n_unstored(stream) == 0 || !flush_letters(stream)) {
         return;
     }
     hps_status status = update_stream_apply(stream, &err);
@@ -579,7 +611,9 @@ static void show_partition(const struct hps_update_stream *stream,
     view->high = view->high < view->next ? view->next : view->high;
     view->lag = partition->known ? (uint64_t)(view->high - view->next) : 0;
     view->as_of_ms = partition->dirty ? partition->applied.as_of_ms : partition->read.as_of_ms;
-    memcpy(view->reason, partition->reason, sizeof(view->reason));
+    bool note = partition->told_form && partition->state == HPS_PARTITION_RUNNING;
+    snprintf(view->reason, sizeof(view->reason), "%s",
+             note ? "records that are not keyed on a compacted topic" : partition->reason);
 }
 
 static bool view_room(struct hps_update_stream *stream)
@@ -644,9 +678,14 @@ static void take_call(struct hps_update_stream *stream)
 
 static void take_freeze(struct hps_update_stream *stream)
 {
-    if (atomic_exchange(&stream->freeze, false) && !stream->frozen) {
+    uint64_t by = atomic_load(&stream->freeze_by);
+    if (by <= stream->frozen_by) {
+        return;
+    }
+    stream->frozen_by = by;
+    stream->frozen_dirty = true;
+    if (!stream->frozen) {
         stream->frozen = true;
-        stream->frozen_dirty = true;
         HPS_LOG(WARN, "updates",
                 "frozen: a version of another lineage is active; records that name no version are "
                 "passed over until `hpsctl updates seek`",
@@ -667,8 +706,8 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
         stream->retry_due_us = now_us + (uint64_t)BACKOFF_MS_MAX * 1000;
         due = false;
     }
+    take_freeze(stream); /* before a seek that came after it */
     take_call(stream);
-    take_freeze(stream);
     if (due && stream->held) {
         apply_or_hold(stream);
     }
@@ -708,7 +747,8 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
                                 .batches = metric(stream, HPS_M_UPDATE_BATCHES),
                                 .freshness = metric(stream, HPS_M_UPDATE_FRESHNESS),
                                 .append_freshness = metric(stream, HPS_M_UPDATE_APPEND_FRESHNESS),
-                                .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD)};
+                                .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD),
+                                .compacted = metric(stream, HPS_M_UPDATE_COMPACTED)};
     stream->decoder = hps_update_decoder_new(&options);
     if (stream->decoder == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");

@@ -29,6 +29,12 @@ const char *hps_partition_state_text(enum hps_partition_state state)
     return texts[state];
 }
 
+int64_t hps_partition_lag_ms(const struct hps_partition_view *view)
+{
+    int64_t age_ms = (int64_t)hps_clock_wall_ms() - view->as_of_ms;
+    return view->as_of_ms <= 0 ? -1 : age_ms > 0 ? age_ms : 0;
+}
+
 /* ---- streams --------------------------------------------------------------------------------- */
 
 static void wake(struct hps_update_stream *stream)
@@ -79,7 +85,7 @@ static void stream_free(struct hps_update_stream *stream)
 }
 
 struct hps_update_stream *update_stream_new(struct hps_updater *updater,
-                                            struct hps_version *version)
+                                            struct hps_version *version, uint64_t n_switches)
 {
     pthread_condattr_t attr;
     struct hps_update_stream *stream = hps_calloc(1, sizeof(*stream));
@@ -88,6 +94,7 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
     }
     stream->updater = updater;
     stream->number = version->number;
+    stream->frozen_by = n_switches;
     stream->model = hps_strdup(version->model);
     stream->lineage = hps_strdup(version->lineage != NULL ? version->lineage : "");
     pthread_mutex_init(&stream->lock, NULL);
@@ -158,13 +165,13 @@ static void free_list(struct hps_update_stream *list)
     }
 }
 
-void hps_updater_add(struct hps_updater *updater, struct hps_version *version)
+void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches)
 {
     struct hps_error err = {0};
     if (updater == NULL) {
         return;
     }
-    struct hps_update_stream *stream = update_stream_new(updater, version);
+    struct hps_update_stream *stream = update_stream_new(updater, version, n_switches);
     hps_status status = HPS_NO_MEMORY;
     if (stream != NULL) {
         status = update_stream_open(stream, &err);
@@ -221,7 +228,7 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
 }
 
 void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
-                           bool freeze)
+                           uint64_t n_switches)
 {
     if (updater == NULL) {
         return;
@@ -234,8 +241,8 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
             continue;
         }
         atomic_store(&stream->active, stream->number == version->number);
-        if (freeze && strcmp(stream->lineage, lineage) != 0) {
-            atomic_store(&stream->freeze, true);
+        if (strcmp(stream->lineage, lineage) != 0) {
+            atomic_store(&stream->freeze_by, n_switches);
             wake(stream);
         }
     }
@@ -333,19 +340,23 @@ static uint32_t seed_positions(const struct hps_version *version,
 
 hps_status hps_updater_seed(struct hps_updater *updater, struct hps_version *version,
                             const struct hps_manifest *manifest, uint64_t oldest_file_ms,
-                            struct hps_error *err)
+                            uint64_t n_switches, struct hps_error *err)
 {
     int64_t start_ms = (int64_t)oldest_file_ms;
+    uint8_t frozen[HPS_POSITION_FROZEN_BYTES];
     if (updater == NULL) {
         return HPS_OK;
     }
     struct seed *seeds = hps_calloc(manifest->n_positions, sizeof(*seeds));
-    struct hps_record *records = hps_calloc(manifest->n_positions + 1, sizeof(*records));
+    struct hps_record *records = hps_calloc(manifest->n_positions + 2, sizeof(*records));
     hps_status status = HPS_NO_MEMORY;
     if (seeds != NULL && records != NULL) {
         uint32_t n = seed_positions(version, manifest, seeds, records);
         records[n++] = (struct hps_record){HPS_POSITION_START, strlen(HPS_POSITION_START),
                                            &start_ms, sizeof(start_ms)};
+        hps_position_frozen_encode(false, n_switches, frozen);
+        records[n++] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN), frozen,
+                                           sizeof(frozen)};
         const struct hps_update_batch batch = {.positions = records, .n_positions = n};
         status = hps_update_apply(version, &batch, err);
     } else {
@@ -392,6 +403,12 @@ static void show_stream(void *ctx, const struct hps_stream_view *view)
         snprintf(number, sizeof(number), "%" PRId32, of->partition);
         hps_metric_set(hps_server_metric(metrics, HPS_M_UPDATE_LAG, of->topic, number, NULL, NULL),
                        (double)of->lag);
+        int64_t lag_ms = hps_partition_lag_ms(of);
+        if (lag_ms >= 0) {
+            hps_metric_set(
+                hps_server_metric(metrics, HPS_M_UPDATE_LAG_SECONDS, of->topic, number, NULL, NULL),
+                (double)lag_ms / 1000);
+        }
         hps_metric_set(hps_server_metric(metrics, HPS_M_UPDATE_GAP, of->topic, number, NULL, NULL),
                        of->state == HPS_PARTITION_GAP ? 1 : 0);
     }

@@ -22,7 +22,9 @@
  * waits until the thread has done so. `lock` of the updater holds the list of streams.
  *
  * A version is *frozen* when one of another lineage is made the active one: records that name no
- * version are passed over from then on, those that name it are applied. A seek ends that.
+ * version are passed over from then on, those that name it are applied. A seek ends that. Stored
+ * with it is by which switch of the model that was decided, so that a start makes up for a crash
+ * between a switch and what it froze.
  */
 #ifndef HPS_SERVER_UPDATES_H
 #define HPS_SERVER_UPDATES_H
@@ -72,17 +74,20 @@ void hps_updater_stop(struct hps_updater *updater);
 void hps_updater_free(struct hps_updater *updater); /* stops */
 
 /* Keep where the files of a new version end: its manifest's start positions, and the time of its
- * oldest file. Before it is added, once: on the caller's thread, which holds a pin. May block. */
+ * oldest file; and that no switch of its model up to now has frozen it. Before it is added, once:
+ * on the caller's thread, which holds a pin. May block. */
 hps_status hps_updater_seed(struct hps_updater *updater, struct hps_version *version,
                             const struct hps_manifest *manifest, uint64_t oldest_file_ms,
-                            struct hps_error *err) HPS_MUST_CHECK;
-/* Begin to apply updates. Takes a pin, given back soon after the remove. What fails is logged. */
-void hps_updater_add(struct hps_updater *updater, struct hps_version *version);
+                            uint64_t n_switches, struct hps_error *err) HPS_MUST_CHECK;
+/* Begin to apply updates. n_switches: of its model so far. Takes a pin, given back soon after the
+ * remove. What fails is logged. */
+void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches);
 /* Apply nothing more; does not wait for the batch under way. */
 void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version);
-/* This version of the model is the active one now. freeze: those of another lineage are frozen. */
+/* This version of the model is the active one now, by its switch number n_switches: those of
+ * another lineage that know no later one are frozen. Also once at each start. */
 void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
-                           bool freeze);
+                           uint64_t n_switches);
 /* Is version `number` fresh enough to become the model's active one: no further behind its updates
  * than lag_max_ms, or no further than the active version? OK also of one that takes no updates or
  * is frozen. PRECONDITION says how far behind it is. Any thread. */
@@ -110,8 +115,11 @@ struct hps_partition_view {
     int64_t high;     /* one past the last record, as last heard; -1: not known */
     uint64_t lag;     /* records; 0 while not known */
     int64_t as_of_ms; /* every update logged before that is applied; 0: not known */
-    char reason[200]; /* of a GAP, GONE or FAILED */
+    char reason[200]; /* of a GAP, GONE or FAILED; what is to be known of one that runs */
 };
+
+/* Since when a partition may have updates that are not applied; -1: not known. */
+int64_t hps_partition_lag_ms(const struct hps_partition_view *view);
 
 struct hps_stream_view {
     const char *model, *lineage;
@@ -131,13 +139,14 @@ struct hps_stream_view {
 /* Every stream, in no order; fn must not call back here. Any thread. */
 void hps_updater_each(struct hps_updater *updater,
                       void (*fn)(void *ctx, const struct hps_stream_view *view), void *ctx);
-/* update_lag_records, update_gap, update_staleness_seconds: of active versions. Any thread. */
+/* update_lag_records, update_lag_seconds, update_gap, update_staleness_seconds, …: of active
+ * versions. Any thread. */
 void hps_updater_gauges(struct hps_updater *updater);
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
 enum hps_update_command_kind {
-    HPS_UPDATE_PAUSE,
+    HPS_UPDATE_PAUSE,  /* holds over restarts */
     HPS_UPDATE_RESUME, /* also tries again what FAILED */
     HPS_UPDATE_SEEK,
     HPS_UPDATE_ACCEPT_GAP, /* go on behind the gap: what was in it is not applied */

@@ -28,6 +28,8 @@ struct update_partition {
     bool caught_up;
     bool leave;                  /* it was stopped: to be unassigned */
     bool initial;                /* without a position, listed when its version was new */
+    bool paused;                 /* by the operator; stored once `applied` says so, too */
+    bool told_form;              /* records that compaction does not understand were reported */
     struct hps_position applied; /* published, also in the store */
     struct hps_position read;    /* as the batch at hand will leave it */
     int64_t accept;              /* GAP: where an accept-gap goes on */
@@ -48,7 +50,7 @@ struct update_call {
 };
 
 struct update_metrics {
-    struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead;
+    struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead, *compacted;
 };
 
 struct hps_update_stream {
@@ -59,7 +61,7 @@ struct hps_update_stream {
     int64_t number;
     atomic_bool active;
     atomic_bool stop;
-    atomic_bool freeze; /* asked for; the thread takes it */
+    _Atomic uint64_t freeze_by; /* the last switch that freezes it; the thread takes it */
     atomic_bool ended;
     bool started;
     pthread_t thread;
@@ -83,7 +85,8 @@ struct hps_update_stream {
     bool listed; /* topics were told once */
     bool fresh;  /* no position was stored when it was added */
     bool frozen, frozen_dirty;
-    int64_t start_ms; /* what the files may lack since; 0: not known */
+    uint64_t frozen_by; /* the last switch of the model that `frozen` knows */
+    int64_t start_ms;   /* what the files may lack since; 0: not known */
     bool connected;
     bool held;     /* the batch at hand waits: it could not be applied */
     bool lettered; /* bad records were sent to the dead-letter topic since the last flush */
@@ -115,13 +118,15 @@ enum { UPDATE_LOG_TIMEOUT_MS = 3000 }; /* of a question to the log */
 
 /* Takes a pin. Not in the list yet. NULL: no memory. updates.c */
 struct hps_update_stream *update_stream_new(struct hps_updater *updater,
-                                            struct hps_version *version);
+                                            struct hps_version *version, uint64_t n_switches);
 /* All that the thread owns but the consumer, which the first turn opens. */
 hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
 /* One turn: commands, topics, beginnings, one poll of at most poll_ms, what came of it. */
 void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms);
 void update_stream_close(struct hps_update_stream *stream);
+/* Has this partition something to be stored? */
+bool update_unstored(const struct update_partition *partition);
 /* Copy the view. */
 void update_stream_show(struct hps_update_stream *stream);
 /* Apply the batch at hand, rows or not. */

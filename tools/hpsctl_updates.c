@@ -69,10 +69,9 @@ static int print_updates(struct hpsctl *ctl, const void *reply)
 {
     static const char *const columns[] = {"MODEL",  ">VERSION", "TOPIC", ">PARTITION",
                                           "STATE",  ">OFFSET",  ">END",  ">LAG",
-                                          ">AS OF", "REASON",   NULL};
+                                          ">LAG S", "REASON",   NULL};
     const Hps__V1__GetUpdatesResponse *updates = reply;
     struct hpsctl_table table;
-    char text[HPSCTL_TEXT_BYTES];
 
     (void)ctl;
     hpsctl_table_init(&table, columns);
@@ -89,7 +88,8 @@ static int print_updates(struct hpsctl *ctl, const void *reply)
             hpsctl_table_cell(&table, "%" PRId64, partition->offset);
             hpsctl_table_cell(&table, "%" PRId64, partition->end_offset);
             hpsctl_table_cell(&table, "%" PRIu64, partition->lag_record_count);
-            hpsctl_table_cell(&table, "%s", age_text(partition->as_of_unix_ms, text));
+            hpsctl_table_cell(&table, partition->lag_ms < 0 ? "-" : "%.1f",
+                              (double)partition->lag_ms / 1000);
             hpsctl_table_cell(&table, "%s", partition->reason);
         }
     }

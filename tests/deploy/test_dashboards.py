@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus rules and the dashboard against the /metrics of a running hpsd."""
+import contextlib
 import json
 import os
 import re
@@ -11,13 +12,16 @@ import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
-from rig import PATIENCE_S, Daemon, ask, default_config, generate, key_bytes, pb, refused, scratch  # noqa: E402
+from rig import (PATIENCE_S, Daemon, ask, default_config, generate, kafka, key_bytes, pb, refused,  # noqa: E402
+                 scratch)
 
 DEPLOY = os.path.join(ROOT, "deploy")
 # What Prometheus itself adds to every series of a target.
 OF_PROMETHEUS = {"instance", "job"}
 # Not from /metrics: Prometheus makes it.
 NOT_OURS = {"up"}
+NO_BROKER = kafka.missing()
+OF_UPDATES = "hpsd_update_"
 OPERATORS = {"and", "or", "unless", "sum", "max", "min", "avg", "count"}  # a "(" need not follow at once
 
 
@@ -75,14 +79,26 @@ def matches(labels, matchers):
     return all(compare[operator](labels.get(name, ""), value) for name, operator, value in matchers)
 
 
+@contextlib.contextmanager
+def update_source(work):
+    """The block of a configuration that reads from a broker of ours, with a good and a bad record."""
+    if NO_BROKER is not None:
+        yield {}
+        return
+    with kafka.Broker(work) as broker:
+        topic = broker.create("hps_et.m.feature_0", 1)
+        broker.write(topic, [(key_bytes([1]), np.zeros(4, "<f4").tobytes()), (b"bad", b"")])
+        yield {"update_source": {"type": "kafka", "brokers": broker.bootstrap, "start": "earliest"}}
+
+
 @pytest.fixture(name="series", scope="module")
 def series_of_a_daemon():
-    """{metric: [labels]} after loads, look-ups of all kinds, and calls that failed."""
-    with scratch() as work:
+    """{metric: [labels]} after loads, look-ups of all kinds, updates, and calls that failed."""
+    with scratch() as work, scratch() as log, update_source(log) as source:
         generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
         with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
             cached = {**json.load(f)["models"][0], "model": "cached", "gpucache": True}
-        config = default_config([cached], server={"model_roots": [work]})
+        config = default_config([cached], server={"model_roots": [work]}, **source)
         with Daemon(work, config, env={"HPS_DEVICE": "sim"}) as one:
             one.load("m", f"{work}/v1")
             stub = one.stub()
@@ -92,6 +108,8 @@ def series_of_a_daemon():
             list(stub.LookupStream(request, timeout=PATIENCE_S))
             with refused(grpc.StatusCode.NOT_FOUND):
                 ask(stub, "none", {"a": [1]})
+            if source:
+                one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "m")
             found = {}
             for sample in one.metrics():
                 name, _, braces = sample.partition("{")
@@ -115,6 +133,8 @@ def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series
     for name, matchers in found:
         if name in NOT_OURS or ":" in name:
             continue
+        if name.startswith(OF_UPDATES) and NO_BROKER is not None:
+            pytest.skip(f"no updates: {NO_BROKER}")
         assert name in series, f"{where}: no metric {name}"
         own = [matcher for matcher in matchers if matcher[0] not in OF_PROMETHEUS]
         fitting = [labels for labels in series[name] if matches(labels, own)]
@@ -142,4 +162,5 @@ def test_metrics_when_documented_then_a_daemon_has_them_or_the_document_says_whe
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series}
     names = {name.removeprefix("hpsd_") for name in families | set(series) if name.startswith("hpsd_")}
     missing = {name for name in documented if name not in names}
-    assert missing == {name for name in documented if "once it happened" in documented[name]}
+    assert missing == {name for name, text in documented.items() if "once it happened" in text
+                       or ("with an `update_source`" in text and NO_BROKER is not None)}

@@ -3,6 +3,7 @@
 
 Records are written by a stock client (confluent-kafka) and by this file's own packing, never by our code.
 """
+import json
 import random
 import struct
 import threading
@@ -306,6 +307,9 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
     broker.write(topic, [keyed(1, 101)])
     one.ctl("--timeout", "0.3", "wait-for", f"{topic}:0:0", code=4)
     assert values(one.stub(), "ops", "a", [1]) == {1: 1}
+    one.kill()
+    one.restart()
+    until(lambda: states(one, "ops") == {("a", 0): "paused"}, "the partition")
     one.ctl("updates", "resume", "--model", "ops")
     one.ctl("--timeout", PATIENCE_S, "wait-for", f"{topic}:0:0")
     assert values(one.stub(), "ops", "a", [1]) == {1: 101}
@@ -380,6 +384,8 @@ def test_versions_when_another_lineage_is_active_then_the_old_one_is_frozen(brok
     broker.write(topic, [keyed(1, 101)])
     wait_now(one, "lines")
     one.load("lines", f"{work}/files-lines", version=2, lineage="other", activate=True)
+    one.kill()  # what the switch froze may not be stored yet
+    one.restart()
     until(lambda: updates(one, "lines", 1).get("frozen"), "the old version to be frozen")
     broker.write(topic, [keyed(2, 102)])
     for version in (1, 2):
@@ -425,6 +431,33 @@ def test_activate_when_the_version_lacks_updates_then_refused_until_it_has_them(
     last = one.load("behind", f"{work}/files-behind", version=3, activate=True)
     assert last.activated
     assert values(one.stub(), "behind", "a", [1]) == {1: 101}  # it had the update when it took over
+
+
+def test_load_when_it_waits_for_its_updates_then_others_do_not_wait_for_it(broker, daemon, work):
+    topic = broker.create("hps_et.queue.a", 1)
+    one = daemon(config_of(work, broker, "queue"))
+    broker.write(topic, [keyed(1, 101)])
+    wait_now(one, "queue")
+    second, third = f"{work}/files-queue/2", f"{work}/files-queue/3"
+    for table in tables_of("ab"):
+        table.save(second)
+        table.save(third)
+    with open(f"{second}/manifest.json", "w", encoding="utf-8") as f:
+        json.dump({"tables": [{"name": "a"}, {"name": "b"}], "start_positions": [
+            {"cluster": "another", "topic": topic, "partition": 0, "offset": 0}]}, f)
+    done = []
+    waiting = threading.Thread(target=lambda: done.append(one.load("queue", second, version=2, activate=True)))
+    waiting.start()
+    try:
+        until(lambda: one.versions("queue").get(2) == "resident", "version 2")
+        assert one.load("other", third).activated
+        assert not done
+        until(lambda: updates(one, "queue", 2)["partitions"][0]["state"] == "gap", "the gap of version 2")
+        one.ctl("updates", "accept-gap", "--model", "queue", "--version", "2")
+    finally:
+        waiting.join()
+    assert done[0].activated
+    assert values(one.stub(), "queue", "a", [1]) == {1: 101}
 
 
 # ---- without a persistent store ------------------------------------------------------------------------

@@ -28,6 +28,7 @@ struct rig {
     struct hps_updater_options options;
     struct hps_updater *updater;
     struct hps_update_stream *stream;
+    uint64_t n_switches; /* of the model, as the catalog knows */
 };
 
 /* ---- the rig --------------------------------------------------------------------------------- */
@@ -61,7 +62,7 @@ static void open_stream(struct rig *rig)
 {
     struct hps_error err = {0};
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
-    rig->stream = update_stream_new(rig->updater, rig->fx.version);
+    rig->stream = update_stream_new(rig->updater, rig->fx.version, rig->n_switches);
     assert_non_null(rig->stream);
     assert_int_equal(update_stream_open(rig->stream, &err), HPS_OK);
     atomic_store(&rig->stream->active, true);
@@ -316,7 +317,7 @@ static void test_start_when_by_files_then_from_their_time_less_the_slack(void **
     uint64_t files_ms = hps_clock_wall_ms() + 5000;
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
     hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, files_ms, &err),
+    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, files_ms, 0, &err),
                      HPS_OK);
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
@@ -336,7 +337,8 @@ static void test_start_when_the_manifest_says_then_from_there(void **state)
     put(rig, 2, 20);
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
     hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, 1, &err), HPS_OK);
+    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, 1, 0, &err),
+                     HPS_OK);
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
     open_stream(rig);
@@ -520,6 +522,92 @@ static void test_accept_when_there_is_no_gap_then_nothing_changes(void **state)
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
 }
 
+static void test_pause_when_restarted_then_holds_until_resumed(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    put(rig, 1, 11);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+    assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+    assert_true(item(rig, 1) == 11);
+}
+
+static void test_pause_when_before_the_beginning_then_holds_with_it(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    turns(rig, 1);
+    hps_fake_log_away(rig->log, HPS_OK);
+    hps_clock_advance(60 * 1000);
+    update_list_topics(rig->stream);
+    assert_int_equal(state_of(rig), HPS_PARTITION_STARTING);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 10);
+}
+
+static void test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_EXHAUSTED);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+    turns(rig, 1);
+    restart(rig);
+    turns(rig, 2);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+}
+
+/* ---- compaction ------------------------------------------------------------------------------ */
+
+static void test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said(void **state)
+{
+    struct rig *rig = *state;
+    uint8_t value[8 + 8 + FIXTURE_DIM * 4] = "HCTR";
+    const uint32_t row_bytes = FIXTURE_DIM * 4;
+    const hps_key key = 5;
+    const float row[FIXTURE_DIM] = {50, 50};
+    memcpy(value + 4, &row_bytes, 4);
+    memcpy(value + 8, &key, 8);
+    memcpy(value + 16, row, sizeof(row));
+    const struct hps_fake_record hctr = {.value = value, .value_size = sizeof(value)};
+    hps_fake_log_append(rig->log, ITEMS, 0, &hctr);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(metric(rig, HPS_M_UPDATE_COMPACTED, NULL) == 0);
+    close_stream(rig);
+    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 86400000);
+    open_stream(rig);
+    hps_fake_log_append(rig->log, ITEMS, 0, &hctr);
+    put(rig, 1, 10);
+    turns(rig, 3);
+    assert_true(metric(rig, HPS_M_UPDATE_COMPACTED, NULL) == 1);
+    assert_true(item(rig, 5) == 50); /* applied while it is there */
+    assert_true(item(rig, 1) == 10);
+    update_stream_show(rig->stream);
+    assert_non_null(strstr(rig->stream->view.partitions[0].reason, "compacted"));
+}
+
 /* ---- lineage --------------------------------------------------------------------------------- */
 
 static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(void **state)
@@ -538,7 +626,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    atomic_store(&rig->stream->freeze, true);
+    atomic_store(&rig->stream->freeze_by, 2);
     turns(rig, 1);
     put(rig, 1, 11);
     hps_fake_log_append(rig->log, ITEMS, 0, &for_us);
@@ -555,6 +643,36 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     assert_true(item(rig, 1) == 12);
     restart(rig);
     assert_false(rig->stream->frozen);
+}
+
+static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    const struct hps_manifest manifest = {0};
+    put(rig, 1, 10);
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    hps_version_pin(rig->fx.version);
+    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, 1, 1, &err),
+                     HPS_OK);
+    hps_version_unpin(rig->fx.version);
+    hps_updater_free(rig->updater);
+    rig->n_switches = 1;
+    open_stream(rig);
+    turns(rig, 3);
+    assert_false(rig->stream->frozen);
+    rig->n_switches = 2; /* to another lineage: known to the catalog alone */
+    restart(rig);
+    atomic_store(&rig->stream->freeze_by, 2);
+    put(rig, 1, 11);
+    turns(rig, 3);
+    assert_true(rig->stream->frozen);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
+    restart(rig);
+    atomic_store(&rig->stream->freeze_by, 2); /* the seek came after it */
+    turns(rig, 3);
+    assert_false(rig->stream->frozen);
+    assert_true(item(rig, 1) == 11);
 }
 
 /* ---- the log away ---------------------------------------------------------------------------- */
@@ -617,6 +735,7 @@ static void test_times_when_caught_up_then_as_of_now(void **state)
     turns(rig, 1);
     assert_int_equal(hps_update_as_of_ms(rig->fx.version), event_ms + 20000);
     assert_true(metric(rig, HPS_M_UPDATE_FRESHNESS, NULL) == 1);
+    assert_int_equal(hps_partition_lag_ms(&rig->stream->view.partitions[0]), 20000);
 }
 
 static void test_times_when_from_the_future_then_clamped_and_counted(void **state)
@@ -674,8 +793,8 @@ static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_b
     hps_clock_real();
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
     put(rig, 1, 10);
-    hps_updater_add(rig->updater, rig->fx.version);
-    hps_updater_activated(rig->updater, rig->fx.version, true);
+    hps_updater_add(rig->updater, rig->fx.version, 1);
+    hps_updater_activated(rig->updater, rig->fx.version, 1);
     hps_fake_log_consumers_wait(rig->log, 1);
     hps_fake_log_idle_wait(rig->log);
     hps_fake_log_idle_wait(rig->log);
@@ -694,7 +813,7 @@ static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_b
     hps_updater_remove(rig->updater, rig->fx.version);
     hps_updater_stop(rig->updater);
     assert_true(hps_version_idle(rig->fx.version));
-    hps_updater_add(rig->updater, rig->fx.version); /* stopped: nothing begins */
+    hps_updater_add(rig->updater, rig->fx.version, 1); /* stopped: nothing begins */
     assert_true(hps_version_idle(rig->fx.version));
 }
 
@@ -721,7 +840,12 @@ int main(void)
         TEST(test_gap_when_retention_passes_while_paused_then_told),
         TEST(test_seek_when_back_then_records_come_again),
         TEST(test_accept_when_there_is_no_gap_then_nothing_changes),
+        TEST(test_pause_when_restarted_then_holds_until_resumed),
+        TEST(test_pause_when_before_the_beginning_then_holds_with_it),
+        TEST(test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later),
+        TEST(test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said),
         TEST(test_freeze_when_another_lineage_is_active_then_stands_until_a_seek),
+        TEST(test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for),
         TEST(test_stream_when_the_log_is_away_then_goes_on_afterwards),
         TEST(test_stream_when_the_consumer_breaks_then_another_goes_on),
         TEST(test_times_when_caught_up_then_as_of_now),
