@@ -11,11 +11,14 @@ import ctypes.util
 import glob
 import http.client
 import json
+import mmap
 import os
+import random
 import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -51,6 +54,16 @@ PATIENCE_S = 30 * SLOW
 REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|Assertion|assertion")
 
 
+def kills(usual):
+    """How many a test of kills makes: $HPS_KILLS, or the usual number, of which sanitizers have time for half."""
+    return int(os.environ.get("HPS_KILLS") or (usual // 2 if SANITIZER else usual))
+
+
+def kill_seed():
+    """Of the random choices of a test of kills, which tells it when it fails: $HPS_KILL_SEED, or any."""
+    return int(os.environ.get("HPS_KILL_SEED") or random.SystemRandom().randrange(2**32))
+
+
 def generated_stubs():
     out = tempfile.mkdtemp(prefix="hps-stubs-")
     atexit.register(shutil.rmtree, out, True)
@@ -72,7 +85,8 @@ from hps.v1 import admin_pb2 as admin_pb  # noqa: E402
 from hps.v1 import admin_pb2_grpc as admin_grpc  # noqa: E402
 from hps.v1 import lookup_pb2 as pb  # noqa: E402
 from hps.v1 import lookup_pb2_grpc as pb_grpc  # noqa: E402
-from hps.v1 import update_pb2 as update_pb  # noqa: E402,F401  for the tests
+import records  # noqa: E402,F401  for the tests
+from records import key_bytes  # noqa: E402
 from grpc.health.v1 import health_pb2  # noqa: E402
 from grpc.health.v1 import health_pb2_grpc as health_grpc  # noqa: E402
 
@@ -131,10 +145,6 @@ def encoded(values, output_type):
     bits = wide.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype("<u2").tobytes()
-
-
-def key_bytes(keys):
-    return np.ascontiguousarray(keys, dtype="<i8").tobytes()
 
 
 class Table:
@@ -424,6 +434,39 @@ class Daemon:
             channel.close()
             self.channels.remove(channel)
         return {v.version: v.state for m in reply.models if m.model == model for v in m.versions}
+
+
+class Killpoint:
+    """hpsd under `wrapper` runs with a library that ends it before a chosen one of the calls that change files
+    below a directory, or within it. The file at `path` is shared with it: struct control of tests/fault/killpoint.c."""
+
+    LIBRARY = os.path.join(os.path.dirname(BIN), "tests", "libkillpoint.so")
+    PATTERN_AT, PATTERN_BYTES, TRACE_AT, SIZE = 24, 240, 264, 1 << 20
+
+    def __init__(self, path, below):
+        with open(path, "w+b") as f:
+            f.truncate(self.SIZE)
+            self.map = mmap.mmap(f.fileno(), self.SIZE)
+        self.wrapper = ["env", f"LD_PRELOAD={self.LIBRARY}", f"HPS_KILLPOINT={path}",
+                        f"HPS_KILLPOINT_BELOW={below}"]
+        if SANITIZER == "address":  # whose library wants to be the first one
+            options = os.environ.get("ASAN_OPTIONS", "")
+            self.wrapper.append(f"ASAN_OPTIONS={options}:verify_asan_link_order=0")
+
+    def arm(self, pattern, number, torn):
+        self.take_trace()
+        struct.pack_into(f"<q{self.PATTERN_BYTES}s", self.map, 16, torn, pattern.encode())
+        struct.pack_into("<q", self.map, 0, number)
+
+    def disarm(self):
+        struct.pack_into("<q", self.map, 0, 0)
+
+    def take_trace(self):
+        """The calls since the last time."""
+        used = struct.unpack_from("<q", self.map, 8)[0]
+        assert used <= self.SIZE - self.TRACE_AT, "the trace is longer than its file"
+        struct.pack_into("<q", self.map, 8, 0)
+        return self.map[self.TRACE_AT:self.TRACE_AT + used].decode().splitlines()
 
 
 def json_documents(text):

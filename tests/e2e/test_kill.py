@@ -10,23 +10,20 @@ HPS_KILLS sets how many kills (the default is for `./dev check`), HPS_KILL_SEED 
 import collections
 import copy
 import fnmatch
-import mmap
 import os
 import random
 import shutil
 import signal
-import struct
 import subprocess
 
 import grpc
 import numpy as np
 import pytest
 
-from rig import (BIN, PATIENCE_S, SANITIZER, Daemon, Table, ask, default_config, refused,
+from rig import (BIN, PATIENCE_S, Daemon, Killpoint, Table, ask, default_config, kill_seed, kills, refused,
                  rocksdb_families)
 
-KILLS = int(os.environ.get("HPS_KILLS") or (30 if SANITIZER else 60))
-LIBRARY = os.path.join(os.path.dirname(BIN), "tests", "libkillpoint.so")
+KILLS = kills(60)
 MIB = 1 << 20
 SEEDS = (1, 2, 3)  # of the model files
 KEEP_VERSIONS = 3
@@ -64,32 +61,6 @@ WINDOWS = [
     ("start", "* hpsd/MANIFEST*"),
     ("start", "rename hpsd/CURRENT"),
 ]
-
-
-class Killpoint:
-    """The file that is shared with the library: struct control of tests/fault/killpoint.c."""
-
-    PATTERN_AT, PATTERN_BYTES, TRACE_AT, SIZE = 24, 240, 264, MIB
-
-    def __init__(self, path):
-        with open(path, "w+b") as f:
-            f.truncate(self.SIZE)
-            self.map = mmap.mmap(f.fileno(), self.SIZE)
-
-    def arm(self, pattern, number, torn):
-        self.take_trace()
-        struct.pack_into(f"<q{self.PATTERN_BYTES}s", self.map, 16, torn, pattern.encode())
-        struct.pack_into("<q", self.map, 0, number)
-
-    def disarm(self):
-        struct.pack_into("<q", self.map, 0, 0)
-
-    def take_trace(self):
-        """The calls since the last time."""
-        used = struct.unpack_from("<q", self.map, 8)[0]
-        assert used <= self.SIZE - self.TRACE_AT, "the trace is longer than its file"
-        struct.pack_into("<q", self.map, 8, 0)
-        return self.map[self.TRACE_AT:self.TRACE_AT + used].decode().splitlines()
 
 
 class State:
@@ -147,18 +118,13 @@ class Story:
                                  Table.random("small", 500, 8, seed=seed, number=1)]
             for table in self.tables[seed]:
                 table.save(f"{work}/v{seed}")
-        self.point = Killpoint(f"{work}/control")
+        self.point = Killpoint(f"{work}/control", f"{work}/state")
         config = default_config(server={
             "model_roots": [work], "load_memory_bytes": "16MiB", "disk_free_min_bytes": "8MiB",
             "keep_versions": KEEP_VERSIONS, "hot_keys_save_s": 0})
-        wrapper = ["env", f"LD_PRELOAD={LIBRARY}", f"HPS_KILLPOINT={work}/control",
-                   f"HPS_KILLPOINT_BELOW={work}/state"]
-        if SANITIZER == "address":  # whose library wants to be the first one
-            options = os.environ.get("ASAN_OPTIONS", "")
-            wrapper.append(f"ASAN_OPTIONS={options}:verify_asan_link_order=0")
         self.counts = collections.Counter()  # calls of a window in an operation that went well
         self.killed = collections.Counter()  # kills by window
-        self.daemon = Daemon(work, config, wrapper=wrapper)
+        self.daemon = Daemon(work, config, wrapper=self.point.wrapper)
         self.learn("creation")
         self.daemon.kill()
         self.daemon.start()
@@ -328,7 +294,7 @@ class Story:
 
 
 def test_kill_when_at_any_call_that_changes_files_then_the_catalog_is_old_or_new_and_whole(work):
-    seed = int(os.environ.get("HPS_KILL_SEED") or random.SystemRandom().randrange(2**32))
+    seed = kill_seed()
     rng = random.Random(seed)
     story = Story(work, rng)
     try:

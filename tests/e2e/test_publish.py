@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rig import (BIN, PATIENCE_S, ROOT, Table, admin_grpc, admin_pb, default_config, generate, health_grpc,
-                 health_pb2, kafka, key_bytes, model_config, pb, update_pb)
+                 health_pb2, kafka, key_bytes, model_config, pb, records)
 
 PUBLISH = os.path.join(BIN, "hps-publish")
 
@@ -42,22 +42,6 @@ def key_of(key):
     return struct.pack("<q", int(key))
 
 
-def hctr_pairs(value, key_format="q"):
-    """[(key, row bytes)] of an HCTR record."""
-    magic, size = struct.unpack_from("<4sI", value)
-    assert magic == b"HCTR"
-    width = struct.calcsize(f"<{key_format}") + size
-    body = value[8:]
-    assert len(body) % width == 0
-    return [(struct.unpack_from(f"<{key_format}", body, at)[0], body[at + width - size:at + width])
-            for at in range(0, len(body), width)]
-
-
-def unpacked(value):
-    assert value[:8] == b"HPS1\x01\0\0\0"
-    return update_pb.UpdateBatch.FromString(value[8:])
-
-
 def replay(messages, table=None):
     """{key: row bytes} after all records of keyed or packed form, in order within a partition."""
     rows = {}
@@ -68,14 +52,12 @@ def replay(messages, table=None):
             if message.value() is not None:
                 rows[key] = message.value()
             continue
-        for update in unpacked(message.value()).tables:
+        for update in records.unpacked(message.value()).tables:
             if table in (None, update.table):
-                keys = np.frombuffer(update.keys, "<i8")
-                width = len(update.rows) // max(len(keys), 1)
-                for i, key in enumerate(keys):
-                    rows[int(key)] = update.rows[i * width:(i + 1) * width]
-                for key in np.frombuffer(update.deletes, "<i8"):
-                    rows.pop(int(key), None)
+                for key, row in records.unpacked_rows(update):
+                    rows.pop(key, None)
+                    if row is not None:
+                        rows[key] = row
     return rows
 
 
@@ -138,15 +120,15 @@ def test_hctr_when_model_directory_then_batches_as_hps_reads_them(broker, work, 
         broker.create(f"hps_et.m.{tables[-1].name}", 2)
     publish(broker, "--from", model, "--format", "hctr", "--key-bytes", key_bytes, "--batch-bytes", "4KiB")
     for table in tables:
-        found, records = {}, broker.read(f"hps_et.m.{table.name}")
-        for message in records:
+        found, messages = {}, broker.read(f"hps_et.m.{table.name}")
+        for message in messages:
             assert message.key() is None
             assert len(message.value()) <= 4096
-            for key, row in hctr_pairs(message.value(), "q" if key_bytes == 8 else "I"):
+            for key, row in records.hctr_pairs(message.value(), "q" if key_bytes == 8 else "I"):
                 assert message.partition() == murmur2_partition(key, 2)
                 found[key] = row
         assert found == content(table)
-        assert len(records) < 30
+        assert len(messages) < 30
 
 
 def test_packed_when_float16_pairs_then_rows_as_they_are_in_the_files(broker, work):
@@ -157,7 +139,7 @@ def test_packed_when_float16_pairs_then_rows_as_they_are_in_the_files(broker, wo
     found = broker.read(topic)
     assert len(found) > 2
     for message in found:
-        batch = unpacked(message.value())
+        batch = records.unpacked(message.value())
         assert message.key() is None and batch.version == 9 and batch.event_time_unix_ms == 0
         assert [(t.table, t.data_type, t.dim) for t in batch.tables] == [("half", 2, 6)]
     assert replay(found) == {int(k): r.astype("<f2").tobytes() for k, r in zip(table.keys, table.rows)}
@@ -245,7 +227,7 @@ def test_lines_when_units_then_one_record_for_all_up_to_commit(broker):
     topic = broker.create("hps_et.units", 1)
     publish(broker, "--model", "units", "--format", "packed", "--units", "-",
             lines="a 1 1 2\nb 7 3\na 2 null\ncommit\nb 7 4\ncommit\ncommit\n")
-    batches = [unpacked(m.value()) for m in broker.read(topic)]
+    batches = [records.unpacked(m.value()) for m in broker.read(topic)]
     assert [[(t.table, t.keys, t.deletes, t.rows) for t in b.tables] for b in batches] == [
         [("a", key_of(1), b"", struct.pack("<2f", 1, 2)), ("b", key_of(7), b"", struct.pack("<f", 3)),
          ("a", b"", key_of(2), b"")],

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates through a real Kafka broker: all forms of records in every tier, crashes, gaps, outages.
+"""Updates through a real Kafka broker: all forms of records in every tier, gaps, outages, versions. Crashes are in
+test_updates_kill.py.
 
-Records are written by a stock client (confluent-kafka) and by this file's own packing, never by our code.
+Records are written by a stock client (confluent-kafka) and packed by tests/lib/records.py, never by our code.
 """
 import json
-import random
 import struct
 import threading
 
@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from rig import (PATIENCE_S, Table, default_config, key_bytes, model_config, pb, refused, until, update_pb)
+from rig import (PATIENCE_S, Table, admin_pb, default_config, key_bytes, model_config, pb, records, refused, until)
 
 DIM = 4
 KEYS = 60
@@ -26,25 +26,17 @@ def row(value):
 
 def keyed(key, value):
     """Value None: a delete."""
-    return {"key": struct.pack("<q", key), "value": None if value is None else row(value).tobytes()}
+    return records.keyed(key, None if value is None else row(value))
 
 
-def hctr(pairs, key_format="<q"):
-    body = b"".join(struct.pack(key_format, key) + row(value).tobytes() for key, value in pairs)
-    return {"key": None, "value": b"HCTR" + struct.pack("<I", DIM * 4) + body}
+def hctr(pairs, key_format="q"):
+    return records.hctr([(key, row(value)) for key, value in pairs], key_format)
 
 
-def packed(tables, version=0, event_time_unix_ms=0):
+def packed(tables, **more):
     """tables: {name: ({key: value}, [deleted keys])}"""
-    batch = update_pb.UpdateBatch(version=version, event_time_unix_ms=event_time_unix_ms)
-    for name, (puts, deletes) in tables.items():
-        batch.tables.add(table=name, keys=key_bytes(list(puts)), deletes=key_bytes(deletes),
-                         rows=b"".join(row(value).tobytes() for value in puts.values()))
-    return {"key": None, "value": b"HPS1" + struct.pack("<I", 1) + batch.SerializeToString()}
-
-
-def partition_of(key, n):
-    return key % n
+    return records.packed({name: ({key: row(value) for key, value in puts.items()}, deletes)
+                           for name, (puts, deletes) in tables.items()}, **more)
 
 
 # ---- the daemon ----------------------------------------------------------------------------------------
@@ -93,7 +85,6 @@ def wait_now(daemon, model, code=0):
 
 def in_every_tier(daemon, model, table, key):
     """{tier: the value there, or None}"""
-    from rig import admin_pb
     reply = daemon.admin_stub().ExplainKey(admin_pb.ExplainKeyRequest(model=model, table=table, key=key),
                                            timeout=PATIENCE_S)
     return {tier.tier: np.frombuffer(tier.row, "<f4")[0] if tier.found else None for tier in reply.tiers}
@@ -149,75 +140,9 @@ def test_keys_of_four_bytes_when_not_supportlonglong_then_read(broker, daemon, w
     config = config_of(work, broker, "narrow")
     config["supportlonglong"] = False
     one = daemon(config)
-    broker.write("hps_et.narrow.a", [hctr([(3, 303), (4, 304)], "<I")])
+    broker.write("hps_et.narrow.a", [hctr([(3, 303), (4, 304)], "I")])
     wait_now(one, "narrow")
     assert values(one.stub(), "narrow", "a", [3, 4, 5]) == {3: 303, 4: 304, 5: 5}
-
-
-# ---- crashes -------------------------------------------------------------------------------------------
-
-def replay(broker, topic, table_values, until_offsets):
-    """Apply what lies below the offsets, as a reader of our own."""
-    for message in broker.read(topic):
-        if message.offset() < until_offsets.get(message.partition(), 0):
-            key = struct.unpack("<q", message.key())[0]
-            value = message.value()
-            table_values[key] = -1.0 if value is None else float(np.frombuffer(value, "<f4")[0])
-    return table_values
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_kill_when_at_any_moment_then_equal_to_a_replay(broker, daemon, work, seed):
-    model, rng = f"kill{seed}", random.Random(seed)
-    for table in "ab":
-        broker.create(f"hps_et.{model}.{table}", 2)
-    one = daemon(config_of(work, broker, model, source={"max_batch_size": 50}))
-    stop, failed = threading.Event(), []
-
-    def write():
-        n = 0
-        try:
-            while not stop.is_set():
-                records = {"a": [], "b": []}
-                for _ in range(100):
-                    n += 1
-                    key, table = rng.randrange(KEYS), rng.choice("ab")
-                    value = None if rng.random() < 0.2 else float(n)
-                    records[table].append({**keyed(key, value), "partition": partition_of(key, 2)})
-                for table, some in records.items():
-                    broker.write(f"hps_et.{model}.{table}", some)
-        except Exception as error:  # told by the test
-            failed.append(error)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for _ in range(3):
-            seen = int(updates(one, model).get("record_count", 0))
-            until(lambda: int(updates(one, model).get("record_count", 0)) > seen + 200, "updates")
-            one.kill()
-            one.restart()
-            until(lambda: "a" in str(states(one, model)), "partitions")
-    finally:
-        stop.set()
-        writer.join()
-    assert not failed, failed
-    wait_now(one, model)
-    one.kill()
-    # Nothing is read any more: what is stored is compared, up to the positions stored with it.
-    broker_config = config_of(work, broker, model)
-    broker_config["update_source"]["brokers"] = "127.0.0.1:1"
-    one.write_config(broker_config)
-    one.restart()
-    offsets = {}
-    for partition in updates(one, model)["partitions"]:
-        offsets.setdefault(partition["topic"], {})[int(partition.get("partition", 0))] = int(partition["offset"])
-    stub = one.stub()
-    for table in "ab":
-        topic = f"hps_et.{model}.{table}"
-        assert sum(offsets[topic].values()) > 100
-        expected = replay(broker, topic, {key: float(key) for key in range(KEYS)}, offsets[topic])
-        assert values(stub, model, table) == expected
 
 
 # ---- outages -------------------------------------------------------------------------------------------
@@ -365,7 +290,7 @@ def test_versions_when_of_one_lineage_then_both_follow_and_names_are_obeyed(brok
     broker.write(topic, [keyed(1, 101)])
     wait_now(one, "two")
     one.load("two", f"{work}/files-two", version=2)
-    broker.write(topic, [keyed(2, 102), {**keyed(3, 103), "headers": [("hps-version", struct.pack("<q", 2))]}])
+    broker.write(topic, [keyed(2, 102), records.for_version(keyed(3, 103), 2)])
     for version in (1, 2):
         one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", version)
     stub = one.stub()
