@@ -119,6 +119,7 @@ struct hps_config_update_source {
     uint32_t failure_backoff_ms;
     uint32_t max_commit_interval;
     uint64_t max_batch_bytes;
+    uint64_t max_rows_per_s; /* 0: no limit */
     enum hps_config_update_start start;
     uint32_t start_slack_s;
     uint64_t start_time_unix_ms;

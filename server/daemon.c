@@ -167,6 +167,7 @@ static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
         .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
         .rows_max = (uint32_t)source->max_batch_size,
         .bytes_max = source->max_batch_bytes,
+        .rows_per_s_max = source->max_rows_per_s,
         .poll_ms = source->poll_timeout_ms,
         .topics_ms = source->metadata_refresh_interval_ms,
         .backoff_ms = source->failure_backoff_ms,

@@ -71,6 +71,8 @@
       "Since when a partition may have updates that the active version lacks.")                  \
     X(UPDATE_COMPACTED, COUNTER, "update_compacted_records_total", "model",                      \
       "HCTR and packed records on compacted topics, which lose such records.")                   \
+    X(UPDATE_THROTTLED, COUNTER, "update_throttled_batches_total", "model",                      \
+      "Batches behind which updates waited for the limit of rows in a second.")                  \
     X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
       "1 while a partition stands still because records are gone or are others.")                \
     X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                          \

@@ -283,12 +283,41 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
+/* No batch has more rows than what a second may have, so that none waits long behind another. */
+static uint64_t batch_rows_max(const struct hps_update_stream *stream)
+{
+    uint64_t rows_max = stream->updater->options.rows_max;
+    uint64_t rate = atomic_load(&stream->updater->rows_per_s_max);
+    return rate > 0 && rate < rows_max ? rate : rows_max;
+}
+
 static bool batch_full(const struct hps_update_stream *stream)
 {
     const struct hps_updater_options *options = &stream->updater->options;
-    return hps_update_decoder_keys(stream->decoder) >= options->rows_max ||
+    uint64_t rows_max = batch_rows_max(stream);
+    return hps_update_decoder_keys(stream->decoder) >= rows_max ||
            hps_update_decoder_bytes(stream->decoder) >= options->bytes_max ||
-           stream->batch_records >= options->rows_max;
+           stream->batch_records >= rows_max;
+}
+
+/* When the rows that were applied have had their share of time, by the limit that holds now. */
+static uint64_t rate_due_us(const struct hps_update_stream *stream)
+{
+    uint64_t rate = atomic_load(&stream->updater->rows_per_s_max);
+    return rate == 0 ? 0 : stream->paid_us + stream->n_rows_owed * 1000000 / rate;
+}
+
+static void pay(struct hps_update_stream *stream, uint64_t n_rows)
+{
+    uint64_t now_us = hps_clock_us();
+    if (now_us >= rate_due_us(stream)) {
+        stream->paid_us = now_us;
+        stream->n_rows_owed = 0;
+    }
+    stream->n_rows_owed += n_rows;
+    if (n_rows > 0 && now_us < rate_due_us(stream)) {
+        hps_metric_add(stream->metrics.throttled, 1);
+    }
 }
 
 /* One poll into the batch at hand. False: nothing more for now. */
@@ -298,7 +327,8 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
     struct hps_consumer_poll poll = {0};
     struct hps_error err = {0};
     bool taken = true;
-    uint64_t room = options->rows_max - stream->batch_records;
+    uint64_t rows_max = batch_rows_max(stream);
+    uint64_t room = rows_max > stream->batch_records ? rows_max - stream->batch_records : 1;
     hps_status status = ops(stream)->poll(stream->consumer, poll_ms, (uint32_t)room,
                                           options->bytes_max, &poll, &err);
     if (status != HPS_OK) {
@@ -498,6 +528,7 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
                                                atomic_load(&stream->updater->nan_allowed)};
     status = hps_update_apply(stream->version, &batch, err);
     if (status == HPS_OK) {
+        pay(stream, hps_update_decoder_keys(stream->decoder));
         applied(stream, hps_update_decoder_keys(stream->decoder));
     }
 out:
@@ -719,8 +750,14 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
         apply_or_hold(stream); /* where they begin */
     }
     if (due && !stream->held && stream->consumer != NULL) {
-        gather(stream, poll_ms);
-        apply_or_hold(stream);
+        uint64_t rate_us = rate_due_us(stream);
+        if (rate_us > now_us) {
+            uint64_t rest_ms = (rate_us - now_us + 999) / 1000;
+            wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
+        } else {
+            gather(stream, poll_ms);
+            apply_or_hold(stream);
+        }
     }
     if (stream->consumer != NULL) {
         commit_due(stream);
@@ -748,7 +785,8 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
                                 .freshness = metric(stream, HPS_M_UPDATE_FRESHNESS),
                                 .append_freshness = metric(stream, HPS_M_UPDATE_APPEND_FRESHNESS),
                                 .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD),
-                                .compacted = metric(stream, HPS_M_UPDATE_COMPACTED)};
+                                .compacted = metric(stream, HPS_M_UPDATE_COMPACTED),
+                                .throttled = metric(stream, HPS_M_UPDATE_THROTTLED)};
     stream->decoder = hps_update_decoder_new(&options);
     if (stream->decoder == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");

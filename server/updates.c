@@ -306,6 +306,13 @@ void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed)
     }
 }
 
+void hps_updater_rate_set(struct hps_updater *updater, uint64_t rows_per_s_max)
+{
+    if (updater != NULL) {
+        atomic_store(&updater->rows_per_s_max, rows_per_s_max);
+    }
+}
+
 /* ---- where files end ------------------------------------------------------------------------- */
 
 struct seed {
@@ -548,6 +555,7 @@ hps_status hps_updater_new(const struct hps_updater_options *options,
     HPS_ASSERT(options->rows_max > 0 && options->rows_max <= HPS_UPDATE_KEYS_MAX / 2);
     updater->options = *options;
     atomic_init(&updater->nan_allowed, options->nan_allowed);
+    atomic_init(&updater->rows_per_s_max, options->rows_per_s_max);
     pthread_mutex_init(&updater->lock, NULL);
     *out_updater = updater;
     return HPS_OK;

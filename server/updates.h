@@ -56,8 +56,9 @@ struct hps_updater_options { /* borrowed for the life of the updater, but for `f
     uint64_t start_slack_ms;
     uint32_t key_bytes; /* of HCTR records: 8 or 4 */
     bool nan_allowed;
-    uint32_t rows_max;  /* of one batch, and one record more */
-    uint64_t bytes_max; /* likewise */
+    uint32_t rows_max;       /* of one batch, and one record more */
+    uint64_t bytes_max;      /* likewise */
+    uint64_t rows_per_s_max; /* of each stream; 0: as fast as it goes */
     uint32_t poll_ms;
     uint32_t topics_ms;  /* how often topics are looked for */
     uint32_t backoff_ms; /* after a failure */
@@ -94,6 +95,7 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
 hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
                                  uint64_t lag_max_ms, struct hps_error *err) HPS_MUST_CHECK;
 void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed);
+void hps_updater_rate_set(struct hps_updater *updater, uint64_t rows_per_s_max);
 
 /* ---- views ----------------------------------------------------------------------------------- */
 

@@ -50,7 +50,8 @@ struct update_call {
 };
 
 struct update_metrics {
-    struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead, *compacted;
+    struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead, *compacted,
+        *throttled;
 };
 
 struct hps_update_stream {
@@ -92,6 +93,7 @@ struct hps_update_stream {
     bool lettered; /* bad records were sent to the dead-letter topic since the last flush */
     char held_text[200];
     uint64_t topics_due_us, retry_due_us, commit_due_us, begin_due_us;
+    uint64_t paid_us, n_rows_owed;          /* rows applied since then, to be paid for in time */
     struct hps_buf times;                   /* struct update_time of the batch at hand */
     uint64_t n_records, n_rejected, n_keys; /* applied */
     uint64_t batch_records, batch_rejected;
@@ -107,6 +109,7 @@ struct update_time {
 struct hps_updater {
     struct hps_updater_options options;
     atomic_bool nan_allowed;
+    _Atomic uint64_t rows_per_s_max;
     pthread_mutex_t lock; /* the next ones */
     struct hps_update_stream *streams;
     bool stopped;

@@ -132,6 +132,22 @@ static char *print(const struct hps_config *config)
     return (char *)buf.data; /* hps_free */
 }
 
+static struct hps_option_set *set_of(struct hps_config *config, struct hps_config_model *model,
+                                     enum hps_option_section section)
+{
+    switch (section) {
+    case HPS_SECTION_model:
+        return &model->set;
+    case HPS_SECTION_server:
+        return &config->server.set;
+    case HPS_SECTION_update_source:
+        return &config->update_source.set;
+    default:
+        assert_int_equal(section, HPS_SECTION_tls);
+        return &config->server.tls.set;
+    }
+}
+
 /* Every option in two values, so that whatever is taken over shows. */
 static struct hps_config *every_option(unsigned which)
 {
@@ -142,10 +158,6 @@ static struct hps_config *every_option(unsigned which)
         void *base = option->section == HPS_SECTION_model
                          ? (void *)model
                          : hps_section_base(config, option->section);
-        struct hps_option_set *set = option->section == HPS_SECTION_model ? &model->set
-                                     : option->section == HPS_SECTION_server
-                                         ? &config->server.set
-                                         : &config->server.tls.set;
         if ((option->flags & HPS_OPTION_RELOAD) == 0) {
             continue;
         }
@@ -163,7 +175,7 @@ static struct hps_config *every_option(unsigned which)
             text = number;
         }
         assert_int_equal(hps_option_set_text(option, base, text), HPS_OK);
-        hps_option_mark(set, option);
+        hps_option_mark(set_of(config, model, option->section), option);
     }
     config->server.worker_threads = which + 1;
     hps_option_mark(&config->server.set, &hps_options[HPS_OPTION_server_worker_threads]);

@@ -283,6 +283,29 @@ static void test_stream_when_the_disk_is_full_then_waits_with_the_same_batch(voi
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
 }
 
+static void test_rate_when_limited_then_a_backlog_comes_as_fast_as_is_allowed(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.rows_per_s_max = 10;
+    for (hps_key key = 0; key < 25; key++) {
+        put(rig, key, (float)key);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 10);
+    hps_clock_advance(999 * 1000);
+    turns(rig, 3);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 10);
+    hps_clock_advance(1000);
+    turns(rig, 3);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 20);
+    assert_true(metric(rig, HPS_M_UPDATE_THROTTLED, NULL) == 2);
+    hps_updater_rate_set(rig->updater, 0); /* at once, whatever is owed */
+    turns(rig, 2);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 25);
+    assert_true(metric(rig, HPS_M_UPDATE_THROTTLED, NULL) == 2);
+}
+
 /* ---- where it begins ------------------------------------------------------------------------- */
 
 static void test_start_when_latest_then_only_what_comes_later(void **state)
@@ -827,6 +850,7 @@ int main(void)
         TEST(test_stream_when_all_records_are_bad_then_it_advances),
         TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
         TEST(test_stream_when_the_disk_is_full_then_waits_with_the_same_batch),
+        TEST(test_rate_when_limited_then_a_backlog_comes_as_fast_as_is_allowed),
         TEST(test_start_when_latest_then_only_what_comes_later),
         TEST(test_start_when_by_files_then_from_their_time_less_the_slack),
         TEST(test_start_when_the_manifest_says_then_from_there),
