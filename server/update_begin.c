@@ -438,6 +438,41 @@ void update_begin(struct hps_update_stream *stream)
     leave_stopped(stream);
 }
 
+/* ---- how far it goes -------------------------------------------------------------------------- */
+
+static hps_status hear_ends(struct hps_update_stream *stream, wants_fn wants, const void *ctx,
+                            uint32_t *out_n, struct hps_error *err)
+{
+    struct hps_consumer_offsets *parts = NULL;
+    uint32_t n = 0;
+    hps_status status = ask_offsets(stream, wants, ctx, -1, &parts, err);
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (wants(ctx, partition)) {
+            partition->high = parts[n].status == HPS_OK ? parts[n].high : partition->high;
+            n++;
+        }
+    }
+    hps_free(parts);
+    *out_n = n;
+    return status;
+}
+
+static bool stands_still(const void *ctx, const struct update_partition *partition)
+{
+    (void)ctx;
+    return partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_GAP;
+}
+
+void update_hear_ends(struct hps_update_stream *stream)
+{
+    struct hps_error err = {0};
+    uint32_t n;
+    if (stream->connected) {
+        hps_ignore(hear_ends(stream, stands_still, NULL, &n, &err)); /* only to be shown */
+    }
+}
+
 /* ---- is it the same log? --------------------------------------------------------------------- */
 
 static void gap_missing(struct hps_update_stream *stream, struct update_partition *partition)
@@ -600,23 +635,11 @@ static hps_status accept_gap(struct hps_update_stream *stream, struct update_cal
 
 static hps_status refresh(struct hps_update_stream *stream, struct update_call *call)
 {
-    struct hps_consumer_offsets *parts = NULL;
     update_list_topics(stream);
     if (!stream->connected) {
         return hps_error_set(&call->error, HPS_UNAVAILABLE, "the update source does not answer");
     }
-    hps_status status = ask_offsets(stream, fits, call->command, -1, &parts, &call->error);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (fits(call->command, partition)) {
-            partition->high = parts[n].status == HPS_OK ? parts[n].high : partition->high;
-            n++;
-            call->n_changed++;
-        }
-    }
-    hps_free(parts);
-    return status;
+    return hear_ends(stream, fits, call->command, &call->n_changed, &call->error);
 }
 
 /* Commands that move positions: nothing of the batch at hand may follow them. */

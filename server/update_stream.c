@@ -745,6 +745,7 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
     if (due && !stream->held && stream->consumer != NULL) {
         if (now_us >= stream->topics_due_us) {
             update_list_topics(stream);
+            update_hear_ends(stream);
         }
         update_begin(stream);
         apply_or_hold(stream); /* where they begin */

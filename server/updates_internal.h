@@ -145,6 +145,8 @@ hps_status update_read_positions(struct hps_update_stream *stream, struct hps_er
     HPS_MUST_CHECK;
 /* Ask for topics; add what is new. */
 void update_list_topics(struct hps_update_stream *stream);
+/* Ask how far partitions go from which nothing is read, being paused or at a gap: for the lag. */
+void update_hear_ends(struct hps_update_stream *stream);
 /* Decide where STARTING partitions begin, and assign them. */
 void update_begin(struct hps_update_stream *stream);
 /* Is this the record that was the last one? On the first record of a partition that is checking;

@@ -7,6 +7,7 @@ Records are written by a stock client (confluent-kafka) and packed by tests/lib/
 import json
 import struct
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -279,6 +280,75 @@ def test_commits_when_applied_then_the_tools_of_kafka_see_the_lag(broker, daemon
         until(lambda: consumer.committed([place], timeout=PATIENCE_S)[0].offset == 2, "the commit")
     finally:
         consumer.close()
+
+
+def freshness(daemon, model):
+    """(number, sum in seconds) on /metrics"""
+    metrics = daemon.metrics()
+    return tuple(metrics.get(f'hpsd_update_freshness_seconds_{what}{{model="{model}"}}', 0) for what in ("count", "sum"))
+
+
+def test_freshness_when_measured_from_outside_then_metrics_agree(broker, daemon, work):
+    topic = broker.create("hps_et.measured.a", 1)
+    one = daemon(config_of(work, broker, "measured"))
+    stub = one.stub()
+    until(lambda: states(one, "measured") == {("a", 0): "running"}, "the partition")
+    for n in range(1, 6):
+        # All by one clock: told is what lies between the last look-up without the row and the metric that has it.
+        before_n, before_s = freshness(one, "measured")
+        event_s = int(time.time() * 1000) / 1000 - 100 * n
+        unseen_s = time.time()
+        broker.write(topic, [{**keyed(n, 100 + n), "timestamp": round(event_s * 1000)}])
+
+        def is_seen():
+            nonlocal unseen_s
+            asked_s = time.time()
+            if values(stub, "measured", "a", [n])[n] == 100 + n:
+                return True
+            unseen_s = asked_s
+            return False
+
+        until(is_seen, "the row")
+        until(lambda: freshness(one, "measured")[0] > before_n, "the metric")
+        told_s = time.time()
+        after_n, after_s = freshness(one, "measured")
+        assert after_n == before_n + 1
+        assert unseen_s - event_s - 0.002 <= after_s - before_s <= told_s - event_s + 0.002
+    ahead = round(time.time() * 1000) + 3600 * 1000
+    broker.write(topic, [{**keyed(6, 106), "timestamp": ahead}])
+    wait_now(one, "measured")
+    assert freshness(one, "measured") == (6, pytest.approx(after_s))
+    assert one.metrics()['hpsd_update_clock_ahead_total{model="measured"}'] == 1
+
+
+def test_lag_when_measured_from_outside_then_metrics_agree(broker, daemon, work):
+    topic = broker.create("hps_et.behind-by.a", 2)
+    one = daemon(config_of(work, broker, "behind-by"))
+    written_s = time.time()
+    broker.write(topic, [{**keyed(key, 100 + key), "partition": key % 2} for key in range(5)])
+    wait_now(one, "behind-by")
+    one.ctl("updates", "pause", "--model", "behind-by")
+    paused_s = time.time()
+    broker.write(topic, [{**keyed(key, 200 + key), "partition": key % 3 % 2} for key in range(20)])
+
+    def lags():
+        """{partition: (told, what the broker has behind what was applied)}"""
+        metrics, offsets = one.metrics(), {int(p.get("partition", 0)): int(p["offset"])
+                                           for p in updates(one, "behind-by")["partitions"]}
+        return {i: (metrics[f'hpsd_update_lag_records{{topic="{topic}",partition="{i}"}}'], high - offsets[i])
+                for i, (_, high) in broker.offsets(topic).items()}
+
+    def agree():
+        found = lags()
+        return all(told == outside for told, outside in found.values()) and found
+
+    assert sorted(outside for _, outside in until(agree, "the lag to be told").values()) == [7, 13]
+    asked_s = time.time()
+    stale_s = one.metrics()['hpsd_update_staleness_seconds{model="behind-by"}']
+    assert asked_s - paused_s - 0.002 <= stale_s <= time.time() - written_s + 0.002
+    one.ctl("updates", "resume", "--model", "behind-by")
+    wait_now(one, "behind-by")
+    assert set(lags().values()) == {(0, 0)}
 
 
 # ---- versions ------------------------------------------------------------------------------------------
