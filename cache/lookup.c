@@ -154,6 +154,18 @@ static void choose_policies(struct hps_lookup *lookup)
     }
 }
 
+static void reset_part(struct hps_lookup_part *part)
+{
+    part->rows = NULL;
+    part->n_unique = 0;
+    part->n_defaulted = 0;
+    part->n_unknown = 0;
+    part->key_status = NULL;
+    part->finished = false;
+    part->waits_for_gpu = false;
+    part->hits = NULL;
+}
+
 hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
 {
     uint64_t total = 0;
@@ -174,14 +186,7 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
         part->row_bytes = (uint32_t)out_bytes;
         part->rows_bytes = out_bytes * part->n_keys;
         part->rows_offset = total;
-        part->rows = NULL;
-        part->n_unique = 0;
-        part->n_defaulted = 0;
-        part->n_unknown = 0;
-        part->key_status = NULL;
-        part->finished = false;
-        part->waits_for_gpu = false;
-        part->hits = NULL;
+        reset_part(part);
         total += align_rows(room);
         n_keys += part->n_keys;
     }
@@ -191,6 +196,16 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
     lookup->gpu.asked = false;
     lookup->gpu.left = false;
     return HPS_OK;
+}
+
+void hps_lookup_again(struct hps_lookup *lookup)
+{
+    HPS_ASSERT(!lookup->gpu.asked);
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        reset_part(&lookup->parts[i]);
+    }
+    memset(lookup->tier_us, 0, sizeof(lookup->tier_us));
+    lookup->begun = false;
 }
 
 /* ---- unique keys ----------------------------------------------------------------------------- */
@@ -705,15 +720,38 @@ static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_pa
     }
 }
 
-/* Once per look-up, however it ended. */
-static hps_status conclude(struct hps_lookup *lookup, hps_status status)
+/* The last row has been read: may some be of a batch of updates of which others are not? That no
+ * tier has a key is also something that was read. */
+static hps_status check_unit(const struct hps_lookup *lookup, hps_status status,
+                             struct hps_error *err)
+{
+    bool answer = status == HPS_OK || status == HPS_NOT_FOUND;
+    if (!lookup->unit || !answer) {
+        return status;
+    }
+    if (lookup->since % 2 != 0) {
+        return hps_error_set(err, HPS_ABORTED,
+                             "consistency: a batch of updates was in some tiers only");
+    }
+    if (hps_stamps_now(lookup->version->stamps) != lookup->since) {
+        return hps_error_set(err, HPS_ABORTED, "consistency: a batch of updates came meanwhile");
+    }
+    return status;
+}
+
+/* Once per look-up (or try of one), however it ended. */
+static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
 {
     bool tier_asked[HPS_TIER_COUNT] = {false};
+
+    status = check_unit(lookup, status, err);
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was begun */
             count_part(lookup, &lookup->parts[i], status == HPS_OK, tier_asked);
-            note_hot(lookup, &lookup->parts[i]);
+            if (status != HPS_ABORTED) { /* it is asked for again */
+                note_hot(lookup, &lookup->parts[i]);
+            }
             hps_walk_note_room(&lookup->parts[i].walk, lookup->version, false);
         }
     }
@@ -863,7 +901,7 @@ static hps_status end_step(struct hps_lookup *lookup, hps_status status, bool *o
         status = finish_ready(lookup, &done, err);
     }
     if (status != HPS_OK || done) {
-        hps_ignore(conclude(lookup, status));
+        status = conclude(lookup, status, err);
     }
     if (status == HPS_OK) {
         *out_done = done;
@@ -912,12 +950,12 @@ hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err)
             status = finish_part(lookup, &lookup->parts[i], err);
         }
     }
-    return conclude(lookup, status);
+    return conclude(lookup, status, err);
 }
 
 void hps_lookup_abandon(struct hps_lookup *lookup)
 {
-    hps_ignore(conclude(lookup, HPS_CANCELLED));
+    hps_ignore(conclude(lookup, HPS_CANCELLED, NULL));
     lookup_gpu_forget(lookup);
 }
 
@@ -940,5 +978,5 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
     if (status == HPS_DEADLINE && wait) {
         status = HPS_OK;
     }
-    return status == HPS_OK ? hps_lookup_give_up(lookup, err) : conclude(lookup, status);
+    return status == HPS_OK ? hps_lookup_give_up(lookup, err) : conclude(lookup, status, err);
 }

@@ -14,6 +14,9 @@
  * The gpu is asked by hps_lookup_ask_gpu, before the memory tiers for some parts and after them for
  * others; meanwhile no thread has the look-up. Who waits no longer leaves it there
  * (hps_lookup_leave_gpu) and goes on.
+ *
+ * One that wants a unit may have seen a part of a batch of updates: the last step then answers
+ * ABORTED instead of OK, and hps_lookup_again takes it back to where it was after take_block.
  */
 #ifndef HPS_CACHE_LOOKUP_H
 #define HPS_CACHE_LOOKUP_H
@@ -27,6 +30,7 @@ enum {
     HPS_ROWS_ALIGN = 64,
     HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024, /* HPS_LOOKUP_PATH_AUTO: rows of a part, as stored */
     HPS_LOOKUP_GPU_WAIT_US = 1000 * 1000,    /* of WAIT and MEMORY_ONLY without wait_us_max */
+    HPS_LOOKUP_TRIES_MAX = 3,                /* of one that wants a unit */
 };
 
 /* Reasons of tier_errors_total and insertion_dropped_total. */
@@ -117,6 +121,7 @@ struct hps_lookup {
     enum hps_miss_policy miss_policy; /* plan puts the version's own in place of 0, here and next */
     enum hps_unknown_policy unknown_policy;
     enum hps_dtype output;              /* 0: FP32 */
+    bool unit;                          /* of a batch of updates all rows or none */
     uint32_t wait_us_max;               /* HPS_MISS_WAIT; for the gpu also HPS_MISS_MEMORY_ONLY */
     uint64_t deadline_us;               /* 0 = none */
     bool (*cancelled)(const void *ctx); /* any thread; NULL: never */
@@ -181,7 +186,8 @@ void hps_lookup_leave_gpu(struct hps_lookup *lookup);
  * follow, with hps_lookup_ask_gpu before it, and then hps_lookup_run_rest. For a version without a
  * gpu the latter alone will do.
  * error   NOT_FOUND (HPS_UNKNOWN_ERROR: names table and key), DEADLINE, CANCELLED, NO_MEMORY,
- *         EXHAUSTED (arena), or what an authoritative tier answered
+ *         EXHAUSTED (arena), or what an authoritative tier answered; ABORTED: `unit`, and a batch
+ * of updates was being applied
  */
 hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -194,10 +200,14 @@ hps_status hps_lookup_run_gpu(struct hps_lookup *lookup, bool *out_done, struct 
 /* Ask the tiers that are left and finish all parts. thread: one that may block. error: as above. */
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Instead of run_rest, when the wait is over before a thread was free for it: finish all parts with
- * what is there. error: NOT_FOUND, EXHAUSTED */
+ * what is there. error: NOT_FOUND, EXHAUSTED, ABORTED */
 hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Instead of the next step, when there will be no answer: what was done is counted. */
 void hps_lookup_abandon(struct hps_lookup *lookup);
+
+/* After ABORTED: begin anew, with the same rows. A gpu that was left is not asked again. What the
+ * tries before did stays counted as work of the tiers, but not as keys of an answer. */
+void hps_lookup_again(struct hps_lookup *lookup);
 
 /* Count what the walks of an insertion behind look-ups did. */
 void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,

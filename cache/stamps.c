@@ -85,8 +85,8 @@ static uint64_t clock_of(const struct hps_stamps *stamps)
 void hps_stamps_begin(struct hps_stamps *stamps)
 {
     uint64_t clock = clock_of(stamps);
-    HPS_ASSERT(clock % 2 == 0);
-    atomic_store_explicit(&stamps->clock, clock + 1, memory_order_release);
+    clock += clock % 2 == 0 ? 1 : 2; /* odd already: the last batch did not end */
+    atomic_store_explicit(&stamps->clock, clock, memory_order_release);
 }
 
 void hps_stamps_mark(struct hps_stamps *stamps, uint32_t table_id, const hps_key *keys, uint32_t n)

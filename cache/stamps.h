@@ -4,9 +4,10 @@
  * above: between the read of a row and its insertion an update may have come.
  *
  * One clock and 2^20 stripes per version. The clock is the apply stamp: odd while a batch is being
- * applied. A batch marks the stripes of its keys with its odd time before it changes any tier. Who
- * fills a tier reads the clock *before* it reads below, and inserts a row only if the stripe of its
- * key is older than that. Keys that share a stripe only cost a needless refusal.
+ * applied, and while the last one is in some tiers only. A batch marks the stripes of its keys with
+ * its odd time before it changes any tier. Who fills a tier reads the clock *before* it reads
+ * below, and inserts a row only if the stripe of its key is older than that. Keys that share a
+ * stripe only cost a needless refusal.
  *
  *     clock      2        3 (a batch) 4                 5 (a batch) 6
  *     fill 1     since=2 ── reads ──────── stripe 3: refused
@@ -38,7 +39,9 @@ struct hps_stamps;
 struct hps_stamps *hps_stamps_new(void);
 void hps_stamps_free(struct hps_stamps *stamps); /* NULL is legal */
 
-/* The clock, to be read before the rows are. Odd: a batch is being applied. */
+/* The clock, to be read before the rows are. Odd: a batch is being applied. Rows that were read
+ * between two equal even ones are of the same batches: whoever sees a row of a batch by what its
+ * tier guards it with also sees, afterwards, the odd clock that came before. */
 uint64_t hps_stamps_now(const struct hps_stamps *stamps);
 /* No batch since `since`, nor one that was under way then, has the key. */
 bool hps_stamp_unchanged(const struct hps_stamps *stamps, uint32_t table_id, hps_key key,
@@ -53,7 +56,8 @@ struct hps_stamp_guard {
 };
 bool hps_stamp_guard_fresh(const void *guard, uint32_t i); /* guard: struct hps_stamp_guard */
 
-/* A batch: begin, mark the keys of every table, change the tiers from the lowest up, end. */
+/* A batch: begin, mark the keys of every table, change the tiers from the lowest up, end; but not
+ * end if it failed half-way, so that the clock is odd until the next batch has ended. */
 void hps_stamps_begin(struct hps_stamps *stamps);
 void hps_stamps_mark(struct hps_stamps *stamps, uint32_t table_id, const hps_key *keys, uint32_t n);
 void hps_stamps_end(struct hps_stamps *stamps);

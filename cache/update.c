@@ -29,6 +29,7 @@ struct apply {
     struct update_plan plan;
     struct update_records records;
     struct saved *saved; /* [plan.n_writes], NULL: there is a durable store */
+    bool begun;          /* tiers have changed, and were not put back */
 };
 
 static struct hps_space *lowest_tier(const struct hps_version *version)
@@ -86,6 +87,7 @@ static hps_status write_durable(struct apply *apply, struct hps_error *err)
     hps_status status =
         space->store->ops->apply(space, &no_limit, apply->plan.writes, apply->plan.n_writes,
                                  apply->records.records, apply->records.n, err);
+    apply->begun = status == HPS_OK;
     for (uint32_t tier = apply->version->n_tiers - 1; tier-- > 0 && status == HPS_OK;) {
         status = write_tier(apply, tier, err);
     }
@@ -166,6 +168,7 @@ static hps_status put_back(struct apply *apply, uint32_t n_added, uint32_t n_wri
         }
     }
     if (status != HPS_OK) {
+        apply->begun = true;
         return hps_error_set(
             err, HPS_DATA_LOSS,
             "tier %s: a batch failed (%s), and rows that it had replaced are lost: "
@@ -247,6 +250,7 @@ static hps_status carry_out(struct apply *apply, struct hps_error *err)
 {
     struct hps_version *version = apply->version;
     const struct update_plan *plan = &apply->plan;
+    bool whole = hps_stamps_now(version->stamps) % 2 == 0; /* the last batch */
     hps_stamps_begin(version->stamps);
     for (uint32_t i = 0; i < plan->n_writes; i++) {
         const struct hps_write *write = &plan->writes[i];
@@ -259,7 +263,9 @@ static hps_status carry_out(struct apply *apply, struct hps_error *err)
     if (status == HPS_OK) {
         write_gpu(apply);
     }
-    hps_stamps_end(version->stamps);
+    if (status == HPS_OK || (whole && !apply->begun)) {
+        hps_stamps_end(version->stamps);
+    }
     return status;
 }
 
@@ -293,7 +299,9 @@ hps_status hps_update_apply(struct hps_version *version, const struct hps_update
     HPS_ASSERT(!busy);
     hps_status status = prepare(&apply, batch, err);
     if (status == HPS_OK) {
+        update_turn_begin(updates);
         status = carry_out(&apply, err);
+        update_turn_end(updates);
     }
     if (status == HPS_OK) {
         update_records_publish(updates, &apply.records);

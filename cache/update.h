@@ -10,6 +10,10 @@
  * What holds:
  * - Per key, a look-up finds the row before the batch or the one after it, never a mixture, and
  *   never the one before again once the batch is published.
+ * - Of a batch a look-up may see some keys with their new rows and others with their old ones, but
+ *   not one for which the version's clock (stamps.h) was even and the same before and after: it
+ *   sees the whole batch or nothing of it. A hold keeps the clock still for look-ups that find
+ *   batches under way again and again.
  * - A batch that is refused (INVALID, NO_MEMORY) or that the durable store did not take has changed
  *   nothing. After any failure nothing is published, and the same batch may be applied again: rows
  *   are absolute, so doing it twice is doing it once.
@@ -45,8 +49,8 @@ struct hps_update_batch {
     bool nan_allowed;
 };
 
-/* Keys of one batch. */
-enum { HPS_UPDATE_KEYS_MAX = 1 << 26 };
+/* Keys of one batch; how long one waits for holds. */
+enum { HPS_UPDATE_KEYS_MAX = 1 << 26, HPS_UPDATE_HELD_US_MAX = 10 * 1000 * 1000 };
 
 /* Make a version that can be updated, and read how far it was: stamps, positions, sequence. Before
  * it is seen by anybody; its tiers are open. Freed with the version. DATA_LOSS: what is stored
@@ -66,6 +70,22 @@ hps_status hps_update_check(const struct hps_version *version, const struct hps_
  */
 hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
                             struct hps_error *err) HPS_MUST_CHECK;
+
+/* Batches wait to begin while somebody holds them back. The caller's memory, and its pin. */
+struct hps_update_hold {
+    /* What was not to be had at once is now. On the updater's thread; must be quick: hand over. */
+    void (*granted)(struct hps_update_hold *hold);
+    struct hps_update_hold *next; /* waits, behind this one */
+};
+/* True: no batch begins until hps_update_release (but one that has waited HPS_UPDATE_HELD_US_MAX).
+ * False: a batch is under way, or waits for other holds; granted() comes when it has ended, unless
+ * this is cancelled. So neither holds nor batches wait for ever. Any thread, as the next ones;
+ * never blocks. */
+bool hps_update_hold(struct hps_version *version, struct hps_update_hold *hold) HPS_MUST_CHECK;
+/* True: it waited and does no more. False: granted() has come, or is about to. */
+bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
+    HPS_MUST_CHECK;
+void hps_update_release(struct hps_version *version);
 
 /* Batches that every look-up which begins now sees. 0: none. Any thread. */
 uint64_t hps_update_sequence(const struct hps_version *version);

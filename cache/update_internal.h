@@ -21,9 +21,21 @@ struct hps_updates {
     atomic_bool busy; /* a batch is being applied: there is one updater */
     _Atomic uint64_t sequence;
     _Atomic int64_t event_time_ms, as_of_ms;
-    pthread_mutex_t lock;
-    struct update_position *positions; /* lock; the published ones */
+    pthread_mutex_t lock;              /* all that follows */
+    struct update_position *positions; /* the published ones */
+    pthread_cond_t released;           /* n_held is 0 */
+    uint32_t n_held;
+    bool turn;                       /* of a batch: it is under way, or waits for n_held */
+    struct hps_update_hold *waiting; /* until it has ended */
 };
+
+/* ---- update_hold.c ---- */
+
+/* Wait until nobody holds updates back, HPS_UPDATE_HELD_US_MAX at most; new holds wait. */
+void update_turn_begin(struct hps_updates *updates);
+void update_turn_end(struct hps_updates *updates);
+hps_status update_holds_init(struct hps_updates *updates) HPS_MUST_CHECK;
+void update_holds_fini(struct hps_updates *updates);
 
 /* ---- update_plan.c: what a batch comes to ---- */
 

@@ -230,8 +230,9 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
 static struct hps_updates *updates_new(void)
 {
     struct hps_updates *updates = hps_calloc(1, sizeof(*updates));
-    if (updates != NULL) {
-        pthread_mutex_init(&updates->lock, NULL);
+    if (updates != NULL && update_holds_init(updates) != HPS_OK) {
+        hps_free(updates);
+        return NULL;
     }
     return updates;
 }
@@ -241,7 +242,7 @@ void hps_updates_free(struct hps_updates *updates)
     if (updates != NULL) {
         HPS_ASSERT(!atomic_load(&updates->busy));
         positions_free(updates->positions);
-        pthread_mutex_destroy(&updates->lock);
+        update_holds_fini(updates);
         hps_free(updates);
     }
 }

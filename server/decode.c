@@ -53,7 +53,7 @@ enum query_field {
 
 /* Last numbers of the enums of lookup.proto. */
 enum { MISS_POLICY_LAST = 4, UNKNOWN_KEY_POLICY_LAST = 3, DATA_TYPE_LAST = 3, POOLING_LAST = 4 };
-enum { CONSISTENCY_LAST = 2, POOLING_NONE = 1, CONSISTENCY_ROW = 1 };
+enum { CONSISTENCY_LAST = 2, POOLING_NONE = 1, CONSISTENCY_UNIT = 2 };
 
 /* What was seen of a message: the last value of each scalar. */
 struct raw_request {
@@ -390,9 +390,6 @@ static hps_status check_request(const struct decoder *decoder, const struct raw_
         return hps_error_set(decoder->err, HPS_INVALID, "version: %" PRId64 " is below 0",
                              (int64_t)raw->value[REQUEST_VERSION]);
     }
-    if ((uint32_t)raw->value[REQUEST_CONSISTENCY] > CONSISTENCY_ROW) {
-        return not_built(decoder, "consistency", (uint32_t)raw->value[REQUEST_CONSISTENCY]);
-    }
     if (id_size > decoder->limits->request_id_max) {
         return hps_error_set(decoder->err, HPS_INVALID, "request_id: %zu bytes, limit is %u",
                              id_size, decoder->limits->request_id_max);
@@ -424,6 +421,7 @@ hps_status hps_decode_lookup(const uint8_t *data, size_t size,
         .miss_policy = (enum hps_miss_policy)(uint32_t)raw.value[REQUEST_MISS_POLICY],
         .max_wait_us = (uint32_t)raw.value[REQUEST_MAX_WAIT_US],
         .max_staleness_ms = (uint32_t)raw.value[REQUEST_MAX_STALENESS_MS],
+        .unit = (uint32_t)raw.value[REQUEST_CONSISTENCY] == CONSISTENCY_UNIT,
         .unknown_policy = (enum hps_unknown_policy)(uint32_t)raw.value[REQUEST_UNKNOWN_KEY_POLICY],
         .output = output == 0 ? HPS_DTYPE_FP32 : (enum hps_dtype)output,
         .explain = raw.value[REQUEST_EXPLAIN] != 0,

@@ -35,6 +35,7 @@ struct hps_lookup_request {
     enum hps_miss_policy miss_policy;
     uint32_t max_wait_us;
     uint32_t max_staleness_ms; /* 0: any */
+    bool unit;                 /* CONSISTENCY_UNIT */
     enum hps_unknown_policy unknown_policy;
     enum hps_dtype output; /* 0 was UNSPECIFIED and reads as FP32 */
     bool explain;

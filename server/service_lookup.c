@@ -15,6 +15,10 @@
  * posts back: no thread waits for it. A device that writes cannot be called back: what it was asked
  * for is held until it has answered, whoever has gone, and whatever else the request has been
  * answered with meanwhile.
+ *
+ * A request that wants a unit may find that updates came between its rows: then it is looked up
+ * again from the beginning, with the room that it has; the last try holds updates back, and waits
+ * on no thread until the batch under way has been applied.
  */
 #include "server/service_lookup.h"
 
@@ -82,6 +86,10 @@ struct request {
     bool at_gpu;                 /* it has the look-up */
     struct hps_task gpu_task;    /* from the gpu to the loop */
     struct hps_version *gpu_version; /* with a pin, of a look-up that was left there */
+    struct hps_update_hold hold;     /* of one that wants a unit */
+    unsigned n_tries;                /* begun */
+    bool hold_waits;                 /* for the batch under way */
+    bool holds;                      /* no update comes between its rows */
     struct hps_lookup lookup;
     struct hps_stream *stream;
     hps_status status; /* of the worker */
@@ -186,9 +194,19 @@ static void request_hold(struct request *request)
     request->n_holders++;
 }
 
+/* All rows have been read. */
+static void let_updates_go(struct request *request)
+{
+    if (request->holds) {
+        request->holds = false;
+        hps_update_release(request->lookup.version);
+    }
+}
+
 /* Rows are copied or of no use any more: let the catalog have the version. */
 static void unpin(struct request *request)
 {
+    let_updates_go(request);
     if (request->lookup.version != NULL) {
         hps_version_unpin(request->lookup.version);
         request->lookup.version = NULL;
@@ -496,6 +514,7 @@ static hps_status prepare(struct request *request, const uint8_t *data, size_t s
     lookup->miss_policy = message.miss_policy;
     lookup->unknown_policy = message.unknown_policy;
     lookup->output = message.output;
+    lookup->unit = message.unit;
     lookup->wait_us_max = message.max_wait_us;
     lookup->deadline_us = hps_grpc_call_deadline_us(request->call);
     lookup->cancelled = call_cancelled;
@@ -597,6 +616,9 @@ static const struct hps_encode_explain *make_explain(struct request *request)
     explain->stages = stages;
     explain->n_stages = HPS_STAGE_ENCODE;
     explain->notes = notes;
+    if (request->n_tries > 1) {
+        add_note(explain, notes, "read again: updates came meanwhile");
+    }
     for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
         explain_part(request, &request->lookup.parts[i], explain, notes);
     }
@@ -705,9 +727,29 @@ static void note_queue_end(struct request *request)
     request->slow.stage_us[HPS_STAGE_QUEUE] += hps_clock_us() - request->queued_us;
 }
 
+/* Loop thread: the look-up from its beginning; there is a block for its rows. */
+static void start_try(struct request *request);
+
+/* Look up again, or no more: the client may try. */
+static void finish_torn(struct request *request, const struct hps_error *err)
+{
+    struct hps_error last = *err;
+
+    if (request->n_tries < HPS_LOOKUP_TRIES_MAX && !request->closed) {
+        hps_lookup_again(&request->lookup);
+        start_try(request);
+        return;
+    }
+    last.status = HPS_UNAVAILABLE;
+    request_fail(request, last.status, &last);
+}
+
 static void finish(struct request *request, hps_status status, const struct hps_error *err)
 {
-    if (status != HPS_OK) {
+    let_updates_go(request);
+    if (status == HPS_ABORTED && request->lookup.unit) {
+        finish_torn(request, err);
+    } else if (status != HPS_OK) {
         request_fail(request, status, err);
     } else {
         reply(request);
@@ -950,6 +992,57 @@ static void on_gpu_done(struct hps_lookup *lookup)
     hps_loop_post(request->loop, &request->gpu_task);
 }
 
+/* Loop thread: the batch that was under way has been applied, and no other begins. */
+static void on_hold(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    request->hold_waits = false;
+    request->holds = true;
+    note_queue_end(request);
+    if (request->closed) {
+        let_updates_go(request);
+    } else {
+        ask_gpu(request, true);
+    }
+    request_drop(request);
+}
+
+/* The updater's thread. */
+static void on_hold_granted(struct hps_update_hold *hold)
+{
+    struct request *request = CONTAINER_OF(hold, struct request, hold);
+
+    post_back(request, on_hold);
+}
+
+static void hold_updates(struct request *request)
+{
+    request_hold(request); /* until it is granted */
+    request->queued_us = hps_clock_us();
+    request->hold.granted = on_hold_granted;
+    request->hold_waits = true; /* it is not ours when it waits */
+    if (hps_update_hold(request->lookup.version, &request->hold)) {
+        on_hold(&request->task);
+    }
+}
+
+/* A try that begins while a batch is being applied is lost: such a one waits for its end. */
+static void start_try(struct request *request)
+{
+    const struct hps_lookup *lookup = &request->lookup;
+
+    request->n_tries++;
+    if (lookup->unit && hps_stamps_now(lookup->version->stamps) % 2 != 0) {
+        request->n_tries = HPS_LOOKUP_TRIES_MAX;
+    }
+    if (lookup->unit && request->n_tries == HPS_LOOKUP_TRIES_MAX) {
+        hold_updates(request);
+    } else {
+        ask_gpu(request, true);
+    }
+}
+
 /* Loop thread; there is room for the reply. */
 static void start_work(struct request *request)
 {
@@ -964,7 +1057,7 @@ static void start_work(struct request *request)
         return;
     }
     lookup->gpu_done = on_gpu_done;
-    ask_gpu(request, true);
+    start_try(request);
 }
 
 /* ---- admission ------------------------------------------------------------------------------- */
@@ -1014,6 +1107,7 @@ static void admit(struct request *request)
     uint64_t bytes = hps_encode_size_max(&request->lookup);
     uint64_t work_bytes =
         request->lookup.n_keys * WORK_BYTES_PER_KEY + hps_lookup_scratch_bytes(&request->lookup);
+    uint64_t n_tries = request->lookup.unit ? HPS_LOOKUP_TRIES_MAX : 1;
     struct hps_error err;
     bool held = false;
 
@@ -1025,7 +1119,7 @@ static void admit(struct request *request)
     request->ticket.on_granted = on_granted;
     request_hold(request); /* by the queue, if it has to wait */
     hps_status status = hps_admission_ask(service->parts.admission, &request->ticket, bytes,
-                                          work_bytes, &held, &err);
+                                          n_tries * work_bytes, &held, &err);
     if (status == HPS_OK && !held) {
         hps_timer_set_after(request->loop, &request->queue_timer, request->queue_us_max);
         return;
@@ -1127,6 +1221,10 @@ static void on_close(struct hps_grpc_call *call)
     hps_timer_stop(&request->wait_timer);
     if (withdraw(request)) {
         hps_lookup_abandon(&request->lookup);
+        request_drop(request);
+    }
+    if (request->hold_waits && hps_update_hold_cancel(request->lookup.version, &request->hold)) {
+        request->hold_waits = false;
         request_drop(request);
     }
     if (hps_admission_cancel(request->service->parts.admission, &request->ticket)) {

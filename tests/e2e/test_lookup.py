@@ -308,14 +308,6 @@ def test_name_when_a_nul_is_in_it_then_it_is_unknown(served, model, table):
 
 
 @pytest.mark.parametrize("fields, name", [
-    (dict(consistency=pb.CONSISTENCY_UNIT), "consistency"),
-])
-def test_field_when_not_built_yet_then_unimplemented_names_it(served, fields, name):
-    with refused(grpc.StatusCode.UNIMPLEMENTED, name):
-        ask(served.stub, "fp32", {"fp32_7": [1]}, **fields)
-
-
-@pytest.mark.parametrize("fields, name", [
     (dict(offsets=bytes(8)), "offsets"),
     (dict(pooling=pb.POOLING_SUM), "pooling"),
     (dict(weights=bytes(4)), "weights"),
@@ -331,8 +323,9 @@ def test_staleness_when_no_updates_are_taken_then_unavailable_says_so(served):
         ask(served.stub, "fp32", {"fp32_7": [1]}, max_staleness_ms=1)
 
 
-@pytest.mark.parametrize("fields", [dict(consistency=pb.CONSISTENCY_ROW), dict(max_staleness_ms=0)])
-def test_field_when_it_says_the_default_then_the_answer_is_right(served, fields):
+@pytest.mark.parametrize("fields", [dict(consistency=pb.CONSISTENCY_ROW), dict(consistency=pb.CONSISTENCY_UNIT),
+                                    dict(max_staleness_ms=0)])
+def test_field_when_no_updates_are_taken_then_the_answer_is_right(served, fields):
     table = served.tables["fp32_7"]
     check(ask(served.stub, "fp32", {table.name: table.keys[:2]}, **fields).results[0], table,
           table.keys[:2])

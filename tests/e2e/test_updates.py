@@ -185,6 +185,48 @@ def test_broker_when_stopped_started_and_grown_then_no_look_up_fails(own_broker,
     assert not errors, errors[0]
 
 
+# ---- units ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_units_when_looked_up_beside_updates_then_all_of_each_or_nothing(broker, daemon, work, durable):
+    model = f"units{int(durable)}"
+    broker.create(f"hps_et.{model}", 1)
+    one = daemon(config_of(work, broker, model, durable=durable))
+    stub, last = one.stub(), 400
+    keys = [3, 4, 5]
+    broker.write(f"hps_et.{model}", [packed({table: (dict.fromkeys(keys, 1000), []) for table in "ab"})])
+    wait_now(one, model)
+    done, wrong = threading.Event(), []
+
+    def look():
+        queries = [pb.TableQuery(table=table, keys=key_bytes(keys)) for table in "ab"]
+        request = pb.LookupRequest(model=model, queries=queries, consistency=pb.CONSISTENCY_UNIT)
+        while not done.is_set() and not wrong:
+            try:
+                reply = stub.Lookup(request, timeout=PATIENCE_S)
+                seen = {value for result in reply.results for value in np.frombuffer(result.rows, "<f4").tolist()}
+                if len(seen) != 1:
+                    wrong.append(seen)
+            except Exception as error:  # told by the test
+                wrong.append(error)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for first in range(1, last + 1, 10):  # every other one a delete: rows of -1 in both
+            units = [(dict.fromkeys(keys, 1000 + number), []) if number % 2 == 0 else ({}, keys)
+                     for number in range(first, first + 10)]
+            broker.write(f"hps_et.{model}", [packed({"a": unit, "b": unit}) for unit in units])
+        wait_now(one, model)
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert not wrong, wrong[0]
+    assert values(stub, model, "a", keys) == dict.fromkeys(keys, 1000 + last)
+
+
 # ---- gaps ----------------------------------------------------------------------------------------------
 
 def test_gap_when_retention_passed_while_down_then_told_until_accepted(broker, daemon, work):

@@ -62,7 +62,8 @@ static void check_request(const struct hps_lookup_request *ours,
                (theirs->output_type == 0 && ours->output == HPS_DTYPE_FP32));
     HPS_ASSERT(ours->explain == (theirs->explain != 0));
     HPS_ASSERT(ours->max_staleness_ms == theirs->max_staleness_ms);
-    HPS_ASSERT((uint32_t)theirs->consistency <= 1);
+    HPS_ASSERT(ours->unit == (theirs->consistency == HPS__V1__CONSISTENCY__CONSISTENCY_UNIT));
+    HPS_ASSERT((uint32_t)theirs->consistency <= 2);
     for (uint32_t i = 0; i < ours->n_queries; i++) {
         check_query(&ours->queries[i], theirs->queries[i]);
         n_keys += ours->queries[i].n_keys;

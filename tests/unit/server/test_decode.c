@@ -90,7 +90,7 @@ static void test_decode_when_all_fields_are_set_then_all_are_read(void **state)
     request.output_type = HPS__V1__DATA_TYPE__DATA_TYPE_BF16;
     request.explain = 1;
     request.request_id = (char *)"abc";
-    request.consistency = HPS__V1__CONSISTENCY__CONSISTENCY_ROW;
+    request.consistency = HPS__V1__CONSISTENCY__CONSISTENCY_UNIT;
     assert_int_equal(decode_packed(&request), HPS_OK);
     assert_memory_equal(got.model, "m", got.model_size);
     assert_int_equal(got.version, 3);
@@ -107,6 +107,7 @@ static void test_decode_when_all_fields_are_set_then_all_are_read(void **state)
     assert_int_equal(got.unknown_policy, HPS_UNKNOWN_ZERO);
     assert_int_equal(got.output, HPS_DTYPE_BF16);
     assert_true(got.explain);
+    assert_true(got.unit);
     assert_int_equal(got.request_id_size, 3);
 }
 
@@ -117,6 +118,7 @@ static void test_decode_when_empty_then_defaults(void **state)
     assert_int_equal(got.model_size, 0);
     assert_int_equal(got.n_queries, 0);
     assert_int_equal(got.output, HPS_DTYPE_FP32);
+    assert_false(got.unit);
     assert_null(got.request_id);
 }
 
@@ -170,7 +172,6 @@ static void expect_refused(const void *data, size_t size, hps_status status, con
 static void test_decode_when_fields_are_not_built_then_they_are_named(void **state)
 {
     (void)state;
-    EXPECT_REFUSED(HPS_UNIMPLEMENTED, "consistency", 0x58, 2);
     EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[0].pooling", 0x1a, 2, 0x28, 3);
     EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[0].offsets", 0x1a, 3, 0x22, 1, 0);
     EXPECT_REFUSED(HPS_UNIMPLEMENTED, "queries[1].weights", 0x1a, 0, 0x1a, 3, 0x32, 1, 0);
@@ -182,6 +183,7 @@ static void test_decode_when_values_are_bad_then_they_are_named(void **state)
     EXPECT_REFUSED(HPS_INVALID, "miss_policy: 5", 0x20, 5);
     EXPECT_REFUSED(HPS_INVALID, "unknown_key_policy: 4", 0x30, 4);
     EXPECT_REFUSED(HPS_INVALID, "output_type: 4", 0x38, 4);
+    EXPECT_REFUSED(HPS_INVALID, "consistency: 3", 0x58, 3);
     EXPECT_REFUSED(HPS_INVALID, "consistency: -1", 0x58, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
                    0xff, 0xff, 1);
     EXPECT_REFUSED(HPS_INVALID, "queries[0].pooling: 9", 0x1a, 2, 0x28, 9);

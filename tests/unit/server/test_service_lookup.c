@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "cache/update_internal.h"
 #include "hps/v1/lookup.pb-c.h"
 #include "net/loop.h"
 #include "server/service_lookup.h"
@@ -30,6 +31,8 @@ struct hps_grpc_call {
     atomic_int refs;
     atomic_bool cancelled;
     uint64_t deadline_us;
+    struct hps_version *updated; /* a batch comes while it is looked up; NULL: none does */
+    bool unheld;                 /* the batch waits for nobody */
     Hps__V1__LookupResponse *messages[MESSAGES_MAX];
     unsigned n_messages;
     size_t queued;
@@ -94,8 +97,25 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     atomic_fetch_sub(&call->refs, 1);
 }
 
+static void come_between(const struct hps_grpc_call *call)
+{
+    pthread_mutex_lock(&call->updated->updates->lock);
+    bool held = call->updated->updates->n_held > 0;
+    pthread_mutex_unlock(&call->updated->updates->lock);
+    if (!held || call->unheld) {
+        const hps_key key = 5; /* so that no other tier gets its row */
+        hps_stamps_begin(call->updated->stamps);
+        hps_stamps_mark(call->updated->stamps, 0, &key, 1);
+        hps_stamps_end(call->updated->stamps);
+    }
+}
+
+/* Asked by whoever asks a store. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)
 {
+    if (call->updated != NULL) {
+        come_between(call);
+    }
     return atomic_load(&call->cancelled);
 }
 
@@ -167,6 +187,7 @@ struct service_test {
     const struct hps_grpc_service *grpc;
     struct hps_grpc_call calls[CALLS];
     uint32_t max_wait_us;   /* of requests to come; 0: exact */
+    bool unit;              /* likewise */
     struct gpu_fixture gpu; /* zeroed: none */
     enum hps_lookup_path path;
     hps_key keys[MANY_KEYS];
@@ -235,6 +256,9 @@ static int teardown(void **state)
     assert_int_equal(hps_admission_bytes(t->admission), 0);
     assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
     assert_true(hps_version_idle(&t->fx.version));
+    hps_updates_free(t->fx.version.updates); /* nobody holds them back */
+    hps_stamps_free(t->fx.version.stamps);
+    t->fx.version.stamps = NULL;
     if (t->gpu.tier != NULL) {
         gpu_fixture_close(&t->gpu);
     }
@@ -273,6 +297,9 @@ static void start(struct service_test *t, unsigned i, unsigned method, const cha
     request.queries = queries;
     request.n_queries = 1;
     request.explain = 1;
+    if (t->unit) {
+        request.consistency = HPS__V1__CONSISTENCY__CONSISTENCY_UNIT;
+    }
     if (t->max_wait_us > 0) {
         request.miss_policy = HPS__V1__MISS_POLICY__MISS_POLICY_WAIT;
         request.max_wait_us = t->max_wait_us;
@@ -908,6 +935,141 @@ static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **s
     assert_int_equal(n_found_by(&t->calls[2], "gpu"), 0);
 }
 
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static void open_unit_service(struct service_test *t)
+{
+    struct hps_error err;
+
+    open_service(t, 1 << 20, 1 << 20);
+    assert_int_equal(hps_update_open(&t->fx.version, &err), HPS_OK);
+    t->unit = true;
+}
+
+static void begin_batch(struct service_test *t)
+{
+    update_turn_begin(t->fx.version.updates);
+    hps_stamps_begin(t->fx.version.stamps);
+}
+
+static void end_batch(struct service_test *t)
+{
+    hps_stamps_end(t->fx.version.stamps);
+    update_turn_end(t->fx.version.updates);
+}
+
+static bool was_read_again(const struct hps_grpc_call *call)
+{
+    const Hps__V1__Explain *explain = call->messages[0]->explain;
+    return strstr(explain->notes[0], "read again") != NULL;
+}
+
+static void test_unit_when_no_update_comes_then_answered_inline(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    check_row(&t->calls[0], t, 5);
+    assert_false(was_read_again(&t->calls[0]));
+    close_call(t, 0);
+}
+
+static void test_unit_when_a_batch_is_under_way_then_answered_after_it(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    start(t, 1, LOOKUP_STREAM, "m", "t0", 1);
+    t->unit = false;
+    start(t, 2, LOOKUP, "m", "t0", 1);
+    hps_loop_turn(t->loop, 0);
+    check_row(&t->calls[2], t, 5);
+    assert_int_equal(t->calls[0].code, -1);
+    assert_int_equal(t->calls[1].code, -1);
+    end_batch(t);
+    run_until_finished(t, 0);
+    run_until_finished(t, 1);
+    check_row(&t->calls[0], t, 5);
+    check_row(&t->calls[1], t, 5);
+    begin_batch(t); /* neither holds it back any more */
+    end_batch(t);
+    for (unsigned i = 0; i < 3; i++) {
+        close_call(t, i);
+    }
+}
+
+static void test_unit_when_updates_come_again_and_again_then_the_third_try_holds_them(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_DISK, 5);
+    t->calls[0].updated = &t->fx.version;
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    run_until_finished(t, 0);
+    check_row(&t->calls[0], t, 5);
+    assert_true(was_read_again(&t->calls[0]));
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 3);
+    t->calls[0].updated = NULL;
+    close_call(t, 0);
+}
+
+static void test_unit_when_a_batch_does_not_wait_then_unavailable_says_so(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_DISK, 5);
+    t->calls[0].updated = &t->fx.version;
+    t->calls[0].unheld = true;
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    run_until_finished(t, 0);
+    assert_int_equal(t->calls[0].code, 14);
+    assert_non_null(strstr(t->calls[0].text, "consistency"));
+    t->calls[0].updated = NULL;
+    close_call(t, 0);
+}
+
+static void test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_so(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t);
+    update_turn_end(t->fx.version.updates);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    run_until_finished(t, 0);
+    assert_int_equal(t->calls[0].code, 14);
+    assert_non_null(strstr(t->calls[0].text, "in some tiers only"));
+    close_call(t, 0);
+}
+
+static void test_unit_when_the_client_goes_while_it_waits_then_it_holds_nothing(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    close_call(t, 0);
+    assert_null(t->fx.version.updates->waiting->next);
+    end_batch(t);
+    close_call(t, 1); /* it has been granted, and does not know */
+    assert_int_equal(t->fx.version.updates->n_held, 1);
+    hps_loop_turn(t->loop, 0);
+    assert_int_equal(t->fx.version.updates->n_held, 0);
+    assert_int_equal(t->calls[0].code, -1);
+    assert_int_equal(t->calls[1].code, -1);
+}
+
 int main(void)
 {
 #define SERVICE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -927,6 +1089,12 @@ int main(void)
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
+        SERVICE_TEST(test_unit_when_no_update_comes_then_answered_inline),
+        SERVICE_TEST(test_unit_when_a_batch_is_under_way_then_answered_after_it),
+        SERVICE_TEST(test_unit_when_updates_come_again_and_again_then_the_third_try_holds_them),
+        SERVICE_TEST(test_unit_when_a_batch_does_not_wait_then_unavailable_says_so),
+        SERVICE_TEST(test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_so),
+        SERVICE_TEST(test_unit_when_the_client_goes_while_it_waits_then_it_holds_nothing),
         SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),
         SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
         SERVICE_TEST(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps),

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Units: look-ups of keys of several tables beside updates that change all of them at once. Every
+ * update of a group of keys writes its number into each row of the group, in every table, or
+ * deletes them all; so a look-up of a group finds one number, or nothing, or it has seen a part of
+ * an update. Over the real stores in every order of tiers, with the gpu on the simulated device.
+ * The same look-ups without `unit` must be caught, or the test proves nothing.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "backends/host_map.h"
+#include "backends/rocksdb.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "cache/gpu_tier_internal.h"
+#include "cache/lookup.h"
+#include "cache/update.h"
+#include "tests/lib/tmpdir.h"
+#include "tests/lib/work.h"
+
+enum {
+    N_TABLES = 3,
+    N_GROUPS = 16,
+    GROUP_KEYS = 4,
+    N_KEYS = N_GROUPS * GROUP_KEYS,
+    N_READERS = 3,
+    ROW_WORDS = 4,
+    ROW_BYTES = ROW_WORDS * 8,
+    N_UNITS = HPS_TEST_WORK(4000),
+    N_LOOKUPS_MIN = HPS_TEST_WORK(1000), /* answered, before updates end */
+    N_UNITS_MAX = 2000 * 1000,           /* where what must be seen is not seen */
+    GPU_SLAB = 4 << 20,
+};
+
+static const struct hps_call no_limit = {0};
+
+/* Which tiers there are. */
+enum { HOST = 1, DISK = 2, GPU = 4 };
+
+struct race {
+    unsigned tiers;
+    bool unit;
+    struct hps_tmpdir dir;
+    struct hps_store *stores[2];
+    uint32_t n_stores;
+    struct hps_version *version;
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *gpu;
+    atomic_bool stop;
+    _Atomic uint64_t n_answers, n_aborted, n_held, n_gpu, n_wrong;
+    uint64_t n_units; /* the updater's; read at rest */
+    pthread_mutex_t lock;
+    char wrong[600]; /* lock; the first one */
+};
+
+struct reader {
+    struct race *race;
+    uint64_t seed;
+    struct hps_arena *arena;
+    struct hps_lookup lookup;
+    struct hps_lookup_part parts[N_TABLES];
+    struct hps_update_hold hold;
+    atomic_bool answered, granted;
+};
+
+static uint64_t draw(uint64_t *seed)
+{
+    *seed += HPS_HASH_GOLDEN;
+    return hps_mix64(*seed);
+}
+
+static void report(struct race *race, const char *what)
+{
+    pthread_mutex_lock(&race->lock);
+    if (atomic_fetch_add(&race->n_wrong, 1) == 0) {
+        snprintf(race->wrong, sizeof(race->wrong), "%s", what);
+    }
+    pthread_mutex_unlock(&race->lock);
+}
+
+static void wait_for(atomic_bool *flag)
+{
+    while (!atomic_load(flag)) {
+        sched_yield();
+    }
+}
+
+/* ---- look-ups -------------------------------------------------------------------------------- */
+
+static void on_answered(struct hps_lookup *lookup)
+{
+    struct reader *reader = (struct reader *)((char *)lookup - offsetof(struct reader, lookup));
+    atomic_store(&reader->answered, true);
+}
+
+static void on_granted(struct hps_update_hold *hold)
+{
+    struct reader *reader = (struct reader *)((char *)hold - offsetof(struct reader, hold));
+    atomic_store(&reader->granted, true);
+}
+
+static void ask_gpu(struct reader *reader)
+{
+    atomic_store(&reader->answered, false);
+    if (hps_lookup_ask_gpu(&reader->lookup)) {
+        wait_for(&reader->answered);
+    }
+}
+
+/* As the service does it. */
+static hps_status run_try(struct reader *reader, struct hps_error *err)
+{
+    struct hps_lookup *lookup = &reader->lookup;
+    bool done = false;
+    ask_gpu(reader);
+    hps_status status = hps_lookup_run_memory(lookup, &done, err);
+    if (status == HPS_OK && !done) {
+        ask_gpu(reader);
+        status = hps_lookup_run_gpu(lookup, &done, err);
+    }
+    if (status == HPS_OK && !done) {
+        status = hps_lookup_run_rest(lookup, err);
+    }
+    return status;
+}
+
+static hps_status run_held(struct reader *reader, struct hps_error *err)
+{
+    struct hps_version *version = reader->race->version;
+    atomic_store(&reader->granted, false);
+    reader->hold.granted = on_granted;
+    if (!hps_update_hold(version, &reader->hold)) {
+        wait_for(&reader->granted);
+    }
+    hps_status status = run_try(reader, err);
+    hps_update_release(version);
+    atomic_fetch_add(&reader->race->n_held, 1);
+    return status;
+}
+
+static hps_status run_tries(struct reader *reader, struct hps_error *err)
+{
+    hps_status status = run_try(reader, err);
+    for (unsigned i = 1; i < HPS_LOOKUP_TRIES_MAX && status == HPS_ABORTED; i++) {
+        atomic_fetch_add(&reader->race->n_aborted, 1);
+        hps_lookup_again(&reader->lookup);
+        status = i + 1 < HPS_LOOKUP_TRIES_MAX ? run_try(reader, err) : run_held(reader, err);
+    }
+    return status;
+}
+
+/* The number in the rows of one part; 0: the keys are not there, UINT64_MAX: not all the same. */
+static uint64_t number_of(const struct hps_lookup_part *part)
+{
+    uint64_t number = 0;
+    for (uint32_t i = 0; i < part->n_keys; i++) {
+        uint64_t row[ROW_WORDS] = {0};
+        bool found = part->key_status == NULL || part->key_status[i] == HPS_KEY_FOUND;
+        if (found) {
+            memcpy(row, part->rows + i * sizeof(row), sizeof(row));
+        }
+        bool same = i == 0 || row[0] == number;
+        for (unsigned w = 1; w < ROW_WORDS; w++) {
+            same = same && row[w] == row[0];
+        }
+        if (!same) {
+            return UINT64_MAX;
+        }
+        number = row[0];
+    }
+    return number;
+}
+
+static void check(struct reader *reader, uint64_t floor)
+{
+    struct race *race = reader->race;
+    char text[200];
+    uint64_t numbers[N_TABLES];
+    bool whole = true;
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        numbers[t] = number_of(&reader->parts[t]);
+        whole = whole && numbers[t] == numbers[0] && numbers[t] != UINT64_MAX;
+        atomic_fetch_add(&race->n_gpu, reader->parts[t].walk.gpu.n_found);
+    }
+    if (!whole) {
+        snprintf(text, sizeof(text), "a part of a unit: tables have %lld, %lld, %lld (floor %llu)",
+                 (long long)numbers[0], (long long)numbers[1], (long long)numbers[2],
+                 (unsigned long long)floor);
+        report(race, text);
+    }
+}
+
+static void look_up(struct reader *reader)
+{
+    struct race *race = reader->race;
+    struct hps_lookup *lookup = &reader->lookup;
+    struct hps_error err = {0};
+    hps_key keys[GROUP_KEYS];
+    hps_key first = draw(&reader->seed) % N_GROUPS * GROUP_KEYS;
+    for (uint32_t i = 0; i < GROUP_KEYS; i++) {
+        keys[i] = first + i;
+    }
+    hps_arena_reset(reader->arena);
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        reader->parts[t] = (struct hps_lookup_part){.table = &race->version->tables[t],
+                                                    .keys = (const uint8_t *)keys,
+                                                    .n_keys = GROUP_KEYS};
+    }
+    *lookup = (struct hps_lookup){.version = race->version,
+                                  .arena = reader->arena,
+                                  .parts = reader->parts,
+                                  .n_parts = N_TABLES,
+                                  .miss_policy = HPS_MISS_EXACT,
+                                  .unknown_policy = HPS_UNKNOWN_ZERO,
+                                  .unit = race->unit,
+                                  .path = (enum hps_lookup_path)(draw(&reader->seed) % 3),
+                                  .blocks = race->blocks,
+                                  .gpu_done = on_answered};
+    uint64_t floor = hps_update_sequence(race->version);
+    hps_status status = hps_lookup_plan(lookup, &err);
+    if (status == HPS_OK) {
+        status = hps_lookup_take_block(lookup);
+    }
+    if (status == HPS_OK) {
+        status = run_tries(reader, &err);
+    }
+    if (status != HPS_OK) {
+        report(race, err.text);
+    } else {
+        check(reader, floor);
+        atomic_fetch_add(&race->n_answers, 1);
+    }
+    hps_block_unref(lookup->block);
+}
+
+static void *reader_main(void *arg)
+{
+    struct reader *reader = arg;
+    while (!atomic_load(&reader->race->stop)) {
+        look_up(reader);
+    }
+    return NULL;
+}
+
+/* ---- evictions and updates ------------------------------------------------------------------- */
+
+/* So that rows come from every tier. */
+static void *evictor_main(void *arg)
+{
+    struct race *race = arg;
+    struct hps_space *top = race->version->tiers[0];
+    uint64_t seed = 99;
+    while (!atomic_load(&race->stop)) {
+        hps_key key = draw(&seed) % N_KEYS;
+        const struct hps_table *table = &race->version->tables[draw(&seed) % N_TABLES];
+        if (race->tiers != HOST && (race->tiers & HOST) != 0 &&
+            top->store->ops->erase(top, &no_limit, table, &key, 1) != HPS_OK) {
+            report(race, "failed eviction");
+        }
+        if (race->gpu != NULL && key % 8 == 0) {
+            hps_gpu_update(race->version->gpu, table->id, &key, NULL, 1);
+        }
+        sched_yield();
+    }
+    return NULL;
+}
+
+static bool enough(struct race *race)
+{
+    if (!race->unit || atomic_load(&race->n_wrong) > 0) {
+        return atomic_load(&race->n_wrong) > 0;
+    }
+    return race->n_units >= N_UNITS && atomic_load(&race->n_answers) >= N_LOOKUPS_MIN &&
+           atomic_load(&race->n_aborted) > 0 && atomic_load(&race->n_held) > 0 &&
+           (race->gpu == NULL || atomic_load(&race->n_gpu) > 0);
+}
+
+/* One unit: a group in every table. */
+static hps_status apply_unit(struct race *race, uint64_t number, uint64_t *seed,
+                             struct hps_error *err)
+{
+    hps_key keys[GROUP_KEYS];
+    uint64_t rows[GROUP_KEYS][ROW_WORDS];
+    struct hps_update_part parts[N_TABLES];
+    hps_key first = draw(seed) % N_GROUPS * GROUP_KEYS;
+    bool deleted = draw(seed) % 8 == 0;
+    for (uint32_t i = 0; i < GROUP_KEYS; i++) {
+        keys[i] = first + i;
+        for (unsigned w = 0; w < ROW_WORDS; w++) {
+            rows[i][w] = number;
+        }
+    }
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        parts[t] = (struct hps_update_part){.table_id = t,
+                                            .row_bytes = deleted ? 0 : ROW_BYTES,
+                                            .n = GROUP_KEYS,
+                                            .keys = keys,
+                                            .rows = deleted ? NULL : (const uint8_t *)rows};
+    }
+    const struct hps_update_batch batch = {
+        .parts = parts, .n_parts = N_TABLES, .nan_allowed = true};
+    return hps_update_apply(race->version, &batch, err);
+}
+
+static void *updater_main(void *arg)
+{
+    struct race *race = arg;
+    struct hps_error err = {0};
+    uint64_t seed = 7;
+    while (race->n_units < N_UNITS_MAX && !enough(race)) {
+        if (apply_unit(race, race->n_units + 1, &seed, &err) != HPS_OK) {
+            report(race, err.text);
+        }
+        if (race->gpu != NULL) { /* or its queue would have no room for insertions */
+            hps_gpu_tier_sync(race->gpu);
+        }
+        race->n_units++;
+    }
+    atomic_store(&race->stop, true);
+    return NULL;
+}
+
+/* ---- the race -------------------------------------------------------------------------------- */
+
+static void open_stores(struct race *race)
+{
+    struct hps_error err;
+    const struct hps_host_map_options host = {.bytes_max = UINT64_C(64) << 20,
+                                              .evicts = (race->tiers & DISK) != 0,
+                                              .rows_max = N_KEYS,
+                                              .target_ratio = 0.9};
+    hps_tmpdir_open(&race->dir);
+    const struct hps_rocksdb_options disk = {.path = race->dir.path,
+                                             .n_threads = 1,
+                                             .batch_keys_max = 1024,
+                                             .disk_free_min_bytes = 1,
+                                             .block_cache_bytes = 1 << 20,
+                                             .read_mode = HPS_ROCKSDB_READ_BUFFERED,
+                                             .wal_sync_ms = 1000};
+    if ((race->tiers & HOST) != 0) {
+        assert_int_equal(hps_host_map_open_with(&host, &race->stores[race->n_stores++], &err),
+                         HPS_OK);
+    }
+    if ((race->tiers & DISK) != 0) {
+        hps_status status = hps_rocksdb_open(&disk, &race->stores[race->n_stores++], &err);
+        assert_int_equal(status, HPS_OK);
+    }
+}
+
+static void open_version(struct race *race)
+{
+    struct hps_version *version = hps_version_new("m", 1, N_TABLES);
+    struct hps_error err;
+    char name[2] = "a";
+    for (uint32_t t = 0; t < N_TABLES; t++, name[0]++) {
+        version->tables[t] = (struct hps_table){.name = hps_strdup(name),
+                                                .id = t,
+                                                .dim = ROW_BYTES / 4,
+                                                .row_bytes = ROW_BYTES,
+                                                .dtype = HPS_DTYPE_FP32,
+                                                .n_rows = N_KEYS};
+    }
+    const struct hps_space_id id = {"m", 1, version->tables, N_TABLES};
+    for (uint32_t i = 0; i < race->n_stores; i++) {
+        struct hps_store *store = race->stores[i];
+        assert_int_equal(store->ops->space_open(store, &id, &version->tiers[i], &err), HPS_OK);
+        version->n_tiers++;
+    }
+    assert_int_equal(hps_update_open(version, &err), HPS_OK);
+    hps_version_pin(version);
+    race->version = version;
+}
+
+static void open_gpu(struct race *race)
+{
+    const struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
+                                                 .sim = {.seed = 7},
+                                                 .cache = {.arena_bytes = 1 << 20,
+                                                           .gather_bytes = 1 << 20,
+                                                           .stage_bytes = 1 << 20,
+                                                           .sample_rate = 1},
+                                                 .blocks = race->blocks,
+                                                 .queue_bytes_max = 64 << 10,
+                                                 .stall_us_max = UINT64_C(600) * 1000 * 1000};
+    struct hps_gpu_share shares[N_TABLES];
+    struct hps_error err;
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        shares[t] = (struct hps_gpu_share){.n_rows = N_KEYS, .n_rows_cached = N_KEYS / 2};
+    }
+    const struct hps_gpu_space_options space = {.model = "m",
+                                                .number = 1,
+                                                .tables = race->version->tables,
+                                                .shares = shares,
+                                                .n_tables = N_TABLES};
+    assert_int_equal(hps_gpu_tier_open(&options, &race->gpu, &err), HPS_OK);
+    assert_int_equal(hps_gpu_space_open(race->gpu, &space, &race->version->gpu, &err), HPS_OK);
+    hps_gpu_space_active(race->version->gpu, true);
+}
+
+static struct race *race_new(unsigned tiers, bool unit)
+{
+    struct race *race = hps_calloc(1, sizeof(*race));
+    assert_non_null(race);
+    race->tiers = tiers;
+    race->unit = unit;
+    pthread_mutex_init(&race->lock, NULL);
+    race->blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(race->blocks, GPU_SLAB), HPS_OK);
+    open_stores(race);
+    open_version(race);
+    if ((tiers & GPU) != 0) {
+        open_gpu(race);
+    }
+    return race;
+}
+
+static void race_free(struct race *race)
+{
+    if (race->gpu != NULL) {
+        hps_gpu_tier_drain(race->gpu);
+        hps_gpu_space_close(race->version->gpu);
+        hps_gpu_tier_close(race->gpu);
+    }
+    for (uint32_t i = 0; i < race->n_stores; i++) {
+        race->stores[i]->ops->space_close(race->version->tiers[i]);
+        race->stores[i]->ops->close(race->stores[i]);
+    }
+    hps_version_unpin(race->version);
+    hps_version_free(race->version);
+    hps_block_pool_free(race->blocks);
+    hps_tmpdir_close(&race->dir);
+    pthread_mutex_destroy(&race->lock);
+    hps_free(race);
+}
+
+static void run_race(struct race *race)
+{
+    pthread_t threads[N_READERS + 2];
+    struct reader readers[N_READERS];
+    for (unsigned i = 0; i < N_READERS; i++) {
+        readers[i] = (struct reader){
+            .race = race, .seed = 1000 * (i + 1), .arena = hps_arena_new(4096, 1 << 20)};
+        assert_int_equal(pthread_create(&threads[i], NULL, reader_main, &readers[i]), 0);
+    }
+    assert_int_equal(pthread_create(&threads[N_READERS], NULL, evictor_main, race), 0);
+    assert_int_equal(pthread_create(&threads[N_READERS + 1], NULL, updater_main, race), 0);
+    for (unsigned i = 0; i < N_READERS + 2; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    for (unsigned i = 0; i < N_READERS; i++) {
+        hps_arena_free(readers[i].arena);
+    }
+}
+
+/* No look-up sees a part of a unit, and none fails. */
+static void race_units(unsigned tiers)
+{
+    struct race *race = race_new(tiers, true);
+    run_race(race);
+    print_message("%llu units, %llu answers, %llu tries again, %llu held back, %llu rows of gpu\n",
+                  (unsigned long long)race->n_units, (unsigned long long)race->n_answers,
+                  (unsigned long long)race->n_aborted, (unsigned long long)race->n_held,
+                  (unsigned long long)race->n_gpu);
+    assert_string_equal(race->wrong, "");
+    assert_int_equal(hps_update_sequence(race->version), race->n_units);
+    race_free(race);
+}
+
+/* The same without what keeps units together. */
+static void race_rows(unsigned tiers)
+{
+    struct race *race = race_new(tiers, false);
+    run_race(race);
+    print_message("found, as it must be: %s\n", race->wrong);
+    assert_true(race->n_wrong > 0);
+    assert_non_null(strstr(race->wrong, "a part of a unit"));
+    race_free(race);
+}
+
+static void test_unit_when_host_map_alone_then_all_or_nothing(void **state)
+{
+    (void)state;
+    race_units(HOST);
+}
+
+static void test_unit_when_rocksdb_alone_then_all_or_nothing(void **state)
+{
+    (void)state;
+    race_units(DISK);
+}
+
+static void test_unit_when_host_map_above_rocksdb_then_all_or_nothing(void **state)
+{
+    (void)state;
+    race_units(HOST | DISK);
+}
+
+static void test_unit_when_gpu_above_rocksdb_then_all_or_nothing(void **state)
+{
+    (void)state;
+    race_units(GPU | DISK);
+}
+
+static void test_unit_when_gpu_above_host_map_above_rocksdb_then_all_or_nothing(void **state)
+{
+    (void)state;
+    race_units(GPU | HOST | DISK);
+}
+
+static void test_rows_when_host_map_above_rocksdb_then_parts_of_units_are_found(void **state)
+{
+    (void)state;
+    race_rows(HOST | DISK);
+}
+
+static void test_rows_when_gpu_is_there_then_parts_of_units_are_found(void **state)
+{
+    (void)state;
+    race_rows(GPU | HOST | DISK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unit_when_host_map_alone_then_all_or_nothing),
+        cmocka_unit_test(test_unit_when_rocksdb_alone_then_all_or_nothing),
+        cmocka_unit_test(test_unit_when_host_map_above_rocksdb_then_all_or_nothing),
+        cmocka_unit_test(test_unit_when_gpu_above_rocksdb_then_all_or_nothing),
+        cmocka_unit_test(test_unit_when_gpu_above_host_map_above_rocksdb_then_all_or_nothing),
+        cmocka_unit_test(test_rows_when_host_map_above_rocksdb_then_parts_of_units_are_found),
+        cmocka_unit_test(test_rows_when_gpu_is_there_then_parts_of_units_are_found),
+    };
+    return cmocka_run_group_tests_name("unit_race", tests, NULL, NULL);
+}
