@@ -2352,34 +2352,6 @@ static const char *rocks_writes_refused(struct hps_store *base)
                                         : NULL;
 }
 
-static const struct hps_store_ops rocks_ops = {
-    .name = "rocksdb",
-    .tier = HPS_TIER_ROCKSDB,
-    .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING,
-    .close = rocks_close,
-    .space_open = rocks_space_open,
-    .space_close = rocks_space_close,
-    .space_drop = rocks_space_drop,
-    .space_usage = rocks_space_usage,
-    .get = rocks_get,
-    .get_many = rocks_get_many,
-    .put = rocks_put,
-    .erase = rocks_erase,
-    .apply = rocks_apply,
-    .space_record_scan = rocks_space_record_scan,
-    .load_begin = rocks_load_begin,
-    .load_add = rocks_load_add,
-    .load_commit = rocks_load_commit,
-    .load_abort = rocks_load_abort,
-    .scan = rocks_scan,
-    .record_put = rocks_record_put,
-    .record_delete = rocks_record_delete,
-    .record_scan = rocks_record_scan,
-    .space_list = rocks_space_list,
-    .bytes_free = rocks_bytes_free,
-    .writes_refused = rocks_writes_refused,
-};
-
 /* ---- checkpoints ---- */
 
 static uint64_t families_property(struct rocks *store, const char *name)
@@ -2396,9 +2368,8 @@ static uint64_t families_property(struct rocks *store, const char *name)
     return sum;
 }
 
-hps_status hps_rocksdb_checkpoint(struct hps_store *base, const char *dir, struct hps_error *err)
+static hps_status rocks_checkpoint(struct hps_store *base, const char *dir, struct hps_error *err)
 {
-    HPS_ASSERT(base->ops == &rocks_ops);
     struct rocks *store = (struct rocks *)base;
     char *text = NULL;
     if (store->dir.read_only) {
@@ -2427,6 +2398,35 @@ hps_status hps_rocksdb_checkpoint(struct hps_store *base, const char *dir, struc
     hps_free(path);
     return status;
 }
+
+static const struct hps_store_ops rocks_ops = {
+    .name = "rocksdb",
+    .tier = HPS_TIER_ROCKSDB,
+    .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING,
+    .close = rocks_close,
+    .space_open = rocks_space_open,
+    .space_close = rocks_space_close,
+    .space_drop = rocks_space_drop,
+    .space_usage = rocks_space_usage,
+    .get = rocks_get,
+    .get_many = rocks_get_many,
+    .put = rocks_put,
+    .erase = rocks_erase,
+    .apply = rocks_apply,
+    .space_record_scan = rocks_space_record_scan,
+    .load_begin = rocks_load_begin,
+    .load_add = rocks_load_add,
+    .load_commit = rocks_load_commit,
+    .load_abort = rocks_load_abort,
+    .scan = rocks_scan,
+    .record_put = rocks_record_put,
+    .record_delete = rocks_record_delete,
+    .record_scan = rocks_record_scan,
+    .space_list = rocks_space_list,
+    .bytes_free = rocks_bytes_free,
+    .writes_refused = rocks_writes_refused,
+    .checkpoint = rocks_checkpoint,
+};
 
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,
                             struct hps_error *err)

@@ -37,15 +37,4 @@ enum { HPS_ROCKSDB_FORMAT = 1 };
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,
                             struct hps_error *err) HPS_MUST_CHECK;
 
-/* Keep the database as it is now in `<dir>/hpsd`, by hard links where `dir` is on the same file
- * system, else by copies; it opens like any other with `dir` as its path. What is in memory is
- * written out first. Writes and loads go on meanwhile.
- *
- * thread  any that may block
- * error   EXISTS: there is something; EXHAUSTED: the disk of the store or of `dir`; PRECONDITION:
- *         open read-only; IO
- */
-hps_status hps_rocksdb_checkpoint(struct hps_store *store, const char *dir, struct hps_error *err)
-    HPS_MUST_CHECK;
-
 #endif

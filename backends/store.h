@@ -226,6 +226,12 @@ struct hps_store_ops {
     uint64_t (*bytes_free)(struct hps_store *store);
     /* Why nothing can be written now, for people; NULL: it can. Static text. */
     const char *(*writes_refused)(struct hps_store *store);
+    /* Keep the store as it is now in `<dir>/hpsd`, by hard links where `dir` is on the same file
+     * system, else by copies; it opens like any other with `dir` as its path. What is in memory is
+     * written out first. Writes and loads go on meanwhile. May block. NULL: it cannot.
+     * error   EXISTS: there is something; EXHAUSTED: the disk of the store or of `dir`;
+     *         PRECONDITION: open read-only; IO */
+    hps_status (*checkpoint)(struct hps_store *store, const char *dir, struct hps_error *err);
 };
 
 struct hps_store {

@@ -35,7 +35,8 @@ void *admin_alloc(struct admin_op *op, size_t count, size_t size);
 /* A copy in the arena; "" for NULL or without memory. */
 char *admin_text(struct admin_op *op, const char *text);
 
-/* The work of each method (admin_models.c, admin_state.c, admin_updates.c). When it returns the
+/* The work of each method (admin_models.c, admin_state.c, admin_updates.c,
+ * admin_snapshot.c). When it returns the
  * call is answered; ActivateVersion and UnloadVersion call admin_finish themselves, once. */
 void admin_ping(struct admin_op *op);
 void admin_get_status(struct admin_op *op);
@@ -51,6 +52,7 @@ void admin_get_slow_log(struct admin_op *op);
 void admin_reset_slow_log(struct admin_op *op);
 void admin_get_updates(struct admin_op *op);
 void admin_control_updates(struct admin_op *op);
+void admin_create_snapshot(struct admin_op *op);
 void admin_get_config(struct admin_op *op);
 void admin_set_log_level(struct admin_op *op);
 void admin_drain(struct admin_op *op);

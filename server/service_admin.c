@@ -44,6 +44,7 @@ static const struct admin_method {
     METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES),
     METHOD("GetUpdates", get_updates, admin_get_updates, READS),
     METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES),
+    METHOD("CreateSnapshot", create_snapshot, admin_create_snapshot, CHANGES),
     METHOD("GetConfig", get_config, admin_get_config, READS),
     METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES),
     METHOD("Drain", drain, admin_drain, CHANGES),

@@ -41,6 +41,8 @@ const struct hpsctl_verb hpsctl_verbs[] = {
      hpsctl_updates},
     {"wait-for", "TOPIC:PARTITION:OFFSET|now", "wait until an update is visible to look-ups", 1, 1,
      hpsctl_wait_for_args, false, hpsctl_wait_for},
+    {"snapshot", "create|restore DIR", "keep the persistent store; make one from what was kept", 2,
+     2, hpsctl_snapshot_args, true, hpsctl_snapshot},
     {"slowlog", "get|reset", "the last slow requests and where their time went", 1, 1, NULL, false,
      hpsctl_slowlog},
     {"config", "get", "the effective configuration as JSON", 1, 1, NULL, false, hpsctl_config},
@@ -58,7 +60,7 @@ static const struct hps_arg global_args[] = {
      "unix:PATH or host:port; else $HPSD_ADDR, else " ADDRESS_DEFAULT},
     {"token-file", 0, HPS_ARG_TEXT, "FILE", &state.connect.token_file, "bearer token, one line"},
     {"timeout", 0, HPS_ARG_US, "SECONDS", &state.timeout_us,
-     "give up after this (default 10; load, activate: never)"},
+     "give up after this (default 10; load, activate, snapshot: never)"},
     {"output", 'o', HPS_ARG_CHOICE, "table|json", &state.output, "how to print (default table)"},
     {"tls", 0, HPS_ARG_FLAG, NULL, &state.connect.tls, "TLS with the system's roots"},
     {"tls-ca", 0, HPS_ARG_TEXT, "FILE", &state.connect.tls_ca, "TLS with these roots (PEM)"},
@@ -194,7 +196,7 @@ int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMes
     return code;
 }
 
-static int open_client(struct hpsctl *ctl)
+int hpsctl_open(struct hpsctl *ctl)
 {
     struct hps_error err = {0};
 
@@ -268,14 +270,12 @@ static int run_verb(struct hpsctl *ctl)
         return hpsctl_usage(ctl, "%s: too %s words", verb->name,
                             ctl->n_words < verb->n_words_min ? "few" : "many");
     }
-    bool long_one = strcmp(verb->name, "load") == 0 || strcmp(verb->name, "activate") == 0;
+    bool long_one = strcmp(verb->name, "load") == 0 || strcmp(verb->name, "activate") == 0 ||
+                    strcmp(verb->name, "snapshot") == 0;
     if (ctl->timeout_us == 0 && !long_one) {
         ctl->timeout_us = TIMEOUT_US_DEFAULT;
     }
-    if (verb->offline) {
-        return verb->run(ctl);
-    }
-    int code = open_client(ctl);
+    int code = verb->offline ? HPSCTL_OK : hpsctl_open(ctl);
     if (code == HPSCTL_OK) {
         code = verb->run(ctl);
         if (fflush(stdout) != 0 && code == HPSCTL_OK) {

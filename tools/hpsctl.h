@@ -45,7 +45,7 @@ struct hpsctl_verb {
     int n_words_min;
     int n_words_max;
     const struct hps_arg *args; /* NULL: none of its own */
-    bool offline;               /* needs no server */
+    bool offline;               /* needs no server, or opens the client itself */
     int (*run)(struct hpsctl *ctl);
 };
 
@@ -61,6 +61,8 @@ static inline bool hpsctl_json(const struct hpsctl *ctl)
 int hpsctl_fail(struct hpsctl *ctl, const struct hps_error *err);
 /* Print the text and the verb's usage; HPSCTL_USAGE. */
 int hpsctl_usage(const struct hpsctl *ctl, const char *fmt, ...) HPS_PRINTF(2, 3);
+/* Connect, for a verb that may do without. Returns HPSCTL_OK or what to exit with. */
+int hpsctl_open(struct hpsctl *ctl);
 /* Call a method of Admin. Returns HPSCTL_OK and the reply (hps_message_free), or what to exit
  * with. */
 int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
@@ -123,6 +125,7 @@ int hpsctl_drain(struct hpsctl *ctl);
 int hpsctl_top(struct hpsctl *ctl);
 int hpsctl_updates(struct hpsctl *ctl);
 int hpsctl_wait_for(struct hpsctl *ctl);
+int hpsctl_snapshot(struct hpsctl *ctl);
 int hpsctl_completion(struct hpsctl *ctl);
 
 extern const struct hps_arg hpsctl_load_args[];
@@ -132,5 +135,6 @@ extern const struct hps_arg hpsctl_explain_args[];
 extern const struct hps_arg hpsctl_top_args[];
 extern const struct hps_arg hpsctl_updates_args[];
 extern const struct hps_arg hpsctl_wait_for_args[];
+extern const struct hps_arg hpsctl_snapshot_args[];
 
 #endif

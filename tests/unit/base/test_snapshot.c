@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Snapshots as files: what is whole comes back, what is not is refused and leaves nothing.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/snapshot.h"
+#include "tests/lib/tmpdir.h"
+
+struct rig {
+    struct hps_tmpdir dir;
+    char kept[HPS_TMPDIR_PATH_MAX], to[HPS_TMPDIR_PATH_MAX];
+    struct hps_error err;
+    struct hps_snapshot_report report;
+};
+
+static struct rig rig;
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&rig, 0, sizeof(rig));
+    hps_tmpdir_open(&rig.dir);
+    snprintf(rig.kept, sizeof(rig.kept), "%s", hps_tmpdir_join(&rig.dir, "kept"));
+    snprintf(rig.to, sizeof(rig.to), "%s", hps_tmpdir_join(&rig.dir, "to"));
+    assert_int_equal(hps_snapshot_begin(rig.kept, &rig.err), HPS_OK);
+    hps_tmpdir_mkdir(&rig.dir, "kept/hpsd");
+    hps_tmpdir_write(&rig.dir, "kept/hpsd/CURRENT", "MANIFEST-1\n", 11);
+    hps_tmpdir_write(&rig.dir, "kept/hpsd/000007.sst", "rows", 4);
+    hps_tmpdir_write(&rig.dir, "kept/hpsd/000008.log", "", 0);
+    assert_int_equal(hps_snapshot_finish(rig.kept, "9.9.9", 1700000000000, &rig.report, &rig.err),
+                     HPS_OK);
+    assert_int_equal(rig.report.n_files, 3);
+    assert_int_equal(rig.report.n_bytes, 15);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    hps_tmpdir_close(&rig.dir);
+    return 0;
+}
+
+static hps_status restore(void)
+{
+    memset(&rig.report, 0, sizeof(rig.report));
+    return hps_snapshot_restore(rig.kept, rig.to, &rig.report, &rig.err);
+}
+
+static void expect_refusal(hps_status status, const char *word)
+{
+    assert_int_equal(restore(), status);
+    assert_non_null(strstr(rig.err.text, word));
+    assert_int_not_equal(access(hps_tmpdir_join(&rig.dir, "to/hpsd"), F_OK), 0);
+    assert_int_not_equal(access(hps_tmpdir_join(&rig.dir, "to/hpsd.restoring"), F_OK), 0);
+}
+
+static ino_t inode(const char *name)
+{
+    struct stat info;
+    assert_int_equal(stat(hps_tmpdir_join(&rig.dir, name), &info), 0);
+    return info.st_ino;
+}
+
+static void test_restore_when_whole_then_all_files_are_there(void **state)
+{
+    (void)state;
+    char text[32] = "";
+    hps_tmpdir_mkdir(&rig.dir, "to");
+    hps_tmpdir_write(&rig.dir, "to/hpsd.damaged", "m/1\n", 4);
+    hps_tmpdir_mkdir(&rig.dir, "to/hpsd.restoring"); /* of an attempt that was killed */
+    hps_tmpdir_write(&rig.dir, "to/hpsd.restoring/000007.sst", "ro", 2);
+    assert_int_equal(restore(), HPS_OK);
+    assert_int_equal(rig.report.n_files, 3);
+    assert_int_equal(rig.report.n_bytes, 15);
+    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to/hpsd"), 3);
+    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to"), 3); /* it, and two locks */
+    FILE *file = fopen(hps_tmpdir_join(&rig.dir, "to/hpsd/CURRENT"), "re");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof(text), file));
+    fclose(file);
+    assert_string_equal(text, "MANIFEST-1\n");
+    assert_true(inode("to/hpsd/000007.sst") == inode("kept/hpsd/000007.sst"));
+    /* What is written again must be another file. */
+    assert_true(inode("to/hpsd/CURRENT") != inode("kept/hpsd/CURRENT"));
+    assert_true(inode("to/hpsd/000008.log") != inode("kept/hpsd/000008.log"));
+}
+
+static void test_restore_when_there_is_a_database_then_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(restore(), HPS_OK);
+    assert_int_equal(restore(), HPS_EXISTS);
+    assert_non_null(strstr(rig.err.text, "to/hpsd"));
+    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to/hpsd"), 3);
+}
+
+static void test_restore_when_the_directory_is_used_then_refused(void **state)
+{
+    (void)state;
+    static const char *const locks[] = {"to/lock", "to/hpsd.lock"};
+    hps_tmpdir_mkdir(&rig.dir, "to");
+    for (unsigned i = 0; i < 2; i++) {
+        int fd = open(hps_tmpdir_join(&rig.dir, locks[i]), O_RDWR | O_CREAT, 0640);
+        assert_int_equal(flock(fd, LOCK_EX), 0);
+        expect_refusal(HPS_BUSY, "stop it");
+        close(fd);
+    }
+    assert_int_equal(restore(), HPS_OK);
+}
+
+static void test_restore_when_not_whole_then_refused_and_nothing_is_left(void **state)
+{
+    (void)state;
+    assert_int_equal(truncate(hps_tmpdir_join(&rig.dir, "kept/hpsd/000007.sst"), 3), 0);
+    expect_refusal(HPS_DATA_LOSS, "000007.sst has 3 bytes, expected 4");
+    assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/hpsd/000007.sst")), 0);
+    expect_refusal(HPS_DATA_LOSS, "000007.sst");
+    assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/snapshot")), 0);
+    expect_refusal(HPS_DATA_LOSS, "no snapshot");
+}
+
+static void test_restore_when_the_list_is_bad_then_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "hello\n",
+                                      "hpsd-snapshot 1\n",
+                                      "hpsd-snapshot 1\nfile 4 ../kept/hpsd/000007.sst\n",
+                                      "hpsd-snapshot 1\nfile 4 ..\n",
+                                      "hpsd-snapshot 1\nfile x 000007.sst\n",
+                                      "hpsd-snapshot 1\nfile 4 \n",
+                                      "hpsd-snapshot 1\nfile 4 000007.sst"};
+    for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        hps_tmpdir_write(&rig.dir, "kept/snapshot", bad[i], strlen(bad[i]));
+        expect_refusal(HPS_DATA_LOSS, "snapshot");
+    }
+    hps_tmpdir_write(&rig.dir, "kept/snapshot", "hpsd-snapshot 2\n", 16);
+    expect_refusal(HPS_NEWER_FORMAT, "newer");
+}
+
+static void test_begin_when_there_is_something_then_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(hps_snapshot_begin(rig.kept, &rig.err), HPS_EXISTS);
+    assert_int_equal(hps_snapshot_begin(hps_tmpdir_join(&rig.dir, "no/parent"), &rig.err),
+                     HPS_NOT_FOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_restore_when_whole_then_all_files_are_there),
+        TEST(test_restore_when_there_is_a_database_then_refused),
+        TEST(test_restore_when_the_directory_is_used_then_refused),
+        TEST(test_restore_when_not_whole_then_refused_and_nothing_is_left),
+        TEST(test_restore_when_the_list_is_bad_then_refused),
+        TEST(test_begin_when_there_is_something_then_refused),
+#undef TEST
+    };
+    return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hpsctl snapshot: keep the persistent store of a server that runs, and make the store of one that
+ * does not run from what was kept. One thread.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/snapshot.h"
+#include "tools/hpsctl.h"
+
+static struct {
+    const char *state_dir;
+} flags = {NULL};
+
+const struct hps_arg hpsctl_snapshot_args[] = {
+    {"state-dir", 0, HPS_ARG_TEXT, "PATH", &flags.state_dir,
+     "restore: the state directory of a stopped hpsd (or its persistent_db.path) without a "
+     "database"},
+    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+};
+
+static int print_created(struct hpsctl *ctl, const void *reply)
+{
+    static const char *const columns[] = {"MODEL", ">VERSION", "ACTIVE", ">UPDATE SEQUENCE", NULL};
+    const Hps__V1__CreateSnapshotResponse *created = reply;
+    struct hpsctl_table table;
+    char text[HPSCTL_TEXT_BYTES];
+
+    (void)ctl;
+    printf("%" PRIu32 " files, %s; at least\n", created->file_count,
+           hpsctl_bytes_text(created->byte_count, text));
+    hpsctl_table_init(&table, columns);
+    for (size_t i = 0; i < created->n_versions; i++) {
+        const Hps__V1__SnapshotVersion *of = created->versions[i];
+        hpsctl_table_cell(&table, "%s", of->model);
+        hpsctl_table_cell(&table, "%" PRId64, of->version);
+        hpsctl_table_cell(&table, "%s", of->active ? "yes" : "");
+        hpsctl_table_cell(&table, "%" PRIu64, of->update_sequence);
+    }
+    return hpsctl_table_print(&table);
+}
+
+/* The server's working directory is another one. */
+static int create(struct hpsctl *ctl, const char *dir)
+{
+    Hps__V1__CreateSnapshotRequest request = HPS__V1__CREATE_SNAPSHOT_REQUEST__INIT;
+    char here[PATH_MAX] = "";
+    char path[2 * PATH_MAX];
+
+    if (dir[0] != '/' && getcwd(here, sizeof(here)) == NULL) {
+        return hpsctl_usage(ctl, "%s: %s; give an absolute path", dir, strerror(errno));
+    }
+    (void)snprintf(path, sizeof(path), "%s%s%s", here, here[0] != '\0' ? "/" : "", dir);
+    request.directory = path;
+    int code = hpsctl_open(ctl);
+    return code != HPSCTL_OK
+               ? code
+               : hpsctl_call_print(ctl, "CreateSnapshot", &request.base,
+                                   &hps__v1__create_snapshot_response__descriptor, print_created);
+}
+
+static int restore(struct hpsctl *ctl, const char *dir)
+{
+    struct hps_snapshot_report report = {0};
+    struct hps_error err = {0};
+    char text[HPSCTL_TEXT_BYTES];
+
+    if (flags.state_dir == NULL) {
+        return hpsctl_usage(ctl, "snapshot restore: --state-dir is missing");
+    }
+    if (hps_snapshot_restore(dir, flags.state_dir, &report, &err) != HPS_OK) {
+        return hpsctl_fail(ctl, &err);
+    }
+    if (hpsctl_json(ctl)) {
+        printf("{\"file_count\":%" PRIu32 ",\"byte_count\":%" PRIu64 "}\n", report.n_files,
+               report.n_bytes);
+    } else {
+        printf("%s/hpsd: %" PRIu32 " files, %s\n", flags.state_dir, report.n_files,
+               hpsctl_bytes_text(report.n_bytes, text));
+    }
+    return HPSCTL_OK;
+}
+
+int hpsctl_snapshot(struct hpsctl *ctl)
+{
+    static const char *const words[] = {"create", "restore", NULL};
+
+    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
+        return HPSCTL_USAGE;
+    }
+    return strcmp(ctl->words[0], "create") == 0 ? create(ctl, ctl->words[1])
+                                                : restore(ctl, ctl->words[1]);
+}
