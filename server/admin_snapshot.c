@@ -2,7 +2,7 @@
  *
  * The admin method that keeps the persistent store as it is now. Runs on the admin pool.
  */
-#include <inttypes.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,6 +12,9 @@
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin_op.h"
 #include "server/version_info.h"
+
+/* One at a time: it may copy for long, and other calls need a thread of the pool, too. */
+static atomic_bool under_way;
 
 struct version_list {
     struct admin_op *op;
@@ -100,8 +103,16 @@ void admin_create_snapshot(struct admin_op *op)
     }
     hps__v1__create_snapshot_response__init(reply);
     reply->created_unix_ms = (int64_t)hps_clock_wall_ms();
-    if (!list_versions(op, reply) || create(op, store, request->directory,
-                                            (uint64_t)reply->created_unix_ms, &report) != HPS_OK) {
+    if (atomic_exchange(&under_way, true)) {
+        hps_ignore(hps_error_set(&op->error, HPS_BUSY, "another snapshot is being made"));
+        return;
+    }
+    hps_status status = HPS_NO_MEMORY;
+    if (list_versions(op, reply)) {
+        status = create(op, store, request->directory, (uint64_t)reply->created_unix_ms, &report);
+    }
+    atomic_store(&under_way, false);
+    if (status != HPS_OK) {
         return;
     }
     reply->file_count = report.n_files;

@@ -2,10 +2,12 @@
 """Snapshots of the persistent store: made while it is served and updated, restored for another hpsd."""
 import os
 import shutil
+import subprocess
+import threading
 
 import pytest
 
-from rig import PATIENCE_S, default_config, until
+from rig import BIN, PATIENCE_S, default_config, until
 from test_updates import KEYS, config_of, keyed, states, updates, values, wait_now
 
 
@@ -113,6 +115,25 @@ def test_create_when_the_directory_will_not_do_then_refused(kept, work):
     one.ctl("snapshot", "create", code=2)
     one.ctl("snapshot", "restore", snapshot, code=2)
     assert "did you mean" in one.ctl("snapshot", "creat", snapshot, code=2)
+
+
+def test_create_when_many_ask_then_one_after_the_other_or_refused(kept, work):
+    one, _ = kept
+    answers = []
+
+    def create(n):
+        answers.append((n, subprocess.run([f"{BIN}/hpsctl", "--addr", one.admin, "snapshot", "create", f"{work}/{n}"],
+                                          capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False)))
+
+    threads = [threading.Thread(target=create, args=[n]) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n, done in answers:
+        assert done.returncode == 0 or "another snapshot" in done.stderr, done.stderr
+        assert os.path.exists(f"{work}/{n}/snapshot") == (done.returncode == 0)
+    assert any(done.returncode == 0 for _, done in answers)
 
 
 def test_create_when_there_is_no_persistent_store_then_refused(daemon, work):

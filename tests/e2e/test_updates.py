@@ -5,6 +5,7 @@ test_updates_kill.py.
 Records are written by a stock client (confluent-kafka) and packed by tests/lib/records.py, never by our code.
 """
 import json
+import signal
 import struct
 import threading
 import time
@@ -285,6 +286,19 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
     one.ctl("updates", "accept-gap", code=1)
     one.ctl("updates", "pause", "--model", "ghost", code=1)
     one.ctl("wait-for", "nonsense", code=2)
+
+
+def test_rate_when_limited_then_a_backlog_waits_until_a_reload_lets_it_go(broker, daemon, work):
+    topic = broker.create("hps_et.slow.a", 1)
+    broker.write(topic, [keyed(i % KEYS, i) for i in range(20000)])
+    config = config_of(work, broker, "slow", source={"max_rows_per_s": 10})  # that would take half an hour
+    one = daemon(config)
+    until(lambda: one.metrics().get('hpsd_update_throttled_batches_total{model="slow"}', 0) > 0, "the limit")
+    config["update_source"]["max_rows_per_s"] = 0
+    one.write_config(config)
+    one.send(signal.SIGHUP)
+    wait_now(one, "slow")
+    assert values(one.stub(), "slow", "a", [19999 % KEYS]) == {19999 % KEYS: 19999}
 
 
 def test_reply_when_updated_then_says_how_fresh_it_is(broker, daemon, work):
