@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # ./dev demo: a model of DLRM-DCNv2's shape from nothing to verified look-ups, a restart without its
-# files, and the tiers side by side, cold and warm. Everything lives in build/demo and on free ports of
+# files, the tiers side by side, cold and warm, and rows that stream in through Kafka. Everything lives in build/demo and on free ports of
 # 127.0.0.1, and is gone at the end. `--keep` leaves the daemon running until Ctrl-C.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
@@ -14,6 +14,8 @@ model=$demo/models/dlrm/1
 state=$demo/state
 log=$demo/hpsd.log
 pid=
+broker_pid=
+broker_in=
 seed=1
 keep=${1:-}
 
@@ -24,6 +26,7 @@ cleanup() {
         kill -QUIT "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
     fi
+    broker_stop
     if ((status != 0)) && [[ -s $log ]]; then
         printf '\ndemo: stopped (%d); the end of the log of hpsd:\n' "$status" >&2
         tail -n 20 "$log" >&2
@@ -92,6 +95,41 @@ start() {
         took="$took_ms ms"
     else
         took="$((took_ms / 1000)).$((took_ms % 1000 / 100)) s"
+    fi
+}
+
+# A broker of tests/lib/kafka.py, in the background; it ends with its standard input.
+broker_start() {
+    local line
+    coproc BROKER { exec "$python" tests/lib/kafka.py run 2>"$demo/kafka.log"; }
+    # shellcheck disable=SC2153 # bash sets it
+    broker_pid=$BROKER_PID
+    exec {broker_in}>&"${BROKER[1]}"- {broker_out}<&"${BROKER[0]}"-
+    if ! IFS= read -r line <&"$broker_out"; then
+        cat "$demo/kafka.log" >&2
+        echo "demo: the Kafka broker ended before it was ready" >&2
+        exit 1
+    fi
+    bootstrap=$(sed -E 's/.* bootstrap=([^ ]+).*/\1/' <<<"$line")
+}
+
+broker_do() {
+    local line
+    printf '%s\n' "$*" >&"$broker_in"
+    if ! IFS= read -r line <&"$broker_out" || [[ $line != ok ]]; then
+        echo "demo: the Kafka broker, asked to $*: $line" >&2
+        exit 1
+    fi
+}
+
+broker_stop() {
+    if [[ -n $broker_in ]]; then
+        exec {broker_in}>&- {broker_out}<&-
+        broker_in=
+    fi
+    if [[ -n $broker_pid ]]; then
+        wait "$broker_pid" 2>/dev/null || true
+        broker_pid=
     fi
 }
 
@@ -234,7 +272,75 @@ start gpu
 PYTHONPATH="$demo" "$python" docs/examples/threshold.py "$grpc" dlrm "$demo/models-gone/dlrm/1"
 echo "   First exact and slow; from the threshold on, rows that are missing come as the table's default at once and"
 echo "   are fetched behind the answer; in the end the cache has them all. A key's status says which row it got."
+stop
 unset HPS_DEVICE
+stream() {
+    broker_start
+    broker_do create hps_et.dlrm 2
+    broker_do create hps_et.dlrm.feature_0 1
+    "$python" - "$demo" "$bootstrap" <<'PYTHON'
+import json
+import sys
+
+demo, bootstrap = sys.argv[1:]
+with open(f"{demo}/all.json", encoding="utf-8") as f:
+    config = json.load(f)
+config["update_source"] = {"type": "kafka", "brokers": bootstrap}
+with open(f"{demo}/stream.json", "w", encoding="utf-8") as f:
+    json.dump(config, f, indent=2)
+PYTHON
+    "$bin/hps-gen" --preset dlrm-dcnv2 --scale 0.001 --seed 2 --out "$demo/changes" >"$demo/gen.log" 2>&1
+    start stream
+    "$bin/hpsctl" wait-for now --model dlrm >/dev/null
+    "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 8 --concurrency 1 --quiet \
+        -o json >"$demo/stream.bench" &
+    local bench_pid=$!
+    PYTHONPATH="$demo" "$python" docs/examples/freshness.py "$bootstrap" "$grpc" dlrm feature_0 128 8 \
+        >"$demo/freshness.txt" &
+    local freshness_pid=$!
+    printf '\033[2m$ %s\033[0m\n' "hps-publish -b $bootstrap -m dlrm --from build/demo/changes --format packed --rate 25000 --wait"
+    "$bin/hps-publish" -b "$bootstrap" -m dlrm --from "$demo/changes" --format packed --batch-bytes 64KiB \
+        --rate 25000 --wait --quiet -o json >"$demo/publish.json"
+    wait "$bench_pid"
+    wait "$freshness_pid"
+    scrape >"$demo/stream.metrics"
+    "$python" - "$demo" <<'PYTHON'
+import json
+import re
+import sys
+
+demo = sys.argv[1]
+with open(f"{demo}/stream.bench", encoding="utf-8") as f:
+    bench = json.load(f)
+with open(f"{demo}/publish.json", encoding="utf-8") as f:
+    publish = json.load(f)
+with open(f"{demo}/stream.metrics", encoding="utf-8") as f:
+    buckets = re.findall(r'^hpsd_update_freshness_seconds_bucket{.*le="(.*)".*} (\S+)$', f.read(), re.MULTILINE)
+counts = [(bound, float(count)) for bound, count in buckets]
+
+
+def within(share):
+    return next(bound for bound, count in counts if count >= share * counts[-1][1])
+
+
+print(f"   {publish['rows']:,} rows in {publish['records']:,} records, {publish['rows'] / publish['seconds']:,.0f} rows/s, beside "
+      f"look-ups of {bench['keys_per_s']:,.0f} keys/s (p50 {bench['latency_us']['p50'] / 1e3:.1f} ms, "
+      f"p99 {bench['latency_us']['p99'] / 1e3:.1f} ms)")
+with open(f"{demo}/freshness.txt", encoding="utf-8") as f:
+    print(f"   freshness, {f.read().strip()}")
+print(f"   hpsd_update_freshness_seconds of all {counts[-1][1]:,.0f} records: p50 within {within(0.5)} s, p99 within {within(0.99)} s")
+PYTHON
+    shown "python3 docs/examples/verify.py ...     # the rows that were streamed" \
+        env PYTHONPATH="$demo" "$python" docs/examples/verify.py "$grpc" dlrm "$demo/changes" 2
+    stop
+    broker_stop
+}
+step "7. Rows stream in through Kafka while look-ups run: broker, trainer, clients and hpsd on this machine"
+if why=$("$python" tests/lib/kafka.py missing 2>&1); then
+    stream
+else
+    echo "   skipped: $why"
+fi
 step "What next"
 cat <<'TEXT'
    ./dev demo --keep                   the same, and the daemon stays up for you to try:
@@ -244,7 +350,6 @@ cat <<'TEXT'
    README.md                           your own tables: hpsd --table NAME=FILE.npy --state-dir DIR
 TEXT
 if [[ $keep == --keep ]]; then
-    stop
     start all
     printf '\nhpsd runs until Ctrl-C; in another terminal:\n  export HPSD_ADDR=%s PATH=%s\n' "$admin" "$bin:\$PATH"
     wait "$pid"

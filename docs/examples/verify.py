@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks random keys of every table of a model up with stock grpcio and compares each row with what hps-gen wrote.
 
-usage: verify.py ADDRESS MODEL DIR, where DIR is the directory that hps-gen wrote (its manifest.json is read).
+usage: verify.py ADDRESS MODEL DIR [SEED], where DIR is the directory that hps-gen wrote (its manifest.json is read)
+with --seed SEED (1).
 """
 import json
 import os
@@ -20,6 +21,7 @@ KEYS = 256
 
 def main():
     address, model, directory = sys.argv[1:4]
+    seed = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     with open(os.path.join(directory, "manifest.json"), encoding="utf-8") as f:
         tables = json.load(f)["tables"]
     random.seed(1)
@@ -31,7 +33,7 @@ def main():
         answer = lookup(pb.LookupRequest(model=model, queries=queries), timeout=30)
     for number, (table, wanted, result) in enumerate(zip(tables, keys, answer.results)):
         rows = np.frombuffer(result.rows, "<f4").reshape(result.row_count, result.dim)
-        if not np.array_equal(rows, hpsgen.rows(1, number, wanted, table["dim"])):
+        if not np.array_equal(rows, hpsgen.rows(seed, number, wanted, table["dim"])):
             sys.exit(f"{table['name']}: a row is wrong")
     print(f"{len(answer.results)} tables x {KEYS} random keys: every row is bit-exact")
 

@@ -9,10 +9,11 @@ stop, kill and start keep port and data. What the broker holds is read and writt
 python3-confluent-kafka and by Kafka's own Java classes, never by our code.
 
 As a program: `kafka.py fetch` gets the broker's jars (tests/kafka/pom.xml) from Maven Central's client,
-once; `kafka.py missing` says what is missing to run one, if anything; `kafka.py run` starts a broker,
-prints `ready bootstrap=ADDR pid=N` and obeys lines of its standard input until that ends, each answered
-by `ok` or `error TEXT`: create TOPIC PARTITIONS [NAME=VALUE...], grow TOPIC PARTITIONS, delete TOPIC,
-drop TOPIC PARTITION OFFSET (records before it), stop, kill, start.
+once; `kafka.py missing` says what is missing to run one, if anything; `kafka.py run [TOPIC...]` starts a
+broker, makes these topics, of one partition each, prints `ready bootstrap=ADDR pid=N` and obeys lines of
+its standard input until that ends, each answered by `ok` or `error TEXT`: create TOPIC PARTITIONS
+[NAME=VALUE...], grow TOPIC PARTITIONS, delete TOPIC, drop TOPIC PARTITION OFFSET (records before it),
+stop, kill, start.
 """
 import base64
 import ctypes
@@ -341,10 +342,13 @@ def obey(broker, words):
         raise ValueError(f"there is no command {verb}")
 
 
-def run():
+def run(topics):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     work = tempfile.mkdtemp(prefix="hps-kafka-")
     try:
         with Broker(work) as broker:
+            for topic in topics:
+                broker.create(topic)
             print(f"ready bootstrap={broker.bootstrap} pid={broker.process.pid}", flush=True)
             for line in sys.stdin:
                 if line.strip():
@@ -359,10 +363,10 @@ def run():
 
 
 def main(argv):
-    if argv == ["run"]:
+    if argv[:1] == ["run"]:
         why = fetch() or missing()
         if why is None:
-            return run()
+            return run(argv[1:])
     elif argv == ["fetch"]:
         why = fetch()
     elif argv == ["missing"]:
