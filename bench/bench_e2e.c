@@ -325,7 +325,9 @@ hps_status bench_e2e(struct hps_error *err)
     hps_status status = HPS_OK;
 
     for (unsigned t = 0; t < N_TIERS && status == HPS_OK; t++) {
-        status = e2e_hpsd_make(&hpsds[t], t == HOST, err);
+        hpsds[t] =
+            (struct e2e_hpsd){.with_host_map = t == HOST, .n_rows = E2E_ROWS, .dim = E2E_DIM};
+        status = e2e_hpsd_make(&hpsds[t], err);
         if (status == HPS_OK) {
             status = e2e_hpsd_start(&hpsds[t], err);
         }

@@ -80,22 +80,26 @@ static hps_status write_config(const struct e2e_hpsd *hpsd, struct hps_error *er
                   " \"volatile_db\": {\"type\": \"%s\"},\n"
                   " \"persistent_db\": {\"type\": \"rocks_db\", \"path\": \"%s/state\"},\n"
                   " \"models\": [{\"model\": \"m\", \"sparse_files\": [\"%s/model/%s.npy\"],\n"
-                  "  \"embedding_table_names\": [\"%s\"], \"embedding_vecsize_per_table\": [%d],\n"
+                  "  \"embedding_table_names\": [\"%s\"], \"embedding_vecsize_per_table\": [%u],\n"
                   "  \"default_value_for_each_table\": [0.0],\n"
                   "  \"maxnum_catfeature_query_per_table_per_sample\": [1],\n"
                   "  \"deployed_device_list\": [0], \"max_batch_size\": 1024,"
                   " \"gpucache\": false}],\n",
                   hpsd->with_host_map ? "parallel_hash_map" : "disabled", dir, dir, "feature_0",
-                  "feature_0", E2E_DIM);
+                  "feature_0", hpsd->dim);
+    if (hpsd->brokers != NULL) {
+        (void)fprintf(file, " \"update_source\": {\"type\": \"kafka\", \"brokers\": \"%s\"},\n",
+                      hpsd->brokers);
+    }
     (void)fprintf(file,
                   " \"server\": {\"listen\": [\"%s\"], \"http_listen\": \"127.0.0.1:0\",\n"
-                  "  \"admin_listen\": \"unix:%s/admin.sock\", \"state_dir\": \"%s/state\",\n"
+                  "  \"admin_listen\": \"%s\", \"state_dir\": \"%s/state\",\n"
                   "  \"drain_delay_ms\": 1, \"disk_free_min_bytes\": \"1MiB\"}}\n",
-                  hpsd->address, dir, dir);
+                  hpsd->address, hpsd->admin, dir);
     return fclose(file) == 0 ? HPS_OK : hps_error_set(err, HPS_IO, "cannot write %s", path);
 }
 
-hps_status e2e_hpsd_make(struct e2e_hpsd *hpsd, bool with_host_map, struct hps_error *err)
+hps_status e2e_hpsd_make(struct e2e_hpsd *hpsd, struct hps_error *err)
 {
     char model[64], rows[16], dim[16];
     const char *const argv[] = {HPS_BIN_DIR "/hps-gen",
@@ -111,14 +115,15 @@ hps_status e2e_hpsd_make(struct e2e_hpsd *hpsd, bool with_host_map, struct hps_e
                                 model,
                                 NULL};
 
-    *hpsd = (struct e2e_hpsd){.dir = "/var/tmp/hps-e2e-XXXXXX", .with_host_map = with_host_map};
+    (void)snprintf(hpsd->dir, sizeof(hpsd->dir), "/var/tmp/hps-e2e-XXXXXX");
     if (mkdtemp(hpsd->dir) == NULL) {
         return hps_error_set(err, HPS_IO, "cannot make a directory %s", hpsd->dir);
     }
     (void)snprintf(hpsd->address, sizeof(hpsd->address), "unix:%s/grpc.sock", hpsd->dir);
+    (void)snprintf(hpsd->admin, sizeof(hpsd->admin), "unix:%s/admin.sock", hpsd->dir);
     (void)snprintf(model, sizeof(model), "%s/model", hpsd->dir);
-    (void)snprintf(rows, sizeof(rows), "%d", E2E_ROWS);
-    (void)snprintf(dim, sizeof(dim), "%d", E2E_DIM);
+    (void)snprintf(rows, sizeof(rows), "%u", hpsd->n_rows);
+    (void)snprintf(dim, sizeof(dim), "%u", hpsd->dim);
     hps_status status = bench_child_run(argv, err);
     return status == HPS_OK ? write_config(hpsd, err) : status;
 }

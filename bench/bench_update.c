@@ -90,12 +90,15 @@ static hps_status open_version(struct world *world, struct hps_error *err)
     return hps_update_open(version, err);
 }
 
-static hps_status open_world(struct world *world, struct hps_error *err)
+static hps_status make_dir(struct world *world, struct hps_error *err)
 {
     (void)snprintf(world->dir, sizeof(world->dir), "/var/tmp/hps-bench-XXXXXX");
-    if (mkdtemp(world->dir) == NULL) {
-        return hps_error_set(err, HPS_IO, "no directory %s", world->dir);
-    }
+    return mkdtemp(world->dir) != NULL ? HPS_OK
+                                       : hps_error_set(err, HPS_IO, "no directory %s", world->dir);
+}
+
+static hps_status open_world(struct world *world, struct hps_error *err)
+{
     const struct hps_rocksdb_options disk = {.path = world->dir,
                                              .n_threads = 2,
                                              .batch_keys_max = BATCH,
@@ -103,7 +106,10 @@ static hps_status open_world(struct world *world, struct hps_error *err)
                                              .block_cache_bytes = 8 << 20,
                                              .wal_sync_ms = 1000};
     const struct hps_host_map_options host = {.bytes_max = HOST_BYTES, .evicts = true};
-    hps_status status = hps_host_map_open_with(&host, &world->stores[0], err);
+    hps_status status = make_dir(world, err);
+    if (status == HPS_OK) {
+        status = hps_host_map_open_with(&host, &world->stores[0], err);
+    }
     if (status == HPS_OK) {
         status = hps_rocksdb_open(&disk, &world->stores[1], err);
     }
@@ -179,10 +185,10 @@ static hps_status by_write_batch(struct world *world, struct hps_error *err)
 /* Rows per second of one way, the making of rows left out. */
 static hps_status run_round(struct world *world,
                             hps_status (*way)(struct world *, struct hps_error *),
-                            double *out_rows_per_s, struct hps_error *err)
+                            unsigned n_batches, double *out_rows_per_s, struct hps_error *err)
 {
     uint64_t ns = 0;
-    for (unsigned i = 0; i < BATCHES; i++) {
+    for (unsigned i = 0; i < n_batches; i++) {
         make_batch(world);
         uint64_t start_ns = bench_now_ns();
         hps_status status = way(world, err);
@@ -191,7 +197,7 @@ static hps_status run_round(struct world *world,
             return status;
         }
     }
-    *out_rows_per_s = (double)BATCHES * BATCH * 1e9 / (double)ns;
+    *out_rows_per_s = (double)n_batches * BATCH * 1e9 / (double)ns;
     return HPS_OK;
 }
 
@@ -201,9 +207,9 @@ static hps_status run_rounds(struct world *world, struct hps_error *err)
     double ours[ROUNDS], plain[ROUNDS], ratios[ROUNDS];
     for (int i = -1; i < ROUNDS; i++) { /* the first one fills the memory */
         int at = i < 0 ? 0 : i;
-        hps_status status = run_round(world, by_write_batch, &plain[at], err);
+        hps_status status = run_round(world, by_write_batch, BATCHES, &plain[at], err);
         if (status == HPS_OK) {
-            status = run_round(world, by_update, &ours[at], err);
+            status = run_round(world, by_update, BATCHES, &ours[at], err);
         }
         if (status != HPS_OK) {
             return status;
@@ -228,6 +234,24 @@ hps_status bench_update(struct hps_error *err)
     hps_status status = open_world(world, err);
     if (status == HPS_OK) {
         status = run_rounds(world, err);
+    }
+    close_world(world);
+    hps_free(world);
+    return status;
+}
+
+hps_status bench_write_batches(uint64_t n, double *out_rows_per_s, struct hps_error *err)
+{
+    struct world *world = hps_calloc(1, sizeof(*world));
+    if (world == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a batch");
+    }
+    hps_status status = make_dir(world, err);
+    if (status == HPS_OK) {
+        status = open_plain(world, err);
+    }
+    if (status == HPS_OK) {
+        status = run_round(world, by_write_batch, (unsigned)(n / BATCH) + 1, out_rows_per_s, err);
     }
     close_world(world);
     hps_free(world);

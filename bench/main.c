@@ -31,6 +31,8 @@ static const struct bench benches[] = {
     {"update", "updates through all tiers against bare write batches", bench_update},
     {"insertion", "look-ups that miss: waited for, or inserted behind", bench_insertion},
     {"e2e", "hpsd and a client: 1 to 100,000 keys a call, both tiers, cold and warm", bench_e2e},
+    {"kafka", "updates through a Kafka broker beside look-ups: freshness, latency, largest rate",
+     bench_kafka},
     {NULL, NULL, NULL},
 };
 

@@ -438,7 +438,7 @@ void update_begin(struct hps_update_stream *stream)
     leave_stopped(stream);
 }
 
-/* ---- how far it goes -------------------------------------------------------------------------- */
+/* ---- how far it goes ------------------------------------------------------------------------- */
 
 static hps_status hear_ends(struct hps_update_stream *stream, wants_fn wants, const void *ctx,
                             uint32_t *out_n, struct hps_error *err)

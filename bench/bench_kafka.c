@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Updates through a real Kafka broker beside look-ups: broker, producer, look-ups and hpsd share
+ * the first two cores. The producer's thread writes a tick of rows every 10 ms and behind them a
+ * beacon, a row that holds the number of the tick; every look-up asks for the beacon, too, and so
+ * tells how old the newest tick is that look-ups see. Freshness is measured from outside: from when
+ * the first row of a tick is handed to the producer until a look-up has its beacon. Look-ups come
+ * at a fixed rate, one at a time; a latency counts from when a call was due. Main thread, and the
+ * producer's.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "base/rowgen.h"
+#include "bench/bench.h"
+#include "bench/bench_e2e.h"
+#include "client/hist.h"
+#include "client/lookup.h"
+#include "client/update_writer.h"
+#include "client/zipf.h"
+
+enum {
+    DIM = 128,
+    ROW_BYTES = DIM * 4,
+    N_ROWS = 1 << 18,
+    BEACON = N_ROWS, /* a key behind those of the table */
+    POOL_ROWS = 4096,
+    TICKS_PER_S = 100,
+    TICKS_MAX = 2000,
+    CALLS_PER_S = 100,
+    CALL_KEYS = 256,
+    REPLY_BYTES_MAX = 1 << 20,
+    BATCH_BYTES = 128 << 10,
+    IDLE_S = 5,
+    RATE = 50000, /* rows a second, the one that is promised */
+    RATE_S = 10,
+    STEP_S = 4,
+    BACKLOG_ROWS = 400000,
+    ROUNDS = 3
+};
+#define SECOND_NS   UINT64_C(1000000000)
+#define FRESH_NS    SECOND_NS /* what p99 is to stay below */
+#define PATIENCE_NS (60 * SECOND_NS)
+#define TIMEOUT_US  UINT64_C(30000000)
+
+struct world {
+    struct bench_child broker;
+    bool broker_runs;
+    int broker_pid; /* of Java */
+    char bootstrap[64];
+    struct e2e_hpsd hpsd;
+    struct hps_random random;
+    hps_key keys[CALL_KEYS];
+    uint8_t pool[POOL_ROWS * ROW_BYTES];
+    struct hps_buf request, reply;
+};
+
+/* Ticks that one thread writes and another sees. */
+struct stream {
+    const struct world *world;
+    uint32_t rows_per_tick, n_ticks;
+    bool paced;
+    float first; /* beacons count from here */
+    pthread_t thread;
+    _Atomic uint64_t sent_ns[TICKS_MAX];
+    atomic_uint n_sent;
+    atomic_bool ended;
+    uint64_t start_ns, end_ns;
+    hps_status status;
+    struct hps_error err;
+};
+
+struct seen {
+    struct hps_hist call_ns, fresh_ns;
+    uint32_t n_ticks;
+    uint64_t last_ns;
+};
+
+/* ---- the producer's thread ------------------------------------------------------------------- */
+
+static hps_status topic(void *ctx, const char *name, uint32_t *out_topic,
+                        uint32_t *out_n_partitions, struct hps_error *err)
+{
+    return hps_producer_topic(ctx, name, out_topic, out_n_partitions, err);
+}
+
+static hps_status send_record(void *ctx, const struct hps_producer_record *record,
+                              struct hps_error *err)
+{
+    return hps_producer_send(ctx, record, err);
+}
+
+static void wait_until(uint64_t due_ns)
+{
+    const struct timespec due = {.tv_sec = (time_t)(due_ns / SECOND_NS),
+                                 .tv_nsec = (long)(due_ns % SECOND_NS)};
+    (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL);
+}
+
+static hps_status write_tick(struct stream *stream, struct hps_update_writer *writer, uint32_t tick,
+                             struct hps_random *random, struct hps_error *err)
+{
+    static const char table[] = "feature_0";
+    hps_key keys[POOL_ROWS];
+    float beacon[DIM];
+    hps_status status = HPS_OK;
+
+    atomic_store(&stream->sent_ns[tick], bench_now_ns());
+    for (uint32_t done = 0; done < stream->rows_per_tick && status == HPS_OK;) {
+        uint32_t left = stream->rows_per_tick - done;
+        uint32_t n = left < POOL_ROWS ? left : POOL_ROWS;
+        for (uint32_t i = 0; i < n; i++) {
+            keys[i] = hps_random_next(random) % N_ROWS;
+        }
+        status = hps_update_writer_rows(writer, table, DIM, HPS_DTYPE_FP32, keys,
+                                        stream->world->pool, n, err);
+        done += n;
+    }
+    for (uint32_t i = 0; i < DIM; i++) {
+        beacon[i] = stream->first + (float)tick;
+    }
+    keys[0] = BEACON;
+    if (status == HPS_OK) {
+        status = hps_update_writer_rows(writer, table, DIM, HPS_DTYPE_FP32, keys, beacon, 1, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_update_writer_flush(writer, err);
+    }
+    atomic_store(&stream->n_sent, tick + 1);
+    return status;
+}
+
+static hps_status write_ticks(struct stream *stream, struct hps_producer *producer,
+                              struct hps_error *err)
+{
+    const struct hps_update_sink sink = {producer, topic, send_record};
+    const struct hps_update_writer_options options = {
+        .model = "m", .form = HPS_UPDATE_PACKED, .key_bytes = 8, .batch_bytes = BATCH_BYTES};
+    struct hps_update_writer *writer = NULL;
+    struct hps_random random = {(uint64_t)stream->first + 7};
+    hps_status status = hps_update_writer_new(&options, &sink, &writer, err);
+    stream->start_ns = bench_now_ns();
+    for (uint32_t tick = 0; tick < stream->n_ticks && status == HPS_OK; tick++) {
+        if (stream->paced) {
+            wait_until(stream->start_ns + tick * (SECOND_NS / TICKS_PER_S));
+        }
+        status = write_tick(stream, writer, tick, &random, err);
+        if (status == HPS_OK) {
+            status = hps_producer_poll(producer, 0, err);
+        }
+    }
+    if (status == HPS_OK) {
+        status = hps_producer_flush(producer, err);
+    }
+    stream->end_ns = bench_now_ns();
+    hps_update_writer_free(writer);
+    return status;
+}
+
+static void *run_stream(void *ctx)
+{
+    static const char *const properties[] = {"linger.ms=2"};
+    struct stream *stream = ctx;
+    const struct hps_producer_options options = {.brokers = stream->world->bootstrap,
+                                                 .properties = properties,
+                                                 .n_properties = 1,
+                                                 .timeout_us = TIMEOUT_US};
+    struct hps_producer *producer = NULL;
+    stream->status = hps_producer_open(&options, &producer, &stream->err);
+    if (stream->status == HPS_OK) {
+        stream->status = write_ticks(stream, producer, &stream->err);
+    }
+    hps_producer_close(producer);
+    atomic_store(&stream->ended, true);
+    return NULL;
+}
+
+/* ---- look-ups -------------------------------------------------------------------------------- */
+
+/* A call of n_keys, the beacon first. out_beacon: 0 until there is one. */
+static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
+                       struct hps_error *err)
+{
+    struct hps_lookup_query query = {NULL, world->keys, n_keys};
+    const struct hps_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
+    struct hps_lookup_reply reply;
+    struct hps_lookup_result result;
+
+    world->keys[0] = BEACON;
+    for (uint32_t i = 1; i < n_keys; i++) {
+        world->keys[i] = hps_random_next(&world->random) % N_ROWS;
+    }
+    hps_buf_clear(&world->request);
+    hps_buf_clear(&world->reply);
+    hps_status status = hps_lookup_encode(&lookup, &world->request);
+    if (status == HPS_OK) {
+        status = hps_client_call(world->hpsd.client, HPS_LOOKUP_PATH, world->request.data,
+                                 world->request.size, TIMEOUT_US, &world->reply, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_lookup_reply_open(world->reply.data, world->reply.size, &reply, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_lookup_reply_next(&reply, &result, err);
+    }
+    if (status == HPS_OK && result.rows_bytes == (size_t)n_keys * ROW_BYTES) {
+        memcpy(out_beacon, result.rows, sizeof(*out_beacon));
+    }
+    return status;
+}
+
+static void note_beacon(const struct stream *stream, float beacon, struct seen *seen)
+{
+    uint64_t now_ns = bench_now_ns();
+    while (seen->n_ticks < atomic_load(&stream->n_sent) &&
+           stream->first + (float)seen->n_ticks <= beacon) {
+        hps_hist_add(&seen->fresh_ns, now_ns - atomic_load(&stream->sent_ns[seen->n_ticks]));
+        seen->n_ticks++;
+        seen->last_ns = now_ns;
+    }
+}
+
+/* Until the stream is seen whole (NULL: for so many seconds). */
+static hps_status look_up(struct world *world, const struct stream *stream, unsigned idle_s,
+                          uint32_t n_keys, struct seen *seen, struct hps_error *err)
+{
+    uint64_t start_ns = bench_now_ns();
+    uint64_t end_ns = start_ns + (stream == NULL ? idle_s * SECOND_NS : 2 * PATIENCE_NS);
+    uint64_t due_ns = start_ns;
+    hps_status status = HPS_OK;
+
+    while (status == HPS_OK && due_ns < end_ns &&
+           (stream == NULL || seen->n_ticks < stream->n_ticks)) {
+        float beacon = 0;
+        if (stream != NULL && atomic_load(&stream->ended) && stream->status != HPS_OK) {
+            *err = stream->err;
+            return stream->status;
+        }
+        wait_until(due_ns);
+        status = call(world, n_keys, &beacon, err);
+        hps_hist_add(&seen->call_ns, bench_now_ns() - due_ns);
+        if (stream != NULL) {
+            note_beacon(stream, beacon, seen);
+        }
+        due_ns += SECOND_NS / CALLS_PER_S;
+    }
+    if (status == HPS_OK && stream != NULL && seen->n_ticks < stream->n_ticks) {
+        return hps_error_set(err, HPS_DEADLINE, "look-ups see %u of %u ticks", seen->n_ticks,
+                             stream->n_ticks);
+    }
+    return status;
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static float next_first = 1;
+
+static hps_status run_stream_beside(struct world *world, uint32_t rate, uint32_t n_ticks,
+                                    struct stream *stream, struct seen *seen, struct hps_error *err)
+{
+    *seen = (struct seen){0};
+    *stream = (struct stream){.world = world,
+                              .rows_per_tick = rate / TICKS_PER_S,
+                              .n_ticks = n_ticks,
+                              .paced = true,
+                              .first = next_first};
+    next_first += (float)n_ticks;
+    if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) {
+        return hps_error_set(err, HPS_EXHAUSTED, "no thread for a producer");
+    }
+    hps_status status = look_up(world, stream, 0, CALL_KEYS, seen, err);
+    (void)pthread_join(stream->thread, NULL);
+    return status;
+}
+
+/* CPU time of hpsd, the broker, and this process. */
+static void read_cpus(const struct world *world, double out_ns[3])
+{
+    const pid_t pids[3] = {world->hpsd.child.pid, world->broker_pid, 0};
+    for (int i = 0; i < 3; i++) {
+        clockid_t clock;
+        bool known = clock_getcpuclockid(pids[i], &clock) == 0;
+        out_ns[i] = known ? (double)bench_clock_ns(clock) : 0;
+    }
+}
+
+/* What the rate takes of a core, or would where there is one: it does not depend on who else runs.
+ */
+static void report_cpus(const char *name, const double before_ns[3], const double after_ns[3])
+{
+    static const char *const metrics[3] = {"CPU of hpsd", "CPU of the broker",
+                                           "CPU of producer and look-ups"};
+    for (int i = 0; i < 3; i++) {
+        bench_report(name, metrics[i], (after_ns[i] - before_ns[i]) / 1e9 / RATE_S, "cores",
+                     BENCH_NO_TARGET, 0);
+    }
+}
+
+static double ms_of(const struct hps_hist *hist, double share)
+{
+    return (double)hps_hist_quantile(hist, share) / 1e6;
+}
+
+static hps_status run_promised(struct world *world, struct stream *stream, struct seen *seen,
+                               struct hps_error *err)
+{
+    static const char name[] = "50,000 rows/s of 512 B beside 100 look-ups/s";
+    *seen = (struct seen){0};
+    hps_status status = look_up(world, NULL, IDLE_S, CALL_KEYS, seen, err);
+    double idle_ms = ms_of(&seen->call_ns, 0.99);
+    bench_report("no updates", "look-ups of 256 keys, p50", ms_of(&seen->call_ns, 0.5), "ms",
+                 BENCH_NO_TARGET, 0);
+    bench_report("no updates", "look-ups of 256 keys, p99", idle_ms, "ms", BENCH_NO_TARGET, 0);
+    double before_ns[3], after_ns[3];
+    read_cpus(world, before_ns);
+    if (status == HPS_OK) {
+        status = run_stream_beside(world, RATE, RATE_S * TICKS_PER_S, stream, seen, err);
+    }
+    read_cpus(world, after_ns);
+    if (status != HPS_OK) {
+        return status;
+    }
+    bench_report(name, "freshness p50", ms_of(&seen->fresh_ns, 0.5), "ms", BENCH_NO_TARGET, 0);
+    bench_report(name, "freshness p99", ms_of(&seen->fresh_ns, 0.99), "ms", BENCH_AT_MOST, 1000);
+    bench_report(name, "freshness max", ms_of(&seen->fresh_ns, 1), "ms", BENCH_NO_TARGET, 0);
+    bench_report(name, "look-ups, p50", ms_of(&seen->call_ns, 0.5), "ms", BENCH_NO_TARGET, 0);
+    bench_report(name, "look-ups, p99", ms_of(&seen->call_ns, 0.99), "ms", BENCH_NO_TARGET, 0);
+    bench_report(name, "look-ups, p99 / without", ms_of(&seen->call_ns, 0.99) / idle_ms, "ratio",
+                 BENCH_AT_MOST, 1.5);
+    report_cpus(name, before_ns, after_ns);
+    return HPS_OK;
+}
+
+/* Rates in steps until rows are no longer fresh, or the producer cannot write so fast. */
+static hps_status run_steps(struct world *world, struct stream *stream, struct seen *seen,
+                            struct hps_error *err)
+{
+    static const uint32_t rates[] = {10000, 20000, 35000, 50000, 75000, 100000, 150000, 200000};
+    double largest = 0;
+    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        char name[48];
+        hps_status status =
+            run_stream_beside(world, rates[i], STEP_S * TICKS_PER_S, stream, seen, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        double rate = (double)rates[i] * STEP_S * (double)SECOND_NS /
+                      (double)(stream->end_ns - stream->start_ns);
+        (void)snprintf(name, sizeof(name), "%u rows/s asked for", rates[i]);
+        bench_report(name, "written", rate, "rows/s", BENCH_NO_TARGET, 0);
+        bench_report(name, "freshness p99", ms_of(&seen->fresh_ns, 0.99), "ms", BENCH_NO_TARGET, 0);
+        if (hps_hist_quantile(&seen->fresh_ns, 0.99) >= FRESH_NS || rate < 0.9 * rates[i]) {
+            break;
+        }
+        largest = rates[i];
+    }
+    bench_report("largest rate", "with freshness p99 below 1 s", largest, "rows/s", BENCH_NO_TARGET,
+                 0);
+    return HPS_OK;
+}
+
+static hps_status control(const struct world *world, const char *verb, struct hps_error *err)
+{
+    const char *const argv[] = {
+        HPS_BIN_DIR "/hpsctl", "--addr", world->hpsd.admin, "updates", verb, NULL};
+    return bench_child_run(argv, err);
+}
+
+/* What waits in the log, applied as fast as it goes. */
+static hps_status run_backlog(struct world *world, struct stream *stream, struct seen *seen,
+                              double *out_rows_per_s, struct hps_error *err)
+{
+    enum { TICKS = 100 };
+    hps_status status = control(world, "pause", err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    *seen = (struct seen){0};
+    *stream = (struct stream){.world = world,
+                              .rows_per_tick = BACKLOG_ROWS / TICKS,
+                              .n_ticks = TICKS,
+                              .first = next_first};
+    next_first += TICKS;
+    (void)run_stream(stream);
+    if (stream->status != HPS_OK) {
+        *err = stream->err;
+        return stream->status;
+    }
+    uint64_t start_ns = bench_now_ns();
+    status = control(world, "resume", err);
+    if (status == HPS_OK) {
+        status = look_up(world, stream, 0, 1, seen, err);
+    }
+    if (status == HPS_OK) {
+        *out_rows_per_s = (double)BACKLOG_ROWS * 1e9 / (double)(seen->last_ns - start_ns);
+    }
+    return status;
+}
+
+static hps_status run_backlogs(struct world *world, struct stream *stream, struct seen *seen,
+                               struct hps_error *err)
+{
+    static const char name[] = "a backlog of 400,000 rows";
+    double ours[ROUNDS], plain[ROUNDS], ratios[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        hps_status status = run_backlog(world, stream, seen, &ours[i], err);
+        if (status == HPS_OK) {
+            status = bench_write_batches(BACKLOG_ROWS, &plain[i], err);
+        }
+        if (status != HPS_OK) {
+            return status;
+        }
+        ratios[i] = ours[i] / plain[i];
+    }
+    bench_report(name, "applied through Kafka", bench_median(ours, ROUNDS), "rows/s",
+                 BENCH_NO_TARGET, 0);
+    bench_report(name, "bare write batches", bench_median(plain, ROUNDS), "rows/s", BENCH_NO_TARGET,
+                 0);
+    bench_report(name, "through Kafka / write batches", bench_median(ratios, ROUNDS), "ratio",
+                 BENCH_AT_LEAST, 0.8);
+    return HPS_OK;
+}
+
+/* ---- the world ------------------------------------------------------------------------------- */
+
+static hps_status open_world(struct world *world, struct hps_error *err)
+{
+    const char *const argv[] = {"/usr/bin/python3", HPS_KAFKA_RIG, "run", "hps_et.m", NULL};
+    char line[256];
+
+    for (uint32_t i = 0; i < POOL_ROWS; i++) {
+        hps_rowgen_row(9, 0, i, DIM, HPS_DTYPE_FP32, world->pool + (size_t)i * ROW_BYTES);
+    }
+    hps_buf_init(&world->request, REPLY_BYTES_MAX);
+    hps_buf_init(&world->reply, REPLY_BYTES_MAX);
+    hps_status status =
+        bench_child_start(argv, BENCH_CHILD_ANY_CPU, &world->broker, line, sizeof(line), err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    world->broker_runs = true;
+    if (sscanf(line, "ready bootstrap=%63s pid=%d", world->bootstrap, &world->broker_pid) != 2) {
+        return hps_error_set(err, HPS_INTERNAL, "the broker said: %s", line);
+    }
+    world->hpsd = (struct e2e_hpsd){
+        .with_host_map = true, .n_rows = N_ROWS, .dim = DIM, .brokers = world->bootstrap};
+    status = e2e_hpsd_make(&world->hpsd, err);
+    return status == HPS_OK ? e2e_hpsd_start(&world->hpsd, err) : status;
+}
+
+static void close_world(struct world *world)
+{
+    e2e_hpsd_remove(&world->hpsd);
+    if (world->broker_runs) {
+        bench_child_stop(&world->broker);
+    }
+    hps_buf_fini(&world->request);
+    hps_buf_fini(&world->reply);
+}
+
+/* This thread, and all that it starts. */
+static void bind_to_two(cpu_set_t *out_before)
+{
+    cpu_set_t two;
+    CPU_ZERO(&two);
+    CPU_SET(0, &two);
+    CPU_SET(1, &two);
+    (void)sched_getaffinity(0, sizeof(*out_before), out_before);
+    (void)sched_setaffinity(0, sizeof(two), &two);
+}
+
+hps_status bench_kafka(struct hps_error *err)
+{
+    const char *const missing[] = {"/usr/bin/python3", HPS_KAFKA_RIG, "missing", NULL};
+    cpu_set_t before;
+
+    if (bench_child_run(missing, err) != HPS_OK) {
+        (void)printf("kafka: skipped: no Java, or no broker (tests/lib/kafka.py missing)\n");
+        return HPS_OK;
+    }
+    struct world *world = hps_calloc(1, sizeof(*world));
+    struct stream *stream = hps_calloc(1, sizeof(*stream));
+    struct seen *seen = hps_calloc(1, sizeof(*seen));
+    hps_status status = hps_error_set(err, HPS_NO_MEMORY, "no memory");
+    bind_to_two(&before);
+    if (world != NULL && stream != NULL && seen != NULL) {
+        world->random.state = 1;
+        status = open_world(world, err);
+        if (status == HPS_OK) {
+            status = run_promised(world, stream, seen, err);
+        }
+        if (status == HPS_OK) {
+            status = run_steps(world, stream, seen, err);
+        }
+        if (status == HPS_OK) {
+            status = run_backlogs(world, stream, seen, err);
+        }
+        close_world(world);
+    }
+    (void)sched_setaffinity(0, sizeof(before), &before);
+    hps_free(seen);
+    hps_free(stream);
+    hps_free(world);
+    return status;
+}
