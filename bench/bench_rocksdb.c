@@ -520,7 +520,7 @@ static hps_status bench_reads(const char *dir, const char *copy, struct hps_erro
         status = load_wide(space, flat, err);
     }
     if (status == HPS_OK) {
-        status = hps_rocksdb_checkpoint(store, copy, err);
+        status = store->ops->checkpoint(store, copy, err);
     }
     store_close(store, space);
     if (status == HPS_OK) {
