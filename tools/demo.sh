@@ -291,7 +291,7 @@ with open(f"{demo}/stream.json", "w", encoding="utf-8") as f:
 PYTHON
     "$bin/hps-gen" --preset dlrm-dcnv2 --scale 0.001 --seed 2 --out "$demo/changes" >"$demo/gen.log" 2>&1
     start stream
-    "$bin/hpsctl" wait-for now --model dlrm >/dev/null
+    "$bin/hpsctl" --timeout 300 wait-for now --model dlrm >/dev/null
     "$bin/hps-bench" --addr "$grpc" --admin "$admin" --model dlrm --keys 64 --zipf 1.05 --duration 8 --concurrency 1 --quiet \
         -o json >"$demo/stream.bench" &
     local bench_pid=$!
@@ -300,7 +300,7 @@ PYTHON
     local freshness_pid=$!
     printf '\033[2m$ %s\033[0m\n' "hps-publish -b $bootstrap -m dlrm --from build/demo/changes --format packed --rate 25000 --wait"
     "$bin/hps-publish" -b "$bootstrap" -m dlrm --from "$demo/changes" --format packed --batch-bytes 64KiB \
-        --rate 25000 --wait --quiet -o json >"$demo/publish.json"
+        --rate 25000 --wait --wait-timeout 300 --quiet -o json >"$demo/publish.json"
     wait "$bench_pid"
     wait "$freshness_pid"
     scrape >"$demo/stream.metrics"
