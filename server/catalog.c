@@ -437,6 +437,9 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     if (model->active == 0) {
         return;
     }
+    if (model->n_switches == 0) {
+        model->n_switches = hps_clock_wall_ms(); /* its record is gone: behind any that was */
+    }
     HPS_LOG(WARN, "catalog", "no version was active: the newest one is now",
             HPS_STR("model", model->name), HPS_I64("version", model->active));
     if (hps_records_put_model(catalog->options.env.durable, model->name, model->active,

@@ -460,6 +460,53 @@ static void test_open_when_restarted_then_serves_the_same(void **state)
     assert_int_equal(served(rig, 3), 3);
 }
 
+static hps_status ignore_version(void *ctx, struct hps_version *version, struct hps_error *err)
+{
+    (void)ctx;
+    (void)err;
+    hps_version_free(version);
+    return HPS_OK;
+}
+
+static hps_status take_switches(void *ctx, const char *model, int64_t active, int64_t previous,
+                                uint64_t n_switches)
+{
+    (void)model;
+    (void)active;
+    (void)previous;
+    *(uint64_t *)ctx = n_switches;
+    return HPS_OK;
+}
+
+static uint64_t switches(struct rig *rig)
+{
+    uint64_t n = 0;
+    const struct hps_records_reader reader = {&n, ignore_version, take_switches};
+    assert_int_equal(hps_records_read(rig->env.durable, &reader, NULL), HPS_OK);
+    return n;
+}
+
+static void test_switches_when_counted_then_over_restarts_and_never_anew(void **state)
+{
+    struct rig *rig = *state;
+    int64_t previous;
+    uint64_t pause_us;
+    load_ok(rig, "one", true);
+    assert_int_equal(switches(rig), 1);
+    load_ok(rig, "two", true);
+    load_ok(rig, "three", false);
+    assert_int_equal(switches(rig), 2);
+    close_catalog(rig);
+    open_catalog(rig);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, &previous, &pause_us, NULL),
+                     HPS_OK);
+    assert_int_equal(switches(rig), 3);
+    assert_int_equal(hps_records_delete_model(rig->env.durable, "m", NULL), HPS_OK);
+    close_catalog(rig);
+    open_catalog(rig); /* versions know of a third one */
+    assert_true(switches(rig) > 3);
+}
+
 /* What a crash leaves between the two records of a first load, or of the unload of the last one. */
 static void test_open_when_no_version_is_active_then_the_newest_one_is(void **state)
 {
@@ -824,6 +871,7 @@ int main(void)
         TEST(test_reconfigure_when_called_then_versions_and_later_loads_obey),
         TEST(test_open_when_a_space_has_no_record_then_removed),
         TEST(test_open_when_such_a_space_cannot_be_removed_then_the_others_are_served),
+        TEST(test_switches_when_counted_then_over_restarts_and_never_anew),
         TEST(test_open_when_no_version_is_active_then_the_newest_one_is),
         TEST(test_load_when_bad_then_nothing_changes),
         TEST(test_load_when_the_highest_number_is_taken_then_it_has_no_next),
