@@ -109,6 +109,10 @@ enum {
 
 enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
 
+/* Of the id of a table that belongs to the one with the rest of the id: what updates know of its
+ * rows. A durable store takes it as any other in get and apply, and nobody else sees it. */
+#define HPS_TABLE_HIDDEN (UINT32_C(1) << 31)
+
 struct hps_store;
 struct hps_space;
 struct hps_store_load;

@@ -84,9 +84,9 @@ static hps_status write_tier(const struct apply *apply, uint32_t tier, struct hp
 static hps_status write_durable(struct apply *apply, struct hps_error *err)
 {
     struct hps_space *space = lowest_tier(apply->version);
-    hps_status status =
-        space->store->ops->apply(space, &no_limit, apply->plan.writes, apply->plan.n_writes,
-                                 apply->records.records, apply->records.n, err);
+    hps_status status = space->store->ops->apply(
+        space, &no_limit, apply->plan.writes, apply->plan.n_writes + apply->plan.n_version_writes,
+        apply->records.records, apply->records.n, err);
     apply->begun = status == HPS_OK;
     for (uint32_t tier = apply->version->n_tiers - 1; tier-- > 0 && status == HPS_OK;) {
         status = write_tier(apply, tier, err);
@@ -274,6 +274,9 @@ static void count(const struct hps_version *version, const struct update_plan *p
     if (version->update_rows_put != NULL) {
         hps_metric_add(version->update_rows_put, plan->n_put);
         hps_metric_add(version->update_rows_deleted, plan->n_deleted);
+    }
+    if (version->update_rows_older != NULL) {
+        hps_metric_add(version->update_rows_older, plan->n_older);
     }
 }
 

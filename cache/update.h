@@ -22,6 +22,9 @@
  *   all its keys have their old rows again when the call returns. Meanwhile a look-up may have seen
  *   rows of the failed batch.
  * - After a crash every row is that of the stored positions.
+ * - With row versions a write, or delete, of a key counts only if none with a higher version has
+ *   been applied, in whatever batch: so the order in which they come makes no difference. The
+ *   versions are kept in the durable store beside the rows, also those of deletes.
  *
  * One thread per version at a time, which may block; it holds a pin, so that an unload waits for
  * the batch.
@@ -38,6 +41,7 @@ struct hps_update_part {
     uint32_t n;          /* keys */
     const hps_key *keys; /* [n] */
     const uint8_t *rows; /* [n][row_bytes] in the type of the table; NULL: the keys are deleted */
+    const uint64_t *row_versions; /* [n] for a version that compares them; else not looked at */
 };
 
 struct hps_update_batch {
@@ -54,7 +58,7 @@ enum { HPS_UPDATE_KEYS_MAX = 1 << 26, HPS_UPDATE_HELD_US_MAX = 10 * 1000 * 1000 
 
 /* Make a version that can be updated, and read how far it was: stamps, positions, sequence. Before
  * it is seen by anybody; its tiers are open. Freed with the version. DATA_LOSS: what is stored
- * cannot be read; NO_MEMORY. */
+ * cannot be read; PRECONDITION: row versions without a durable store; NO_MEMORY. */
 hps_status hps_update_open(struct hps_version *version, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Would a batch with this part be refused? INVALID names table, value and limit. For sources that

@@ -27,6 +27,10 @@ struct hps_updates {
     uint32_t n_held;
     bool turn;                       /* of a batch: it is under way, or waits for n_held */
     struct hps_update_hold *waiting; /* until it has ended */
+
+    /* [n_tables] NULL: not compared. Row versions as the rows of a table beside each table, in the
+     * durable store alone. */
+    struct hps_table *version_tables;
 };
 
 /* ---- update_hold.c ---- */
@@ -43,6 +47,8 @@ struct update_plan {
     struct hps_write *writes; /* [n_writes] together, a key of a table occurs once */
     void **owned;             /* [n_writes] NULL: the write borrows from the batch */
     uint32_t n_writes;
+    uint32_t n_version_writes; /* behind them: of row versions, for the durable store */
+    uint64_t n_older;          /* keys left out for a higher version that is stored */
     uint64_t n_put;
     uint64_t n_deleted;
 };
@@ -51,6 +57,17 @@ struct update_plan {
 hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
                             struct update_plan *out_plan, struct hps_error *err) HPS_MUST_CHECK;
 void update_plan_free(struct update_plan *plan); /* a zeroed one is legal */
+
+/* ---- update_versions.c ---- */
+
+/* PRECONDITION, NO_MEMORY */
+hps_status update_versions_open(const struct hps_version *version, struct hps_updates *updates,
+                                struct hps_error *err) HPS_MUST_CHECK;
+/* Mark the keys of a part in `lost` [part->n] whose stored version is higher; those marked already
+ * are not asked for. NO_MEMORY, or what the store answered. */
+hps_status update_versions_compare(const struct hps_version *version,
+                                   const struct hps_update_part *part, uint8_t *lost,
+                                   uint32_t *out_n_older, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- update_state.c: sequence and positions, stored and published ---- */
 

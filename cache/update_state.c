@@ -242,6 +242,7 @@ void hps_updates_free(struct hps_updates *updates)
     if (updates != NULL) {
         HPS_ASSERT(!atomic_load(&updates->busy));
         positions_free(updates->positions);
+        hps_free(updates->version_tables);
         update_holds_fini(updates);
         hps_free(updates);
     }
@@ -256,6 +257,10 @@ hps_status hps_update_open(struct hps_version *version, struct hps_error *err)
     version->updates = updates_new();
     if (version->stamps == NULL || version->updates == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
+    }
+    hps_status status = update_versions_open(version, version->updates, err);
+    if (status != HPS_OK) {
+        return status;
     }
     struct reading reading = {.updates = version->updates, .err = err};
     return lowest->store->ops->space_record_scan == NULL

@@ -88,7 +88,10 @@ struct hps_version {
     struct hps_fetched *fetched; /* how often rows came behind answers; NULL: not remembered */
     struct hps_flight *flight;   /* keys being fetched; NULL: look-ups share no fetches */
     struct hps_updates *updates; /* sequence and positions; as stamps */
-    struct hps_metric *update_rows_put, *update_rows_deleted; /* update_rows_total{op}, or NULL */
+    /* update_rows_total{op}, or NULL */
+    struct hps_metric *update_rows_put, *update_rows_deleted, *update_rows_older;
+    bool
+        row_versions; /* updates have one per key, and the highest counts; before hps_update_open */
 
     /* For look-ups that do not say, as the configuration of the model has it. A new version has
      * none: exact, and the default row. */

@@ -163,6 +163,7 @@ struct hps_config_model {
     bool fuse_embedding_table;
     bool enable_pagelock;
     bool fp8_quant;
+    bool row_versions;
     char *lineage;    /* "": that of the newest version */
     uint64_t version; /* 0: the highest + 1 */
     char *label;

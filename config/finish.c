@@ -542,6 +542,21 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
                                     : replace(config, &source->group, default_group(), err);
 }
 
+static hps_status check_row_versions(const struct hps_config *config, struct hps_error *err)
+{
+    for (size_t i = 0; i < config->n_models; i++) {
+        if (config->models[i].row_versions &&
+            config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED) {
+            return hps_error_set(
+                err, HPS_INVALID,
+                "%s: models[%zu].row_versions: got true, but the versions are kept "
+                "in persistent_db, which is disabled",
+                config->file, i);
+        }
+    }
+    return HPS_OK;
+}
+
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err)
 {
@@ -559,6 +574,9 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
     }
     if (status == HPS_OK) {
         status = check_updates(config, err);
+    }
+    if (status == HPS_OK) {
+        status = check_row_versions(config, err);
     }
     if (status == HPS_OK && note_hps_settings(config, notes) != HPS_OK) {
         status = no_memory(config, err);

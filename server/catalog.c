@@ -164,6 +164,8 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
                                                  version->model, "put", NULL, NULL);
     version->update_rows_deleted = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
                                                      version->model, "delete", NULL, NULL);
+    version->update_rows_older = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
+                                                   version->model, "older", NULL, NULL);
 }
 
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version)
@@ -318,6 +320,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
     catalog_gpu_open(catalog, entry);
     catalog_version_metrics(catalog, version);
     hps_warmup_attach(catalog->warmup, version);
+    version->row_versions = entry->model->config != NULL && entry->model->config->row_versions;
     hps_status status = hps_update_open(version, err);
     if (status != HPS_OK) {
         return status;

@@ -219,6 +219,8 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     struct hps_catalog *catalog = load->catalog;
     struct catalog_entry *entry = load->entry;
     struct hps_store *durable = catalog->options.env.durable;
+    const struct hps_config_model *config = entry->model->config;
+    entry->version->row_versions = config != NULL && config->row_versions;
     hps_status status = hps_update_open(entry->version, err);
     if (status == HPS_OK) {
         status = seed_updates(load, err);

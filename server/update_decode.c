@@ -38,6 +38,8 @@ struct piece {
 struct hps_update_decoder {
     struct hps_update_decoder_options options;
     struct hps_buf keys, rows, pieces, parts, wide;
+    struct hps_buf versions; /* of each key, where the version compares them */
+    uint64_t row_version;    /* of the add under way */
     struct hps_arena *arena;
     struct hps_error *err; /* of the add under way */
     struct hps_update_fate *fate;
@@ -87,6 +89,7 @@ static struct mark mark(struct hps_update_decoder *decoder)
 static void cut(struct hps_update_decoder *decoder, const struct mark *mark)
 {
     decoder->keys.size = mark->keys;
+    decoder->versions.size = decoder->options.version->row_versions ? mark->keys : 0;
     decoder->rows.size = mark->rows;
     decoder->pieces.size = mark->pieces;
     if (mark->pieces > 0) {
@@ -103,6 +106,23 @@ static hps_status no_memory(struct hps_update_decoder *decoder)
 #define BAD(decoder, label, ...) \
     ((decoder)->fate->bad = (label), hps_error_set((decoder)->err, HPS_INVALID, __VA_ARGS__))
 
+/* Of n keys to come; they lie as the keys do. */
+static bool add_versions(struct hps_update_decoder *decoder, uint32_t n)
+{
+    if (!decoder->options.version->row_versions) {
+        return true;
+    }
+    if (hps_buf_reserve(&decoder->versions, n * sizeof(uint64_t)) != HPS_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(decoder->versions.data + decoder->versions.size, &decoder->row_version,
+               sizeof(uint64_t));
+        decoder->versions.size += sizeof(uint64_t);
+    }
+    return true;
+}
+
 /* Room for n keys of a table, and their rows; a new piece, or the last one grown. */
 static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bool deletes,
                        uint32_t n, hps_key **out_keys, uint8_t **out_rows)
@@ -110,7 +130,8 @@ static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bo
     size_t row_bytes = deletes ? 0 : decoder->options.version->tables[table_id].row_bytes;
     size_t count = n_pieces(decoder);
     struct piece *last = count > 0 ? &pieces(decoder)[count - 1] : NULL;
-    if (hps_buf_reserve(&decoder->keys, n * sizeof(hps_key)) != HPS_OK ||
+    if (!add_versions(decoder, n) ||
+        hps_buf_reserve(&decoder->keys, n * sizeof(hps_key)) != HPS_OK ||
         hps_buf_reserve(&decoder->rows, ROWS_ALIGN + n * row_bytes) != HPS_OK) {
         return no_memory(decoder);
     }
@@ -339,6 +360,20 @@ static hps_status read_header(struct hps_update_decoder *decoder,
     return HPS_OK;
 }
 
+static hps_status read_row_version(struct hps_update_decoder *decoder,
+                                   const struct hps_update_bytes *from)
+{
+    if (decoder->options.version->row_versions &&
+        !hps_update_header_decode(from->row_version_header, from->row_version_header_size,
+                                  &decoder->row_version)) {
+        return BAD(decoder, HPS_UPDATE_BAD_HEADER,
+                   "header " HPS_UPDATE_HEADER_ROW_VERSION
+                   ": %s, and the model compares row versions",
+                   from->row_version_header == NULL ? "missing" : "not of 8 bytes");
+    }
+    return HPS_OK;
+}
+
 static hps_status add(struct hps_update_decoder *decoder, const struct hps_update_route *route,
                       const struct hps_update_bytes *from, bool follows)
 {
@@ -354,6 +389,10 @@ static hps_status add(struct hps_update_decoder *decoder, const struct hps_updat
     if (is_for_other(decoder, follows) && decoder->fate->version != 0) {
         decoder->fate->for_other = true; /* its shape is that of another version */
         return HPS_OK;
+    }
+    status = read_row_version(decoder, from);
+    if (status != HPS_OK) {
+        return status;
     }
     status = hps_update_record_decode(from->key, from->key_size, from->value, from->value_size,
                                       &shape, &record, decoder->err);
@@ -412,6 +451,7 @@ struct hps_update_decoder *hps_update_decoder_new(const struct hps_update_decode
     hps_buf_init(&decoder->pieces, SIZE_MAX / 2);
     hps_buf_init(&decoder->parts, SIZE_MAX / 2);
     hps_buf_init(&decoder->wide, SIZE_MAX / 2);
+    hps_buf_init(&decoder->versions, SIZE_MAX / 2);
     decoder->arena = hps_arena_new(UNPACK_BYTES_FIRST, UNPACK_BYTES_MAX);
     if (decoder->arena == NULL) {
         hps_update_decoder_free(decoder);
@@ -430,6 +470,7 @@ void hps_update_decoder_free(struct hps_update_decoder *decoder)
     hps_buf_fini(&decoder->pieces);
     hps_buf_fini(&decoder->parts);
     hps_buf_fini(&decoder->wide);
+    hps_buf_fini(&decoder->versions);
     hps_arena_free(decoder->arena);
     hps_free(decoder);
 }
@@ -456,7 +497,11 @@ hps_status hps_update_decoder_parts(struct hps_update_decoder *decoder,
             .row_bytes = piece->deletes ? 0 : table->row_bytes,
             .n = piece->n,
             .keys = (const hps_key *)(const void *)(decoder->keys.data + piece->keys_at),
-            .rows = piece->deletes ? NULL : decoder->rows.data + piece->rows_at};
+            .rows = piece->deletes ? NULL : decoder->rows.data + piece->rows_at,
+            .row_versions =
+                decoder->options.version->row_versions
+                    ? (const uint64_t *)(const void *)(decoder->versions.data + piece->keys_at)
+                    : NULL};
         if (hps_buf_append(&decoder->parts, &part, sizeof(part)) != HPS_OK) {
             return HPS_NO_MEMORY;
         }
@@ -472,4 +517,5 @@ void hps_update_decoder_clear(struct hps_update_decoder *decoder)
     hps_buf_clear(&decoder->rows);
     hps_buf_clear(&decoder->pieces);
     hps_buf_clear(&decoder->parts);
+    hps_buf_clear(&decoder->versions);
 }

@@ -17,7 +17,7 @@
 #define HPS_UPDATE_BAD_TABLE      "table"      /* the model has none of that name */
 #define HPS_UPDATE_BAD_NOT_FINITE "not_finite" /* NaN or Inf, also of an fp16 that is too large */
 #define HPS_UPDATE_BAD_PAYLOAD    "payload"    /* no UpdateBatch, or one that contradicts itself */
-#define HPS_UPDATE_BAD_HEADER     "header"     /* hps-version is no version */
+#define HPS_UPDATE_BAD_HEADER     "header"     /* hps-version is no version; no hps-row-version */
 
 enum { HPS_UPDATE_TABLE_NONE = UINT32_MAX };
 
@@ -32,8 +32,8 @@ bool hps_update_route(const struct hps_version *version, const char *topic,
 
 /* A record as the log has it; NULL is Kafka's null. */
 struct hps_update_bytes {
-    const void *key, *value, *version_header;
-    size_t key_size, value_size, version_header_size;
+    const void *key, *value, *version_header, *row_version_header;
+    size_t key_size, value_size, version_header_size, row_version_header_size;
 };
 
 /* What became of a record. */

@@ -207,6 +207,10 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
         bytes.version_header == NULL) {
         bytes.version_header = ""; /* there, and too short */
     }
+    if (stream->version->row_versions) { /* that it is not there is seen */
+        (void)ops(stream)->header(record, HPS_UPDATE_HEADER_ROW_VERSION, &bytes.row_version_header,
+                                  &bytes.row_version_header_size);
+    }
     hps_status status = hps_update_decoder_add(stream->decoder, &partition->route, &bytes,
                                                !stream->frozen, &fate, &err);
     if (status != HPS_OK) {

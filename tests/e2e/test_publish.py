@@ -358,6 +358,21 @@ def test_wait_when_hpsd_follows_then_look_ups_have_it_when_it_returns(broker, da
     check({**content(old), **content(new)})
 
 
+def test_row_version_when_the_model_compares_them_then_an_older_one_is_left_out(broker, daemon, work):
+    table = Table.random("items", 10, 4)
+    broker.create("hps_et.rowp.items", 1)
+    one = daemon(default_config([model_config("rowp", [table.save(work)], [4], ["items"], row_versions=True)],
+                                durable=True, update_source={"type": "kafka_message_queue",
+                                                             "brokers": broker.bootstrap, "start": "earliest"}))
+    stub = one.stub()
+    for number, value, seen in ((7, 107, 107), (6, 106, 107), (8, 108, 108)):
+        publish(broker, "--model", "rowp", "-t", "items", "-", "--row-version", number, "--wait", "--addr", one.admin,
+                "--wait-timeout", PATIENCE_S, lines=f"1 {value} {value} {value} {value}\n")
+        query = pb.TableQuery(table="items", keys=key_bytes([1]))
+        rows = stub.Lookup(pb.LookupRequest(model="rowp", queries=[query]), timeout=PATIENCE_S).results[0].rows
+        assert np.frombuffer(rows, "<f4").tolist() == [seen] * 4
+
+
 def test_wait_when_server_is_away_then_exit_3_before_anything_is_sent(broker):
     topic = broker.create("hps_et.m.alone", 1)
     _, error = publish(broker, "-t", "alone", "-", "--wait", "--addr", f"127.0.0.1:{kafka.free_ports(1)[0]}", code=3,

@@ -186,6 +186,46 @@ def test_broker_when_stopped_started_and_grown_then_no_look_up_fails(own_broker,
     assert not errors, errors[0]
 
 
+# ---- row versions --------------------------------------------------------------------------------------
+
+def versioned(record, version, partition=0):
+    return {**record, "headers": [("hps-row-version", struct.pack("<Q", version))], "partition": partition}
+
+
+def test_row_versions_when_partitions_are_out_of_order_then_the_highest_counts(broker, daemon, work):
+    broker.create("hps_et.rowv.a", 1)
+    broker.create("hps_et.rowv", 1)
+    config = config_of(work, broker, "rowv")
+    config["models"][0]["row_versions"] = True
+    one = daemon(config)
+    broker.write("hps_et.rowv.a", [versioned(keyed(1, 105), 5), versioned(keyed(2, None), 5),
+                                   versioned(keyed(3, 103), 3), keyed(4, 104)])
+    wait_now(one, "rowv")
+    broker.grow("hps_et.rowv.a", 2)  # while keys move between partitions
+    broker.write("hps_et.rowv.a", [versioned(keyed(1, 104), 4, 1), versioned(keyed(2, 102), 4, 1),
+                                   versioned(keyed(3, 113), 4, 1)])
+    until(lambda: values(one.stub(), "rowv", "a", [3]) == {3: 113}, "the new partition")
+    assert values(one.stub(), "rowv", "a", [1, 2, 3, 4]) == {1: 105, 2: -1, 3: 113, 4: 4}
+    one.kill()
+    one = daemon(config)
+    broker.write("hps_et.rowv.a", [versioned(keyed(1, None), 4), versioned(keyed(2, 112), 4),
+                                   versioned(keyed(3, None), 5)])
+    broker.write("hps_et.rowv", [versioned(packed({"a": ({2: 122, 5: 105}, [1]), "b": ({2: 122}, [])}), 4)])
+    wait_now(one, "rowv")
+    stub = one.stub()
+    assert values(stub, "rowv", "a", [1, 2, 3, 5]) == {1: 105, 2: -1, 3: -1, 5: 105}
+    assert values(stub, "rowv", "b", [2]) == {2: 122}
+    for key, value in ((1, 105), (2, None), (3, None), (5, 105)):
+        tiers = in_every_tier(one, "rowv", "a", key)
+        assert tiers.pop("gpu", None) in (value, None), key
+        assert set(tiers.values()) == {value}, key
+    metrics = one.metrics()
+    assert metrics['hpsd_update_rows_total{model="rowv",op="older"}'] >= 2  # of one batch a key counts once
+    broker.write("hps_et.rowv.a", [keyed(1, 106)])
+    wait_now(one, "rowv")
+    assert one.metrics()['hpsd_update_records_rejected_total{model="rowv",reason="header"}'] == 1
+
+
 # ---- units ---------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -277,13 +277,16 @@ static void table_erase(struct fake *store, struct fake_table *table, hps_key ke
     }
 }
 
+/* The second half are those that are hidden beside the first. */
 static struct fake_tables *tables_new(const struct hps_table *tables, uint32_t n_tables)
 {
-    struct fake_tables *data = hps_calloc(1, sizeof(*data) + n_tables * sizeof(data->tables[0]));
+    uint32_t n_all = 2 * n_tables;
+    struct fake_tables *data = hps_calloc(1, sizeof(*data) + n_all * sizeof(data->tables[0]));
     if (data != NULL) {
-        data->n_tables = n_tables;
+        data->n_tables = n_all;
         for (uint32_t i = 0; i < n_tables; i++) {
             data->tables[i].row_bytes = tables[i].row_bytes;
+            data->tables[n_tables + i].row_bytes = sizeof(uint64_t);
         }
     }
     return data;
@@ -305,9 +308,11 @@ static void tables_free(struct fake *store, struct fake_tables *data)
 static struct fake_table *table_of(struct hps_space *space, const struct hps_table *table)
 {
     struct fake_tables *data = ((struct fake_space *)space)->data;
-    HPS_ASSERT(table->id < data->n_tables);
-    HPS_ASSERT(data->tables[table->id].row_bytes == table->row_bytes);
-    return &data->tables[table->id];
+    bool hidden = (table->id & HPS_TABLE_HIDDEN) != 0;
+    uint32_t at = (table->id & ~HPS_TABLE_HIDDEN) + (hidden ? data->n_tables / 2 : 0);
+    HPS_ASSERT(at < data->n_tables);
+    HPS_ASSERT(data->tables[at].row_bytes == table->row_bytes);
+    return &data->tables[at];
 }
 
 /* ---- lists of records ---- */

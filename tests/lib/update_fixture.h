@@ -18,6 +18,7 @@ enum { FIXTURE_DIM = 2, FIXTURE_TABLES = 2, FIXTURE_ITEMS = 0, FIXTURE_USERS = 1
 struct update_fixture {
     struct hps_store *host, *disk;
     struct hps_version *version;
+    bool row_versions; /* of versions that are opened from now on */
 };
 
 static inline void fixture_stores(struct update_fixture *fx)
@@ -54,6 +55,7 @@ static inline void fixture_version(struct update_fixture *fx, int64_t number, co
                          HPS_OK);
         version->n_tiers++;
     }
+    version->row_versions = fx->row_versions;
     assert_int_equal(hps_update_open(version, &err), HPS_OK);
     fx->version = version;
 }

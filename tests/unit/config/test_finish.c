@@ -316,6 +316,8 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
     (void)state;
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"properties\":[\"a=b\",\"=c\"]}"),
                NULL, "update_source.properties[1]: expected \"NAME=VALUE\"");
+    finish_bad(FILE_WITH_MODEL("\"row_versions\":true"), NULL,
+               "models[0].row_versions: got true, but the versions are kept in persistent_db");
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"start\":\"time\"}"), NULL,
                "update_source.start_time_unix_ms: got 0");
     struct hps_config *config =

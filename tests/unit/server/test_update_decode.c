@@ -253,10 +253,55 @@ static void test_route_when_of_another_model_then_none(void **state)
     assert_true(route.whole_model);
 }
 
+/* ---- row versions ---------------------------------------------------------------------------- */
+
+static void test_row_version_when_compared_then_each_key_has_that_of_its_record(void **state)
+{
+    struct rig *rig = *state;
+    const hps_key keys[2] = {1, 2};
+    const float row[2] = {10, 10};
+    const uint8_t five[8] = {5};
+    const uint8_t six[8] = {6, 1};
+    const struct hps_update_part *parts;
+    uint32_t n_parts;
+    struct hps_update_bytes first = keyed(&keys[0], row);
+    struct hps_update_bytes second = keyed(&keys[1], row);
+    struct hps_update_bytes gone = keyed(&keys[0], NULL);
+    rig->fx.version->row_versions = true;
+    first.row_version_header = five;
+    second.row_version_header = gone.row_version_header = six;
+    first.row_version_header_size = second.row_version_header_size = 8;
+    gone.row_version_header_size = 8;
+    assert_null(add(rig, "hps_et.m.items", &first).bad);
+    second.row_version_header_size = 7;
+    assert_string_equal(add(rig, "hps_et.m.items", &second).bad, "header");
+    second.row_version_header = NULL;
+    assert_string_equal(add(rig, "hps_et.m.items", &second).bad, "header");
+    assert_non_null(strstr(rig->err.text, "hps-row-version: missing"));
+    second.row_version_header = six;
+    second.row_version_header_size = 8;
+    second.value_size = 3; /* bad for another reason: its version goes, too */
+    assert_non_null(add(rig, "hps_et.m.items", &second).bad);
+    second.value_size = sizeof(row);
+    assert_null(add(rig, "hps_et.m.items", &second).bad);
+    assert_null(add(rig, "hps_et.m.items", &gone).bad);
+    assert_int_equal(hps_update_decoder_parts(rig->decoder, &parts, &n_parts), HPS_OK);
+    assert_int_equal(n_parts, 2);
+    assert_int_equal(parts[0].n, 2);
+    assert_int_equal(parts[0].row_versions[0], 5);
+    assert_int_equal(parts[0].row_versions[1], 0x106);
+    assert_int_equal(parts[1].row_versions[0], 0x106);
+    hps_update_decoder_clear(rig->decoder);
+    rig->fx.version->row_versions = false;
+    first.row_version_header_size = 3; /* nobody looks at it */
+    assert_null(add(rig, "hps_et.m.items", &first).bad);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_row_version_when_compared_then_each_key_has_that_of_its_record),
         TEST(test_forms_when_mixed_then_applied_in_order),
         TEST(test_packed_when_on_the_model_topic_then_spans_tables),
         TEST(test_packed_when_a_later_table_is_bad_then_nothing_of_it_stays),
