@@ -5,6 +5,13 @@ import pytest
 from rig import Daemon, default_config, kafka, scratch
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that need a broker go to one of the processes that run tests: there are then no two brokers."""
+    for item in items:
+        if {"broker", "own_broker"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group("kafka"))
+
+
 @pytest.fixture(name="work")
 def work_directory():
     with scratch() as path:

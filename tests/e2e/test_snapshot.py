@@ -95,7 +95,7 @@ def test_gap_when_a_snapshot_of_a_healthy_replica_is_restored_then_it_is_gone(br
     healthy.ctl("snapshot", "restore", f"{work}/second", "--state-dir", one.state)
     one.restart()
     wait_now(one, "healed")
-    assert states(one, "healed") == {("a", 0): "running"}
+    until(lambda: states(one, "healed") == {("a", 0): "running"}, "the stream to run")
     assert values(one.stub(), "healed", "a", [1, 2, 3, 4]) == {1: 101, 2: 102, 3: 103, 4: 104}
 
 

@@ -243,8 +243,16 @@ class Broker:
         config = {name.replace("_", "."): str(value) for name, value in config.items()}
         new = self.kafka().admin.NewTopic(topic, partitions, 1, config=config)
         self.settle("create_topics", [new])
-        until(lambda: self.partitions(topic) == partitions, f"{topic} with {partitions} partitions")
+        until(lambda: self.partitions(topic) == partitions and self.led(topic),
+              f"{topic} with {partitions} partitions")
         return topic
+
+    def led(self, topic):
+        """Whether each partition answers; of a new topic one may not know yet that it leads."""
+        try:
+            return len(self.offsets(topic)) > 0
+        except self.kafka().KafkaException:
+            return False
 
     def grow(self, topic, partitions):
         new = self.kafka().admin.NewPartitions(topic, partitions)
