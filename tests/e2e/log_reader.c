@@ -6,12 +6,16 @@
  *     log_reader BROKERS MODEL GROUP [PROPERTY=VALUE…]
  *
  * Every command is answered by lines, of which the last is "ok" or "failed STATUS TEXT":
- *     topics                          topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS; cluster
- * ID offsets TOPIC PARTITION TIME    offsets STATUS LOW HIGH AT_TIME assign TOPIC PARTITION OFFSET
- * TAG unassign TOPIC PARTITION high TOPIC PARTITION            high OFFSET poll record TAG
- * PARTITION OFFSET TIME KIND KEY VALUE (hex, "-": null) event KIND TAG OFFSET LOW HIGH STATUS TEXT
- *     commit TOPIC PARTITION OFFSET
- *     letters TOPIC                   copies of the records of the last poll, flushed
+ *
+ * - topics [MS]: "topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS" each, "cluster ID"
+ * - offsets TOPIC PARTITION TIME: "offsets STATUS LOW HIGH AT_TIME"
+ * - assign TOPIC PARTITION OFFSET TAG
+ * - unassign TOPIC PARTITION
+ * - high TOPIC PARTITION: "high OFFSET"
+ * - poll: "record TAG PARTITION OFFSET TIME KIND KEY VALUE" each (hex; "-": null), "event KIND TAG
+ *   OFFSET LOW HIGH STATUS TEXT" each
+ * - commit TOPIC PARTITION OFFSET
+ * - letters TOPIC: copies of the records of the last poll, flushed
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -50,10 +54,10 @@ static void put_hex(const void *bytes, size_t size)
     }
 }
 
-static hps_status do_topics(struct hps_error *err)
+static hps_status do_topics(uint32_t timeout_ms, struct hps_error *err)
 {
     struct hps_consumer_topics topics = {0};
-    hps_status status = consumer->ops->topics(consumer, ANSWER_MS, &topics, err);
+    hps_status status = consumer->ops->topics(consumer, timeout_ms, &topics, err);
     for (uint32_t i = 0; i < topics.n_topics && status == HPS_OK; i++) {
         const struct hps_consumer_topic *topic = &topics.topics[i];
         printf("topic %s %" PRId32 " %d %" PRId64 "\n", topic->name, topic->n_partitions,
@@ -124,7 +128,7 @@ static hps_status obey(char **words, uint32_t n, struct hps_error *err)
         .offset = n > 3 ? strtoll(words[3], NULL, 10) : 0,
     };
     if (strcmp(verb, "topics") == 0) {
-        return do_topics(err);
+        return do_topics(n > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : ANSWER_MS, err);
     }
     if (strcmp(verb, "offsets") == 0 && n == 4) {
         return do_offsets(words, err);

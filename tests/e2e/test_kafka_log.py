@@ -242,7 +242,7 @@ def test_poll_when_the_broker_stops_and_starts_then_told_once_and_nothing_is_los
             getattr(own_broker, end)()
             assert reader.event(DOWN)[5] == UNAVAILABLE
             with pytest.raises(RuntimeError, match="failed -14"):
-                reader.ask("topics")
+                reader.ask("topics", 1000)
             reader.poll()
             assert DOWN not in reader.kinds() and GAP not in reader.kinds()
             own_broker.start()
