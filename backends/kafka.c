@@ -299,6 +299,7 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 static void heard(struct consumer *c)
 {
     c->down = false;
+    c->down_told = false; /* of the next time */
     c->down_status = HPS_UNAVAILABLE;
     c->down_text[0] = '\0';
 }
@@ -1262,13 +1263,22 @@ static hps_status kafka_offsets(struct hps_consumer *base, struct hps_consumer_o
 
 /* ---- dead letters ---- */
 
-/* In calls of the consumer's thread that serve the producer. */
+/* Sending it again is of no use. */
+static bool letter_refused(hps_status status)
+{
+    return status == HPS_INVALID || status == HPS_PERMISSION || status == HPS_NOT_FOUND;
+}
+
+/* In calls of the consumer's thread that serve the producer. What may go well another time is told
+ * before what will not. */
 static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 {
     struct consumer *c = opaque;
     (void)rk;
-    if (message->err != RD_KAFKA_RESP_ERR_NO_ERROR && c->letter_status == HPS_OK) {
-        c->letter_status = status_of(message->err);
+    hps_status status = status_of(message->err);
+    if (status != HPS_OK && (c->letter_status == HPS_OK ||
+                             (letter_refused(c->letter_status) && !letter_refused(status)))) {
+        c->letter_status = status;
         text_set(c->letter_text, rd_kafka_err2str(message->err));
     }
 }

@@ -218,6 +218,9 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
 /* Another cluster than before: every position is to be compared anew. */
 static void note_cluster(struct hps_update_stream *stream, const char *cluster)
 {
+    if (cluster[0] == '\0') {
+        return; /* not told this time */
+    }
     bool other = stream->cluster[0] != '\0' && strcmp(stream->cluster, cluster) != 0;
     snprintf(stream->cluster, sizeof(stream->cluster), "%s", cluster);
     for (uint32_t i = 0; i < stream->n_partitions && other; i++) {
@@ -417,7 +420,7 @@ void update_begin(struct hps_update_stream *stream)
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         any = any || is_starting(NULL, &stream->partitions[i]);
     }
-    if (!any || hps_clock_us() < stream->begin_due_us) {
+    if (!any || stream->away || hps_clock_us() < stream->begin_due_us) {
         return;
     }
     stream->begin_due_us = 0;

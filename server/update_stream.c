@@ -14,7 +14,7 @@
 #include "server/metrics.h"
 #include "server/updates_internal.h"
 
-enum { BACKOFF_MS_MAX = 5000 };
+enum { BACKOFF_MS_MAX = 5000, LETTER_TRIES_MAX = 3 };
 
 static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
 {
@@ -63,6 +63,7 @@ static void close_consumer(struct hps_update_stream *stream)
     }
     stream->consumer = NULL;
     stream->connected = false;
+    stream->away = false;
 }
 
 static bool open_consumer(struct hps_update_stream *stream)
@@ -125,9 +126,10 @@ static void count_bad(struct hps_update_stream *stream, const struct hps_consume
         return;
     }
     stream->lettered = true;
-    if (ops(stream)->dead_letter(stream->consumer, options->dead_letter_topic, record, reason,
-                                 &err) != HPS_OK) {
-        /* The flush before the batch is applied fails as well, so that the record comes again. */
+    hps_status status = ops(stream)->dead_letter(stream->consumer, options->dead_letter_topic,
+                                                 record, reason, &err);
+    if (status != HPS_OK) {
+        stream->letter_status = stream->letter_status == HPS_OK ? status : stream->letter_status;
         HPS_LOG(WARN, "updates", "a bad record was not copied to the dead-letter topic",
                 HPS_STR("topic", options->dead_letter_topic), HPS_STR("error", err.text));
     }
@@ -233,7 +235,24 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static void log_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
+/* The log, or this topic, may be another one when it is there again, and have grown past where we
+ * are: the last record is compared before anything more is applied. */
+static void begin_anew(struct hps_update_stream *stream, const char *topic)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->state == HPS_PARTITION_RUNNING &&
+            (topic == NULL || strcmp(topic, partition->topic) == 0)) {
+            int64_t heard =
+                ops(stream)->high(stream->consumer, partition->topic, partition->number);
+            partition->high = heard > partition->high ? heard : partition->high;
+            update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
+        }
+    }
+    stream->begin_due_us = 0;
+}
+
+static void take_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
 {
     if (stream->connected) {
         HPS_LOG(WARN, "updates", "the update source is away: serving goes on, rows grow old",
@@ -241,6 +260,22 @@ static void log_down(struct hps_update_stream *stream, const struct hps_consumer
                 HPS_STR("error", event->text));
     }
     stream->connected = false;
+    stream->away = true;
+    stream->topics_due_us = 0; /* is it the same cluster? */
+    begin_anew(stream, NULL);
+}
+
+/* What the log has behind the last record, as markers of transactions, is behind us, too. */
+static void take_caught_up(struct hps_update_stream *stream, struct update_partition *partition,
+                           int64_t offset)
+{
+    partition->caught_up = true;
+    partition->high = offset;
+    update_check_caught_up(stream, partition);
+    if (partition->state == HPS_PARTITION_RUNNING && offset > partition->read.next) {
+        partition->read.next = offset;
+        partition->dirty = true;
+    }
 }
 
 static void take_event(struct hps_update_stream *stream, const struct hps_consumer_event *event)
@@ -252,9 +287,7 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
     }
     switch (event->kind) {
     case HPS_CONSUMER_CAUGHT_UP:
-        partition->caught_up = true;
-        partition->high = event->offset;
-        update_check_caught_up(stream, partition);
+        take_caught_up(stream, partition, event->offset);
         break;
     case HPS_CONSUMER_GAP:
         update_gap(stream, partition, event->low >= 0 ? event->low : partition->read.next,
@@ -262,12 +295,13 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         break;
     case HPS_CONSUMER_GONE:
         update_stop_partition(stream, partition, HPS_PARTITION_GONE, event->text);
+        begin_anew(stream, partition->topic);
         break;
     case HPS_CONSUMER_FAILED:
         update_stop_partition(stream, partition, HPS_PARTITION_FAILED, event->text);
         break;
     case HPS_CONSUMER_DOWN:
-        log_down(stream, event);
+        take_down(stream, event);
         break;
     case HPS_CONSUMER_UP:
         if (!stream->connected && stream->listed) {
@@ -275,6 +309,7 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
                     HPS_STR("model", stream->model), HPS_I64("version", stream->number));
         }
         stream->connected = true;
+        stream->away = false;
         break;
     case HPS_CONSUMER_COMMITS:
         HPS_LOG(WARN, "updates",
@@ -406,6 +441,7 @@ void update_stream_abandon(struct hps_update_stream *stream)
     stream->batch_records = 0;
     stream->batch_rejected = 0;
     stream->lettered = false;
+    stream->letter_status = HPS_OK;
     stream->held = false;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
@@ -553,23 +589,35 @@ static void hold(struct hps_update_stream *stream, const struct hps_error *err)
     retry_later(stream);
 }
 
-/* Bad records of the batch are safe before their positions are. */
+/* Bad records of the batch are safe before their positions are; what the dead-letter topic does not
+ * take, however often, stops no updates. */
 static bool flush_letters(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
     if (!stream->lettered) {
         return true;
     }
-    if (ops(stream)->dead_letter_flush(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &err) != HPS_OK) {
+    hps_status status =
+        ops(stream)->dead_letter_flush(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &err);
+    status = stream->letter_status != HPS_OK ? stream->letter_status : status;
+    bool refused = status == HPS_INVALID || status == HPS_PERMISSION || status == HPS_NOT_FOUND;
+    stream->letter_tries = refused ? stream->letter_tries + 1 : 0;
+    bool given_up = stream->letter_tries >= LETTER_TRIES_MAX;
+    if (status != HPS_OK) {
         HPS_LOG(WARN, "updates",
-                "bad records are not on the dead-letter topic yet: they are read "
-                "again",
-                HPS_STR("model", stream->model), HPS_STR("error", err.text));
+                given_up ? "bad records are left out without a copy on the dead-letter topic"
+                         : "bad records are not on the dead-letter topic yet: they are read again",
+                HPS_STR("model", stream->model), HPS_STR("error", err.text),
+                HPS_STR("status", hps_status_text(status)));
+    }
+    if (status != HPS_OK && !given_up) {
         update_stream_abandon(stream);
         retry_later(stream);
         return false;
     }
     stream->lettered = false;
+    stream->letter_status = HPS_OK;
+    stream->letter_tries = 0;
     return true;
 }
 
@@ -747,7 +795,7 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
         apply_or_hold(stream);
     }
     if (due && !stream->held && stream->consumer != NULL) {
-        if (now_us >= stream->topics_due_us) {
+        if (now_us >= stream->topics_due_us && !stream->away) {
             update_list_topics(stream);
             update_hear_ends(stream);
         }

@@ -15,7 +15,8 @@
  *        └───────────┴──────────◀────────────┘  resume; seek; accept-gap; the topic is there again
  *
  * STARTING compares the stored position with the log: another cluster, records that are gone, or
- * another record where the last one was are a GAP, which only the operator ends.
+ * another record where the last one was are a GAP, which only the operator ends. RUNNING partitions
+ * are STARTING again after an outage, and when one of their topic is gone.
  *
  * Who owns what: the stream's thread alone touches its consumer, decoder, partitions and the pin of
  * its version; who asks gets a copy made after each turn, under the stream's lock; who commands

@@ -89,8 +89,11 @@ struct hps_update_stream {
     uint64_t frozen_by; /* the last switch of the model that `frozen` knows */
     int64_t start_ms;   /* what the files may lack since; 0: not known */
     bool connected;
+    bool away;     /* DOWN was told, and UP was not since */
     bool held;     /* the batch at hand waits: it could not be applied */
     bool lettered; /* bad records were sent to the dead-letter topic since the last flush */
+    hps_status letter_status; /* of the first that could not even be sent */
+    uint32_t letter_tries;    /* flushes in a row that there is no sense in */
     char held_text[200];
     uint64_t topics_due_us, retry_due_us, commit_due_us, begin_due_us;
     uint64_t paid_us, n_rows_owed;          /* rows applied since then, to be paid for in time */

@@ -447,6 +447,30 @@ def test_lag_when_measured_from_outside_then_metrics_agree(broker, daemon, work)
     assert set(lags().values()) == {(0, 0)}
 
 
+def test_transactions_when_their_markers_are_the_last_then_nothing_lags(broker, daemon, work):
+    kafka = broker.kafka()
+    topic = broker.create("hps_et.marked.a", 1)
+    one = daemon(config_of(work, broker, "marked"))
+    producer = kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "marked"})
+    producer.init_transactions(PATIENCE_S)
+    for key, commit in ((1, True), (2, False)):
+        producer.begin_transaction()
+        record = keyed(key, 100 + key)
+        producer.produce(topic, key=record["key"], value=record["value"])
+        assert producer.flush(PATIENCE_S) == 0
+        (producer.commit_transaction if commit else producer.abort_transaction)(PATIENCE_S)
+    assert broker.offsets(topic)[0] == (0, 4)
+    wait_now(one, "marked")
+    assert values(one.stub(), "marked", "a", [1, 2]) == {1: 101, 2: 2}
+    assert one.metrics()[f'hpsd_update_lag_records{{topic="{topic}",partition="0"}}'] == 0
+    one.kill()
+    one.restart()
+    broker.write(topic, [{**keyed(3, 103), "partition": 0}])
+    wait_now(one, "marked")
+    assert states(one, "marked")[("a", 0)] == "running"
+    assert values(one.stub(), "marked", "a", [1, 2, 3]) == {1: 101, 2: 2, 3: 103}
+
+
 # ---- versions ------------------------------------------------------------------------------------------
 
 def test_versions_when_of_one_lineage_then_both_follow_and_names_are_obeyed(broker, daemon, work):

@@ -97,6 +97,7 @@ struct fake_log {
     struct fake_consumer *consumers;
     uint32_t n_consumers;
     uint32_t n_flushes_lost;
+    hps_status lost_status;
     uint64_t n_polls;
 };
 
@@ -347,11 +348,12 @@ void hps_fake_log_break_consumers(struct hps_update_log *base)
     unlock(log);
 }
 
-void hps_fake_log_lose_letters(struct hps_update_log *base, uint32_t n_flushes)
+void hps_fake_log_lose_letters(struct hps_update_log *base, uint32_t n_flushes, hps_status status)
 {
     struct fake_log *log = (struct fake_log *)base;
     lock(log);
     log->n_flushes_lost = n_flushes;
+    log->lost_status = status;
     unlock(log);
 }
 
@@ -852,7 +854,7 @@ static hps_status fake_dead_letter_flush(struct hps_consumer *base, uint32_t tim
         status = away(log, err);
     } else if (log->n_flushes_lost > 0 && c->n_letters > 0) {
         log->n_flushes_lost--;
-        status = hps_error_set(err, HPS_UNAVAILABLE, "dead letters were lost");
+        status = hps_error_set(err, log->lost_status, "dead letters were lost");
     }
     for (uint32_t i = 0; i < c->n_letters; i++) {
         if (status == HPS_OK) {

@@ -57,8 +57,8 @@ void hps_fake_log_cluster(struct hps_update_log *log, const char *cluster_id);
 void hps_fake_log_break_consumers(struct hps_update_log *log);
 /* Assigned partitions of that topic FAIL with `status`. */
 void hps_fake_log_topic_fail(struct hps_update_log *log, const char *topic, hps_status status);
-/* The next n flushes of dead letters fail, and those letters are lost. */
-void hps_fake_log_lose_letters(struct hps_update_log *log, uint32_t n_flushes);
+/* The next n flushes of dead letters fail with `status`, and those letters are lost. */
+void hps_fake_log_lose_letters(struct hps_update_log *log, uint32_t n_flushes, hps_status status);
 
 /* Block until every consumer has found nothing more in a poll that it made, or was in, since the
  * call began: all that was there before was polled, and dealt with. One caller at a time. */

@@ -247,7 +247,7 @@ static void test_stream_when_letters_are_lost_then_the_record_comes_again(void *
     rig->options.dead_letter_topic = LETTERS;
     hps_fake_log_topic(rig->log, LETTERS, 1);
     hps_fake_log_append(rig->log, ITEMS, 0, &bad);
-    hps_fake_log_lose_letters(rig->log, 1);
+    hps_fake_log_lose_letters(rig->log, 1, HPS_UNAVAILABLE);
     open_stream(rig);
     turns(rig, 3);
     assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
@@ -256,6 +256,49 @@ static void test_stream_when_letters_are_lost_then_the_record_comes_again(void *
     turns(rig, 3);
     assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 1);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+}
+
+/* One that is too large for the topic, say: it would hold up all that is behind it for ever. */
+static void test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_fake_record bad = {.value = "nothing known", .value_size = 13};
+    rig->options.dead_letter_topic = LETTERS;
+    hps_fake_log_topic(rig->log, LETTERS, 1);
+    hps_fake_log_append(rig->log, ITEMS, 0, &bad);
+    put(rig, 1, 10);
+    hps_fake_log_lose_letters(rig->log, UINT32_MAX, HPS_INVALID);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0); /* once may be by chance */
+    for (unsigned i = 0; i < 4; i++) {
+        hps_clock_advance(60 * 1000);
+        turns(rig, 3);
+    }
+    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
+    assert_true(item(rig, 1) == 10);
+}
+
+static void test_stream_when_markers_follow_the_last_record_then_nothing_lags(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    hps_fake_log_append_hole(rig->log, ITEMS, 0);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(rig->stream->view.partitions[0].high, 2);
+    assert_int_equal(rig->stream->view.partitions[0].next, 2);
+    assert_int_equal(rig->stream->view.partitions[0].lag, 0);
+    uint64_t sequence = hps_update_sequence(rig->fx.version);
+    turns(rig, 3); /* once */
+    assert_int_equal(hps_update_sequence(rig->fx.version), sequence);
+    restart(rig);
+    put(rig, 2, 20);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+    assert_true(item(rig, 2) == 20);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 3);
 }
 
 /* ---- back-pressure --------------------------------------------------------------------------- */
@@ -722,6 +765,46 @@ static void test_stream_when_the_log_is_away_then_goes_on_afterwards(void **stat
     assert_true(rig->stream->connected);
 }
 
+static void test_gap_when_another_log_is_there_after_an_outage_then_told(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    turns(rig, 2);
+    assert_int_equal(rig->stream->view.partitions[0].high, 1); /* as last heard */
+    hps_fake_log_cluster(rig->log, "cluster-2");
+    put(rig, 2, 20);
+    hps_fake_log_away(rig->log, HPS_OK);
+    turns(rig, 4); /* long before topics are looked for again */
+    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+    assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, "cluster-2"));
+    assert_true(item(rig, 2) == -1);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+}
+
+static void test_gap_when_a_topic_was_made_anew_during_an_outage_then_told(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    turns(rig, 2); /* nothing is read any more: nobody hears of what happens to the topic */
+    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_topic(rig->log, ITEMS, 1);
+    put(rig, 5, 50);
+    put(rig, 6, 60);
+    hps_fake_log_away(rig->log, HPS_OK);
+    turns(rig, 4);
+    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+    assert_true(item(rig, 6) == -1);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0, 0), HPS_OK);
+    turns(rig, 2);
+    assert_true(item(rig, 5) == 50);
+}
+
 static void test_stream_when_the_consumer_breaks_then_another_goes_on(void **state)
 {
     struct rig *rig = *state;
@@ -849,6 +932,8 @@ int main(void)
         TEST(test_stream_when_a_record_is_bad_then_the_others_are_applied),
         TEST(test_stream_when_all_records_are_bad_then_it_advances),
         TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
+        TEST(test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without),
+        TEST(test_stream_when_markers_follow_the_last_record_then_nothing_lags),
         TEST(test_stream_when_the_disk_is_full_then_waits_with_the_same_batch),
         TEST(test_rate_when_limited_then_a_backlog_comes_as_fast_as_is_allowed),
         TEST(test_start_when_latest_then_only_what_comes_later),
@@ -871,6 +956,8 @@ int main(void)
         TEST(test_freeze_when_another_lineage_is_active_then_stands_until_a_seek),
         TEST(test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for),
         TEST(test_stream_when_the_log_is_away_then_goes_on_afterwards),
+        TEST(test_gap_when_another_log_is_there_after_an_outage_then_told),
+        TEST(test_gap_when_a_topic_was_made_anew_during_an_outage_then_told),
         TEST(test_stream_when_the_consumer_breaks_then_another_goes_on),
         TEST(test_times_when_caught_up_then_as_of_now),
         TEST(test_times_when_from_the_future_then_clamped_and_counted),
