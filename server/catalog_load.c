@@ -201,14 +201,19 @@ static void load_unlink(struct hps_load *load)
     *at = load->next;
 }
 
-/* Since when its files lack updates: before anybody sees the version. */
+/* Since when its files lack updates: before anybody sees the version. It may outlive this process,
+ * into one that takes updates. */
 static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
 {
+    const struct hps_catalog_options *options = &load->catalog->options;
+    if (options->updater == NULL && options->env.durable == NULL) {
+        return HPS_OK;
+    }
     struct hps_version *version = load->entry->version;
     hps_version_pin(version);
     hps_status status =
-        hps_updater_seed(load->catalog->options.updater, version, &load->source.manifest,
-                         load->source.print.mtime_ms_oldest, load->model->n_switches, err);
+        hps_updater_seed(version, &load->source.manifest, load->source.print.mtime_ms_oldest,
+                         load->model->n_switches, err);
     hps_version_unpin(version);
     return status;
 }

@@ -213,6 +213,20 @@ static struct hps_update_stream *find(struct hps_updater *updater, const char *m
     return stream;
 }
 
+/* What nobody reads any more has neither lag nor gap. The lock held. */
+static void forget_gauges(const struct hps_updater *updater, struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
+        char number[16];
+        const struct hps_partition_view *of = &stream->view.partitions[i];
+        snprintf(number, sizeof(number), "%" PRId32, of->partition);
+        const struct hps_metric_label labels[] = {{"topic", of->topic}, {"partition", number}};
+        hps_metrics_remove(updater->options.metrics, labels, 2);
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
 void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version)
 {
     if (updater == NULL) {
@@ -223,6 +237,9 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
     if (stream != NULL) {
         atomic_store(&stream->stop, true);
         wake(stream);
+        if (atomic_load(&stream->active)) {
+            forget_gauges(updater, stream);
+        }
     }
     pthread_mutex_unlock(&updater->lock);
 }
@@ -345,15 +362,11 @@ static uint32_t seed_positions(const struct hps_version *version,
     return n;
 }
 
-hps_status hps_updater_seed(struct hps_updater *updater, struct hps_version *version,
-                            const struct hps_manifest *manifest, uint64_t oldest_file_ms,
-                            uint64_t n_switches, struct hps_error *err)
+hps_status hps_updater_seed(struct hps_version *version, const struct hps_manifest *manifest,
+                            uint64_t oldest_file_ms, uint64_t n_switches, struct hps_error *err)
 {
     int64_t start_ms = (int64_t)oldest_file_ms;
     uint8_t frozen[HPS_POSITION_FROZEN_BYTES];
-    if (updater == NULL) {
-        return HPS_OK;
-    }
     struct seed *seeds = hps_calloc(manifest->n_positions, sizeof(*seeds));
     struct hps_record *records = hps_calloc(manifest->n_positions + 2, sizeof(*records));
     hps_status status = HPS_NO_MEMORY;

@@ -76,11 +76,11 @@ void hps_updater_stop(struct hps_updater *updater);
 void hps_updater_free(struct hps_updater *updater); /* stops */
 
 /* Keep where the files of a new version end: its manifest's start positions, and the time of its
- * oldest file; and that no switch of its model up to now has frozen it. Before it is added, once:
- * on the caller's thread, which holds a pin. May block. */
-hps_status hps_updater_seed(struct hps_updater *updater, struct hps_version *version,
-                            const struct hps_manifest *manifest, uint64_t oldest_file_ms,
-                            uint64_t n_switches, struct hps_error *err) HPS_MUST_CHECK;
+ * oldest file; and that no switch of its model up to now has frozen it. Before it is added, once,
+ * also where there is no updater yet: on the caller's thread, which holds a pin. May block. */
+hps_status hps_updater_seed(struct hps_version *version, const struct hps_manifest *manifest,
+                            uint64_t oldest_file_ms, uint64_t n_switches, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Begin to apply updates. n_switches: of its model so far. Takes a pin, given back soon after the
  * remove. What fails is logged. */
 void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches);

@@ -383,8 +383,7 @@ static void test_start_when_by_files_then_from_their_time_less_the_slack(void **
     uint64_t files_ms = hps_clock_wall_ms() + 5000;
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
     hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, files_ms, 0, &err),
-                     HPS_OK);
+    assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, files_ms, 0, &err), HPS_OK);
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
     open_stream(rig);
@@ -403,8 +402,7 @@ static void test_start_when_the_manifest_says_then_from_there(void **state)
     put(rig, 2, 20);
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
     hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, 1, 0, &err),
-                     HPS_OK);
+    assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, 1, 0, &err), HPS_OK);
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
     open_stream(rig);
@@ -719,8 +717,7 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     put(rig, 1, 10);
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
     hps_version_pin(rig->fx.version);
-    assert_int_equal(hps_updater_seed(rig->updater, rig->fx.version, &manifest, 1, 1, &err),
-                     HPS_OK);
+    assert_int_equal(hps_updater_seed(rig->fx.version, &manifest, 1, 1, &err), HPS_OK);
     hps_version_unpin(rig->fx.version);
     hps_updater_free(rig->updater);
     rig->n_switches = 1;
@@ -888,6 +885,18 @@ static void take_view(void *ctx, const struct hps_stream_view *view)
     *out = view->partitions[0];
 }
 
+/* Is there a series of that topic? */
+static bool gap_is_told(struct rig *rig)
+{
+    struct hps_buf text;
+    hps_buf_init(&text, SIZE_MAX / 2);
+    assert_int_equal(hps_metrics_print(rig->metrics, &text), HPS_OK);
+    assert_int_equal(hps_buf_append(&text, "", 1), HPS_OK);
+    bool told = strstr((const char *)text.data, "hpsd_update_gap{topic=\"" ITEMS) != NULL;
+    hps_buf_fini(&text);
+    return told;
+}
+
 static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_back(void **state)
 {
     struct rig *rig = *state;
@@ -916,7 +925,9 @@ static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_b
     asked.kind = HPS_UPDATE_ACCEPT_GAP;
     assert_int_equal(hps_updater_command(rig->updater, &asked, &n, &err), HPS_PRECONDITION);
     hps_updater_gauges(rig->updater);
+    assert_true(gap_is_told(rig));
     hps_updater_remove(rig->updater, rig->fx.version);
+    assert_false(gap_is_told(rig)); /* an alert on it would never end */
     hps_updater_stop(rig->updater);
     assert_true(hps_version_idle(rig->fx.version));
     hps_updater_add(rig->updater, rig->fx.version, 1); /* stopped: nothing begins */
