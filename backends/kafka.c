@@ -57,7 +57,7 @@ static const struct hps_kafka_property DEFAULTS[] = {
     {"reconnect.backoff.max.ms", "2000"}, /* how late we may notice that the cluster is back */
     {"topic.metadata.propagation.max.ms", "1000"},
     {"fetch.queue.backoff.ms", "20"},
-    /* A broker answers a connection's requests in order: questions wait behind a fetch that waits. */
+    /* A broker answers a connection in order: questions wait behind a fetch that waits. */
     {"fetch.wait.max.ms", "20"},
 };
 

@@ -645,6 +645,19 @@ static hps_status refresh(struct hps_update_stream *stream, struct update_call *
     return hear_ends(stream, fits, call->command, &call->n_changed, &call->error);
 }
 
+/* What has not moved, as it could not be stored, is paused if it was. */
+static void stay(struct hps_update_stream *stream, const struct hps_update_command *command)
+{
+    update_stream_abandon(stream);
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(command, partition) && partition->known && partition->applied.paused) {
+            partition->paused = true;
+            update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+        }
+    }
+}
+
 /* Commands that move positions: nothing of the batch at hand may follow them. */
 static hps_status move(struct hps_update_stream *stream, struct update_call *call)
 {
@@ -661,7 +674,7 @@ static hps_status move(struct hps_update_stream *stream, struct update_call *cal
     if (status == HPS_OK && call->n_changed > 0) {
         status = update_stream_apply(stream, &call->error);
         if (status != HPS_OK) {
-            update_stream_abandon(stream);
+            stay(stream, call->command);
             stream->frozen = frozen;
         }
     }

@@ -149,6 +149,16 @@ def test_keys_of_four_bytes_when_not_supportlonglong_then_read(broker, daemon, w
 
 # ---- outages -------------------------------------------------------------------------------------------
 
+def test_broker_when_it_comes_after_the_daemon_then_updates_begin(own_broker, daemon, work):
+    own_broker.create("hps_et.early.a", 1)
+    own_broker.stop()
+    one = daemon(config_of(work, own_broker, "early"))
+    until(lambda: not updates(one, "early").get("connected"), "the outage to be seen")
+    own_broker.start()
+    own_broker.write("hps_et.early.a", [keyed(1, 101)])
+    until(lambda: values(one.stub(), "early", "a", [1]) == {1: 101}, "the update")
+
+
 def test_broker_when_stopped_started_and_grown_then_no_look_up_fails(own_broker, daemon, work):
     broker = own_broker
     broker.create("hps_et.away.a", 1)

@@ -644,6 +644,25 @@ static void test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later
 
 /* ---- compaction ------------------------------------------------------------------------------ */
 
+static void test_seek_when_it_cannot_be_stored_then_what_is_paused_stays_so(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    put(rig, 1, 11);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_EXHAUSTED);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+    assert_true(item(rig, 1) == 10);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+}
+
 static void test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said(void **state)
 {
     struct rig *rig = *state;
@@ -963,6 +982,7 @@ int main(void)
         TEST(test_pause_when_restarted_then_holds_until_resumed),
         TEST(test_pause_when_before_the_beginning_then_holds_with_it),
         TEST(test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later),
+        TEST(test_seek_when_it_cannot_be_stored_then_what_is_paused_stays_so),
         TEST(test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said),
         TEST(test_freeze_when_another_lineage_is_active_then_stands_until_a_seek),
         TEST(test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for),
