@@ -1,5 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker that the other tests lean on does what they ask of it."""
+import contextlib
+import glob
+import os
+import signal
+import subprocess
+import sys
+
+from rig import PATIENCE_S, ROOT, until
+
+MAVEN = """#!/bin/sh
+echo called >> "$HPS_KAFKA_JARS.calls"
+read -r line < "$HPS_KAFKA_JARS.go"
+for arg; do
+    case $arg in -DoutputDirectory=*) mkdir -p "${arg#*=}" && : > "${arg#*=}/kafka_0.jar" ;; esac
+done
+"""
 
 
 def test_broker_when_records_are_written_then_read_back(broker):
@@ -37,3 +53,42 @@ def test_broker_when_killed_and_started_then_same_port_and_data(own_broker):
     assert [m.value() for m in own_broker.read(topic)] == [b"1"]
     own_broker.restart()
     assert own_broker.offsets(topic) == {0: (0, 1)}
+
+
+def test_fetch_when_another_is_at_it_then_waits_for_what_that_one_gets(work):
+    os.mkdir(f"{work}/bin")
+    with open(f"{work}/bin/mvn", "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o755)) as f:
+        f.write(MAVEN)
+    env = {**os.environ, "PATH": f"{work}/bin:{os.environ['PATH']}", "HPS_KAFKA_JARS": f"{work}/kafka/jars"}
+    os.mkdir(f"{work}/kafka")
+    os.mkfifo(f"{work}/kafka/jars.go")
+
+    def begin():
+        return subprocess.Popen([sys.executable, f"{ROOT}/tests/lib/kafka.py", "fetch"], env=env, start_new_session=True)
+
+    def calls():
+        with open(f"{work}/kafka/jars.calls", "a+", encoding="utf-8") as f:
+            f.seek(0)
+            return len(f.readlines())
+
+    def waiting():
+        """The processes that wait for a lock on a file."""
+        with open("/proc/locks", encoding="utf-8") as f:
+            return {int(line.split()[5]) for line in f if " -> FLOCK" in line}
+
+    many = [begin()]
+    try:
+        until(lambda: calls() == 1, "the first one to get them")
+        many += [begin() for _ in range(4)]
+        until(lambda: calls() > 1 or {one.pid for one in many[1:]} <= waiting(), "the others")
+        assert calls() == 1
+        with open(f"{work}/kafka/jars.go", "w", encoding="utf-8") as f:
+            f.write("go\n")
+        assert [one.wait(PATIENCE_S) for one in many] == [0] * 5
+    finally:
+        for one in many:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)  # its mvn too
+    assert os.listdir(f"{work}/kafka/jars") == ["kafka_0.jar"]
+    assert calls() == 1
+    assert not glob.glob(f"{work}/kafka/jars.[0-9]*")

@@ -17,6 +17,7 @@ stop, kill, start.
 """
 import base64
 import ctypes
+import fcntl
 import glob
 import importlib.util
 import os
@@ -50,6 +51,7 @@ auto.create.topics.enable=false
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=3000
 group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=200
 log.cleaner.dedupe.buffer.size=4194304
 log.segment.delete.delay.ms=1000
 message.max.bytes=8388608
@@ -76,11 +78,21 @@ def missing():
 
 
 def fetch():
-    """Get the jars unless they are there; returns why that failed, or None."""
+    """Get the jars unless they are there; returns why that failed, or None. One process at a time gets them."""
     if glob.glob(os.path.join(JARS, "kafka_*.jar")):
         return None
     if shutil.which("mvn") is None:
         return "maven is missing: apt-get install maven"
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(JARS)), exist_ok=True)
+        with open(f"{JARS}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return None if glob.glob(os.path.join(JARS, "kafka_*.jar")) else fetch_alone()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def fetch_alone():
     work = f"{JARS}.{os.getpid()}"
     try:
         os.makedirs(work)
@@ -94,8 +106,6 @@ def fetch():
                 os.rename(os.path.join(work, "jars"), JARS)
                 return None
         return f"mvn could not fetch them:\n{(done.stdout + done.stderr)[-2000:]}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where updates come from, with a real broker: TLS and passwords, filters, topics made later, where reading begins,
+the bytes of HPS's own records, the time of arrival, and what hpsctl says of all that."""
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from rig import BIN, PATIENCE_S, ROOT, Table, default_config, kafka, key_bytes, model_config, pb, scratch, until
+from test_updates import DIM, config_of, keyed, states, updates, values, wait_now
+
+PASSWORD = "of-a-test"
+
+
+# ---- TLS and passwords ---------------------------------------------------------------------------------
+
+class SecureBroker(kafka.Broker):
+    """One that also listens at `secure` with TLS and asks for a password there."""
+
+    def format(self):
+        super().format()
+        store, self.certificate = os.path.join(self.work, "store.p12"), os.path.join(self.work, "broker.pem")
+        for args in (["-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "SAN=ip:127.0.0.1"],
+                     ["-exportcert", "-rfc", "-file", self.certificate]):
+            if not os.path.exists(self.certificate):
+                subprocess.run(["keytool", *args, "-alias", "broker", "-keystore", store, "-storetype", "PKCS12",
+                                "-storepass", PASSWORD], check=True, capture_output=True, timeout=PATIENCE_S * 2)
+        self.secure = f"127.0.0.1:{kafka.free_ports(1)[0]}"
+        with open(self.file, encoding="utf-8") as f:
+            text = re.sub(r"^((advertised\.)?listeners=.*)$", rf"\1,SASL_SSL://{self.secure}", f.read(), flags=re.M)
+        with open(self.file, "w", encoding="utf-8") as f:
+            f.write(f"""{text.replace("protocol.map=", "protocol.map=SASL_SSL:SASL_SSL,")}
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_hpsd="{PASSWORD}";
+ssl.keystore.location={store}
+ssl.keystore.password={PASSWORD}
+ssl.keystore.type=PKCS12
+""")
+
+
+@pytest.fixture(name="own_broker")
+def secure_broker():
+    why = kafka.missing()
+    if why is not None:
+        pytest.skip(f"no Kafka broker: {why}")
+    with scratch() as path, SecureBroker(path) as broker:
+        yield broker
+
+
+def test_secure_broker_when_password_and_certificate_are_right_then_read_else_said_why(own_broker, daemon, work):
+    topic = own_broker.create("hps_et.secure.a", 1)
+    own_broker.write(topic, [keyed(1, 101)])
+    with open(f"{work}/other.pem", "w", encoding="utf-8") as f:
+        f.write(other_certificate(work))
+
+    def config(password, certificate):
+        properties = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=hpsd",
+                      f"sasl.password={password}", f"ssl.ca.location={certificate}"]
+        return config_of(work, own_broker, "secure", source={"brokers": own_broker.secure, "properties": properties})
+
+    one = daemon(config("wrong", own_broker.certificate))
+    until(lambda: re.search("authentication", one.log(), re.I), "the wrong password to be told")
+    assert not updates(one, "secure").get("connected")
+    assert one.get("/readyz")[0] == 200 and "wrong" not in one.ctl("config", "get")
+    for right in (False, True):
+        one.stop()
+        one.write_config(config(PASSWORD, own_broker.certificate if right else f"{work}/other.pem"))
+        one.restart()
+        if right:
+            wait_now(one, "secure")
+        else:
+            until(lambda: re.search("certificate", one.log()), "the unknown certificate to be told")
+            assert values(one.stub(), "secure", "a", [1]) == {1: 1}
+    assert values(one.stub(), "secure", "a", [1]) == {1: 101}
+
+
+def other_certificate(work):
+    done = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                           "-keyout", f"{work}/other.key", "-subj", "/CN=other"], check=True, capture_output=True,
+                          text=True, timeout=PATIENCE_S)
+    return done.stdout
+
+
+# ---- topics --------------------------------------------------------------------------------------------
+
+def test_filters_when_set_then_other_topics_are_not_read_and_later_ones_are_found(broker, daemon, work):
+    broker.create("hps_et.sieve.b", 1)
+    config = config_of(work, broker, "sieve", source={"brokers": f"127.0.0.1:1;{broker.bootstrap}"},
+                       volatile_db={"type": "parallel_hash_map", "update_filters": [r"hps_et\.sieve\.a"]})
+    config["persistent_db"]["update_filters"] = ["none", r"hps_et\.siev"]  # each is for the whole name
+    one = daemon(config)
+    until(lambda: updates(one, "sieve").get("connected"), "the broker")
+    broker.write("hps_et.sieve.b", [keyed(1, 101)])
+    broker.create("hps_et.sieve.a", 2)
+    broker.write("hps_et.sieve.a", [{**keyed(1, 101), "partition": 1}])
+    until(lambda: values(one.stub(), "sieve", "a", [1]) == {1: 101}, "the topic that was made later")
+    wait_now(one, "sieve")
+    assert states(one, "sieve") == {("a", 0): "running", ("a", 1): "running"}
+    assert values(one.stub(), "sieve", "b", [1]) == {1: 1}
+
+
+# ---- where it begins -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("start", ["latest", "time"])
+def test_start_when_not_the_first_record_then_as_configured_and_kept_over_restarts(broker, daemon, work, start):
+    model = f"begin-{start}"
+    topic = broker.create(f"hps_et.{model}.a", 1)
+    at_ms = round(time.time() * 1000)
+    broker.write(topic, [{**keyed(1, 101), "timestamp": at_ms - 5000}, {**keyed(2, 102), "timestamp": at_ms}])
+    source = {"start": start, **({"start_time_unix_ms": at_ms} if start == "time" else {})}
+    one = daemon(config_of(work, broker, model, source=source))
+    wait_now(one, model)
+    one.kill()
+    broker.write(topic, [keyed(3, 103)])
+    one.restart()
+    wait_now(one, model)
+    second = {"latest": 2, "time": 102}[start]
+    assert values(one.stub(), model, "a", [1, 2, 3]) == {1: 1, 2: second, 3: 103}
+
+
+# ---- bytes of HPS --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("key_format", ["q", "I"])
+def test_hps_records_when_of_any_bits_then_look_ups_answer_the_same_bytes(broker, daemon, work, key_format):
+    """Written here by HPS's own layout: no code of hpsd, and none that the other tests share."""
+    model, dim, rng = f"bytes-{key_format}", 7, np.random.default_rng(5)
+    topic = broker.create(f"hps_et.{model}.t", 2)
+    top = {"q": 2**63 - 1, "I": 2**32 - 1}[key_format]
+    keys = [0, 1, top, *({"q": [-1, -2**63], "I": [2**31]}[key_format]), *rng.integers(0, top, 500).tolist()]
+    rows = {}
+    for batch in range(40):
+        value = b"HCTR" + struct.pack("<I", 4 * dim)
+        for key in {keys[i] for i in rng.integers(0, len(keys), 20)} if batch else keys:
+            bits = rng.integers(0, 2**32, dim, dtype=np.uint64).astype("<u4")
+            row = np.where(np.isfinite(bits.view("<f4")), bits, 0x80000001).astype("<u4").tobytes()  # or denormal
+            value += struct.pack("<" + key_format, key) + row
+            rows[key] = row
+        broker.write(topic, [{"key": b"" if batch % 2 else None, "value": value, "partition": 0}])
+    table = Table("t", np.arange(10), np.ones((10, dim), "<f4"), default=-1.0)
+    config = default_config([model_config(model, [table.save(f"{work}/files")], [dim], ["t"], defaults=[-1.0])],
+                            update_source={"type": "kafka", "brokers": broker.bootstrap, "start": "earliest"},
+                            supportlonglong=key_format == "q")
+    one = daemon(config)
+    wait_now(one, model)
+    asked = list(rows)
+    for _ in range(2):
+        reply = one.stub().Lookup(pb.LookupRequest(model=model, queries=[
+            pb.TableQuery(table="t", keys=key_bytes(asked))]), timeout=PATIENCE_S)
+        got = reply.results[0].rows
+        assert {key: got[i * 4 * dim:(i + 1) * 4 * dim] for i, key in enumerate(asked)} == rows
+        one.kill()
+        one.restart()
+    assert updates(one, model).get("rejected_record_count", 0) == 0
+
+
+# ---- freshness -----------------------------------------------------------------------------------------
+
+def test_freshness_when_records_have_the_time_of_arrival_then_told_apart(broker, daemon, work):
+    topic = broker.create("hps_et.arrived.a", 1, message_timestamp_type="LogAppendTime")
+    one = daemon(config_of(work, broker, "arrived"))
+    begun = time.time()
+    broker.write(topic, [{**keyed(1, 101), "timestamp": 1000}])
+    wait_now(one, "arrived")
+    passed = time.time() - begun
+    metrics = one.metrics()
+    assert metrics['hpsd_update_append_freshness_seconds_count{model="arrived"}'] == 1
+    assert 0 <= metrics['hpsd_update_append_freshness_seconds_sum{model="arrived"}'] <= passed + 0.002
+    assert metrics.get('hpsd_update_freshness_seconds_count{model="arrived"}', 0) == 0
+
+
+def test_example_when_run_then_it_measures_how_fresh_look_ups_are(broker, daemon, work):
+    topic = broker.create("hps_et.example.a", 1)
+    one = daemon(config_of(work, broker, "example"))
+    wait_now(one, "example")
+    path = os.pathsep.join(p for p in sys.path if os.path.exists(os.path.join(p, "hps", "v1", "lookup_pb2.py")))
+    done = subprocess.run([sys.executable, f"{ROOT}/docs/examples/freshness.py", broker.bootstrap, one.grpc[0],
+                           "example", "a", str(DIM), "1"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": path}, timeout=PATIENCE_S * 4)
+    assert done.returncode == 0, done.stderr
+    n = int(re.search(r"p99 \d+ ms, longest \d+ ms, of (\d+) rows", done.stdout)[1])
+    assert broker.offsets(topic)[0] == (0, n + 1)  # and the delete
+    wait_now(one, "example")
+    assert values(one.stub(), "example", "a", [2**62]) == {2**62: -1}
+
+
+# ---- versions ------------------------------------------------------------------------------------------
+
+def test_rollback_when_of_one_lineage_then_as_fresh_as_the_other(broker, daemon, work):
+    topic = broker.create("hps_et.back.a", 1)
+    one = daemon(config_of(work, broker, "back"))
+    one.load("back", f"{work}/files-back", version=2, activate=True)
+    broker.write(topic, [keyed(1, 101), keyed(2, None)])
+    for version in (1, 2):
+        one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "back", "--version", version)
+    one.ctl("rollback", "back")
+    assert updates(one, "back", 1)["active"] and not updates(one, "back", 1).get("frozen")
+    assert values(one.stub(), "back", "a", [1, 2]) == {1: 101, 2: -1}
+
+
+# ---- hpsctl and the log --------------------------------------------------------------------------------
+
+def test_hpsctl_when_asked_of_updates_then_tables_and_exit_codes_tell(broker, daemon, work):
+    topic = broker.create("hps_et.table.a", 1)
+    one = daemon(config_of(work, broker, "table"))
+    broker.write(topic, [keyed(1, 101), {"key": b"odd", "value": b""}])
+    assert wait_now(one, "table").split() == ["visible"]
+    text = one.ctl("updates")
+    assert re.search(r"^table 1 \(active\): connected, lineage \S+, 2 records, 1 keys, 1 bad, as of", text, re.M), text
+    assert re.search(rf"^table +1 +{topic} +0 +running +2 +2 +0 ", text, re.M), text
+    [line] = [line for line in one.log().splitlines() if "a record was left out" in line]
+    assert all(f"{name}={value}" in line for name, value in
+               {"topic": topic, "partition": 0, "offset": 1, "reason": "key"}.items())
+    one.ctl("updates", "pause", "--topic", topic, "--partition", "0")
+    [line] = [line for line in one.log().splitlines() if "component=audit" in line]
+    assert "method=ControlUpdates" in line and "code=0" in line
+    one.ctl("updates", "seek", code=2)
+    one.ctl("updates", "seek", "--to", "sometime", code=2)
+    one.ctl("updates", "halt", code=2)
+    one.ctl("updates", "pause", "--topic", "hps_et.table.none", code=1)
+    one.ctl("updates", "--model", "ghost", code=1)
+    one.ctl("--timeout", "0.2", "wait-for", f"{topic}:7:0", code=4)
+    away = subprocess.run([f"{BIN}/hpsctl", "--addr", f"unix:{work}/none.sock", "--timeout", "0.2", "wait-for", "now"],
+                          capture_output=True, timeout=PATIENCE_S, check=False)
+    assert away.returncode == 3
+
+
+def test_hpsctl_when_there_is_no_source_then_said(daemon):
+    one = daemon()
+    for args in (["updates"], ["updates", "pause"], ["wait-for", "now"]):
+        assert re.search("update.source", one.ctl(*args, code=1)), args
+    assert one.alive()
