@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where updates come from, with a real broker: TLS and passwords, filters, topics made later, where reading begins,
-the bytes of HPS's own records, the time of arrival, and what hpsctl says of all that."""
+the bytes of HPS's own records, the time of arrival, a full disk, and what hpsctl says of all that."""
 import os
 import re
 import struct
@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from rig import BIN, PATIENCE_S, ROOT, Table, default_config, kafka, key_bytes, model_config, pb, scratch, until
+from rig import BIN, PATIENCE_S, ROOT, Daemon, Table, default_config, kafka, key_bytes, model_config, pb, scratch, until
+from test_restart import mount_tmpfs
 from test_updates import DIM, config_of, keyed, states, updates, values, wait_now
 
 PASSWORD = "of-a-test"
@@ -235,3 +236,31 @@ def test_hpsctl_when_there_is_no_source_then_said(daemon):
     for args in (["updates"], ["updates", "pause"], ["wait-for", "now"]):
         assert re.search("update.source", one.ctl(*args, code=1)), args
     assert one.alive()
+
+
+# ---- a full disk ---------------------------------------------------------------------------------------
+
+def test_updates_when_the_disk_is_full_then_they_wait_and_look_ups_do_not(broker, work):
+    topic = broker.create("hps_et.full.a", 1)
+    state = os.path.join(work, "state")
+    os.mkdir(state)
+    mount_tmpfs(state, "size=96m")
+    try:
+        with Daemon(work, config_of(work, broker, "full", server={"disk_free_min_bytes": "16MiB"})) as one:
+            broker.write(topic, [keyed(1, 101)])
+            wait_now(one, "full")
+            room = os.statvfs(state)
+            with open(f"{state}/ballast", "wb") as f:
+                os.posix_fallocate(f.fileno(), 0, room.f_bavail * room.f_frsize)
+            broker.write(topic, [keyed(2, 102), keyed(3, None)])
+            until(lambda: one.metrics()['hpsd_update_held{model="full"}'] == 1, "the batch to wait")
+            assert "disk" in updates(one, "full")["held"] and "a batch waits:" in one.ctl("updates")
+            assert values(one.stub(), "full", "a", [1, 2, 3]) == {1: 101, 2: 2, 3: 3}
+            assert one.get("/readyz")[0] == 200
+            one.ctl("--timeout", "0.2", "wait-for", "now", "--model", "full", code=4)
+            os.unlink(f"{state}/ballast")
+            wait_now(one, "full")
+            assert values(one.stub(), "full", "a", [1, 2, 3]) == {1: 101, 2: 102, 3: -1}
+            assert one.metrics()['hpsd_update_held{model="full"}'] == 0
+    finally:
+        subprocess.run(["umount", "-l", state], check=True)
