@@ -13,7 +13,7 @@ import pytest
 
 from rig import BIN, PATIENCE_S, ROOT, Daemon, Table, default_config, kafka, key_bytes, model_config, pb, scratch, until
 from test_restart import mount_tmpfs
-from test_updates import DIM, config_of, keyed, states, updates, values, wait_now
+from test_updates import DIM, config_of, in_every_tier, keyed, packed, states, updates, values, wait_now
 
 PASSWORD = "of-a-test"
 
@@ -236,6 +236,40 @@ def test_hpsctl_when_there_is_no_source_then_said(daemon):
     for args in (["updates"], ["updates", "pause"], ["wait-for", "now"]):
         assert re.search("update.source", one.ctl(*args, code=1)), args
     assert one.alive()
+
+
+# ---- deletes -------------------------------------------------------------------------------------------
+
+def test_deletes_when_every_tier_has_the_keys_then_none_has_them(broker, daemon, work):
+    broker.create("hps_et.gone.a", 1)
+    broker.create("hps_et.gone", 1)
+    config = config_of(work, broker, "gone", server={"lookup_path": "gpu"})
+    config["models"][0].update(gpucache=True, gpucacheper=1.0, hit_rate_threshold=1.0)
+    one = daemon(config, env={"HPS_DEVICE": "sim"})
+    keys = [1, 2, 1000]  # the last one is not in the files
+    broker.write("hps_et.gone.a", [keyed(1000, 1000)])
+    wait_now(one, "gone")
+
+    def where(key):
+        """Tiers that have it, those that have not."""
+        tiers = in_every_tier(one, "gone", "a", key)
+        assert all(value in (None, key) for value in tiers.values())
+        return tuple({tier for tier, value in tiers.items() if (value is None) == none} for none in (False, True))
+
+    def are_everywhere():
+        values(one.stub(), "gone", "a", keys)
+        return all(where(key) == ({"gpu", "host", "rocksdb"}, set()) for key in keys)
+
+    until(are_everywhere, "the keys in every tier")
+    broker.write("hps_et.gone.a", [keyed(1, None), keyed(1000, None)])
+    broker.write("hps_et.gone", [packed({"a": ({}, [2])})])
+    wait_now(one, "gone")
+    for _ in range(2):
+        for _ in range(3):  # look-ups bring nothing back
+            assert values(one.stub(), "gone", "a", [*keys, 3]) == {1: -1, 2: -1, 1000: -1, 3: 3}
+        assert [where(key)[0] for key in keys] == [set()] * 3
+        one.kill()
+        one.restart()
 
 
 # ---- a full disk ---------------------------------------------------------------------------------------
