@@ -207,6 +207,26 @@ static void test_stream_when_restarted_then_goes_on_where_it_was(void **state)
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 3); /* none twice */
 }
 
+static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    hps_fake_log_append_hole(rig->log, ITEMS, 0); /* of a transaction, or an aborted one */
+    hps_fake_log_append_hole(rig->log, ITEMS, 0);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 3);
+    assert_int_equal(rig->stream->view.partitions[0].next, 3); /* wait-for sees this */
+    assert_int_equal(rig->stream->view.partitions[0].lag, 0);
+    hps_fake_log_trim(rig->log, ITEMS, 0, 3);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING); /* no record is missing */
+    put(rig, 1, 11);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+}
+
 static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **state)
 {
     struct rig *rig = *state;
@@ -959,6 +979,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_stream_when_records_come_then_every_tier_has_them),
         TEST(test_stream_when_restarted_then_goes_on_where_it_was),
+        TEST(test_stream_when_the_log_ends_without_records_then_it_is_at_the_end),
         TEST(test_stream_when_a_record_is_bad_then_the_others_are_applied),
         TEST(test_stream_when_all_records_are_bad_then_it_advances),
         TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
