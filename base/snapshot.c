@@ -228,6 +228,10 @@ static hps_status check_format(const struct restore *restore, struct hps_error *
                              restore->from);
     }
     long format = strtol(text + strlen(FORMAT_WORD), NULL, 10);
+    if (format < 1) {
+        return hps_error_set(err, HPS_DATA_LOSS, "%s/" LIST_NAME " names no format of a snapshot",
+                             restore->from);
+    }
     if (format > HPS_SNAPSHOT_FORMAT) {
         return hps_error_set(err, HPS_NEWER_FORMAT,
                              "%s has format %ld, this hpsctl knows %d: use a newer one",
@@ -236,11 +240,14 @@ static hps_status check_format(const struct restore *restore, struct hps_error *
     return HPS_OK;
 }
 
-/* RocksDB never writes into a file of rows again; all others it may. */
-static bool is_immutable(const char *name)
+/* RocksDB never writes into a file of rows again; all others it may. A link has the owner that the
+ * file has: one that is given to another user must be a copy. */
+static bool may_link(const struct restore *restore, int fd, const char *name)
 {
+    struct stat info;
     const char *dot = strrchr(name, '.');
-    return dot != NULL && strcmp(dot, ".sst") == 0;
+    bool ours = geteuid() != 0 || (fstat(fd, &info) == 0 && info.st_uid == restore->owner.st_uid);
+    return ours && dot != NULL && strcmp(dot, ".sst") == 0;
 }
 
 static hps_status copy_bytes(int from, int to, const char *path, uint64_t size,
@@ -295,7 +302,7 @@ static hps_status take_file(struct restore *restore, const char *name, uint64_t 
                                "%" PRIu64,
                                from, size_there, size);
     }
-    if (status == HPS_OK && (!is_immutable(name) || link(from, to) != 0)) {
+    if (status == HPS_OK && (!may_link(restore, fd, name) || link(from, to) != 0)) {
         status = copy_file(restore, fd, to, size, err);
     }
     if (status == HPS_OK) {

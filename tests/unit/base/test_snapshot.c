@@ -97,6 +97,28 @@ static void test_restore_when_whole_then_all_files_are_there(void **state)
     assert_true(inode("to/hpsd/000008.log") != inode("kept/hpsd/000008.log"));
 }
 
+/* One that came by a copy as root, for an hpsd that runs as another user. */
+static void test_restore_when_as_root_then_all_files_are_those_of_the_directory(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"to/hpsd/CURRENT", "to/hpsd/000007.sst", "to/hpsd",
+                                        "to/lock"};
+    enum { OWNER = 4321 };
+    struct stat info;
+    if (geteuid() != 0) {
+        skip();
+    }
+    hps_tmpdir_mkdir(&rig.dir, "to");
+    assert_int_equal(chown(hps_tmpdir_join(&rig.dir, "to"), OWNER, OWNER), 0);
+    assert_int_equal(restore(), HPS_OK);
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        assert_int_equal(stat(hps_tmpdir_join(&rig.dir, names[i]), &info), 0);
+        assert_int_equal(info.st_uid, OWNER);
+    }
+    assert_int_equal(stat(hps_tmpdir_join(&rig.dir, "kept/hpsd/000007.sst"), &info), 0);
+    assert_int_equal(info.st_uid, 0); /* the snapshot's own stays what it was */
+}
+
 static void test_restore_when_there_is_a_database_then_refused(void **state)
 {
     (void)state;
@@ -137,6 +159,7 @@ static void test_restore_when_the_list_is_bad_then_refused(void **state)
     static const char *const bad[] = {"",
                                       "hello\n",
                                       "hpsd-snapshot 1\n",
+                                      "hpsd-snapshot x\nfile 4 000007.sst\n",
                                       "hpsd-snapshot 1\nfile 4 ../kept/hpsd/000007.sst\n",
                                       "hpsd-snapshot 1\nfile 4 ..\n",
                                       "hpsd-snapshot 1\nfile x 000007.sst\n",
@@ -163,6 +186,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_restore_when_whole_then_all_files_are_there),
+        TEST(test_restore_when_as_root_then_all_files_are_those_of_the_directory),
         TEST(test_restore_when_there_is_a_database_then_refused),
         TEST(test_restore_when_the_directory_is_used_then_refused),
         TEST(test_restore_when_not_whole_then_refused_and_nothing_is_left),
