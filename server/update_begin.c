@@ -443,22 +443,31 @@ void update_begin(struct hps_update_stream *stream)
 
 /* ---- how far it goes ------------------------------------------------------------------------- */
 
+/* All ends that are told are noted; it fails if one is not. */
 static hps_status hear_ends(struct hps_update_stream *stream, wants_fn wants, const void *ctx,
                             uint32_t *out_n, struct hps_error *err)
 {
     struct hps_consumer_offsets *parts = NULL;
+    hps_status told = HPS_OK;
     uint32_t n = 0;
     hps_status status = ask_offsets(stream, wants, ctx, -1, &parts, err);
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (wants(ctx, partition)) {
-            partition->high = parts[n].status == HPS_OK ? parts[n].high : partition->high;
-            n++;
+        if (!wants(ctx, partition)) {
+            continue;
+        }
+        const struct hps_consumer_offsets *has = &parts[n++];
+        if (has->status == HPS_OK) {
+            partition->high = has->high;
+        } else if (has->status != HPS_NOT_FOUND && told == HPS_OK) {
+            told = hps_error_set(err, has->status,
+                                 "the end of partition %" PRId32 " of topic '%s' is not told: %s",
+                                 partition->number, partition->topic, hps_status_text(has->status));
         }
     }
     hps_free(parts);
     *out_n = n;
-    return status;
+    return status == HPS_OK ? told : status;
 }
 
 static bool stands_still(const void *ctx, const struct update_partition *partition)

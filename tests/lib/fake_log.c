@@ -29,6 +29,7 @@ struct topic {
     char *name;
     bool deleted;
     hps_status fails;
+    hps_status offsets;
     enum hps_compaction compaction;
     int64_t delete_retention_ms;
     int32_t n_partitions;
@@ -251,6 +252,14 @@ void hps_fake_log_topic_fail(struct hps_update_log *base, const char *topic, hps
     struct fake_log *log = (struct fake_log *)base;
     lock(log);
     ((struct topic *)must(find_topic(log, topic)))->fails = status;
+    unlock(log);
+}
+
+void hps_fake_log_topic_offsets(struct hps_update_log *base, const char *topic, hps_status status)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    ((struct topic *)must(find_topic(log, topic)))->offsets = status;
     unlock(log);
 }
 
@@ -679,8 +688,9 @@ static hps_status fake_offsets(struct hps_consumer *base, struct hps_consumer_of
     for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
         const struct partition *partition =
             find_partition(c->log, parts[i].topic, parts[i].partition);
-        parts[i].status = partition == NULL ? HPS_NOT_FOUND : HPS_OK;
-        if (partition != NULL) {
+        parts[i].status =
+            partition == NULL ? HPS_NOT_FOUND : find_topic(c->log, parts[i].topic)->offsets;
+        if (parts[i].status == HPS_OK) {
             parts[i].low = partition->low;
             parts[i].high = partition->high;
             parts[i].at_time = first_since(partition, parts[i].time_unix_ms);

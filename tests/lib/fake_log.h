@@ -53,6 +53,9 @@ int64_t hps_fake_log_high(struct hps_update_log *log, const char *topic, int32_t
 /* UNAVAILABLE or UNAUTHENTICATED: the log is away and answers so; OK: it is back. */
 void hps_fake_log_away(struct hps_update_log *log, hps_status status);
 void hps_fake_log_cluster(struct hps_update_log *log, const char *cluster_id);
+/* The log does not tell the offsets of that topic: UNAVAILABLE, as of partitions without a leader;
+ * OK: it does again. */
+void hps_fake_log_topic_offsets(struct hps_update_log *log, const char *topic, hps_status status);
 /* Every consumer that there is now is of no more use. */
 void hps_fake_log_break_consumers(struct hps_update_log *log);
 /* Assigned partitions of that topic FAIL with `status`. */

@@ -227,6 +227,24 @@ static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(
     assert_true(item(rig, 1) == 11);
 }
 
+/* Else who waits until all up to now is visible would not wait for what is there. */
+static void test_refresh_when_an_end_is_not_told_then_it_fails(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic(rig->log, USERS, 1);
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
+    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_UNAVAILABLE);
+    put_on(rig, USERS, 0, 1, 20);
+    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_UNAVAILABLE);
+    assert_int_equal(partition_of(rig, USERS, 0)->high, 1); /* the others are told */
+    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_OK);
+    hps_fake_log_topic_delete(rig->log, ITEMS); /* which has no end */
+    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
+}
+
 static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **state)
 {
     struct rig *rig = *state;
@@ -980,6 +998,7 @@ int main(void)
         TEST(test_stream_when_records_come_then_every_tier_has_them),
         TEST(test_stream_when_restarted_then_goes_on_where_it_was),
         TEST(test_stream_when_the_log_ends_without_records_then_it_is_at_the_end),
+        TEST(test_refresh_when_an_end_is_not_told_then_it_fails),
         TEST(test_stream_when_a_record_is_bad_then_the_others_are_applied),
         TEST(test_stream_when_all_records_are_bad_then_it_advances),
         TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
