@@ -305,7 +305,7 @@ static bool read_position(const char *text, struct goal *goal)
     memcpy(goal->topic, text, (size_t)(first - text) - 1);
     goal->topic[first - text - 1] = '\0';
     if (!hps_args_i64(number, &partition) || partition < 0 || partition > INT32_MAX ||
-        !hps_args_i64(last + 1, &goal->offset) || goal->offset < 0) {
+        !hps_args_i64(last + 1, &goal->offset) || goal->offset < 0 || goal->offset == INT64_MAX) {
         return false;
     }
     goal->partition = (int32_t)partition;

@@ -336,6 +336,23 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
     one.ctl("updates", "accept-gap", code=1)
     one.ctl("updates", "pause", "--model", "ghost", code=1)
     one.ctl("wait-for", "nonsense", code=2)
+    one.ctl("wait-for", f"{topic}:0:{2**63 - 1}", code=2)  # there is none behind it
+
+
+def test_wait_for_now_when_transactions_end_the_log_then_they_are_not_waited_for(broker, daemon, work):
+    topic = broker.create("hps_et.txn.a", 1)
+    one = daemon(config_of(work, broker, "txn"))
+    producer = broker.kafka().Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "txn"})
+    producer.init_transactions(PATIENCE_S)
+    for value, commit in ((101, True), (102, False)):
+        producer.begin_transaction()
+        producer.produce(topic, **keyed(1, value))
+        assert producer.flush(PATIENCE_S) == 0
+        (producer.commit_transaction if commit else producer.abort_transaction)(PATIENCE_S)
+    wait_now(one, "txn")
+    assert values(one.stub(), "txn", "a", [1]) == {1: 101}
+    partition = updates(one, "txn")["partitions"][0]
+    assert int(partition["offset"]) == int(partition["end_offset"]) == 4  # two records, two markers
 
 
 def test_rate_when_limited_then_a_backlog_waits_until_a_reload_lets_it_go(broker, daemon, work):
