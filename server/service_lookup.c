@@ -194,7 +194,8 @@ static void request_hold(struct request *request)
     request->n_holders++;
 }
 
-/* All rows have been read. */
+/* All rows have been read, or nobody wants them: also if a thread still reads, or the call stays
+ * open for a client that is slow to take its end. Loop thread. */
 static void let_updates_go(struct request *request)
 {
     if (request->holds) {
@@ -263,6 +264,7 @@ static void request_drop(struct request *request)
 /* End the call with an error. */
 static void request_fail(struct request *request, hps_status status, const struct hps_error *err)
 {
+    let_updates_go(request);
     if (request->closed || request->code >= 0) {
         return;
     }
@@ -1217,6 +1219,7 @@ static void on_close(struct hps_grpc_call *call)
     hps_grpc_call_set_user(call, NULL);
     request->closed = true;
     request->closed_us = hps_clock_us();
+    let_updates_go(request);
     hps_timer_stop(&request->queue_timer);
     hps_timer_stop(&request->wait_timer);
     if (withdraw(request)) {

@@ -1050,6 +1050,60 @@ static void test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_s
     close_call(t, 0);
 }
 
+/* Call i has a hold, and waits for a thread or a store. */
+static void start_held(struct service_test *t, unsigned i)
+{
+    begin_batch(t);
+    start(t, i, LOOKUP, "m", "t0", 1);
+    end_batch(t);
+    assert_int_equal(t->fx.version.updates->n_held, 1);
+    hps_loop_turn(t->loop, 0);
+}
+
+static void test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_nothing(
+    void **state)
+{
+    struct service_test *t = *state;
+    struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_gate_shut(disk, HPS_FAKE_GET);
+    start_held(t, 0);
+    hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
+    assert_int_equal(t->fx.version.updates->n_held, 1);
+    close_call(t, 0);
+    assert_int_equal(t->fx.version.updates->n_held, 0);
+    hps_fake_gate_open(disk, HPS_FAKE_GET);
+    while (atomic_load(&t->calls[0].refs) > 1) {
+        hps_loop_turn(t->loop, 100000);
+    }
+    assert_int_equal(t->calls[0].code, -1);
+}
+
+static void test_unit_when_it_finds_no_thread_then_it_holds_nothing(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_gate_shut(disk, HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
+    start_in_queue(t, 1);
+    start_held(t, 2);
+    run_until_finished(t, 2);
+    assert_int_equal(t->calls[2].code, 8);
+    assert_int_equal(t->fx.version.updates->n_held, 0); /* before the call is closed */
+    hps_fake_gate_open(disk, HPS_FAKE_GET);
+    run_until_finished(t, 0);
+    run_until_finished(t, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        close_call(t, i);
+    }
+}
+
 static void test_unit_when_the_client_goes_while_it_waits_then_it_holds_nothing(void **state)
 {
     struct service_test *t = *state;
@@ -1095,6 +1149,8 @@ int main(void)
         SERVICE_TEST(test_unit_when_a_batch_does_not_wait_then_unavailable_says_so),
         SERVICE_TEST(test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_so),
         SERVICE_TEST(test_unit_when_the_client_goes_while_it_waits_then_it_holds_nothing),
+        SERVICE_TEST(test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_nothing),
+        SERVICE_TEST(test_unit_when_it_finds_no_thread_then_it_holds_nothing),
         SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),
         SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
         SERVICE_TEST(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps),
