@@ -234,7 +234,9 @@ hps_status hps_grpc_message_encode(struct hps_buf *out, const char *text)
     for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
         char escape[3] = {(char)*p, 0, 0};
         size_t n = 1;
-        if (*p < 0x20 || *p > 0x7e || *p == '%') {
+        bool at_end = p == (const unsigned char *)text || p[1] == '\0';
+        /* A field that begins or ends with a blank is malformed. */
+        if (*p < 0x20 || *p > 0x7e || *p == '%' || (*p == ' ' && at_end)) {
             escape[0] = '%';
             escape[1] = hex[*p >> 4];
             escape[2] = hex[*p & 15];

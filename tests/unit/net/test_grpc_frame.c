@@ -228,6 +228,23 @@ static void test_message_when_it_has_any_byte_then_survives(void **state)
     hps_buf_fini(&decoded);
 }
 
+static void test_message_when_blanks_begin_or_end_it_then_escaped(void **state)
+{
+    static const char *const cases[][2] = {
+        {" ", "%20"}, {" a b ", "%20a b%20"}, {"a  ", "a %20"}, {"  a", "%20 a"}, {"a b", "a b"}};
+    struct hps_buf encoded;
+
+    (void)state;
+    hps_buf_init(&encoded, 4096);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        hps_buf_clear(&encoded);
+        assert_int_equal(hps_grpc_message_encode(&encoded, cases[i][0]), HPS_OK);
+        assert_int_equal(encoded.size, strlen(cases[i][1]));
+        assert_memory_equal(encoded.data, cases[i][1], encoded.size);
+    }
+    hps_buf_fini(&encoded);
+}
+
 static void test_base64_when_padded_or_not_then_same_bytes(void **state)
 {
     static const struct {
@@ -283,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_timeout_when_parsed_then_microseconds),
         cmocka_unit_test(test_timeout_when_formatted_then_never_shorter_and_legal),
         cmocka_unit_test(test_message_when_it_has_any_byte_then_survives),
+        cmocka_unit_test(test_message_when_blanks_begin_or_end_it_then_escaped),
         cmocka_unit_test(test_base64_when_padded_or_not_then_same_bytes),
         cmocka_unit_test(test_codes_when_mapped_then_as_the_protocol_says),
     };
