@@ -488,6 +488,12 @@ hps_status hps_producer_send(struct hps_producer *producer,
                                        topic->name, record->value_size, rd_kafka_err2str(code),
                                        advice_of(code));
         }
+        if (rd_kafka_outq_len(producer->kafka) == 0) {
+            return hps_error_set(err, HPS_EXHAUSTED,
+                                 "%s: a record of %zu bytes is larger than the client's queue: "
+                                 "raise queue.buffering.max.kbytes",
+                                 topic->name, record->value_size);
+        }
         (void)rd_kafka_poll(producer->kafka, WAIT_MS_MAX); /* ends: records time out */
     }
 }

@@ -15,10 +15,10 @@
 
 static const char *const MOCK[] = {"test.mock.num.brokers=1", "linger.ms=0"};
 
-static struct hps_producer *mock_open(void)
+static struct hps_producer *open_with(const char *const *properties, size_t n)
 {
     const struct hps_producer_options options = {
-        .brokers = "", .properties = MOCK, .n_properties = 2, .timeout_us = 30000000};
+        .brokers = "", .properties = properties, .n_properties = n, .timeout_us = 30000000};
     struct hps_producer *producer = NULL;
     struct hps_error err = {0};
 
@@ -26,6 +26,11 @@ static struct hps_producer *mock_open(void)
         fail_msg("%s", err.text);
     }
     return producer;
+}
+
+static struct hps_producer *mock_open(void)
+{
+    return open_with(MOCK, 2);
 }
 
 struct seen {
@@ -115,6 +120,33 @@ static void test_send_when_larger_than_allowed_then_refused_with_advice(void **s
     hps_producer_close(producer);
 }
 
+static void test_send_when_larger_than_the_queue_then_refused_with_advice(void **state)
+{
+    (void)state;
+    static const char *const properties[] = {"test.mock.num.brokers=1", "linger.ms=0",
+                                             "queue.buffering.max.kbytes=1"};
+    static uint8_t large[2000];
+    struct hps_producer *producer = open_with(properties, 3);
+    struct hps_producer_counts counts;
+    struct hps_error err = {0};
+    uint32_t topic;
+    uint32_t n_partitions;
+
+    assert_int_equal(hps_producer_topic(producer, "t", &topic, &n_partitions, &err), HPS_OK);
+    struct hps_producer_record record = {.topic = topic, .value = large, .value_size = 600};
+    for (unsigned i = 0; i < 5; i++) { /* full with one, which makes room in time */
+        assert_int_equal(hps_producer_send(producer, &record, &err), HPS_OK);
+    }
+    record.value_size = sizeof(large);
+    assert_int_equal(hps_producer_send(producer, &record, &err), HPS_EXHAUSTED);
+    assert_non_null(strstr(err.text, "queue.buffering.max.kbytes"));
+    assert_non_null(strstr(err.text, "2000"));
+    assert_int_equal(hps_producer_flush(producer, &err), HPS_OK);
+    hps_producer_counts_get(producer, &counts);
+    assert_int_equal(counts.n_acknowledged, 5);
+    hps_producer_close(producer);
+}
+
 static void test_close_when_records_are_queued_then_dropped(void **state)
 {
     (void)state;
@@ -166,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_send_when_flushed_then_acknowledged_and_positions_known),
         cmocka_unit_test(test_send_when_larger_than_allowed_then_refused_with_advice),
+        cmocka_unit_test(test_send_when_larger_than_the_queue_then_refused_with_advice),
         cmocka_unit_test(test_close_when_records_are_queued_then_dropped),
         cmocka_unit_test(test_open_when_property_is_wrong_then_invalid_and_named),
         cmocka_unit_test(test_open_when_nobody_listens_then_unavailable_and_why),
