@@ -215,6 +215,12 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
     return true;
 }
 
+hps_status update_away(const struct hps_update_stream *stream, struct hps_error *err)
+{
+    return hps_error_set(err, HPS_UNAVAILABLE, "the update source does not answer%s%s",
+                         stream->away_text[0] != '\0' ? ": " : "", stream->away_text);
+}
+
 /* Another cluster than before: every position is to be compared anew. */
 static void note_cluster(struct hps_update_stream *stream, const char *cluster)
 {
@@ -241,7 +247,9 @@ void update_list_topics(struct hps_update_stream *stream)
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
         stream->topics_due_us = hps_clock_us() + backoff_us(stream);
-        stream->connected = stream->connected && status != HPS_UNAVAILABLE;
+        stream->connected =
+            stream->connected && status != HPS_UNAVAILABLE && status != HPS_UNAUTHENTICATED;
+        snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", err.text);
         return;
     }
     note_cluster(stream, topics.cluster_id);
@@ -649,7 +657,7 @@ static hps_status refresh(struct hps_update_stream *stream, struct update_call *
 {
     update_list_topics(stream);
     if (!stream->connected) {
-        return hps_error_set(&call->error, HPS_UNAVAILABLE, "the update source does not answer");
+        return update_away(stream, &call->error);
     }
     return hear_ends(stream, fits, call->command, &call->n_changed, &call->error);
 }
@@ -672,7 +680,7 @@ static hps_status move(struct hps_update_stream *stream, struct update_call *cal
 {
     bool seeks = call->command->kind == HPS_UPDATE_SEEK;
     if (stream->consumer == NULL) {
-        return hps_error_set(&call->error, HPS_UNAVAILABLE, "the update source does not answer");
+        return update_away(stream, &call->error);
     }
     if (stream->held) {
         update_stream_abandon(stream);
@@ -714,9 +722,8 @@ void update_run_command(struct hps_update_stream *stream, struct update_call *ca
             status = hps_error_prefix(&call->error, status, "done, but not for a restart");
         }
     } else if (command->kind == HPS_UPDATE_REFRESH) {
-        status = stream->consumer != NULL ? refresh(stream, call)
-                                          : hps_error_set(&call->error, HPS_UNAVAILABLE,
-                                                          "the update source does not answer");
+        status =
+            stream->consumer != NULL ? refresh(stream, call) : update_away(stream, &call->error);
     }
     call->error.status = status;
 }

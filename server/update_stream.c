@@ -83,6 +83,7 @@ static bool open_consumer(struct hps_update_stream *stream)
         HPS_LOG(ERROR, "updates", "the update source cannot be used",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
+        snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", err.text);
         stream->consumer = NULL;
         return false;
     }
@@ -263,6 +264,7 @@ static void take_down(struct hps_update_stream *stream, const struct hps_consume
     stream->away = true;
     stream->topics_due_us = 0; /* is it the same cluster? */
     begin_anew(stream, NULL);
+    snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", event->text);
 }
 
 /* What the log has behind the last record, as markers of transactions, is behind us, too. */

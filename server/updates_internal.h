@@ -89,9 +89,10 @@ struct hps_update_stream {
     uint64_t frozen_by; /* the last switch of the model that `frozen` knows */
     int64_t start_ms;   /* what the files may lack since; 0: not known */
     bool connected;
-    bool away;     /* DOWN was told, and UP was not since */
-    bool held;     /* the batch at hand waits: it could not be applied */
-    bool lettered; /* bad records were sent to the dead-letter topic since the last flush */
+    bool away;           /* DOWN was told, and UP was not since */
+    char away_text[200]; /* why not, as last heard; "": nothing */
+    bool held;           /* the batch at hand waits: it could not be applied */
+    bool lettered;       /* bad records were sent to the dead-letter topic since the last flush */
     hps_status letter_status; /* of the first that could not even be sent */
     uint32_t letter_tries;    /* flushes in a row that there is no sense in */
     char held_text[200];
@@ -148,6 +149,8 @@ hps_status update_read_positions(struct hps_update_stream *stream, struct hps_er
     HPS_MUST_CHECK;
 /* Ask for topics; add what is new. */
 void update_list_topics(struct hps_update_stream *stream);
+/* UNAVAILABLE, and why the log does not answer. */
+hps_status update_away(const struct hps_update_stream *stream, struct hps_error *err);
 /* Ask how far partitions go from which nothing is read, being paused or at a gap: for the lag. */
 void update_hear_ends(struct hps_update_stream *stream);
 /* Decide where STARTING partitions begin, and assign them. */

@@ -8,7 +8,7 @@ from rig import Daemon, default_config, kafka, scratch
 def pytest_collection_modifyitems(items):
     """Tests that need a broker go to one of the processes that run tests: there are then no two brokers."""
     for item in items:
-        if {"broker", "own_broker"} & set(item.fixturenames):
+        if {"broker", "own_broker", "secure"} & set(item.fixturenames):
             item.add_marker(pytest.mark.xdist_group("kafka"))
 
 

@@ -203,6 +203,34 @@ def generate(directory, *args):
                           check=True, capture_output=True, text=True, timeout=PATIENCE_S * 4)
 
 
+# ---- certificates ------------------------------------------------------------------------------------
+
+class Authority:
+    """A CA made by the openssl program."""
+
+    def __init__(self, work, name):
+        self.work, self.name = work, name
+        self.path = os.path.join(work, f"{name}.pem")
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                     "-days", "2", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", self.path)
+
+    def openssl(self, *args):
+        subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=self.work,
+                       timeout=PATIENCE_S)
+
+    def issue(self, name):
+        """Certificate and key for localhost and 127.0.0.1, as paths."""
+        extensions = os.path.join(self.work, "san.cnf")
+        with open(extensions, "w", encoding="utf-8") as f:
+            f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
+                     f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", self.path, "-CAkey",
+                     f"{self.name}.key", "-CAcreateserial", "-days", "2", "-extfile", "san.cnf", "-out",
+                     f"{name}.crt")
+        return os.path.join(self.work, f"{name}.crt"), os.path.join(self.work, f"{name}.key")
+
+
 # ---- the database of a daemon -------------------------------------------------------------------------
 
 def rocksdb_library():

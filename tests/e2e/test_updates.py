@@ -147,6 +147,82 @@ def test_keys_of_four_bytes_when_not_supportlonglong_then_read(broker, daemon, w
     assert values(one.stub(), "narrow", "a", [3, 4, 5]) == {3: 303, 4: 304, 5: 5}
 
 
+@pytest.mark.parametrize("key_bytes", (8, 4))
+def test_hctr_when_written_by_another_then_every_tier_has_it_to_the_bit(broker, daemon, work, key_bytes):
+    model = f"bits{key_bytes}"
+    topic = broker.create(f"hps_et.{model}.a", 2)
+    config = config_of(work, broker, model)
+    config["supportlonglong"] = key_bytes == 8
+    one = daemon(config)
+    rng = np.random.default_rng(key_bytes)
+    ends = [0, -1, -2**63, 2**63 - 1, 2**32, 2**32 - 1] if key_bytes == 8 else [0, 2**31, 2**32 - 1]
+    keys = ends + rng.integers(100, 2**(8 * key_bytes - 1), 700 - len(ends)).tolist()
+    bits = rng.integers(0, 2**32, (700, DIM), dtype=np.uint32)
+    bits[bits & 0x7F800000 == 0x7F800000] ^= 0x40000000  # neither NaN nor infinite
+    bits[0] = [0x80000000, 1, 0x807FFFFF, 0x7F7FFFFF]  # -0, both ends of the subnormals, the largest
+    rows = bits.view("<f4")
+    pairs, form = list(zip(keys, rows)), "q" if key_bytes == 8 else "I"
+    beacon = {"key": b"", "value": b"HCTR" + struct.pack("<I", 4 * DIM)}
+    broker.write(topic, [{**records.hctr([(key, row(9)) for key in keys[::3]], form), "partition": 0},
+                         {**records.hctr(pairs[:-1], form), "key": b"", "partition": 0},
+                         {**beacon, "partition": 1}, {**records.hctr(pairs[-1:], form), "partition": 1}])
+    wait_now(one, model)
+    query = pb.TableQuery(table="a", keys=records.key_bytes(keys))
+    reply = one.stub().Lookup(pb.LookupRequest(model=model, queries=[query]), timeout=PATIENCE_S)
+    assert reply.results[0].rows == rows.tobytes()
+    for key, wanted in pairs[:len(ends)]:
+        tiers = one.admin_stub().ExplainKey(admin_pb.ExplainKeyRequest(model=model, table="a", key=key),
+                                            timeout=PATIENCE_S).tiers
+        assert {tier.row for tier in tiers if tier.found} == {wanted.tobytes()}, key
+    assert updates(one, model).get("rejected_record_count", 0) == 0
+
+
+def test_records_when_bent_in_any_way_then_survived_counted_and_kept(broker, daemon, work):
+    topic, letters = broker.create("hps_et.bent.a", 1), broker.create("bent.letters", 1)
+    wide = broker.create("hps_et.bent", 1)
+    one = daemon(config_of(work, broker, "bent", source={"dead_letter_topic": letters}))
+    rng = np.random.default_rng(11)
+    good = [keyed(1, 1), keyed(2, None), hctr([(3, 3), (4, 4)]), packed({"a": ({5: 5}, [6]), "b": ({7: 7}, [])})]
+
+    def bent():
+        record = dict(good[rng.integers(len(good))])
+        for field in ("key", "value"):
+            data = bytearray(record[field] or b"")
+            for _ in range(rng.integers(3)):
+                at = int(rng.integers(len(data) + 1))
+                how = rng.integers(4)
+                if how == 0:
+                    data[at:at + 1] = rng.bytes(1)
+                elif how == 1:
+                    del data[at:]
+                elif how == 2:
+                    data[at:at] = rng.bytes(rng.integers(1, 9))
+                else:
+                    data = None
+                    break
+            if data is None or data or record[field] is not None:
+                record[field] = None if data is None else bytes(data)
+        if rng.integers(4) == 0:
+            name = ("hps-version", "hps-row-version")[rng.integers(2)]
+            record["headers"] = [(name, rng.bytes(rng.integers(10)))]
+        return record
+
+    for name in (topic, wide):
+        broker.write(name, [bent() for _ in range(600)] + [keyed(59, 59) if name == topic else
+                                                           packed({"b": ({58: 158}, [])})])
+    broker.write(topic, [keyed(58, 158)])
+    wait_now(one, "bent")
+    assert values(one.stub(), "bent", "a", [58, 59]) == {58: 158, 59: 59}
+    assert values(one.stub(), "bent", "b", [58]) == {58: 158}
+    kept = {(h["hps-topic"].decode(), int(h["hps-offset"])): h["hps-reason"].decode()
+            for h in (dict(m.headers()) for m in broker.read(letters))}
+    assert updates(one, "bent")["rejected_record_count"] == len(kept) > 200
+    metrics = one.metrics()
+    assert sum(value for name, value in metrics.items()
+               if name.startswith('hpsd_update_records_rejected_total{model="bent"')) == len(kept)
+    assert {"key", "magic", "truncated", "width", "table"} <= set(kept.values()), set(kept.values())
+
+
 # ---- outages -------------------------------------------------------------------------------------------
 
 def test_broker_when_it_comes_after_the_daemon_then_updates_begin(own_broker, daemon, work):

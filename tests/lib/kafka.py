@@ -42,10 +42,10 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT
 log.dirs={work}/log
 auto.create.topics.enable=false
 broker.heartbeat.interval.ms=500
@@ -64,6 +64,17 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 transaction.state.log.replication.factor=1
 {more}"""
+
+# A second listener: TLS, and passwords by PLAIN or SCRAM.
+SECURE = """\
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
+user_{user}="{password}";
+listener.name.secure.scram-sha-256.sasl.jaas.config=\\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+"""
 
 
 def missing():
@@ -143,12 +154,14 @@ def java(*args, heap="-Xmx512m"):
 
 
 class Broker:
-    """One broker with its data below `work`; `more` are properties that it gets besides."""
+    """One broker with its data below `work`; `more` are properties that it gets besides. With `secure`,
+    (file of key and certificate, user, password), it listens at `secure_bootstrap` too."""
 
-    def __init__(self, work, **more):
+    def __init__(self, work, secure=None, **more):
         self.work = os.path.abspath(work)
         self.process = None
-        self.port = None
+        self.port = self.secure_port = None
+        self.secure = secure
         self.log_file = os.path.join(self.work, "broker.log")
         self.file = os.path.join(self.work, "server.properties")
         self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
@@ -166,19 +179,28 @@ class Broker:
     # ---- its life ----
 
     def format(self):
-        self.port, controller = free_ports(2)
+        self.port, self.secure_port, controller = free_ports(3)
+        listeners, more, scram = f"PLAINTEXT://{self.bootstrap}", self.more, []
+        if self.secure is not None:
+            keystore, user, password = self.secure
+            listeners += f",SECURE://{self.secure_bootstrap}"
+            more += SECURE.format(keystore=keystore, user=user, password=password)
+            scram = ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
         with open(self.file, "w", encoding="utf-8") as f:
-            f.write(PROPERTIES.format(port=self.port, controller=controller, work=self.work,
-                                      more=self.more))
+            f.write(PROPERTIES.format(listeners=listeners, controller=controller, work=self.work, more=more))
         # The leading letter: a name that begins with "-" would be read as an option.
         name = "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
-        done = subprocess.run(java("kafka.tools.StorageTool", "format", "-t", name, "-c", self.file),
+        done = subprocess.run(java("kafka.tools.StorageTool", "format", "-t", name, "-c", self.file, *scram),
                               capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stdout + done.stderr
 
     @property
     def bootstrap(self):
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def secure_bootstrap(self):
+        return f"127.0.0.1:{self.secure_port}"
 
     def log(self):
         with open(self.log_file, encoding="utf-8", errors="replace") as f:
