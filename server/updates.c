@@ -235,11 +235,11 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
     pthread_mutex_lock(&updater->lock);
     struct hps_update_stream *stream = find(updater, version->model, version->number);
     if (stream != NULL) {
+        if (atomic_load(&stream->active)) {
+            forget_gauges(updater, stream); /* first: a stream that stops knows none of them */
+        }
         atomic_store(&stream->stop, true);
         wake(stream);
-        if (atomic_load(&stream->active)) {
-            forget_gauges(updater, stream);
-        }
     }
     pthread_mutex_unlock(&updater->lock);
 }
