@@ -255,11 +255,9 @@ static void begin_anew(struct hps_update_stream *stream, const char *topic)
 
 static void take_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
 {
-    if (stream->connected) {
-        HPS_LOG(WARN, "updates", "the update source is away: serving goes on, rows grow old",
-                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
-                HPS_STR("error", event->text));
-    }
+    HPS_LOG(WARN, "updates", "the update source is away: serving goes on, rows grow old",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("error", event->text));
     stream->connected = false;
     stream->away = true;
     stream->topics_due_us = 0; /* is it the same cluster? */
@@ -272,7 +270,9 @@ static void take_caught_up(struct hps_update_stream *stream, struct update_parti
                            int64_t offset)
 {
     partition->caught_up = true;
-    partition->high = offset;
+    if (offset > partition->high) { /* else it was on its way when the log told a later end */
+        partition->high = offset;
+    }
     update_check_caught_up(stream, partition);
     if (partition->state == HPS_PARTITION_RUNNING && offset > partition->read.next) {
         partition->read.next = offset;

@@ -5,11 +5,12 @@ import pytest
 from rig import Daemon, default_config, kafka, scratch
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items):
-    """Tests that need a broker go to one of the processes that run tests: there are then no two brokers."""
+    """Tests that share a broker go to one of the processes that run tests: there are then no two of it."""
     for item in items:
-        if {"broker", "own_broker", "secure"} & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+        for broker in {"broker", "secure"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group(broker))
 
 
 @pytest.fixture(name="work")

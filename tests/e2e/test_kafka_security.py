@@ -87,7 +87,7 @@ def test_updates_when_tls_and_a_password_are_asked_then_they_arrive(secure, daem
     assert value(one.stub(), model, 4) == [-1] * DIM
     one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", model)
     assert [m.value() for m in secure.broker.read(letters)] == [b"bad"]
-    assert PASSWORD not in one.log()
+    assert PASSWORD not in one.log() and PASSWORD not in str(one.ctl("config", "get"))
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where updates come from, with a real broker: TLS and passwords, filters, topics made later, where reading begins,
+"""Where updates come from, with a real broker: filters, topics made later, where reading begins,
 the bytes of HPS's own records, the time of arrival, a full disk, and what hpsctl says of all that."""
 import os
 import re
@@ -11,81 +11,9 @@ import time
 import numpy as np
 import pytest
 
-from rig import BIN, PATIENCE_S, ROOT, Daemon, Table, default_config, kafka, key_bytes, model_config, pb, scratch, until
+from rig import BIN, PATIENCE_S, ROOT, Daemon, Table, default_config, kafka, key_bytes, model_config, pb, until
 from test_restart import mount_tmpfs
 from test_updates import DIM, config_of, in_every_tier, keyed, packed, states, updates, values, wait_now
-
-PASSWORD = "of-a-test"
-
-
-# ---- TLS and passwords ---------------------------------------------------------------------------------
-
-class SecureBroker(kafka.Broker):
-    """One that also listens at `secure` with TLS and asks for a password there."""
-
-    def format(self):
-        super().format()
-        store, self.certificate = os.path.join(self.work, "store.p12"), os.path.join(self.work, "broker.pem")
-        for args in (["-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "SAN=ip:127.0.0.1"],
-                     ["-exportcert", "-rfc", "-file", self.certificate]):
-            if not os.path.exists(self.certificate):
-                subprocess.run(["keytool", *args, "-alias", "broker", "-keystore", store, "-storetype", "PKCS12",
-                                "-storepass", PASSWORD], check=True, capture_output=True, timeout=PATIENCE_S * 2)
-        self.secure = f"127.0.0.1:{kafka.free_ports(1)[0]}"
-        with open(self.file, encoding="utf-8") as f:
-            text = re.sub(r"^((advertised\.)?listeners=.*)$", rf"\1,SASL_SSL://{self.secure}", f.read(), flags=re.M)
-        with open(self.file, "w", encoding="utf-8") as f:
-            f.write(f"""{text.replace("protocol.map=", "protocol.map=SASL_SSL:SASL_SSL,")}
-sasl.enabled.mechanisms=PLAIN
-listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
-user_hpsd="{PASSWORD}";
-ssl.keystore.location={store}
-ssl.keystore.password={PASSWORD}
-ssl.keystore.type=PKCS12
-""")
-
-
-@pytest.fixture(name="own_broker")
-def secure_broker():
-    why = kafka.missing()
-    if why is not None:
-        pytest.skip(f"no Kafka broker: {why}")
-    with scratch() as path, SecureBroker(path) as broker:
-        yield broker
-
-
-def test_secure_broker_when_password_and_certificate_are_right_then_read_else_said_why(own_broker, daemon, work):
-    topic = own_broker.create("hps_et.secure.a", 1)
-    own_broker.write(topic, [keyed(1, 101)])
-    with open(f"{work}/other.pem", "w", encoding="utf-8") as f:
-        f.write(other_certificate(work))
-
-    def config(password, certificate):
-        properties = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=hpsd",
-                      f"sasl.password={password}", f"ssl.ca.location={certificate}"]
-        return config_of(work, own_broker, "secure", source={"brokers": own_broker.secure, "properties": properties})
-
-    one = daemon(config("wrong", own_broker.certificate))
-    until(lambda: re.search("authentication", one.log(), re.I), "the wrong password to be told")
-    assert not updates(one, "secure").get("connected")
-    assert one.get("/readyz")[0] == 200 and "wrong" not in one.ctl("config", "get")
-    for right in (False, True):
-        one.stop()
-        one.write_config(config(PASSWORD, own_broker.certificate if right else f"{work}/other.pem"))
-        one.restart()
-        if right:
-            wait_now(one, "secure")
-        else:
-            until(lambda: re.search("certificate", one.log()), "the unknown certificate to be told")
-            assert values(one.stub(), "secure", "a", [1]) == {1: 1}
-    assert values(one.stub(), "secure", "a", [1]) == {1: 101}
-
-
-def other_certificate(work):
-    done = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                           "-keyout", f"{work}/other.key", "-subj", "/CN=other"], check=True, capture_output=True,
-                          text=True, timeout=PATIENCE_S)
-    return done.stdout
 
 
 # ---- topics --------------------------------------------------------------------------------------------

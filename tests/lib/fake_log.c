@@ -23,11 +23,13 @@ struct partition {
     struct record **records; /* [high], NULL: none at that offset */
     int64_t low;
     int64_t high;
+    int64_t delivered; /* where polls end, of a slow topic */
 };
 
 struct topic {
     char *name;
     bool deleted;
+    bool slow;
     hps_status fails;
     hps_status offsets;
     enum hps_compaction compaction;
@@ -261,6 +263,25 @@ void hps_fake_log_topic_offsets(struct hps_update_log *base, const char *topic, 
     lock(log);
     ((struct topic *)must(find_topic(log, topic)))->offsets = status;
     unlock(log);
+}
+
+void hps_fake_log_topic_slow(struct hps_update_log *base, const char *name, bool slow)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct topic *topic = must(find_topic(log, name));
+    topic->slow = slow;
+    for (int32_t i = 0; i < topic->n_partitions; i++) {
+        topic->partitions[i].delivered = topic->partitions[i].high;
+    }
+    unlock(log);
+}
+
+/* Where polls end. */
+static int64_t end_of(const struct topic *topic, int32_t partition)
+{
+    const struct partition *of = &topic->partitions[partition];
+    return topic->slow ? of->delivered : of->high;
 }
 
 int64_t hps_fake_log_append(struct hps_update_log *base, const char *topic, int32_t partition,
@@ -508,7 +529,8 @@ static hps_status take_from(struct fake_consumer *c, struct reading *reading, ui
                             uint64_t bytes_max, uint64_t *bytes)
 {
     struct partition *partition = &reading->topic->partitions[reading->partition];
-    while (reading->next < partition->high && c->n_records < records_max) {
+    int64_t end = end_of(reading->topic, reading->partition);
+    while (reading->next < end && c->n_records < records_max) {
         struct record *record = partition->records[reading->next];
         if (record != NULL) {
             uint64_t more = record->is.key_size + record->is.value_size;
@@ -523,7 +545,7 @@ static hps_status take_from(struct fake_consumer *c, struct reading *reading, ui
         }
         reading->next++;
     }
-    if (reading->next == partition->high && reading->caught_up_at != reading->next) {
+    if (reading->next == end && reading->caught_up_at != reading->next) {
         reading->caught_up_at = reading->next;
         add_event(c, HPS_CONSUMER_CAUGHT_UP, reading, partition, HPS_OK, "caught up");
     }
@@ -778,7 +800,7 @@ static int64_t fake_high(struct hps_consumer *base, const char *topic, int32_t p
     const struct reading *reading = find_reading(c, topic, partition);
     int64_t high = -1;
     if (reading != NULL && reading->topic != NULL && partition < reading->topic->n_partitions) {
-        high = reading->topic->partitions[partition].high;
+        high = end_of(reading->topic, partition);
     }
     unlock(c->log);
     return high;

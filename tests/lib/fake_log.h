@@ -56,6 +56,9 @@ void hps_fake_log_cluster(struct hps_update_log *log, const char *cluster_id);
 /* The log does not tell the offsets of that topic: UNAVAILABLE, as of partitions without a leader;
  * OK: it does again. */
 void hps_fake_log_topic_offsets(struct hps_update_log *log, const char *topic, hps_status status);
+/* While it is slow, what is appended is not delivered, and polls end where the topic did; only who
+ * asks for its offsets is told of it. */
+void hps_fake_log_topic_slow(struct hps_update_log *log, const char *topic, bool slow);
 /* Every consumer that there is now is of no more use. */
 void hps_fake_log_break_consumers(struct hps_update_log *log);
 /* Assigned partitions of that topic FAIL with `status`. */

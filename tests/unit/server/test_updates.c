@@ -245,6 +245,25 @@ static void test_refresh_when_an_end_is_not_told_then_it_fails(void **state)
     assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
 }
 
+/* What a poll knows of the end may be older than what the log was asked for. */
+static void test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is(void **state)
+{
+    struct rig *rig = *state;
+    open_stream(rig);
+    turns(rig, 3);
+    put(rig, 1, 10);
+    hps_fake_log_topic_slow(rig->log, ITEMS, true);
+    put(rig, 1, 11);
+    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->high, 2);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 10);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->high, 2);
+    hps_fake_log_topic_slow(rig->log, ITEMS, false);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+}
+
 static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **state)
 {
     struct rig *rig = *state;
@@ -999,6 +1018,7 @@ int main(void)
         TEST(test_stream_when_restarted_then_goes_on_where_it_was),
         TEST(test_stream_when_the_log_ends_without_records_then_it_is_at_the_end),
         TEST(test_refresh_when_an_end_is_not_told_then_it_fails),
+        TEST(test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is),
         TEST(test_stream_when_a_record_is_bad_then_the_others_are_applied),
         TEST(test_stream_when_all_records_are_bad_then_it_advances),
         TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
