@@ -216,7 +216,7 @@ static hps_status add_plain(struct hps_update_decoder *decoder, uint32_t table_i
     }
     hps_update_record_copy(record, keys, decoder->wide.data);
     hps_convert_values(rows, table->dtype, decoder->wide.data, HPS_DTYPE_FP32,
-                       (size_t)record->n * table->dim);
+                       record->n * table->dim); /* of one message: fewer than 2^32 */
     return check_finite(decoder, table, keys, rows, record->n);
 }
 
@@ -288,8 +288,7 @@ static hps_status add_table(struct hps_update_decoder *decoder,
         status = room(decoder, table_id, false, n, &keys, &rows);
         if (status == HPS_OK) {
             memcpy(keys, update->keys.data, update->keys.len);
-            hps_convert_values(rows, table->dtype, update->rows.data, dtype,
-                               (size_t)n * table->dim);
+            hps_convert_values(rows, table->dtype, update->rows.data, dtype, n * table->dim);
             status = check_finite(decoder, table, keys, rows, n);
         }
     }
