@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/topic_filter.h"
 
 enum {
@@ -1393,7 +1394,7 @@ static void handle_destroy(rd_kafka_t *rk)
 {
     pthread_t thread;
     struct timespec until;
-    if (pthread_create(&thread, NULL, destroy_run, rk) != 0) {
+    if (hps_thread_start(0, destroy_run, rk, &thread) != HPS_OK) {
         destroy_run(rk);
         return;
     }

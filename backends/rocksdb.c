@@ -21,7 +21,6 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <rocksdb/c.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +37,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "base/thread.h"
 
 #define MIB            (UINT64_C(1) << 20)
 #define FORMAT_KEY     "hpsd.format"
@@ -348,20 +348,6 @@ static void options_free(struct rocks *store)
     }
 }
 
-/* ---- threads ---- */
-
-/* One that takes no signals: those are the main thread's. */
-static bool thread_start(pthread_t *out_thread, void *(*run)(void *arg), void *arg)
-{
-    sigset_t all;
-    sigset_t old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    bool started = pthread_create(out_thread, NULL, run, arg) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return started;
-}
-
 /* ---- damaged families ----
  *
  * A compaction that meets a damaged block stops all writing, also of what would replace or unload
@@ -645,7 +631,7 @@ static void sync_init(struct rocks *store)
 
 static hps_status sync_start(struct rocks *store, struct hps_error *err)
 {
-    store->sync_started = thread_start(&store->sync_thread, sync_run, store);
+    store->sync_started = hps_thread_start(0, sync_run, store, &store->sync_thread) == HPS_OK;
     return store->sync_started
                ? HPS_OK
                : hps_error_set(err, HPS_EXHAUSTED, "rocksdb: no thread to sync the log");
@@ -2172,7 +2158,7 @@ static hps_status rocks_load_begin(struct hps_space *base, uint64_t rows_expecte
     if (status == HPS_OK) {
         status = load_dir_make(load, err);
     }
-    if (status == HPS_OK && !thread_start(&load->thread, load_run, load)) {
+    if (status == HPS_OK && hps_thread_start(0, load_run, load, &load->thread) != HPS_OK) {
         status = hps_error_set(err, HPS_EXHAUSTED, "rocksdb: no thread to load with");
     }
     if (status != HPS_OK) {

@@ -6,12 +6,12 @@
 #include "base/pool.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/thread.h"
 
 enum { THREAD_NAME_MAX = 15 }; /* the kernel's limit, without the NUL */
 
@@ -53,22 +53,14 @@ static void *worker_run(void *arg)
 
 static hps_status workers_start(struct hps_pool *pool, unsigned n_threads)
 {
-    sigset_t all;
-    sigset_t old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     hps_status status = HPS_OK;
-    for (unsigned i = 0; i < n_threads; i++) {
+    for (unsigned i = 0; i < n_threads && status == HPS_OK; i++) {
         struct worker *worker = &pool->workers[i];
         worker->pool = pool;
         worker->index = i;
-        if (pthread_create(&worker->thread, NULL, worker_run, worker) != 0) {
-            status = HPS_EXHAUSTED;
-            break;
-        }
-        pool->n_threads++;
+        status = hps_thread_start(0, worker_run, worker, &worker->thread);
+        pool->n_threads += status == HPS_OK;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     return status;
 }
 

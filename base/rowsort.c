@@ -30,6 +30,7 @@
 #include "base/assert.h"
 #include "base/fileio.h"
 #include "base/heap.h"
+#include "base/thread.h"
 
 enum {
     KEY_BYTES = 8,
@@ -457,7 +458,7 @@ static hps_status make_room(struct hps_rowsort *sort, struct hps_error *err)
     }
     if (sort->n_areas == 2 && sort->n_runs + 1 < sort->runs_max) {
         sort->spilled = sort->in;
-        sort->spilling = pthread_create(&sort->spiller, NULL, spiller_run, sort) == 0;
+        sort->spilling = hps_thread_start(0, spiller_run, sort, &sort->spiller) == HPS_OK;
     }
     if (sort->spilling) {
         sort->in = sort->in == &sort->areas[0] ? &sort->areas[1] : &sort->areas[0];

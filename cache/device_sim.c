@@ -12,13 +12,13 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/thread.h"
 #include "cache/device_ops.h"
 #include "cache/sanitize.h"
 #include "cache/sim_memory.h"
@@ -464,13 +464,7 @@ static hps_status sim_stream_new(struct hps_device *base, const char *name, bool
     stream->last = &stream->first;
     stream->random = (device->config.seed + number) * 0x9e3779b97f4a7c15ULL | 1;
     snprintf(stream->name, sizeof(stream->name), "sim-%s", name);
-    sigset_t all;
-    sigset_t old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int failed = pthread_create(&stream->thread, NULL, stream_main, stream);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (failed != 0) {
+    if (hps_thread_start(0, stream_main, stream, &stream->thread) != HPS_OK) {
         hps_free(stream);
         return hps_error_set(err, HPS_EXHAUSTED, "stream %s: no thread", name);
     }

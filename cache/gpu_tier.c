@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "cache/embed_kernels.h"
 #include "cache/gpu_tier_internal.h"
 
@@ -418,11 +419,11 @@ static hps_status start_threads(struct hps_gpu_tier *tier, struct hps_error *err
 
     publish(tier);
     hps_device_watch(tier->device, &tier->watch.calls);
-    if (pthread_create(&tier->thread, NULL, thread_main, tier) != 0) {
+    if (hps_thread_start(0, thread_main, tier, &tier->thread) != HPS_OK) {
         release_device(tier);
         return hps_error_set(err, HPS_NO_MEMORY, "no thread for device %d", tier->options.index);
     }
-    if (pthread_create(&tier->watch.thread, NULL, watch_main, tier) != 0) {
+    if (hps_thread_start(0, watch_main, tier, &tier->watch.thread) != HPS_OK) {
         gpu_tier_call(tier, stop, tier);
         pthread_join(tier->thread, NULL);
         return hps_error_set(err, HPS_NO_MEMORY, "no second thread for device %d",

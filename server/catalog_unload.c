@@ -6,10 +6,10 @@
  * threads unpublish and remove what is not in use; what is, the reaper thread removes later.
  */
 #include <inttypes.h>
-#include <signal.h>
 #include <time.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 #include "server/metrics.h"
@@ -256,16 +256,7 @@ static void *reaper_main(void *arg)
 
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err)
 {
-    sigset_t all, old;
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    int failed = pthread_attr_setstacksize(&attr, REAPER_STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
-    failed = failed != 0 ? failed : pthread_create(&catalog->reaper, &attr, reaper_main, catalog);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    if (failed != 0) {
+    if (hps_thread_start(REAPER_STACK_BYTES, reaper_main, catalog, &catalog->reaper) != HPS_OK) {
         return hps_error_set(err, HPS_EXHAUSTED, "the reaper thread cannot be started");
     }
     pthread_setname_np(catalog->reaper, "reaper");

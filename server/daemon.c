@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "cache/breaker.h"
 #include "cache/device.h"
 #include "server/daemon_internal.h"
@@ -403,8 +404,8 @@ static hps_status start_loops(struct hps_daemon *daemon, struct hps_error *err)
 {
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         struct loop_thread *thread = &daemon->threads[i];
-        if (pthread_create(&thread->thread, NULL, loop_main, thread) != 0) {
-            return hps_error_set(err, HPS_EXHAUSTED, "a loop thread cannot be started: %m");
+        if (hps_thread_start(0, loop_main, thread, &thread->thread) != HPS_OK) {
+            return hps_error_set(err, HPS_EXHAUSTED, "a loop thread cannot be started");
         }
         thread->started = true;
         char name[16];

@@ -6,7 +6,6 @@
 #include "server/updates.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "server/metrics.h"
 #include "server/updates_internal.h"
 
@@ -116,16 +116,7 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
 
 static hps_status start_thread(struct hps_update_stream *stream, struct hps_error *err)
 {
-    sigset_t all, old;
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    int failed = pthread_attr_setstacksize(&attr, STREAM_STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
-    failed = failed != 0 ? failed : pthread_create(&stream->thread, &attr, stream_main, stream);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    if (failed != 0) {
+    if (hps_thread_start(STREAM_STACK_BYTES, stream_main, stream, &stream->thread) != HPS_OK) {
         return hps_error_set(err, HPS_EXHAUSTED, "the update thread cannot be started");
     }
     pthread_setname_np(stream->thread, "update");

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a thread of ours begins: it takes no signals, since those are the main thread's. Any thread.
+ */
+#ifndef HPS_BASE_THREAD_H
+#define HPS_BASE_THREAD_H
+
+#include <pthread.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* Start run(arg), to be joined by the caller. stack_bytes 0: the system's. EXHAUSTED: it cannot be
+ * started; *out_thread is not set. */
+hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *arg,
+                            pthread_t *out_thread) HPS_MUST_CHECK;
+
+#endif
