@@ -163,13 +163,14 @@ def test_hctr_when_written_by_another_then_every_tier_has_it_to_the_bit(broker, 
     rows = bits.view("<f4")
     pairs, form = list(zip(keys, rows)), "q" if key_bytes == 8 else "I"
     beacon = {"key": b"", "value": b"HCTR" + struct.pack("<I", 4 * DIM)}
-    broker.write(topic, [{**records.hctr([(key, row(9)) for key in keys[::3]], form), "partition": 0},
+    broker.write(topic, [{**records.hctr([(key, row(9)) for key in keys[:-1:3]], form), "partition": 0},
                          {**records.hctr(pairs[:-1], form), "key": b"", "partition": 0},
                          {**beacon, "partition": 1}, {**records.hctr(pairs[-1:], form), "partition": 1}])
     wait_now(one, model)
     query = pb.TableQuery(table="a", keys=records.key_bytes(keys))
     reply = one.stub().Lookup(pb.LookupRequest(model=model, queries=[query]), timeout=PATIENCE_S)
-    assert reply.results[0].rows == rows.tobytes()
+    got = np.frombuffer(reply.results[0].rows, "<u4").reshape(bits.shape)
+    assert np.flatnonzero((got != bits).any(axis=1)).tolist() == []
     for key, wanted in pairs[:len(ends)]:
         tiers = one.admin_stub().ExplainKey(admin_pb.ExplainKeyRequest(model=model, table="a", key=key),
                                             timeout=PATIENCE_S).tiers
