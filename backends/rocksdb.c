@@ -1061,6 +1061,54 @@ static hps_status database_find(struct rocks *store, const char *dir, struct hps
     return status;
 }
 
+static hps_status database_start(struct rocks *store, const struct hps_rocksdb_options *given,
+                                 struct hps_error *err)
+{
+    hps_status status = database_find(store, given->path, err);
+    if (status == HPS_OK) {
+        status = mode_choose(store, given, err);
+    }
+    if (status == HPS_OK && !store->dir.read_only) { /* opening writes a little */
+        status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
+    }
+    if (status == HPS_OK) {
+        options_set_mode(store);
+        status = database_open(store, err);
+    }
+    return status;
+}
+
+struct opening {
+    struct rocks *store;
+    const struct hps_rocksdb_options *given;
+    struct hps_error *err;
+    hps_status status;
+};
+
+/* The threads for flushes and compactions are RocksDB's, and begin like the one that opens it. */
+static void *opening_run(void *arg)
+{
+    struct opening *opening = arg;
+    pthread_setname_np(pthread_self(), "rocksdb-open");
+    hps_thread_background();
+    opening->status = database_start(opening->store, opening->given, opening->err);
+    return NULL;
+}
+
+static hps_status database_start_behind(struct rocks *store,
+                                        const struct hps_rocksdb_options *given,
+                                        struct hps_error *err)
+{
+    struct opening opening = {.store = store, .given = given, .err = err};
+    pthread_t thread;
+    hps_status status = hps_thread_start(0, opening_run, &opening, &thread);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "rocksdb: no thread to open the database");
+    }
+    pthread_join(thread, NULL);
+    return opening.status;
+}
+
 static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_options *given,
                              struct hps_error *err)
 {
@@ -1071,19 +1119,8 @@ static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_optio
     }
     options_fill(store, given);
     status = options_avoid_flush(store, err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    status = database_find(store, given->path, err);
     if (status == HPS_OK) {
-        status = mode_choose(store, given, err);
-    }
-    if (status == HPS_OK && !store->dir.read_only) { /* opening writes a little */
-        status = hps_rocksdb_dir_guard_vital(&store->dir, 0, err);
-    }
-    if (status == HPS_OK) {
-        options_set_mode(store);
-        status = database_open(store, err);
+        status = database_start_behind(store, given, err);
     }
     if (status == HPS_OK) {
         status = files_check(store, err);

@@ -25,6 +25,7 @@ struct hps_pool {
     struct hps_mailbox *mailbox;
     unsigned n_threads; /* started */
     atomic_uint n_busy; /* that run a task */
+    bool background;
     char name[THREAD_NAME_MAX + 1];
     struct worker workers[];
 };
@@ -42,6 +43,9 @@ static void *worker_run(void *arg)
 {
     struct worker *worker = arg;
     worker_set_name(worker);
+    if (worker->pool->background) {
+        hps_thread_background();
+    }
     struct hps_task *task;
     while ((task = hps_mailbox_wait(worker->pool->mailbox)) != NULL) {
         atomic_fetch_add(&worker->pool->n_busy, 1);
@@ -64,8 +68,8 @@ static hps_status workers_start(struct hps_pool *pool, unsigned n_threads)
     return status;
 }
 
-hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
-                        struct hps_pool **out_pool)
+static hps_status pool_new(const char *name, unsigned n_threads, size_t queue_max, bool background,
+                           struct hps_pool **out_pool)
 {
     HPS_ASSERT(n_threads > 0);
     struct hps_pool *pool = hps_calloc(1, sizeof(*pool) + n_threads * sizeof(pool->workers[0]));
@@ -73,6 +77,7 @@ hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
         return HPS_NO_MEMORY;
     }
     snprintf(pool->name, sizeof(pool->name), "%s", name);
+    pool->background = background;
     pool->mailbox = hps_mailbox_new(queue_max);
     if (pool->mailbox == NULL) {
         hps_free(pool);
@@ -85,6 +90,18 @@ hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
     }
     *out_pool = pool;
     return HPS_OK;
+}
+
+hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
+                        struct hps_pool **out_pool)
+{
+    return pool_new(name, n_threads, queue_max, false, out_pool);
+}
+
+hps_status hps_pool_new_background(const char *name, unsigned n_threads, size_t queue_max,
+                                   struct hps_pool **out_pool)
+{
+    return pool_new(name, n_threads, queue_max, true, out_pool);
 }
 
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task)

@@ -14,6 +14,9 @@ struct hps_pool;
 /* Start n_threads named "name-N". out_pool set only on success. */
 hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
                         struct hps_pool **out_pool) HPS_MUST_CHECK;
+/* The same with threads that work in the background (hps_thread_background). */
+hps_status hps_pool_new_background(const char *name, unsigned n_threads, size_t queue_max,
+                                   struct hps_pool **out_pool) HPS_MUST_CHECK;
 /* takes `task`; EXHAUSTED when queue_max tasks wait (the caller still owns it). Any thread. */
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
 /* takes `task`, which is run when no task of hps_pool_post waits; not counted in the depth. CLOSED:

@@ -5,6 +5,10 @@
 #include "base/thread.h"
 
 #include <signal.h>
+#include <unistd.h>
+
+/* A third of the processor beside a thread that answers, which as a rule need not wait for it. */
+enum { BACKGROUND_NICE = 5 };
 
 hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *arg,
                             pthread_t *out_thread)
@@ -19,4 +23,9 @@ hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *a
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     return failed == 0 ? HPS_OK : HPS_EXHAUSTED;
+}
+
+void hps_thread_background(void)
+{
+    (void)!nice(BACKGROUND_NICE); /* of this thread alone, as Linux has it; less is never refused */
 }

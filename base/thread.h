@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a thread of ours begins: it takes no signals, since those are the main thread's. Any thread.
+ * How a thread of ours begins: it takes no signals, since those are the main thread's; and whether
+ * somebody waits for what it does. Any thread.
  */
 #ifndef HPS_BASE_THREAD_H
 #define HPS_BASE_THREAD_H
@@ -14,5 +15,8 @@
  * started; *out_thread is not set. */
 hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *arg,
                             pthread_t *out_thread) HPS_MUST_CHECK;
+/* The calling thread works in the background, and so do those that it starts from now on: where
+ * processors are short, threads that answer look-ups go first. It cannot be taken back. */
+void hps_thread_background(void);
 
 #endif

@@ -543,9 +543,9 @@ static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *
 
 static hps_status start_threads(struct hps_catalog *catalog, struct hps_error *err)
 {
-    hps_status status = hps_pool_new("loader", 1, 0, &catalog->loader);
+    hps_status status = hps_pool_new_background("loader", 1, 0, &catalog->loader);
     if (status == HPS_OK) {
-        status = hps_pool_new("warmup", 1, 0, &catalog->warmer);
+        status = hps_pool_new_background("warmup", 1, 0, &catalog->warmer);
     }
     if (status == HPS_OK) {
         status = hps_pool_new("switch", 1, 0, &catalog->switcher);

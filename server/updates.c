@@ -67,6 +67,7 @@ static void *stream_main(void *arg)
 {
     struct hps_update_stream *stream = arg;
     uint32_t poll_ms = stream->updater->options.poll_ms;
+    hps_thread_background(); /* before the consumer, whose threads fetch for it */
     while (!atomic_load(&stream->stop)) {
         update_stream_turn(stream, poll_ms < TURN_MS_MAX ? poll_ms : TURN_MS_MAX);
     }

@@ -118,6 +118,23 @@ def test_example_when_run_then_it_measures_how_fresh_look_ups_are(broker, daemon
     assert values(one.stub(), "example", "a", [2**62]) == {2**62: -1}
 
 
+def test_threads_when_nobody_waits_for_them_then_they_give_way(broker, daemon, work):
+    broker.create("hps_et.behind.a", 1)
+    one = daemon(config_of(work, broker, "behind"))
+    wait_now(one, "behind")
+    nice = {}
+    for task in os.listdir(f"/proc/{one.process.pid}/task"):
+        try:
+            with open(f"/proc/{one.process.pid}/task/{task}/comm", encoding="utf-8") as f:
+                nice.setdefault(f.read().strip(), set()).add(os.getpriority(os.PRIO_PROCESS, int(task)))
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended meanwhile
+    [mine] = nice["hpsd"]
+    behind = {name for name, values in nice.items() if min(values) > mine}
+    assert {"update", "rdk:main", "rocksdb:low", "rocksdb:high", "loader-0", "warmup-0"} <= behind
+    assert {name for name in nice if name.startswith(("loop", "worker", "io", "rocksdb-read"))}.isdisjoint(behind)
+
+
 # ---- versions ------------------------------------------------------------------------------------------
 
 def test_rollback_when_of_one_lineage_then_as_fresh_as_the_other(broker, daemon, work):
