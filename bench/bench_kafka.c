@@ -35,6 +35,7 @@ enum {
     CALL_KEYS = 256,
     REPLY_BYTES_MAX = 1 << 20,
     BATCH_BYTES = 128 << 10,
+    WARM_S = 5,
     IDLE_S = 5,
     RATE = 50000, /* rows a second, the one that is promised */
     RATE_S = 10,
@@ -309,8 +310,14 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
                                struct hps_error *err)
 {
     static const char name[] = "50,000 rows/s of 512 B beside 100 look-ups/s";
+    hps_status status = run_stream_beside(world, RATE, WARM_S * TICKS_PER_S, stream, seen, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    bench_report("the first 5 s, the broker compiles", "freshness max", ms_of(&seen->fresh_ns, 1),
+                 "ms", BENCH_NO_TARGET, 0);
     *seen = (struct seen){0};
-    hps_status status = look_up(world, NULL, IDLE_S, CALL_KEYS, seen, err);
+    status = look_up(world, NULL, IDLE_S, CALL_KEYS, seen, err);
     double idle_ms = ms_of(&seen->call_ns, 0.99);
     bench_report("no updates", "look-ups of 256 keys, p50", ms_of(&seen->call_ns, 0.5), "ms",
                  BENCH_NO_TARGET, 0);
