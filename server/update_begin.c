@@ -542,15 +542,16 @@ static bool fits(const void *ctx, const struct update_partition *partition)
            (command->partition < 0 || command->partition == partition->number);
 }
 
+/* One that is gone, or has failed, stays that, and stops where it would begin again. */
 static void pause_one(struct hps_update_stream *stream, struct update_partition *partition,
                       struct update_call *call)
 {
-    bool starts = partition->state == HPS_PARTITION_STARTING;
-    if ((partition->state != HPS_PARTITION_RUNNING && !starts) || partition->paused) {
+    enum hps_partition_state state = partition->state;
+    if (state == HPS_PARTITION_GAP || partition->paused) {
         return;
     }
     partition->paused = true;
-    if (!starts || partition->known) { /* else once it is decided where it begins */
+    if (state == HPS_PARTITION_RUNNING || (state == HPS_PARTITION_STARTING && partition->known)) {
         update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
     }
     call->n_changed++;
@@ -702,6 +703,9 @@ void update_run_command(struct hps_update_stream *stream, struct update_call *ca
 {
     const struct hps_update_command *command = call->command;
     hps_status status = HPS_OK;
+    if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && stream->consumer != NULL) {
+        update_list_topics(stream); /* what is not known yet cannot be paused */
+    }
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
         if (!fits(command, partition)) {
@@ -721,6 +725,8 @@ void update_run_command(struct hps_update_stream *stream, struct update_call *ca
         if (status != HPS_OK) {
             status = hps_error_prefix(&call->error, status, "done, but not for a restart");
         }
+    } else if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && call->n == 0) {
+        status = update_away(stream, &call->error);
     } else if (command->kind == HPS_UPDATE_REFRESH) {
         status =
             stream->consumer != NULL ? refresh(stream, call) : update_away(stream, &call->error);

@@ -684,6 +684,46 @@ static void test_pause_when_before_the_beginning_then_holds_with_it(void **state
     assert_true(item(rig, 1) == 10);
 }
 
+static void test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_comes(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    put(rig, 1, 11);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    restart(rig);
+    assert_int_equal(state_of(rig), HPS_PARTITION_GONE);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    hps_fake_log_away(rig->log, HPS_OK);
+    for (int i = 0; i < 2; i++) {
+        hps_clock_advance(60 * 1000);
+        turns(rig, 3);
+        assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+        assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
+        restart(rig);
+    }
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+}
+
+static void test_pause_when_no_topic_was_ever_listed_then_it_is_asked_for_or_refused(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    turns(rig, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_UNAVAILABLE);
+    hps_fake_log_away(rig->log, HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    hps_clock_advance(60 * 1000);
+    turns(rig, 3);
+    assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
+    assert_true(item(rig, 1) == -1);
+}
+
 static void test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later(void **state)
 {
     struct rig *rig = *state;
@@ -1041,6 +1081,8 @@ int main(void)
         TEST(test_accept_when_there_is_no_gap_then_nothing_changes),
         TEST(test_pause_when_restarted_then_holds_until_resumed),
         TEST(test_pause_when_before_the_beginning_then_holds_with_it),
+        TEST(test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_comes),
+        TEST(test_pause_when_no_topic_was_ever_listed_then_it_is_asked_for_or_refused),
         TEST(test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later),
         TEST(test_seek_when_it_cannot_be_stored_then_what_is_paused_stays_so),
         TEST(test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said),
