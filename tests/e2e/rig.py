@@ -24,9 +24,11 @@ import sys
 import tempfile
 import threading
 
-import grpc
-import numpy as np
-import pytest
+# Servers are started while calls are under way, and what is started makes none.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+import grpc  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.path.abspath(os.environ.get("HPS_BIN_DIR") or os.path.join(ROOT, "build", "bin"))
