@@ -119,9 +119,9 @@ def test_example_when_run_then_it_measures_how_fresh_look_ups_are(broker, daemon
 
 
 def test_threads_when_nobody_waits_for_them_then_they_give_way(broker, daemon, work):
-    broker.create("hps_et.behind.a", 1)
-    one = daemon(config_of(work, broker, "behind"))
-    wait_now(one, "behind")
+    broker.create("hps_et.niced.a", 1)
+    one = daemon(config_of(work, broker, "niced"))
+    wait_now(one, "niced")
     nice = {}
     for task in os.listdir(f"/proc/{one.process.pid}/task"):
         try:
