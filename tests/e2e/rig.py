@@ -24,11 +24,9 @@ import sys
 import tempfile
 import threading
 
-# Servers are started while calls are under way, and what is started makes none.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-import grpc  # noqa: E402
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
+import grpc
+import numpy as np
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.path.abspath(os.environ.get("HPS_BIN_DIR") or os.path.join(ROOT, "build", "bin"))

@@ -16,7 +16,6 @@ its standard input until that ends, each answered by `ok` or `error TEXT`: creat
 stop, kill, start.
 """
 import base64
-import ctypes
 import fcntl
 import glob
 import importlib.util
@@ -35,7 +34,6 @@ POM = os.path.join(ROOT, "tests", "kafka", "pom.xml")
 JARS = os.environ.get("HPS_KAFKA_JARS") or os.path.join(ROOT, "build", "kafka", "jars")
 PATIENCE_S = 120
 FETCH_S = 600
-PR_SET_PDEATHSIG = 1
 
 # A short session: a broker that was killed comes back only when its last one has run out.
 PROPERTIES = """\
@@ -143,9 +141,10 @@ def free_ports(n):
             one.close()
 
 
-def end_with_parent():
-    """A test run that is killed leaves no broker behind."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def ending_with_parent(args):
+    """A test run that is killed leaves no broker behind. Not by a preexec_fn: that makes Popen fork, and gRPC's
+    handlers of forks wait for ever where another thread has a call under way."""
+    return ["setpriv", "--pdeathsig", "KILL", *args]
 
 
 def java(*args, heap="-Xmx512m"):
@@ -210,8 +209,8 @@ class Broker:
         """Start on the same port and data; back when it answers."""
         assert self.process is None
         with open(self.log_file, "wb") as log:
-            self.process = subprocess.Popen(java("kafka.Kafka", self.file), stdout=log, stderr=log,
-                                            stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+            self.process = subprocess.Popen(ending_with_parent(java("kafka.Kafka", self.file)), stdout=log,
+                                            stderr=log, stdin=subprocess.DEVNULL)
 
         def answers():
             code = self.process.poll()
