@@ -19,7 +19,7 @@ done
 
 
 def test_broker_when_records_are_written_then_read_back(broker):
-    topic = broker.create("rig.plain", 2)
+    topic = broker.create("rig.plain", 2, retention_ms=-1)  # of one record the time is long ago
     broker.write(topic, [{"key": b"k", "value": b"v", "partition": 1, "timestamp": 1234},
                          {"key": b"", "value": b"", "partition": 0},
                          {"key": None, "value": None, "partition": 0, "headers": [("h", b"\x01")]}])
