@@ -130,16 +130,31 @@ bool hps_addr_is_loopback(const struct hps_addr *addr)
     return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
 }
 
-hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
-                            struct sockaddr_storage *out_sockaddr, socklen_t *out_size,
-                            struct hps_error *err)
+bool hps_addr_is_name(const struct hps_addr *addr)
 {
+    struct in_addr v4;
+    struct in6_addr v6;
+    return !addr->is_unix && inet_pton(AF_INET, addr->host, &v4) != 1 &&
+           inet_pton(AF_INET6, addr->host, &v6) != 1;
+}
+
+static void put_unix(const char *path, struct hps_sockaddr *out_sockaddr)
+{
+    struct sockaddr_un sun = {.sun_family = AF_UNIX};
+    memcpy(sun.sun_path, path, sizeof(sun.sun_path));
+    memset(out_sockaddr, 0, sizeof(*out_sockaddr));
+    memcpy(&out_sockaddr->storage, &sun, sizeof(sun));
+    out_sockaddr->size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path) + 1);
+}
+
+hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
+                            struct hps_places *out_places, struct hps_error *err)
+{
+    out_places->n = 0;
+    out_places->first = 0;
+    out_places->n_tried = 0;
     if (addr->is_unix) {
-        struct sockaddr_un sun = {.sun_family = AF_UNIX};
-        memcpy(sun.sun_path, addr->path, sizeof(sun.sun_path));
-        memset(out_sockaddr, 0, sizeof(*out_sockaddr));
-        memcpy(out_sockaddr, &sun, sizeof(sun));
-        *out_size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(addr->path) + 1);
+        put_unix(addr->path, &out_places->items[out_places->n++]);
         return HPS_OK;
     }
     struct addrinfo hints = {
@@ -154,9 +169,13 @@ hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
     if (rc != 0) {
         return hps_error_set(err, HPS_UNAVAILABLE, "host '%s': %s", addr->host, gai_strerror(rc));
     }
-    memset(out_sockaddr, 0, sizeof(*out_sockaddr));
-    memcpy(out_sockaddr, found->ai_addr, found->ai_addrlen);
-    *out_size = found->ai_addrlen;
+    for (const struct addrinfo *at = found; at != NULL && out_places->n < HPS_PLACES_MAX;
+         at = at->ai_next) {
+        struct hps_sockaddr *out = &out_places->items[out_places->n++];
+        memset(out, 0, sizeof(*out));
+        memcpy(&out->storage, at->ai_addr, at->ai_addrlen);
+        out->size = at->ai_addrlen;
+    }
     freeaddrinfo(found);
     return HPS_OK;
 }

@@ -14,12 +14,27 @@
 
 #define HPS_ADDR_HOST_MAX 255
 #define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* with brackets, port and NUL */
+#define HPS_PLACES_MAX    16                       /* of one name; others are left out */
 
 struct hps_addr {
     bool is_unix;
     uint16_t port;                                          /* 0: any free one (listening) */
     char host[HPS_ADDR_HOST_MAX + 1];                       /* number or name, without brackets */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* Unix sockets */
+};
+
+struct hps_sockaddr {
+    struct sockaddr_storage storage;
+    socklen_t size;
+};
+
+/* What an address has been looked up to: one place, or of a name several, in the order in which the
+ * system prefers them. */
+struct hps_places {
+    struct hps_sockaddr items[HPS_PLACES_MAX]; /* [n] */
+    uint32_t n;
+    uint32_t first; /* which of them is tried first, counted round */
+    uint32_t n_tried;
 };
 
 /* Looks nothing up. INVALID names the text and what is wrong with it. */
@@ -30,11 +45,12 @@ char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity);
 /* Reachable from this machine only: Unix socket, 127.0.0.0/8, ::1, "localhost". Looks nothing up,
  * so other names are not loopback. */
 bool hps_addr_is_loopback(const struct hps_addr *addr);
-/* For the kernel. A name is looked up, which may block; UNAVAILABLE if it is not known.
- * `listening`: for bind() rather than connect(). */
+/* A name, which has to be looked up: neither a number nor a Unix socket. */
+bool hps_addr_is_name(const struct hps_addr *addr);
+/* For the kernel. A name is looked up, which may block. At least one place, none of them tried; or
+ * UNAVAILABLE if the name is not known. `listening`: for bind() rather than connect(). */
 hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
-                            struct sockaddr_storage *out_sockaddr, socklen_t *out_size,
-                            struct hps_error *err) HPS_MUST_CHECK;
+                            struct hps_places *out_places, struct hps_error *err) HPS_MUST_CHECK;
 /* Text of a kernel address: "127.0.0.1:80", "[::1]:80" (v4-mapped ones as v4), "unix:PATH",
  * "unix:". */
 char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, char *text,

@@ -5,6 +5,7 @@
 #include "net/conn.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,8 +22,15 @@
 
 enum state { STATE_CONNECTING, STATE_HANDSHAKE, STATE_OPEN, STATE_FAILED };
 
+/* Where the other end may be. */
+struct connecting {
+    struct hps_addr addr;
+    struct hps_places places;
+};
+
 struct hps_conn {
     int fd;
+    struct connecting *connecting; /* NULL: it is connected */
     enum state state;
     hps_status failure;              /* STATE_FAILED */
     struct hps_tls_session *session; /* NULL: plain */
@@ -90,26 +98,47 @@ hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
     return HPS_OK;
 }
 
+static hps_status connecting_new(const char *address, struct connecting **out_connecting,
+                                 struct hps_error *err)
+{
+    struct connecting *connecting = hps_calloc(1, sizeof(*connecting));
+    if (!connecting) {
+        return hps_error_set(err, HPS_NO_MEMORY, "connection: out of memory");
+    }
+    hps_status status = hps_addr_parse(address, &connecting->addr, err);
+    if (status == HPS_OK) {
+        status = hps_addr_resolve(&connecting->addr, false, &connecting->places, err);
+    }
+    if (status != HPS_OK) {
+        hps_free(connecting);
+        return status;
+    }
+    *out_connecting = connecting;
+    return HPS_OK;
+}
+
 hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps_conn **out_conn,
                             struct hps_error *err)
 {
-    struct hps_addr addr;
-    hps_status status = hps_addr_parse(address, &addr, err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    int fd;
-    status = hps_sock_connect(&addr, &fd, err);
-    if (status != HPS_OK) {
-        return status;
-    }
+    struct connecting *connecting = NULL;
     struct hps_conn *conn;
-    status = conn_new(fd, tls, addr.is_unix ? NULL : addr.host, STATE_CONNECTING, &conn, err);
+    int fd;
+    hps_status status = connecting_new(address, &connecting, err);
     if (status != HPS_OK) {
         return status;
     }
-    hps_addr_print(&addr, conn->peer, sizeof(conn->peer));
-    conn->is_unix = addr.is_unix && hps_sock_peer_cred(fd, &conn->cred);
+    const struct hps_addr *addr = &connecting->addr;
+    status = hps_sock_connect_next(addr, &connecting->places, &fd, err);
+    if (status == HPS_OK) {
+        status = conn_new(fd, tls, addr->is_unix ? NULL : addr->host, STATE_CONNECTING, &conn, err);
+    }
+    if (status != HPS_OK) {
+        hps_free(connecting);
+        return status;
+    }
+    conn->connecting = connecting;
+    hps_addr_print(addr, conn->peer, sizeof(conn->peer));
+    conn->is_unix = addr->is_unix && hps_sock_peer_cred(fd, &conn->cred);
     *out_conn = conn;
     return HPS_OK;
 }
@@ -127,6 +156,7 @@ void hps_conn_free(struct hps_conn *conn)
     }
     hps_tls_session_free(conn->session);
     close(conn->fd);
+    hps_free(conn->connecting);
     hps_free(conn->record);
     hps_free(conn);
 }
@@ -232,6 +262,26 @@ static hps_status handshake_failed(struct hps_conn *conn, hps_status status)
     return status;
 }
 
+/* What was refused goes on with the next address, on the same descriptor, which TLS knows. AGAIN;
+ * else there is none, `err` stays as it is, or says why not. */
+static hps_status reconnect(struct hps_conn *conn, struct hps_error *err)
+{
+    struct connecting *connecting = conn->connecting;
+    int fd;
+    if (hps_sock_connect_next(&connecting->addr, &connecting->places, &fd, NULL) != HPS_OK) {
+        return HPS_UNAVAILABLE;
+    }
+    hps_loop_fd_del(&conn->handle);
+    int moved = dup3(fd, conn->fd, O_CLOEXEC);
+    close(fd);
+    if (moved < 0) {
+        return hps_error_set(err, HPS_EXHAUSTED, "%s", strerror(errno));
+    }
+    hps_status status =
+        hps_loop_fd_add(conn->loop, &conn->handle, conn->fd, HPS_LOOP_WRITE, on_fd, conn);
+    return status == HPS_OK ? HPS_AGAIN : hps_error_set(err, status, "%s", hps_status_text(status));
+}
+
 /* One step: OK to go on with the next state, AGAIN to wait. */
 static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
 {
@@ -239,10 +289,14 @@ static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
         hps_status status = hps_sock_connected(conn->fd, err);
         if (status == HPS_OK) {
             conn->state = conn->session ? STATE_HANDSHAKE : STATE_OPEN;
+            hps_free(conn->connecting);
+            conn->connecting = NULL;
         } else if (status != HPS_AGAIN) {
-            return hps_error_prefix(err, status, "cannot connect to %s", conn->peer);
+            status = reconnect(conn, err);
         }
-        return status;
+        return status == HPS_OK || status == HPS_AGAIN
+                   ? status
+                   : hps_error_prefix(err, status, "cannot connect to %s", conn->peer);
     }
     enum hps_tls_wait wait = HPS_TLS_WAIT_READ;
     hps_status status = hps_tls_session_handshake(conn->session, &wait, err);

@@ -25,7 +25,9 @@ struct hps_tls; /* net/tls.h */
 hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err) HPS_MUST_CHECK;
 /* Start to connect to "host:port", "[v6]:port" or "unix:PATH". A host name is resolved at once,
- * blocking. UNAVAILABLE when refused at once; later refusals come from hps_conn_handshake. */
+ * blocking, and where one of several places refuses the next is tried ("localhost", where nobody
+ * listens at ::1). UNAVAILABLE when refused at once; later refusals come from
+ * hps_conn_handshake. */
 hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps_conn **out_conn,
                             struct hps_error *err) HPS_MUST_CHECK;
 /* Closes the socket; TLS says close_notify if that does not block. NULL is legal, and so is calling
@@ -41,7 +43,7 @@ hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
 
 /* Finish connect and TLS handshake. OK: done (then always OK; a plain accepted one is from the
  * beginning). AGAIN: wait for on_ready. Else over: UNAVAILABLE, DEADLINE, UNAUTHENTICATED
- * (certificates), CLOSED, IO, with the peer and the reason in `err`. */
+ * (certificates), CLOSED, IO, EXHAUSTED or NO_MEMORY, with the peer and the reason in `err`. */
 hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Call on_ready when reading (HPS_LOOP_READ) or writing (HPS_LOOP_WRITE) may go on, until told

@@ -81,27 +81,28 @@ static int bind_unix(int fd, const struct sockaddr *sockaddr, socklen_t size, co
 hps_status hps_sock_listen(const struct hps_addr *addr, mode_t mode, int *out_fd,
                            struct hps_error *err)
 {
-    struct sockaddr_storage sockaddr;
-    socklen_t size;
-    hps_status status = hps_addr_resolve(addr, true, &sockaddr, &size, err);
+    struct hps_places places;
+    hps_status status = hps_addr_resolve(addr, true, &places, err);
     if (status != HPS_OK) {
         return status;
     }
-    int fd = socket(sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const struct sockaddr *sockaddr = (const struct sockaddr *)&places.items[0].storage;
+    socklen_t size = places.items[0].size;
+    int fd = socket(sockaddr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
         return fail(err, "listen on", addr, errno);
     }
     int one = 1;
     int rc;
     if (addr->is_unix) {
-        rc = bind_unix(fd, (struct sockaddr *)&sockaddr, size, addr->path, mode);
+        rc = bind_unix(fd, sockaddr, size, addr->path, mode);
     } else {
         /* Not SO_REUSEPORT: it lets a forgotten server steal half of the connections. */
         rc = setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-        if (rc == 0 && sockaddr.ss_family == AF_INET6) {
+        if (rc == 0 && sockaddr->sa_family == AF_INET6) {
             rc = setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
         }
-        rc = rc == 0 ? bind(fd, (struct sockaddr *)&sockaddr, size) : rc;
+        rc = rc == 0 ? bind(fd, sockaddr, size) : rc;
     }
     if (rc != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
         int error = errno;
@@ -133,26 +134,42 @@ hps_status hps_sock_local(int fd, struct hps_addr *out_addr)
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-hps_status hps_sock_connect(const struct hps_addr *addr, int *out_fd, struct hps_error *err)
+static int connect_one(const struct hps_sockaddr *sockaddr, int *out_fd)
 {
-    struct sockaddr_storage sockaddr;
-    socklen_t size;
-    hps_status status = hps_addr_resolve(addr, false, &sockaddr, &size, err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    int fd = socket(sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(sockaddr->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return fail(err, "connect to", addr, errno);
+        return errno;
     }
     hps_sock_tune(fd);
-    if (connect(fd, (struct sockaddr *)&sockaddr, size) != 0 && errno != EINPROGRESS) {
+    if (connect(fd, (const struct sockaddr *)&sockaddr->storage, sockaddr->size) != 0 &&
+        errno != EINPROGRESS) {
         int error = errno;
         close(fd);
-        return fail(err, "connect to", addr, error);
+        return error;
     }
     *out_fd = fd;
-    return HPS_OK;
+    return 0;
+}
+
+hps_status hps_sock_connect_next(const struct hps_addr *addr, struct hps_places *places,
+                                 int *out_fd, struct hps_error *err)
+{
+    int error = ECONNREFUSED;
+    while (places->n_tried < places->n) {
+        uint32_t i = (places->first % places->n + places->n_tried++) % places->n;
+        error = connect_one(&places->items[i], out_fd);
+        if (error == 0) {
+            return HPS_OK;
+        }
+    }
+    return fail(err, "connect to", addr, error);
+}
+
+hps_status hps_sock_connect(const struct hps_addr *addr, int *out_fd, struct hps_error *err)
+{
+    struct hps_places places;
+    hps_status status = hps_addr_resolve(addr, false, &places, err);
+    return status == HPS_OK ? hps_sock_connect_next(addr, &places, out_fd, err) : status;
 }
 
 hps_status hps_sock_connected(int fd, struct hps_error *err)

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
@@ -23,6 +24,7 @@
 struct hps_tls {
     atomic_uint refs;
     bool server;
+    bool any_protocol;
     char *server_name;    /* NULL: the host connected to */
     pthread_mutex_t lock; /* over ctx */
     SSL_CTX *ctx;
@@ -123,12 +125,22 @@ static hps_status load_own(SSL_CTX *ctx, const struct hps_tls_options *options,
     return HPS_OK;
 }
 
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static hps_status load_cas(SSL_CTX *ctx, const struct hps_tls_options *options,
                            struct hps_error *err)
 {
     if (!options->ca_file) {
         if (!options->server && SSL_CTX_set_default_verify_paths(ctx) != 1) {
             return file_error(err, "CA certificates", "of the system");
+        }
+    } else if (!options->server && is_directory(options->ca_file)) {
+        if (SSL_CTX_load_verify_dir(ctx, options->ca_file) != 1) {
+            return file_error(err, "CA directory", options->ca_file);
         }
     } else if (SSL_CTX_load_verify_file(ctx, options->ca_file) != 1) {
         return file_error(err, "CA", options->ca_file);
@@ -171,7 +183,8 @@ static hps_status ctx_new(const struct hps_tls_options *options, SSL_CTX **out_c
         SSL_CTX_set_session_id_context(ctx, session_id, sizeof(session_id) - 1);
     }
     hps_status status = HPS_OK;
-    if (!options->server && SSL_CTX_set_alpn_protos(ctx, alpn_h2, sizeof(alpn_h2)) != 0) {
+    if (!options->server && !options->any_protocol &&
+        SSL_CTX_set_alpn_protos(ctx, alpn_h2, sizeof(alpn_h2)) != 0) {
         status = hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
     }
     status = status == HPS_OK ? load_own(ctx, options, err) : status;
@@ -195,6 +208,7 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
     atomic_init(&tls->refs, 1);
     pthread_mutex_init(&tls->lock, NULL);
     tls->server = options->server;
+    tls->any_protocol = options->any_protocol;
     tls->server_name = options->server_name ? hps_strdup(options->server_name) : NULL;
     hps_status status = HPS_OK;
     if (options->server_name && !tls->server_name) {
@@ -336,11 +350,14 @@ static hps_status established(struct hps_tls_session *session, struct hps_error 
     const unsigned char *alpn = NULL;
     unsigned alpn_size = 0;
     SSL_get0_alpn_selected(session->ssl, &alpn, &alpn_size);
-    if (alpn_size != 2 || memcmp(alpn, "h2", 2) != 0) {
-        session->broken = true;
-        return hps_error_set(err, HPS_UNAVAILABLE, "TLS: the peer does not speak HTTP/2 (ALPN h2)");
+    if (!session->tls->any_protocol) {
+        if (alpn_size != 2 || memcmp(alpn, "h2", 2) != 0) {
+            session->broken = true;
+            return hps_error_set(err, HPS_UNAVAILABLE,
+                                 "TLS: the peer does not speak HTTP/2 (ALPN h2)");
+        }
+        memcpy(session->alpn, "h2", 3);
     }
-    memcpy(session->alpn, "h2", 3);
     X509 *cert = SSL_get0_peer_certificate(session->ssl);
     if (cert && !print_san(cert, session->identity, sizeof(session->identity)) &&
         !print_cn(cert, session->identity, sizeof(session->identity))) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS 1.2 and later with ALPN "h2", on sockets. Contexts are shared by threads and reloadable; a
- * session belongs to the thread of its connection. net/conn.h is the way to use sessions.
+ * TLS 1.2 and later on sockets, with ALPN "h2" unless it is to carry something else. Contexts are
+ * shared by threads and reloadable; a session belongs to the thread of its connection. For HTTP,
+ * net/conn.h is the way to use sessions.
  */
 #ifndef HPS_NET_TLS_H
 #define HPS_NET_TLS_H
@@ -20,11 +21,12 @@ struct hps_tls_options {
     const char *key_file;  /* PEM; NULL: in cert_file */
     /* Server: CAs of clients, which then must show a certificate (mTLS); NULL: none is asked for.
      * Client: CAs of servers; NULL: the system's. */
-    const char *ca_file;
-    bool peer_optional; /* server: a client without a certificate is let in all the same */
+    const char *ca_file; /* a client's may be a directory of them, named as OpenSSL does */
+    bool peer_optional;  /* server: a client without a certificate is let in all the same */
     /* Client: name or address the server's certificate must carry; NULL: the host connected to,
      * which hps_tls_session_new gets. */
     const char *server_name;
+    bool any_protocol; /* client: no HTTP/2; no ALPN is offered or expected */
 };
 
 /* Reads the files now. INVALID or IO naming the file and OpenSSL's reason. From the first one on,

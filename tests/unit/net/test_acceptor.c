@@ -75,20 +75,19 @@ static void rig_open(struct rig *rig, unsigned max, unsigned per_peer_max)
 /* A client; from another loopback address if `from` is given. */
 static int rig_connect(struct rig *rig, const char *from)
 {
-    struct sockaddr_storage sockaddr;
-    socklen_t size = 0;
-    assert_int_equal(hps_addr_resolve(&rig->addr, false, &sockaddr, &size, NULL), HPS_OK);
-    int fd = socket(sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct hps_places to;
+    assert_int_equal(hps_addr_resolve(&rig->addr, false, &to, NULL), HPS_OK);
+    int fd = socket(to.items[0].storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     if (from) {
         struct hps_addr addr;
-        struct sockaddr_storage local;
-        socklen_t local_size = 0;
+        struct hps_places local;
         assert_int_equal(hps_addr_parse(from, &addr, NULL), HPS_OK);
-        assert_int_equal(hps_addr_resolve(&addr, true, &local, &local_size, NULL), HPS_OK);
-        assert_int_equal(bind(fd, (struct sockaddr *)&local, local_size), 0);
+        assert_int_equal(hps_addr_resolve(&addr, true, &local, NULL), HPS_OK);
+        assert_int_equal(bind(fd, (struct sockaddr *)&local.items[0].storage, local.items[0].size),
+                         0);
     }
-    assert_int_equal(connect(fd, (struct sockaddr *)&sockaddr, size), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to.items[0].storage, to.items[0].size), 0);
     rig->clients[rig->n_clients++] = fd;
     return fd;
 }
@@ -238,11 +237,11 @@ static void test_stop_when_called_then_refuses_and_keeps_connections(void **stat
     int client = rig_connect(&rig, NULL);
     turn_until(&rig, 1, 0);
     hps_acceptor_stop(rig.acceptor);
-    struct sockaddr_storage sockaddr;
-    socklen_t size = 0;
-    assert_int_equal(hps_addr_resolve(&rig.addr, false, &sockaddr, &size, NULL), HPS_OK);
+    struct hps_places to;
+    assert_int_equal(hps_addr_resolve(&rig.addr, false, &to, NULL), HPS_OK);
     int late = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_not_equal(connect(late, (struct sockaddr *)&sockaddr, size), 0);
+    assert_int_not_equal(connect(late, (struct sockaddr *)&to.items[0].storage, to.items[0].size),
+                         0);
     close(late);
     struct iovec iov = {.iov_base = (void *)(uintptr_t) "x", .iov_len = 1};
     size_t written = 0;

@@ -21,18 +21,18 @@ static void test_parse_when_good_then_prints_the_same(void **state)
     static const struct {
         const char *text, *host, *path;
         unsigned port;
-        bool is_unix, loopback;
+        bool is_unix, loopback, name;
     } cases[] = {
-        {"127.0.0.1:8601", "127.0.0.1", "", 8601, false, true},
-        {"127.3.2.1:0", "127.3.2.1", "", 0, false, true},
-        {"0.0.0.0:65535", "0.0.0.0", "", 65535, false, false},
-        {"[::1]:80", "::1", "", 80, false, true},
-        {"[::]:80", "::", "", 80, false, false},
-        {"[::ffff:127.0.0.1]:80", "::ffff:127.0.0.1", "", 80, false, true},
-        {"localhost:1", "localhost", "", 1, false, true},
-        {"ps-0.train_net.example:8601", "ps-0.train_net.example", "", 8601, false, false},
-        {"unix:/run/hpsd/admin.sock", "", "/run/hpsd/admin.sock", 0, true, true},
-        {"unix:rel/a:b", "", "rel/a:b", 0, true, true},
+        {"127.0.0.1:8601", "127.0.0.1", "", 8601, false, true, false},
+        {"127.3.2.1:0", "127.3.2.1", "", 0, false, true, false},
+        {"0.0.0.0:65535", "0.0.0.0", "", 65535, false, false, false},
+        {"[::1]:80", "::1", "", 80, false, true, false},
+        {"[::]:80", "::", "", 80, false, false, false},
+        {"[::ffff:127.0.0.1]:80", "::ffff:127.0.0.1", "", 80, false, true, false},
+        {"localhost:1", "localhost", "", 1, false, true, true},
+        {"ps-0.train_net.example:8601", "ps-0.train_net.example", "", 8601, false, false, true},
+        {"unix:/run/hpsd/admin.sock", "", "/run/hpsd/admin.sock", 0, true, true, false},
+        {"unix:rel/a:b", "", "rel/a:b", 0, true, true, false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_addr addr;
@@ -44,6 +44,7 @@ static void test_parse_when_good_then_prints_the_same(void **state)
         assert_int_equal(addr.port, cases[i].port);
         assert_int_equal(addr.is_unix, cases[i].is_unix);
         assert_int_equal(hps_addr_is_loopback(&addr), cases[i].loopback);
+        assert_int_equal(hps_addr_is_name(&addr), cases[i].name);
         assert_string_equal(hps_addr_print(&addr, text, sizeof(text)), cases[i].text);
     }
 }
@@ -96,12 +97,13 @@ static void test_resolve_when_number_then_prints_back(void **state)
     static const char *const cases[] = {"127.0.0.1:8601", "[::1]:80", "unix:/tmp/x"};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_addr addr;
-        struct sockaddr_storage sockaddr;
-        socklen_t size = 0;
+        struct hps_places places;
         char text[HPS_ADDR_TEXT_MAX];
         assert_int_equal(hps_addr_parse(cases[i], &addr, NULL), HPS_OK);
-        assert_int_equal(hps_addr_resolve(&addr, true, &sockaddr, &size, NULL), HPS_OK);
-        hps_addr_print_sockaddr((struct sockaddr *)&sockaddr, size, text, sizeof(text));
+        assert_int_equal(hps_addr_resolve(&addr, true, &places, NULL), HPS_OK);
+        assert_int_equal(places.n, 1);
+        hps_addr_print_sockaddr((struct sockaddr *)&places.items[0].storage, places.items[0].size,
+                                text, sizeof(text));
         assert_string_equal(text, cases[i]);
     }
 }
@@ -110,11 +112,10 @@ static void test_resolve_when_name_unknown_then_unavailable(void **state)
 {
     (void)state;
     struct hps_addr addr;
-    struct sockaddr_storage sockaddr;
-    socklen_t size = 0;
+    struct hps_places places;
     struct hps_error err = {0};
     assert_int_equal(hps_addr_parse("no-such-host.invalid:80", &addr, &err), HPS_OK);
-    assert_int_equal(hps_addr_resolve(&addr, false, &sockaddr, &size, &err), HPS_UNAVAILABLE);
+    assert_int_equal(hps_addr_resolve(&addr, false, &places, &err), HPS_UNAVAILABLE);
     assert_non_null(strstr(err.text, "no-such-host.invalid"));
 }
 

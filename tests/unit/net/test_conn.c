@@ -5,6 +5,7 @@
  */
 #include "net/conn.h"
 
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +22,7 @@
 #include "net/sock.h"
 #include "net/tls.h"
 #include "tests/lib/certs.h"
+#include "tests/lib/names.h"
 
 #define BULK_BYTES (3u << 20)
 
@@ -432,14 +434,25 @@ static void test_want_when_bytes_are_decrypted_already_then_ready_without_the_so
 
 /* ---- handshakes that fail -------------------------------------------------------------------- */
 
+/* A port of ours at which nobody listens. */
+static void rig_refuse(struct rig *rig)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    memset(rig, 0, sizeof(*rig));
+    assert_int_equal(hps_loop_new(&rig->loop, NULL), HPS_OK);
+    rig->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(rig->listen_fd >= 0);
+    assert_int_equal(bind(rig->listen_fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    assert_int_equal(hps_sock_local(rig->listen_fd, &rig->addr), HPS_OK);
+}
+
 static void test_handshake_when_refused_then_unavailable_naming_the_address(void **state)
 {
     (void)state;
     struct rig rig;
     char text[HPS_ADDR_TEXT_MAX];
-    rig_listen(&rig, "127.0.0.1:0");
+    rig_refuse(&rig);
     hps_addr_print(&rig.addr, text, sizeof(text));
-    close(rig.listen_fd);
     hps_status status = hps_conn_connect(text, NULL, &rig.client.conn, &rig.client.err);
     if (status == HPS_OK) {
         attach(&rig, &rig.client, 0, on_ready);
@@ -451,8 +464,63 @@ static void test_handshake_when_refused_then_unavailable_naming_the_address(void
     }
     assert_int_equal(status, HPS_UNAVAILABLE);
     assert_non_null(strstr(rig.client.err.text, text));
-    hps_conn_free(rig.client.conn);
-    hps_loop_free(rig.loop);
+    rig_close(&rig);
+}
+
+/* Nobody listens at the first address of the name. */
+static void test_handshake_when_an_address_refuses_then_the_next_one_is_tried(void **state)
+{
+    (void)state;
+    atomic_store(&names_two, true);
+    for (unsigned tls = 0; tls < 2; tls++) {
+        struct rig rig;
+        char text[64];
+        rig_listen(&rig, "127.0.0.1:0");
+        snprintf(text, sizeof(text), "localhost:%u", rig.addr.port);
+        assert_int_equal(hps_conn_connect(text, tls ? client_tls : NULL, &rig.client.conn, NULL),
+                         HPS_OK);
+        attach(&rig, &rig.client, 0, on_ready);
+        int fd = -1;
+        while (hps_sock_accept(rig.listen_fd, &fd) == HPS_AGAIN) {
+            assert_true(rig.client.handshake == HPS_AGAIN || rig.client.handshake == HPS_OK);
+            hps_loop_turn(rig.loop, 1000);
+        }
+        assert_int_equal(hps_conn_new(fd, tls ? server_tls : NULL, &rig.server.conn, NULL), HPS_OK);
+        attach(&rig, &rig.server, 0, on_ready);
+        rig_handshake(&rig);
+        assert_int_equal(rig.client.handshake, HPS_OK);
+        assert_int_equal(hps_conn_want(rig.client.conn, HPS_LOOP_READ), HPS_OK);
+        assert_int_equal(hps_conn_want(rig.server.conn, HPS_LOOP_READ), HPS_OK);
+        char word[8];
+        assert_int_equal(write_text(&rig.client, "there"), HPS_OK);
+        assert_int_equal(read_some(&rig, &rig.server, word, sizeof(word)), HPS_OK);
+        assert_string_equal(word, "there");
+        rig_close(&rig);
+    }
+    atomic_store(&names_two, false);
+}
+
+static void test_handshake_when_all_addresses_refuse_then_unavailable_naming_the_name(void **state)
+{
+    (void)state;
+    struct rig rig;
+    char text[64];
+    rig_refuse(&rig);
+    snprintf(text, sizeof(text), "localhost:%u", rig.addr.port);
+    atomic_store(&names_two, true);
+    hps_status status = hps_conn_connect(text, NULL, &rig.client.conn, &rig.client.err);
+    atomic_store(&names_two, false);
+    if (status == HPS_OK) {
+        attach(&rig, &rig.client, 0, on_ready);
+        while (rig.client.handshake == HPS_AGAIN) {
+            hps_loop_turn(rig.loop, 1000000);
+        }
+        status = rig.client.handshake;
+    }
+    assert_int_equal(status, HPS_UNAVAILABLE);
+    assert_non_null(strstr(rig.client.err.text, text));
+    assert_non_null(strstr(rig.client.err.text, "refused"));
+    rig_close(&rig);
 }
 
 static void test_handshake_when_peer_is_silent_then_deadline(void **state)
@@ -539,6 +607,8 @@ int main(void)
         cmocka_unit_test(test_free_when_inside_on_ready_then_legal),
         cmocka_unit_test(test_want_when_bytes_are_decrypted_already_then_ready_without_the_socket),
         cmocka_unit_test(test_handshake_when_refused_then_unavailable_naming_the_address),
+        cmocka_unit_test(test_handshake_when_an_address_refuses_then_the_next_one_is_tried),
+        cmocka_unit_test(test_handshake_when_all_addresses_refuse_then_unavailable_naming_the_name),
         cmocka_unit_test(test_handshake_when_peer_is_silent_then_deadline),
         cmocka_unit_test(test_handshake_when_peer_is_plain_then_fails_with_reason),
         cmocka_unit_test(test_connect_when_address_is_bad_then_invalid),

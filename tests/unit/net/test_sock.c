@@ -231,6 +231,36 @@ static void test_connect_when_nobody_listens_then_unavailable(void **state)
     assert_non_null(strstr(err.text, addr.path));
 }
 
+/* The places of a name: one refuses at once, as a network without a route does. */
+static void test_connect_when_a_place_refuses_at_once_then_the_next_one_answers(void **state)
+{
+    (void)state;
+    struct hps_addr nobody, addr, bound;
+    struct hps_places places, other;
+    struct hps_error err = {0};
+    int fd = -1;
+    unix_addr("nobody", &nobody);
+    parse("127.0.0.1:0", &addr);
+    int listen_fd = listen_on(&addr);
+    assert_int_equal(hps_sock_local(listen_fd, &bound), HPS_OK);
+    assert_int_equal(hps_addr_resolve(&bound, false, &other, NULL), HPS_OK);
+    for (uint32_t first = 0; first < 4; first++) {
+        assert_int_equal(hps_addr_resolve(&nobody, false, &places, NULL), HPS_OK);
+        places.items[places.n++] = other.items[0];
+        places.first = first;
+        assert_int_equal(hps_sock_connect_next(&nobody, &places, &fd, &err), HPS_OK);
+        assert_int_equal(places.n_tried, 2 - first % 2);
+        close(accept_one(listen_fd));
+        close(fd);
+        if (first % 2 == 1) { /* what is left is nobody */
+            assert_int_equal(hps_sock_connect_next(&nobody, &places, &fd, &err), HPS_UNAVAILABLE);
+            assert_non_null(strstr(err.text, nobody.path));
+        }
+        assert_int_equal(hps_sock_connect_next(&nobody, &places, &fd, &err), HPS_UNAVAILABLE);
+    }
+    close(listen_fd);
+}
+
 /* ---- inherited: in a child, whose descriptors 3 and 4 are ours to choose ---- */
 
 static int child_of(int (*body)(void))
@@ -343,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_listen_when_unix_is_stale_then_replaced_when_alive_then_busy),
         cmocka_unit_test(test_listen_when_unix_path_is_a_file_then_busy_and_kept),
         cmocka_unit_test(test_connect_when_nobody_listens_then_unavailable),
+        cmocka_unit_test(test_connect_when_a_place_refuses_at_once_then_the_next_one_answers),
         cmocka_unit_test(test_inherit_when_two_then_both_with_names),
         cmocka_unit_test(test_inherit_when_for_another_process_then_none),
         cmocka_unit_test(test_inherit_when_wrong_then_invalid),
