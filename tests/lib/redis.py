@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real redis-server processes for tests, on random loopback ports; they end with the test program.
+
+    with Redis(directory) as redis:                       # one server
+        redis.address                                     # "127.0.0.1:39123"
+        redis.ask("SET", "key", "value")                  # "OK"
+    with Cluster(directory, masters=3, replicas=1) as cluster:
+        cluster.addresses                                 # "127.0.0.1:39123,127.0.0.1:…"
+        cluster.nodes[0].pause()
+    with Redis(directory, tls_cert_file=…, tls_key_file=…, tls_ca_cert_file=…) as redis:
+        redis.address                                     # that of TLS, which replicas and nodes speak, too
+
+What servers hold is read and written by a few lines of RESP here, never by our code. Further options
+of the servers are given as `name="value"` (`_` for `-`). tests/lib/redis_rig.h is the same for C.
+
+As a program: `redis.py missing` says what is missing to run one, if anything; `redis.py run MASTERS REPLICAS`
+starts a cluster with so many replicas of each master, prints `ready addresses=ADDR,… pids=N,…` and ends with its standard
+input.
+"""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+SLOTS = 16384
+PATIENCE_S = 60
+
+
+def missing():
+    """Why no server can run here, or None."""
+    return None if shutil.which("redis-server") else "apt-get install redis-server"
+
+
+def ending_with_parent(args):
+    """Not by a preexec_fn: see kafka.py."""
+    return ["setpriv", "--pdeathsig", "KILL", *args]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def until(what, why):
+    """Call `what` until it returns something true; that is returned."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < end, f"waited {PATIENCE_S} s for {why}"
+        time.sleep(0.005)
+
+
+class ServerError(Exception):
+    """An error that the server answered."""
+
+
+class Redis:
+    """One server with its files in `work`; `more` are options that it gets besides."""
+
+    def __init__(self, work, **more):
+        self.work = os.path.abspath(work)
+        os.makedirs(self.work, exist_ok=True)
+        self.more = {name.replace("_", "-"): str(value) for name, value in more.items()}
+        self.process = None
+        self.connection = None
+        for attempt in range(3):  # another process may take a port between the look and the start
+            self.port, self.bus_port = free_port(), free_port()
+            self.tls_port = free_port() if "tls-cert-file" in self.more else None
+            try:
+                self.start()
+                return
+            except AssertionError:
+                if attempt == 2 or "bind" not in self.log().lower():
+                    raise
+
+    # ---- its life ----
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.peer_port}"
+
+    @property
+    def peer_port(self):
+        """Where others than this program reach it."""
+        return self.tls_port or self.port
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def log(self):
+        with open(os.path.join(self.work, "log"), encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def start(self):
+        """Start on its port; what it had in memory is gone unless its options make it persist."""
+        assert self.process is None
+        options = {"bind": "127.0.0.1", "dir": self.work, "port": str(self.port), "save": "", "appendonly": "no",
+                   "logfile": "log", "enable-debug-command": "yes", "repl-diskless-sync-delay": "0",
+                   "rdb-del-sync-files": "yes", **self.more}
+        if options.get("cluster-enabled") == "yes":
+            options = {"cluster-port": str(self.bus_port), **options}
+        if self.tls_port is not None:
+            options = {"tls-port": str(self.tls_port), "tls-replication": "yes", "tls-cluster": "yes", **options}
+        args = [word for name, value in options.items() for word in (f"--{name}", value)]
+        self.process = subprocess.Popen(ending_with_parent(["redis-server", *args]), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def answers():
+            if self.process.poll() is not None:
+                code, self.process = self.process.returncode, None
+                raise AssertionError(f"redis-server ended with {code}\n{self.log()[-2000:]}")
+            try:
+                self.ask("PING")
+            except OSError:
+                return False
+            except ServerError:
+                pass  # it loads, or wants a password: it is there
+            return True
+
+        until(answers, "redis-server")
+
+    def end(self, number):
+        if self.process is not None:
+            self.process.send_signal(number)
+            if number == signal.SIGTERM:
+                self.process.send_signal(signal.SIGCONT)
+            self.process.wait(PATIENCE_S)
+            self.process = None
+        self.hang_up()
+
+    def stop(self):
+        self.end(signal.SIGTERM)
+
+    def kill(self):
+        self.end(signal.SIGKILL)
+
+    def restart(self):
+        self.kill()
+        self.start()
+
+    def pause(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    # ---- asking it ----
+
+    def hang_up(self):
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def ask(self, *words):
+        """The answer to a command: str (bytes where that is no text), int, None or list of them."""
+        parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+        data = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+        try:
+            if self.connection is None:
+                self.connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S).makefile("rwb")
+            self.connection.write(data)
+            self.connection.flush()
+            answer = self.read()
+        except OSError:
+            self.hang_up()
+            raise
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer
+
+    def read(self):
+        line = self.connection.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionError("the server hung up")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"-":
+            return ServerError(rest.decode())
+        if kind == b":":
+            return int(rest)
+        if kind == b"*":
+            return None if rest == b"-1" else [self.read() for _ in range(int(rest))]
+        if kind == b"$":
+            if rest == b"-1":
+                return None
+            rest = self.connection.read(int(rest) + 2)[:-2]
+        try:
+            return rest.decode()
+        except UnicodeDecodeError:
+            return rest
+
+    def await_in(self, wanted, *words):
+        """Ask until `wanted` is in the answer, which is text."""
+        return until(lambda: wanted in self.ask(*words), f"{wanted!r} in {' '.join(words)}")
+
+
+class Cluster:
+    """nodes[0 … masters - 1] are masters with equal shares of the slots; then come their replicas in turn."""
+
+    def __init__(self, work, masters=3, replicas=1, **more):
+        options = {"cluster_enabled": "yes", "cluster_node_timeout": 1500, "cluster_config_file": "nodes.conf",
+                   "cluster_require_full_coverage": "no", **more}
+        self.nodes = []
+        self.masters = masters
+        try:
+            for i in range(masters * (1 + replicas)):
+                self.nodes.append(Redis(os.path.join(work, f"node{i}"), **options))
+            self.join()
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def addresses(self):
+        return ",".join(node.address for node in self.nodes)
+
+    def join(self):
+        for i, node in enumerate(self.nodes):
+            node.id = node.ask("CLUSTER", "MYID")
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+            if i < self.masters:
+                node.ask("CLUSTER", "ADDSLOTSRANGE", SLOTS * i // self.masters,
+                         SLOTS * (i + 1) // self.masters - 1)
+            if i > 0:
+                self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, node.bus_port)
+        for node in self.nodes:
+            node.await_in(f"cluster_known_nodes:{len(self.nodes)}\r", "CLUSTER", "INFO")
+        for i, node in enumerate(self.nodes[self.masters:]):
+            master = self.nodes[i % self.masters].id
+            node.await_in(master, "CLUSTER", "NODES")
+            node.ask("CLUSTER", "REPLICATE", master)
+        for node in self.nodes:
+            node.await_in("cluster_state:ok", "CLUSTER", "INFO")
+            node.await_in(f"cluster_slots_assigned:{SLOTS}", "CLUSTER", "INFO")
+        for node in self.nodes[self.masters:]:
+            node.await_in("master_link_status:up", "INFO", "replication")
+
+    def owner(self, slot, seen_by=None):
+        """The node that has the slot, in the eyes of another; None: nobody."""
+        for first, last, master, *_ in (seen_by or self.nodes[0]).ask("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == master[1])
+        return None
+
+    def move(self, slot, to):
+        """Give a slot and its keys to another master, as redis-cli does; back when all have heard of it. What the other
+        has of old in it goes."""
+        source = self.owner(slot, to)
+        if source is to:
+            return
+        to.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+        while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            source.ask("MIGRATE", "127.0.0.1", to.peer_port, "", 0, PATIENCE_S * 1000, "REPLACE", "KEYS", *keys)
+        for node in (to, source):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+        for node in self.nodes:
+            if node.process is not None:
+                until(lambda node=node: self.owner(slot, node) is to, "all nodes to hear of a moved slot")
+
+    def take_over(self, replica):
+        """Have a replica take its master's place without asking anybody."""
+        replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+        replica.await_in("role:master", "INFO", "replication")
+
+    def kill(self):
+        for node in self.nodes:
+            node.kill()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+def run(masters, replicas):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with tempfile.TemporaryDirectory(prefix="hps-redis-", ignore_cleanup_errors=True) as work:
+        with Cluster(work, masters, replicas) as cluster:
+            pids = ",".join(str(node.pid) for node in cluster.nodes)
+            print(f"ready addresses={cluster.addresses} pids={pids}", flush=True)
+            sys.stdin.read()
+    return 0
+
+
+def main(argv):
+    counts = [int(arg) for arg in argv[1:] if arg.isdigit()]
+    if argv != ["missing"] and not (argv[:1] == ["run"] and len(argv) == 3 == len(counts) + 1):
+        print(__doc__, file=sys.stderr)
+        return 2
+    why = missing()
+    if why is not None:
+        print(f"redis.py: {why}", file=sys.stderr)
+        return 1
+    return run(*counts) if argv[0] == "run" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Starts, stops and asks redis-server processes.
+ */
+#include "tests/lib/redis_rig.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "tests/lib/tmpdir.h"
+
+#define SLOTS        16384
+#define ARGS_MAX     64
+#define WORDS_MAX    32
+#define PATIENCE_US  (UINT64_C(60) * 1000 * 1000)
+#define ANSWER_BYTES (1024 * 1024)
+#define PAUSE_MS     5
+#define PROGRAM      "redis-server"
+
+struct server {
+    pid_t pid; /* 0: it does not run */
+    int fd;    /* to ask it; -1: not connected */
+    uint16_t port;
+    uint16_t bus_port;
+    char address[32];
+    char dir[HPS_TMPDIR_PATH_MAX];
+    char id[64]; /* of the cluster */
+};
+
+struct hps_redis_rig {
+    struct hps_tmpdir dir;
+    struct server servers[HPS_REDIS_RIG_NODES_MAX];
+    uint32_t n_servers;
+    bool cluster;
+    const char *args[ARGS_MAX];
+    char addresses[HPS_REDIS_RIG_NODES_MAX * 32];
+    char answer[ANSWER_BYTES];
+    size_t answer_size;
+};
+
+static void pause_shortly(void)
+{
+    poll(NULL, 0, PAUSE_MS);
+}
+
+bool hps_redis_rig_present(void)
+{
+    const char *path = getenv("PATH");
+    char file[512];
+    while (path && *path) {
+        size_t size = strcspn(path, ":");
+        snprintf(file, sizeof(file), "%.*s/%s", (int)size, path, PROGRAM);
+        if (access(file, X_OK) == 0) {
+            return true;
+        }
+        path += size + (path[size] == ':');
+    }
+    fprintf(stderr, "\n*** SKIPPED: no " PROGRAM " here: apt-get install redis-server\n\n");
+    return false;
+}
+
+uint16_t hps_redis_rig_free_port(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &size), 0);
+    close(fd);
+    return ntohs(addr.sin_port);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+static bool connect_to(struct server *server)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET,
+                               .sin_port = htons(server->port),
+                               .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    if (server->fd >= 0) {
+        return true;
+    }
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) != 0) {
+        close(fd);
+        return false;
+    }
+    server->fd = fd;
+    return true;
+}
+
+static void hang_up(struct server *server)
+{
+    if (server->fd >= 0) {
+        close(server->fd);
+    }
+    server->fd = -1;
+}
+
+static bool send_all(struct server *server, const char *text, size_t size)
+{
+    while (size > 0) {
+        ssize_t sent = send(server->fd, text, size, MSG_NOSIGNAL);
+        if (sent <= 0) {
+            return false;
+        }
+        text += sent;
+        size -= (size_t)sent;
+    }
+    return true;
+}
+
+static bool read_exactly(struct server *server, char *to, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = recv(server->fd, to, size, 0);
+        if (n <= 0) {
+            return false;
+        }
+        to += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+static void answer_add(struct hps_redis_rig *rig, const char *text, size_t size)
+{
+    assert_true(rig->answer_size + size + 2 < sizeof(rig->answer));
+    if (rig->answer_size > 0) {
+        rig->answer[rig->answer_size++] = '\n';
+    }
+    memcpy(rig->answer + rig->answer_size, text, size);
+    rig->answer_size += size;
+    rig->answer[rig->answer_size] = '\0';
+}
+
+/* One value of an answer, and all within it. */
+static bool read_value(struct hps_redis_rig *rig, struct server *server)
+{
+    char line[4096];
+    size_t n = 0;
+    while (n < 2 || line[n - 2] != '\r' || line[n - 1] != '\n') {
+        if (n == sizeof(line) || !read_exactly(server, line + n, 1)) {
+            return false;
+        }
+        n++;
+    }
+    line[n - 2] = '\0';
+    long count = strtol(line + 1, NULL, 10);
+    if ((line[0] == '$' || line[0] == '*') && count < 0) {
+        answer_add(rig, "(nil)", 5);
+        return true;
+    }
+    if (line[0] == '*') {
+        bool ok = true;
+        for (long i = 0; i < count && ok; i++) {
+            ok = read_value(rig, server);
+        }
+        return ok;
+    }
+    if (line[0] != '$') {
+        answer_add(rig, line + (line[0] != '-'), strlen(line) - (line[0] != '-'));
+        return true;
+    }
+    char *text = hps_alloc((size_t)count + 2);
+    assert_non_null(text);
+    bool ok = read_exactly(server, text, (size_t)count + 2);
+    if (ok) {
+        answer_add(rig, text, (size_t)count);
+    }
+    hps_free(text);
+    return ok;
+}
+
+static bool ask(struct hps_redis_rig *rig, uint32_t node, const char *command)
+{
+    struct server *server = &rig->servers[node];
+    char bytes[8192];
+    uint32_t n_words = 1;
+    rig->answer_size = 0;
+    rig->answer[0] = '\0';
+    if (!connect_to(server)) {
+        return false;
+    }
+    for (const char *c = command; *c; c++) {
+        n_words += *c == ' ';
+    }
+    size_t size = (size_t)snprintf(bytes, sizeof(bytes), "*%u\r\n", n_words);
+    for (const char *word = command; word;) {
+        size_t n = strcspn(word, " ");
+        size += (size_t)snprintf(bytes + size, sizeof(bytes) - size, "$%zu\r\n%.*s\r\n", n, (int)n,
+                                 word);
+        assert_true(size < sizeof(bytes));
+        word = word[n] ? word + n + 1 : NULL;
+    }
+    if (send_all(server, bytes, size) && read_value(rig, server)) {
+        return true;
+    }
+    hang_up(server);
+    return false;
+}
+
+const char *hps_redis_rig_ask(struct hps_redis_rig *rig, uint32_t node, const char *format, ...)
+{
+    char command[4096];
+    va_list args;
+    va_start(args, format);
+    int size = vsnprintf(command, sizeof(command), format, args);
+    va_end(args);
+    assert_true(size > 0 && (size_t)size < sizeof(command));
+    /* A connection may be that of a process that was killed since. */
+    if (!ask(rig, node, command) && !ask(rig, node, command)) {
+        fail_msg("node %u does not answer: %s", node, command);
+    }
+    return rig->answer;
+}
+
+void hps_redis_rig_await(struct hps_redis_rig *rig, uint32_t node, const char *wanted,
+                         const char *command)
+{
+    uint64_t until_us = hps_clock_us() + PATIENCE_US;
+    while (!ask(rig, node, command) || !strstr(rig->answer, wanted)) {
+        if (hps_clock_us() > until_us) {
+            fail_msg("node %u: no '%s' in the answer to %s: %.2000s", node, wanted, command,
+                     rig->answer);
+        }
+        pause_shortly();
+    }
+}
+
+/* ---- processes ------------------------------------------------------------------------------- */
+
+static void run_server(const struct hps_redis_rig *rig, const struct server *server)
+{
+    char port[8];
+    char bus_port[8];
+    const char *args[ARGS_MAX + 40] = {PROGRAM,     "--bind",
+                                       "127.0.0.1", "--dir",
+                                       server->dir, "--port",
+                                       port,        "--save",
+                                       "",          "--appendonly",
+                                       "no",        "--logfile",
+                                       "log",       "--enable-debug-command",
+                                       "yes",       "--repl-diskless-sync-delay",
+                                       "0",         "--rdb-del-sync-files",
+                                       "yes"};
+    size_t n = 19;
+    snprintf(port, sizeof(port), "%u", server->port);
+    snprintf(bus_port, sizeof(bus_port), "%u", server->bus_port);
+    if (rig->cluster) {
+        const char *more[] = {"--cluster-enabled",
+                              "yes",
+                              "--cluster-port",
+                              bus_port,
+                              "--cluster-node-timeout",
+                              "1500",
+                              "--cluster-config-file",
+                              "nodes.conf",
+                              "--cluster-require-full-coverage",
+                              "no"};
+        memcpy(args + n, more, sizeof(more));
+        n += sizeof(more) / sizeof(more[0]);
+    }
+    for (size_t i = 0; rig->args[i]; i++) {
+        args[n++] = rig->args[i];
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int null = open("/dev/null", O_RDWR);
+    dup2(null, 0);
+    dup2(null, 1);
+    dup2(null, 2);
+    execvp(args[0], (char *const *)args);
+    _exit(127);
+}
+
+/* False: it ended at once, as when another process has taken its port. */
+static bool try_start(struct hps_redis_rig *rig, uint32_t node)
+{
+    struct server *server = &rig->servers[node];
+    assert_int_equal(server->pid, 0);
+    server->pid = fork();
+    assert_true(server->pid >= 0);
+    if (server->pid == 0) {
+        run_server(rig, server);
+    }
+    uint64_t until_us = hps_clock_us() + PATIENCE_US;
+    while (waitpid(server->pid, NULL, WNOHANG) == 0) {
+        if (ask(rig, node, "PING")) {
+            return true;
+        }
+        if (hps_clock_us() > until_us) {
+            fail_msg(PROGRAM " on port %u does not answer: see %s/log", server->port, server->dir);
+        }
+        pause_shortly();
+    }
+    server->pid = 0;
+    return false;
+}
+
+void hps_redis_rig_start(struct hps_redis_rig *rig, uint32_t node)
+{
+    if (!try_start(rig, node)) {
+        fail_msg(PROGRAM " does not start: see %s/log", rig->servers[node].dir);
+    }
+}
+
+void hps_redis_rig_kill(struct hps_redis_rig *rig, uint32_t node)
+{
+    struct server *server = &rig->servers[node];
+    assert_true(server->pid > 0);
+    kill(server->pid, SIGKILL);
+    assert_int_equal(waitpid(server->pid, NULL, 0), server->pid);
+    server->pid = 0;
+    hang_up(server);
+}
+
+void hps_redis_rig_pause(struct hps_redis_rig *rig, uint32_t node)
+{
+    int status;
+    assert_int_equal(kill(rig->servers[node].pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(rig->servers[node].pid, &status, WUNTRACED), rig->servers[node].pid);
+}
+
+void hps_redis_rig_resume(struct hps_redis_rig *rig, uint32_t node)
+{
+    assert_int_equal(kill(rig->servers[node].pid, SIGCONT), 0);
+}
+
+/* ---- rigs ------------------------------------------------------------------------------------ */
+
+static void server_add(struct hps_redis_rig *rig)
+{
+    uint32_t node = rig->n_servers++;
+    struct server *server = &rig->servers[node];
+    char name[16];
+    server->fd = -1;
+    snprintf(name, sizeof(name), "node%u", node);
+    hps_tmpdir_mkdir(&rig->dir, name);
+    snprintf(server->dir, sizeof(server->dir), "%s", hps_tmpdir_join(&rig->dir, name));
+    bool started = false;
+    for (unsigned attempt = 0; attempt < 3 && !started; attempt++) {
+        server->port = hps_redis_rig_free_port();
+        server->bus_port = hps_redis_rig_free_port();
+        started = try_start(rig, node);
+    }
+    if (!started) {
+        fail_msg(PROGRAM " does not start: see %s/log", server->dir);
+    }
+    snprintf(server->address, sizeof(server->address), "127.0.0.1:%u", server->port);
+    size_t size = strlen(rig->addresses);
+    snprintf(rig->addresses + size, sizeof(rig->addresses) - size, "%s%s", size ? "," : "",
+             server->address);
+}
+
+void hps_redis_rig_more_args(struct hps_redis_rig *rig, const char *const *args)
+{
+    size_t n = 0;
+    while (rig->args[n]) {
+        n++;
+    }
+    for (size_t i = 0; args && args[i]; i++) {
+        assert_true(n + i + 1 < ARGS_MAX);
+        rig->args[n + i] = args[i];
+    }
+}
+
+static struct hps_redis_rig *rig_new(bool cluster, const char *const *args)
+{
+    struct hps_redis_rig *rig = hps_calloc(1, sizeof(*rig));
+    assert_non_null(rig);
+    hps_tmpdir_open(&rig->dir);
+    rig->cluster = cluster;
+    hps_redis_rig_more_args(rig, args);
+    return rig;
+}
+
+struct hps_redis_rig *hps_redis_rig_standalone(const char *const *args)
+{
+    struct hps_redis_rig *rig = rig_new(false, args);
+    server_add(rig);
+    return rig;
+}
+
+struct hps_redis_rig *hps_redis_rig_cluster(uint32_t n_masters, uint32_t n_replicas_each,
+                                            const char *const *args)
+{
+    struct hps_redis_rig *rig = rig_new(true, args);
+    uint32_t n = n_masters * (1 + n_replicas_each);
+    char known[40];
+    snprintf(known, sizeof(known), "cluster_known_nodes:%u\r", n);
+    assert_true(n > 0 && n <= HPS_REDIS_RIG_NODES_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        server_add(rig);
+        snprintf(rig->servers[i].id, sizeof(rig->servers[i].id), "%s",
+                 hps_redis_rig_ask(rig, i, "CLUSTER MYID"));
+        hps_redis_rig_ask(rig, i, "CLUSTER SET-CONFIG-EPOCH %u", i + 1);
+        if (i < n_masters) {
+            hps_redis_rig_ask(rig, i, "CLUSTER ADDSLOTSRANGE %u %u", SLOTS * i / n_masters,
+                              SLOTS * (i + 1) / n_masters - 1);
+        }
+        if (i > 0) {
+            hps_redis_rig_ask(rig, 0, "CLUSTER MEET 127.0.0.1 %u %u", rig->servers[i].port,
+                              rig->servers[i].bus_port);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        hps_redis_rig_await(rig, i, known, "CLUSTER INFO");
+    }
+    for (uint32_t i = n_masters; i < n; i++) {
+        hps_redis_rig_await(rig, i, rig->servers[i % n_masters].id, "CLUSTER NODES");
+        assert_string_equal(
+            hps_redis_rig_ask(rig, i, "CLUSTER REPLICATE %s", rig->servers[i % n_masters].id),
+            "OK");
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        hps_redis_rig_await(rig, i, "cluster_state:ok", "CLUSTER INFO");
+        hps_redis_rig_await(rig, i, "cluster_slots_assigned:16384", "CLUSTER INFO");
+        if (i >= n_masters) {
+            hps_redis_rig_await(rig, i, "master_link_status:up", "INFO replication");
+        }
+        for (uint32_t k = n_masters; k < n; k++) { /* everybody knows every replica */
+            char slots[16];
+            snprintf(slots, sizeof(slots), "\n%u\n", rig->servers[k].port);
+            hps_redis_rig_await(rig, i, slots, "CLUSTER SLOTS");
+        }
+    }
+    return rig;
+}
+
+void hps_redis_rig_free(struct hps_redis_rig *rig)
+{
+    if (!rig) {
+        return;
+    }
+    for (uint32_t i = 0; i < rig->n_servers; i++) {
+        if (rig->servers[i].pid > 0) {
+            hps_redis_rig_kill(rig, i);
+        }
+        hang_up(&rig->servers[i]);
+    }
+    hps_tmpdir_close(&rig->dir);
+    hps_free(rig);
+}
+
+uint32_t hps_redis_rig_nodes(const struct hps_redis_rig *rig)
+{
+    return rig->n_servers;
+}
+
+uint16_t hps_redis_rig_port(const struct hps_redis_rig *rig, uint32_t node)
+{
+    return rig->servers[node].port;
+}
+
+pid_t hps_redis_rig_pid(const struct hps_redis_rig *rig, uint32_t node)
+{
+    return rig->servers[node].pid;
+}
+
+const char *hps_redis_rig_addresses(const struct hps_redis_rig *rig)
+{
+    return rig->addresses;
+}
+
+const char *hps_redis_rig_address(const struct hps_redis_rig *rig, uint32_t node)
+{
+    return rig->servers[node].address;
+}
+
+const char *hps_redis_rig_dir(const struct hps_redis_rig *rig, uint32_t node)
+{
+    return rig->servers[node].dir;
+}
+
+/* ---- moving slots ---------------------------------------------------------------------------- */
+
+void hps_redis_rig_migrate_begin(struct hps_redis_rig *rig, uint16_t slot, uint32_t from,
+                                 uint32_t to)
+{
+    assert_string_equal(
+        hps_redis_rig_ask(rig, to, "CLUSTER SETSLOT %u IMPORTING %s", slot, rig->servers[from].id),
+        "OK");
+    assert_string_equal(
+        hps_redis_rig_ask(rig, from, "CLUSTER SETSLOT %u MIGRATING %s", slot, rig->servers[to].id),
+        "OK");
+}
+
+uint32_t hps_redis_rig_migrate_keys(struct hps_redis_rig *rig, uint16_t slot, uint32_t from,
+                                    uint32_t to, uint32_t n)
+{
+    uint32_t n_moved = 0;
+    while (n_moved < n) {
+        char key[512];
+        snprintf(key, sizeof(key), "%s",
+                 hps_redis_rig_ask(rig, from, "CLUSTER GETKEYSINSLOT %u 1", slot));
+        if (!key[0]) {
+            break;
+        }
+        assert_string_equal(hps_redis_rig_ask(rig, from, "MIGRATE 127.0.0.1 %u %s 0 60000",
+                                              rig->servers[to].port, key),
+                            "OK");
+        n_moved++;
+    }
+    return n_moved;
+}
+
+/* Who has the slot, in the eyes of a node. 0: nobody. CLUSTER SLOTS comes as lines: first, last,
+ * and per node address, port and id. */
+static uint16_t owner_seen_by(struct hps_redis_rig *rig, uint32_t node, uint16_t slot)
+{
+    const char *line = hps_redis_rig_ask(rig, node, "CLUSTER SLOTS");
+    unsigned first;
+    unsigned last;
+    unsigned port;
+    while (line) {
+        if (sscanf(line, "%u\n%u\n127.0.0.1\n%u\n", &first, &last, &port) == 3 && first <= slot &&
+            slot <= last) {
+            return (uint16_t)port;
+        }
+        line = strchr(line, '\n');
+        line = line ? line + 1 : NULL;
+    }
+    return 0;
+}
+
+void hps_redis_rig_migrate_end(struct hps_redis_rig *rig, uint16_t slot, uint32_t from, uint32_t to)
+{
+    const uint32_t nodes[2] = {to, from};
+    uint64_t until_us = hps_clock_us() + PATIENCE_US;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_string_equal(hps_redis_rig_ask(rig, nodes[i], "CLUSTER SETSLOT %u NODE %s", slot,
+                                              rig->servers[to].id),
+                            "OK");
+    }
+    /* Who has not heard of it yet could tell the others what was before. */
+    for (uint32_t i = 0; i < rig->n_servers; i++) {
+        while (rig->servers[i].pid > 0 && owner_seen_by(rig, i, slot) != rig->servers[to].port) {
+            if (hps_clock_us() > until_us) {
+                fail_msg("node %u does not hear that slot %u has moved", i, slot);
+            }
+            pause_shortly();
+        }
+    }
+}
+
+void hps_redis_rig_takeover(struct hps_redis_rig *rig, uint32_t replica)
+{
+    assert_string_equal(hps_redis_rig_ask(rig, replica, "CLUSTER FAILOVER TAKEOVER"), "OK");
+    hps_redis_rig_await(rig, replica, "role:master", "INFO replication");
+}
