@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "backends/breaker.h"
 #include "base/clock.h"
-#include "cache/breaker.h"
 
 static const struct hps_breaker_options OPTIONS = {.tier = "fake",
                                                    .failures_max = 3,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The breaker of one store. While all is well, calls read two atomics and write nothing; the lock
- * is taken when something has failed. Any thread.
+ * The breaker of one store or node. While all is well, calls read two atomics and write nothing;
+ * the lock is taken when something has failed. Any thread.
  */
-#include "cache/breaker.h"
+#include "backends/breaker.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -73,15 +73,29 @@ static void open_now(struct hps_breaker *breaker, hps_status status)
     breaker->pause_us = breaker->options.pause_us_first;
     breaker->probe_at_us = now_us + breaker->pause_us;
     breaker->opened_us = now_us;
+    const char *reason = breaker->options.reason;
+    reason = reason != NULL && reason[0] != '\0' ? reason : hps_status_text(status);
+    if (breaker->options.node != NULL) {
+        HPS_LOG(ERROR, "cache", "a node is down: it is skipped until it answers",
+                HPS_STR("tier", breaker->options.tier), HPS_STR("node", breaker->options.node),
+                HPS_STR("error", reason));
+        return;
+    }
     HPS_LOG(ERROR, "cache", "a tier is down: it is skipped until it answers",
-            HPS_STR("tier", breaker->options.tier), HPS_STR("error", hps_status_text(status)));
+            HPS_STR("tier", breaker->options.tier), HPS_STR("error", reason));
 }
 
 static void close_now(struct hps_breaker *breaker)
 {
     atomic_store_explicit(&breaker->open, false, memory_order_relaxed);
+    uint64_t duration_us = hps_clock_us() - breaker->opened_us;
+    if (breaker->options.node != NULL) {
+        HPS_LOG(INFO, "cache", "a node is up again", HPS_STR("tier", breaker->options.tier),
+                HPS_STR("node", breaker->options.node), HPS_U64("duration_us", duration_us));
+        return;
+    }
     HPS_LOG(INFO, "cache", "a tier is up again", HPS_STR("tier", breaker->options.tier),
-            HPS_U64("duration_us", hps_clock_us() - breaker->opened_us));
+            HPS_U64("duration_us", duration_us));
 }
 
 static void leave_probe(struct hps_breaker *breaker, bool failed, bool said_nothing)

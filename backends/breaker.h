@@ -2,10 +2,10 @@
  *
  * Whether a store that blocks is asked at all. Calls that fail one after another open the breaker:
  * the store is then skipped, but for one probe after each pause, which doubles until one succeeds.
- * One per store, shared by all versions. Any thread.
+ * One per store, shared by all versions, or per node of one. Any thread.
  */
-#ifndef HPS_CACHE_BREAKER_H
-#define HPS_CACHE_BREAKER_H
+#ifndef HPS_BACKENDS_BREAKER_H
+#define HPS_BACKENDS_BREAKER_H
 
 #include "base/status.h"
 
@@ -13,6 +13,8 @@ struct hps_breaker;
 
 struct hps_breaker_options {
     const char *tier;        /* in the log; static text */
+    const char *node;        /* of that tier, in the log, borrowed; NULL: the whole of it */
+    const char *reason;      /* why a call has failed, in the log, borrowed; NULL: its status */
     uint32_t failures_max;   /* in a row, that open it */
     uint64_t timeout_us;     /* a call that missed its deadline failed if it had this much time */
     uint64_t pause_us_first; /* from its opening to the first probe */
