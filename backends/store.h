@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "base/types.h"
 
@@ -30,12 +31,19 @@ struct hps_space_id {
     int64_t version;
     const struct hps_table *tables;
     uint32_t n_tables;
+    /* Of the rows that were loaded, 0: not known. In a shared store versions of one number whose
+     * load ids differ are apart. */
+    uint64_t load_id;
 };
 
 /* What a call may cost. */
 struct hps_call {
     struct hps_arena *scratch; /* of the calling thread; NULL or full: the store uses the heap */
     uint64_t deadline_us;      /* hps_clock_us, 0 = none */
+    /* Of a shared store: rows that are exactly of the positions that log_positions_set and
+     * log_apply have made known. Otherwise they may be of later ones. */
+    bool exact_position;
+    bool *later; /* set to true if what was found, or was not, may be of them; NULL: nobody asks */
 };
 
 /* Keys still to be found. A store swaps each key it answers behind `n`, so that afterwards
@@ -72,6 +80,7 @@ struct hps_insert_report {
     uint32_t n_no_room;
     uint32_t n_stale;
     uint32_t n_evicted; /* others that went for those that came in */
+    uint32_t n_failed;  /* that a part of the store did not take; where all failed the call does */
 };
 
 /* Keys of one table of a request. */
@@ -94,17 +103,105 @@ struct hps_record {
     size_t value_size;
 };
 
+/* How far a log of updates has been applied in one of its partitions. A shared store knows a
+ * partition by an id that is the same in every daemon: hps_log_partition. */
+struct hps_log_position {
+    uint64_t partition;
+    int64_t offset; /* of the record that is next; at most 2^53 */
+    int64_t start;  /* where the updates of the version begin there; -1: not known */
+};
+
+/* The id of a partition of a topic; `log` is the id of the log's cluster. Stable for ever. */
+static inline uint64_t hps_log_partition(const char *log, const char *topic, int32_t number)
+{
+    uint64_t hash = hps_hash_bytes(log, strlen(log), 0);
+    hash = hps_hash_bytes(topic, strlen(topic), hash);
+    return hps_hash_bytes(&number, sizeof(number), hash);
+}
+
+/* The records [first, next) of a partition. */
+struct hps_log_span {
+    uint64_t partition;
+    int64_t start; /* as above: a shard that does not name the partition is there */
+    int64_t first;
+    int64_t next;
+};
+
+/* All that the log says from first to next of each span, of each key the last write. */
+struct hps_log_batch {
+    const struct hps_write *writes; /* [n_writes] */
+    const uint32_t *write_spans;    /* [n_writes] the span that the write comes from */
+    uint32_t n_writes;
+    const struct hps_log_span *spans; /* [n_spans] of partitions that differ */
+    uint32_t n_spans;
+    /* Row versions decide which write of a key counts: take the keys out instead of writing rows,
+     * as that is right in any order. */
+    bool erase_only;
+};
+
+/* What became of a batch, by the shards of a store: in each all of it is there, or nothing of it.
+ * What is behind is not read from until log_apply has been given the records from log_behind on, or
+ * log_reset. */
+struct hps_log_report {
+    uint32_t n_applied; /* shards that took it */
+    uint32_t n_had;     /* that had it from elsewhere */
+    uint32_t n_gap;     /* that are behind where it begins, or have lost what they had */
+    uint32_t n_failed;  /* that could not be reached, or refused */
+};
+
 struct hps_store_usage {
     uint64_t n_rows;         /* of the space (estimate where a store cannot count) */
     uint64_t used_bytes;     /* of the space */
     uint64_t capacity_bytes; /* of the whole store, 0 = unbounded */
     uint64_t huge_bytes;     /* of the space, in areas that have huge pages (memory tiers) */
+    uint32_t n_shards_lost;  /* of a shared store that has the only copy: look-ups there fail */
+};
+
+/* One of the servers that a store is made of. Counts are since the store was opened. */
+struct hps_store_server {
+    char address[280];
+    const char *role; /* static: "master", "replica", "entry" (none of both, as yet) */
+    bool up;          /* false: left alone, or never reached */
+    uint32_t n_slots; /* shares of the keys that it has */
+    uint32_t n_connections;
+    uint64_t latency_us; /* of a round trip, moving average; 0: none yet */
+    uint64_t n_commands;
+    uint64_t n_keys; /* that look-ups asked it for */
+    uint64_t n_keys_found;
+    uint64_t n_bytes_sent;
+    uint64_t n_bytes_received;
+    uint64_t n_errors; /* answers that are errors */
+    uint64_t n_timeouts;
+    uint64_t n_broken;  /* connections that broke or could not be made */
+    uint64_t n_refused; /* commands not sent, as it was left alone */
+    char error[320];    /* why it is down, or the last failure; "" if none */
+};
+
+/* The same of all of them together, and what became of rows and shards. */
+struct hps_store_shared_stats {
+    const char *kind;     /* static: "standalone", "cluster", "unknown" */
+    uint32_t n_slots;     /* of all keys */
+    uint32_t n_slots_up;  /* whose server is there: look-ups of the rest find nothing */
+    uint64_t n_redirects; /* commands sent on to another server */
+    uint64_t n_rows_found;
+    uint64_t n_rows_absent;
+    uint64_t n_rows_behind; /* there, but not of the version's positions */
+    uint64_t n_rows_inserted;
+    uint64_t n_rows_refused; /* insertions that were too late, or too early */
+    uint64_t n_rows_evicted;
+    uint64_t n_shards_gap;    /* shards that a batch of updates found behind it */
+    uint64_t n_shards_failed; /* that a batch could not reach */
+    uint64_t n_shards_reset;
+    char error[320]; /* why not all is known of the servers: who has which keys; "": it is */
 };
 
 enum {
     HPS_STORE_DURABLE = 1,  /* survives the process; has records (the catalog lives there) */
     HPS_STORE_BLOCKING = 2, /* get may block on I/O: not on a loop thread */
     HPS_STORE_KEEPS = 4,    /* a put that finds no room leaves the keys the rows that they had */
+    /* Other daemons read and write it, it outlives them, and it may lose what it has acknowledged:
+     * rows change by log_apply alone, as put and erase do not say of which position they are. */
+    HPS_STORE_SHARED = 8,
 };
 
 enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
@@ -133,10 +230,12 @@ struct hps_store_ops {
     /* Open the space, making it if it does not exist. EXISTS: there is an open handle already. */
     hps_status (*space_open)(struct hps_store *store, const struct hps_space_id *id,
                              struct hps_space **out_space, struct hps_error *err);
-    /* Release the handle; what is stored stays in a durable store, and is gone from any other. */
+    /* Release the handle; what is stored stays in a durable or shared store, and is gone from any
+     * other. */
     void (*space_close)(struct hps_space *space);
-    /* Delete what is stored and release the handle. No call of this space may be under way. On an
-     * error the handle is gone too, and what a durable store has may still be there. */
+    /* Delete what is stored, but from a shared store only if no other daemon has the space open,
+     * and release the handle. No call of this space may be under way. On an error the handle is
+     * gone too, and what a durable store has may still be there. */
     hps_status (*space_drop)(struct hps_space *space, struct hps_error *err);
     void (*space_usage)(struct hps_space *space, struct hps_store_usage *out_usage);
     /* Rows of the table that went for others, of any version, since this was last asked. NULL: none
@@ -152,7 +251,9 @@ struct hps_store_ops {
     void (*space_active)(struct hps_space *space, bool active);
 
     /* Copy the rows of the keys it has (see struct hps_batch). On an error the batch is consistent:
-     * answered keys stay answered. UNAVAILABLE: skip this tier. DEADLINE: give up. */
+     * answered keys stay answered; in the place of a row that is missing there may be anything.
+     * UNAVAILABLE: skip this tier. DEADLINE: give up. ABORTED: nothing else has the rows, and there
+     * they are of later positions than exact_position wants. */
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch);
     /* The same for several tables at once, as one read. NULL: ask table by table. */
@@ -187,6 +288,42 @@ struct hps_store_ops {
                         const struct hps_record *records, uint32_t n_records,
                         struct hps_error *err);
 
+    /* Only shared stores (NULL elsewhere, and where one is only read). log_*: one thread at a time.
+     */
+    /* The version is at these positions [n], and nowhere else: at first, and after a seek. From now
+     * on get answers with no rows of earlier ones. Does not ask the store. NO_MEMORY */
+    hps_status (*log_positions_set)(struct hps_space *space,
+                                    const struct hps_log_position *positions, uint32_t n);
+    /* How far all shards are: set the offset of each position, partition and start given, to the
+     * lowest of any, which is the start where one does not name the partition. UNAVAILABLE: one
+     * could not be asked; DATA_LOSS: one is not there */
+    hps_status (*log_positions_get)(struct hps_space *space, const struct hps_call *call,
+                                    struct hps_log_position *positions, uint32_t n);
+    /* The version is no longer what the log makes of its files: records were passed over. Until
+     * log_positions_set get finds nothing, and insert takes nothing. Does not ask the store. */
+    void (*log_leave)(struct hps_space *space);
+    /* Apply what the log says between two positions to all that is there, as far as it is not there
+     * yet: any daemon does it, the first one counts. Then the version is at the end of each span,
+     * unless it was beyond, also where shards are behind, which out_report tells. So a batch may be
+     * applied again, and shards that are behind are brought on by older ones.
+     * call    deadline_us: 0: as long as the store allows for writes
+     * error   the version stays where it is, for the batch to be applied again: NO_MEMORY; and
+     * where nothing else has the rows EXHAUSTED: full, UNAVAILABLE, DATA_LOSS: shards are behind */
+    hps_status (*log_apply)(struct hps_space *space, const struct hps_call *call,
+                            const struct hps_log_batch *batch, struct hps_log_report *out_report);
+    /* From where on the log must be applied again so that no shard is behind: per partition, the
+     * lowest offset of any, at most `capacity` of them. *out_n 0: none is behind; RANGE: one is
+     * that knows no position at all, or capacity is too small: log_reset is needed. UNAVAILABLE:
+     * one could not be asked (out_n is of the others). */
+    hps_status (*log_behind)(struct hps_space *space, const struct hps_call *call,
+                             struct hps_log_position *out_positions, uint32_t capacity,
+                             uint32_t *out_n);
+    /* Empty every shard that is behind: it has no rows, and so no wrong ones, as of the version's
+     * positions. out_report: n_applied were emptied, n_had are not behind, n_failed. PRECONDITION:
+     * nothing else has the rows. */
+    hps_status (*log_reset)(struct hps_space *space, const struct hps_call *call,
+                            struct hps_log_report *out_report);
+
     /* Bulk load of an empty space (else PRECONDITION) by one thread: tables in ascending id, keys
      * of a table ascending (unsigned) and unique, else INVALID. Nothing is visible to get before
      * load_commit returns OK, then all tables are at once. A commit that succeeds frees the load;
@@ -202,8 +339,11 @@ struct hps_store_ops {
     hps_status (*load_commit)(struct hps_store_load *load, struct hps_error *err);
     void (*load_abort)(struct hps_store_load *load);
 
-    /* Every row of a table in key order, in batches; used to fill tiers above at start. NULL where
-     * a store cannot. `fn` is called with borrowed arrays; its failure ends the scan. */
+    /* Every row of a table in key order, in batches; used to fill tiers above at start, and for an
+     * export. Of a shared store in any order, and some more than once: of those the last counts.
+     * NULL where a store cannot. `fn` is called with borrowed arrays; its failure ends the scan.
+     * error   INVALID: what is there has other keys, rows or shards than it should; UNAVAILABLE:
+     *         some of it is out of reach; DATA_LOSS: some of it went, or is damaged */
     hps_status (*scan)(struct hps_space *space, const struct hps_table *table,
                        hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                         uint32_t n),
@@ -236,6 +376,14 @@ struct hps_store_ops {
      * error   EXISTS: there is something; EXHAUSTED: the disk of the store or of `dir`;
      *         PRECONDITION: open read-only; IO */
     hps_status (*checkpoint)(struct hps_store *store, const char *dir, struct hps_error *err);
+
+    /* What is known of the store's servers just now; asks none of them. Only stores that are made
+     * of servers (NULL elsewhere). The first `capacity` of them; returns their number. */
+    uint32_t (*servers)(struct hps_store *store, struct hps_store_server *out_servers,
+                        uint32_t capacity);
+    void (*shared_stats)(struct hps_store *store, struct hps_store_shared_stats *out_stats);
+    /* Read the certificates for its servers again. If that fails, those that there are stay. */
+    hps_status (*renew_tls)(struct hps_store *store, struct hps_error *err) HPS_MUST_CHECK;
 };
 
 struct hps_store {

@@ -907,11 +907,11 @@ static hps_status list_record(void *ctx, const void *key, size_t key_size, const
     return HPS_OK;
 }
 
-static void test_space_when_closed_then_kept_by_durable_stores_alone(void **state)
+static void test_space_when_closed_then_kept_by_durable_and_shared_stores(void **state)
 {
     (void)state;
     struct hps_store *store = store_open();
-    bool kept = durable(store);
+    bool kept = durable(store) || (store->ops->caps & HPS_STORE_SHARED) != 0;
     struct hps_space *space = space_open(store, 1);
     struct hps_store_load *load = NULL;
     assert_int_equal(load_begin(space, 0, 0, &load), HPS_OK);
@@ -1202,7 +1202,8 @@ int store_contract_run(const struct store_contract *of)
         cmocka_unit_test_teardown(test_get_when_raced_by_a_writer_then_no_torn_or_stale_row, clean),
         cmocka_unit_test_teardown(
             test_load_when_committed_under_readers_then_tables_appear_together, clean),
-        cmocka_unit_test_teardown(test_space_when_closed_then_kept_by_durable_stores_alone, clean),
+        cmocka_unit_test_teardown(test_space_when_closed_then_kept_by_durable_and_shared_stores,
+                                  clean),
         cmocka_unit_test_teardown(test_spaces_when_durable_then_listed_until_dropped, clean),
         cmocka_unit_test_teardown(test_records_when_put_and_deleted_then_scanned_in_order, clean),
         cmocka_unit_test_teardown(test_get_many_when_parts_are_mixed_then_as_table_by_table, clean),

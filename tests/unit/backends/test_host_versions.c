@@ -188,7 +188,7 @@ static uint64_t scan(struct world *w, struct hps_space *space, unsigned version)
 static struct hps_space *space_open(struct world *w, unsigned version)
 {
     struct hps_space *space = NULL;
-    const struct hps_space_id id = {"m", (int64_t)version + 1, tables, N_TABLES};
+    const struct hps_space_id id = {"m", (int64_t)version + 1, tables, N_TABLES, 0};
     assert_int_equal(w->ops->space_open(w->store, &id, &space, &error), HPS_OK);
     return space;
 }

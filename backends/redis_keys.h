@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of what is kept in Redis: docs/redis.md. Stable for ever, and the same in every daemon.
+ * Pure functions.
+ */
+#ifndef HPS_BACKENDS_REDIS_KEYS_H
+#define HPS_BACKENDS_REDIS_KEYS_H
+
+#include "backends/store.h"
+
+enum {
+    HPS_REDIS_NAME_BYTES_MAX = 320, /* of a key, with its NUL */
+    HPS_REDIS_FIELD_BYTES = 12      /* of a row: u32 BE table, u64 BE key */
+};
+
+/* What tells versions of one model and number apart whose rows or shards differ. */
+uint64_t hps_redis_load_hash(const struct hps_space_id *id, uint32_t n_shards);
+/* "hpsd:{model/version/hash/shard}", or with ":used" behind it. Return the number of bytes. */
+size_t hps_redis_shard_name(const struct hps_space_id *id, uint64_t load_hash, uint32_t shard,
+                            bool used, char out_name[HPS_REDIS_NAME_BYTES_MAX]);
+/* "hpsd:{model/version/hash}:leases" */
+size_t hps_redis_leases_name(const struct hps_space_id *id, uint64_t load_hash,
+                             char out_name[HPS_REDIS_NAME_BYTES_MAX]);
+void hps_redis_field(uint32_t table_id, hps_key key, uint8_t out_field[HPS_REDIS_FIELD_BYTES]);
+/* Multiplied instead of divided: the high half says which of n_shards. */
+uint32_t hps_redis_shard(uint32_t table_id, hps_key key, uint32_t n_shards);
+
+/* HPS's: "hps_et{hps_et.<model>.<table>/p<part>}v", and the partition of a key. */
+size_t hps_redis_hps_name(const char *model, const char *table, uint32_t part,
+                          char out_name[HPS_REDIS_NAME_BYTES_MAX]);
+uint64_t hps_redis_hps_mix(uint64_t key);
+uint32_t hps_redis_hps_part(hps_key key, uint32_t key_bytes, uint32_t n_parts);
+
+#endif

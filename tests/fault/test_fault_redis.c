@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Redis servers that are killed, paused, loading, replaced, or move their slots under load: who is
+ * answered, who is told what, and that all of it comes back by itself.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backends/redis_cluster.h"
+#include "base/heap.h"
+#include "tests/lib/redis_calls.h"
+#include "tests/lib/redis_rig.h"
+
+static struct hps_redis_node_stats node_of(struct hps_redis_cluster *cluster, const char *address)
+{
+    struct hps_redis_node_stats nodes[16];
+    uint32_t n = hps_redis_cluster_nodes(cluster, nodes, 16);
+    for (uint32_t i = 0; i < n; i++) {
+        if (strcmp(nodes[i].address, address) == 0) {
+            return nodes[i];
+        }
+    }
+    fail_msg("no node %s", address);
+    return nodes[0];
+}
+
+/* ---- one server ------------------------------------------------------------------------------ */
+
+static void test_server_when_it_is_not_there_then_unavailable_and_found_when_it_comes(void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct hps_redis_cluster *cluster;
+    (void)state;
+
+    hps_redis_rig_kill(rig, 0);
+    options.addresses = hps_redis_rig_addresses(rig);
+    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    redis_await_status(cluster, "a", HPS_UNAVAILABLE);
+    assert_false(hps_redis_cluster_slot_up(cluster, 0));
+    hps_redis_rig_start(rig, 0);
+    assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
+    assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+static void test_server_when_killed_then_it_is_left_alone_until_it_is_back(void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
+    uint64_t epoch = hps_redis_cluster_epoch(cluster);
+    struct hps_redis_stats stats;
+    (void)state;
+
+    assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
+    assert_int_equal(hps_redis_cluster_epoch(cluster), epoch);
+    hps_redis_rig_kill(rig, 0);
+    uint64_t until_us = redis_soon_us();
+    while (node_of(cluster, hps_redis_rig_address(rig, 0)).n_refused == 0) {
+        assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_UNAVAILABLE);
+        assert_true(hps_clock_us() < until_us);
+    }
+    struct hps_redis_node_stats node = node_of(cluster, hps_redis_rig_address(rig, 0));
+    assert_false(node.up);
+    assert_true(node.n_broken >= 5);
+    assert_non_null(strstr(node.error, "refused"));
+    assert_true(hps_redis_cluster_epoch(cluster) > epoch);
+    epoch = hps_redis_cluster_epoch(cluster);
+    hps_redis_cluster_stats(cluster, &stats);
+    assert_int_equal(stats.n_slots, HPS_REDIS_SLOTS); /* it has them, and is away */
+    assert_int_equal(stats.n_slots_up, 0);
+    hps_redis_rig_start(rig, 0);
+    assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
+    hps_redis_cluster_stats(cluster, &stats);
+    assert_int_equal(stats.n_slots_up, HPS_REDIS_SLOTS);
+    assert_true(hps_redis_cluster_epoch(cluster) > epoch);
+    assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "(nil)");
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+static void test_server_when_paused_then_deadline_then_it_is_left_alone_until_it_goes_on(
+    void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    options.addresses = hps_redis_rig_addresses(rig);
+    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    (void)state;
+
+    hps_redis_rig_pause(rig, 0);
+    for (unsigned i = 0; i < options.failures_max; i++) {
+        assert_true(hps_redis_cluster_slot_up(cluster, 0));
+        assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_DEADLINE);
+    }
+    assert_false(hps_redis_cluster_slot_up(cluster, 0));
+    assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_UNAVAILABLE);
+    struct hps_redis_node_stats node = node_of(cluster, hps_redis_rig_address(rig, 0));
+    assert_int_equal(node.n_timeouts, options.failures_max);
+    assert_int_equal(node.n_refused, 1);
+    hps_redis_rig_resume(rig, 0);
+    assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
+    assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "(nil)");
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be_done(void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct redis_calls calls;
+    options.addresses = hps_redis_rig_addresses(rig);
+    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    (void)state;
+
+    redis_calls_init(&calls);
+    redis_calls_add(&calls, "n", "INCR", "n", NULL);
+    calls.commands[0].flags = HPS_REDIS_ONCE | HPS_REDIS_QUICK;
+    hps_redis_rig_pause(rig, 0);
+    assert_int_equal(redis_calls_run(&calls, cluster, UINT64_MAX), HPS_DEADLINE);
+    assert_true(calls.commands[0].maybe_done);
+    hps_redis_rig_resume(rig, 0);
+    hps_redis_rig_await(rig, 0, "1", "GET n"); /* and so it was */
+    hps_redis_rig_kill(rig, 0);
+    redis_await_status(cluster, "n", HPS_UNAVAILABLE);
+    assert_int_equal(redis_calls_run(&calls, cluster, 0), HPS_UNAVAILABLE);
+    assert_false(calls.commands[0].maybe_done);
+    redis_calls_fini(&calls);
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+static void test_connections_when_the_server_closes_them_then_nobody_notices(void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
+    (void)state;
+    for (unsigned i = 0; i < 20; i++) {
+        assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
+        hps_redis_rig_ask(rig, 0, "CLIENT KILL TYPE normal SKIPME yes");
+    }
+    assert_true(node_of(cluster, hps_redis_rig_address(rig, 0)).up);
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+static void test_server_when_it_is_loading_then_unavailable_until_it_has_loaded(void **state)
+{
+    const char *const args[] = {"--loading-process-events-interval-bytes", "1024", NULL};
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(args);
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
+    struct hps_redis_stats stats;
+    (void)state;
+
+    hps_redis_rig_ask(rig, 0, "DEBUG POPULATE 3000 key 100");
+    hps_redis_rig_ask(rig, 0, "SAVE");
+    hps_redis_rig_kill(rig, 0);
+    hps_redis_rig_more_args(rig, (const char *const[]){"--key-load-delay", "1000", NULL});
+    redis_await_status(cluster, "key:1", HPS_UNAVAILABLE);
+    hps_redis_rig_start(rig, 0);
+    hps_redis_rig_await(rig, 0, "LOADING", "PING");
+    redis_await_status(cluster, "key:1", HPS_UNAVAILABLE);
+    assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
+    hps_redis_rig_ask(rig, 0, "PING");
+    assert_string_not_equal(redis_text(cluster, "key:1", "GET", "key:1", NULL), "(nil)");
+    hps_redis_cluster_stats(cluster, &stats);
+    assert_int_equal(stats.kind, HPS_REDIS_STANDALONE);
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+static void test_replica_when_it_is_configured_first_then_the_master_is_found(void **state)
+{
+    struct hps_redis_rig *master = hps_redis_rig_standalone(NULL);
+    struct hps_redis_rig *replica = hps_redis_rig_standalone(NULL);
+    struct hps_redis_cluster *cluster;
+    char addresses[100];
+    uint64_t until_us = redis_soon_us();
+    (void)state;
+
+    hps_redis_rig_ask(replica, 0, "REPLICAOF 127.0.0.1 %u", hps_redis_rig_port(master, 0));
+    hps_redis_rig_await(replica, 0, "master_link_status:up", "INFO replication");
+    snprintf(addresses, sizeof(addresses), "%s;%s", hps_redis_rig_addresses(replica),
+             hps_redis_rig_addresses(master));
+    cluster = redis_open(addresses);
+    while (redis_status(cluster, "a", "SET", "a", "1", NULL) != HPS_OK) {
+        assert_true(hps_clock_us() < until_us);
+    }
+    assert_string_equal(hps_redis_rig_ask(master, 0, "GET a"), "1");
+    /* The master goes: the replica takes over, and is found. */
+    hps_redis_rig_kill(master, 0);
+    hps_redis_rig_ask(replica, 0, "REPLICAOF NO ONE");
+    while (redis_status(cluster, "b", "SET", "b", "1", NULL) != HPS_OK) {
+        assert_true(hps_clock_us() < until_us);
+    }
+    assert_string_equal(hps_redis_rig_ask(replica, 0, "GET b"), "1");
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(master);
+    hps_redis_rig_free(replica);
+}
+
+/* ---- many callers ---------------------------------------------------------------------------- */
+
+struct worker {
+    pthread_t thread;
+    struct hps_redis_cluster *cluster;
+    unsigned id;
+    atomic_bool *stop;
+    uint64_t n_rounds;
+    uint64_t n_wrong;
+    char error[HPS_REDIS_ERROR_MAX];
+};
+
+enum { WORKERS = 6, KEYS = 24 };
+
+/* Each adds 1 to counters of its own, which must then be what it has added. */
+static void *count_on(void *ctx)
+{
+    struct worker *worker = ctx;
+    while (!atomic_load(worker->stop)) {
+        struct redis_calls *calls = hps_alloc(sizeof(*calls));
+        redis_calls_init(calls);
+        for (unsigned i = 0; i < KEYS; i++) {
+            char key[32];
+            snprintf(key, sizeof(key), "{k%u}w%u", i, worker->id);
+            redis_calls_add(calls, key, "INCR", key, NULL);
+            calls->commands[i].flags = HPS_REDIS_ONCE;
+        }
+        hps_status status = redis_calls_run(calls, worker->cluster, redis_soon_us());
+        worker->n_rounds++;
+        for (unsigned i = 0; i < KEYS; i++) {
+            bool right = calls->commands[i].reply.status == HPS_OK &&
+                         calls->values[i].items[0].number == (int64_t)worker->n_rounds;
+            worker->n_wrong += !right;
+            if (!right && !worker->error[0]) {
+                snprintf(worker->error, sizeof(worker->error), "%s",
+                         calls->commands[i].reply.error);
+            }
+        }
+        redis_calls_fini(calls);
+        hps_free(calls);
+        if (status != HPS_OK) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void start_workers(struct worker workers[WORKERS], struct hps_redis_cluster *cluster,
+                          atomic_bool *stop)
+{
+    atomic_init(stop, false);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        workers[i] = (struct worker){.cluster = cluster, .id = i, .stop = stop};
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, count_on, &workers[i]), 0);
+    }
+}
+
+static void stop_workers(struct worker workers[WORKERS], atomic_bool *stop)
+{
+    atomic_store(stop, true);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        pthread_join(workers[i].thread, NULL);
+    }
+    for (unsigned i = 0; i < WORKERS; i++) {
+        assert_string_equal(workers[i].error, "");
+        assert_int_equal(workers[i].n_wrong, 0);
+        assert_true(workers[i].n_rounds > 0);
+    }
+}
+
+static void test_callers_when_there_are_more_than_connections_then_they_take_turns(void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct worker workers[WORKERS];
+    atomic_bool stop;
+    (void)state;
+
+    options.addresses = hps_redis_rig_addresses(rig);
+    options.connections_per_node = 2;
+    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    start_workers(workers, cluster, &stop);
+    hps_redis_rig_await(rig, 0, "3", "STRLEN {k0}w0"); /* 100 times and more */
+    stop_workers(workers, &stop);
+    assert_true(node_of(cluster, hps_redis_rig_address(rig, 0)).n_connections <= 2);
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+/* ---- a cluster ------------------------------------------------------------------------------- */
+
+static struct hps_redis_rig *shared; /* 3 masters, 3 replicas; the tests leave it whole */
+
+static int shared_start(void **state)
+{
+    (void)state;
+    shared = hps_redis_rig_cluster(3, 1, NULL);
+    return 0;
+}
+
+static int shared_stop(void **state)
+{
+    (void)state;
+    hps_redis_rig_free(shared);
+    return 0;
+}
+
+static const char *key_at(uint32_t master, const char *prefix)
+{
+    static char key[64];
+    return redis_key_at(master, prefix, key);
+}
+
+static void test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_twice(void **state)
+{
+    uint64_t begin_us = hps_clock_us();
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
+    struct worker workers[WORKERS];
+    struct hps_redis_stats stats;
+    atomic_bool stop;
+    (void)state;
+
+    start_workers(workers, cluster, &stop);
+    for (unsigned round = 0; round < 6; round++) {
+        for (unsigned i = 0; i < KEYS; i++) {
+            char tag[16];
+            snprintf(tag, sizeof(tag), "k%u", i);
+            uint16_t slot = hps_redis_slot(tag, strlen(tag));
+            uint32_t from = slot < 5461 ? 0 : slot < 10922 ? 1 : 2;
+            uint32_t to = (from + 1) % 3;
+            if (round % 2 == 1) {
+                uint32_t swap = from;
+                from = to;
+                to = swap;
+            }
+            hps_redis_rig_migrate_begin(shared, slot, from, to);
+            hps_redis_rig_migrate_keys(shared, slot, from, to, 1000);
+            hps_redis_rig_migrate_end(shared, slot, from, to);
+        }
+    }
+    stop_workers(workers, &stop);
+    hps_redis_cluster_stats(cluster, &stats);
+    assert_true(stats.n_moved > 0);
+    /* however often they move, the map is asked for once a second, or again after a time-out */
+    assert_true(stats.n_refreshes <= 2 + 2 * ((hps_clock_us() - begin_us) / 1000000 + 1));
+    hps_redis_cluster_close(cluster);
+}
+
+static void test_slot_when_nobody_has_it_then_unavailable_until_somebody_does(void **state)
+{
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
+    struct hps_redis_stats stats;
+    const char *key = key_at(0, "orphan");
+    uint16_t slot = hps_redis_slot(key, strlen(key));
+    (void)state;
+
+    hps_redis_rig_ask(shared, 0, "CLUSTER DELSLOTS %u", slot);
+    assert_int_equal(redis_status(cluster, key, "GET", key, NULL), HPS_UNAVAILABLE);
+    hps_redis_cluster_stats(cluster, &stats);
+    assert_true(stats.n_down >= 1);
+    hps_redis_rig_ask(shared, 0, "CLUSTER ADDSLOTS %u", slot);
+    redis_await_status(cluster, key, HPS_OK);
+    hps_redis_cluster_close(cluster);
+}
+
+static void test_entry_when_the_first_is_paused_then_the_next_is_asked(void **state)
+{
+    char addresses[100];
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct hps_redis_cluster *cluster;
+    (void)state;
+
+    snprintf(addresses, sizeof(addresses), "%s,%s", hps_redis_rig_address(shared, 3),
+             hps_redis_rig_address(shared, 4));
+    hps_redis_rig_pause(shared, 3); /* a replica: nobody else misses it */
+    options.addresses = addresses;
+    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    redis_await_status(cluster, key_at(0, "e"), HPS_OK);
+    hps_redis_rig_resume(shared, 3);
+    hps_redis_cluster_close(cluster);
+}
+
+static void test_master_when_it_is_paused_then_the_others_answer_in_the_same_call(void **state)
+{
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct redis_calls calls;
+    options.addresses = hps_redis_rig_addresses(shared);
+    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    (void)state;
+
+    redis_calls_init(&calls);
+    for (uint32_t i = 0; i < 3; i++) {
+        char key[64];
+        snprintf(key, sizeof(key), "%s", key_at(i, "p"));
+        redis_calls_add(&calls, key, "GET", key, NULL);
+    }
+    hps_redis_rig_pause(shared, 0);
+    hps_status status;
+    uint64_t until_us = redis_soon_us();
+    do { /* too late at first, then left alone; but on a busy machine others may be too late too */
+        status = redis_calls_run(&calls, cluster, 0);
+        assert_true(hps_clock_us() < until_us);
+    } while (status != HPS_UNAVAILABLE || calls.commands[1].reply.status != HPS_OK ||
+             calls.commands[2].reply.status != HPS_OK);
+    assert_non_null(strstr(calls.commands[0].reply.error, hps_redis_rig_address(shared, 0)));
+    hps_redis_rig_resume(shared, 0);
+    redis_await_status(cluster, key_at(0, "p"), HPS_OK);
+    redis_calls_fini(&calls);
+    hps_redis_cluster_close(cluster);
+}
+
+/* Last: it leaves the cluster with another master. */
+static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_is_seen(
+    void **state)
+{
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(shared));
+    char key[64];
+    char lost[80];
+    (void)state;
+
+    snprintf(key, sizeof(key), "%s", key_at(1, "failover"));
+    snprintf(lost, sizeof(lost), "{%s}lost", key);
+    assert_string_equal(redis_text(cluster, key, "SET", key, "kept", NULL), "OK");
+    assert_string_equal(hps_redis_rig_ask(shared, 1, "WAIT 1 60000"), "1");
+    uint64_t epoch = hps_redis_cluster_epoch(cluster);
+    /* A write that is acknowledged, and never reaches the replica. */
+    hps_redis_rig_pause(shared, 4);
+    assert_string_equal(hps_redis_rig_ask(shared, 1, "CLIENT KILL TYPE replica"), "1");
+    assert_string_equal(redis_text(cluster, key, "SET", lost, "1", NULL), "OK");
+    hps_redis_rig_kill(shared, 1);
+    hps_redis_rig_resume(shared, 4);
+    hps_redis_rig_takeover(shared, 4);
+    redis_await_status(cluster, key, HPS_OK);
+    assert_string_equal(redis_text(cluster, key, "GET", lost, NULL), "(nil)");
+    assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "kept");
+    assert_true(hps_redis_cluster_epoch(cluster) > epoch);
+    struct hps_redis_node_stats node = node_of(cluster, hps_redis_rig_address(shared, 4));
+    assert_int_equal(node.role, HPS_REDIS_MASTER);
+    /* It comes back as a replica of the one that took over. */
+    hps_redis_rig_start(shared, 1);
+    hps_redis_rig_await(shared, 1, "master_link_status:up", "INFO replication");
+    assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "kept");
+    hps_redis_cluster_close(cluster);
+}
+
+static void *pop(void *ctx)
+{
+    struct redis_calls *calls = hps_alloc(sizeof(*calls));
+    redis_calls_init(calls);
+    redis_calls_add(calls, key_at(2, "none"), "BLPOP", key_at(2, "none"), "0.15", NULL);
+    hps_ignore(redis_calls_run(calls, ctx, redis_soon_us()));
+    redis_calls_fini(calls);
+    hps_free(calls);
+    return NULL;
+}
+
+/* The only connection to node 2 is given back while the call waits for node 1, as long as it may.
+ */
+static void test_node_when_another_took_all_the_time_then_its_connection_stays_whole(void **state)
+{
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    static struct redis_calls calls;
+    char key[64];
+    pthread_t thread;
+    (void)state;
+
+    options.addresses = hps_redis_rig_addresses(shared);
+    options.connections_per_node = 1;
+    options.command_timeout_us = UINT64_C(200) * 1000;
+    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    struct hps_redis_node_stats before = node_of(cluster, hps_redis_rig_address(shared, 2));
+    redis_calls_init(&calls);
+    snprintf(key, sizeof(key), "%s", key_at(1, "paused"));
+    redis_calls_add(&calls, key, "GET", key, NULL);
+    snprintf(key, sizeof(key), "%s", key_at(2, "whole"));
+    redis_calls_add(&calls, key, "GET", key, NULL);
+    calls.commands[0].flags = calls.commands[1].flags = HPS_REDIS_QUICK;
+    hps_redis_rig_pause(shared, 1);
+    assert_int_equal(pthread_create(&thread, NULL, pop, cluster), 0);
+    hps_redis_rig_await(shared, 2, "blocked_clients:1", "INFO clients");
+    assert_int_not_equal(redis_calls_run(&calls, cluster, redis_soon_us()), HPS_OK);
+    pthread_join(thread, NULL);
+    hps_redis_rig_resume(shared, 1);
+    struct hps_redis_node_stats after = node_of(cluster, hps_redis_rig_address(shared, 2));
+    assert_int_equal(after.n_broken, before.n_broken);
+    redis_calls_fini(&calls);
+    hps_redis_cluster_close(cluster);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_server_when_it_is_not_there_then_unavailable_and_found_when_it_comes),
+        cmocka_unit_test(test_server_when_killed_then_it_is_left_alone_until_it_is_back),
+        cmocka_unit_test(
+            test_server_when_paused_then_deadline_then_it_is_left_alone_until_it_goes_on),
+        cmocka_unit_test(test_command_when_its_answer_never_comes_then_it_says_that_it_may_be_done),
+        cmocka_unit_test(test_connections_when_the_server_closes_them_then_nobody_notices),
+        cmocka_unit_test(test_server_when_it_is_loading_then_unavailable_until_it_has_loaded),
+        cmocka_unit_test(test_replica_when_it_is_configured_first_then_the_master_is_found),
+        cmocka_unit_test(test_callers_when_there_are_more_than_connections_then_they_take_turns),
+    };
+    const struct CMUnitTest cluster_tests[] = {
+        cmocka_unit_test(test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_twice),
+        cmocka_unit_test(test_slot_when_nobody_has_it_then_unavailable_until_somebody_does),
+        cmocka_unit_test(test_entry_when_the_first_is_paused_then_the_next_is_asked),
+        cmocka_unit_test(test_master_when_it_is_paused_then_the_others_answer_in_the_same_call),
+        cmocka_unit_test(test_node_when_another_took_all_the_time_then_its_connection_stays_whole),
+        cmocka_unit_test(
+            test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_is_seen),
+    };
+    if (!hps_redis_rig_present()) {
+        return HPS_REDIS_RIG_SKIP;
+    }
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + cmocka_run_group_tests(cluster_tests, shared_start, shared_stop);
+}

@@ -1,0 +1,643 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one node of a Redis cluster does to the others: nothing. Nodes that are slow, silent, or
+ * come and go, and the calls, connections and look-ups that have no need of them.
+ */
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backends/redis_internal.h"
+#include "base/heap.h"
+#include "tests/lib/fake_redis.h"
+#include "tests/lib/names.h"
+#include "tests/lib/redis_calls.h"
+#include "tests/lib/redis_rig.h"
+
+enum { TRIES = 10 }; /* of a second each, on a machine that may have much else to do */
+
+/* ---- slow nodes ------------------------------------------------------------------------------ */
+
+static struct hps_redis_rig *shared; /* three masters */
+
+static int shared_start(void **state)
+{
+    (void)state;
+    shared = hps_redis_rig_cluster(3, 0, NULL);
+    return 0;
+}
+
+static int shared_stop(void **state)
+{
+    (void)state;
+    hps_redis_rig_free(shared);
+    return 0;
+}
+
+struct call {
+    struct hps_redis_cluster *cluster;
+    struct redis_calls calls;
+    pthread_t thread;
+    hps_status status;
+};
+
+static struct call *call_new(struct hps_redis_cluster *cluster)
+{
+    struct call *call = hps_calloc(1, sizeof(*call));
+    assert_non_null(call);
+    call->cluster = cluster;
+    return call;
+}
+
+static void *call_run(void *ctx)
+{
+    struct call *call = ctx;
+    call->status = redis_calls_run(&call->calls, call->cluster, redis_soon_us());
+    return NULL;
+}
+
+static void call_start(struct call *call)
+{
+    assert_int_equal(pthread_create(&call->thread, NULL, call_run, call), 0);
+}
+
+static void call_end(struct call *call, hps_status status)
+{
+    pthread_join(call->thread, NULL);
+    assert_int_equal(call->status, status);
+    redis_calls_fini(&call->calls);
+    hps_free(call);
+}
+
+/* Waits at its node until something is pushed there. */
+static void add_slow(struct call *call, const char *key)
+{
+    redis_calls_add(&call->calls, key, "BLPOP", key, "0", NULL);
+}
+
+static struct hps_redis_cluster *open_with_one_connection_each(void)
+{
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    options.addresses = hps_redis_rig_addresses(shared);
+    options.connections_per_node = 1;
+    options.command_timeout_us = UINT64_C(1000) * 1000;
+    return redis_open_with(&options);
+}
+
+static void test_connection_when_another_node_is_slow_then_it_is_free_for_others(void **state)
+{
+    struct hps_redis_cluster *cluster = open_with_one_connection_each();
+    struct call *call = call_new(cluster);
+    char slow[64];
+    char key[64];
+    (void)state;
+
+    add_slow(call, redis_key_at(0, "slow", slow));
+    redis_calls_add(&call->calls, redis_key_at(1, "quick", key), "GET", key, NULL);
+    call_start(call);
+    hps_redis_rig_await(shared, 0, "blocked_clients:1", "INFO clients");
+    for (unsigned i = 0; redis_status(cluster, key, "GET", key, NULL) != HPS_OK; i++) {
+        assert_true(i < TRIES); /* over the one connection that there is */
+    }
+    hps_redis_rig_ask(shared, 0, "RPUSH %s 1", slow);
+    call_end(call, HPS_OK);
+    hps_redis_cluster_close(cluster);
+}
+
+static void test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they_can(void **state)
+{
+    struct hps_redis_cluster *cluster = open_with_one_connection_each();
+    struct call *busy = call_new(cluster);
+    struct call *call = call_new(cluster);
+    char slow[64];
+    char key[64];
+    char first[64];
+    (void)state;
+
+    add_slow(busy, redis_key_at(1, "busy", first));
+    call_start(busy);
+    hps_redis_rig_await(shared, 1, "blocked_clients:1", "INFO clients");
+    add_slow(call, redis_key_at(0, "slow", slow));
+    redis_calls_add(&call->calls, redis_key_at(1, "count", key), "INCR", key, NULL);
+    call_start(call);
+    hps_redis_rig_await(shared, 0, "blocked_clients:1", "INFO clients");
+    hps_redis_rig_ask(shared, 1, "RPUSH %s 1", first);
+    call_end(busy, HPS_OK);
+    char get[80];
+    snprintf(get, sizeof(get), "GET %s", key);
+    hps_redis_rig_await(shared, 1, "1", get); /* while the other node is at it */
+    assert_non_null(strstr(hps_redis_rig_ask(shared, 0, "INFO clients"), "blocked_clients:1"));
+    hps_redis_rig_ask(shared, 0, "RPUSH %s 1", slow);
+    call_end(call, HPS_OK);
+    hps_redis_cluster_close(cluster);
+}
+
+static void test_slot_when_it_moves_while_another_node_is_slow_then_it_is_followed(void **state)
+{
+    struct hps_redis_cluster *cluster = open_with_one_connection_each();
+    struct call *call = call_new(cluster);
+    char slow[64];
+    char key[64];
+    char other[80];
+    (void)state;
+
+    redis_key_at(1, "moves", key);
+    uint16_t slot = hps_redis_slot(key, strlen(key));
+    hps_redis_rig_migrate_begin(shared, slot, 1, 0);
+    /* Of two keys one is there: to be tried again until both are. */
+    snprintf(other, sizeof(other), "{%s}other", key);
+    hps_redis_rig_ask(shared, 1, "SET %s 1", key);
+    add_slow(call, redis_key_at(2, "slow", slow));
+    redis_calls_add(&call->calls, key, "MSET", key, "2", other, "2", NULL);
+    call_start(call);
+    hps_redis_rig_await(shared, 2, "blocked_clients:1", "INFO clients");
+    struct hps_redis_stats stats = {0};
+    uint64_t until_us = redis_soon_us();
+    while (stats.n_tryagain < 20) { /* again and again, while the other node is at it */
+        hps_redis_cluster_stats(cluster, &stats);
+        assert_true(hps_clock_us() < until_us);
+    }
+    hps_redis_rig_migrate_keys(shared, slot, 1, 0, 10);
+    hps_redis_rig_migrate_end(shared, slot, 1, 0);
+    snprintf(other, sizeof(other), "GET {%s}other", key);
+    hps_redis_rig_await(shared, 0, "2", other);
+    assert_non_null(strstr(hps_redis_rig_ask(shared, 2, "INFO clients"), "blocked_clients:1"));
+    hps_redis_rig_ask(shared, 2, "RPUSH %s 1", slow);
+    call_end(call, HPS_OK);
+    hps_redis_cluster_close(cluster);
+}
+
+/* ---- nodes that connections cannot be made to ------------------------------------------------ */
+
+/* Node 0 takes connections and says nothing; node 1 hangs up after each answer. */
+static enum hps_fake_redis_then silent_and_short(void *ctx, uint32_t node, const char *command,
+                                                 char *out_answer)
+{
+    struct hps_fake_redis **fake = ctx;
+    if (node == 0) {
+        return HPS_FAKE_REDIS_GO_ON;
+    }
+    if (strcmp(command, "CLUSTER SLOTS") == 0) {
+        hps_fake_redis_map(*fake, 2, out_answer);
+        return HPS_FAKE_REDIS_GO_ON;
+    }
+    hps_fake_redis_usual(command, out_answer);
+    return strncmp(command, "GET", 3) == 0 ? HPS_FAKE_REDIS_HANG_UP : HPS_FAKE_REDIS_GO_ON;
+}
+
+static void test_node_when_nobody_can_connect_then_others_get_connections(void **state)
+{
+    enum { CALLERS = 80 };
+    struct hps_fake_redis *fake = NULL;
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    static struct call *calls[CALLERS];
+    struct hps_redis_cluster *cluster;
+    char silent[64];
+    char key[64];
+    (void)state;
+
+    fake = hps_fake_redis_new(2, silent_and_short, &fake);
+    options.addresses = hps_fake_redis_address(fake, 1);
+    options.connections_per_node = CALLERS;
+    options.failures_max = 1000000;
+    options.connect_timeout_us = REDIS_PATIENCE_US;
+    options.command_timeout_us = UINT64_C(1000) * 1000;
+    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    redis_key_at(0, "a", silent);
+    redis_await_status(cluster, redis_key_at(2, "b", key), HPS_OK);
+    for (unsigned i = 0; i < CALLERS; i++) {
+        calls[i] = call_new(cluster);
+        redis_calls_add(&calls[i]->calls, silent, "GET", silent, NULL);
+        call_start(calls[i]);
+    }
+    uint32_t n_failed = 0;
+    for (unsigned i = 0; i < 50; i++) { /* each over a connection of its own */
+        n_failed += redis_status(cluster, key, "GET", key, NULL) != HPS_OK;
+        assert_true(n_failed < TRIES);
+    }
+    hps_fake_redis_free(fake);
+    for (unsigned i = 0; i < CALLERS; i++) {
+        call_end(calls[i], HPS_UNAVAILABLE);
+    }
+    hps_redis_cluster_close(cluster);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* The only node hangs up after each GET, so that each wants a connection of its own. */
+static enum hps_fake_redis_then short_lived(void *ctx, uint32_t node, const char *command,
+                                            char *out_answer)
+{
+    struct hps_fake_redis **fake = ctx;
+    (void)node;
+    if (strcmp(command, "CLUSTER SLOTS") == 0) {
+        hps_fake_redis_map(*fake, 1, out_answer);
+        return HPS_FAKE_REDIS_GO_ON;
+    }
+    hps_fake_redis_usual(command, out_answer);
+    return strncmp(command, "GET", 3) == 0 ? HPS_FAKE_REDIS_HANG_UP : HPS_FAKE_REDIS_GO_ON;
+}
+
+static bool is_told(struct hps_redis_cluster *cluster, const char *address, const char *why)
+{
+    struct hps_redis_node_stats nodes[4];
+    uint32_t n = hps_redis_cluster_nodes(cluster, nodes, 4);
+    for (uint32_t i = 0; i < n && i < 4; i++) {
+        if (strcmp(nodes[i].address, address) == 0) {
+            return strstr(nodes[i].error, why) != NULL;
+        }
+    }
+    return false;
+}
+
+static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_not_wait(
+    void **state)
+{
+    struct hps_fake_redis *fake = NULL;
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct hps_redis_cluster *cluster;
+    char addresses[128];
+    (void)state;
+
+    fake = hps_fake_redis_new(1, short_lived, &fake);
+    snprintf(addresses, sizeof(addresses), "redis.hung:7000;%s", hps_fake_redis_address(fake, 0));
+    options.addresses = addresses;
+    options.command_timeout_us = UINT64_C(1000) * 1000;
+    options.connect_timeout_us = UINT64_C(100) * 1000;
+    options.pause_us_max = options.pause_us_first;
+    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    redis_await_status(cluster, "a", HPS_OK);
+    uint64_t end_us = redis_soon_us();
+    while (!is_told(cluster, "redis.hung:7000", "its name is not looked up in time")) {
+        assert_true(hps_clock_us() < end_us);
+        sched_yield();
+    }
+    uint32_t n_failed = 0;
+    for (unsigned i = 0; i < 50; i++) {
+        n_failed += redis_status(cluster, "a", "GET", "a", NULL) != HPS_OK;
+        assert_true(n_failed < TRIES);
+    }
+    hps_redis_cluster_close(cluster);
+    assert_int_equal(atomic_load(&names_waiting), 1); /* however often it was tried */
+    sem_post(&names_go);
+    while (atomic_load(&names_waiting) > 0) {
+        sched_yield();
+    }
+    hps_fake_redis_free(fake);
+}
+
+/* A server on its own, that is known by a name. */
+static enum hps_fake_redis_then alone(void *ctx, uint32_t node, const char *command,
+                                      char *out_answer)
+{
+    (void)ctx;
+    (void)node;
+    hps_fake_redis_usual(command, out_answer);
+    if (strcmp(command, "CLUSTER SLOTS") == 0) {
+        strncpy(out_answer, "-ERR This instance has cluster support disabled\r\n", 64);
+    } else if (strncmp(command, "HELLO", 5) == 0) {
+        strncpy(out_answer, "*2\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n", 64);
+    }
+    return HPS_FAKE_REDIS_GO_ON;
+}
+
+struct named {
+    struct hps_fake_redis *fake;
+    struct hps_redis_cluster *cluster;
+    pthread_t callers[12];
+    atomic_bool stop;
+    atomic_uint n_failed;
+};
+
+static void *named_call(void *ctx)
+{
+    struct named *named = ctx;
+    struct redis_calls *calls = hps_calloc(1, sizeof(*calls));
+    while (!atomic_load(&named->stop)) {
+        redis_calls_add(calls, "a", "GET", "a", NULL);
+        hps_status status = redis_calls_run(calls, named->cluster, 0);
+        atomic_fetch_add(&named->n_failed, status != HPS_OK);
+        redis_calls_fini(calls);
+        redis_calls_init(calls);
+    }
+    hps_free(calls);
+    return NULL;
+}
+
+static void named_connect(struct named *named, uint64_t connect_timeout_us)
+{
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    char address[64];
+    snprintf(address, sizeof(address), "localhost:%u", hps_fake_redis_port(named->fake, 0));
+    options.addresses = address;
+    options.connections_per_node = 8;
+    options.failures_max = 1;
+    options.connect_timeout_us = connect_timeout_us;
+    options.command_timeout_us = REDIS_PATIENCE_US;
+    options.name_kept_us = 0;
+    named->cluster = redis_open_with(&options);
+}
+
+static void named_open(struct named *named, uint64_t connect_timeout_us)
+{
+    memset(named, 0, sizeof(*named));
+    named->fake = hps_fake_redis_new(1, alone, NULL);
+    named_connect(named, connect_timeout_us);
+}
+
+/* More callers than connections, so that more of those are always wanted. */
+static void named_begin(struct named *named)
+{
+    for (unsigned i = 0; i < 12; i++) {
+        assert_int_equal(pthread_create(&named->callers[i], NULL, named_call, named), 0);
+    }
+}
+
+static struct hps_redis_node_stats named_node(struct named *named)
+{
+    struct hps_redis_node_stats node;
+    assert_int_equal(hps_redis_cluster_nodes(named->cluster, &node, 1), 1);
+    assert_true(node.up);
+    assert_true(node.n_connections > 0);
+    assert_int_equal(atomic_load(&named->n_failed), 0);
+    return node;
+}
+
+static void named_await_connections(struct named *named, uint32_t n)
+{
+    uint64_t end_us = redis_soon_us();
+    while (named_node(named).n_connections < n) {
+        assert_true(hps_clock_us() < end_us);
+        sched_yield();
+    }
+}
+
+static void named_end(struct named *named)
+{
+    atomic_store(&named->stop, true);
+    for (unsigned i = 0; i < 12; i++) {
+        assert_int_equal(pthread_join(named->callers[i], NULL), 0);
+    }
+    hps_redis_cluster_close(named->cluster);
+    hps_fake_redis_free(named->fake);
+}
+
+static void test_name_when_its_look_up_hangs_then_the_connections_that_are_there_stay(void **state)
+{
+    struct named named;
+    (void)state;
+    named_open(&named, UINT64_C(1000) * 1000);
+    assert_int_equal(redis_status(named.cluster, "a", "GET", "a", NULL), HPS_OK);
+    uint32_t n = named_node(&named).n_connections;
+    uint64_t n_broken = named_node(&named).n_broken;
+    atomic_store(&names_hang, true);
+    named_begin(&named);
+    uint64_t end_us = redis_soon_us();
+    while (named_node(&named).n_broken < n_broken + 2 || atomic_load(&names_waiting) == 0) {
+        assert_true(hps_clock_us() < end_us);
+        sched_yield();
+    }
+    assert_int_equal(atomic_load(&names_waiting), 1);
+    assert_string_equal(named_node(&named).error, "its name is not looked up in time");
+    atomic_store(&names_hang, false);
+    sem_post(&names_go);
+    named_await_connections(&named, n + 1); /* by what that look-up, or the next, comes to */
+    named_end(&named);
+}
+
+static void test_name_when_its_first_place_refuses_then_no_connection_fails(void **state)
+{
+    struct named named;
+    (void)state;
+    atomic_store(&names_two, true);
+    named_open(&named, REDIS_PATIENCE_US);
+    named_begin(&named);
+    named_await_connections(&named, 8);
+    assert_int_equal(named_node(&named).n_broken, 0);
+    named_end(&named);
+    atomic_store(&names_two, false);
+}
+
+/* Somebody listens at the first place, and says nothing. */
+static void test_name_when_its_first_place_is_silent_then_the_next_one_is_found(void **state)
+{
+    struct named named;
+    struct sockaddr_in silent = {.sin_family = AF_INET};
+    (void)state;
+    memset(&named, 0, sizeof(named));
+    named.fake = hps_fake_redis_new(1, alone, NULL);
+    silent.sin_port = htons(hps_fake_redis_port(named.fake, 0));
+    silent.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&silent, sizeof(silent)), 0);
+    assert_int_equal(listen(fd, 16), 0);
+    atomic_store(&names_two, true);
+    named_connect(&named, UINT64_C(200) * 1000);
+    assert_int_equal(redis_status(named.cluster, "a", "GET", "a", NULL), HPS_OK);
+    hps_redis_cluster_close(named.cluster);
+    hps_fake_redis_free(named.fake);
+    close(fd);
+    atomic_store(&names_two, false);
+}
+
+/* ---- answers that are none ------------------------------------------------------------------- */
+
+struct odd {
+    struct hps_fake_redis *fake;
+    _Atomic(const char *) answer; /* to GET; NULL: the usual one */
+    enum hps_fake_redis_then then;
+};
+
+static enum hps_fake_redis_then odd_answer(void *ctx, uint32_t node, const char *command,
+                                           char *out_answer)
+{
+    struct odd *odd = ctx;
+    const char *answer = atomic_load(&odd->answer);
+    (void)node;
+    if (strcmp(command, "CLUSTER SLOTS") == 0) {
+        hps_fake_redis_map(odd->fake, 1, out_answer);
+    } else if (strncmp(command, "GET", 3) == 0 && answer) {
+        snprintf(out_answer, HPS_FAKE_REDIS_ANSWER_MAX, "%s", answer);
+        return odd->then;
+    } else {
+        hps_fake_redis_usual(command, out_answer);
+    }
+    return HPS_FAKE_REDIS_GO_ON;
+}
+
+static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(void **state)
+{
+    static const struct {
+        const char *answer;
+        enum hps_fake_redis_then then;
+        hps_status status;
+    } cases[] = {
+        {"$10\r\nhalf", HPS_FAKE_REDIS_HANG_UP, HPS_UNAVAILABLE},
+        {"$10\r\nhalf", HPS_FAKE_REDIS_GO_ON, HPS_DEADLINE},
+        {"", HPS_FAKE_REDIS_HANG_UP, HPS_UNAVAILABLE},
+        {"HTTP/1.1 400 Bad Request\r\n", HPS_FAKE_REDIS_GO_ON, HPS_IO},
+        {"$99999999999999999999\r\n", HPS_FAKE_REDIS_GO_ON, HPS_IO},
+        {"*-5\r\n", HPS_FAKE_REDIS_GO_ON, HPS_IO},
+        {"+1\r\n+2\r\n", HPS_FAKE_REDIS_GO_ON, HPS_OK}, /* one that nobody has asked for */
+        {"-MOVED 1\r\n", HPS_FAKE_REDIS_GO_ON, HPS_UNAVAILABLE},
+        {"-ASK 1 nobody:99999\r\n", HPS_FAKE_REDIS_GO_ON, HPS_UNAVAILABLE},
+    };
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct odd odd = {0};
+    (void)state;
+
+    odd.fake = hps_fake_redis_new(1, odd_answer, &odd);
+    options.addresses = hps_fake_redis_address(odd.fake, 0);
+    options.failures_max = 1000000;
+    options.command_timeout_us = UINT64_C(1000) * 1000;
+    struct hps_redis_cluster *cluster = redis_open_with(&options);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        odd.then = cases[i].then;
+        atomic_store(&odd.answer, cases[i].answer);
+        assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), cases[i].status);
+        atomic_store(&odd.answer, NULL);
+        assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "OK");
+    }
+    hps_redis_cluster_close(cluster);
+    hps_fake_redis_free(odd.fake);
+}
+
+/* ---- nodes that come and go ------------------------------------------------------------------ */
+
+enum { COMING = 300 };
+
+/* A map of one master, and replicas of which none has been there before. */
+static void take_map(struct hps_redis_cluster *cluster, const char *master, uint32_t number)
+{
+    static struct hps_redis_map map;
+    struct hps_addr addr;
+    char text[64];
+    assert_int_equal(hps_addr_parse(master, &addr, NULL), HPS_OK);
+    pthread_mutex_lock(&cluster->lock);
+    hps_redis_map_begin(&map, cluster);
+    hps_redis_map_tell(&map, 0, HPS_REDIS_SLOTS - 1, true, &addr);
+    for (uint32_t i = 0; i < COMING; i++) {
+        uint32_t n = number * COMING + i;
+        snprintf(text, sizeof(text), "127.1.%u.%u:1", n / 250, 1 + n % 250);
+        assert_int_equal(hps_addr_parse(text, &addr, NULL), HPS_OK);
+        hps_redis_map_tell(&map, 0, HPS_REDIS_SLOTS - 1, false, &addr);
+    }
+    hps_redis_map_commit(&map, HPS_REDIS_CLUSTERED);
+    assert_true(cluster->n_nodes <= 4 * (COMING + 1));
+    pthread_mutex_unlock(&cluster->lock);
+}
+
+static void test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten(void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
+    static struct hps_redis_node_stats nodes[HPS_REDIS_NODES_MAX];
+    struct hps_redis_stats stats;
+    (void)state;
+
+    for (uint32_t i = 0; i < 20; i++) {
+        take_map(cluster, hps_redis_rig_address(rig, 0), i);
+        assert_int_equal(hps_redis_cluster_nodes(cluster, nodes, HPS_REDIS_NODES_MAX), COMING + 1);
+        hps_redis_cluster_stats(cluster, &stats);
+        assert_int_equal(stats.n_nodes, COMING + 1);
+        assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
+    }
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+struct caller {
+    pthread_t thread;
+    struct hps_redis_cluster *cluster;
+    atomic_bool *stop;
+    uint64_t n_done;
+    uint64_t n_failed;
+};
+
+static void *call_on(void *ctx)
+{
+    struct caller *caller = ctx;
+    struct call *call = call_new(caller->cluster);
+    for (unsigned i = 0; i < 8; i++) {
+        redis_calls_add(&call->calls, "a", "SET", "a", "1", NULL);
+    }
+    while (!atomic_load(caller->stop)) {
+        call_run(call);
+        caller->n_done++;
+        caller->n_failed += call->status != HPS_OK;
+    }
+    redis_calls_fini(&call->calls);
+    hps_free(call);
+    return NULL;
+}
+
+/* The master has another name each time, so that one that calls are under way to is soon gone. */
+static void test_master_when_it_goes_while_calls_are_under_way_then_they_are_answered(void **state)
+{
+    enum { CALLERS = 4, ROUNDS = 150 };
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_cluster *cluster = redis_open(hps_redis_rig_addresses(rig));
+    struct caller callers[CALLERS];
+    atomic_bool stop;
+    (void)state;
+
+    atomic_init(&stop, false);
+    for (unsigned i = 0; i < CALLERS; i++) {
+        callers[i] = (struct caller){.cluster = cluster, .stop = &stop};
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_on, &callers[i]), 0);
+    }
+    uint64_t n_failed = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        char master[64];
+        snprintf(master, sizeof(master), "localhost:%u", hps_redis_rig_port(rig, 0));
+        for (unsigned bit = 0; bit < 9; bit++) {
+            master[bit] = (char)(master[bit] - (round >> bit & 1 ? 'a' - 'A' : 0));
+        }
+        take_map(cluster, master, round % 40);
+        n_failed += strcmp(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK") != 0;
+    }
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < CALLERS; i++) {
+        pthread_join(callers[i].thread, NULL);
+        n_failed += callers[i].n_failed;
+    }
+    assert_int_equal(n_failed, 0);
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest fake_tests[] = {
+        cmocka_unit_test(test_node_when_nobody_can_connect_then_others_get_connections),
+        cmocka_unit_test(
+            test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_not_wait),
+        cmocka_unit_test(test_name_when_its_look_up_hangs_then_the_connections_that_are_there_stay),
+        cmocka_unit_test(test_name_when_its_first_place_refuses_then_no_connection_fails),
+        cmocka_unit_test(test_name_when_its_first_place_is_silent_then_the_next_one_is_found),
+        cmocka_unit_test(test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole),
+    };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_connection_when_another_node_is_slow_then_it_is_free_for_others),
+        cmocka_unit_test(test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they_can),
+        cmocka_unit_test(test_slot_when_it_moves_while_another_node_is_slow_then_it_is_followed),
+        cmocka_unit_test(test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten),
+        cmocka_unit_test(test_master_when_it_goes_while_calls_are_under_way_then_they_are_answered),
+    };
+    sem_init(&names_go, 0, 0);
+    int failed = cmocka_run_group_tests(fake_tests, NULL, NULL);
+    if (!hps_redis_rig_present()) {
+        return failed ? failed : HPS_REDIS_RIG_SKIP;
+    }
+    return failed + cmocka_run_group_tests(tests, shared_start, shared_stop);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A shard that has too many rows loses some of them: any, or those that nobody asks for.
+ */
+#include "tests/lib/redis_fixture.h"
+
+static struct hps_space *space_that(enum hps_redis_evict evict, uint64_t rows_max)
+{
+    struct hps_redis_store_options options = fx_options("one");
+    options.evict = evict;
+    options.rows_max = rows_max;
+    options.target_ratio = 0.5;
+    options.sample_every = 1;
+    return fx_space(fx_open_with(&options));
+}
+
+static void test_insert_when_over_the_margin_then_down_to_the_target(void **state)
+{
+    (void)state;
+    struct hps_store_shared_stats counters;
+    struct hps_space *space = space_that(HPS_REDIS_EVICT_RANDOM, 100); /* 200 of both tables */
+    struct hps_insert_report report = fx_insert(space, 1000, 3);
+    assert_int_equal(report.n_inserted, 1000);
+    assert_int_equal(report.n_evicted, 0); /* about 125 in each shard */
+    report = fx_insert(space, 4096, 3);
+    assert_int_equal(report.n_inserted, 3096);
+    assert_int_equal(report.n_evicted, 4096 - 100 * FX_SHARDS); /* all had more than 200 */
+    assert_int_equal(fx_found(space, 4096, 3), 100 * FX_SHARDS);
+    space->store->ops->shared_stats(space->store, &counters);
+    assert_int_equal(counters.n_rows_evicted, report.n_evicted);
+    assert_true(atomic_load(&space->incomplete));
+    fx_close(space);
+}
+
+static void test_apply_when_over_the_margin_then_down_to_the_target(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_that(HPS_REDIS_EVICT_RANDOM, 100);
+    fx_at(space, 3);
+    assert_int_equal(fx_insert(space, 1, 2).n_inserted, 1); /* makes the shards */
+    assert_int_equal(fx_apply(space, 3, 4, 4000).n_applied, FX_SHARDS);
+    assert_int_equal(fx_found(space, 4000, 3), 100 * FX_SHARDS);
+    fx_close(space);
+}
+
+/* Ask for keys [0, 200) until the server has heard of all of them. */
+static void use(struct hps_space *space)
+{
+    uint64_t end_us = hps_clock_us() + FX_WAIT_US;
+    const char *ask =
+        "EVAL local\tn=0;for\ti,k\tin\tipairs(redis.call('KEYS','*used'))do\tn=n+redis.call('HLEN'"
+        ",k)end\treturn\tn 0";
+    while (strcmp(hps_redis_rig_ask(fx_rig, 0, "%s", ask), "200") != 0) {
+        assert_true(hps_clock_us() < end_us);
+        assert_int_equal(fx_found(space, 200, 3), 200);
+        sched_yield();
+    }
+}
+
+static void evicts_what_is_not_used(enum hps_redis_evict evict)
+{
+    struct hps_space *space = space_that(evict, 100);
+    assert_int_equal(fx_insert(space, 1000, 3).n_inserted, 1000);
+    use(space);
+    assert_int_equal(fx_insert(space, 4096, 3).n_inserted, 3096);
+    assert_int_equal(fx_found(space, 4096, 3), 100 * FX_SHARDS);
+    assert_in_range(fx_found(space, 200, 3), 160, 200); /* of samples: not quite all */
+    fx_close(space);
+}
+
+static void test_evict_when_by_use_then_what_is_asked_for_stays(void **state)
+{
+    (void)state;
+    evicts_what_is_not_used(HPS_REDIS_EVICT_USED);
+}
+
+static void test_evict_when_by_age_then_what_is_asked_for_stays(void **state)
+{
+    (void)state;
+    evicts_what_is_not_used(HPS_REDIS_EVICT_OLDEST);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_insert_when_over_the_margin_then_down_to_the_target, fx_clean),
+        cmocka_unit_test_setup(test_apply_when_over_the_margin_then_down_to_the_target, fx_clean),
+        cmocka_unit_test_setup(test_evict_when_by_use_then_what_is_asked_for_stays, fx_clean),
+        cmocka_unit_test_setup(test_evict_when_by_age_then_what_is_asked_for_stays, fx_clean),
+    };
+    return cmocka_run_group_tests(tests, fx_start, fx_stop);
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bulk loads that daemons make of the same rows do not disturb each other.
+ */
+#include <stdlib.h>
+
+#include "tests/lib/redis_fixture.h"
+
+enum { N = 1000 };
+
+static hps_key keys[N];
+static uint8_t rows[N * FX_ROW];
+
+static struct hps_store_load *begin(struct hps_space *space)
+{
+    struct hps_store_load *load = NULL;
+    assert_int_equal(space->store->ops->load_begin(space, N, 0, &load, &fx_error), HPS_OK);
+    return load;
+}
+
+static void add(struct hps_space *space, struct hps_store_load *load, uint32_t from, uint32_t to)
+{
+    struct hps_write write;
+    for (uint32_t i = 0; i < N; i++) {
+        keys[i] = i;
+    }
+    fx_write(&write, keys, rows, N, 4);
+    assert_int_equal(space->store->ops->load_add(load, &fx_tables[0], keys + from,
+                                                 rows + (size_t)from * FX_ROW, to - from,
+                                                 &fx_error),
+                     HPS_OK);
+}
+
+static void test_load_when_two_daemons_do_then_the_first_commit_counts(void **state)
+{
+    (void)state;
+    struct hps_space *one = fx_space(fx_open("one"));
+    struct hps_space *two = fx_space(fx_open("two"));
+    struct hps_store_load *first = begin(one);
+    struct hps_store_load *second = begin(two);
+    add(one, first, 0, N);
+    add(two, second, 0, N / 2);
+    assert_int_equal(one->store->ops->load_commit(first, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(one, N, 4), N);
+    assert_int_equal(fx_found(two, N, 4), 0); /* its own is not done yet */
+    add(two, second, N / 2, N);
+    assert_int_equal(two->store->ops->load_commit(second, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(two, N, 4), N);
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
+    fx_close(one);
+    fx_close(two);
+}
+
+static void test_load_when_cut_off_then_the_next_one_begins_clean(void **state)
+{
+    (void)state;
+    struct hps_space *space = fx_space(fx_open("one"));
+    struct hps_store_load *load = begin(space);
+    add(space, load, 0, N);
+    assert_non_null(strstr(hps_redis_rig_ask(fx_rig, 0, "KEYS *"), ":load:one"));
+    space->store->ops->load_abort(load);
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
+    load = begin(space);
+    add(space, load, 0, N / 2);
+    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(space, N, 4), N / 2);
+    fx_close(space);
+}
+
+static void test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it(void **state)
+{
+    (void)state;
+    struct hps_space *killed = fx_space(fx_open("one"));
+    struct hps_store_load *load = begin(killed);
+    add(killed, load, 0, N);
+    struct hps_store *store = fx_open("one"); /* the next process */
+    struct hps_space *space = fx_space(store);
+    assert_non_null(strstr(hps_redis_rig_ask(fx_rig, 0, "KEYS *"), ":load:one"));
+    assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_OK);
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
+    store->ops->close(store);
+    killed->store->ops->load_abort(load);
+    fx_close(killed);
+}
+
+static void test_load_when_updates_came_meanwhile_then_at_the_versions_position(void **state)
+{
+    (void)state;
+    struct hps_space *space = fx_space(fx_open("one"));
+    fx_at(space, 5);
+    struct hps_store_load *load = begin(space);
+    add(space, load, 0, N);
+    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(fx_apply(space, 5, 6, N / 2).n_applied, FX_SHARDS);
+    assert_int_equal(fx_found(space, N / 2, 5), N / 2);
+    fx_close(space);
+}
+
+static void test_load_when_the_server_falls_silent_then_unavailable(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    options.write_timeout_us = 1000 * 1000;
+    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_store_load *load = begin(space);
+    add(space, load, 0, N - 1);
+    hps_redis_rig_pause(fx_rig, 0);
+    assert_int_equal(
+        space->store->ops->load_add(load, &fx_tables[0], keys + N - 1, rows, 1, &fx_error),
+        HPS_UNAVAILABLE);
+    assert_non_null(strstr(fx_error.text, " in time")); /* no answer, or not even a connection */
+    space->store->ops->load_abort(load);
+    hps_redis_rig_resume(fx_rig, 0);
+    fx_close(space);
+}
+
+/* What a fail-over may do with writes that were acknowledged. */
+static void test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    options.authoritative = true; /* a row that is not there is none, then */
+    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_store_load *load = begin(space);
+    add(space, load, 0, N / 2);
+    const char *names = hps_redis_rig_ask(fx_rig, 0, "KEYS *load*");
+    char command[256];
+    snprintf(command, sizeof(command), "DEL %.*s", (int)strcspn(names, "\r\n "), names);
+    (void)hps_redis_rig_ask(fx_rig, 0, command);
+    add(space, load, N / 2, N);
+    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_UNAVAILABLE);
+    assert_non_null(strstr(fx_error.text, "lost rows"));
+    space->store->ops->load_abort(load);
+    load = begin(space); /* of the shards that are not there */
+    add(space, load, 0, N);
+    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(space, N, 4), N);
+    fx_close(space);
+}
+
+static uint64_t n_hset(void)
+{
+    const char *stats = hps_redis_rig_ask(fx_rig, 0, "INFO commandstats");
+    const char *at = strstr(stats, "cmdstat_hset:calls=");
+    return at == NULL ? 0 : strtoull(at + strlen("cmdstat_hset:calls="), NULL, 10);
+}
+
+/* A server answers nobody else while it carries out a command. */
+static void test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than_may_be(
+    void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    options.fields_max = 3;
+    options.n_shards = 2;
+    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_store_load *load = begin(space);
+    uint64_t n_before = n_hset();
+    add(space, load, 0, N);
+    uint64_t n = n_hset() - n_before;
+    assert_true(n >= N / 3 && n <= N / 3 + 2);
+    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(space, N, 4), N);
+    fx_close(space);
+}
+
+static void test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_made_anew(
+    void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    options.authoritative = true;
+    struct hps_space *one = fx_space(fx_open_with(&options));
+    options.member = "two";
+    struct hps_space *two = fx_space(fx_open_with(&options));
+    struct hps_store_load *first = begin(one);
+    struct hps_store_load *second = begin(two);
+    add(one, first, 0, 1);
+    add(two, second, 0, 1);
+    assert_int_equal(one->store->ops->load_commit(first, &fx_error), HPS_OK);
+    assert_int_equal(fx_apply(one, 0, 6, 0).n_applied, FX_SHARDS);
+    assert_int_equal(two->store->ops->load_commit(second, &fx_error), HPS_OK);
+    assert_int_equal(fx_apply(one, 6, 7, 0).n_applied, FX_SHARDS); /* all are where they were */
+    fx_close(one);
+    fx_close(two);
+}
+
+static void test_load_when_a_batch_has_failed_then_shards_begin_where_it_does(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    options.authoritative = true;
+    struct hps_space *space = fx_space(fx_open_with(&options));
+    const struct hps_log_span span = {FX_PARTITION, 0, 0, 6};
+    const struct hps_log_batch batch = {.spans = &span, .n_spans = 1};
+    struct hps_log_report report;
+    assert_int_equal(space->store->ops->log_apply(space, &fx_call, &batch, &report), HPS_DATA_LOSS);
+    struct hps_store_load *load = begin(space);
+    add(space, load, 0, N);
+    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(fx_apply(space, 0, 6, 0).n_applied, FX_SHARDS);
+    fx_close(space);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_load_when_two_daemons_do_then_the_first_commit_counts,
+                               fx_clean),
+        cmocka_unit_test_setup(test_load_when_cut_off_then_the_next_one_begins_clean, fx_clean),
+        cmocka_unit_test_setup(test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it,
+                               fx_clean),
+        cmocka_unit_test_setup(
+            test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than_may_be, fx_clean),
+        cmocka_unit_test_setup(test_load_when_updates_came_meanwhile_then_at_the_versions_position,
+                               fx_clean),
+        cmocka_unit_test_setup(test_load_when_the_server_falls_silent_then_unavailable, fx_clean),
+        cmocka_unit_test_setup(test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing,
+                               fx_clean),
+        cmocka_unit_test_setup(
+            test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_made_anew,
+            fx_clean),
+        cmocka_unit_test_setup(test_load_when_a_batch_has_failed_then_shards_begin_where_it_does,
+                               fx_clean),
+    };
+    return cmocka_run_group_tests(tests, fx_start, fx_stop);
+}
