@@ -22,7 +22,7 @@
 #define ENUM_BEGIN(list)   \
     enum hps_config_##list \
     {
-#define VALUE(list, constant, number, word, aliases, built) HPS_CONFIG_##constant = (number),
+#define VALUE(list, constant, number, word, aliases) HPS_CONFIG_##constant = (number),
 #define ENUM_END(list) \
     }                  \
     ;
@@ -68,7 +68,7 @@ struct hps_config_listeners {
 struct hps_config_volatile_db {
     struct hps_option_set set;
     enum hps_config_volatile_type type;
-    uint64_t memory_bytes; /* after finish never 0 */
+    uint64_t memory_bytes; /* after finish never 0, as num_partitions */
     uint64_t local_cache_bytes;
     char *address;
     char *user_name;
@@ -81,7 +81,7 @@ struct hps_config_volatile_db {
     uint32_t num_node_connections;
     uint64_t max_batch_size;
     bool enable_tls;
-    char *tls_ca_certificate;
+    char *tls_ca_certificate; /* after finish "": the system's; the next three: none */
     char *tls_client_certificate;
     char *tls_client_key;
     char *tls_server_name_identification;
@@ -92,6 +92,12 @@ struct hps_config_volatile_db {
     bool cache_missed_embeddings;
     bool initialize_after_startup;
     struct hps_strings update_filters;
+    enum hps_config_redis_layout redis_layout;
+    uint32_t redis_lease_s;
+    uint32_t redis_ttl_s; /* 0: rows stay until they are dropped */
+    uint32_t redis_connect_timeout_ms;
+    uint32_t redis_command_timeout_ms;
+    bool redis_replica_reads;
 };
 
 struct hps_config_persistent_db {
@@ -299,6 +305,9 @@ struct hps_config_flags {
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
+/* Budget of the host map; 0: there is none. After finish. */
+uint64_t hps_config_host_bytes(const struct hps_config *config);
+
 /* TLS is configured / this listener speaks it (never on Unix sockets). */
 bool hps_config_has_tls(const struct hps_config_server *server);
 bool hps_config_listener_tls(const struct hps_config_server *server,
@@ -325,6 +334,10 @@ void hps_config_model_policies(const struct hps_config_model *model,
 /* JSON of every option: {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...}.
  * Passwords are not printed. Appends to `buf`. */
 hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf)
+    HPS_MUST_CHECK;
+/* Where the files of the models are, as a configuration has it: {"models": [{"model": "m",
+ * "sparse_files": ["/m/a"]}]}. Appends to `buf`. */
+hps_status hps_config_print_files(const struct hps_config *config, struct hps_buf *buf)
     HPS_MUST_CHECK;
 
 struct hps_config_change {

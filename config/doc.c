@@ -119,9 +119,6 @@ static hps_status print_words(const struct hps_option *option, struct hps_buf *b
         if (status == HPS_OK && v->aliases[0] != '\0') {
             status = hps_buf_printf(buf, " (%s)", v->aliases);
         }
-        if (status == HPS_OK && !v->built) {
-            status = hps_buf_printf(buf, " *not in this build*");
-        }
     }
     return status;
 }
@@ -156,7 +153,6 @@ static hps_status print_flags(const struct hps_option *option, struct hps_buf *b
         {HPS_OPTION_REQUIRED, "required"},
         {HPS_OPTION_RELOAD, "reload"},
         {HPS_OPTION_NO_EFFECT, "no effect"},
-        {HPS_OPTION_UNBUILT, "only the default in this build"},
     };
     hps_status status = HPS_OK;
     const char *comma = "";

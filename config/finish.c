@@ -87,6 +87,23 @@ static uint32_t clamp_u32(uint32_t value, uint32_t min, uint32_t max)
     return value < min ? min : value > max ? max : value;
 }
 
+enum { REDIS_SHARDS = 64, REDIS_SHARDS_MAX = 4096 };
+
+uint64_t hps_config_host_bytes(const struct hps_config *config)
+{
+    switch (config->volatile_db.type) {
+    case HPS_CONFIG_VOLATILE_DISABLED:
+        return 0;
+    case HPS_CONFIG_VOLATILE_REDIS_CLUSTER:
+        return config->volatile_db.local_cache_bytes;
+    case HPS_CONFIG_VOLATILE_HASH_MAP:
+    case HPS_CONFIG_VOLATILE_PARALLEL_HASH_MAP:
+    case HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP:
+        break;
+    }
+    return config->volatile_db.memory_bytes;
+}
+
 static void derive_sizes(struct hps_config *config)
 {
     struct hps_config_server *server = &config->server;
@@ -96,7 +113,9 @@ static void derive_sizes(struct hps_config *config)
         config->volatile_db.memory_bytes = memory / 2;
     }
     if (config->volatile_db.num_partitions == 0) {
-        config->volatile_db.num_partitions = clamp_u32(cpus, 1, 16);
+        config->volatile_db.num_partitions =
+            config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER ? REDIS_SHARDS
+                                                                          : clamp_u32(cpus, 1, 16);
     }
     if (server->reply_bytes_in_flight == 0) {
         server->reply_bytes_in_flight = memory / 4;
@@ -201,6 +220,31 @@ static hps_status derive_paths(struct hps_config *config, struct hps_notes *note
         }
     }
     return status == HPS_OK ? derive_model_roots(config, err) : status;
+}
+
+/* HPS has names of files as defaults: they count where there are such files. */
+static hps_status derive_redis_tls(struct hps_config *config, struct hps_error *err)
+{
+    struct hps_config_volatile_db *db = &config->volatile_db;
+    const struct {
+        enum hps_option_id id;
+        char **field;
+        bool file;
+    } all[] = {
+        {HPS_OPTION_volatile_db_tls_ca_certificate, &db->tls_ca_certificate, true},
+        {HPS_OPTION_volatile_db_tls_client_certificate, &db->tls_client_certificate, true},
+        {HPS_OPTION_volatile_db_tls_client_key, &db->tls_client_key, true},
+        {HPS_OPTION_volatile_db_tls_server_name_identification, &db->tls_server_name_identification,
+         false},
+    };
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && status == HPS_OK; i++) {
+        bool there = all[i].file && access(*all[i].field, R_OK) == 0;
+        if (!hps_option_is_set(&db->set, all[i].id) && !there) {
+            status = replace(config, all[i].field, hps_strdup(""), err);
+        }
+    }
+    return status;
 }
 
 /* ---- listeners ------------------------------------------------------------------------------- */
@@ -401,15 +445,111 @@ static hps_status check_tiers(const struct hps_config *config, struct hps_notes 
             config->file);
     }
     uint64_t memory = hps_limits_memory_bytes();
-    if (config->volatile_db.memory_bytes > memory) {
+    bool redis = config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER;
+    uint64_t host =
+        redis ? config->volatile_db.local_cache_bytes : config->volatile_db.memory_bytes;
+    if (host > memory) {
         hps_status status =
             hps_notes_add(notes, true,
-                          "%s: volatile_db.memory_bytes: got %" PRIu64 ", more than the %" PRIu64
+                          "%s: volatile_db.%s: got %" PRIu64 ", more than the %" PRIu64
                           " bytes that this process may use",
-                          config->file, config->volatile_db.memory_bytes, memory);
+                          config->file, redis ? "local_cache_bytes" : "memory_bytes", host, memory);
         return status == HPS_OK ? HPS_OK : no_memory(config, err);
     }
     return HPS_OK;
+}
+
+/* HPS's data says neither of which version it is nor of which time. */
+static hps_status check_redis_hps(const struct hps_config *config, struct hps_error *err)
+{
+    if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.redis_layout: got \"hps\" above a persistent_db, "
+                             "expected \"hpsd\": nothing tells of which version rows of HPS are",
+                             config->file);
+    }
+    if (config->update_source.type != HPS_CONFIG_UPDATE_SOURCE_NULL) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.redis_layout: got \"hps\" and an update_source, "
+                             "expected \"hpsd\": rows of HPS are only read",
+                             config->file);
+    }
+    if (!hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_num_partitions)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.num_partitions: got none, expected the number with "
+                             "which HPS wrote the rows, as volatile_db.redis_layout is \"hps\"",
+                             config->file);
+    }
+    return HPS_OK;
+}
+
+/* What the daemon shows the servers. */
+static hps_status check_redis_access(const struct hps_config *config, struct hps_error *err)
+{
+    const struct hps_config_volatile_db *db = &config->volatile_db;
+    bool default_user = db->user_name[0] == '\0' || strcmp(db->user_name, "default") == 0;
+    if (db->address[strspn(db->address, ",; \t")] == '\0') {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.address: got \"%s\", expected host:port or unix:PATH",
+                             config->file, db->address);
+    }
+    if (!default_user && db->password[0] == '\0') {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.password: got none, expected that of user_name "
+                             "\"%s\"",
+                             config->file, db->user_name);
+    }
+    if (db->enable_tls && db->tls_client_key[0] != '\0' && db->tls_client_certificate[0] == '\0') {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.tls_client_certificate: got none, expected that of "
+                             "tls_client_key \"%s\"",
+                             config->file, db->tls_client_key);
+    }
+    return HPS_OK;
+}
+
+static hps_status check_redis(const struct hps_config *config, struct hps_notes *notes,
+                              struct hps_error *err)
+{
+    const struct hps_config_volatile_db *db = &config->volatile_db;
+    hps_status status = HPS_OK;
+    if (db->type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
+        if (db->local_cache_bytes > 0) {
+            status = hps_notes_add(notes, true,
+                                   "%s: volatile_db.local_cache_bytes: not applied; it is for a "
+                                   "host map above redis_cluster, else memory_bytes counts",
+                                   config->file);
+        }
+        return status == HPS_OK ? HPS_OK : no_memory(config, err);
+    }
+    if (db->num_partitions > REDIS_SHARDS_MAX) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.num_partitions: got %" PRIu32
+                             ", expected at most %d for redis_cluster",
+                             config->file, db->num_partitions, REDIS_SHARDS_MAX);
+    }
+    if (db->overflow_resolution_target <= 0) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.overflow_resolution_target: got 0, expected more for "
+                             "redis_cluster",
+                             config->file);
+    }
+    if (db->redis_ttl_s > 0 && config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.redis_ttl_s: got %" PRIu32
+                             ", expected 0: without a persistent_db Redis has the only copy",
+                             config->file, db->redis_ttl_s);
+    }
+    if (db->redis_ttl_s > 0 && db->redis_ttl_s < db->redis_lease_s) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: volatile_db.redis_ttl_s: got %" PRIu32
+                             ", expected 0 or at least redis_lease_s, %" PRIu32,
+                             config->file, db->redis_ttl_s, db->redis_lease_s);
+    }
+    status = check_redis_access(config, err);
+    return status == HPS_OK && db->redis_layout == HPS_CONFIG_REDIS_LAYOUT_HPS
+               ? check_redis_hps(config, err)
+               : status;
 }
 
 /* What any model asks for that is served in another way here. */
@@ -448,6 +588,7 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
     const struct hps_config_volatile_db *volatile_db = &config->volatile_db;
     const struct hps_option_set *set = &volatile_db->set;
     const struct model_wishes wishes = wishes_of(config);
+    bool redis = volatile_db->type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER;
     const struct {
         bool applies;
         const char *text;
@@ -479,10 +620,11 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "
          "client shares"},
-        {hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy),
+        {!redis && hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy),
          "volatile_db.overflow_policy: the host map has a policy of its own, which keeps more of "
          "what is asked for than any of HPS's"},
-        {volatile_db->initial_cache_rate < 1.0,
+        {volatile_db->initial_cache_rate < 1.0 &&
+             (!redis || config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED),
          "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},
         {!volatile_db->initialize_after_startup || !config->persistent_db.initialize_after_startup,
          "initialize_after_startup: not applied, as in HPS; stores are filled at start"},
@@ -567,10 +709,16 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
         status = derive_paths(config, notes, err);
     }
     if (status == HPS_OK) {
+        status = derive_redis_tls(config, err);
+    }
+    if (status == HPS_OK) {
         status = check_listeners(config, err);
     }
     if (status == HPS_OK) {
         status = check_tiers(config, notes, err);
+    }
+    if (status == HPS_OK) {
+        status = check_redis(config, notes, err);
     }
     if (status == HPS_OK) {
         status = check_updates(config, err);

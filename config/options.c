@@ -20,13 +20,13 @@
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define ENUM_BEGIN(list) static const struct hps_option_value values_##list[] = {
-#define VALUE(list, constant, number, word, aliases, built) \
-    {(word), (aliases), (number), (built) != 0},
-#define ENUM_END(list)       \
-    {                        \
-        NULL, NULL, 0, false \
-    }                        \
-    }                        \
+
+#define VALUE(list, constant, number, word, aliases) {(word), (aliases), (number)},
+#define ENUM_END(list) \
+    {                  \
+        NULL, NULL, 0  \
+    }                  \
+    }                  \
     ;
 #include "config/enums.def"
 #undef ENUM_BEGIN
@@ -82,7 +82,6 @@ typedef struct hps_config_tls struct_tls;
 #define REQUIRED  HPS_OPTION_REQUIRED
 #define RELOAD    HPS_OPTION_RELOAD
 #define OURS      HPS_OPTION_OURS
-#define UNBUILT   HPS_OPTION_UNBUILT
 #define NO_EFFECT HPS_OPTION_NO_EFFECT
 
 const struct hps_option hps_options[HPS_OPTION_COUNT] = {
@@ -349,7 +348,7 @@ static hps_status parse_enum(const struct hps_option *option, const char *text,
     for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
         if (strcmp(word, v->word) == 0 || word_in_list(word, v->aliases)) {
             *out_number = v->number;
-            return v->built ? HPS_OK : HPS_UNIMPLEMENTED;
+            return HPS_OK;
         }
     }
     return HPS_INVALID;
@@ -480,32 +479,9 @@ static hps_status set_field(const struct hps_option *option, void *field, const 
     }
 }
 
-/* Does the option, of one of the types that can be UNBUILT, now hold its default? */
-static bool holds_default(const struct hps_option *option, const void *field)
-{
-    bool flag = false;
-    uint64_t number = 0;
-    switch (option->type) {
-    case HPS_OPTION_TYPE_BOOL:
-        return parse_bool(option->def, &flag) == HPS_OK && flag == *(const bool *)field;
-    case HPS_OPTION_TYPE_U32:
-        return parse_u64(option->def, &number) == HPS_OK && number == *(const uint32_t *)field;
-    default:
-        HPS_ASSERT(option->type == HPS_OPTION_TYPE_U64 || option->type == HPS_OPTION_TYPE_BYTES);
-        return hps_bytes_parse(option->def, &number) == HPS_OK &&
-               number == *(const uint64_t *)field;
-    }
-}
-
 hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
 {
-    void *field = field_of(option, base);
-    hps_status status = set_field(option, field, text);
-    if (status == HPS_OK && (option->flags & HPS_OPTION_UNBUILT) != 0 &&
-        !holds_default(option, field)) {
-        return HPS_UNIMPLEMENTED;
-    }
-    return status;
+    return set_field(option, field_of(option, base), text);
 }
 
 hps_status hps_section_set_defaults(enum hps_option_section section, void *base)
@@ -725,7 +701,7 @@ static hps_status expected_word(const struct hps_option *option, struct hps_buf 
     hps_status status = hps_buf_printf(buf, "one of");
     const char *comma = " ";
     for (const struct hps_option_value *v = option->values; v->word != NULL; v++) {
-        if (v->built && status == HPS_OK) {
+        if (status == HPS_OK) {
             status = hps_buf_printf(buf, "%s\"%s\"", comma, v->word);
             comma = ", ";
         }

@@ -39,8 +39,7 @@ enum {
     HPS_OPTION_REQUIRED = 1,
     HPS_OPTION_RELOAD = 2,
     HPS_OPTION_OURS = 4,
-    HPS_OPTION_UNBUILT = 8,
-    HPS_OPTION_NO_EFFECT = 16
+    HPS_OPTION_NO_EFFECT = 8
 };
 
 /* A word that an ENUM option takes. */
@@ -48,7 +47,6 @@ struct hps_option_value {
     const char *word; /* NULL ends the list */
     const char *aliases;
     uint32_t number;
-    bool built;
 };
 
 struct hps_option {
@@ -87,8 +85,8 @@ void hps_option_mark(struct hps_option_set *set, const struct hps_option *option
 /* Set the field of a scalar option from text, as it would stand in the file ("4GiB", "true",
  * "redis"). A STRINGS option becomes the list of this one string, the empty text the empty list.
  *
- * error   INVALID no such value; RANGE outside min and max; UNIMPLEMENTED not in this build;
- * NO_MEMORY state   unchanged on error, but for UNIMPLEMENTED
+ * error   INVALID no such value; RANGE outside min and max; NO_MEMORY
+ * state   unchanged on error
  */
 hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
     HPS_MUST_CHECK;

@@ -84,7 +84,7 @@ static void expected_text(const struct hps_option *option, char *out_text, size_
     hps_buf_fini(&buf);
 }
 
-/* "got X, expected Y" with a suggestion, or what this build lacks. */
+/* "got X, expected Y" with a suggestion. */
 static hps_status fail_value(const struct reader *reader, const struct hps_text_path *path,
                              const struct hps_option *option, const char *word, hps_status status)
 {
@@ -95,14 +95,6 @@ static hps_status fail_value(const struct reader *reader, const struct hps_text_
     char expected[EXPECTED_CHARS];
     hps_text_spelling(&reader->source, path, got, sizeof(got));
     expected_text(option, expected, sizeof(expected));
-    if (status == HPS_UNIMPLEMENTED && option->type != HPS_OPTION_TYPE_ENUM) {
-        return fail(reader, path, status,
-                    "got %s, which this build lacks the part for; expected %s", got, option->def);
-    }
-    if (status == HPS_UNIMPLEMENTED) {
-        return fail(reader, path, status, "got %s, which this build lacks; expected %s", got,
-                    expected);
-    }
     const char *meant = word == NULL ? NULL : hps_option_suggest_word(option, word);
     if (meant != NULL) {
         return fail(reader, path, HPS_INVALID, "got %s, expected %s; did you mean \"%s\"?", got,

@@ -40,6 +40,74 @@ static void test_finish_when_nothing_is_said_then_defaults_of_the_machine(void *
     hps_config_free(config);
 }
 
+#define REDIS(more) FILE_WITH("\"volatile_db\":{\"type\":\"redis_cluster\"" more "}")
+#define ROCKS       ",\"persistent_db\":{\"type\":\"rocks_db\"}"
+
+static void test_finish_when_redis_then_its_own_defaults(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(REDIS(""), NULL);
+    finish_good(config, NULL);
+    const struct hps_config_volatile_db *db = &config->volatile_db;
+    assert_int_equal(db->num_partitions, 64);
+    assert_int_equal(hps_config_host_bytes(config), 0);
+    assert_int_equal(db->redis_command_timeout_ms, 20);
+    /* HPS's names of files: there are none here */
+    assert_string_equal(db->tls_ca_certificate, "");
+    assert_string_equal(db->tls_client_certificate, "");
+    assert_string_equal(db->tls_client_key, "");
+    assert_string_equal(db->tls_server_name_identification, "");
+    hps_config_free(config);
+
+    config = parse_good(REDIS(",\"local_cache_bytes\":\"8MiB\",\"memory_bytes\":\"1MiB\","
+                              "\"tls_ca_certificate\":\"/x/ca\",\"tls_client_key\":\"\","
+                              "\"tls_server_name_identification\":\"redis.localhost\""),
+                        NULL);
+    finish_good(config, NULL);
+    db = &config->volatile_db;
+    assert_int_equal(hps_config_host_bytes(config), 8 << 20);
+    assert_string_equal(db->tls_ca_certificate, "/x/ca");
+    assert_string_equal(db->tls_client_key, "");
+    assert_string_equal(db->tls_server_name_identification, "redis.localhost");
+    hps_config_free(config);
+}
+
+static void test_finish_when_redis_and_options_do_not_fit_then_refused_by_name(void **state)
+{
+    (void)state;
+    finish_bad(REDIS(",\"num_partitions\":5000"), NULL,
+               "volatile_db.num_partitions: got 5000, expected at most 4096");
+    finish_bad(REDIS(",\"overflow_resolution_target\":0"), NULL, "overflow_resolution_target");
+    finish_bad(REDIS(",\"redis_ttl_s\":60"), NULL, "volatile_db.redis_ttl_s: got 60, expected 0:");
+    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\"redis_ttl_s\":29}" ROCKS), NULL,
+               "expected 0 or at least redis_lease_s, 30");
+    finish_bad(REDIS(",\"redis_layout\":\"hps\""), NULL, "volatile_db.num_partitions: got none");
+    finish_bad(REDIS(",\"address\":\" ,\""), NULL, "volatile_db.address: got \" ,\"");
+    finish_bad(REDIS(",\"user_name\":\"bob\""), NULL,
+               "volatile_db.password: got none, expected that of user_name \"bob\"");
+    finish_bad(REDIS(",\"enable_tls\":true,\"tls_client_key\":\"k.pem\""), NULL,
+               "volatile_db.tls_client_certificate: got none");
+    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\"redis_layout\":\"hps\","
+                         "\"num_partitions\":8}" ROCKS),
+               NULL, "redis_layout: got \"hps\" above a persistent_db");
+    finish_bad(FILE_WITH("\"volatile_db\":{\"type\":\"redis\",\"redis_layout\":\"hps\","
+                         "\"num_partitions\":8},\"update_source\":{\"type\":\"kafka\"}"),
+               NULL, "redis_layout: got \"hps\" and an update_source");
+}
+
+static void test_finish_when_local_cache_without_redis_then_a_warning(void **state)
+{
+    (void)state;
+    struct hps_notes notes;
+    hps_notes_init(&notes);
+    struct hps_config *config = parse_good(
+        FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"), NULL);
+    finish_good(config, &notes);
+    assert_true(has_note(&notes, "volatile_db.local_cache_bytes: not applied"));
+    hps_notes_fini(&notes);
+    hps_config_free(config);
+}
+
 static void test_finish_when_no_state_dir_then_refused(void **state)
 {
     (void)state;
@@ -332,6 +400,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_updates_when_contradictory_then_refused_by_name),
         cmocka_unit_test(test_finish_when_nothing_is_said_then_defaults_of_the_machine),
+        cmocka_unit_test(test_finish_when_redis_then_its_own_defaults),
+        cmocka_unit_test(test_finish_when_redis_and_options_do_not_fit_then_refused_by_name),
+        cmocka_unit_test(test_finish_when_local_cache_without_redis_then_a_warning),
         cmocka_unit_test(test_finish_when_no_state_dir_then_refused),
         cmocka_unit_test(test_flags_when_given_then_they_win),
         cmocka_unit_test(test_listener_when_open_to_the_network_then_needs_tls_or_plaintext),

@@ -73,8 +73,7 @@ static void test_words_when_every_word_and_alias_then_its_number(void **state)
                 size_t n = strcspn(word, " ");
                 bool last = word[n] == '\0';
                 word[n] = '\0';
-                assert_int_equal(hps_option_set_text(&option, &number, word),
-                                 v->built ? HPS_OK : HPS_UNIMPLEMENTED);
+                assert_int_equal(hps_option_set_text(&option, &number, word), HPS_OK);
                 assert_int_equal(number, v->number);
                 word += last ? n : n + 1;
             }
@@ -132,15 +131,6 @@ static void test_numbers_when_odd_then_refused(void **state)
     assert_true(server.connection_age_jitter > 0.2499 && server.connection_age_jitter < 0.2501);
 }
 
-static void test_unbuilt_when_not_the_default_then_unimplemented(void **state)
-{
-    (void)state;
-    struct hps_config_volatile_db db = {0};
-    const struct hps_option *local = &hps_options[HPS_OPTION_volatile_db_local_cache_bytes];
-    assert_int_equal(hps_option_set_text(local, &db, "0"), HPS_OK);
-    assert_int_equal(hps_option_set_text(local, &db, "1GiB"), HPS_UNIMPLEMENTED);
-}
-
 static void test_json_string_when_odd_characters_then_escaped(void **state)
 {
     (void)state;
@@ -161,7 +151,6 @@ int main(void)
         cmocka_unit_test(test_words_when_case_space_or_dash_then_read),
         cmocka_unit_test(test_suggest_when_near_then_name_else_none),
         cmocka_unit_test(test_numbers_when_odd_then_refused),
-        cmocka_unit_test(test_unbuilt_when_not_the_default_then_unimplemented),
         cmocka_unit_test(test_json_string_when_odd_characters_then_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,17 +154,25 @@ static void test_minimal_sample_when_parsed_then_hps_defaults(void **state)
     hps_config_free(config);
 }
 
-/* ---- what this build lacks ------------------------------------------------------------------- */
+/* ---- policies, stores ------------------------------------------------------------------------ */
 
-static void expect_refused(const char *path, const char *where, const char *word)
+static void test_redis_when_the_sample_is_read_then_all_of_it_is_known(void **state)
 {
-    struct hps_config *config = NULL;
-    struct hps_error err = {0};
-    assert_int_equal(hps_config_parse_file(path, &config, NULL, &err), HPS_UNIMPLEMENTED);
-    assert_non_null(strstr(err.text, where));
-    assert_non_null(strstr(err.text, word));
-    assert_non_null(strstr(err.text, "this build lacks"));
-    assert_null(config);
+    (void)state;
+    struct hps_config *config = parse_sample(SAMPLES "redis.json", NULL);
+    const struct hps_config_volatile_db *db = &config->volatile_db;
+    assert_int_equal(db->type, HPS_CONFIG_VOLATILE_REDIS_CLUSTER);
+    assert_string_equal(db->user_name, "hpsd");
+    assert_int_equal(db->num_partitions, 64);
+    assert_int_equal(db->local_cache_bytes, UINT64_C(4) << 30);
+    assert_true(db->cache_missed_embeddings);
+    assert_int_equal(db->redis_layout, HPS_CONFIG_REDIS_LAYOUT_HPSD);
+    assert_int_equal(db->redis_lease_s, 30);
+    assert_int_equal(db->redis_ttl_s, 604800);
+    assert_int_equal(db->redis_connect_timeout_ms, 500);
+    assert_int_equal(db->redis_command_timeout_ms, 20);
+    assert_false(db->redis_replica_reads);
+    hps_config_free(config);
 }
 
 static void test_policies_when_given_then_each_word_is_taken_and_others_are_not(void **state)
@@ -221,12 +229,9 @@ static void test_policies_when_the_cache_is_static_or_uvm_then_exact_whatever_th
     }
 }
 
-static void test_stores_when_not_built_then_refused_by_name(void **state)
+static void test_stores_when_a_word_or_path_is_not_known_then_refused_by_name(void **state)
 {
     (void)state;
-    expect_refused(SAMPLES "redis.json", "redis.json:5: volatile_db.type: ", "redis_cluster");
-    parse_bad(FILE_WITH("\"volatile_db\":{\"type\":\"hash_map\",\"local_cache_bytes\":1}"),
-              HPS_UNIMPLEMENTED, "volatile_db.local_cache_bytes", NULL);
     parse_bad(FILE_WITH("\"persistent_db\":{\"type\":\"rocks_db\",\"read_mode\":\"fast\"}"),
               HPS_INVALID, "persistent_db.read_mode", "mmap", NULL);
     parse_bad(
@@ -625,7 +630,8 @@ int main(void)
         cmocka_unit_test(test_policies_when_given_then_each_word_is_taken_and_others_are_not),
         cmocka_unit_test(
             test_policies_when_the_cache_is_static_or_uvm_then_exact_whatever_the_threshold),
-        cmocka_unit_test(test_stores_when_not_built_then_refused_by_name),
+        cmocka_unit_test(test_redis_when_the_sample_is_read_then_all_of_it_is_known),
+        cmocka_unit_test(test_stores_when_a_word_or_path_is_not_known_then_refused_by_name),
         cmocka_unit_test(test_unknown_key_when_in_hps_section_then_warning_with_suggestion),
         cmocka_unit_test(test_unknown_key_when_in_server_then_error_with_suggestion),
         cmocka_unit_test(test_unknown_keys_when_very_many_then_notes_are_bounded),

@@ -67,7 +67,7 @@ static void test_diff_when_options_differ_then_listed_with_what_they_need(void *
         FILE_WITH(
             "\"server\":{\"slow_request_ms\":5,\"tls\":{\"certificate\":\"a\",\"key\":\"b\"}}"),
         FILE_WITH(
-            "\"volatile_db\":{\"type\":\"map\",\"password\":\"x\",\"num_partitions\":3},"
+            "\"volatile_db\":{\"type\":\"map\",\"allocation_rate\":7,\"num_partitions\":3},"
             "\"server\":{\"slow_request_ms\":6,\"worker_threads\":3,\"tls\":{\"certificate\":\"c\","
             "\"key\":\"b\"}}"),
         &changes);
