@@ -5,6 +5,7 @@
  */
 #include "cache/fiber.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 #include "base/heap.h"
 #include "base/poison.h"
 #include "cache/sanitize.h"
+#include "cache/sim_lock.h"
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #define FIBER_UCONTEXT
@@ -24,6 +26,7 @@ enum {
     LINE_BYTES = 64,
     COLOUR_BYTES = 128, /* stacks begin so far apart, */
     COLOURS = 32,       /* so often: a warp's are spread evenly over a page */
+    SPARES_MAX = 4096,
 };
 
 struct hps_fiber {
@@ -40,6 +43,7 @@ struct hps_fiber {
     size_t stack_bytes;
     void *fake_stack;
     void *tsan;
+    struct hps_fiber *next; /* of the spares */
 };
 
 /* ---- the switch itself ----------------------------------------------------------------------- */
@@ -232,31 +236,108 @@ static void fiber_start_ucontext(void)
 }
 #endif
 
-hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *arg), void *arg,
-                         struct hps_fiber **out_fiber)
+static hps_status fiber_map(size_t map_bytes, size_t page, struct hps_fiber **out_fiber)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct hps_fiber *fiber = fiber_alloc();
     if (fiber == NULL) {
         return HPS_NO_MEMORY;
     }
-    size_t colour = (size_t)(index % COLOURS) * COLOUR_BYTES;
-    fiber->map_bytes = (stack_bytes + COLOURS * COLOUR_BYTES + 2 * page - 1) / page * page;
-    fiber->map = mmap(NULL, fiber->map_bytes, PROT_READ | PROT_WRITE,
+    fiber->map_bytes = map_bytes;
+    fiber->map = mmap(NULL, map_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (fiber->map == MAP_FAILED) {
         hps_free_aligned(fiber);
         return HPS_NO_MEMORY;
     }
     if (mprotect(fiber->map, page, PROT_NONE) != 0) {
-        munmap(fiber->map, fiber->map_bytes);
+        munmap(fiber->map, map_bytes);
         hps_free_aligned(fiber);
         return HPS_NO_MEMORY;
     }
+#if defined(HPS_TSAN)
+    fiber->tsan = __tsan_create_fiber(0);
+#endif
+    *out_fiber = fiber;
+    return HPS_OK;
+}
+
+static void fiber_unmap(struct hps_fiber *fiber)
+{
+#if defined(HPS_TSAN)
+    __tsan_destroy_fiber(fiber->tsan);
+#endif
+    munmap(fiber->map, fiber->map_bytes);
+    hps_free_aligned(fiber);
+}
+
+/* ---- spares: what was freed is there for the next, of any thread ----------------------------- */
+
+/* To ThreadSanitizer each is a thread, and dear to make. */
+#if defined(HPS_TSAN)
+static struct hps_sim_lock spares_lock;
+static struct hps_fiber *spares;
+static unsigned n_spares;
+
+static struct hps_fiber *spare_take(size_t map_bytes)
+{
+    hps_sim_lock(&spares_lock);
+    struct hps_fiber *fiber = spares;
+    if (fiber != NULL && fiber->map_bytes == map_bytes) {
+        spares = fiber->next;
+        n_spares--;
+    } else {
+        fiber = NULL;
+    }
+    hps_sim_unlock(&spares_lock);
+    return fiber;
+}
+
+static bool spare_keep(struct hps_fiber *fiber)
+{
+    hps_sim_lock(&spares_lock);
+    bool kept = n_spares < SPARES_MAX;
+    if (kept) {
+        fiber->next = spares;
+        spares = fiber;
+        n_spares++;
+    }
+    hps_sim_unlock(&spares_lock);
+    return kept;
+}
+
+#else /* each is made and freed, so that tests that count memory see it */
+
+static struct hps_fiber *spare_take(size_t map_bytes)
+{
+    (void)map_bytes;
+    return NULL;
+}
+
+static bool spare_keep(struct hps_fiber *fiber)
+{
+    (void)fiber;
+    return false;
+}
+#endif
+
+/* ---- made and freed -------------------------------------------------------------------------- */
+
+hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *arg), void *arg,
+                         struct hps_fiber **out_fiber)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t colour = (size_t)(index % COLOURS) * COLOUR_BYTES;
+    size_t map_bytes = (stack_bytes + COLOURS * COLOUR_BYTES + 2 * page - 1) / page * page;
+    struct hps_fiber *fiber = spare_take(map_bytes);
+    hps_status status = fiber != NULL ? HPS_OK : fiber_map(map_bytes, page, &fiber);
+    if (status != HPS_OK) {
+        return status;
+    }
     fiber->run = run;
     fiber->arg = arg;
+    fiber->fake_stack = NULL;
     fiber->stack = (char *)fiber->map + page;
-    fiber->stack_bytes = fiber->map_bytes - page - colour;
+    fiber->stack_bytes = map_bytes - page - colour;
 #if defined(FIBER_UCONTEXT)
     getcontext(&fiber->context);
     fiber->context.uc_stack.ss_sp = (char *)fiber->map + page;
@@ -264,9 +345,6 @@ hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *a
     makecontext(&fiber->context, fiber_start_ucontext, 0);
 #else
     fiber->sp = first_frame((uintptr_t)fiber->stack + fiber->stack_bytes, fiber);
-#endif
-#if defined(HPS_TSAN)
-    fiber->tsan = __tsan_create_fiber(0);
 #endif
     *out_fiber = fiber;
     return HPS_OK;
@@ -277,14 +355,14 @@ void hps_fiber_free(struct hps_fiber *fiber)
     if (fiber == NULL) {
         return;
     }
-    if (fiber->map != NULL) {
-#if defined(HPS_TSAN)
-        __tsan_destroy_fiber(fiber->tsan);
-#endif
-        HPS_UNPOISON(fiber->map, fiber->map_bytes); /* frames that were never returned from */
-        munmap(fiber->map, fiber->map_bytes);
+    if (fiber->map == NULL) {
+        hps_free_aligned(fiber);
+        return;
     }
-    hps_free_aligned(fiber);
+    HPS_UNPOISON(fiber->map, fiber->map_bytes); /* frames that were never returned from */
+    if (!spare_keep(fiber)) {
+        fiber_unmap(fiber);
+    }
 }
 
 #if !defined(HPS_FIBER_BARE)

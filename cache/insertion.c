@@ -65,6 +65,7 @@ struct job {
 
 struct hps_insertion {
     struct hps_insertion_options options;
+    struct hps_fill *fill;
     atomic_bool stopping;
     pthread_mutex_t lock;
     struct entry *entries; /* [rows_max + 1]; lock, as all of these */
@@ -134,7 +135,11 @@ hps_status hps_insertion_new(const struct hps_insertion_options *options,
     /* Not zeroed: memory is taken as entries are used. */
     insertion->entries = hps_alloc(((size_t)options->rows_max + 1) * sizeof(*insertion->entries));
     insertion->heads = hps_calloc(n_heads, sizeof(*insertion->heads));
-    if (insertion->entries == NULL || insertion->heads == NULL || make_jobs(insertion) != HPS_OK) {
+    insertion->fill =
+        hps_fill_new(options->fill_bytes_max == 0 ? HPS_FILL_BYTES_MAX : options->fill_bytes_max,
+                     options->metrics);
+    if (insertion->entries == NULL || insertion->heads == NULL || insertion->fill == NULL ||
+        make_jobs(insertion) != HPS_OK) {
         hps_insertion_free(insertion);
         return HPS_NO_MEMORY;
     }
@@ -152,6 +157,7 @@ void hps_insertion_free(struct hps_insertion *insertion)
     for (uint32_t i = 0; i < insertion->options.jobs_max; i++) {
         job_free(insertion->jobs[i]);
     }
+    hps_fill_free(insertion->fill);
     pthread_mutex_destroy(&insertion->lock);
     hps_free(insertion->heads);
     hps_free(insertion->entries);
@@ -164,6 +170,16 @@ uint32_t hps_insertion_rows(struct hps_insertion *insertion)
     uint32_t n = insertion->n_rows;
     pthread_mutex_unlock(&insertion->lock);
     return n;
+}
+
+size_t hps_insertion_fill_bytes(struct hps_insertion *insertion)
+{
+    return hps_fill_bytes(insertion->fill);
+}
+
+void hps_insertion_fill(struct hps_insertion *insertion, const struct hps_fill_rows *rows)
+{
+    hps_fill_add(insertion->fill, rows);
 }
 
 /* ---- counting -------------------------------------------------------------------------------- */
@@ -536,7 +552,7 @@ static bool job_cut_off(const void *ctx)
 static uint64_t walk_begin(struct job *job, struct hps_walk *walk, uint32_t begin, uint32_t n,
                            uint8_t *rows)
 {
-    const struct hps_version *version = job->lane->version;
+    struct hps_version *version = job->lane->version;
     const struct hps_table *table = &version->tables[job->items[begin].table];
     struct hps_batch batch = {
         .keys = job->keys + begin, .slots = job->slots + begin, .rows = rows, .n = n};
@@ -619,6 +635,7 @@ static void job_fetch(struct job *job)
                                  .deadline_us = hps_clock_us() + JOB_US_MAX,
                                  .cancelled = job_cut_off,
                                  .cancelled_ctx = job,
+                                 .insertion = job->insertion,
                                  .behind = true};
     struct hps_version *version = job->lane->version;
     struct hps_error err = {0};
@@ -689,6 +706,9 @@ void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_vers
 {
     while (insertion != NULL && drop_slice(insertion, version)) {
     }
+    if (insertion != NULL) {
+        hps_fill_forget(insertion->fill, version);
+    }
 }
 
 void hps_insertion_stop(struct hps_insertion *insertion)
@@ -701,4 +721,5 @@ void hps_insertion_stop(struct hps_insertion *insertion)
     pthread_mutex_unlock(&insertion->lock);
     while (drop_slice(insertion, NULL)) {
     }
+    hps_fill_stop(insertion->fill);
 }

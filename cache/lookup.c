@@ -206,6 +206,7 @@ void hps_lookup_again(struct hps_lookup *lookup)
     }
     memset(lookup->tier_us, 0, sizeof(lookup->tier_us));
     lookup->begun = false;
+    lookup->ahead = false;
 }
 
 /* ---- unique keys ----------------------------------------------------------------------------- */
@@ -501,7 +502,8 @@ static void convert_rows(const struct hps_lookup *lookup, struct hps_lookup_part
 static void insert_behind(struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     bool wanted = lookup->miss_policy != HPS_MISS_MEMORY_ONLY && part->walk.batch.n > 0;
-    bool has_place = !hps_walk_tier_blocks(&part->walk, 0) || lookup_gpu_caches(lookup, part);
+    bool has_place = !hps_walk_tier_blocks(&part->walk, 0) || lookup_gpu_caches(lookup, part) ||
+                     hps_version_fills(lookup->version, 0);
 
     if (wanted && lookup->insertion != NULL && has_place) {
         hps_insertion_add(lookup->insertion, lookup->version, part->table, part->walk.batch.keys,
@@ -768,7 +770,9 @@ static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t 
     return (struct hps_walk_call){.scratch = lookup->scratch,
                                   .deadline_us = deadline_us,
                                   .cancelled = lookup->cancelled,
-                                  .cancelled_ctx = lookup->cancelled_ctx};
+                                  .cancelled_ctx = lookup->cancelled_ctx,
+                                  .insertion = lookup->insertion,
+                                  .exact = lookup->unit};
 }
 
 /* A row that misses has come behind answers again and again, and did not stay. */
@@ -974,6 +978,7 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
     if (first != NULL) {
         struct hps_walk_call call = walk_call(lookup, deadline_us);
         status = hps_walk_rest(first, &call, err);
+        lookup->ahead = status == HPS_ABORTED;
     }
     if (status == HPS_DEADLINE && wait) {
         status = HPS_OK;

@@ -15,8 +15,9 @@
  * others; meanwhile no thread has the look-up. Who waits no longer leaves it there
  * (hps_lookup_leave_gpu) and goes on.
  *
- * One that wants a unit may have seen a part of a batch of updates: the last step then answers
- * ABORTED instead of OK, and hps_lookup_again takes it back to where it was after take_block.
+ * One that wants a unit may have seen a part of a batch of updates, or found that the only copy of
+ * a row is ahead of the version: the last step then answers ABORTED instead of OK, and
+ * hps_lookup_again takes it back to where it was after take_block.
  */
 #ifndef HPS_CACHE_LOOKUP_H
 #define HPS_CACHE_LOOKUP_H
@@ -53,6 +54,7 @@ struct hps_lookup_metrics {
     struct hps_metric *insertion_rows_async[HPS_TIER_COUNT]; /* mode="async" */
     struct hps_metric *insertion_dropped[HPS_DROP_COUNT];
     struct hps_metric *insertion_queue_rows;
+    struct hps_metric *insertion_shared_queue_rows;
 };
 
 /* Whether a row on a device is taken from there before the host map is asked, where a version has
@@ -157,6 +159,7 @@ struct hps_lookup {
     uint64_t gpu_deadline_us; /* the gpu is waited for until then; 0: until it answers */
     uint64_t since;           /* hps_stamps_now before any tier was asked */
     bool begun;
+    bool ahead; /* ABORTED for rows of updates that this version does not have yet, and no others */
     struct hps_lookup_gpu gpu;
 };
 

@@ -6,17 +6,17 @@
 
 #include <string.h>
 
+#include "backends/breaker.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "cache/absent.h"
-#include "cache/breaker.h"
 #include "cache/fetched.h"
 #include "cache/gpu_tier.h"
 #include "cache/stamps.h"
 
 enum {
-    GROUP_PARTS_MAX = 64,     /* of one call for several parts */
+    GROUP_PARTS_MAX = 128,    /* of one call for several parts */
     WAIT_SLICE_US = 5 * 1000, /* at most, between two looks at deadline and cancel flag */
 };
 
@@ -28,6 +28,11 @@ static const struct hps_store_ops *tier_ops(const struct hps_version *version, u
 static bool tier_blocks(const struct hps_version *version, uint32_t tier)
 {
     return (tier_ops(version, tier)->caps & HPS_STORE_BLOCKING) != 0;
+}
+
+static bool tier_is_shared(const struct hps_version *version, uint32_t tier)
+{
+    return (tier_ops(version, tier)->caps & HPS_STORE_SHARED) != 0;
 }
 
 const char *hps_tier_name(enum hps_tier_kind kind)
@@ -43,7 +48,7 @@ const char *hps_tier_name(enum hps_tier_kind kind)
     return names[kind];
 }
 
-void hps_walk_init(struct hps_walk *walk, const struct hps_version *version,
+void hps_walk_init(struct hps_walk *walk, struct hps_version *version,
                    const struct hps_table *table, const struct hps_batch *batch)
 {
     HPS_ASSERT(version->n_tiers > 0);
@@ -247,11 +252,15 @@ static void take_answers(struct hps_walk *walk, uint32_t n, uint32_t n_missing)
     fetch->hi -= n - n_missing;
 }
 
-static hps_status call_store(struct group *group, struct hps_space *space,
-                             const struct hps_walk_call *call)
+/* A job behind answers wants no later rows either, as long as there is a tier that has others. */
+static hps_status call_store(struct group *group, struct hps_space *space, bool last,
+                             const struct hps_walk_call *call, bool *out_later)
 {
     const struct hps_store_ops *ops = space->store->ops;
-    struct hps_call store_call = {.scratch = call->scratch, .deadline_us = call->deadline_us};
+    struct hps_call store_call = {.scratch = call->scratch,
+                                  .deadline_us = call->deadline_us,
+                                  .exact_position = call->exact || (call->behind && !last),
+                                  .later = out_later};
 
     if (call->scratch != NULL) {
         hps_arena_reset(call->scratch);
@@ -271,6 +280,7 @@ static hps_status ask_group(struct group *group, uint32_t tier, const struct hps
     struct hps_tier_report *first = &group->walks[0]->reports[tier];
     enum hps_breaker_pass pass = HPS_BREAKER_PASSED;
     hps_status status = HPS_UNAVAILABLE;
+    bool later = false;
 
     if (breaker != NULL) {
         pass = hps_breaker_enter(breaker);
@@ -278,7 +288,8 @@ static hps_status ask_group(struct group *group, uint32_t tier, const struct hps
     *out_refused = pass == HPS_BREAKER_REFUSED;
     if (!*out_refused) {
         uint64_t start_us = hps_clock_us();
-        status = call_store(group, version->tiers[tier], call);
+        status =
+            call_store(group, version->tiers[tier], tier + 1 == version->n_tiers, call, &later);
         uint64_t duration_us = hps_clock_us() - start_us;
         first->duration_us += duration_us;
         if (breaker != NULL) {
@@ -291,6 +302,7 @@ static hps_status ask_group(struct group *group, uint32_t tier, const struct hps
         report->n_asked += *out_refused ? 0 : group->n_keys[i];
         report->n_unanswered += status == HPS_OK || *out_refused ? 0 : group->parts[i].batch.n;
         report->status = status == HPS_OK ? report->status : status;
+        group->walks[i]->fetch.later = group->walks[i]->fetch.later || later;
         take_answers(group->walks[i], group->n_keys[i], group->parts[i].batch.n);
     }
     return status;
@@ -385,10 +397,15 @@ static hps_status merge_pieces(struct hps_walk *walk, uint32_t tier, const struc
 static hps_status fail(const struct hps_walk *walk, uint32_t tier, hps_status status, bool refused,
                        struct hps_error *err)
 {
+    const char *why = "";
+
+    if (refused) {
+        why = ": it has failed and is not asked until it answers a probe";
+    } else if (status == HPS_ABORTED) {
+        why = ": consistency: it has rows of updates that this version has not had yet";
+    }
     return hps_error_set(err, status, "table '%s': tier %s: %s%s", walk->table->name,
-                         tier_ops(walk->version, tier)->name, hps_status_text(status),
-                         refused ? ": it has failed and is not asked until it answers a probe"
-                                 : "");
+                         tier_ops(walk->version, tier)->name, hps_status_text(status), why);
 }
 
 static bool interrupted(hps_status status)
@@ -620,13 +637,24 @@ static bool insert_range(const struct rest *rest, struct hps_walk *walk, uint32_
     return report->insert_status == HPS_OK && inserted.n_no_room == 0;
 }
 
-/* Tier `from` found these: fill gpu and host tier above it, and tell who waits for them. A host
- * tier that was skipped is left alone. */
-static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from, uint32_t begin,
-                         uint32_t n)
+/* Rows of updates that this version does not have yet were found: those that it has are to be
+ * fetched for the tiers in memory. */
+static void fetch_again(const struct rest *rest, struct hps_walk *walk, uint32_t begin, uint32_t n)
 {
-    const struct hps_batch *batch = &walk->batch;
-    bool held = false; /* by a tier in memory */
+    bool has_place = !tier_blocks(rest->version, 0) || rest->version->gpu != NULL;
+
+    if (rest->call->insertion != NULL && !rest->call->behind && has_place && n > 0) {
+        hps_insertion_add(rest->call->insertion, walk->version, walk->table,
+                          walk->batch.keys + begin, n);
+    }
+}
+
+/* Tier `from` found these: put them into the tiers in memory above it. One that was skipped is left
+ * alone. */
+static void fill_memory(const struct rest *rest, struct hps_walk *walk, uint32_t from,
+                        uint32_t begin, uint32_t n)
+{
+    bool held = false; /* by one of them */
 
     for (uint32_t to = 0; to < from && n > 0; to++) {
         if (tier_ops(rest->version, to)->tier == HPS_TIER_HOST &&
@@ -635,6 +663,38 @@ static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from
         }
     }
     hps_walk_offer_gpu(walk, begin, n, rest->since, rest->call->behind && !held);
+}
+
+/* The same for shared tiers, which nobody waits for. */
+static void fill_shared(const struct rest *rest, struct hps_walk *walk, uint32_t from,
+                        uint32_t begin, uint32_t n)
+{
+    struct hps_fill_rows found = {.version = walk->version,
+                                  .table = walk->table,
+                                  .keys = walk->batch.keys + begin,
+                                  .slots = walk->batch.slots + begin,
+                                  .rows = walk->batch.rows,
+                                  .n = n,
+                                  .since = rest->since};
+
+    for (uint32_t to = 0; to < from && n > 0 && rest->call->insertion != NULL; to++) {
+        if (hps_version_fills(rest->version, to) && walk->reports[to].status == HPS_OK) {
+            found.tier = to;
+            hps_insertion_fill(rest->call->insertion, &found);
+        }
+    }
+}
+
+/* Tier `from` found these: fill those above it, and tell who waits for them. */
+static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from, uint32_t begin,
+                         uint32_t n)
+{
+    const struct hps_batch *batch = &walk->batch;
+    bool from_last = from + 1 == rest->version->n_tiers;
+
+    if (!walk->fetch.later) {
+        fill_memory(rest, walk, from, begin, n);
+    }
     if (rest->version->fetched != NULL) {
         (rest->call->behind ? hps_fetched_note : hps_fetched_forget)(
             rest->version->fetched, walk->table->id, batch->keys + begin, n);
@@ -644,6 +704,19 @@ static void spread_found(struct rest *rest, struct hps_walk *walk, uint32_t from
                         batch->rows + (size_t)batch->slots[i] * walk->table->row_bytes,
                         (uint8_t)from);
     }
+    if (walk->fetch.later && !from_last) { /* now, as the job would wait for these */
+        fetch_again(rest, walk, begin, n);
+    }
+    fill_shared(rest, walk, from, begin, n);
+}
+
+/* What the lowest tier lacks it lacks until an update brings it; not where another program writes.
+ */
+static bool absence_lasts(const struct hps_version *version)
+{
+    uint32_t lowest = version->n_tiers - 1;
+
+    return !tier_is_shared(version, lowest) || tier_ops(version, lowest)->log_apply != NULL;
 }
 
 /* The lowest tier has answered: the keys that still miss, and do not wait for others, are in none.
@@ -655,7 +728,7 @@ static void prove_absent(struct rest *rest, struct hps_walk *walk)
     const struct hps_stamp_guard unchanged = guard_of(walk, begin, rest->since);
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
 
-    if (rest->version->absent != NULL) {
+    if (rest->version->absent != NULL && !walk->fetch.later && absence_lasts(rest->version)) {
         hps_absent_add(rest->version->absent, walk->table->id, walk->batch.keys + begin, n, &guard);
     }
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
@@ -667,11 +740,11 @@ static void prove_absent(struct rest *rest, struct hps_walk *walk)
 
 /* ---- tiers that block: asking ---------------------------------------------------------------- */
 
-/* The next pieces to ask for, from `walk` on. Returns where to go on: NULL once all are asked. */
-static struct hps_walk *fill_group(struct group *group, struct hps_walk *walk, bool many)
+/* The next pieces to ask for, from `walk` on, of at most so many keys. Returns where to go on: NULL
+ * once all are asked. */
+static struct hps_walk *fill_group(struct group *group, struct hps_walk *walk, bool many,
+                                   uint32_t room)
 {
-    uint32_t room = HPS_WALK_KEYS_BLOCKING;
-
     group->n = 0;
     while (walk != NULL && room > 0 && group->n < (many ? GROUP_PARTS_MAX : 1)) {
         if (walk->fetch.lo < walk->fetch.hi) {
@@ -691,6 +764,8 @@ static hps_status ask_blocking(struct rest *rest, uint32_t tier, const struct hp
                                bool *out_refused)
 {
     bool many = tier_ops(rest->version, tier)->get_many != NULL;
+    /* Each question of a server that says nothing costs its time-out: one has all the keys. */
+    uint32_t room = tier_is_shared(rest->version, tier) ? UINT32_MAX : HPS_WALK_KEYS_BLOCKING;
     struct hps_walk *at = rest->first;
     struct group group;
     hps_status status = HPS_OK;
@@ -698,9 +773,10 @@ static hps_status ask_blocking(struct rest *rest, uint32_t tier, const struct hp
     for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
         walk->fetch.lo = walk->fetch.n_joined;
         walk->fetch.hi = walk->batch.n;
+        walk->fetch.later = false;
     }
     while (at != NULL && status == HPS_OK) {
-        at = fill_group(&group, at, many);
+        at = fill_group(&group, at, many, room);
         if (group.n == 0) {
             break;
         }
@@ -757,6 +833,17 @@ static hps_status fetch(struct rest *rest, struct hps_error *err)
 
 /* ---- tiers that block: keys that others fetch ------------------------------------------------ */
 
+/* Whoever wants exact rows takes none that others fetch, where there may be later ones. */
+static bool shares(const struct rest *rest)
+{
+    bool any_shared = false;
+
+    for (uint32_t tier = 0; tier < rest->version->n_tiers; tier++) {
+        any_shared = any_shared || tier_is_shared(rest->version, tier);
+    }
+    return rest->version->flight != NULL && !(rest->call->exact && any_shared);
+}
+
 /* Find out which missing keys others are fetching, and put those in front. */
 static void join_others(struct rest *rest, struct hps_walk *walk)
 {
@@ -764,7 +851,7 @@ static void join_others(struct rest *rest, struct hps_walk *walk)
     struct hps_batch *batch = &walk->batch;
     uint32_t n = batch->n;
 
-    if (rest->version->flight == NULL || n == 0 || n > rest->n_share) {
+    if (!shares(rest) || n == 0 || n > rest->n_share) {
         return;
     }
     fetch->flights = hps_alloc(n * sizeof(*fetch->flights));

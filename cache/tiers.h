@@ -10,11 +10,12 @@
 
 #include "base/pool.h"
 #include "cache/flight.h"
+#include "cache/insertion.h"
 #include "cache/version.h"
 
-/* Keys asked for between two looks at the cancel flag; keys of a large look-up that another thread
- * may take over; and keys, of one look-up, that are shared with others, which takes 96 bytes each
- * and up to 4 % of the time of a warm read. */
+/* Keys asked for between two looks at the cancel flag (but of a shared tier all at once); keys of a
+ * large look-up that another thread may take over; and keys, of one look-up, that are shared with
+ * others, which takes 96 bytes each and up to 4 % of the time of a warm read. */
 enum {
     HPS_WALK_KEYS_MEMORY = 1024,
     HPS_WALK_KEYS_BLOCKING = 16384,
@@ -47,6 +48,7 @@ struct hps_walk_fetch {
     uint32_t n_led;
     uint32_t lo; /* of the batch, while a tier is asked: the next key to ask, */
     uint32_t hi; /* and the first one that it has answered */
+    bool later;  /* its answer may be of updates that this version does not have yet */
 };
 
 /* The keys of the batch, and behind them (but for those that the gpu had before the walk began,
@@ -56,7 +58,7 @@ struct hps_walk_fetch {
  *     0         batch.n      batch.n + n_absent                               n_keys
  */
 struct hps_walk {
-    const struct hps_version *version;
+    struct hps_version *version;
     const struct hps_table *table;
     struct hps_batch batch;
     uint32_t n_keys;          /* of the batch before the walk, but for those that the gpu found */
@@ -79,12 +81,16 @@ struct hps_walk_call {
     bool (*cancelled)(const void *ctx); /* NULL: never */
     const void *cancelled_ctx;
     struct hps_pool *helpers; /* NULL: the caller does everything */
+    /* Where rows go that a shared tier wants, and keys whose rows are to be fetched once more;
+     * NULL: nowhere. */
+    struct hps_insertion *insertion;
+    bool exact;  /* no rows of updates that this version does not have yet */
     bool behind; /* somebody was answered without these rows: one that finds no room in the host
                     map goes into the gpu's cache in any case */
 };
 
 /* batch: the keys must be unique; it is used in place. */
-void hps_walk_init(struct hps_walk *walk, const struct hps_version *version,
+void hps_walk_init(struct hps_walk *walk, struct hps_version *version,
                    const struct hps_table *table, const struct hps_batch *batch);
 
 /* Nothing is left to ask: all keys are found, or known to be absent. */
@@ -101,9 +107,13 @@ hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *c
                            struct hps_error *err) HPS_MUST_CHECK;
 
 /* For this walk and those linked behind it (of one version): ask all tiers that are left, and
- * insert what they find into the host tier above them, unless an update has come between. A tier
- * that fails is skipped, but for the last one. A key that another look-up is fetching is waited for
- * instead.
+ * insert what they find into the host tier above them, unless an update has come between; a shared
+ * tier above them gets it later (fill.h). A tier that fails is skipped, but for the last one. A key
+ * that another look-up is fetching is waited for instead.
+ *
+ * A shared tier may have rows of updates that this version does not have yet. They are right for
+ * whoever asks, but not for the tiers above, which would keep them for those who want the rows of a
+ * unit: their keys are queued, to be fetched without them behind the answer.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED (keys found so far stay found); what the authoritative tier answered,

@@ -26,9 +26,10 @@ struct saved {
 
 struct apply {
     struct hps_version *version;
+    const struct hps_update_batch *batch;
     struct update_plan plan;
     struct update_records records;
-    struct saved *saved; /* [plan.n_writes], NULL: there is a durable store */
+    struct saved *saved; /* [plan.n_writes], NULL: there is a store below the map */
     bool begun;          /* tiers have changed, and were not put back */
 };
 
@@ -46,7 +47,7 @@ static hps_status write_keys(struct hps_space *space, const struct hps_write *wr
                : ops->put(space, &no_limit, write->table, write->keys, write->rows, write->n);
 }
 
-/* ---- tiers above a durable store ------------------------------------------------------------- */
+/* ---- tiers above the lowest one ------------------------------------------------------------- */
 
 /* A row that finds no room in a tier that evicts is not there at all; a lower tier has it. After
  * any other failure, or in a tier that keeps what it has, the keys are taken out, whatever row they
@@ -74,20 +75,36 @@ static hps_status write_or_erase(struct hps_space *space, const struct hps_write
 
 static hps_status write_tier(const struct apply *apply, uint32_t tier, struct hps_error *err)
 {
+    struct hps_space *space = apply->version->tiers[tier];
     hps_status status = HPS_OK;
+    if (update_is_shared(space)) {
+        return update_shared_write(apply->version, space, apply->batch, &apply->plan, err);
+    }
     for (uint32_t i = 0; i < apply->plan.n_writes && status == HPS_OK; i++) {
-        status = write_or_erase(apply->version->tiers[tier], &apply->plan.writes[i], err);
+        status = write_or_erase(space, &apply->plan.writes[i], err);
     }
     return status;
 }
 
-static hps_status write_durable(struct apply *apply, struct hps_error *err)
+static hps_status write_lowest(struct apply *apply, struct hps_error *err)
 {
     struct hps_space *space = lowest_tier(apply->version);
-    hps_status status = space->store->ops->apply(
-        space, &no_limit, apply->plan.writes, apply->plan.n_writes + apply->plan.n_version_writes,
-        apply->records.records, apply->records.n, err);
+    hps_status status;
+    if (update_is_shared(space)) {
+        status = update_shared_write(apply->version, space, apply->batch, &apply->plan, err);
+        apply->begun = true; /* a part of it may have what another one failed to take */
+        return status;
+    }
+    status = space->store->ops->apply(space, &no_limit, apply->plan.writes,
+                                      apply->plan.n_writes + apply->plan.n_version_writes,
+                                      apply->records.records, apply->records.n, err);
     apply->begun = status == HPS_OK;
+    return status;
+}
+
+static hps_status write_upwards(struct apply *apply, struct hps_error *err)
+{
+    hps_status status = write_lowest(apply, err);
     for (uint32_t tier = apply->version->n_tiers - 1; tier-- > 0 && status == HPS_OK;) {
         status = write_tier(apply, tier, err);
     }
@@ -231,16 +248,22 @@ static void write_gpu(const struct apply *apply)
 static hps_status prepare(struct apply *apply, const struct hps_update_batch *batch,
                           struct hps_error *err)
 {
-    const struct hps_store_ops *ops = lowest_tier(apply->version)->store->ops;
-    bool memory = ops->tier == HPS_TIER_HOST;
-    if (ops->apply == NULL && !memory) {
-        return hps_error_set(err, HPS_PRECONDITION, "tier %s takes no updates", ops->name);
+    const struct hps_version *version = apply->version;
+    bool memory = lowest_tier(version)->store->ops->tier == HPS_TIER_HOST;
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        const struct hps_store_ops *ops = version->tiers[i]->store->ops;
+        bool above = i + 1 < version->n_tiers || memory;
+        bool takes = update_is_shared(version->tiers[i]) ? ops->log_apply != NULL
+                                                         : above || ops->apply != NULL;
+        if (!takes) {
+            return hps_error_set(err, HPS_PRECONDITION, "tier %s takes no updates", ops->name);
+        }
     }
-    hps_status status = update_plan_make(apply->version, batch, &apply->plan, err);
+    hps_status status = update_plan_make(version, batch, version->row_versions, &apply->plan, err);
     if (status == HPS_OK) {
-        status = update_records_make(apply->version, batch, &apply->records, err);
+        status = update_records_make(version, batch, &apply->records, err);
     }
-    if (status == HPS_OK && ops->apply == NULL) {
+    if (status == HPS_OK && memory) {
         status = save_all(apply, err);
     }
     return status;
@@ -259,7 +282,7 @@ static hps_status carry_out(struct apply *apply, struct hps_error *err)
             hps_absent_remove(version->absent, write->table->id, write->keys, write->n);
         }
     }
-    hps_status status = apply->saved == NULL ? write_durable(apply, err) : write_whole(apply, err);
+    hps_status status = apply->saved == NULL ? write_upwards(apply, err) : write_whole(apply, err);
     if (status == HPS_OK) {
         write_gpu(apply);
     }
@@ -295,7 +318,7 @@ hps_status hps_update_apply(struct hps_version *version, const struct hps_update
                             struct hps_error *err)
 {
     struct hps_updates *updates = version->updates;
-    struct apply apply = {.version = version};
+    struct apply apply = {.version = version, .batch = batch};
     HPS_ASSERT(updates != NULL);
     HPS_ASSERT(!hps_version_idle(version));
     bool busy = atomic_exchange(&updates->busy, true);

@@ -7,6 +7,10 @@
  *     check ─▶ last write per key ─▶ stamps ─▶ durable store: rows + deletes + positions, at once
  *           ─▶ tiers above, the host map last ─▶ stamps ─▶ positions and sequence are published
  *
+ * A tier that is shared with other daemons takes a batch by the positions of the log that it leads
+ * from and to (store.h: log_apply); parts of it that are behind are not read from, and brought on
+ * by applying the log to them again: hps_update_replay.
+ *
  * What holds:
  * - Per key, a look-up finds the row before the batch or the one after it, never a mixture, and
  *   never the one before again once the batch is published.
@@ -22,6 +26,8 @@
  *   all its keys have their old rows again when the call returns. Meanwhile a look-up may have seen
  *   rows of the failed batch.
  * - After a crash every row is that of the stored positions.
+ * - Where a shared tier is the lowest, a batch counts once all of it has it. What failed may have
+ *   reached some of it, and is applied again.
  * - With row versions a write, or delete, of a key counts only if none with a higher version has
  *   been applied, in whatever batch: so the order in which they come makes no difference. The
  *   versions are kept in the durable store beside the rows, also those of deletes.
@@ -38,6 +44,7 @@
 struct hps_update_part {
     uint32_t table_id;   /* index in the version */
     uint32_t row_bytes;  /* of the rows as they came; of deletes nothing */
+    uint32_t source;     /* of whoever made it */
     uint32_t n;          /* keys */
     const hps_key *keys; /* [n] */
     const uint8_t *rows; /* [n][row_bytes] in the type of the table; NULL: the keys are deleted */
@@ -51,6 +58,14 @@ struct hps_update_batch {
         *positions; /* [n_positions] of the source after the batch: key and value any bytes */
     uint32_t n_positions;
     bool nan_allowed;
+    /* Of a version with a shared tier: between which positions of the log the parts lie; without
+     * spans there are no parts. */
+    const struct hps_log_span *spans; /* [n_spans] of partitions that differ */
+    uint32_t n_spans;
+    const uint32_t *part_spans; /* [n_parts] the span that each part comes from */
+    /* It is no longer all that the log says: a shared tier is left alone from now on, until the
+     * version is given positions there again. Not where it is the lowest one. */
+    bool apart;
 };
 
 /* Keys of one batch; how long one waits for holds. */
@@ -74,6 +89,19 @@ hps_status hps_update_check(const struct hps_version *version, const struct hps_
  */
 hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
                             struct hps_error *err) HPS_MUST_CHECK;
+
+/* The space of a tier that is shared with other daemons and takes updates; NULL: there is none. On
+ * the updater's thread its log_* operations may be called between batches. */
+struct hps_space *hps_update_shared(const struct hps_version *version);
+/* ... and it is the lowest tier. */
+bool hps_update_shared_alone(const struct hps_version *version);
+/* What batches met in it since this was last asked. */
+void hps_update_shared_take(struct hps_version *version, struct hps_log_report *out_report);
+/* Apply a batch that has been applied, from an earlier position on, to what is behind in the shared
+ * tier alone. As hps_update_apply; positions are not looked at. */
+hps_status hps_update_replay(struct hps_version *version, const struct hps_update_batch *batch,
+                             struct hps_log_report *out_report, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* Batches wait to begin while somebody holds them back. The caller's memory, and its pin. */
 struct hps_update_hold {

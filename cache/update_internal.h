@@ -31,6 +31,8 @@ struct hps_updates {
     /* [n_tables] NULL: not compared. Row versions as the rows of a table beside each table, in the
      * durable store alone. */
     struct hps_table *version_tables;
+
+    struct hps_log_report shared; /* thread `update` alone: since it was last taken */
 };
 
 /* ---- update_hold.c ---- */
@@ -46,6 +48,7 @@ void update_holds_fini(struct hps_updates *updates);
 struct update_plan {
     struct hps_write *writes; /* [n_writes] together, a key of a table occurs once */
     void **owned;             /* [n_writes] NULL: the write borrows from the batch */
+    uint32_t *spans;          /* [n_writes] of the batch that each is from */
     uint32_t n_writes;
     uint32_t n_version_writes; /* behind them: of row versions, for the durable store */
     uint64_t n_older;          /* keys left out for a higher version that is stored */
@@ -53,10 +56,20 @@ struct update_plan {
     uint64_t n_deleted;
 };
 
-/* Check a batch and keep the last write of each key. INVALID, RANGE, NO_MEMORY. */
+/* Check a batch and keep the last write of each key; compare: that with the highest row version, if
+ * none that is stored is higher. INVALID, RANGE, NO_MEMORY. */
 hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
-                            struct update_plan *out_plan, struct hps_error *err) HPS_MUST_CHECK;
+                            bool compare, struct update_plan *out_plan, struct hps_error *err)
+    HPS_MUST_CHECK;
 void update_plan_free(struct update_plan *plan); /* a zeroed one is legal */
+
+/* ---- update_shared.c ---- */
+
+bool update_is_shared(const struct hps_space *space);
+/* Apply a batch, and the plan of it, to a shared tier. What log_apply answers. */
+hps_status update_shared_write(struct hps_version *version, struct hps_space *space,
+                               const struct hps_update_batch *batch, const struct update_plan *plan,
+                               struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- update_versions.c ---- */
 

@@ -199,6 +199,7 @@ static hps_status make_writes(const struct hps_version *version,
                                     .keys = part->keys,
                                     .rows = part->rows,
                                     .n = n};
+        plan->spans[plan->n_writes] = batch->part_spans != NULL ? batch->part_spans[p] : 0;
         if (n > 0 && n < part->n) {
             hps_status status = copy_kept(part, lost, write, &plan->owned[plan->n_writes]);
             if (status != HPS_OK) {
@@ -251,18 +252,18 @@ static hps_status make_version_writes(const struct hps_version *version,
 }
 
 static hps_status make_all(const struct hps_version *version, const struct hps_update_batch *batch,
-                           const uint8_t *lost, const uint32_t *n_lost, struct update_plan *plan,
-                           struct hps_error *err)
+                           bool compare, const uint8_t *lost, const uint32_t *n_lost,
+                           struct update_plan *plan, struct hps_error *err)
 {
     hps_status status = make_writes(version, batch, lost, n_lost, plan);
-    if (status == HPS_OK && version->row_versions) {
+    if (status == HPS_OK && compare) {
         status = make_version_writes(version, batch, lost, n_lost, plan);
     }
     return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory for a batch");
 }
 
 hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
-                            struct update_plan *out_plan, struct hps_error *err)
+                            bool compare, struct update_plan *out_plan, struct hps_error *err)
 {
     struct update_plan plan = {0};
     uint32_t n_keys = 0;
@@ -270,14 +271,15 @@ hps_status update_plan_make(const struct hps_version *version, const struct hps_
     if (status != HPS_OK) {
         return status;
     }
-    bool compare = version->row_versions;
     size_t n_writes_max = (size_t)batch->n_parts * (compare ? 2 : 1);
     uint8_t *lost = hps_calloc(n_keys, 1);
     uint32_t *n_lost = hps_calloc(batch->n_parts, sizeof(*n_lost));
     plan.writes = hps_calloc(n_writes_max, sizeof(*plan.writes));
     plan.owned = hps_calloc(n_writes_max, sizeof(*plan.owned));
+    plan.spans = hps_calloc(batch->n_parts, sizeof(*plan.spans));
     status = HPS_NO_MEMORY;
-    if (lost != NULL && n_lost != NULL && plan.writes != NULL && plan.owned != NULL) {
+    if (lost != NULL && n_lost != NULL && plan.writes != NULL && plan.owned != NULL &&
+        plan.spans != NULL) {
         status = find_lost(batch, compare, n_keys, lost, n_lost);
     }
     if (status != HPS_OK) {
@@ -286,7 +288,7 @@ hps_status update_plan_make(const struct hps_version *version, const struct hps_
         status = find_older(version, batch, lost, n_lost, &plan, err);
     }
     if (status == HPS_OK) {
-        status = make_all(version, batch, lost, n_lost, &plan, err);
+        status = make_all(version, batch, compare, lost, n_lost, &plan, err);
     }
     hps_free(lost);
     hps_free(n_lost);
@@ -305,6 +307,7 @@ void update_plan_free(struct update_plan *plan)
         hps_free(plan->owned[i]);
     }
     hps_free(plan->owned);
+    hps_free(plan->spans);
     hps_free(plan->writes);
     *plan = (struct update_plan){0};
 }

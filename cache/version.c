@@ -119,12 +119,22 @@ bool hps_version_idle(struct hps_version *version)
     return sum == 0;
 }
 
+bool hps_version_fills(const struct hps_version *version, uint32_t tier)
+{
+    const struct hps_store_ops *ops = version->tiers[tier]->store->ops;
+
+    return version->shared_takes_missed && tier + 1 < version->n_tiers &&
+           (ops->caps & HPS_STORE_SHARED) != 0 && ops->insert != NULL;
+}
+
 /* A fill clears host_complete before it clears `incomplete`, and sets it at its end: read in the
  * other order. */
 bool hps_version_host_complete(const struct hps_version *version)
 {
     for (uint32_t i = 0; i < version->n_tiers; i++) {
-        if (atomic_load(&version->tiers[i]->incomplete)) {
+        const struct hps_space *space = version->tiers[i];
+        bool blocks = (space->store->ops->caps & HPS_STORE_BLOCKING) != 0; /* not the map */
+        if (!blocks && atomic_load(&space->incomplete)) {
             return false;
         }
     }

@@ -57,7 +57,7 @@ struct hps_version {
     char *lineage;
     char *source;      /* directory it was loaded from */
     char *fingerprint; /* of the source files */
-    char *load_id;     /* hash of the rows that were loaded, hex */
+    char *load_id;     /* hash of the rows that were loaded, and where updates began; hex */
     uint64_t loaded_unix_ms;
     uint64_t duplicate_keys;
 
@@ -78,6 +78,13 @@ struct hps_version {
     /* Its embedding caches on a device; not one of `tiers`, as it is asked without waiting. NULL:
      * none. Set before the version is published, closed with its spaces. */
     struct hps_gpu_space *gpu;
+
+    /* A tier that other daemons share gets the rows that are found below it, behind the answers.
+     * Set before the version is published. */
+    bool shared_takes_missed;
+    /* Such a tier has the only copy, and lacks updates that no log brings back: look-ups there
+     * fail. The updater's. */
+    atomic_bool shared_lost;
 
     /* Of each tier's store, NULL: it is always asked. Borrowed. */
     struct hps_breaker *breakers[HPS_TIERS_MAX];
@@ -125,6 +132,8 @@ bool hps_version_idle(struct hps_version *version);
 /* A key that the host map does not have is in no tier: to be asked before the map is, and again
  * when it had a miss; both must be true. */
 bool hps_version_host_complete(const struct hps_version *version);
+/* Rows that are found below this tier, which is shared, go into it behind the answers. */
+bool hps_version_fills(const struct hps_version *version, uint32_t tier);
 /* A version with copies of the names and room for n_tables tables (zeroed; their names and default
  * rows are freed with the version). NULL: no memory. */
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables);

@@ -108,7 +108,7 @@ static struct hps_store *open_store(uint32_t wal_sync_ms)
 
 static struct hps_space *open_space(struct hps_store *store)
 {
-    const struct hps_space_id id = {"m", 1, &table, 1};
+    const struct hps_space_id id = {"m", 1, &table, 1, 0};
     struct hps_space *space = NULL;
     assert_int_equal(store->ops->space_open(store, &id, &space, &error), HPS_OK);
     return space;

@@ -368,7 +368,7 @@ static void open_version(struct race *race)
                                                 .dtype = HPS_DTYPE_FP32,
                                                 .n_rows = N_KEYS};
     }
-    const struct hps_space_id id = {"m", 1, version->tables, N_TABLES};
+    const struct hps_space_id id = {"m", 1, version->tables, N_TABLES, 0};
     for (uint32_t i = 0; i < race->n_stores; i++) {
         struct hps_store *store = race->stores[i];
         assert_int_equal(store->ops->space_open(store, &id, &version->tiers[i], &err), HPS_OK);

@@ -64,7 +64,7 @@ static void open_and_use(struct hps_version *version, struct hps_store *const *s
     struct hps_error err;
     version->tables[0] = (struct hps_table){
         .name = NULL, .id = 0, .dim = 1, .row_bytes = 4, .dtype = HPS_DTYPE_FP32};
-    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n_stores && status == HPS_OK; i++) {
         status = stores[i]->ops->space_open(stores[i], &id, &version->tiers[i], &err);

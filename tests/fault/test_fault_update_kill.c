@@ -155,7 +155,7 @@ static void open_tiers(struct tiers *tiers, const char *dir)
                                                        .row_bytes = 8 * ROW_WORDS,
                                                        .dtype = HPS_DTYPE_FP32};
     }
-    const struct hps_space_id id = {"m", 1, tiers->version->tables, N_TABLES};
+    const struct hps_space_id id = {"m", 1, tiers->version->tables, N_TABLES, 0};
     for (uint32_t i = 0; i < 2; i++) {
         need(tiers->stores[i]->ops->space_open(tiers->stores[i], &id, &tiers->version->tiers[i],
                                                &err) == HPS_OK,

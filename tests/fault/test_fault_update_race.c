@@ -432,7 +432,7 @@ static struct hps_version *open_version(struct race *race, struct hps_space *con
     struct hps_error err;
     version->tables[0] = table;
     version->tables[0].name = hps_strdup("t");
-    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     for (uint32_t i = 0; i < 2; i++) {
         if (spaces != NULL) {
             version->tiers[i] = spaces[i];

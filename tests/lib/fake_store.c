@@ -63,6 +63,7 @@ struct fake {
     uint64_t bytes_max;
     uint64_t used_bytes;
     uint64_t bytes_free;
+    bool later;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct script scripts[HPS_FAKE_OP_COUNT];
@@ -198,6 +199,23 @@ void hps_fake_bytes_free(struct hps_store *base, uint64_t bytes)
     pthread_mutex_lock(&store->lock);
     store->bytes_free = bytes;
     pthread_mutex_unlock(&store->lock);
+}
+
+void hps_fake_later(struct hps_store *base, bool later)
+{
+    struct fake *store = (struct fake *)base;
+    pthread_mutex_lock(&store->lock);
+    HPS_ASSERT((store->ops.caps & HPS_STORE_SHARED) != 0);
+    store->later = later;
+    pthread_mutex_unlock(&store->lock);
+}
+
+void hps_fake_read_only(struct hps_store *base)
+{
+    struct fake *store = (struct fake *)base;
+    HPS_ASSERT((store->ops.caps & HPS_STORE_SHARED) != 0);
+    store->ops.insert = NULL;
+    store->ops.log_apply = NULL;
 }
 
 /* ---- rows ---- */
@@ -492,11 +510,15 @@ static void fake_space_usage(struct hps_space *base, struct hps_store_usage *out
 /* ---- rows, as operations ---- */
 
 /* Answer at most n_keys_max keys. Lock held. */
-static void answer(struct hps_space *space, const struct hps_table *table, struct hps_batch *batch,
-                   uint32_t n_keys_max)
+static void answer(struct hps_space *space, const struct hps_call *call,
+                   const struct hps_table *table, struct hps_batch *batch, uint32_t n_keys_max)
 {
+    const struct fake *store = (const struct fake *)space->store;
     const struct fake_table *rows = table_of(space, table);
     size_t size = rows->row_bytes;
+    if (store->later && call->exact_position) {
+        return;
+    }
     for (uint32_t i = batch->n; i-- > 0 && n_keys_max > 0; n_keys_max--) {
         bool found;
         size_t at = table_find(rows, batch->keys[i], &found);
@@ -504,6 +526,9 @@ static void answer(struct hps_space *space, const struct hps_table *table, struc
             memcpy(batch->rows + batch->slots[i] * size, rows->rows + at * size, size);
             hps_batch_found(batch, i);
         }
+    }
+    if (store->later && call->later != NULL) {
+        *call->later = true;
     }
 }
 
@@ -516,7 +541,7 @@ static hps_status fake_get(struct hps_space *space, const struct hps_call *call,
     if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
         return unlock(store, HPS_DEADLINE);
     }
-    answer(space, table, batch, n_keys);
+    answer(space, call, table, batch, n_keys);
     return unlock(store, status);
 }
 
@@ -535,7 +560,7 @@ static hps_status fake_get_many(struct hps_space *space, const struct hps_call *
     }
     for (uint32_t i = 0; i < n_parts && n_keys > 0; i++) {
         uint32_t n_part = parts[i].batch.n < n_keys ? parts[i].batch.n : n_keys;
-        answer(space, parts[i].table, &parts[i].batch, n_part);
+        answer(space, call, parts[i].table, &parts[i].batch, n_part);
         n_keys -= n_part;
     }
     return unlock(store, status);
@@ -565,6 +590,7 @@ static hps_status fake_insert(struct hps_space *space, const struct hps_call *ca
             report.n_no_room += put ? 0 : 1;
         }
     }
+    report.n_failed = status == HPS_OK ? n - n_keys : 0;
     *out_report = report;
     return unlock(store, status);
 }
@@ -950,6 +976,18 @@ static void fake_close(struct hps_store *base)
     hps_free(store);
 }
 
+/* That it takes updates, is all that a walk wants to know: fake_shared.h has those that do. */
+static hps_status fake_log_apply(struct hps_space *space, const struct hps_call *call,
+                                 const struct hps_log_batch *batch,
+                                 struct hps_log_report *out_report)
+{
+    (void)space;
+    (void)call;
+    (void)batch;
+    (void)out_report;
+    return HPS_UNIMPLEMENTED;
+}
+
 struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
 {
     struct fake *store = hps_calloc(1, sizeof(*store));
@@ -976,6 +1014,7 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
         .scan = fake_scan,
     };
     store->ops.get_many = options->get_many ? fake_get_many : NULL;
+    store->ops.log_apply = (options->caps & HPS_STORE_SHARED) != 0 ? fake_log_apply : NULL;
     if ((options->caps & HPS_STORE_DURABLE) != 0) {
         store->ops.apply = fake_apply;
         store->ops.space_record_scan = fake_space_record_scan;

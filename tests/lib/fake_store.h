@@ -40,7 +40,7 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options);
 
 /* Let `skip` calls of `op` pass, then fail the next n_times (UINT32_MAX: for ever) with `status`.
  * A get (of many), insert, put or erase that fails has done its first n_keys keys, an apply
- * nothing. */
+ * nothing. OK: only a part of the store fails. */
 void hps_fake_fail(struct hps_store *store, enum hps_fake_op op, hps_status status, uint32_t skip,
                    uint32_t n_times, uint32_t n_keys);
 /* Calls of `op` wait while its gate is shut. */
@@ -52,6 +52,10 @@ void hps_fake_gate_wait(struct hps_store *store, enum hps_fake_op op, uint32_t n
 void hps_fake_latency(struct hps_store *store, enum hps_fake_op op, uint64_t latency_us);
 uint64_t hps_fake_calls(struct hps_store *store, enum hps_fake_op op);
 uint64_t hps_fake_keys(struct hps_store *store, enum hps_fake_op op); /* keys passed in, in sum */
+/* Of a SHARED store: its rows are of later positions than the version's. */
+void hps_fake_later(struct hps_store *store, bool later);
+/* Of a SHARED store: another program writes its rows, and this one only reads them. */
+void hps_fake_read_only(struct hps_store *store);
 /* What bytes_free answers; UINT64_MAX at first. */
 void hps_fake_bytes_free(struct hps_store *store, uint64_t bytes);
 

@@ -113,6 +113,38 @@ static inline void fixture_open(struct fixture *fx, uint64_t host_bytes_max)
     }
 }
 
+/* Put one more store that blocks between host and disk, "redis"; shared: daemons share it, and rows
+ * found below go into it. */
+static inline struct hps_store *fixture_open_middle(struct fixture *fx, bool shared)
+{
+    const struct hps_fake_options options = {.name = "redis",
+                                             .tier = HPS_TIER_REDIS,
+                                             .caps = HPS_STORE_BLOCKING |
+                                                     (shared ? HPS_STORE_SHARED : 0),
+                                             .get_many = shared};
+    const struct hps_space_id id = {
+        .model = "m", .version = 7, .tables = fx->tables, .n_tables = FIXTURE_TABLES};
+    struct hps_store *store = hps_fake_store_new(&options);
+    struct hps_error err;
+
+    HPS_ASSERT(store != NULL);
+    fx->version.tiers[2] = fx->version.tiers[1];
+    hps_status status = store->ops->space_open(store, &id, &fx->version.tiers[1], &err);
+    HPS_ASSERT(status == HPS_OK);
+    fx->version.n_tiers = 3;
+    fx->version.shared_takes_missed = shared;
+    return store;
+}
+
+/* Before fixture_close. */
+static inline void fixture_close_middle(struct fixture *fx, struct hps_store *store)
+{
+    store->ops->space_close(fx->version.tiers[1]);
+    store->ops->close(store);
+    fx->version.tiers[1] = fx->version.tiers[2];
+    fx->version.n_tiers = 2;
+}
+
 static inline void fixture_close(struct fixture *fx)
 {
     for (uint32_t i = 0; i < 2; i++) {

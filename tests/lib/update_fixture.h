@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A version of the model "m" over a host tier and a durable one, both scripted, that takes updates
- * from a scripted log. Tables "items" (fp32) and "users" (fp16), of two values a row. One thread.
+ * from a scripted log; with a shared tier between them, or in the place of the durable one, if a
+ * test puts one there. Tables "items" (fp32) and "users" (fp16), of two values a row. One thread.
  */
 #ifndef HPS_TESTS_LIB_UPDATE_FIXTURE_H
 #define HPS_TESTS_LIB_UPDATE_FIXTURE_H
@@ -17,6 +18,7 @@ enum { FIXTURE_DIM = 2, FIXTURE_TABLES = 2, FIXTURE_ITEMS = 0, FIXTURE_USERS = 1
 
 struct update_fixture {
     struct hps_store *host, *disk;
+    struct hps_store *shared; /* NULL: there is none */
     struct hps_version *version;
     bool row_versions; /* of versions that are opened from now on */
 };
@@ -48,12 +50,14 @@ static inline void fixture_version(struct update_fixture *fx, int64_t number, co
                                                 .dtype = dtype,
                                                 .row_bytes = FIXTURE_DIM * hps_dtype_bytes(dtype)};
     }
-    const struct hps_space_id id = {"m", number, version->tables, FIXTURE_TABLES};
-    struct hps_store *stores[2] = {fx->host, fx->disk};
-    for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(stores[i]->ops->space_open(stores[i], &id, &version->tiers[i], &err),
-                         HPS_OK);
-        version->n_tiers++;
+    const struct hps_space_id id = {"m", number, version->tables, FIXTURE_TABLES, 0};
+    struct hps_store *stores[3] = {fx->host, fx->shared, fx->disk};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct hps_space **at = &version->tiers[version->n_tiers];
+        if (stores[i] != NULL) {
+            assert_int_equal(stores[i]->ops->space_open(stores[i], &id, at, &err), HPS_OK);
+            version->n_tiers++;
+        }
     }
     version->row_versions = fx->row_versions;
     assert_int_equal(hps_update_open(version, &err), HPS_OK);
@@ -74,10 +78,26 @@ static inline void fixture_version_close(struct update_fixture *fx)
 static inline void fixture_stores_close(struct update_fixture *fx)
 {
     fx->host->ops->close(fx->host);
-    fx->disk->ops->close(fx->disk);
+    if (fx->shared != NULL) {
+        fx->shared->ops->close(fx->shared);
+    }
+    if (fx->disk != NULL) {
+        fx->disk->ops->close(fx->disk);
+    }
 }
 
-/* The first value of the row of a key in a tier (0: host, 1: durable); -1: there is none. */
+/* cmocka's: of a fixture of its own, with a version that the test has pinned. */
+static inline int fixture_teardown(void **state)
+{
+    struct update_fixture *fx = *state;
+    hps_version_unpin(fx->version);
+    fixture_version_close(fx);
+    fixture_stores_close(fx);
+    hps_free(fx);
+    return 0;
+}
+
+/* The first value of the row of a key in a tier, by its place; -1: there is none. */
 static inline float fixture_tier_value(struct update_fixture *fx, uint32_t tier, uint32_t table,
                                        hps_key key)
 {
@@ -96,7 +116,7 @@ static inline float fixture_tier_value(struct update_fixture *fx, uint32_t tier,
     return values[0];
 }
 
-/* The same, of both tiers, which must agree. */
+/* The same, of the first two tiers, which must agree. */
 static inline float fixture_value(struct update_fixture *fx, uint32_t table, hps_key key)
 {
     float host = fixture_tier_value(fx, 0, table, key);

@@ -33,6 +33,16 @@ static inline struct hps_device *sim_open(const struct hps_device_sim_config *co
     return device;
 }
 
+#if defined(HPS_TSAN)
+/* A process that comes of a fork starts fibers, which ThreadSanitizer takes for threads, while
+ * those that are kept for later count as others. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+#endif
+
 /* Run it in a process of its own, which must abort with `words` in what it said. */
 static inline void sim_dies_saying(void (*run)(void), const char *words)
 {

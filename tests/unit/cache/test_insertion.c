@@ -17,18 +17,9 @@
 #include "cache/absent.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/lookup_fixture.h"
+#include "tests/lib/walk_metrics.h"
 
 enum { KEYS_MAX = 3 * HPS_INSERTION_JOB_KEYS, VERSIONS = 2 };
-
-enum family { F_DURATION, F_ERRORS, F_ROWS, F_DROPPED, F_QUEUE, F_COUNT };
-
-static const struct hps_metric_family_def FAMILIES[F_COUNT] = {
-    [F_DURATION] = {.name = "duration", .labels = "tier", .type = HPS_METRIC_HISTOGRAM},
-    [F_ERRORS] = {.name = "errors", .labels = "tier,reason", .type = HPS_METRIC_COUNTER},
-    [F_ROWS] = {.name = "rows", .labels = "tier,mode", .type = HPS_METRIC_COUNTER},
-    [F_DROPPED] = {.name = "dropped", .labels = "reason", .type = HPS_METRIC_COUNTER},
-    [F_QUEUE] = {.name = "queue", .labels = "", .type = HPS_METRIC_GAUGE},
-};
 
 struct marker {
     struct hps_task task; /* first */
@@ -40,8 +31,7 @@ struct marker {
 
 struct insertion_test {
     struct fixture fx[VERSIONS];
-    struct hps_metrics *registry;
-    struct hps_lookup_metrics metrics;
+    struct walk_metrics metrics;
     struct hps_pool *pool;
     struct hps_insertion *insertion;
     struct marker block;
@@ -51,38 +41,11 @@ struct insertion_test {
 
 /* ---- rig ------------------------------------------------------------------------------------- */
 
-static struct hps_metric *series(struct insertion_test *t, enum family family, unsigned a,
-                                 unsigned b)
-{
-    static const char *const names[] = {"0", "1", "2", "3", "4", "5", "6", "7"};
-    const char *const values[] = {names[a], names[b]};
-
-    return hps_metric_get(t->registry, family, values);
-}
-
-static void make_metrics(struct insertion_test *t)
-{
-    t->registry = hps_metrics_new(FAMILIES, F_COUNT, 1000);
-    assert_non_null(t->registry);
-    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
-        t->metrics.tier_duration[kind] = series(t, F_DURATION, kind, 0);
-        t->metrics.insertion_rows[kind] = series(t, F_ROWS, kind, 0);
-        t->metrics.insertion_rows_async[kind] = series(t, F_ROWS, kind, 1);
-        for (unsigned fault = 0; fault < HPS_FAULT_COUNT; fault++) {
-            t->metrics.tier_errors[kind][fault] = series(t, F_ERRORS, kind, fault);
-        }
-    }
-    for (unsigned reason = 0; reason < HPS_DROP_COUNT; reason++) {
-        t->metrics.insertion_dropped[reason] = series(t, F_DROPPED, reason, 0);
-    }
-    t->metrics.insertion_queue_rows = series(t, F_QUEUE, 0, 0);
-}
-
 static void make_queue(struct insertion_test *t, uint32_t rows_max, unsigned n_threads,
                        uint32_t jobs_max)
 {
     const struct hps_insertion_options options = {
-        .rows_max = rows_max, .jobs_max = jobs_max, .metrics = &t->metrics};
+        .rows_max = rows_max, .jobs_max = jobs_max, .metrics = &t->metrics.series};
     struct hps_insertion_options with_pool = options;
 
     assert_int_equal(hps_pool_new("io", n_threads, 100, &t->pool), HPS_OK);
@@ -102,7 +65,7 @@ static int setup(void **state)
         assert_non_null(t->fx[i].version.absent);
         assert_non_null(t->fx[i].version.flight);
     }
-    make_metrics(t);
+    walk_metrics_open(&t->metrics);
     for (uint32_t i = 0; i < KEYS_MAX; i++) {
         t->keys[i] = 1000 + i;
     }
@@ -135,7 +98,7 @@ static int teardown(void **state)
         hps_stamps_free(t->fx[i].version.stamps);
         fixture_close(&t->fx[i]);
     }
-    hps_metrics_free(t->registry);
+    walk_metrics_close(&t->metrics);
     hps_free(t);
     return 0;
 }
@@ -228,12 +191,12 @@ static unsigned value(const struct hps_metric *metric)
 
 static unsigned dropped(const struct insertion_test *t, enum hps_drop_reason reason)
 {
-    return value(t->metrics.insertion_dropped[reason]);
+    return value(t->metrics.series.insertion_dropped[reason]);
 }
 
 static unsigned inserted(const struct insertion_test *t)
 {
-    return value(t->metrics.insertion_rows_async[HPS_TIER_HOST]);
+    return value(t->metrics.series.insertion_rows_async[HPS_TIER_HOST]);
 }
 
 /* ---- what is fetched ------------------------------------------------------------------------- */
@@ -253,10 +216,10 @@ static void test_add_when_jobs_have_run_then_rows_of_all_tables_are_in_the_host_
         assert_int_equal(n_in_host(t, 0, table, 0, 100), 100);
     }
     assert_int_equal(inserted(t), 300);
-    assert_int_equal(value(t->metrics.insertion_rows[HPS_TIER_HOST]), 0);
-    assert_int_equal(value(t->metrics.insertion_queue_rows), 0);
-    assert_true(value(t->metrics.tier_duration[HPS_TIER_ROCKSDB]) > 0);
-    assert_int_equal(value(t->metrics.tier_duration[HPS_TIER_HOST]), 0);
+    assert_int_equal(value(t->metrics.series.insertion_rows[HPS_TIER_HOST]), 0);
+    assert_int_equal(value(t->metrics.series.insertion_queue_rows), 0);
+    assert_true(value(t->metrics.series.tier_duration[HPS_TIER_ROCKSDB]) > 0);
+    assert_int_equal(value(t->metrics.series.tier_duration[HPS_TIER_HOST]), 0);
     assert_true(hps_version_idle(&t->fx[0].version));
 }
 
@@ -272,7 +235,7 @@ static void test_add_when_queued_or_being_fetched_then_not_again(void **state)
     add(t, 0, 0, 50, 150);
     add(t, 0, 1, 0, 10); /* another table's */
     assert_int_equal(hps_insertion_rows(t->insertion), 160);
-    assert_int_equal(value(t->metrics.insertion_queue_rows), 160);
+    assert_int_equal(value(t->metrics.series.insertion_queue_rows), 160);
     hps_fake_gate_shut(disk, HPS_FAKE_GET);
     release(t);
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
@@ -341,7 +304,8 @@ static void test_job_when_the_store_fails_then_dropped_and_fetched_when_asked_ag
     settle(t);
     assert_int_equal(dropped(t, HPS_DROP_NOT_FETCHED), 12);
     assert_int_equal(inserted(t), 8);
-    assert_int_equal(value(t->metrics.tier_errors[HPS_TIER_ROCKSDB][HPS_FAULT_UNAVAILABLE]), 1);
+    assert_int_equal(value(t->metrics.series.tier_errors[HPS_TIER_ROCKSDB][HPS_FAULT_UNAVAILABLE]),
+                     1);
     add(t, 0, 0, 0, 20);
     settle(t);
     assert_int_equal(n_in_host(t, 0, 0, 0, 20), 20);
@@ -559,7 +523,8 @@ static void test_stop_when_keys_wait_and_are_fetched_then_all_ends(void **state)
 static void try_all(void *ctx)
 {
     struct insertion_test *t = ctx;
-    struct hps_insertion_options options = {.rows_max = 100, .jobs_max = 2, .metrics = &t->metrics};
+    struct hps_insertion_options options = {
+        .rows_max = 100, .jobs_max = 2, .metrics = &t->metrics.series};
 
     if (hps_pool_new("io", 1, 100, &t->pool) != HPS_OK) {
         return;
@@ -645,7 +610,7 @@ static void test_queue_when_many_add_and_forget_then_nothing_stays_and_rows_are_
     }
     assert_int_equal(n, inserted(t));
     assert_true(n > 0);
-    assert_int_equal(value(t->metrics.insertion_queue_rows), 0);
+    assert_int_equal(value(t->metrics.series.insertion_queue_rows), 0);
 }
 
 int main(void)

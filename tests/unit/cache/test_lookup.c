@@ -457,6 +457,39 @@ static void test_lookup_when_wait_suffices_then_rows_are_true(void **state)
     assert_null(t->parts[0].key_status);
 }
 
+/* A tier that others share blocks: memory alone never means it. What it has from ahead of this
+ * version is an answer, but none of a unit. */
+static void test_lookup_when_a_tier_is_shared_then_only_policies_that_may_ask_it_do(void **state)
+{
+    struct lookup_test *t = *state;
+    struct hps_store *redis = fixture_open_middle(&t->fx, true);
+    hps_key keys[2] = {1, 2};
+
+    fixture_put(&t->fx, FIXTURE_HOST, 0, 1);
+    fixture_put(&t->fx, 1, 0, 2); /* redis */
+    fixture_put(&t->fx, 2, 0, 2); /* disk */
+    set_part(t, 0, keys, 2);
+    t->lookup.miss_policy = HPS_MISS_MEMORY_ONLY;
+    begin(t, 1);
+    assert_int_equal(run(t), HPS_OK);
+    assert_int_equal(t->parts[0].n_defaulted, 1);
+    assert_int_equal(hps_fake_calls(redis, HPS_FAKE_GET), 0);
+    assert_int_equal(hps_fake_calls(redis, HPS_FAKE_GET_MANY), 0);
+    hps_fake_later(redis, true);
+    t->lookup.miss_policy = HPS_MISS_EXACT;
+    begin(t, 1);
+    assert_int_equal(run(t), HPS_OK);
+    assert_int_equal(t->parts[0].walk.reports[1].n_found, 1);
+    assert_false(fixture_has(&t->fx, FIXTURE_HOST, 0, 2));
+    t->lookup.unit = true;
+    begin(t, 1);
+    assert_int_equal(run(t), HPS_OK);
+    assert_int_equal(t->parts[0].walk.reports[1].n_found, 0);
+    assert_int_equal(t->parts[0].walk.reports[2].n_found, 1);
+    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 2));
+    fixture_close_middle(&t->fx, redis);
+}
+
 static void test_lookup_when_deadline_has_passed_then_it_fails(void **state)
 {
     struct lookup_test *t = *state;
@@ -642,6 +675,7 @@ int main(void)
         LOOKUP_TEST(test_lookup_when_memory_only_and_host_is_complete_then_misses_are_unknown),
         LOOKUP_TEST(test_lookup_when_wait_is_over_then_keys_are_defaulted),
         LOOKUP_TEST(test_lookup_when_wait_suffices_then_rows_are_true),
+        LOOKUP_TEST(test_lookup_when_a_tier_is_shared_then_only_policies_that_may_ask_it_do),
         LOOKUP_TEST(test_lookup_when_deadline_has_passed_then_it_fails),
         LOOKUP_TEST(test_lookup_when_tiers_fail_then_only_the_last_one_matters),
         LOOKUP_TEST(test_lookup_when_arena_is_full_then_it_says_so),

@@ -1140,6 +1140,38 @@ static void test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_ha
     give_host_back(t, all);
 }
 
+/* What a shared tier has from ahead of this version is an answer, but no row for the device: that
+ * gets the one from below, behind the answer. */
+static void test_insertion_when_a_shared_tier_is_ahead_then_the_device_gets_the_row_below(
+    void **state)
+{
+    struct gpu_test *t = *state;
+    const struct hps_table *table = &t->fx.tables[0];
+    const hps_key key = 5;
+    const struct hps_call call = {0};
+    uint8_t ahead[FIXTURE_DIM_MAX * 4] = {1, 2, 3};
+
+    put(t, DISK, 0, key);
+    struct hps_store *redis = fixture_open_middle(&t->fx, true);
+    struct hps_space *space = t->fx.version.tiers[1];
+    assert_int_equal(redis->ops->put(space, &call, table, &key, ahead, 1), HPS_OK);
+    hps_fake_later(redis, true);
+    for (uint32_t i = 0; i < 3; i++) {
+        set_range(t, 0, key, key + 1);
+        ask(t, 1, HPS_LOOKUP_PATH_GPU);
+        assert_int_equal(t->parts[0].walk.gpu.n_found, 0);
+        assert_memory_equal(t->parts[0].rows, ahead, table->row_bytes);
+    }
+    sem_post(&t->go_on);
+    wait_inserted(t);
+    set_range(t, 0, key, key + 1);
+    ask(t, 1, HPS_LOOKUP_PATH_GPU);
+    assert_int_equal(t->parts[0].walk.gpu.n_found, 1);
+    assert_int_equal(source_of(t, &t->parts[0], 0, key), DISK);
+    hps_insertion_stop(t->insertion); /* nothing is on its way to the tier that goes */
+    fixture_close_middle(&t->fx, redis);
+}
+
 int main(void)
 {
 #define GPU_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -1164,6 +1196,7 @@ int main(void)
         GPU_TEST(test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_same),
         GPU_TEST(test_policy_when_a_row_was_waited_for_then_it_is_not_the_next_time),
         GPU_TEST(test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has),
+        GPU_TEST(test_insertion_when_a_shared_tier_is_ahead_then_the_device_gets_the_row_below),
     };
 
     return cmocka_run_group_tests_name("lookup_gpu", tests, NULL, NULL);

@@ -54,7 +54,7 @@ static struct hps_version *version_open(struct update_test *t, int64_t number)
     struct hps_version *version = hps_version_new("m", number, 2);
     assert_non_null(version);
     fill_tables(version);
-    const struct hps_space_id id = {"m", number, version->tables, 2};
+    const struct hps_space_id id = {"m", number, version->tables, 2, 0};
     for (uint32_t i = 0; i < t->n_stores; i++) {
         assert_int_equal(
             t->stores[i]->ops->space_open(t->stores[i], &id, &version->tiers[i], &t->err), HPS_OK);

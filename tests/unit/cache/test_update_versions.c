@@ -30,16 +30,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct update_fixture *fx = *state;
-    hps_version_unpin(fx->version);
-    fixture_version_close(fx);
-    fixture_stores_close(fx);
-    hps_free(fx);
-    return 0;
-}
-
 /* A part of the items table that writes one key. */
 struct write {
     hps_key key;
@@ -218,7 +208,7 @@ static void test_open_when_no_store_is_durable_then_precondition_says_so(void **
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_writes_when_in_any_order_then_the_highest_version_stays),
         TEST(test_delete_when_of_a_key_that_never_was_then_older_writes_are_left_out),

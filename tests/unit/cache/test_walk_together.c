@@ -12,9 +12,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "backends/breaker.h"
 #include "base/clock.h"
 #include "cache/absent.h"
-#include "cache/breaker.h"
 #include "cache/tiers.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/lookup_fixture.h"
@@ -440,36 +440,11 @@ static void test_walk_when_the_lowest_tier_is_down_then_it_fails_at_once_until_a
     assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 4);
 }
 
-/* Put one more store that blocks between host and disk. */
-static struct hps_store *open_middle(struct together_test *t)
-{
-    const struct hps_fake_options options = {
-        .name = "redis", .tier = HPS_TIER_REDIS, .caps = HPS_STORE_BLOCKING};
-    const struct hps_space_id id = {
-        .model = "m", .version = 7, .tables = t->fx.tables, .n_tables = FIXTURE_TABLES};
-    struct hps_store *store = hps_fake_store_new(&options);
-    struct hps_error err;
-
-    assert_non_null(store);
-    t->fx.version.tiers[2] = t->fx.version.tiers[1];
-    assert_int_equal(store->ops->space_open(store, &id, &t->fx.version.tiers[1], &err), HPS_OK);
-    t->fx.version.n_tiers = 3;
-    return store;
-}
-
-static void close_middle(struct together_test *t, struct hps_store *store)
-{
-    store->ops->space_close(t->fx.version.tiers[1]);
-    store->ops->close(store);
-    t->fx.version.tiers[1] = t->fx.version.tiers[2];
-    t->fx.version.n_tiers = 2;
-}
-
 static void test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_call(void **state)
 {
     struct together_test *t = *state;
     struct walker *walker = &t->walkers[0];
-    struct hps_store *redis = open_middle(t);
+    struct hps_store *redis = fixture_open_middle(&t->fx, false);
     struct hps_space *space = t->fx.version.tiers[2];
 
     hps_clock_fake(1000);
@@ -489,14 +464,14 @@ static void test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_ca
         assert_int_equal(walker->walk.reports[1].n_faults, 1);
     }
     assert_int_equal(hps_fake_calls(redis, HPS_FAKE_GET), 3);
-    close_middle(t, redis);
+    fixture_close_middle(&t->fx, redis);
 }
 
 static void test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of_their_tier(
     void **state)
 {
     struct together_test *t = *state;
-    struct hps_store *redis = open_middle(t);
+    struct hps_store *redis = fixture_open_middle(&t->fx, false);
     struct walker *other = &t->walkers[1];
 
     put_range(t, 2, 0, 4);
@@ -524,7 +499,7 @@ static void test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of
             assert_int_equal(tier, expected);
         }
     }
-    close_middle(t, redis);
+    fixture_close_middle(&t->fx, redis);
 }
 
 /* ---- several parts --------------------------------------------------------------------------- */
