@@ -1016,6 +1016,8 @@ static void topic_configure(struct hps_consumer_topic *topic,
                             const rd_kafka_ConfigResource_t *resource)
 {
     size_t n = 0;
+    long long kept_ms = 0;
+    bool by_size = true;
     if (rd_kafka_ConfigResource_error(resource) != RD_KAFKA_RESP_ERR_NO_ERROR) {
         return; /* not ours to see */
     }
@@ -1028,8 +1030,13 @@ static void topic_configure(struct hps_consumer_topic *topic,
                 strstr(value, "compact") != NULL ? HPS_COMPACTION_YES : HPS_COMPACTION_NO;
         } else if (value != NULL && strcmp(name, "delete.retention.ms") == 0) {
             topic->delete_retention_ms = strtoll(value, NULL, 10);
+        } else if (value != NULL && strcmp(name, "retention.ms") == 0) {
+            kept_ms = strtoll(value, NULL, 10);
+        } else if (value != NULL && strcmp(name, "retention.bytes") == 0) {
+            by_size = strtoll(value, NULL, 10) >= 0;
         }
     }
+    topic->kept_ms = by_size || kept_ms < 0 ? 0 : kept_ms;
 }
 
 /* What the topics are set to, as far as we may know: without it they are UNKNOWN. */

@@ -37,6 +37,7 @@ struct hps_consumer_topic {
     int32_t n_partitions; /* numbered from 0; only ever grows, unless the topic was made anew */
     enum hps_compaction compaction;
     int64_t delete_retention_ms; /* how long a compacted topic keeps its tombstones; -1: unknown */
+    int64_t kept_ms; /* the log has all records that are younger; 0: not known, or by size */
 };
 
 struct hps_consumer_topics {

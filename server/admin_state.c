@@ -3,16 +3,18 @@
  * Admin methods on the daemon itself: state, statistics, slow requests, configuration. Runs on the
  * admin pool.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "backends/breaker.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "cache/breaker.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin_op.h"
+#include "server/store_servers.h"
 #include "server/version_info.h"
 
 void admin_ping(struct admin_op *op)
@@ -124,6 +126,73 @@ static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
     return tier;
 }
 
+static Hps__V1__TierServer *server_status(struct admin_op *op, const struct hps_store_server *from)
+{
+    Hps__V1__TierServer *to = admin_alloc(op, 1, sizeof(*to));
+    if (to != NULL) {
+        hps__v1__tier_server__init(to);
+        to->address = admin_text(op, from->address);
+        to->role = (char *)from->role;
+        to->up = from->up;
+        to->slot_count = from->n_slots;
+        to->connections = from->n_connections;
+        to->latency_us = from->latency_us;
+        to->command_count = from->n_commands;
+        to->key_count = from->n_keys;
+        to->found_key_count = from->n_keys_found;
+        to->error_count = from->n_errors;
+        to->timeout_count = from->n_timeouts;
+        to->broken_count = from->n_broken;
+        to->refused_count = from->n_refused;
+        to->error = admin_text(op, from->error);
+    }
+    return to;
+}
+
+static void add_servers(struct admin_op *op, struct hps_store *store, Hps__V1__TierStatus *tier)
+{
+    struct hps_store_server *servers = admin_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*servers));
+    tier->servers = admin_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*tier->servers));
+    if (servers == NULL || tier->servers == NULL) {
+        return;
+    }
+    uint32_t n = store->ops->servers(store, servers, HPS_STORE_SERVERS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        Hps__V1__TierServer *server = server_status(op, &servers[i]);
+        tier->servers[tier->n_servers] = server;
+        tier->n_servers += server != NULL;
+    }
+}
+
+static Hps__V1__TierStatus *redis_status(struct admin_op *op, const struct hps_load_env *env,
+                                         const struct hps_catalog_totals *totals)
+{
+    struct hps_store *store = env->redis;
+    struct hps_store_shared_stats stats = {0};
+    if (store->ops->shared_stats != NULL) {
+        store->ops->shared_stats(store, &stats);
+    }
+    Hps__V1__TierStatus *tier =
+        tier_status(op, store, stats.n_slots_up > 0, hps_load_env_lowest(env) == store,
+                    totals->redis_rows, totals->redis_bytes, 0);
+    if (tier == NULL || store->ops->servers == NULL) {
+        return tier;
+    }
+    char note[480];
+    int n = snprintf(note, sizeof(note), "%s", stats.kind);
+    if (stats.n_slots_up < stats.n_slots) {
+        snprintf(note + n, sizeof(note) - (size_t)n, ", %" PRIu32 " of %" PRIu32 " slots up",
+                 stats.n_slots_up, stats.n_slots);
+    }
+    if (stats.error[0] != '\0') {
+        size_t used = strlen(note);
+        snprintf(note + used, sizeof(note) - used, "; %s", stats.error);
+    }
+    tier->note = admin_text(op, note);
+    add_servers(op, store, tier);
+    return tier;
+}
+
 static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
 {
     const struct hps_admin_parts *parts = op->parts;
@@ -131,7 +200,7 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
     const struct hps_load_env *env = hps_catalog_env(parts->catalog);
     hps_catalog_totals_get(parts->catalog, &totals);
     unsigned n_devices = hps_devices_count(parts->devices);
-    reply->tiers = admin_alloc(op, n_devices + 2, sizeof(*reply->tiers));
+    reply->tiers = admin_alloc(op, n_devices + 3, sizeof(*reply->tiers));
     if (reply->tiers == NULL) {
         return;
     }
@@ -142,8 +211,13 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
         reply->n_tiers += tier != NULL;
     }
     if (env->host != NULL) {
-        tier = tier_status(op, env->host, true, env->durable == NULL, totals.host_rows,
-                           totals.host_bytes, env->host_bytes_max);
+        tier = tier_status(op, env->host, true, hps_load_env_lowest(env) == env->host,
+                           totals.host_rows, totals.host_bytes, env->host_bytes_max);
+        reply->tiers[reply->n_tiers] = tier;
+        reply->n_tiers += tier != NULL;
+    }
+    if (env->redis != NULL) {
+        tier = redis_status(op, env, &totals);
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }
@@ -307,6 +381,7 @@ static void slow_request(struct admin_op *op, const struct hps_slow_request *fro
     to->queue_us = from->stage_us[HPS_STAGE_QUEUE];
     to->gpu_us = from->stage_us[HPS_STAGE_GPU];
     to->host_us = from->stage_us[HPS_STAGE_HOST];
+    to->redis_us = from->stage_us[HPS_STAGE_REDIS];
     to->rocksdb_us = from->stage_us[HPS_STAGE_ROCKSDB];
     to->encode_us = from->stage_us[HPS_STAGE_ENCODE];
     to->send_us = from->stage_us[HPS_STAGE_SEND];

@@ -60,6 +60,9 @@ static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
     of->frozen = view->frozen;
     of->connected = view->connected;
     of->held = admin_text(op, view->held);
+    of->shared_tier = admin_text(op, view->shared_apart    ? "apart"
+                                     : view->shared_behind ? "behind"
+                                                           : "");
     of->update_sequence = view->sequence;
     of->record_count = view->n_records;
     of->rejected_record_count = view->n_rejected;

@@ -16,6 +16,7 @@
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 #include "server/metrics.h"
+#include "server/store_servers.h"
 
 /* The configuration's numbers are those of the messages, as ours are. */
 _Static_assert((int)HPS_CONFIG_MISS_EXACT == (int)HPS_MISS_EXACT &&
@@ -149,6 +150,8 @@ void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *ent
         struct hps_space *space = entry->version->tiers[i];
         if (space->store == catalog->options.env.host) {
             entry->host = space;
+        } else if (space->store == catalog->options.env.redis) {
+            entry->redis = space;
         } else {
             entry->durable = space;
         }
@@ -262,7 +265,7 @@ static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
 {
     struct hps_error err = {0};
     struct hps_space *space = NULL;
-    const struct hps_space_id id = {orphan->model, orphan->version, NULL, 0};
+    const struct hps_space_id id = {orphan->model, orphan->version, NULL, 0, 0};
     hps_status status = store->ops->space_open(store, &id, &space, &err);
     if (status == HPS_OK) {
         status = store->ops->space_drop(space, &err);
@@ -298,30 +301,20 @@ static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *er
 static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry *entry,
                               struct hps_error *err)
 {
-    struct hps_load_env *env = &catalog->options.env;
     struct hps_version *version = entry->version;
-    const struct hps_space_id id = {version->model, version->number, version->tables,
-                                    version->n_tables};
-    struct hps_store *stores[2] = {env->host, env->durable};
-    for (int i = 0; i < 2; i++) {
-        if (stores[i] == NULL) {
-            continue;
-        }
-        hps_status status =
-            stores[i]->ops->space_open(stores[i], &id, &version->tiers[version->n_tiers], err);
-        if (status != HPS_OK) {
-            return status;
-        }
-        version->breakers[version->n_tiers] =
-            stores[i] == env->durable ? env->durable_breaker : NULL;
-        version->n_tiers++;
+    hps_status status = hps_load_open_spaces(&catalog->options.env, version, err);
+    if (status != HPS_OK) {
+        return status;
     }
     catalog_entry_spaces(catalog, entry);
     catalog_gpu_open(catalog, entry);
     catalog_version_metrics(catalog, version);
     hps_warmup_attach(catalog->warmup, version);
     version->row_versions = entry->model->config != NULL && entry->model->config->row_versions;
-    hps_status status = hps_update_open(version, err);
+    status = hps_update_open(version, err);
+    if (status == HPS_OK) {
+        status = hps_updater_place(version, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
@@ -585,7 +578,7 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
     }
     catalog->options = *options;
-    HPS_ASSERT(options->env.host != NULL || options->env.durable != NULL);
+    HPS_ASSERT(hps_load_env_lowest(&options->env) != NULL);
     pthread_mutex_init(&catalog->lock, NULL);
     pthread_mutex_init(&catalog->switch_lock, NULL);
     pthread_cond_init(&catalog->reap, NULL);
@@ -713,6 +706,7 @@ void hps_catalog_each(struct hps_catalog *catalog,
             }
             catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
+            view.redis_bytes = space_bytes(entry->redis, NULL);
             view.persistent_bytes = space_bytes(entry->durable, NULL);
             catalog_gpu_view(catalog, entry, &view);
             fn(ctx, &view);
@@ -721,22 +715,51 @@ void hps_catalog_each(struct hps_catalog *catalog,
     pthread_mutex_unlock(&catalog->lock);
 }
 
+/* What is lost of the only copy of a version fails look-ups until it is loaded again. */
+static bool is_whole(const struct catalog_entry *entry, char *out_reason, size_t size)
+{
+    struct hps_store_usage usage;
+    char what[48] = "updates that the log does not have";
+    if (entry->redis == NULL || entry->durable != NULL) {
+        return true;
+    }
+    entry->redis->store->ops->space_usage(entry->redis, &usage);
+    if (usage.n_shards_lost == 0 && !atomic_load(&entry->version->shared_lost)) {
+        return true;
+    }
+    if (usage.n_shards_lost > 0) {
+        snprintf(what, sizeof(what), "%" PRIu32 " shards", usage.n_shards_lost);
+    }
+    snprintf(out_reason, size,
+             "%s has lost %s of the only copy of model \"%s\" version %" PRId64 ": load it again",
+             entry->redis->store->ops->name, what, entry->model->name, entry->version->number);
+    return false;
+}
+
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx)
 {
-    bool ready = true;
+    const struct hps_load_env *env = &catalog->options.env;
+    char reason[256];
+    bool ready = env->durable != NULL || env->redis == NULL ||
+                 hps_store_servers_all_up(env->redis, reason, sizeof(reason));
+    if (!ready && fn != NULL) {
+        fn(ctx, reason);
+    }
     pthread_mutex_lock(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         struct catalog_entry *entry = catalog_entry(model, model->active);
-        if (entry != NULL && entry->state != ENTRY_LOADING) {
+        bool there = entry != NULL && entry->state != ENTRY_LOADING;
+        if (there && is_whole(entry, reason, sizeof(reason))) {
             continue;
         }
         if (entry == NULL && model->config == NULL) {
             continue; /* a first load at run time, which nobody waits for yet */
         }
         ready = false;
-        char reason[256];
-        snprintf(reason, sizeof(reason), "model \"%s\" has no active version", model->name);
+        if (!there) {
+            snprintf(reason, sizeof(reason), "model \"%s\" has no active version", model->name);
+        }
         if (fn != NULL) {
             fn(ctx, reason);
         }
@@ -774,6 +797,7 @@ void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_tota
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             totals.host_bytes += space_bytes(entry->host, &totals.host_rows);
+            totals.redis_bytes += space_bytes(entry->redis, &totals.redis_rows);
             totals.persistent_bytes += space_bytes(entry->durable, &totals.persistent_rows);
             totals.n_loading += entry->state == ENTRY_LOADING;
         }

@@ -135,7 +135,7 @@ struct hps_version_view {
     int64_t active_version; /* of the model */
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
-    uint64_t n_rows, host_bytes, persistent_bytes;
+    uint64_t n_rows, host_bytes, redis_bytes, persistent_bytes;
     struct hps_gpu_space *gpu; /* NULL: it has no embedding cache */
     uint64_t gpu_rows, gpu_bytes;
     const struct hps_embed_range_usage *gpu_usages; /* [n_tables]; NULL: as gpu */
@@ -149,7 +149,9 @@ struct hps_version_view {
  * what is needed, call nothing of the catalog. */
 void hps_catalog_each(struct hps_catalog *catalog,
                       void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx);
-/* Every models[] entry and every model has an active version. Otherwise `fn` gets each reason. */
+/* Every models[] entry and every model has an active version, and no rows are out of reach because
+ * the one store that has them is made of servers of which some are away. Otherwise `fn` gets each
+ * reason. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
 /* Models whose configured files are not those that are served; returns how many. */
@@ -157,7 +159,7 @@ unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, co
                            void *ctx);
 const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);
 struct hps_catalog_totals {
-    uint64_t host_rows, host_bytes, persistent_rows, persistent_bytes;
+    uint64_t host_rows, host_bytes, redis_rows, redis_bytes, persistent_rows, persistent_bytes;
     unsigned n_loading;
 };
 void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals);

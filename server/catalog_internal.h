@@ -18,7 +18,7 @@ struct catalog_entry {
     struct catalog_entry *next; /* of the model, versions ascending */
     struct catalog_model *model;
     struct hps_version *version;
-    struct hps_space *host, *durable;         /* NULL: not there; those of version->tiers */
+    struct hps_space *host, *redis, *durable; /* NULL: not there; those of version->tiers */
     struct hps_gpu_space *gpu;                /* version->gpu, as the last */
     struct hps_embed_range_usage *gpu_usages; /* [n_tables] as the metrics know them */
     enum entry_state state;
@@ -39,6 +39,7 @@ struct catalog_model {
     enum hps_unknown_policy unknown_policy;
     double hit_rate_threshold;
     bool drift;
+    bool unreached; /* its last load failed as a store was away */
 };
 
 struct hps_load {
@@ -93,7 +94,10 @@ struct hps_catalog {
     struct hps_pool *switcher; /* one thread: switches, each after a bounded warm-up; saves */
     struct hps_task save;      /* posted to it, once at a time */
     atomic_bool saving;
-    uint64_t saved_us;               /* by hps_catalog_tick alone */
+    uint64_t saved_us; /* by hps_catalog_tick alone, as the next */
+    uint64_t tidied_us;
+    struct hps_task tidy; /* posted to the loader, once at a time */
+    atomic_bool tidying;
     bool opened;                     /* all that was stored is known */
     struct catalog_entry *unloading; /* published no more, still used or not removed yet */
     pthread_cond_t reap;             /* `unloading` is not empty, or `closing` */
@@ -171,6 +175,12 @@ void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_v
 /* `closing` is set. Ends the warm-up threads and writes the hot keys. */
 void catalog_warm_stop(struct hps_catalog *catalog);
 
+/* ---- catalog_load.c ---- */
+
+/* Load the configured models without versions whose last load could not reach a store. Loader
+ * thread, no lock held. */
+void catalog_load_again(struct hps_catalog *catalog);
+
 /* ---- catalog_unload.c ---- */
 
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
@@ -182,5 +192,8 @@ void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *mo
 /* Remove the unloading versions that nobody uses; the reaper does so with the others later. No lock
  * held. */
 void catalog_reap(struct hps_catalog *catalog);
+/* Now and then have the loader thread do what a Redis that was away has left undone: delete what
+ * unloaded versions have there; where it has the only copy, load what is configured. */
+void catalog_tidy(struct hps_catalog *catalog);
 
 #endif

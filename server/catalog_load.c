@@ -107,7 +107,7 @@ static hps_status check_request(struct hps_catalog *catalog, const struct hps_lo
     if (status != HPS_OK) {
         return status;
     }
-    if (catalog->options.env.durable == NULL && catalog->options.env.host == NULL) {
+    if (hps_load_env_lowest(&catalog->options.env) == NULL) {
         return hps_error_set(err, HPS_PRECONDITION, "no store is configured");
     }
     return check_directory(catalog, request->directory, out_resolved, err);
@@ -230,8 +230,14 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     if (status == HPS_OK) {
         status = seed_updates(load, err);
     }
+    if (status == HPS_OK) {
+        status = hps_updater_place(entry->version, err);
+    }
     if (status == HPS_OK && durable != NULL) {
         status = hps_records_put_version(durable, entry->version, err);
+    }
+    if (status == HPS_OK && durable != NULL && catalog->options.env.redis != NULL) {
+        status = hps_records_delete_unused(durable, entry->version, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -287,12 +293,13 @@ static void unpublish(struct hps_load *load)
     }
     pthread_mutex_lock(&catalog->lock);
     load->entry->host = NULL;
+    load->entry->redis = NULL;
     load->entry->durable = NULL;
     catalog_gpu_hide(catalog, load->entry);
     pthread_mutex_unlock(&catalog->lock);
     catalog_gpu_close(version);
     for (uint32_t i = 0; i < version->n_tiers; i++) {
-        hps_ignore(version->tiers[i]->store->ops->space_drop(version->tiers[i], &err));
+        hps_load_give_up(&catalog->options.env, version->tiers[i]);
     }
 }
 
@@ -395,6 +402,7 @@ static void run_load(struct hps_task *task)
     pthread_mutex_lock(&catalog->lock);
     load_unlink(load);
     if (!load->published) {
+        load->model->unreached = status == HPS_UNAVAILABLE;
         struct hps_version *version = load->entry->version;
         catalog_version_metrics_remove(catalog, version);
         catalog_entry_remove(catalog, load->model, load->entry);
@@ -480,6 +488,8 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
     }
     /* Only now are the files read: the entry keeps its number meanwhile. */
     status = hps_load_plan(&load->env, &load->source, 0, load->entry->version, &load->plan, err);
+    load->plan.start_hash = hps_updater_start_hash(catalog->options.updater, &load->source.manifest,
+                                                   load->source.print.mtime_ms_oldest);
     if (status == HPS_OK && atomic_load(&catalog->closing)) {
         status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
     }
@@ -609,6 +619,21 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
         return;
     }
     hps_load_unref(load);
+}
+
+void catalog_load_again(struct hps_catalog *catalog)
+{
+    const struct hps_config *config = catalog->options.config;
+    for (size_t i = 0; i < config->n_models && !atomic_load(&catalog->closing); i++) {
+        pthread_mutex_lock(&catalog->lock);
+        struct catalog_model *model = catalog_model(catalog, config->models[i].name, false);
+        bool again = model->unreached;
+        model->unreached = false;
+        pthread_mutex_unlock(&catalog->lock);
+        if (again) {
+            ensure_model(catalog, &config->models[i]);
+        }
+    }
 }
 
 void hps_catalog_ensure_models(struct hps_catalog *catalog)

@@ -14,11 +14,19 @@
 enum { RECORD_KEY_BYTES_MAX = 192 };
 #define VERSION_PREFIX "version/"
 #define MODEL_PREFIX   "model/"
+#define UNUSED_PREFIX  "unused/"
 
 static size_t version_key(char *key, const char *model, int64_t number)
 {
     int size = snprintf(key, RECORD_KEY_BYTES_MAX, VERSION_PREFIX "%s/%" PRId64, model, number);
     return (size_t)size;
+}
+
+/* Two of one number may have had other rows. */
+static size_t unused_key(char *key, const struct hps_version *version)
+{
+    return (size_t)snprintf(key, RECORD_KEY_BYTES_MAX, UNUSED_PREFIX "%s/%" PRId64 "/%s",
+                            version->model, version->number, version->load_id);
 }
 
 static size_t model_key(char *key, const char *model)
@@ -40,8 +48,8 @@ static hps_status put_message(struct hps_store *store, const char *key, size_t k
     return status;
 }
 
-hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
-                                   struct hps_error *err)
+static hps_status put_version(struct hps_store *store, const char *key, size_t key_size,
+                              const struct hps_version *version, struct hps_error *err)
 {
     Hps__V1__VersionRecord record = HPS__V1__VERSION_RECORD__INIT;
     size_t n = version->n_tables;
@@ -74,13 +82,33 @@ hps_status hps_records_put_version(struct hps_store *store, const struct hps_ver
     record.duplicate_key_count = version->duplicate_keys;
     record.n_tables = n;
     record.tables = pointers;
-    char key[RECORD_KEY_BYTES_MAX];
-    status = put_message(store, key, version_key(key, version->model, version->number),
-                         &record.base, err);
+    status = put_message(store, key, key_size, &record.base, err);
 out:
     hps_free(tables);
     hps_free(pointers);
     return status;
+}
+
+hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
+                                   struct hps_error *err)
+{
+    char key[RECORD_KEY_BYTES_MAX];
+    size_t size = version_key(key, version->model, version->number);
+    return put_version(store, key, size, version, err);
+}
+
+hps_status hps_records_put_unused(struct hps_store *store, const struct hps_version *version,
+                                  struct hps_error *err)
+{
+    char key[RECORD_KEY_BYTES_MAX];
+    return put_version(store, key, unused_key(key, version), version, err);
+}
+
+hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_version *version,
+                                     struct hps_error *err)
+{
+    char key[RECORD_KEY_BYTES_MAX];
+    return store->ops->record_delete(store, key, unused_key(key, version), err);
 }
 
 hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
@@ -210,6 +238,33 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
                              (const char *)key, value_size);
     }
     return status;
+}
+
+/* One that cannot be read is of no harm: rows that nobody asks for stay where they are. */
+static hps_status read_unused(void *ctx, const void *key, size_t key_size, const void *value,
+                              size_t value_size)
+{
+    struct hps_unused_list *list = ctx;
+    (void)key;
+    (void)key_size;
+    Hps__V1__VersionRecord *record = hps__v1__version_record__unpack(NULL, value_size, value);
+    if (record == NULL || list->n == HPS_UNUSED_MAX) {
+        hps__v1__version_record__free_unpacked(record, NULL);
+        return HPS_OK;
+    }
+    struct hps_version *version = version_from(record);
+    hps__v1__version_record__free_unpacked(record, NULL);
+    if (version != NULL) {
+        list->versions[list->n++] = version;
+    }
+    return HPS_OK;
+}
+
+hps_status hps_records_read_unused(struct hps_store *store, struct hps_unused_list *out_list,
+                                   struct hps_error *err)
+{
+    out_list->n = 0;
+    return store->ops->record_scan(store, UNUSED_PREFIX, read_unused, out_list, err);
 }
 
 hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,

@@ -19,6 +19,24 @@ hps_status hps_records_put_model(struct hps_store *store, const char *model, int
 hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
+/* The version is unloaded, or about to be, but its rows in a store that others share may still be
+ * there. */
+hps_status hps_records_put_unused(struct hps_store *store, const struct hps_version *version,
+                                  struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_version *version,
+                                     struct hps_error *err) HPS_MUST_CHECK;
+
+enum { HPS_UNUSED_MAX = 16 };
+
+struct hps_unused_list {
+    struct hps_version *versions[HPS_UNUSED_MAX]; /* [n] the caller's; without tiers */
+    uint32_t n;
+};
+
+/* Some of them. Versions that were read before an error are in the list. */
+hps_status hps_records_read_unused(struct hps_store *store, struct hps_unused_list *out_list,
+                                   struct hps_error *err) HPS_MUST_CHECK;
+
 struct hps_records_reader {
     void *ctx;
     /* takes `version` (no tiers yet), whatever it returns */

@@ -6,13 +6,17 @@
  * threads unpublish and remove what is not in use; what is, the reaper thread removes later.
  */
 #include <inttypes.h>
+#include <stddef.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 #include "server/metrics.h"
+
+#define TIDY_US (UINT64_C(5) * 1000 * 1000)
 
 enum {
     REAP_POLL_NS = 1000 * 1000, /* giving back a pin tells nobody: it must stay cheap */
@@ -24,13 +28,21 @@ enum {
 /* The model's record first: it never names a version that is gone, so that another one which gets
  * the number is not taken for it. After a crash the next open removes the rows that no record
  * names. */
-static hps_status forget(struct hps_catalog *catalog, struct catalog_model *model, int64_t number,
+static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry *entry,
                          struct hps_error *err)
 {
     struct hps_store *durable = catalog->options.env.durable;
+    const struct catalog_model *model = entry->model;
+    int64_t number = entry->version->number;
     hps_status status = HPS_OK;
     if (durable == NULL) {
         return HPS_OK;
+    }
+    if (entry->redis != NULL) {
+        status = hps_records_put_unused(durable, entry->version, err);
+    }
+    if (status != HPS_OK) {
+        return status;
     }
     if (model->active == number) {
         status = hps_records_delete_model(durable, model->name, err);
@@ -48,7 +60,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
 {
     struct catalog_model *model = entry->model;
     int64_t number = entry->version->number;
-    hps_status status = forget(catalog, model, number, err);
+    hps_status status = forget(catalog, entry, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -153,17 +165,97 @@ void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *mo
 
 /* ---- gone ------------------------------------------------------------------------------------ */
 
-static hps_status drop_spaces(struct hps_version *version, struct hps_error *err)
+/* Redis above another store may be away: then drop_unused does it later. */
+static hps_status drop_redis(struct hps_catalog *catalog, struct hps_version *version,
+                             struct hps_space *space)
 {
+    struct hps_error err = {0};
+    hps_status status = space->store->ops->space_drop(space, &err);
+    if (status == HPS_OK) {
+        status = hps_records_delete_unused(catalog->options.env.durable, version, &err);
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "catalog", "rows of an unloaded version are left in redis for now",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", err.text));
+    }
+    return status;
+}
+
+static hps_status drop_spaces(struct hps_catalog *catalog, struct hps_version *version,
+                              struct hps_error *err)
+{
+    const struct hps_load_env *env = &catalog->options.env;
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         struct hps_space *space = version->tiers[i];
+        if (space->store == env->redis && env->durable != NULL) {
+            hps_ignore(drop_redis(catalog, version, space));
+            continue;
+        }
         hps_status dropped = space->store->ops->space_drop(space, err);
         if (dropped != HPS_OK) {
             status = dropped;
         }
     }
     return status;
+}
+
+/* On the loader thread, so that no load takes the space meanwhile. One that is open belongs to a
+ * version that is not gone yet, or is there again. */
+static hps_status drop_unused(struct hps_catalog *catalog, struct hps_version *version)
+{
+    struct hps_store *redis = catalog->options.env.redis;
+    const struct hps_space_id id = hps_load_space_id(version);
+    struct hps_space *space = NULL;
+    struct hps_error err = {0};
+    hps_status status = redis->ops->space_open(redis, &id, &space, &err);
+    if (status == HPS_OK) {
+        status = drop_redis(catalog, version, space);
+    }
+    return status == HPS_EXISTS ? HPS_OK : status;
+}
+
+static void drop_all_unused(struct hps_catalog *catalog)
+{
+    struct hps_unused_list list;
+    struct hps_error err;
+    hps_status status = hps_records_read_unused(catalog->options.env.durable, &list, &err) == HPS_OK
+                            ? HPS_OK
+                            : HPS_IO;
+    for (uint32_t i = 0; i < list.n; i++) {
+        if (status == HPS_OK && !atomic_load(&catalog->closing)) {
+            status = drop_unused(catalog, list.versions[i]);
+        }
+        hps_version_free(list.versions[i]);
+    }
+}
+
+static void run_tidy(struct hps_task *task)
+{
+    struct hps_catalog *catalog =
+        (struct hps_catalog *)(void *)((char *)task - offsetof(struct hps_catalog, tidy));
+    if (catalog->options.env.durable != NULL) {
+        drop_all_unused(catalog);
+    } else {
+        catalog_load_again(catalog);
+    }
+    atomic_store(&catalog->tidying, false);
+}
+
+void catalog_tidy(struct hps_catalog *catalog)
+{
+    const struct hps_load_env *env = &catalog->options.env;
+    uint64_t now_us = hps_clock_us();
+    if (env->redis == NULL || (catalog->tidied_us != 0 && now_us - catalog->tidied_us < TIDY_US) ||
+        atomic_exchange(&catalog->tidying, true)) {
+        return;
+    }
+    catalog->tidied_us = now_us;
+    catalog->tidy.run = run_tidy;
+    if (hps_pool_post(catalog->loader, &catalog->tidy) != HPS_OK) {
+        atomic_store(&catalog->tidying, false);
+    }
 }
 
 /* An entry that nobody uses, taken off the list: the caller alone removes it. */
@@ -178,6 +270,7 @@ static struct catalog_entry *take_idle(struct hps_catalog *catalog)
     if (entry != NULL) {
         *at = entry->next_unloading;
         entry->host = NULL;
+        entry->redis = NULL;
         entry->durable = NULL;
         catalog_gpu_hide(catalog, entry);
     }
@@ -191,7 +284,7 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
     struct hps_error err = {0};
     hps_table_metrics_evictions(version);
     catalog_gpu_close(version);
-    err.status = drop_spaces(version, &err);
+    err.status = drop_spaces(catalog, version, &err);
     if (err.status == HPS_OK) {
         HPS_LOG(INFO, "catalog", "version unloaded", HPS_STR("model", version->model),
                 HPS_I64("version", version->number));

@@ -294,6 +294,7 @@ static void run_save(struct hps_task *task)
 void hps_catalog_tick(struct hps_catalog *catalog)
 {
     uint64_t now_us = hps_clock_us();
+    catalog_tidy(catalog);
     pthread_mutex_lock(&catalog->lock);
     uint64_t period_us =
         (uint64_t)(catalog->hot_keys_save_s > 0 ? catalog->hot_keys_save_s : AGE_S) * 1000000;

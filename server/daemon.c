@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/breaker.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "cache/breaker.h"
 #include "cache/device.h"
 #include "server/daemon_internal.h"
 #include "server/version_info.h"
@@ -62,6 +62,13 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
             return no_memory(err);
         }
         daemon->options.env.durable_breaker = daemon->durable_breaker;
+    }
+    struct hps_store *redis = daemon->options.env.redis;
+    if (redis != NULL && redis->ops->servers != NULL) {
+        daemon->redis_servers = hps_store_servers_new(redis, daemon->metrics);
+        if (daemon->redis_servers == NULL) {
+            return no_memory(err);
+        }
     }
     hps_service_metrics_fill(daemon->metrics, &daemon->series);
     const struct hps_admission_options admission = {.bytes_max = config->reply_bytes_in_flight,
@@ -547,6 +554,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_insertion_free(daemon->insertion);
     hps_models_free(daemon->models);
     hps_breaker_free(daemon->durable_breaker);
+    hps_store_servers_free(daemon->redis_servers);
     hps_admission_free(daemon->admission);
     hps_slowlog_free(daemon->slowlog);
     hps_devices_close(daemon->devices); /* before the slab that they write to */

@@ -20,6 +20,7 @@
 #include "server/service_health.h"
 #include "server/service_lookup.h"
 #include "server/service_reflection.h"
+#include "server/store_servers.h"
 
 enum { LISTENER_PUBLIC = 1, LISTENER_ADMIN = 2 };
 
@@ -46,7 +47,8 @@ struct hps_daemon {
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
     struct hps_rpc_metrics *rpc_metrics;
-    struct hps_breaker *durable_breaker; /* of the persistent store; also in options.env */
+    struct hps_breaker *durable_breaker;     /* of the persistent store; also in options.env */
+    struct hps_store_servers *redis_servers; /* NULL: there is no Redis */
     struct hps_models *models;
     struct hps_updater *updater; /* NULL: versions take no updates */
     const char **update_filters; /* of the configuration */

@@ -7,16 +7,20 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/log.h"
 #include "base/rowsort.h"
 #include "cache/lookup.h"
+#include "server/catalog_records.h"
 
-enum { LOAD_BATCH_BYTES = 1 << 20 };
+enum { LOAD_BATCH_BYTES = 1 << 20, PAUSE_STEP_MS = 20 };
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
@@ -104,6 +108,20 @@ uint64_t hps_load_host_bytes(const struct hps_table *tables, uint32_t n_tables)
     return bytes;
 }
 
+/* About what Redis makes of the rows that a load gives it: a value, a field and an entry for each.
+ */
+static uint64_t redis_bytes(const struct hps_load_env *env, const struct hps_version *version)
+{
+    enum { ENTRY_BYTES = 60, ALLOCATED_PERCENT = 110 };
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        const struct hps_table *table = &version->tables[i];
+        uint64_t row = (uint64_t)table->row_bytes * ALLOCATED_PERCENT / 100 + ENTRY_BYTES;
+        bytes += table->n_rows * row;
+    }
+    return env->durable == NULL ? bytes : (uint64_t)((double)bytes * env->redis_fill_ratio);
+}
+
 hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
                          uint64_t host_used_bytes, struct hps_version *version,
                          struct hps_load_plan *out_plan, struct hps_error *err)
@@ -121,8 +139,13 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
         plan.disk_bytes_needed += plan.row_bytes + plan.row_bytes / 32 + plan.n_rows * 16;
         plan.disk_bytes_available = env->durable->ops->bytes_free(env->durable);
     }
+    if (env->redis != NULL && env->redis->ops->load_begin != NULL) {
+        plan.redis_bytes_needed = redis_bytes(env, version);
+    }
     if (env->host != NULL) {
-        plan.host_bytes_needed = hps_load_host_bytes(version->tables, version->n_tables);
+        bool filled = env->durable != NULL || env->redis == NULL; /* by a load, that is */
+        plan.host_bytes_needed =
+            filled ? hps_load_host_bytes(version->tables, version->n_tables) : 0;
         plan.host_bytes_available =
             env->host_bytes_max > host_used_bytes ? env->host_bytes_max - host_used_bytes : 0;
     }
@@ -138,8 +161,10 @@ struct run {
     struct hps_version *version;
     struct hps_load_progress *progress;
     struct hps_space *host_space;
+    struct hps_space *redis_space;
     struct hps_space *durable_space;
     struct hps_store_load *host;
+    struct hps_store_load *redis; /* of a redis without a durable store */
     struct hps_store_load *durable;
     uint64_t load_hash;
     hps_key *keys; /* [batch] */
@@ -147,14 +172,21 @@ struct run {
     uint32_t batch;
 };
 
+struct hps_space_id hps_load_space_id(const struct hps_version *version)
+{
+    return (struct hps_space_id){
+        .model = version->model,
+        .version = version->number,
+        .tables = version->tables,
+        .n_tables = version->n_tables,
+        .load_id = version->load_id == NULL ? 0 : strtoull(version->load_id, NULL, 16)};
+}
+
 static hps_status begin_store(struct run *run, struct hps_store *store,
                               struct hps_space **out_space, struct hps_store_load **out_load,
                               const struct hps_load_plan *plan, struct hps_error *err)
 {
-    const struct hps_space_id id = {.model = run->version->model,
-                                    .version = run->version->number,
-                                    .tables = run->version->tables,
-                                    .n_tables = run->version->n_tables};
+    const struct hps_space_id id = hps_load_space_id(run->version);
     struct hps_space *space = NULL;
     hps_status status = store->ops->space_open(store, &id, &space, err);
     if (status != HPS_OK) {
@@ -184,20 +216,20 @@ static hps_status begin_stores(struct run *run, const struct hps_load_plan *plan
         return HPS_OK;
     }
     hps_status status = HPS_EXHAUSTED;
-    if (env->durable == NULL || plan->host_bytes_needed <= plan->host_bytes_available) {
+    bool lowest = hps_load_env_lowest(env) == env->host;
+    /* Rows of a redis without a durable store may have had updates: no file has those. */
+    bool fits = env->durable != NULL && plan->host_bytes_needed <= plan->host_bytes_available;
+    if (lowest || fits) {
         status = begin_store(run, env->host, &run->host_space, &run->host, plan, err);
     }
-    if (status != HPS_EXHAUSTED || env->durable == NULL) {
+    if (status != HPS_EXHAUSTED || lowest) {
         return status;
     }
     /* Not all rows fit: the map starts empty and takes rows as they are asked for. */
     if (run->host_space != NULL) {
         return HPS_OK;
     }
-    const struct hps_space_id id = {.model = run->version->model,
-                                    .version = run->version->number,
-                                    .tables = run->version->tables,
-                                    .n_tables = run->version->n_tables};
+    const struct hps_space_id id = hps_load_space_id(run->version);
     return env->host->ops->space_open(env->host, &id, &run->host_space, err);
 }
 
@@ -208,6 +240,9 @@ static hps_status write_batch(struct run *run, const struct hps_table *table, ui
     if (run->durable != NULL) {
         status =
             run->env->durable->ops->load_add(run->durable, table, run->keys, run->rows, n, err);
+    }
+    if (status == HPS_OK && run->redis != NULL) {
+        status = run->env->redis->ops->load_add(run->redis, table, run->keys, run->rows, n, err);
     }
     if (status == HPS_OK && run->host != NULL) {
         status = run->env->host->ops->load_add(run->host, table, run->keys, run->rows, n, err);
@@ -333,6 +368,13 @@ static hps_status commit_stores(struct run *run, struct hps_error *err)
         }
         run->durable = NULL;
     }
+    if (run->redis != NULL) {
+        hps_status status = run->env->redis->ops->load_commit(run->redis, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        run->redis = NULL;
+    }
     if (run->host != NULL) {
         hps_status status = run->env->host->ops->load_commit(run->host, err);
         if (status == HPS_EXHAUSTED && run->env->durable != NULL) {
@@ -348,11 +390,16 @@ static hps_status commit_stores(struct run *run, struct hps_error *err)
     return HPS_OK;
 }
 
-static void drop_space(struct hps_store *store, struct hps_space *space)
+void hps_load_give_up(const struct hps_load_env *env, struct hps_space *space)
 {
-    if (space != NULL) {
-        hps_ignore(
-            store->ops->space_drop(space, NULL)); /* what is left is removed at the next open */
+    if (space == NULL) {
+        return;
+    }
+    const struct hps_store_ops *ops = space->store->ops;
+    if (space->store == env->redis && env->durable == NULL) {
+        ops->space_close(space);
+    } else {
+        hps_ignore(ops->space_drop(space, NULL)); /* what is left is removed later */
     }
 }
 
@@ -361,31 +408,259 @@ static void undo(struct run *run)
     if (run->durable != NULL) {
         run->env->durable->ops->load_abort(run->durable);
     }
+    if (run->redis != NULL) {
+        run->env->redis->ops->load_abort(run->redis);
+    }
     if (run->host != NULL) {
         run->env->host->ops->load_abort(run->host);
     }
-    drop_space(run->env->durable, run->durable_space);
-    drop_space(run->env->host, run->host_space);
+    hps_load_give_up(run->env, run->durable_space);
+    hps_load_give_up(run->env, run->redis_space);
+    hps_load_give_up(run->env, run->host_space);
 }
 
-static hps_status finish_version(struct run *run, struct hps_error *err)
+static hps_status set_load_id(struct run *run, struct hps_error *err)
 {
-    struct hps_version *version = run->version;
     char id[17];
     snprintf(id, sizeof(id), "%016" PRIx64, run->load_hash);
-    version->load_id = hps_strdup(id);
-    if (version->load_id == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the load id");
+    hps_free(run->version->load_id);
+    run->version->load_id = hps_strdup(id);
+    return run->version->load_id != NULL
+               ? HPS_OK
+               : hps_error_set(err, HPS_NO_MEMORY, "no memory for the load id");
+}
+
+static hps_status open_redis(struct run *run, struct hps_error *err)
+{
+    const struct hps_space_id id = hps_load_space_id(run->version);
+    struct hps_store *redis = run->env->redis;
+    return redis->ops->space_open(redis, &id, &run->redis_space, err);
+}
+
+static void add_tier(struct hps_version *version, struct hps_space *space,
+                     struct hps_breaker *breaker)
+{
+    if (space != NULL) {
+        version->breakers[version->n_tiers] = breaker;
+        version->tiers[version->n_tiers++] = space;
     }
-    if (run->host_space != NULL) {
-        version->tiers[version->n_tiers++] = run->host_space;
-    }
-    if (run->durable_space != NULL) {
-        version->breakers[version->n_tiers] = run->env->durable_breaker;
-        version->tiers[version->n_tiers++] = run->durable_space;
-    }
+}
+
+static void finish_version(struct run *run)
+{
+    struct hps_version *version = run->version;
+    add_tier(version, run->host_space, NULL);
+    add_tier(version, run->redis_space, NULL); /* it knows by itself which of its nodes are up */
+    add_tier(version, run->durable_space, run->env->durable_breaker);
+    version->shared_takes_missed = run->env->redis_takes_missed;
     version->loaded_unix_ms = hps_clock_wall_ms();
+}
+
+static hps_status load_tables(struct run *run, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    run->load_hash = 0;
+    run->version->duplicate_keys = 0;
+    atomic_store(&run->progress->rows_done, 0);
+    atomic_store(&run->progress->bytes_done, 0);
+    for (uint32_t i = 0; status == HPS_OK && i < run->version->n_tables; i++) {
+        status = load_table(run, i, err);
+    }
+    return status;
+}
+
+/* ---- a redis above a durable store: what it gets from that one ------------------------------- */
+
+struct spread {
+    struct run *run;
+    struct hps_store_load *load;
+    const struct hps_table *table;
+    uint64_t hash_max; /* rows whose hash is beyond it stay below */
+    struct hps_error *err;
+    bool began;  /* redis has been there */
+    bool failed; /* redis did */
+};
+
+static hps_status spread_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    struct spread *spread = ctx;
+    struct run *run = spread->run;
+    const struct hps_table *table = spread->table;
+    for (uint32_t i = 0; i < n;) {
+        if (atomic_load(&run->progress->cancel)) {
+            return hps_error_set(spread->err, HPS_CANCELLED, "the load was cancelled");
+        }
+        uint32_t n_kept = 0;
+        for (; i < n && n_kept < run->batch; i++) {
+            if (hps_mix64(hps_mix64((uint64_t)keys[i]) + table->id) <= spread->hash_max) {
+                run->keys[n_kept] = keys[i];
+                memcpy(run->rows + (size_t)n_kept++ * table->row_bytes,
+                       rows + (size_t)i * table->row_bytes, table->row_bytes);
+            }
+        }
+        hps_status status = run->env->redis->ops->load_add(spread->load, table, run->keys,
+                                                           run->rows, n_kept, spread->err);
+        if (status != HPS_OK) {
+            spread->failed = true;
+            return status;
+        }
+    }
+    atomic_fetch_add(&run->progress->rows_done, n);
     return HPS_OK;
+}
+
+/* A failure of the durable store, or that it was cancelled, ends the load; one of redis does not.
+ */
+static hps_status spread_tables(struct spread *spread, struct hps_error *err)
+{
+    struct run *run = spread->run;
+    const struct hps_store_ops *from = run->env->durable->ops;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < run->version->n_tables; i++) {
+        spread->table = &run->version->tables[i];
+        atomic_store(&run->progress->table, i);
+        status = batch_room(run, spread->table, err);
+        if (status == HPS_OK) {
+            status = from->scan(run->durable_space, spread->table, spread_rows, spread, err);
+        }
+    }
+    return status;
+}
+
+static hps_status spread_once(struct spread *spread, struct hps_error *err)
+{
+    struct run *run = spread->run;
+    const struct hps_store_ops *ops = run->env->redis->ops;
+    spread->load = NULL;
+    atomic_store(&run->progress->rows_done, 0);
+    hps_status status = ops->load_begin(run->redis_space, 0, 0, &spread->load, err);
+    spread->began = spread->began || status == HPS_OK;
+    spread->failed = status != HPS_OK && status != HPS_PRECONDITION;
+    if (status == HPS_OK) {
+        status = spread_tables(spread, err);
+    }
+    if (status == HPS_OK) {
+        status = ops->load_commit(spread->load, err);
+        spread->failed = status != HPS_OK;
+    }
+    if (status != HPS_OK && spread->load != NULL) {
+        ops->load_abort(spread->load);
+    }
+    return status;
+}
+
+/* False: the load was cancelled meanwhile. */
+static bool pause_load(const struct run *run, uint32_t pause_ms)
+{
+    const struct timespec step = {0, PAUSE_STEP_MS * 1000 * 1000};
+    for (uint32_t ms = 0; ms < pause_ms && !atomic_load(&run->progress->cancel);
+         ms += PAUSE_STEP_MS) {
+        nanosleep(&step, NULL);
+    }
+    return !atomic_load(&run->progress->cancel);
+}
+
+/* Again, if it was there and went: a fail-over is over by then. Not if it was away from the start:
+ * that may take long. */
+static hps_status spread_all(struct spread *spread, struct hps_error *err)
+{
+    static const uint32_t pauses_ms[] = {0, 2000, 4000, 8000};
+    hps_status status = spread_once(spread, err);
+    for (size_t i = 0; i < sizeof(pauses_ms) / sizeof(pauses_ms[0]); i++) {
+        if (!spread->failed || !spread->began || status != HPS_UNAVAILABLE) {
+            break;
+        }
+        if (!pause_load(spread->run, pauses_ms[i])) {
+            spread->failed = false;
+            return hps_error_set(err, HPS_CANCELLED, "the load was cancelled");
+        }
+        status = spread_once(spread, err);
+    }
+    return status;
+}
+
+/* If it is away, or has the rows from another daemon, so be it: it has none that are wrong. Until
+ * the version is published it is down as one that nobody uses, in case that this process ends. */
+static hps_status fill_redis(struct run *run, struct hps_error *err)
+{
+    double ratio = run->env->redis_fill_ratio;
+    struct spread spread = {.run = run, .err = err};
+    hps_status status = hps_records_put_unused(run->env->durable, run->version, err);
+    if (status == HPS_OK) {
+        status = open_redis(run, err);
+    }
+    if (status != HPS_OK || ratio <= 0) {
+        return status;
+    }
+    uint64_t n_rows = atomic_load(&run->progress->rows_done);
+    spread.hash_max = ratio >= 1 ? UINT64_MAX : (uint64_t)(ratio * 0x1p64);
+    atomic_store(&run->progress->stage, "fill");
+    status = spread_all(&spread, err);
+    if (spread.failed) {
+        HPS_LOG(WARN, "catalog", "redis was not filled: it begins empty",
+                HPS_STR("model", run->version->model), HPS_I64("version", run->version->number),
+                HPS_STR("error", err->text));
+    }
+    atomic_store(&run->progress->rows_done, n_rows);
+    return spread.failed || status == HPS_PRECONDITION ? HPS_OK : status;
+}
+
+static hps_status load_durable(struct run *run, const struct hps_load_plan *plan,
+                               struct hps_error *err)
+{
+    hps_status status = begin_stores(run, plan, err);
+    if (status == HPS_OK) {
+        status = load_tables(run, err);
+    }
+    if (status == HPS_OK) {
+        status = commit_stores(run, err);
+    }
+    if (status == HPS_OK) {
+        if (plan->start_hash != 0) {
+            run->load_hash =
+                hps_hash_bytes(&plan->start_hash, sizeof(plan->start_hash), run->load_hash);
+        }
+        status = set_load_id(run, err);
+    }
+    return status == HPS_OK && run->env->redis != NULL ? fill_redis(run, err) : status;
+}
+
+/* ---- a redis without a durable store --------------------------------------------------------- */
+
+/* Its shards are named by the load id: the files are read a first time for that. If it has the
+ * rows from an earlier load, or another daemon's, those are used. */
+static hps_status load_shared(struct run *run, const struct hps_load_plan *plan,
+                              struct hps_error *err)
+{
+    const struct hps_store_ops *ops = run->env->redis->ops;
+    const char *print = run->version->fingerprint;
+    hps_status status = begin_stores(run, plan, err);
+    if (ops->load_begin == NULL) { /* another program writes its rows */
+        run->load_hash = print == NULL ? 0 : hps_hash_bytes(print, strlen(print), 0);
+    } else if (status == HPS_OK) {
+        status = load_tables(run, err);
+    }
+    if (status == HPS_OK) {
+        status = set_load_id(run, err);
+    }
+    if (status == HPS_OK) {
+        status = open_redis(run, err);
+    }
+    if (status != HPS_OK || ops->load_begin == NULL) {
+        return status;
+    }
+    uint64_t load_hash = run->load_hash;
+    status = ops->load_begin(run->redis_space, plan->n_rows, plan->row_bytes, &run->redis, err);
+    if (status == HPS_PRECONDITION) {
+        return HPS_OK;
+    }
+    if (status == HPS_OK) {
+        status = load_tables(run, err);
+    }
+    if (status == HPS_OK && run->load_hash != load_hash) {
+        status = hps_error_set(err, HPS_PRECONDITION, "the files changed since the load began");
+    }
+    return status == HPS_OK ? commit_stores(run, err) : status;
 }
 
 hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source *source,
@@ -393,27 +668,42 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
                         struct hps_load_progress *progress, struct hps_error *err)
 {
     struct run run = {.env = env, .source = source, .version = version, .progress = progress};
+    bool shared = env->redis != NULL && env->durable == NULL;
     atomic_store(&progress->started_us, hps_clock_us());
     atomic_store(&progress->rows_total, plan->n_rows);
     atomic_store(&progress->bytes_total, plan->row_bytes);
-    hps_status status = begin_stores(&run, plan, err);
-    for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
-        status = load_table(&run, i, err);
-    }
-    if (status == HPS_OK) {
-        status = commit_stores(&run, err);
-    }
-    if (status == HPS_OK) {
-        status = finish_version(&run, err);
-    }
+    hps_status status = shared ? load_shared(&run, plan, err) : load_durable(&run, plan, err);
     if (status != HPS_OK) {
         undo(&run);
     } else {
+        finish_version(&run);
         atomic_store(&progress->stage, "done");
     }
     hps_free(run.keys);
     hps_free(run.rows);
     return status;
+}
+
+/* ---- after a restart ------------------------------------------------------------------------- */
+
+hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_version *version,
+                                struct hps_error *err)
+{
+    const struct hps_space_id id = hps_load_space_id(version);
+    struct hps_store *stores[] = {env->host, env->redis, env->durable};
+    for (size_t i = 0; i < sizeof(stores) / sizeof(stores[0]); i++) {
+        struct hps_space *space = NULL;
+        if (stores[i] == NULL) {
+            continue;
+        }
+        hps_status status = stores[i]->ops->space_open(stores[i], &id, &space, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        add_tier(version, space, stores[i] == env->durable ? env->durable_breaker : NULL);
+    }
+    version->shared_takes_missed = env->redis_takes_missed;
+    return HPS_OK;
 }
 
 /* ---- fill ------------------------------------------------------------------------------------ */

@@ -12,16 +12,27 @@
 
 #include "backends/host_map.h"
 #include "backends/kafka.h"
+#include "backends/redis.h"
 #include "backends/rocksdb.h"
+#include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "cache/device.h"
 #include "cache/gpu_tier.h"
 #include "config/limits.h"
 #include "server/daemon.h"
+#include "server/export.h"
 #include "server/options.h"
 #include "server/state_dir.h"
 #include "server/version_info.h"
+
+_Static_assert((int)HPS_CONFIG_OVERFLOW_EVICT_RANDOM == (int)HPS_REDIS_EVICT_RANDOM &&
+                   (int)HPS_CONFIG_OVERFLOW_EVICT_LEAST_USED == (int)HPS_REDIS_EVICT_USED &&
+                   (int)HPS_CONFIG_OVERFLOW_EVICT_OLDEST == (int)HPS_REDIS_EVICT_OLDEST,
+               "overflow policies");
+_Static_assert((int)HPS_CONFIG_REDIS_LAYOUT_HPSD == (int)HPS_REDIS_LAYOUT_HPSD &&
+                   (int)HPS_CONFIG_REDIS_LAYOUT_HPS == (int)HPS_REDIS_LAYOUT_HPS,
+               "layouts");
 
 enum exit_code { EXIT_DRAINED = 0, EXIT_FATAL = 1, EXIT_USAGE = 2, EXIT_TAKEN = 3, EXIT_STORE = 4 };
 
@@ -37,6 +48,7 @@ static void block_signals(void)
     sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of whoever writes it */
 }
 
 /* The soft limit is for programs that use select(); connections and RocksDB need the hard one. */
@@ -57,6 +69,18 @@ static int complain(const struct hps_error *err, int code)
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
+/* What only the store itself can read. */
+static hps_status check_redis_address(const struct hps_config *config, struct hps_error *err)
+{
+    if (config->volatile_db.type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
+        return HPS_OK;
+    }
+    hps_status status = hps_redis_addresses_check(config->volatile_db.address, err);
+    return status == HPS_OK
+               ? HPS_OK
+               : hps_error_prefix(err, status, "%s: volatile_db.address", config->file);
+}
+
 static hps_status read_config(const struct hps_options *options, struct hps_config **out_config,
                               struct hps_notes *notes, struct hps_error *err)
 {
@@ -67,6 +91,9 @@ static hps_status read_config(const struct hps_options *options, struct hps_conf
             : hps_config_for_tables(options->tables, options->n_tables, &config, err);
     if (status == HPS_OK) {
         status = hps_config_finish(config, &options->flags, notes, err);
+    }
+    if (status == HPS_OK) {
+        status = check_redis_address(config, err);
     }
     if (status != HPS_OK) {
         hps_config_free(config);
@@ -106,57 +133,120 @@ static void log_notes(const struct hps_notes *notes)
 
 /* ---- stores ---------------------------------------------------------------------------------- */
 
-/* Above RocksDB the map evicts; as the only store it refuses rows, unless HPS's limit asks for
- * eviction. */
-static hps_status open_host(const struct hps_config *config, bool durable,
+/* HPS's limit makes rows go; where there is no persistent store, they are gone. */
+static void warn_limited(const struct hps_config *config)
+{
+    if (config->volatile_db.overflow_margin != UINT64_MAX &&
+        config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED) {
+        HPS_LOG(WARN, "config",
+                "volatile_db.overflow_margin: rows beyond it are lost, there is no persistent_db",
+                HPS_U64("rows_max_per_shard", config->volatile_db.overflow_margin));
+    }
+}
+
+/* Above another store the map evicts; as the only one it refuses rows, unless HPS's limit asks for
+ * eviction. That limit is Redis's where there is one. */
+static hps_status open_host(const struct hps_config *config, uint64_t bytes_max, bool lowest,
                             struct hps_store **out_host, struct hps_error *err)
 {
     uint64_t margin = config->volatile_db.overflow_margin;
-    bool limited = margin != UINT64_MAX;
+    bool limited =
+        margin != UINT64_MAX && config->volatile_db.type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER;
     uint64_t rows_max = 0;
     if (limited && __builtin_mul_overflow(margin, config->volatile_db.num_partitions, &rows_max)) {
         rows_max = UINT64_MAX;
     }
-    if (limited && !durable) {
-        HPS_LOG(WARN, "config",
-                "volatile_db.overflow_margin: rows beyond it are lost, there is no persistent_db",
-                HPS_U64("rows_max", rows_max));
-    }
     const struct hps_host_map_options options = {
-        .bytes_max = config->volatile_db.memory_bytes,
-        .evicts = durable,
-        .lossy = limited && !durable,
+        .bytes_max = bytes_max,
+        .evicts = !lowest,
+        .lossy = limited && lowest,
         .rows_max = rows_max,
         .target_ratio = config->volatile_db.overflow_resolution_target};
     return hps_host_map_open_with(&options, out_host, err);
 }
 
-static hps_status open_stores(const struct hps_config *config, struct hps_load_env *env,
-                              struct hps_error *err)
+static hps_status open_rocksdb(const struct hps_config *config, struct hps_store **out_durable,
+                               struct hps_error *err)
+{
+    uint64_t memory_bytes = hps_limits_memory_bytes();
+    uint64_t host_bytes = hps_config_host_bytes(config);
+    const struct hps_rocksdb_options options = {
+        .path = config->persistent_db.path,
+        .n_threads = config->persistent_db.num_threads,
+        .batch_keys_max = (uint32_t)config->persistent_db.max_batch_size,
+        .read_only = config->persistent_db.read_only,
+        .disk_free_min_bytes = config->server.disk_free_min_bytes,
+        .block_cache_bytes = config->persistent_db.block_cache_bytes,
+        .wal_sync_ms = config->persistent_db.wal_sync_ms,
+        .read_mode = (enum hps_rocksdb_read_mode)config->persistent_db.read_mode,
+        .memory_bytes = memory_bytes > host_bytes ? memory_bytes - host_bytes : 0};
+    return hps_rocksdb_open(&options, out_durable, err);
+}
+
+static const char *text_or_null(const char *text)
+{
+    return text[0] != '\0' ? text : NULL;
+}
+
+/* One that is away is waited for as long as a connection may take; it may come later. */
+static hps_status open_redis(const struct hps_config *config, const char *member, bool lowest,
+                             struct hps_store **out_redis, struct hps_error *err)
+{
+    const struct hps_config_volatile_db *db = &config->volatile_db;
+    struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
+    options.redis.addresses = db->address;
+    options.redis.user = db->user_name;
+    options.redis.password = db->password;
+    options.redis.tls = db->enable_tls;
+    options.redis.ca_file = text_or_null(db->tls_ca_certificate);
+    options.redis.cert_file = text_or_null(db->tls_client_certificate);
+    options.redis.key_file = text_or_null(db->tls_client_key);
+    options.redis.server_name = text_or_null(db->tls_server_name_identification);
+    options.redis.replica_reads = db->redis_replica_reads;
+    options.redis.connections_per_node = db->num_node_connections;
+    options.redis.connect_timeout_us = (uint64_t)db->redis_connect_timeout_ms * 1000;
+    options.redis.command_timeout_us = (uint64_t)db->redis_command_timeout_ms * 1000;
+    options.layout = (enum hps_redis_layout)db->redis_layout;
+    options.n_shards = db->num_partitions;
+    options.key_bytes = config->key_bytes;
+    if (db->max_batch_size < options.fields_max) {
+        options.fields_max = (uint32_t)db->max_batch_size;
+    }
+    options.authoritative = lowest;
+    options.member = member;
+    options.lease_ms = (uint64_t)db->redis_lease_s * 1000;
+    options.ttl_ms = (uint64_t)db->redis_ttl_s * 1000;
+    options.rows_max = db->overflow_margin == UINT64_MAX ? 0 : db->overflow_margin;
+    options.target_ratio = db->overflow_resolution_target;
+    options.evict = (enum hps_redis_evict)db->overflow_policy;
+    hps_status status = hps_redis_open(&options, out_redis, err);
+    if (status == HPS_OK &&
+        !hps_redis_cluster_wait(hps_redis_of(*out_redis),
+                                hps_clock_us() + options.redis.connect_timeout_us)) {
+        HPS_LOG(WARN, "redis", "not all of it can be reached yet", HPS_STR("address", db->address));
+    }
+    return status;
+}
+
+static hps_status open_stores(const struct hps_config *config, const char *member,
+                              struct hps_load_env *env, struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    warn_limited(config);
     if (config->persistent_db.type == HPS_CONFIG_PERSISTENT_ROCKS_DB) {
-        uint64_t memory_bytes = hps_limits_memory_bytes();
-        uint64_t host_bytes = config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED
-                                  ? config->volatile_db.memory_bytes
-                                  : 0;
-        const struct hps_rocksdb_options options = {
-            .path = config->persistent_db.path,
-            .n_threads = config->persistent_db.num_threads,
-            .batch_keys_max = (uint32_t)config->persistent_db.max_batch_size,
-            .read_only = config->persistent_db.read_only,
-            .disk_free_min_bytes = config->server.disk_free_min_bytes,
-            .block_cache_bytes = config->persistent_db.block_cache_bytes,
-            .wal_sync_ms = config->persistent_db.wal_sync_ms,
-            .read_mode = (enum hps_rocksdb_read_mode)config->persistent_db.read_mode,
-            .memory_bytes = memory_bytes > host_bytes ? memory_bytes - host_bytes : 0};
-        status = hps_rocksdb_open(&options, &env->durable, err);
+        status = open_rocksdb(config, &env->durable, err);
     }
-    if (status == HPS_OK && config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED) {
-        status = open_host(config, env->durable != NULL, &env->host, err);
-        env->host_bytes_max = config->volatile_db.memory_bytes;
+    if (status == HPS_OK && config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
+        status = open_redis(config, member, env->durable == NULL, &env->redis, err);
+        env->redis_fill_ratio = config->volatile_db.initial_cache_rate;
+        env->redis_takes_missed = config->volatile_db.cache_missed_embeddings;
     }
-    if (status == HPS_OK && env->durable == NULL && env->host == NULL) {
+    env->host_bytes_max = hps_config_host_bytes(config);
+    if (status == HPS_OK && env->host_bytes_max > 0) {
+        bool lowest = env->durable == NULL && env->redis == NULL;
+        status = open_host(config, env->host_bytes_max, lowest, &env->host, err);
+    }
+    if (status == HPS_OK && hps_load_env_lowest(env) == NULL) {
         status =
             hps_error_set(err, HPS_INVALID,
                           "volatile_db and persistent_db are both disabled: nowhere to keep rows");
@@ -168,6 +258,9 @@ static void close_stores(struct hps_load_env *env)
 {
     if (env->host != NULL) {
         env->host->ops->close(env->host);
+    }
+    if (env->redis != NULL) {
+        env->redis->ops->close(env->redis);
     }
     if (env->durable != NULL) {
         env->durable->ops->close(env->durable);
@@ -232,7 +325,7 @@ static int daemon_exit(const struct hps_error *err)
 }
 
 static int serve_with_stores(const struct hps_options *options, struct hps_config *config,
-                             const char *spill_dir)
+                             const struct hps_state_dir *state)
 {
     struct hps_error err = {0};
     struct hps_daemon *daemon = NULL;
@@ -240,11 +333,11 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
         .config = config,
         .config_file = options->config_file,
         .flags = &options->flags,
-        .env = {.spill_dir = spill_dir,
+        .env = {.spill_dir = state->spill,
                 .key_bytes = config->key_bytes,
                 .disk_free_min_bytes = config->server.disk_free_min_bytes}};
     int code = EXIT_DRAINED;
-    if (open_stores(config, &daemon_options.env, &err) != HPS_OK) {
+    if (open_stores(config, state->instance, &daemon_options.env, &err) != HPS_OK) {
         code = complain(&err, store_exit(&err));
     } else if (config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA &&
                open_kafka(&config->update_source, &daemon_options.update_log, &err) != HPS_OK) {
@@ -270,9 +363,70 @@ static int serve(const struct hps_options *options, struct hps_config *config)
     if (hps_state_dir_open(config->server.state_dir, &state, &err) != HPS_OK) {
         return complain(&err, err.status == HPS_BUSY ? EXIT_TAKEN : EXIT_FATAL);
     }
-    int code = serve_with_stores(options, config, state.spill);
+    int code = serve_with_stores(options, config, &state);
     hps_state_dir_close(&state);
     return code;
+}
+
+/* ---- rows of HPS to files -------------------------------------------------------------------- */
+
+/* Signals are blocked: one that asks for an end waits. */
+static bool end_is_wanted(void)
+{
+    static const int ends[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
+    sigset_t pending;
+    bool wanted = false;
+    for (size_t i = 0; sigpending(&pending) == 0 && i < sizeof(ends) / sizeof(ends[0]); i++) {
+        wanted = wanted || sigismember(&pending, ends[i]) == 1;
+    }
+    return wanted;
+}
+
+static int export_exit(const struct hps_error *err)
+{
+    switch (err->status) {
+    case HPS_INVALID:
+    case HPS_EXISTS:
+    case HPS_NOT_FOUND:
+    case HPS_PERMISSION:
+        return EXIT_USAGE;
+    case HPS_UNAVAILABLE:
+    case HPS_DATA_LOSS:
+        return EXIT_STORE;
+    default:
+        return EXIT_FATAL;
+    }
+}
+
+static int print_files(const struct hps_config *config)
+{
+    struct hps_buf text;
+    hps_buf_init(&text, 64 << 20);
+    bool printed = hps_config_print_files(config, &text) == HPS_OK &&
+                   fwrite(text.data, 1, text.size, stdout) == text.size && fflush(stdout) == 0;
+    hps_buf_fini(&text);
+    return printed ? EXIT_DRAINED : EXIT_FATAL;
+}
+
+static int export_rows(const struct hps_options *options, struct hps_config *config)
+{
+    struct hps_config_volatile_db *db = &config->volatile_db;
+    struct hps_export_options how = {.dir = options->export_dir, .stops = end_is_wanted};
+    struct hps_error err = {0};
+    if (db->type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER ||
+        db->redis_layout != HPS_CONFIG_REDIS_LAYOUT_HPS) {
+        hps_error_set(&err, HPS_INVALID,
+                      "--export: volatile_db is not redis_cluster with redis_layout \"hps\": "
+                      "nothing else is exported");
+        return complain(&err, EXIT_USAGE);
+    }
+    db->num_node_connections = 1; /* what comes by another would be read again */
+    if (open_redis(config, NULL, true, &how.store, &err) != HPS_OK) {
+        return complain(&err, store_exit(&err));
+    }
+    hps_status status = hps_export(&how, config, &err);
+    how.store->ops->close(how.store);
+    return status == HPS_OK ? print_files(config) : complain(&err, export_exit(&err));
 }
 
 int main(int argc, char **argv)
@@ -306,7 +460,7 @@ int main(int argc, char **argv)
                       (enum hps_log_format)config->server.log_format, STDERR_FILENO);
         log_notes(&notes);
         raise_files_max();
-        code = serve(&options, config);
+        code = options.export_dir != NULL ? export_rows(&options, config) : serve(&options, config);
     }
     hps_notes_fini(&notes);
     hps_config_free(config);

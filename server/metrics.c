@@ -40,9 +40,6 @@ static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
     [HPS_REJECT_WORKERS] = "workers",
 };
 
-/* Tiers that this build can have. */
-static const enum hps_tier_kind BUILT_TIERS[] = {HPS_TIER_GPU, HPS_TIER_HOST, HPS_TIER_ROCKSDB};
-
 const char *hps_defaulted_reason(enum hps_miss_policy policy)
 {
     HPS_ASSERT((unsigned)policy <= HPS_MISS_THRESHOLD);
@@ -90,6 +87,8 @@ static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
     if (kind == HPS_TIER_HOST) {
         out->insertion_rows[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "sync", NULL, NULL);
+    }
+    if (kind == HPS_TIER_HOST || kind == HPS_TIER_REDIS) { /* Redis: behind answers alone */
         out->insertion_rows_async[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "async", NULL, NULL);
     }
@@ -99,8 +98,8 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
 {
     struct hps_service_metrics series = {0};
 
-    for (unsigned i = 0; i < sizeof(BUILT_TIERS) / sizeof(BUILT_TIERS[0]); i++) {
-        fill_tier(metrics, BUILT_TIERS[i], &series.lookup);
+    for (unsigned i = 0; i < HPS_TIER_COUNT; i++) {
+        fill_tier(metrics, (enum hps_tier_kind)i, &series.lookup);
     }
     for (unsigned i = 0; i < HPS_DROP_COUNT; i++) {
         series.lookup.insertion_dropped[i] =
@@ -108,6 +107,8 @@ void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_me
     }
     series.lookup.insertion_queue_rows =
         hps_server_metric(metrics, HPS_M_INSERTION_QUEUE_ROWS, NULL, NULL, NULL, NULL);
+    series.lookup.insertion_shared_queue_rows =
+        hps_server_metric(metrics, HPS_M_INSERTION_SHARED_QUEUE_ROWS, NULL, NULL, NULL, NULL);
     for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
         series.stage_duration[i] = hps_server_metric(metrics, HPS_M_LOOKUP_STAGE_DURATION,
                                                      hps_stage_name(i), NULL, NULL, NULL);

@@ -50,12 +50,35 @@
     X(TIER_RESIDENT_RATIO, GAUGE, "tier_resident_ratio", "model,version,table,tier",             \
       "Share of a table's rows that are in the tier.")                                           \
     X(TIER_CAPACITY_BYTES, GAUGE, "tier_capacity_bytes", "tier", "Budget; 0 for none.")          \
+    X(TIER_REACHABLE, GAUGE, "tier_reachable_ratio", "tier",                                     \
+      "Share of all keys whose server is up.")                                                   \
+    X(TIER_REDIRECTS, COUNTER, "tier_redirects_total", "tier",                                   \
+      "Commands that a server sent on to another one.")                                          \
+    X(TIER_SERVER_LATENCY, GAUGE, "tier_server_latency_seconds", "tier,node",                    \
+      "Of a round trip, moving average of 16.")                                                  \
+    X(TIER_SERVER_SLOTS, GAUGE, "tier_server_slots", "tier,node", "Slots that a server has.")    \
+    X(TIER_SERVER_CONNECTIONS, GAUGE, "tier_server_connections", "tier,node",                    \
+      "Open connections to a server.")                                                           \
+    X(TIER_SERVER_COMMANDS, COUNTER, "tier_server_commands_total", "tier,node",                  \
+      "Commands sent to a server.")                                                              \
+    X(TIER_SERVER_KEYS, COUNTER, "tier_server_keys_total", "tier,node,result",                   \
+      "Keys that a server was asked for: hit or miss.")                                          \
+    X(TIER_SERVER_BYTES, COUNTER, "tier_server_bytes_total", "tier,node,direction",              \
+      "Bytes sent to and received from a server.")                                               \
+    X(TIER_SERVER_FAILURES, COUNTER, "tier_server_failures_total", "tier,node,reason",           \
+      "Errors, silence, broken connections, and commands not sent to a server left alone.")      \
+    X(SHARED_ROWS, COUNTER, "shared_rows_total", "tier,result",                                  \
+      "What became of rows of a tier that daemons share.")                                       \
+    X(SHARED_LOST_SHARDS, GAUGE, "shared_lost_shards", "model,version,tier",                     \
+      "Shards of the only copy that are lost: look-ups of their keys fail.")                     \
     X(INSERTION_ROWS, COUNTER, "insertion_rows_total", "tier,mode",                              \
       "Rows found in a lower tier and put into this one.")                                       \
     X(INSERTION_DROPPED, COUNTER, "insertion_dropped_total", "reason",                           \
       "Rows that were not put into a higher tier.")                                              \
     X(INSERTION_QUEUE_ROWS, GAUGE, "insertion_queue_rows", "",                                   \
       "Rows that wait to be inserted behind answers, or are being fetched.")                     \
+    X(INSERTION_SHARED_QUEUE_ROWS, GAUGE, "insertion_shared_queue_rows", "",                     \
+      "Rows that were found below a tier that daemons share, on their way into it.")             \
     X(STORE_READ_ONLY, GAUGE, "store_read_only", "",                                             \
       "1 while the persistent store takes no writes.")                                           \
     X(UPDATE_ROWS, COUNTER, "update_rows_total", "model,op",                                     \
@@ -65,6 +88,18 @@
     X(UPDATE_RECORDS_REJECTED, COUNTER, "update_records_rejected_total", "model,reason",         \
       "Records of the update log that were left out as they are bad.")                           \
     X(UPDATE_BATCHES, COUNTER, "update_batches_total", "model", "Batches of updates applied.")   \
+    X(UPDATE_SHARED_GAPS, COUNTER, "update_shared_gaps_total", "model",                          \
+      "Shards of a shared tier that a batch of updates found behind it.")                        \
+    X(UPDATE_SHARED_FAILED, COUNTER, "update_shared_failed_total", "model",                      \
+      "Shards of a shared tier that a batch of updates did not reach.")                          \
+    X(UPDATE_SHARED_REPLAYED, COUNTER, "update_shared_replayed_records_total", "model",          \
+      "Records applied again to shards of a shared tier that were behind.")                      \
+    X(UPDATE_SHARED_RESETS, COUNTER, "update_shared_resets_total", "model",                      \
+      "Shards of a shared tier emptied, as the log could not bring them on.")                    \
+    X(UPDATE_SHARED_BEHIND, GAUGE, "update_shared_behind", "model",                              \
+      "1 while shards of a shared tier are behind the version, and not read from.")              \
+    X(UPDATE_SHARED_APART, GAUGE, "update_shared_apart", "model",                                \
+      "1 while a shared tier is left alone, as the version has passed over records.")            \
     X(UPDATE_LAG, GAUGE, "update_lag_records", "topic,partition",                                \
       "Records of the update log that the active version has not applied.")                      \
     X(UPDATE_LAG_SECONDS, GAUGE, "update_lag_seconds", "topic,partition",                        \
@@ -109,6 +144,7 @@ enum { HPS_METRIC_SERIES_MAX = 4096 };
     X(QUEUE, "queue")     \
     X(GPU, "gpu")         \
     X(HOST, "host")       \
+    X(REDIS, "redis")     \
     X(ROCKSDB, "rocksdb") \
     X(ENCODE, "encode")   \
     X(SEND, "send")

@@ -13,8 +13,9 @@
 const char hps_options_help[] =
     "usage: hpsd --config FILE [OPTION ...]\n"
     "       hpsd --table NAME=PATH [--table ...] --state-dir DIR [OPTION ...]\n"
+    "       hpsd --config FILE --export DIR\n"
     "\n"
-    "Serves embedding tables over gRPC from memory, backed by RocksDB.\n"
+    "Serves embedding tables over gRPC from GPU and host memory, backed by Redis and RocksDB.\n"
     "\n"
     "  --config FILE          ps.json of HPS, or with hpsd's own keys (docs/config.md)\n"
     "  --table NAME=PATH      serve a .npy file or a table's directory as model \"default\"\n"
@@ -24,6 +25,9 @@ const char hps_options_help[] =
     "  --admin-listen ADDR    for hpsctl [unix:<state-dir>/admin.sock]\n"
     "  --state-dir DIR        where the store and the admin socket live\n"
     "  --check                validate the configuration, print what it means, and exit\n"
+    "  --export DIR           with redis_layout \"hps\": write all rows that HPS has in Redis to "
+    "files\n"
+    "                         that sparse_files can name, print their names, and exit\n"
     "  --log-level LEVEL      debug, info, warn, error [info]\n"
     "  --log-format FORMAT    logfmt, json [logfmt]\n"
     "  --version              print the version and exit\n"
@@ -31,7 +35,8 @@ const char hps_options_help[] =
     "\n"
     "Signals: TERM, INT drain (a second one: at once); QUIT at once; HUP reload; USR1 state to the "
     "log.\n"
-    "Exit status: 0 drained; 1 fatal; 2 usage or configuration; 3 address or lock taken; 4 store\n"
+    "Exit status: 0 drained, or done; 1 fatal; 2 usage or configuration; 3 address or lock taken; "
+    "4 store\n"
     "unusable or of a newer format.\n";
 
 enum option_kind { FLAG, ONE, MANY };
@@ -52,6 +57,7 @@ static const struct option options[] = {
     {"http-listen", ONE, AT(flags.http_listen), 0},
     {"admin-listen", ONE, AT(flags.admin_listen), 0},
     {"state-dir", ONE, AT(flags.state_dir), 0},
+    {"export", ONE, AT(export_dir), 0},
     {"log-level", ONE, AT(flags.log_level), 0},
     {"log-format", ONE, AT(flags.log_format), 0},
     {"check", FLAG, AT(check), 0},
@@ -141,6 +147,9 @@ hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_opti
     if ((out_options->config_file != NULL) == (out_options->n_tables > 0)) {
         return hps_error_set(err, HPS_INVALID,
                              "give either --config FILE or --table NAME=PATH; see hpsd --help");
+    }
+    if (out_options->export_dir != NULL && out_options->check) {
+        return hps_error_set(err, HPS_INVALID, "give either --check or --export DIR");
     }
     return HPS_OK;
 }

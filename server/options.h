@@ -11,6 +11,7 @@ enum { HPS_OPTION_REPEAT_MAX = 64 };
 
 struct hps_options {
     const char *config_file; /* NULL: --table */
+    const char *export_dir;  /* NULL: serve */
     const char *tables[HPS_OPTION_REPEAT_MAX];
     size_t n_tables;
     const char *listen[HPS_OPTION_REPEAT_MAX];

@@ -170,7 +170,12 @@ static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_ser
     if (status == HPS_OK) {
         status = prepare_limits(daemon, config, prepared);
     }
-    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory");
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory");
+    }
+    struct hps_store *redis = daemon->options.env.redis; /* last: there is no way back from it */
+    bool renews = redis != NULL && redis->ops->renew_tls != NULL;
+    return renews ? redis->ops->renew_tls(redis, err) : HPS_OK;
 }
 
 /* ---- what is applied ------------------------------------------------------------------------- */

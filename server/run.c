@@ -9,10 +9,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "backends/breaker.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "cache/breaker.h"
 #include "server/daemon_internal.h"
 #include "server/notify.h"
 
@@ -21,7 +21,8 @@ enum {
     HTTP_CONNECTIONS_MAX = 64,
     ADMIN_CONNECTIONS_MAX = 64,
     FILES_RESERVED = 512, /* for stores, loads, probes and the admin listener */
-    METRICS_BYTES_MAX = 64 << 20
+    METRICS_BYTES_MAX = 64 << 20,
+    REASON_BYTES = 256 /* why it is not ready */
 };
 
 /* ---- accepting ------------------------------------------------------------------------------- */
@@ -204,6 +205,10 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
         set(daemon, HPS_M_TIER_ROWS, view->model, number, ops->name, (double)usage.n_rows);
         set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, ops->name,
             (double)usage.used_bytes);
+        if ((ops->caps & HPS_STORE_SHARED) != 0) {
+            set(daemon, HPS_M_SHARED_LOST_SHARDS, view->model, number, ops->name,
+                usage.n_shards_lost);
+        }
         if (ops->tier == HPS_TIER_HOST) {
             set(daemon, HPS_M_TIER_HUGE_PAGE_BYTES, view->model, number, ops->name,
                 (double)usage.huge_bytes);
@@ -244,6 +249,9 @@ static void refresh_gauges(void *ctx)
         set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
             env->durable->ops->writes_refused(env->durable) != NULL ? 1 : 0);
     }
+    if (daemon->redis_servers != NULL) {
+        hps_store_servers_refresh(daemon->redis_servers);
+    }
     set(daemon, HPS_M_CONFIG_DRIFT, NULL, NULL, NULL,
         hps_catalog_drift(daemon->catalog, NULL, NULL));
 }
@@ -276,21 +284,37 @@ static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
     }
 }
 
-static void notify_readiness(bool ready)
+/* The service manager shows one line: the first reason. */
+static void take_reason(void *ctx, const char *reason)
 {
-    hps_notify_status(ready ? "ready" : "not ready: a model has no active version");
+    char *text = ctx;
+    if (text[0] == '\0') {
+        snprintf(text, REASON_BYTES, "not ready: %s", reason);
+    }
+}
+
+static bool is_ready(struct hps_daemon *daemon, char out_reason[REASON_BYTES])
+{
+    out_reason[0] = '\0';
+    return daemon->phase == PHASE_SERVING &&
+           hps_catalog_ready(daemon->catalog, take_reason, out_reason);
 }
 
 static void refresh_readiness(struct hps_daemon *daemon)
 {
-    bool ready = daemon->phase == PHASE_SERVING && hps_catalog_ready(daemon->catalog, NULL, NULL);
+    char reason[REASON_BYTES];
+    bool ready = is_ready(daemon, reason);
     if (atomic_exchange(&daemon->ready, ready) == ready) {
         return;
     }
     hps_health_service_set(daemon->health, ready);
     if (daemon->phase == PHASE_SERVING) {
-        notify_readiness(ready);
-        HPS_LOG(INFO, "daemon", ready ? "ready" : "not ready");
+        hps_notify_status(ready ? "ready" : reason);
+        if (ready) {
+            HPS_LOG(INFO, "daemon", "ready");
+        } else {
+            HPS_LOG(INFO, "daemon", "not ready", HPS_STR("reason", reason));
+        }
     }
 }
 
@@ -512,7 +536,8 @@ void hps_daemon_run(struct hps_daemon *daemon)
         atomic_store(&daemon->threads[i].alive_us, hps_clock_us());
     }
     hps_catalog_ensure_models(daemon->catalog);
-    notify_readiness(false); /* until it changes */
+    char reason[REASON_BYTES];
+    hps_notify_status(is_ready(daemon, reason) ? "ready" : reason); /* until it changes */
     refresh_readiness(daemon);
     hps_timer_set_after(daemon->loop, &daemon->tick, 0);
     print_ready(daemon);

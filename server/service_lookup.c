@@ -18,7 +18,9 @@
  *
  * A request that wants a unit may find that updates came between its rows: then it is looked up
  * again from the beginning, with the room that it has; the last try holds updates back, and waits
- * on no thread until the batch under way has been applied.
+ * on no thread until the batch under way has been applied. Or that the only copy of a row, which
+ * other daemons update too, is ahead of them: then it waits a little, on no thread, for its own
+ * updates.
  */
 #include "server/service_lookup.h"
 
@@ -47,7 +49,9 @@ enum {
     SCRATCH_BYTES_MAX = 64 * 1024 * 1024,
     STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX,
     TABLES_SCANNED_MAX = 16, /* more than this many tables are found by hash */
-    NOTES_MAX = 64
+    NOTES_MAX = 64,
+    AHEAD_WAIT_US = 1000, /* the first time; then each time twice as long: a second in all */
+    AHEAD_WAITS_MAX = 10
 };
 
 /* What a client that was refused for want of room should wait before it tries again. */
@@ -79,7 +83,7 @@ struct request {
     struct hps_task task;        /* to a worker, an I/O thread or the loop */
     struct hps_pool *pool;       /* that the task was posted to, until it is back; NULL: none */
     struct hps_timer wait_timer; /* of one that waits so long for rows: of the gpu, or for an I/O
-                                    thread */
+                                    thread; or for updates */
     enum step step;              /* what a worker does, or did */
     bool step_done;              /* it: all keys are answered */
     bool gpu_first;              /* the gpu is asked before the memory tiers, not after them */
@@ -87,7 +91,9 @@ struct request {
     struct hps_task gpu_task;    /* from the gpu to the loop */
     struct hps_version *gpu_version; /* with a pin, of a look-up that was left there */
     struct hps_update_hold hold;     /* of one that wants a unit */
-    unsigned n_tries;                /* begun */
+    unsigned n_tries;                /* begun, but for those that found rows ahead */
+    unsigned n_waits;                /* for updates, after those */
+    bool ahead_waits;                /* for them now */
     bool hold_waits;                 /* for the batch under way */
     bool holds;                      /* no update comes between its rows */
     struct hps_lookup lookup;
@@ -618,7 +624,7 @@ static const struct hps_encode_explain *make_explain(struct request *request)
     explain->stages = stages;
     explain->n_stages = HPS_STAGE_ENCODE;
     explain->notes = notes;
-    if (request->n_tries > 1) {
+    if (request->n_tries + request->n_waits > 1) {
         add_note(explain, notes, "read again: updates came meanwhile");
     }
     for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
@@ -639,6 +645,7 @@ static void count_answer(struct request *request)
     }
     slow->stage_us[HPS_STAGE_GPU] = lookup->tier_us[HPS_TIER_GPU];
     slow->stage_us[HPS_STAGE_HOST] = lookup->tier_us[HPS_TIER_HOST];
+    slow->stage_us[HPS_STAGE_REDIS] = lookup->tier_us[HPS_TIER_REDIS];
     slow->stage_us[HPS_STAGE_ROCKSDB] = lookup->tier_us[HPS_TIER_ROCKSDB];
 }
 
@@ -732,12 +739,28 @@ static void note_queue_end(struct request *request)
 /* Loop thread: the look-up from its beginning; there is a block for its rows. */
 static void start_try(struct request *request);
 
+/* The updates that the rows are ahead by may come soon. False: they have not for long enough. */
+static bool await_updates(struct request *request)
+{
+    if (!request->lookup.ahead || request->closed || request->n_waits == AHEAD_WAITS_MAX) {
+        return false;
+    }
+    request->n_tries--;
+    request->ahead_waits = true;
+    hps_timer_set_after(request->loop, &request->wait_timer,
+                        (uint64_t)AHEAD_WAIT_US << request->n_waits++);
+    return true;
+}
+
 /* Look up again, or no more: the client may try. */
 static void finish_torn(struct request *request, const struct hps_error *err)
 {
     struct hps_error last = *err;
 
-    if (request->n_tries < HPS_LOOKUP_TRIES_MAX && !request->closed) {
+    if (await_updates(request)) {
+        return;
+    }
+    if (!request->lookup.ahead && request->n_tries < HPS_LOOKUP_TRIES_MAX && !request->closed) {
         hps_lookup_again(&request->lookup);
         start_try(request);
         return;
@@ -825,12 +848,16 @@ static void answer_with_what_is_there(struct request *request)
 }
 
 /* Loop thread: the client waits no longer for rows. An I/O thread that is asking a store knows that
- * itself. */
+ * itself. Or updates may have come. */
 static void on_wait_over(void *ctx)
 {
     struct request *request = ctx;
 
-    if (request->at_gpu) {
+    if (request->ahead_waits) {
+        request->ahead_waits = false;
+        hps_lookup_again(&request->lookup);
+        start_try(request);
+    } else if (request->at_gpu) {
         leave_gpu(request);
     } else if (withdraw(request)) {
         answer_with_what_is_there(request);

@@ -64,6 +64,7 @@ static void log_line(const struct hps_slow_request *request)
             HPS_U64("queue_us", request->stage_us[HPS_STAGE_QUEUE]),
             HPS_U64("gpu_us", request->stage_us[HPS_STAGE_GPU]),
             HPS_U64("host_us", request->stage_us[HPS_STAGE_HOST]),
+            HPS_U64("redis_us", request->stage_us[HPS_STAGE_REDIS]),
             HPS_U64("rocksdb_us", request->stage_us[HPS_STAGE_ROCKSDB]),
             HPS_U64("send_us", request->stage_us[HPS_STAGE_SEND]));
 }

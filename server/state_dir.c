@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directory, lock file and spill folder. Main thread.
+ * Directory, lock file, spill folder and name. Main thread.
  */
 #include "server/state_dir.h"
 
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,6 +79,38 @@ static hps_status take_lock(const char *dir, int *out_fd, struct hps_error *err)
     return HPS_OK;
 }
 
+static bool is_instance(const char *text, ssize_t size)
+{
+    return size == HPS_INSTANCE_CHARS &&
+           strspn(text, "0123456789abcdef") == (size_t)HPS_INSTANCE_CHARS;
+}
+
+/* Read the name, or give it one. A file that is none, as a crash may leave it, is written anew. */
+static hps_status take_instance(const char *dir, char instance[HPS_INSTANCE_CHARS + 1],
+                                struct hps_error *err)
+{
+    char path[4096];
+    uint8_t random[HPS_INSTANCE_CHARS / 2];
+    snprintf(path, sizeof(path), "%s/instance", dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+    if (fd < 0) {
+        return from_errno("cannot open", path, err);
+    }
+    memset(instance, 0, HPS_INSTANCE_CHARS + 1);
+    ssize_t n = pread(fd, instance, HPS_INSTANCE_CHARS, 0);
+    bool good = is_instance(instance, n);
+    if (!good && getrandom(random, sizeof(random), 0) == (ssize_t)sizeof(random)) {
+        for (size_t i = 0; i < sizeof(random); i++) {
+            snprintf(instance + 2 * i, 3, "%02x", random[i]);
+        }
+        good = ftruncate(fd, 0) == 0 &&
+               pwrite(fd, instance, HPS_INSTANCE_CHARS, 0) == HPS_INSTANCE_CHARS && fsync(fd) == 0;
+    }
+    hps_status status = good ? HPS_OK : from_errno("cannot write", path, err);
+    close(fd);
+    return status;
+}
+
 hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
                               struct hps_error *err)
 {
@@ -94,6 +127,9 @@ hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
     }
     if (status == HPS_OK) {
         status = make_dirs(state.spill, err);
+    }
+    if (status == HPS_OK) {
+        status = take_instance(dir, state.instance, err);
     }
     if (status != HPS_OK) {
         hps_state_dir_close(&state);

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state directory: made if need be, and locked by one process at a time. Main thread.
+ * The state directory: made if need be, and locked by one process at a time. It has a name of its
+ * own, by which daemons that share a store know each other. Main thread.
  */
 #ifndef HPS_SERVER_STATE_DIR_H
 #define HPS_SERVER_STATE_DIR_H
 
 #include "base/status.h"
 
+enum { HPS_INSTANCE_CHARS = 16 };
+
 struct hps_state_dir {
     int lock_fd; /* -1: not held */
     char *spill; /* "<dir>/tmp": sorts write there, into files without a name */
+    char instance[HPS_INSTANCE_CHARS + 1]; /* hex, at random; the same at each start */
 };
 
 /* error   BUSY: another process holds it (names its pid); PERMISSION, IO, NO_MEMORY */

@@ -58,7 +58,9 @@ static struct update_partition *add_partition(struct hps_update_stream *stream, 
                                            .state = HPS_PARTITION_GONE,
                                            .high = -1,
                                            .to_commit = -1,
-                                           .committed = -1};
+                                           .committed = -1,
+                                           .replay = -1};
+    partition->route.source = stream->shared != NULL ? stream->n_partitions - 1 : 0;
     snprintf(partition->topic, sizeof(partition->topic), "%s", topic);
     return partition;
 }
@@ -206,6 +208,7 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
     partition->initial = is_new ? stream->fresh && !stream->listed : partition->initial;
     partition->compaction = topic->compaction;
     partition->delete_retention_ms = topic->delete_retention_ms;
+    partition->kept_ms = topic->kept_ms;
     if (partition->state == HPS_PARTITION_GONE) {
         bool stays = partition->known && partition->paused;
         partition->state = stays ? HPS_PARTITION_PAUSED : HPS_PARTITION_STARTING;
@@ -279,10 +282,8 @@ void update_list_topics(struct hps_update_stream *stream)
 
 /* ---- beginnings ------------------------------------------------------------------------------ */
 
-/* The time whose first record a partition without a position begins at; -1: by no time. */
-static int64_t start_time_ms(const struct hps_update_stream *stream)
+int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t files_ms)
 {
-    const struct hps_updater_options *options = &stream->updater->options;
     if (options->start == HPS_UPDATE_START_TIME) {
         return options->start_time_ms;
     }
@@ -290,20 +291,76 @@ static int64_t start_time_ms(const struct hps_update_stream *stream)
         return -1;
     }
     int64_t slack_ms = (int64_t)options->start_slack_ms;
-    return stream->start_ms > slack_ms ? stream->start_ms - slack_ms : 0;
+    return files_ms > slack_ms ? files_ms - slack_ms : 0;
+}
+
+/* Where one without a position begins. */
+static int64_t start_of(const struct hps_update_stream *stream,
+                        const struct update_partition *partition,
+                        const struct hps_consumer_offsets *has)
+{
+    if (has->time_unix_ms >= 0) {
+        return has->at_time;
+    }
+    bool latest = stream->updater->options.start == HPS_UPDATE_START_LATEST && partition->initial;
+    return latest ? has->high : has->low;
+}
+
+/* Records that the log has no more may be some that the files lack, and that others have applied
+ * who began when they were there: by time those that are older than what is kept, and the deletes
+ * that compaction has removed. */
+static bool begins_cut(const struct update_partition *partition, int64_t next,
+                       const struct hps_consumer_offsets *has)
+{
+    int64_t age_ms = has->time_unix_ms >= 0 ? (int64_t)hps_clock_wall_ms() - has->time_unix_ms
+                                            : INT64_MAX; /* of what it is to have from the log */
+    bool by_time = has->time_unix_ms >= 0 && next > has->low;
+    bool cut = has->low > 0 && !by_time && age_ms >= partition->kept_ms;
+    bool buried = partition->compaction == HPS_COMPACTION_YES && has->high > has->low &&
+                  partition->delete_retention_ms >= 0 && age_ms > partition->delete_retention_ms;
+    return cut || buried;
+}
+
+/* The end of the log is another one for each daemon, and what is before it they do not all have. */
+static int64_t skipped_at_start(const struct hps_update_stream *stream,
+                                const struct update_partition *partition, int64_t next,
+                                const struct hps_consumer_offsets *has)
+{
+    bool latest = stream->updater->options.start == HPS_UPDATE_START_LATEST;
+    bool other = partition->shared_at > has->high; /* it is of a log that was here before */
+    if (other || begins_cut(partition, next, has)) {
+        return HPS_POSITION_LOST;
+    }
+    return latest && next > has->low ? has->low : HPS_POSITION_WHOLE;
+}
+
+static void tell_lost(const struct hps_update_stream *stream,
+                      const struct update_partition *partition)
+{
+    bool other = partition->shared_at > partition->high;
+    if (stream->shared != NULL && !stream->shared_alone) {
+        HPS_LOG(WARN, "updates",
+                other ? "the shared tier is further than the log: it is left alone, as the topic "
+                        "was made anew or cut; unload the version everywhere, then load it"
+                      : "a version begins behind records that are gone, which others may have "
+                        "applied: the shared tier is left alone; a manifest with start_positions "
+                        "tells where it begins",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
+                HPS_I64("offset", partition->read.next));
+    }
 }
 
 static void begin_new(struct hps_update_stream *stream, struct update_partition *partition,
                       const struct hps_consumer_offsets *has)
 {
-    int64_t next = has->low;
-    if (has->time_unix_ms >= 0) {
-        next = has->at_time;
-    } else if (stream->updater->options.start == HPS_UPDATE_START_LATEST && partition->initial) {
-        next = has->high;
-    }
-    partition->read = (struct hps_position){.next = next};
+    int64_t next = start_of(stream, partition, has);
+    partition->read = (struct hps_position){
+        .next = next, .start = next, .skipped = skipped_at_start(stream, partition, next, has)};
     memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
+    if (partition->read.skipped == HPS_POSITION_LOST) {
+        tell_lost(stream, partition);
+    }
     partition->dirty = true; /* stored at once: another start must not decide differently */
     if (partition->paused) {
         update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
@@ -354,7 +411,9 @@ static void begin_known(struct hps_update_stream *stream, struct update_partitio
         return;
     }
     bool check = at->last_known && at->last_offset >= has->low && at->last_offset < at->next;
-    memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
+    if (stream->cluster[0] != '\0') { /* it has been told */
+        memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
+    }
     run_from(stream, partition, check ? at->last_offset : at->next, check);
 }
 
@@ -376,8 +435,11 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
     }
     partition->low = has->low;
     partition->high = has->high;
-    if (partition->known) {
+    if (partition->known || partition->adopted) {
         begin_known(stream, partition, has);
+        if (partition->paused && partition->state == HPS_PARTITION_RUNNING) {
+            update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+        }
     } else {
         begin_new(stream, partition, has);
     }
@@ -419,6 +481,27 @@ static bool is_starting(const void *ctx, const struct update_partition *partitio
     return partition->state == HPS_PARTITION_STARTING;
 }
 
+/* Positions that a shared tier has, where it is the lowest. False: they cannot be told now. */
+static bool adopt(struct hps_update_stream *stream, const struct hps_consumer_offsets *parts)
+{
+    if (!stream->shared_alone) {
+        return true;
+    }
+    int64_t *starts = hps_calloc(stream->n_partitions, sizeof(*starts));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions && starts != NULL; i++) {
+        const struct update_partition *partition = &stream->partitions[i];
+        starts[i] = -1;
+        if (is_starting(NULL, partition)) {
+            const struct hps_consumer_offsets *has = &parts[n++];
+            starts[i] = has->status == HPS_OK ? start_of(stream, partition, has) : -1;
+        }
+    }
+    bool adopted = starts != NULL && update_adopt(stream, starts);
+    hps_free(starts);
+    return adopted;
+}
+
 void update_begin(struct hps_update_stream *stream)
 {
     struct hps_consumer_offsets *parts = NULL;
@@ -432,7 +515,9 @@ void update_begin(struct hps_update_stream *stream)
         return;
     }
     stream->begin_due_us = 0;
-    if (ask_offsets(stream, is_starting, NULL, start_time_ms(stream), &parts, &err) != HPS_OK) {
+    update_ask_shared(stream);
+    int64_t time_ms = update_start_time_ms(&stream->updater->options, stream->start_ms);
+    if (ask_offsets(stream, is_starting, NULL, time_ms, &parts, &err) != HPS_OK) {
         HPS_LOG(WARN, "updates", "the update source does not tell its offsets",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
@@ -440,6 +525,11 @@ void update_begin(struct hps_update_stream *stream)
         return;
     }
     uint32_t n = 0;
+    if (!adopt(stream, parts)) {
+        stream->begin_due_us = hps_clock_us() + backoff_us(stream);
+        hps_free(parts);
+        return;
+    }
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         if (is_starting(NULL, &stream->partitions[i])) {
             begin_one(stream, &stream->partitions[i], &parts[n++]);
@@ -569,13 +659,34 @@ static void resume_one(struct hps_update_stream *stream, struct update_partition
     }
 }
 
+/* From where on records are passed over when it goes on at `offset`. */
+static int64_t skipped_by(const struct update_partition *partition, int64_t offset)
+{
+    const struct hps_position *at = &partition->applied;
+    if (!partition->known) {
+        return HPS_POSITION_WHOLE;
+    }
+    if (partition->state == HPS_PARTITION_GAP || at->skipped == HPS_POSITION_LOST) {
+        return HPS_POSITION_LOST;
+    }
+    int64_t from = at->skipped >= 0 ? at->skipped : at->next;
+    return offset <= from ? HPS_POSITION_WHOLE : from;
+}
+
 /* From here on; what was before is forgotten. Stored by the apply that follows. */
 static void move_to(struct hps_update_stream *stream, struct update_partition *partition,
                     int64_t offset)
 {
     struct hps_position *read = &partition->read;
-    *read = (struct hps_position){
-        .next = offset, .as_of_ms = 0, .event_time_ms = partition->applied.event_time_ms};
+    const struct hps_position *at = &partition->applied;
+    bool same =
+        (partition->known || partition->adopted) && strcmp(at->cluster, stream->cluster) == 0;
+    *read = (struct hps_position){.next = offset,
+                                  .as_of_ms = 0,
+                                  .event_time_ms = at->event_time_ms,
+                                  .start = same && at->start <= offset ? at->start : offset,
+                                  .skipped = skipped_by(partition, offset)};
+    partition->moved = true;
     memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
     partition->to_commit = -1;
     partition->committed = -1;
@@ -606,6 +717,34 @@ static hps_status seek_offset(const struct hps_update_command *command,
     return HPS_OK;
 }
 
+/* What has its rows in a shared tier alone has been brought on by others, too: it only goes on. */
+static hps_status check_move(const struct hps_update_stream *stream,
+                             const struct update_partition *partition, int64_t offset,
+                             struct hps_error *err)
+{
+    bool is_somewhere = partition->known || partition->adopted;
+    if (!stream->shared_alone || !is_somewhere || offset >= partition->applied.next) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_PRECONDITION,
+                         "partition %" PRId32 " of topic '%s': offset %" PRId64
+                         " is before %" PRId64 ", and a shared tier that has the only copy of the "
+                         "rows does not go back: load a new version",
+                         partition->number, partition->topic, offset, partition->applied.next);
+}
+
+/* Those that stood still as the version was frozen. */
+static void go_on(struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->state == HPS_PARTITION_PAUSED && !partition->paused) {
+            update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
+            stream->begin_due_us = 0;
+        }
+    }
+}
+
 /* All of them, or none. */
 static hps_status seek(struct hps_update_stream *stream, struct update_call *call)
 {
@@ -618,6 +757,9 @@ static hps_status seek(struct hps_update_stream *stream, struct update_call *cal
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         if (fits(command, &stream->partitions[i])) {
             status = seek_offset(command, &parts[n++], &offset, &call->error);
+            status = status == HPS_OK
+                         ? check_move(stream, &stream->partitions[i], offset, &call->error)
+                         : status;
         }
     }
     n = 0;
@@ -633,6 +775,7 @@ static hps_status seek(struct hps_update_stream *stream, struct update_call *cal
     if (status == HPS_OK && stream->frozen && call->n_changed > 0) {
         stream->frozen = false;
         stream->frozen_dirty = true;
+        go_on(stream);
     }
     hps_free(parts);
     return status;
@@ -640,7 +783,14 @@ static hps_status seek(struct hps_update_stream *stream, struct update_call *cal
 
 static hps_status accept_gap(struct hps_update_stream *stream, struct update_call *call)
 {
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        const struct update_partition *partition = &stream->partitions[i];
+        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
+            status = check_move(stream, partition, partition->accept, &call->error);
+        }
+    }
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         struct update_partition *partition = &stream->partitions[i];
         if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
             HPS_LOG(WARN, "updates", "a gap was accepted", HPS_STR("model", stream->model),
@@ -651,7 +801,7 @@ static hps_status accept_gap(struct hps_update_stream *stream, struct update_cal
             call->n_changed++;
         }
     }
-    return HPS_OK;
+    return status;
 }
 
 static hps_status refresh(struct hps_update_stream *stream, struct update_call *call)

@@ -32,6 +32,7 @@ struct piece {
     uint32_t table_id;
     uint32_t n;
     bool deletes;
+    uint32_t source;
     size_t keys_at, rows_at;
 };
 
@@ -39,7 +40,8 @@ struct hps_update_decoder {
     struct hps_update_decoder_options options;
     struct hps_buf keys, rows, pieces, parts, wide;
     struct hps_buf versions; /* of each key, where the version compares them */
-    uint64_t row_version;    /* of the add under way */
+    uint64_t row_version;    /* of the add under way, as the next one */
+    uint32_t source;
     struct hps_arena *arena;
     struct hps_error *err; /* of the add under way */
     struct hps_update_fate *fate;
@@ -60,6 +62,7 @@ bool hps_update_route(const struct hps_version *version, const char *topic,
     if (!hps_update_topic_parse(topic, &name) || strcmp(name.model, version->model) != 0) {
         return false;
     }
+    out_route->source = 0;
     out_route->whole_model = name.table[0] == '\0';
     out_route->table_id = out_route->whole_model
                               ? HPS_UPDATE_TABLE_NONE
@@ -135,9 +138,11 @@ static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bo
         hps_buf_reserve(&decoder->rows, ROWS_ALIGN + n * row_bytes) != HPS_OK) {
         return no_memory(decoder);
     }
-    if (last == NULL || last->table_id != table_id || last->deletes != deletes) {
+    if (last == NULL || last->table_id != table_id || last->deletes != deletes ||
+        last->source != decoder->source) {
         const struct piece piece = {.table_id = table_id,
                                     .deletes = deletes,
+                                    .source = decoder->source,
                                     .keys_at = decoder->keys.size,
                                     .rows_at = (decoder->rows.size + ROWS_ALIGN - 1) &
                                                ~(size_t)(ROWS_ALIGN - 1)};
@@ -422,6 +427,7 @@ hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
     struct mark before = mark(decoder);
     decoder->err = err;
     decoder->fate = &fate;
+    decoder->source = route->source;
     hps_status status = add(decoder, route, record, follows);
     decoder->fate = NULL;
     decoder->err = NULL;
@@ -493,6 +499,7 @@ hps_status hps_update_decoder_parts(struct hps_update_decoder *decoder,
         const struct hps_table *table = &decoder->options.version->tables[piece->table_id];
         const struct hps_update_part part = {
             .table_id = piece->table_id,
+            .source = piece->source,
             .row_bytes = piece->deletes ? 0 : table->row_bytes,
             .n = piece->n,
             .keys = (const hps_key *)(const void *)(decoder->keys.data + piece->keys_at),

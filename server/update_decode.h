@@ -25,6 +25,7 @@ enum { HPS_UPDATE_TABLE_NONE = UINT32_MAX };
 struct hps_update_route {
     bool whole_model;  /* hps_et.<model>: packed records alone */
     uint32_t table_id; /* index; HPS_UPDATE_TABLE_NONE: the version has no such table */
+    uint32_t source;   /* the caller's: records of different ones share no part */
 };
 /* false: it is not of this model. Any thread. */
 bool hps_update_route(const struct hps_version *version, const char *topic,

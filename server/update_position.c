@@ -5,6 +5,7 @@
 #include "server/update_position.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "positions are stored as they lie");
 
-enum { FORMAT = 1, LAST_KNOWN = 1, PAUSED = 2 };
+enum { FORMAT = 2, FORMAT_1 = 1, LAST_KNOWN = 1, PAUSED = 2 };
 
 struct stored {
     uint8_t format;
@@ -24,8 +25,9 @@ struct stored {
     int64_t next, last_offset, last_time_ms;
     uint64_t last_hash;
     int64_t as_of_ms, event_time_ms;
+    int64_t start, skipped;
 };
-_Static_assert(sizeof(struct stored) == 56, "as documented");
+_Static_assert(sizeof(struct stored) == 72, "as documented");
 
 uint64_t hps_position_hash(const void *key, size_t key_size, const void *value, size_t value_size)
 {
@@ -79,7 +81,9 @@ size_t hps_position_encode(const struct hps_position *position,
                                   .last_time_ms = position->last_time_ms,
                                   .last_hash = position->last_hash,
                                   .as_of_ms = position->as_of_ms,
-                                  .event_time_ms = position->event_time_ms};
+                                  .event_time_ms = position->event_time_ms,
+                                  .start = position->start,
+                                  .skipped = position->skipped};
     memcpy(out_value, &stored, sizeof(stored));
     memcpy(out_value + sizeof(stored), position->cluster, cluster_size);
     return sizeof(stored) + cluster_size;
@@ -87,16 +91,18 @@ size_t hps_position_encode(const struct hps_position *position,
 
 hps_status hps_position_decode(const void *value, size_t size, struct hps_position *out_position)
 {
-    struct stored stored;
-    if (size >= 1 && *(const uint8_t *)value > FORMAT) {
+    struct stored stored = {.start = -1, .skipped = 0};
+    uint8_t format = size >= 1 ? *(const uint8_t *)value : 0;
+    size_t fixed = format == FORMAT_1 ? offsetof(struct stored, start) : sizeof(stored);
+    if (format > FORMAT) {
         return HPS_NEWER_FORMAT;
     }
-    if (size < sizeof(stored)) {
+    if (format == 0 || size < fixed) {
         return HPS_DATA_LOSS;
     }
-    memcpy(&stored, value, sizeof(stored));
-    if (stored.format != FORMAT || stored.cluster_size >= HPS_CLUSTER_BYTES_MAX ||
-        size != sizeof(stored) + stored.cluster_size || stored.next < 0) {
+    memcpy(&stored, value, fixed);
+    if (stored.cluster_size >= HPS_CLUSTER_BYTES_MAX || size != fixed + stored.cluster_size ||
+        stored.next < 0) {
         return HPS_DATA_LOSS;
     }
     *out_position = (struct hps_position){.next = stored.next,
@@ -106,8 +112,10 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
                                           .last_time_ms = stored.last_time_ms,
                                           .last_hash = stored.last_hash,
                                           .as_of_ms = stored.as_of_ms,
-                                          .event_time_ms = stored.event_time_ms};
-    memcpy(out_position->cluster, (const uint8_t *)value + sizeof(stored), stored.cluster_size);
+                                          .event_time_ms = stored.event_time_ms,
+                                          .start = stored.start,
+                                          .skipped = stored.skipped};
+    memcpy(out_position->cluster, (const uint8_t *)value + fixed, stored.cluster_size);
     return HPS_OK;
 }
 

@@ -5,7 +5,7 @@
  *
  *   key     "<topic>/<partition>"
  *   value   little-endian:
- *            0  u8   format, 1
+ *            0  u8   format, 2
  *            1  u8   bits; 1: the last record is known; 2: the operator has paused it
  *            2  u16  bytes of the cluster's id
  *            4  u32  0
@@ -15,7 +15,13 @@
  *           32  u64    hash of key and value
  *           40  i64  every update of the partition logged before this time (Unix ms) is applied
  *           48  i64  newest event time applied (Unix ms); 0: none
- *           56       the cluster's id; none where the source did not say (a manifest)
+ *           56  i64  where the version began; -1: not known
+ *           64  i64  from where on records were passed over that others may have applied; -1: from
+ *                    nowhere; -2: what was there is gone
+ *           72       the cluster's id; none where the source did not say (a manifest)
+ *
+ * Format 1 has the cluster's id at 56, and nobody knows whether records were passed over: as if
+ * they were from 0 on.
  *
  * Two more of a version have no partition: "frozen" (u8: whether records that name no version are
  * passed over; u64: the switch of the model that was the last one then) and "start" (i64, Unix ms:
@@ -30,7 +36,7 @@
 enum {
     HPS_CLUSTER_BYTES_MAX = 128, /* with its NUL; Kafka's have 22 */
     HPS_POSITION_KEY_BYTES_MAX = HPS_UPDATE_TOPIC_BYTES_MAX + 12,
-    HPS_POSITION_VALUE_BYTES_MAX = 56 + HPS_CLUSTER_BYTES_MAX,
+    HPS_POSITION_VALUE_BYTES_MAX = 72 + HPS_CLUSTER_BYTES_MAX,
     HPS_POSITION_FROZEN_BYTES = 9
 };
 
@@ -47,7 +53,12 @@ struct hps_position {
     uint64_t last_hash;
     int64_t as_of_ms;
     int64_t event_time_ms;
+    int64_t start;   /* -1: not known */
+    int64_t skipped; /* or one of the next */
 };
+
+/* Nothing was passed over; records were that nobody can apply any more. */
+enum { HPS_POSITION_WHOLE = -1, HPS_POSITION_LOST = -2 };
 
 /* Of what a record says; NULL and empty are different. */
 uint64_t hps_position_hash(const void *key, size_t key_size, const void *value, size_t value_size);

@@ -149,6 +149,12 @@ static void note_time(struct hps_update_stream *stream, const struct hps_consume
     }
 }
 
+/* As the version is frozen. */
+static bool is_passed_over(const struct hps_update_fate *fate)
+{
+    return fate->for_other && fate->version == 0;
+}
+
 static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
                     const struct hps_update_fate *fate)
 {
@@ -160,6 +166,9 @@ static void advance(struct update_partition *partition, const struct hps_consume
     read->last_time_ms = record->time_unix_ms;
     read->last_hash =
         hps_position_hash(record->key, record->key_size, record->value, record->value_size);
+    if (is_passed_over(fate) && read->skipped == HPS_POSITION_WHOLE) {
+        read->skipped = record->offset;
+    }
     if (fate->n_keys > 0 && event_ms > read->event_time_ms) {
         read->event_time_ms = event_ms;
     }
@@ -188,6 +197,30 @@ static void note_form(struct hps_update_stream *stream, struct update_partition 
     partition->told_form = true;
 }
 
+struct hps_update_bytes update_bytes(const struct hps_update_stream *stream,
+                                     const struct hps_consumer_ops *ops,
+                                     const struct hps_consumer_record *record)
+{
+    struct hps_update_bytes bytes = {.key = record->key,
+                                     .key_size = record->key_size,
+                                     .value = record->value,
+                                     .value_size = record->value_size};
+    if (ops->header(record, HPS_UPDATE_HEADER_VERSION, &bytes.version_header,
+                    &bytes.version_header_size) &&
+        bytes.version_header == NULL) {
+        bytes.version_header = ""; /* there, and too short */
+    }
+    if (stream->version->row_versions) { /* that it is not there is seen */
+        (void)ops->header(record, HPS_UPDATE_HEADER_ROW_VERSION, &bytes.row_version_header,
+                          &bytes.row_version_header_size);
+    }
+    return bytes;
+}
+
+/* What has its rows in a shared tier alone stands still: to move on there without a record is to
+ * take it from the other daemons, too, of which not all may be frozen. */
+#define FROZEN_REASON "frozen: the next record is for versions of another lineage"
+
 /* False: no memory, the batch is to be read again. */
 static bool take_record(struct hps_update_stream *stream, const struct hps_consumer_record *record)
 {
@@ -201,25 +234,17 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
     if (partition->checking && !update_check_first(stream, partition, record)) {
         return true;
     }
-    struct hps_update_bytes bytes = {.key = record->key,
-                                     .value = record->value,
-                                     .key_size = record->key_size,
-                                     .value_size = record->value_size};
-    if (ops(stream)->header(record, HPS_UPDATE_HEADER_VERSION, &bytes.version_header,
-                            &bytes.version_header_size) &&
-        bytes.version_header == NULL) {
-        bytes.version_header = ""; /* there, and too short */
-    }
-    if (stream->version->row_versions) { /* that it is not there is seen */
-        (void)ops(stream)->header(record, HPS_UPDATE_HEADER_ROW_VERSION, &bytes.row_version_header,
-                                  &bytes.row_version_header_size);
-    }
+    const struct hps_update_bytes bytes = update_bytes(stream, ops(stream), record);
     hps_status status = hps_update_decoder_add(stream->decoder, &partition->route, &bytes,
                                                !stream->frozen, &fate, &err);
     if (status != HPS_OK) {
         partition->dirty = true; /* so that it is read again from `applied` */
         snprintf(stream->held_text, sizeof(stream->held_text), "%.199s", err.text);
         return false;
+    }
+    if (stream->shared_alone && is_passed_over(&fate)) {
+        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, FROZEN_REASON);
+        return true;
     }
     if (fate.bad != NULL) {
         count_bad(stream, record, fate.bad, err.text);
@@ -449,6 +474,7 @@ void update_stream_abandon(struct hps_update_stream *stream)
         struct update_partition *partition = &stream->partitions[i];
         if (partition->dirty) {
             partition->dirty = false;
+            partition->moved = false;
             partition->read = partition->applied;
             if (partition->state == HPS_PARTITION_RUNNING ||
                 partition->state == HPS_PARTITION_GAP) {
@@ -527,7 +553,9 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
         if (update_unstored(partition)) {
+            stream->place_due = stream->place_due || partition->moved;
             partition->dirty = false;
+            partition->moved = false;
             partition->known = true;
             partition->applied = partition->read;
             if (partition->applied.event_time_ms > stream->event_time_ms) {
@@ -535,6 +563,9 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
             }
         }
     }
+    bool apart = update_is_apart(stream);
+    stream->place_due = stream->place_due || apart != stream->apart;
+    stream->apart = apart;
     stream->frozen_dirty = false;
     stream->n_records += stream->batch_records;
     stream->n_rejected += stream->batch_rejected;
@@ -554,20 +585,30 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
     uint32_t n = n_unstored(stream);
     struct stored_position *stored = hps_calloc(n, sizeof(*stored));
     struct hps_record *records = hps_calloc(n, sizeof(*records));
+    struct hps_log_span *spans = hps_calloc(n, sizeof(*spans));
+    uint32_t *part_spans = NULL;
     hps_status status = HPS_NO_MEMORY;
-    if (stored != NULL && records != NULL) {
+    if (stored != NULL && records != NULL && spans != NULL) {
         status = hps_update_decoder_parts(stream->decoder, &parts, &n_parts);
+    }
+    if (status == HPS_OK) {
+        part_spans = hps_calloc(n_parts, sizeof(*part_spans));
+        status = part_spans != NULL ? HPS_OK : HPS_NO_MEMORY;
     }
     if (status != HPS_OK) {
         status = hps_error_set(err, status, "no memory for a batch of updates");
         goto out;
     }
-    const struct hps_update_batch batch = {.parts = parts,
-                                           .n_parts = n_parts,
-                                           .positions = records,
-                                           .n_positions = make_positions(stream, stored, records),
-                                           .nan_allowed =
-                                               atomic_load(&stream->updater->nan_allowed)};
+    const struct hps_update_batch batch = {
+        .parts = parts,
+        .n_parts = n_parts,
+        .positions = records,
+        .n_positions = make_positions(stream, stored, records),
+        .spans = spans,
+        .n_spans = update_spans(stream, parts, n_parts, spans, part_spans),
+        .part_spans = part_spans,
+        .apart = update_is_apart(stream),
+        .nan_allowed = atomic_load(&stream->updater->nan_allowed)};
     status = hps_update_apply(stream->version, &batch, err);
     if (status == HPS_OK) {
         pay(stream, hps_update_decoder_keys(stream->decoder));
@@ -576,6 +617,8 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
 out:
     hps_free(stored);
     hps_free(records);
+    hps_free(spans);
+    hps_free(part_spans);
     return status;
 }
 
@@ -729,6 +772,9 @@ void update_stream_show(struct hps_update_stream *stream)
     struct hps_stream_view *view = &stream->view;
     view->frozen = stream->frozen;
     view->connected = stream->connected;
+    view->shared = stream->shared != NULL;
+    view->shared_behind = stream->repair.behind;
+    view->shared_apart = stream->apart;
     snprintf(view->held, sizeof(view->held), "%s", stream->held ? stream->held_text : "");
     view->sequence = hps_update_sequence(stream->version);
     view->n_records = stream->n_records;
@@ -810,10 +856,11 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
             uint64_t rest_ms = (rate_us - now_us + 999) / 1000;
             wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
         } else {
-            gather(stream, poll_ms);
+            gather(stream, stream->repair.consumer == NULL ? poll_ms : 0);
             apply_or_hold(stream);
         }
     }
+    update_share_turn(stream, poll_ms);
     if (stream->consumer != NULL) {
         commit_due(stream);
     }
@@ -842,15 +889,26 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
                                 .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD),
                                 .compacted = metric(stream, HPS_M_UPDATE_COMPACTED),
                                 .throttled = metric(stream, HPS_M_UPDATE_THROTTLED)};
+    stream->shared = hps_update_shared(stream->version);
+    stream->shared_alone = hps_update_shared_alone(stream->version);
+    if (stream->shared != NULL) {
+        stream->metrics.gaps = metric(stream, HPS_M_UPDATE_SHARED_GAPS);
+        stream->metrics.failed = metric(stream, HPS_M_UPDATE_SHARED_FAILED);
+        stream->metrics.replayed = metric(stream, HPS_M_UPDATE_SHARED_REPLAYED);
+        stream->metrics.resets = metric(stream, HPS_M_UPDATE_SHARED_RESETS);
+    }
     stream->decoder = hps_update_decoder_new(&options);
     if (stream->decoder == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
     }
-    return update_read_positions(stream, err);
+    hps_status status = update_read_positions(stream, err);
+    stream->apart = update_is_apart(stream);
+    return status;
 }
 
 void update_stream_close(struct hps_update_stream *stream)
 {
+    update_share_close(stream);
     if (stream->consumer != NULL) {
         close_consumer(stream);
     }

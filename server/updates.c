@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -336,7 +337,8 @@ static uint32_t seed_positions(const struct hps_version *version,
     uint32_t n = 0;
     for (size_t i = 0; i < manifest->n_positions; i++) {
         const struct hps_manifest_position *from = &manifest->positions[i];
-        struct hps_position position = {.next = from->offset};
+        struct hps_position position = {
+            .next = from->offset, .start = from->offset, .skipped = HPS_POSITION_WHOLE};
         struct hps_update_route route;
         if (strlen(from->topic) >= HPS_UPDATE_TOPIC_BYTES_MAX ||
             strlen(from->cluster) >= sizeof(position.cluster) || from->offset < 0 ||
@@ -378,6 +380,25 @@ hps_status hps_updater_seed(struct hps_version *version, const struct hps_manife
     hps_free(records);
     /* A lowest tier that takes no updates is served without. */
     return status == HPS_PRECONDITION ? HPS_OK : status;
+}
+
+uint64_t hps_updater_start_hash(const struct hps_updater *updater,
+                                const struct hps_manifest *manifest, uint64_t oldest_file_ms)
+{
+    if (updater == NULL) {
+        return 0;
+    }
+    const struct hps_updater_options *options = &updater->options;
+    int64_t time_ms = update_start_time_ms(options, (int64_t)oldest_file_ms);
+    uint64_t hash = hps_hash_bytes(&time_ms, sizeof(time_ms), (uint64_t)options->start);
+    for (size_t i = 0; i < manifest->n_positions; i++) {
+        const struct hps_manifest_position *from = &manifest->positions[i];
+        const int64_t at[] = {from->partition, from->offset};
+        hash = hps_hash_bytes(from->cluster, strlen(from->cluster), hash);
+        hash = hps_hash_bytes(from->topic, strlen(from->topic), hash);
+        hash = hps_hash_bytes(at, sizeof(at), hash);
+    }
+    return hash;
 }
 
 /* ---- views ----------------------------------------------------------------------------------- */
@@ -433,6 +454,14 @@ static void show_stream(void *ctx, const struct hps_stream_view *view)
     hps_metric_set(
         hps_server_metric(metrics, HPS_M_UPDATE_SOURCE_UP, view->model, NULL, NULL, NULL),
         view->connected ? 1 : 0);
+    if (view->shared) {
+        hps_metric_set(
+            hps_server_metric(metrics, HPS_M_UPDATE_SHARED_BEHIND, view->model, NULL, NULL, NULL),
+            view->shared_behind ? 1 : 0);
+        hps_metric_set(
+            hps_server_metric(metrics, HPS_M_UPDATE_SHARED_APART, view->model, NULL, NULL, NULL),
+            view->shared_apart ? 1 : 0);
+    }
     hps_metric_set(hps_server_metric(metrics, HPS_M_UPDATE_HELD, view->model, NULL, NULL, NULL),
                    view->held[0] != '\0' ? 1 : 0);
 }

@@ -22,6 +22,13 @@
  * its version; who asks gets a copy made after each turn, under the stream's lock; who commands
  * waits until the thread has done so. `lock` of the updater holds the list of streams.
  *
+ * A tier that is shared with other daemons holds what the log makes of the files (docs/redis.md).
+ * What is behind there is brought on by a second consumer of the stream, one poll of it between two
+ * of the first: from the lowest position up to what is published; or emptied, if the log has no
+ * more what it lacks, or too much of it. A version that has passed over records (a seek forward, a
+ * gap, frozen) is not what others have, and leaves such a tier alone; a seek back to them ends
+ * that.
+ *
  * A version is *frozen* when one of another lineage is made the active one: records that name no
  * version are passed over from then on, those that name it are applied. A seek ends that. Stored
  * with it is by which switch of the model that was decided, so that a start makes up for a crash
@@ -81,6 +88,15 @@ void hps_updater_free(struct hps_updater *updater); /* stops */
 hps_status hps_updater_seed(struct hps_version *version, const struct hps_manifest *manifest,
                             uint64_t oldest_file_ms, uint64_t n_switches, struct hps_error *err)
     HPS_MUST_CHECK;
+/* A hash of where updates of files like these begin: of the positions of the manifest, and of the
+ * time that partitions without one begin by. What has another one does not come to the same rows by
+ * the same log. 0: there is no updater. */
+uint64_t hps_updater_start_hash(const struct hps_updater *updater,
+                                const struct hps_manifest *manifest, uint64_t oldest_file_ms);
+/* Tell a tier that is shared with other daemons where the version is: after hps_update_open and the
+ * seed, before it is served, also where there is no updater. On the caller's thread; does not wait
+ * for the tier. */
+hps_status hps_updater_place(struct hps_version *version, struct hps_error *err) HPS_MUST_CHECK;
 /* Begin to apply updates. n_switches: of its model so far. Takes a pin, given back soon after the
  * remove. What fails is logged. */
 void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches);
@@ -130,6 +146,9 @@ struct hps_stream_view {
     bool active;
     bool frozen;
     bool connected;                         /* to the log */
+    bool shared;                            /* a tier is, with other daemons */
+    bool shared_behind;                     /* parts of it: they are not read from */
+    bool shared_apart;                      /* records were passed over: it is left alone */
     char held[200];                         /* why a batch waits to be applied; "": none does */
     uint64_t sequence;                      /* batches applied */
     uint64_t n_records, n_rejected, n_keys; /* since it was added */

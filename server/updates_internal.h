@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files of the updater share: updates.c (streams, views, commands), update_stream.c (the
- * turn of a stream's thread), update_begin.c (where partitions begin, and gaps).
+ * turn of a stream's thread), update_begin.c (where partitions begin, and gaps), update_share.c (a
+ * tier that is shared with other daemons).
  */
 #ifndef HPS_SERVER_UPDATES_INTERNAL_H
 #define HPS_SERVER_UPDATES_INTERNAL_H
@@ -35,9 +36,29 @@ struct update_partition {
     int64_t accept;              /* GAP: where an accept-gap goes on */
     int64_t low;                 /* when it began */
     int64_t high;                /* -1: not known */
+    int64_t kept_ms;             /* records that are younger are all there; 0: not known */
     int64_t to_commit;           /* -1: nothing; told to the log once it is old enough */
     int64_t committed;
+    bool moved;         /* by a command: `read` does not follow `applied` */
+    bool asked;         /* of a shared tier that is the lowest one, */
+    bool adopted;       /* where others have been before: `applied` says it */
+    int64_t shared_at;  /* of one above a store, before the log was asked; 0: not known */
+    uint32_t span;      /* of the batch that is being made */
+    int64_t replay;     /* up to there a shared tier has been brought on; -1: it is not behind */
+    int64_t replays;    /* ... with the batch at hand */
+    bool replay_passed; /* records behind it were read before they were applied */
     char reason[200];
+};
+
+/* Bringing on what is behind in a shared tier. */
+struct update_repair {
+    struct hps_consumer *consumer; /* NULL: nothing is applied again now */
+    struct hps_update_decoder *decoder;
+    uint64_t due_us;    /* when to look again */
+    uint32_t wait_ms;   /* how long after that, if it has not helped */
+    uint32_t n_replays; /* in a row that were not enough */
+    bool behind;        /* as was last seen */
+    bool told;
 };
 
 /* A command on its way to a stream; of who waits. */
@@ -52,6 +73,7 @@ struct update_call {
 struct update_metrics {
     struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead, *compacted,
         *throttled;
+    struct hps_metric *gaps, *failed, *replayed, *resets; /* of a shared tier */
 };
 
 struct hps_update_stream {
@@ -83,6 +105,11 @@ struct hps_update_stream {
     struct update_partition *partitions; /* by tag */
     uint32_t n_partitions, capacity;
     char cluster[HPS_CLUSTER_BYTES_MAX];
+    struct hps_space *shared; /* NULL: no tier is */
+    bool shared_alone;        /* it is the lowest one */
+    bool apart;               /* it is left alone */
+    bool place_due;           /* it is to be told where the version is */
+    struct update_repair repair;
     bool listed; /* topics were told once */
     bool fresh;  /* no position was stored when it was added */
     bool frozen, frozen_dirty;
@@ -166,5 +193,28 @@ void update_gap(struct hps_update_stream *stream, struct update_partition *parti
 void update_stop_partition(struct hps_update_stream *stream, struct update_partition *partition,
                            enum hps_partition_state state, const char *reason);
 void update_run_command(struct hps_update_stream *stream, struct update_call *call);
+/* The time (Unix ms) whose first record a partition without a position begins at, of a version with
+ * files of that time; -1: by no time. On any thread. */
+int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t files_ms);
+
+/* ---- update_share.c; the same thread ---- */
+
+/* Has the version passed over records, as the batch at hand leaves it? */
+bool update_is_apart(const struct hps_update_stream *stream);
+/* Between which positions the batch at hand lies. spans: [n_partitions], part_spans: [n_parts] */
+uint32_t update_spans(struct hps_update_stream *stream, const struct hps_update_part *parts,
+                      uint32_t n_parts, struct hps_log_span *spans, uint32_t *part_spans);
+/* Where STARTING partitions begin of a version that has its rows in a shared tier alone; `starts`
+ * [n_partitions] by tag: where those begin that are new, -1: not asked. False: not known yet. */
+bool update_adopt(struct hps_update_stream *stream, const int64_t *starts);
+/* Ask a shared tier above a store how far it is in STARTING partitions that are new here. */
+void update_ask_shared(struct hps_update_stream *stream);
+/* Count what batches have met; one step of what is to be done about it. */
+void update_share_turn(struct hps_update_stream *stream, uint32_t poll_ms);
+void update_share_close(struct hps_update_stream *stream);
+/* A record, with the headers that this version looks at. update_stream.c */
+struct hps_update_bytes update_bytes(const struct hps_update_stream *stream,
+                                     const struct hps_consumer_ops *ops,
+                                     const struct hps_consumer_record *record);
 
 #endif

@@ -558,18 +558,23 @@ struct batch_report {
     uint32_t n_gpu; /* that the device takes */
 };
 
-/* Ask one tier. What a lower one has goes into the host map. */
+/* Ask one tier. What a lower one has goes into the host map; a shared one may have rows of updates
+ * that this version does not have yet, which are not taken, and may be away. */
 static hps_status fill_from(const struct fill *fill, const struct hps_table *table, uint32_t tier,
                             bool to_host, struct hps_stamp_guard *stamps, struct hps_batch *batch,
                             struct batch_report *out)
 {
-    const struct hps_call call = {0};
+    const bool last = tier + 1 == fill->version->n_tiers;
+    bool later = false;
+    const struct hps_call call = {.exact_position = !last, .later = &later};
     const struct hps_insert_guard guard = {hps_stamp_guard_fresh, stamps};
     struct hps_space *space = fill->version->tiers[tier];
     struct hps_space *host = fill->version->tiers[0];
     struct hps_insert_report report = {0};
     uint32_t n_asked = batch->n;
     hps_status status = space->store->ops->get(space, &call, table, batch);
+    status = status == HPS_UNAVAILABLE && !last ? HPS_OK : status;
+    batch->n = later ? n_asked : batch->n;
     stamps->keys = batch->keys + batch->n;
     if (status == HPS_OK && to_host && tier > 0 && batch->n < n_asked) {
         status = host->store->ops->insert(host, &call, table, batch->keys + batch->n,

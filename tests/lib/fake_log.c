@@ -34,6 +34,7 @@ struct topic {
     hps_status offsets;
     enum hps_compaction compaction;
     int64_t delete_retention_ms;
+    int64_t kept_ms;
     int32_t n_partitions;
     struct partition *partitions;
     struct topic *next;
@@ -238,6 +239,15 @@ void hps_fake_log_topic_compacted(struct hps_update_log *base, const char *name,
     struct topic *topic = must(find_topic(log, name));
     topic->compaction = compaction;
     topic->delete_retention_ms = delete_retention_ms;
+    unlock(log);
+}
+
+void hps_fake_log_topic_kept(struct hps_update_log *base, const char *name, int64_t kept_ms)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct topic *topic = must(find_topic(log, name));
+    topic->kept_ms = kept_ms;
     unlock(log);
 }
 
@@ -671,6 +681,7 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
             .n_partitions = topic->n_partitions,
             .compaction = topic->compaction,
             .delete_retention_ms = topic->delete_retention_ms,
+            .kept_ms = topic->kept_ms,
         };
     }
     char *cluster_id = hps_strdup(log->cluster_id);

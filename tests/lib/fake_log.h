@@ -33,6 +33,8 @@ struct hps_update_log *hps_fake_log_new(const char *cluster_id);
 void hps_fake_log_topic(struct hps_update_log *log, const char *topic, int32_t n_partitions);
 void hps_fake_log_topic_compacted(struct hps_update_log *log, const char *topic,
                                   enum hps_compaction compaction, int64_t delete_retention_ms);
+/* For how long records are there for sure; at first it is not known. */
+void hps_fake_log_topic_kept(struct hps_update_log *log, const char *topic, int64_t kept_ms);
 /* Delete a topic: consumers that read it see it GONE. Another may be made under its name. */
 void hps_fake_log_topic_delete(struct hps_update_log *log, const char *topic);
 

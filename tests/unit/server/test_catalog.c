@@ -623,7 +623,7 @@ static void test_open_when_a_space_has_no_record_then_removed(void **state)
 {
     struct rig *rig = *state;
     struct hps_space *space;
-    const struct hps_space_id id = {"ghost", 4, NULL, 0};
+    const struct hps_space_id id = {"ghost", 4, NULL, 0, 0};
     assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL),
                      HPS_OK);
     rig->env.durable->ops->space_close(space);
@@ -639,7 +639,7 @@ static void test_open_when_such_a_space_cannot_be_removed_then_the_others_are_se
 {
     struct rig *rig = *state;
     struct hps_space *space;
-    const struct hps_space_id id = {"ghost", 4, NULL, 0};
+    const struct hps_space_id id = {"ghost", 4, NULL, 0, 0};
     load_ok(rig, "one", true);
     assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL),
                      HPS_OK);

@@ -40,6 +40,9 @@ static void test_parse_when_both_spellings_then_same(void **state)
     assert_string_equal(options.tables[0], "a=b.npy");
     assert_true(options.check);
     assert_null(options.flags.listen);
+    assert_null(options.export_dir);
+    assert_int_equal(parse(&options, &err, ARGS("--config=a.json", "--export", "d")), HPS_OK);
+    assert_string_equal(options.export_dir, "d");
 }
 
 static void test_parse_when_wrong_then_error_names_it(void **state)
@@ -57,6 +60,7 @@ static void test_parse_when_wrong_then_error_names_it(void **state)
         {{"--check=1"}, "--check takes no value"},
         {{"--config=a", "--table=x=y"}, "either --config"},
         {{"--check"}, "either --config"},
+        {{"--config=a", "--check", "--export=d"}, "either --check or --export"},
         {{"--"}, "\"--\""},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

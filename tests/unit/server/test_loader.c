@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <fcntl.h>
@@ -65,7 +66,7 @@ static hps_status fill(uint32_t n_rows, bool loses, bool *out_complete, struct h
     struct hps_load_env env = {0};
     uint64_t bytes = hps_load_host_bytes(version->tables, 1);
     assert_int_equal(hps_host_map_open(bytes > 1 << 20 ? bytes : 1 << 20, &env.host, err), HPS_OK);
-    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     struct below below = {.store = {&ops}, .space = {&below.store}, .loses = loses};
     assert_int_equal(env.host->ops->space_open(env.host, &id, &below.host, err), HPS_OK);
     version->tiers[0] = below.host;
@@ -217,7 +218,7 @@ static void fill_updated(bool deletes)
     updated.durable->ops = &updated.ops;
     assert_int_equal(hps_host_map_open(4 << 20, &env.host, &err), HPS_OK);
     env.durable = updated.durable;
-    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     for (uint32_t i = 0; i < 2; i++) {
         struct hps_store *store = i == 0 ? env.host : env.durable;
         assert_int_equal(store->ops->space_open(store, &id, &version->tiers[i], &err), HPS_OK);
@@ -351,6 +352,234 @@ static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_belo
     hps_tmpdir_close(&dir);
 }
 
+/* ---- a store that others share --------------------------------------------------------------- */
+
+struct shared_load {
+    struct hps_store *redis;
+    struct hps_store *durable; /* NULL: there is none */
+    struct hps_load_progress progress;
+    uint64_t start_hash;
+    char load_id[17];
+    uint64_t n_rows_redis;
+    uint64_t n_rows_durable;
+};
+
+static uint64_t rows_of(const struct hps_version *version, const struct hps_store *store)
+{
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        struct hps_store_usage usage;
+        if (version->tiers[i]->store == store) {
+            store->ops->space_usage(version->tiers[i], &usage);
+            return usage.n_rows;
+        }
+    }
+    return 0;
+}
+
+/* `redis` fails as it was told. The rows of the version that was loaded, if it was. */
+static hps_status load_shared(struct shared_load *load, double ratio, struct hps_error *err)
+{
+    struct hps_tmpdir dir;
+    struct hps_load_env env = {.redis = load->redis,
+                               .durable = load->durable,
+                               .memory_bytes = 2 << 20,
+                               .key_bytes = 8,
+                               .redis_fill_ratio = ratio};
+    struct hps_source source;
+    struct hps_load_plan plan;
+    hps_tmpdir_open(&dir);
+    hps_tmpdir_mkdir(&dir, "model");
+    env.spill_dir = dir.path;
+    write_table(&dir, 1);
+    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, err),
+                     HPS_OK);
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, err), HPS_OK);
+    plan.start_hash = load->start_hash;
+    hps_status status = hps_load_run(&env, &source, &plan, version, &load->progress, err);
+    assert_int_equal(version->n_tiers, status != HPS_OK ? 0 : load->durable != NULL ? 2 : 1);
+    load->n_rows_redis = rows_of(version, load->redis);
+    load->n_rows_durable = load->durable == NULL ? 0 : rows_of(version, load->durable);
+    if (status == HPS_OK) {
+        assert_ptr_equal(version->tiers[0]->store, load->redis);
+        snprintf(load->load_id, sizeof(load->load_id), "%s", version->load_id);
+    }
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        version->tiers[i]->store->ops->space_close(version->tiers[i]);
+    }
+    hps_version_free(version);
+    hps_source_close(&source);
+    hps_tmpdir_close(&dir);
+    return status;
+}
+
+static void shared_open(struct shared_load *load, bool durable)
+{
+    const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
+    const struct hps_fake_options redis = {.tier = HPS_TIER_REDIS,
+                                           .caps = HPS_STORE_SHARED | HPS_STORE_BLOCKING};
+    *load = (struct shared_load){.redis = hps_fake_store_new(&redis),
+                                 .durable = durable ? hps_fake_store_new(&disk) : NULL};
+}
+
+/* Closing asserts that no space is left open. */
+static void shared_close(struct shared_load *load)
+{
+    load->redis->ops->close(load->redis);
+    if (load->durable != NULL) {
+        load->durable->ops->close(load->durable);
+    }
+}
+
+static void test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_rows(void **state)
+{
+    (void)state;
+    static const double ratios[] = {1, 0.5, 0};
+    for (unsigned i = 0; i < 3; i++) {
+        struct shared_load load;
+        struct hps_error err;
+        shared_open(&load, true);
+        assert_int_equal(load_shared(&load, ratios[i], &err), HPS_OK);
+        assert_int_equal(load.n_rows_durable, N_ROWS);
+        double n = ratios[i] * N_ROWS;
+        assert_true((double)load.n_rows_redis >= n - N_ROWS / 4.0 * (ratios[i] == 0.5));
+        assert_true((double)load.n_rows_redis <= n + N_ROWS / 4.0 * (ratios[i] == 0.5));
+        assert_int_equal(load.progress.rows_done, N_ROWS);
+        shared_close(&load);
+    }
+}
+
+static void test_load_when_redis_above_a_store_is_away_then_it_begins_empty(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct hps_error err;
+    shared_open(&load, true);
+    hps_fake_fail(load.redis, HPS_FAKE_LOAD_BEGIN, HPS_UNAVAILABLE, 0, 1, 0);
+    assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+    assert_int_equal(load.n_rows_durable, N_ROWS);
+    assert_int_equal(load.n_rows_redis, 0);
+    assert_int_equal(load.progress.rows_done, N_ROWS);
+    shared_close(&load);
+}
+
+static void test_load_when_redis_above_a_store_goes_and_comes_back_then_it_is_filled(void **state)
+{
+    (void)state;
+    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_ADD, HPS_FAKE_LOAD_COMMIT};
+    for (unsigned i = 0; i < 2; i++) {
+        struct shared_load load;
+        struct hps_error err;
+        shared_open(&load, true);
+        hps_fake_fail(load.redis, ops[i], HPS_UNAVAILABLE, 0, 1, 0);
+        assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+        assert_int_equal(load.n_rows_durable, N_ROWS);
+        assert_int_equal(load.n_rows_redis, N_ROWS);
+        assert_int_equal(load.progress.rows_done, N_ROWS);
+        shared_close(&load);
+    }
+}
+
+static void test_load_when_redis_above_a_store_refuses_rows_then_it_begins_empty(void **state)
+{
+    (void)state;
+    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_ADD, HPS_FAKE_LOAD_COMMIT};
+    for (unsigned i = 0; i < 2; i++) {
+        struct shared_load load;
+        struct hps_error err;
+        shared_open(&load, true);
+        hps_fake_fail(load.redis, ops[i], HPS_EXHAUSTED, 0, 1, 0);
+        assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+        assert_int_equal(load.n_rows_redis, 0);
+        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_LOAD_BEGIN), 1);
+        shared_close(&load);
+    }
+}
+
+static void test_load_when_the_store_below_redis_fails_then_nothing_is_left(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct hps_error err;
+    shared_open(&load, true);
+    hps_fake_fail(load.durable, HPS_FAKE_SCAN, HPS_IO, 0, 1, 0);
+    assert_int_equal(load_shared(&load, 1, &err), HPS_IO);
+    assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_SPACE_DROP), 1);
+    assert_int_equal(hps_fake_calls(load.durable, HPS_FAKE_SPACE_DROP), 1);
+    shared_close(&load);
+}
+
+static void test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct shared_load above;
+    struct hps_error err;
+    shared_open(&load, false);
+    shared_open(&above, true);
+    assert_int_equal(load_shared(&load, 0, &err), HPS_OK);
+    assert_int_equal(load.n_rows_redis, N_ROWS);
+    assert_int_equal(load.progress.rows_done, N_ROWS);
+    assert_int_equal(load_shared(&above, 1, &err), HPS_OK);
+    assert_string_equal(load.load_id, above.load_id);
+    shared_close(&above);
+    shared_close(&load);
+}
+
+/* Daemons whose updates begin elsewhere must not take each other's rows; where redis is the only
+ * copy it says where they go on. */
+static void test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_store(void **state)
+{
+    (void)state;
+    char ids[2][3][17];
+    for (unsigned durable = 0; durable < 2; durable++) {
+        for (unsigned start = 0; start < 3; start++) {
+            struct shared_load load;
+            struct hps_error err;
+            shared_open(&load, durable);
+            load.start_hash = start;
+            assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+            memcpy(ids[durable][start], load.load_id, sizeof(load.load_id));
+            shared_close(&load);
+        }
+    }
+    assert_string_equal(ids[0][0], ids[0][1]);
+    assert_string_equal(ids[0][0], ids[1][0]);
+    assert_string_not_equal(ids[1][0], ids[1][1]);
+    assert_string_not_equal(ids[1][1], ids[1][2]);
+}
+
+static void test_load_when_redis_is_alone_and_has_rows_then_they_are_used(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct hps_error err;
+    shared_open(&load, false);
+    hps_fake_fail(load.redis, HPS_FAKE_LOAD_BEGIN, HPS_PRECONDITION, 0, 1, 0);
+    assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+    assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_LOAD_ADD), 0);
+    shared_close(&load);
+}
+
+/* What is there may be of an earlier load, and have updates: it is the only copy. */
+static void test_load_when_redis_is_alone_and_fails_then_the_load_fails_and_nothing_is_deleted(
+    void **state)
+{
+    (void)state;
+    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_BEGIN, HPS_FAKE_LOAD_ADD,
+                                           HPS_FAKE_LOAD_COMMIT};
+    for (unsigned i = 0; i < 3; i++) {
+        struct shared_load load;
+        struct hps_error err = {0};
+        shared_open(&load, false);
+        hps_fake_fail(load.redis, ops[i], HPS_UNAVAILABLE, 0, 1, 0);
+        assert_int_equal(load_shared(&load, 1, &err), HPS_UNAVAILABLE);
+        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_SPACE_DROP), 0);
+        assert_true(err.text[0] != '\0');
+        shared_close(&load);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +591,16 @@ int main(void)
         cmocka_unit_test(
             test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it),
         cmocka_unit_test(test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused),
+        cmocka_unit_test(test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_rows),
+        cmocka_unit_test(test_load_when_redis_above_a_store_is_away_then_it_begins_empty),
+        cmocka_unit_test(test_load_when_redis_above_a_store_goes_and_comes_back_then_it_is_filled),
+        cmocka_unit_test(test_load_when_redis_above_a_store_refuses_rows_then_it_begins_empty),
+        cmocka_unit_test(test_load_when_the_store_below_redis_fails_then_nothing_is_left),
+        cmocka_unit_test(test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id),
+        cmocka_unit_test(test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_store),
+        cmocka_unit_test(test_load_when_redis_is_alone_and_has_rows_then_they_are_used),
+        cmocka_unit_test(
+            test_load_when_redis_is_alone_and_fails_then_the_load_fails_and_nothing_is_deleted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1050,6 +1050,46 @@ static void test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_s
     close_call(t, 0);
 }
 
+/* Other daemons have brought the only copy of the row on: it is read when the own updates are
+ * there, too, which nothing holds back meanwhile. */
+static void test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_fail(disk, HPS_FAKE_GET, HPS_ABORTED, 0, 5, 0);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    run_until_finished(t, 0);
+    check_row(&t->calls[0], t, 5);
+    assert_true(was_read_again(&t->calls[0]));
+    assert_int_equal(hps_fake_calls(disk, HPS_FAKE_GET), 6);
+    assert_int_equal(t->fx.version.updates->n_held, 0);
+    close_call(t, 0);
+}
+
+static void test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so(void **state)
+{
+    struct service_test *t = *state;
+    struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_fail(disk, HPS_FAKE_GET, HPS_ABORTED, 0, UINT32_MAX, 0);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    while (hps_fake_calls(disk, HPS_FAKE_GET) < 6) {
+        hps_loop_turn(t->loop, 100000);
+    }
+    close_call(t, 1); /* waits no longer, wherever it is */
+    run_until_finished(t, 0);
+    assert_int_equal(t->calls[0].code, 14);
+    assert_non_null(strstr(t->calls[0].text, "updates that this version has not had yet"));
+    assert_in_range(hps_fake_calls(disk, HPS_FAKE_GET), 11, 22);
+    close_call(t, 0);
+}
+
 /* Call i has a hold, and waits for a thread or a store. */
 static void start_held(struct service_test *t, unsigned i)
 {
@@ -1149,6 +1189,8 @@ int main(void)
         SERVICE_TEST(test_unit_when_a_batch_does_not_wait_then_unavailable_says_so),
         SERVICE_TEST(test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_so),
         SERVICE_TEST(test_unit_when_the_client_goes_while_it_waits_then_it_holds_nothing),
+        SERVICE_TEST(test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates),
+        SERVICE_TEST(test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so),
         SERVICE_TEST(test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_nothing),
         SERVICE_TEST(test_unit_when_it_finds_no_thread_then_it_holds_nothing),
         SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),

@@ -10,77 +10,19 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "server/metrics.h"
-#include "server/updates_internal.h"
-#include "tests/lib/fake_log.h"
-#include "tests/lib/update_fixture.h"
+#include "tests/lib/stream_rig.h"
 
-#define ITEMS   "hps_et.m.items"
 #define USERS   "hps_et.m.users"
 #define LETTERS "letters"
-
-struct rig {
-    struct update_fixture fx;
-    struct hps_update_log *log;
-    struct hps_metrics *metrics;
-    struct hps_updater_options options;
-    struct hps_updater *updater;
-    struct hps_update_stream *stream;
-    uint64_t n_switches; /* of the model, as the catalog knows */
-};
 
 /* ---- the rig --------------------------------------------------------------------------------- */
 
 static int setup(void **state)
 {
-    struct rig *rig = hps_calloc(1, sizeof(*rig));
-    hps_log_level_set(HPS_LOG_ERROR);
-    hps_clock_fake(UINT64_C(1000000) * 1000000);
-    fixture_stores(&rig->fx);
+    struct rig *rig = rig_alloc();
     fixture_version(&rig->fx, 7, "run");
-    rig->log = hps_fake_log_new("cluster-1");
-    rig->metrics = hps_server_metrics_new();
-    hps_fake_log_topic(rig->log, ITEMS, 1);
-    rig->options = (struct hps_updater_options){.log = rig->log,
-                                                .metrics = rig->metrics,
-                                                .group = "hpsd",
-                                                .start = HPS_UPDATE_START_EARLIEST,
-                                                .key_bytes = 8,
-                                                .rows_max = 100,
-                                                .bytes_max = 1 << 20,
-                                                .poll_ms = 1000,
-                                                .topics_ms = 30000,
-                                                .backoff_ms = 50,
-                                                .commit_ms = 2000};
     *state = rig;
     return 0;
-}
-
-static void open_stream(struct rig *rig)
-{
-    struct hps_error err = {0};
-    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
-    rig->stream = update_stream_new(rig->updater, rig->fx.version, rig->n_switches);
-    assert_non_null(rig->stream);
-    assert_int_equal(update_stream_open(rig->stream, &err), HPS_OK);
-    atomic_store(&rig->stream->active, true);
-}
-
-static void close_stream(struct rig *rig)
-{
-    if (rig->stream != NULL) {
-        update_stream_close(rig->stream);
-        pthread_mutex_destroy(&rig->stream->lock);
-        pthread_cond_destroy(&rig->stream->changed);
-        hps_free(rig->stream->model);
-        hps_free(rig->stream->lineage);
-        hps_free(rig->stream);
-        rig->stream = NULL;
-    }
-    hps_updater_free(rig->updater);
-    rig->updater = NULL;
 }
 
 /* What a restart leaves: stores and log. */
@@ -90,26 +32,6 @@ static void restart(struct rig *rig)
     fixture_version_close(&rig->fx);
     fixture_version(&rig->fx, 7, "run");
     open_stream(rig);
-}
-
-static int teardown(void **state)
-{
-    struct rig *rig = *state;
-    close_stream(rig);
-    fixture_version_close(&rig->fx);
-    fixture_stores_close(&rig->fx);
-    rig->log->ops->close(rig->log);
-    hps_metrics_free(rig->metrics);
-    hps_clock_real();
-    hps_free(rig);
-    return 0;
-}
-
-static void turns(struct rig *rig, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++) {
-        update_stream_turn(rig->stream, 0);
-    }
 }
 
 /* One keyed record: key and the value of its row; below 0: a delete. Returns its offset. */
@@ -488,6 +410,42 @@ static void expect_gap(struct rig *rig, const char *word)
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
     assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, word));
+}
+
+static uint64_t start_hash(struct rig *rig, enum hps_update_start start, uint64_t files_ms,
+                           const struct hps_manifest *manifest)
+{
+    struct hps_error err = {0};
+    rig->options.start = start;
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    uint64_t hash = hps_updater_start_hash(rig->updater, manifest, files_ms);
+    hps_updater_free(rig->updater);
+    rig->updater = NULL;
+    return hash;
+}
+
+static void test_start_when_it_is_elsewhere_then_another_hash(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_manifest none = {0};
+    struct hps_manifest_position at = {(char *)"", (char *)ITEMS, 0, 1};
+    const struct hps_manifest one = {.positions = &at, .n_positions = 1};
+    rig->options.start_slack_ms = 10;
+    rig->options.start_time_ms = 7;
+    uint64_t files = start_hash(rig, HPS_UPDATE_START_FILES, 1000, &none);
+    assert_true(files != 0);
+    assert_true(files == start_hash(rig, HPS_UPDATE_START_FILES, 1000, &none));
+    assert_true(files != start_hash(rig, HPS_UPDATE_START_FILES, 1001, &none));
+    assert_true(files != start_hash(rig, HPS_UPDATE_START_EARLIEST, 1000, &none));
+    uint64_t time = start_hash(rig, HPS_UPDATE_START_TIME, 1000, &none);
+    assert_true(time == start_hash(rig, HPS_UPDATE_START_TIME, 1001, &none));
+    rig->options.start_time_ms++;
+    assert_true(time != start_hash(rig, HPS_UPDATE_START_TIME, 1000, &none));
+    uint64_t second = start_hash(rig, HPS_UPDATE_START_FILES, 1000, &one);
+    assert_true(second != files);
+    at.offset++;
+    assert_true(second != start_hash(rig, HPS_UPDATE_START_FILES, 1000, &one));
+    assert_true(hps_updater_start_hash(NULL, &one, 1000) == 0);
 }
 
 static void test_gap_when_retention_has_passed_then_stops_until_accepted(void **state)
@@ -1069,6 +1027,7 @@ int main(void)
         TEST(test_start_when_latest_then_only_what_comes_later),
         TEST(test_start_when_by_files_then_from_their_time_less_the_slack),
         TEST(test_start_when_the_manifest_says_then_from_there),
+        TEST(test_start_when_it_is_elsewhere_then_another_hash),
         TEST(test_gap_when_retention_has_passed_then_stops_until_accepted),
         TEST(test_gap_when_another_cluster_then_told),
         TEST(test_gap_when_the_topic_is_shorter_then_told),

@@ -59,7 +59,7 @@ static struct hps_version *version_open(struct rig *rig, int64_t number, const c
                                                 .n_rows = N_ROWS};
     }
     for (uint32_t i = 0; i < 2; i++) {
-        const struct hps_space_id id = {"m", number, version->tables, 2};
+        const struct hps_space_id id = {"m", number, version->tables, 2, 0};
         assert_int_equal(stores[i]->ops->space_open(stores[i], &id, &version->tiers[i], NULL),
                          HPS_OK);
         version->n_tiers++;
@@ -157,7 +157,7 @@ static void restart(struct rig *rig)
 {
     hps_warmup_free(rig->warmup);
     rig->version->tiers[0]->store->ops->space_close(rig->version->tiers[0]);
-    const struct hps_space_id id = {"m", 1, rig->version->tables, 2};
+    const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
     assert_int_equal(rig->host->ops->space_open(rig->host, &id, &rig->version->tiers[0], NULL),
                      HPS_OK);
     rig->warmup = hps_warmup_new(&rig->options);
@@ -298,7 +298,7 @@ static void test_fill_when_the_map_takes_no_more_then_it_ends(void **state)
     rig->host->ops->close(rig->host);
     rig->host = hps_fake_store_new(&small);
     rig->options.host = rig->host;
-    const struct hps_space_id id = {"m", 1, rig->version->tables, 2};
+    const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
     assert_int_equal(rig->host->ops->space_open(rig->host, &id, &rig->version->tiers[0], NULL),
                      HPS_OK);
     hps_warmup_free(rig->warmup);
@@ -351,6 +351,38 @@ static void test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it
     report = fill(rig, rig->version, 0);
     assert_int_equal(report.error.status, HPS_UNAVAILABLE);
     assert_int_equal(report.n_keys, 1024);
+}
+
+/* Of a tier that others share nothing is kept that is from ahead of the version; and it may be
+ * away. */
+static void test_fill_when_a_shared_tier_is_ahead_or_away_then_rows_come_from_below(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_fake_options options = {
+        .name = "redis", .tier = HPS_TIER_REDIS, .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED};
+    const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
+    const float ahead[DIM] = {-1, -1, -1, -1};
+    const hps_key key = 5;
+    const struct hps_call call = {0};
+    struct hps_store *shared = hps_fake_store_new(&options);
+    rig->version->tiers[2] = rig->version->tiers[1];
+    assert_int_equal(shared->ops->space_open(shared, &id, &rig->version->tiers[1], NULL), HPS_OK);
+    rig->version->n_tiers = 3;
+    assert_int_equal(shared->ops->put(rig->version->tiers[1], &call, &rig->version->tables[0], &key,
+                                      (const uint8_t *)ahead, 1),
+                     HPS_OK);
+    hps_fake_later(shared, true);
+    heat(rig, 0, 0, 10, 100);
+    assert_int_equal(fill(rig, rig->version, 0).end, HPS_WARMUP_DONE);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 10); /* each with its own row */
+    hps_fake_fail(shared, HPS_FAKE_GET, HPS_UNAVAILABLE, 0, UINT32_MAX, 0);
+    heat(rig, 0, 10, 20, 90);
+    assert_int_equal(fill(rig, rig->version, 0).end, HPS_WARMUP_DONE);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 20);
+    shared->ops->space_close(rig->version->tiers[1]);
+    shared->ops->close(shared);
+    rig->version->tiers[1] = rig->version->tiers[2];
+    rig->version->n_tiers = 2;
 }
 
 static void *fill_on_thread(void *arg)
@@ -634,6 +666,7 @@ int main(void)
         TEST(test_fill_when_its_time_is_up_then_it_ends_after_the_batch),
         TEST(test_fill_when_told_to_stop_then_before_the_next_batch),
         TEST(test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it_ends),
+        TEST(test_fill_when_a_shared_tier_is_ahead_or_away_then_rows_come_from_below),
         TEST(test_fill_when_an_update_overtakes_a_row_then_it_is_not_inserted),
         TEST(test_fill_when_the_next_version_has_its_tables_in_another_order_then_by_name),
         TEST(test_read_when_saved_then_the_same_keys_are_hot),

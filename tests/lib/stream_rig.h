@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A stream of updates of update_fixture.h's version, turn by turn on the test's own thread: over a
+ * scripted log with one partition of the items' topic, on a fake clock.
+ */
+#ifndef HPS_TESTS_LIB_STREAM_RIG_H
+#define HPS_TESTS_LIB_STREAM_RIG_H
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/metrics.h"
+#include "server/updates_internal.h"
+#include "tests/lib/fake_log.h"
+#include "tests/lib/update_fixture.h"
+
+#define ITEMS   "hps_et.m.items"
+#define CLUSTER "cluster-1"
+
+struct rig {
+    struct update_fixture fx;
+    struct hps_update_log *log;
+    struct hps_metrics *metrics;
+    struct hps_updater_options options; /* until the stream is opened */
+    struct hps_updater *updater;
+    struct hps_update_stream *stream;
+    uint64_t n_switches; /* of the model, as the catalog knows */
+};
+
+/* Stores, log and options; neither version nor stream. */
+static inline struct rig *rig_alloc(void)
+{
+    struct rig *rig = hps_calloc(1, sizeof(*rig));
+    assert_non_null(rig);
+    hps_log_level_set(HPS_LOG_ERROR);
+    hps_clock_fake(UINT64_C(1000000) * 1000000);
+    fixture_stores(&rig->fx);
+    rig->log = hps_fake_log_new(CLUSTER);
+    rig->metrics = hps_server_metrics_new();
+    hps_fake_log_topic(rig->log, ITEMS, 1);
+    rig->options = (struct hps_updater_options){.log = rig->log,
+                                                .metrics = rig->metrics,
+                                                .group = "hpsd",
+                                                .start = HPS_UPDATE_START_EARLIEST,
+                                                .key_bytes = 8,
+                                                .rows_max = 100,
+                                                .bytes_max = 1 << 20,
+                                                .poll_ms = 1000,
+                                                .topics_ms = 30000,
+                                                .backoff_ms = 50,
+                                                .commit_ms = 2000};
+    return rig;
+}
+
+static inline void open_stream(struct rig *rig)
+{
+    struct hps_error err = {0};
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    rig->stream = update_stream_new(rig->updater, rig->fx.version, rig->n_switches);
+    assert_non_null(rig->stream);
+    assert_int_equal(update_stream_open(rig->stream, &err), HPS_OK);
+    atomic_store(&rig->stream->active, true);
+}
+
+static inline void close_stream(struct rig *rig)
+{
+    if (rig->stream != NULL) {
+        update_stream_close(rig->stream);
+        pthread_mutex_destroy(&rig->stream->lock);
+        pthread_cond_destroy(&rig->stream->changed);
+        hps_free(rig->stream->model);
+        hps_free(rig->stream->lineage);
+        hps_free(rig->stream);
+        rig->stream = NULL;
+    }
+    hps_updater_free(rig->updater);
+    rig->updater = NULL;
+}
+
+static inline void turns(struct rig *rig, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        update_stream_turn(rig->stream, 0);
+    }
+}
+
+static inline int teardown(void **state)
+{
+    struct rig *rig = *state;
+    close_stream(rig);
+    fixture_version_close(&rig->fx);
+    fixture_stores_close(&rig->fx);
+    rig->log->ops->close(rig->log);
+    hps_metrics_free(rig->metrics);
+    hps_clock_real();
+    hps_free(rig);
+    return 0;
+}
+
+#endif

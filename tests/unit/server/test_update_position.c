@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Positions as bytes: what was stored is read, also what earlier programs stored.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "server/update_position.h"
+
+enum { FIXED = 72, FIXED_1 = 56 };
+
+static const struct hps_position some = {.cluster = "cluster-1",
+                                         .next = 500,
+                                         .paused = true,
+                                         .last_known = true,
+                                         .last_offset = 499,
+                                         .last_time_ms = 17,
+                                         .last_hash = 18,
+                                         .as_of_ms = 19,
+                                         .event_time_ms = 20,
+                                         .start = 100,
+                                         .skipped = 300};
+
+static void test_position_when_stored_then_read_as_it_was(void **state)
+{
+    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
+    struct hps_position read;
+    (void)state;
+    memset(&read, 0xff, sizeof(read));
+    size_t size = hps_position_encode(&some, value);
+    assert_int_equal(size, FIXED + strlen(some.cluster));
+    assert_int_equal(hps_position_decode(value, size, &read), HPS_OK);
+    assert_string_equal(read.cluster, some.cluster);
+    assert_int_equal(read.next, 500);
+    assert_true(read.paused && read.last_known);
+    assert_int_equal(read.last_hash, 18);
+    assert_int_equal(read.event_time_ms, 20);
+    assert_int_equal(read.start, 100);
+    assert_int_equal(read.skipped, 300);
+}
+
+static void test_position_when_of_the_first_format_then_it_may_have_passed_over_records(
+    void **state)
+{
+    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
+    struct hps_position read;
+    (void)state;
+    size_t size = hps_position_encode(&some, value);
+    memmove(value + FIXED_1, value + FIXED, size - FIXED);
+    size -= FIXED - FIXED_1;
+    value[0] = 1;
+    assert_int_equal(hps_position_decode(value, size, &read), HPS_OK);
+    assert_string_equal(read.cluster, some.cluster);
+    assert_int_equal(read.next, 500);
+    assert_int_equal(read.start, -1);
+    assert_int_equal(read.skipped, 0);
+}
+
+static void test_position_when_damaged_or_newer_then_refused(void **state)
+{
+    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
+    struct hps_position read;
+    (void)state;
+    size_t size = hps_position_encode(&some, value);
+    for (size_t cut = 0; cut < size; cut++) {
+        assert_int_equal(hps_position_decode(value, cut, &read), HPS_DATA_LOSS);
+    }
+    value[0] = 3;
+    assert_int_equal(hps_position_decode(value, size, &read), HPS_NEWER_FORMAT);
+    value[0] = 0;
+    assert_int_equal(hps_position_decode(value, size, &read), HPS_DATA_LOSS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_position_when_stored_then_read_as_it_was),
+        cmocka_unit_test(
+            test_position_when_of_the_first_format_then_it_may_have_passed_over_records),
+        cmocka_unit_test(test_position_when_damaged_or_newer_then_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
