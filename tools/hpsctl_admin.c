@@ -112,6 +112,49 @@ static int print_tiers(const Hps__V1__GetStatusResponse *status)
     return hpsctl_table_print(&table);
 }
 
+static void print_server(struct hpsctl_table *table, const char *tier,
+                         const Hps__V1__TierServer *server)
+{
+    char text[HPSCTL_TEXT_BYTES];
+    uint64_t n_failed = server->error_count + server->timeout_count + server->broken_count;
+
+    hpsctl_table_cell(table, "%s", tier);
+    hpsctl_table_cell(table, "%s", server->address);
+    hpsctl_table_cell(table, "%s", server->role);
+    hpsctl_table_cell(table, "%s", server->up ? "yes" : "NO");
+    hpsctl_table_cell(table, "%" PRIu32, server->slot_count);
+    hpsctl_table_cell(table, "%.2f ms", (double)server->latency_us / 1000.0);
+    hpsctl_table_cell(table, "%" PRIu64, server->key_count);
+    hpsctl_table_cell(table, "%s",
+                      hpsctl_share_text(server->found_key_count,
+                                        server->key_count - server->found_key_count, text));
+    hpsctl_table_cell(table, "%" PRIu64, n_failed);
+    hpsctl_table_cell(table, "%" PRIu64, server->refused_count);
+    hpsctl_table_cell(table, "%s", server->error);
+}
+
+/* Of the tiers that are made of servers. */
+static int print_servers(const Hps__V1__GetStatusResponse *status)
+{
+    static const char *const columns[] = {"TIER",      "SERVER",   "ROLE",         "UP",
+                                          ">SLOTS",    ">LATENCY", ">KEYS",        ">HITS",
+                                          ">FAILURES", ">REFUSED", "LAST FAILURE", NULL};
+    struct hpsctl_table table;
+    bool any = false;
+
+    hpsctl_table_init(&table, columns);
+    for (size_t i = 0; i < status->n_tiers; i++) {
+        for (size_t k = 0; k < status->tiers[i]->n_servers; k++) {
+            print_server(&table, status->tiers[i]->tier, status->tiers[i]->servers[k]);
+            any = true;
+        }
+    }
+    if (any) {
+        printf("\n");
+    }
+    return any ? hpsctl_table_print(&table) : HPSCTL_OK;
+}
+
 static int print_status(struct hpsctl *ctl, const void *reply)
 {
     const Hps__V1__GetStatusResponse *status = reply;
@@ -139,7 +182,8 @@ static int print_status(struct hpsctl *ctl, const void *reply)
                status->config_drift[i]);
     }
     printf("\n");
-    return print_tiers(status);
+    int code = print_tiers(status);
+    return code == HPSCTL_OK ? print_servers(status) : code;
 }
 
 int hpsctl_status(struct hpsctl *ctl)
@@ -210,9 +254,10 @@ static const char *code_text(uint32_t code)
 
 static int print_slowlog(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {
-        "TIME",  "MODEL",    ">VER",    ">KEYS", ">TOTAL US", ">DECODE", ">QUEUE",  ">GPU",
-        ">HOST", ">ROCKSDB", ">ENCODE", ">SEND", "CODE",      "PEER",    "REQUEST", NULL};
+    static const char *const columns[] = {"TIME",     "MODEL",   ">VER",  ">KEYS", ">TOTAL US",
+                                          ">DECODE",  ">QUEUE",  ">GPU",  ">HOST", ">REDIS",
+                                          ">ROCKSDB", ">ENCODE", ">SEND", "CODE",  "PEER",
+                                          "REQUEST",  NULL};
     const Hps__V1__GetSlowLogResponse *log = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];
@@ -221,9 +266,9 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
     hpsctl_table_init(&table, columns);
     for (size_t i = 0; i < log->n_requests; i++) {
         const Hps__V1__SlowRequest *slow = log->requests[i];
-        const uint64_t numbers[] = {slow->key_count,  slow->duration_us, slow->decode_us,
-                                    slow->queue_us,   slow->gpu_us,      slow->host_us,
-                                    slow->rocksdb_us, slow->encode_us,   slow->send_us};
+        const uint64_t numbers[] = {
+            slow->key_count, slow->duration_us, slow->decode_us,  slow->queue_us,  slow->gpu_us,
+            slow->host_us,   slow->redis_us,    slow->rocksdb_us, slow->encode_us, slow->send_us};
         hpsctl_table_cell(&table, "%s", hpsctl_time_text(slow->unix_ms, text));
         hpsctl_table_cell(&table, "%s", slow->model);
         hpsctl_table_cell(&table, "%" PRId64, slow->version);

@@ -261,6 +261,18 @@ static void need_cells(struct hpsctl_table *table, const char *what, uint64_t ne
     hpsctl_table_cell(table, "%s", needed <= available ? "yes" : "NO");
 }
 
+/* What there is of it only others know; 0: nothing of it is needed. */
+static void only_needed_cells(struct hpsctl_table *table, const char *resource, uint64_t needed)
+{
+    char text[HPSCTL_TEXT_BYTES];
+    if (needed > 0) {
+        hpsctl_table_cell(table, "%s", resource);
+        hpsctl_table_cell(table, "%s", hpsctl_bytes_text(needed, text));
+        hpsctl_table_cell(table, "-");
+        hpsctl_table_cell(table, "-");
+    }
+}
+
 static void print_plan(const Hps__V1__LoadPlan *plan)
 {
     static const char *const tables[] = {"MODEL", ">VERSION", "TABLE", ">DIM",
@@ -277,13 +289,8 @@ static void print_plan(const Hps__V1__LoadPlan *plan)
     hpsctl_table_init(&table, columns);
     need_cells(&table, "disk", plan->disk_bytes_needed, plan->disk_bytes_available);
     need_cells(&table, "host memory", plan->host_bytes_needed, plan->host_bytes_available);
-    if (plan->device_bytes_needed > 0) {
-        char text[HPSCTL_TEXT_BYTES];
-        hpsctl_table_cell(&table, "device memory");
-        hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(plan->device_bytes_needed, text));
-        hpsctl_table_cell(&table, "-");
-        hpsctl_table_cell(&table, "-");
-    }
+    only_needed_cells(&table, "redis", plan->redis_bytes_needed);
+    only_needed_cells(&table, "device memory", plan->device_bytes_needed);
     (void)hpsctl_table_print(&table);
 }
 

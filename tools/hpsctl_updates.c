@@ -63,6 +63,11 @@ static void print_version(const Hps__V1__VersionUpdates *of)
     if (of->held[0] != '\0') {
         printf("  a batch waits: %s\n", of->held);
     }
+    if (strcmp(of->shared_tier, "apart") == 0) {
+        printf("  the shared tier is left alone: others may have records that this one lacks\n");
+    } else if (of->shared_tier[0] != '\0') {
+        printf("  the shared tier is %s: some of it is not read from\n", of->shared_tier);
+    }
 }
 
 static int print_updates(struct hpsctl *ctl, const void *reply)
