@@ -197,6 +197,20 @@ def model_config(name, paths, dims, names, defaults=None, **more):
             "deployed_device_list": [0], "max_batch_size": 1024, "gpucache": GPU, **more}
 
 
+def hps_hash(model, table, key, n_parts):
+    """The hash in Redis in which HPS keeps the row of a key."""
+    mask = 2**64 - 1
+
+    def rotated(x, n):
+        return (x >> n | x << (64 - n)) & mask
+    x = int(key) & mask
+    x ^= rotated(x, 25) ^ rotated(x, 50)
+    x = x * 0xA24BAED4963EE407 & mask
+    x ^= rotated(x, 24) ^ rotated(x, 49)
+    x = x * 0x9FB21C651E98DF25 & mask
+    return f"hps_et{{hps_et.{model}.{table}/p{(x ^ x >> 28) % n_parts}}}v"
+
+
 def generate(directory, *args):
     """Run hps-gen into `directory`."""
     return subprocess.run([os.path.join(BIN, "hps-gen"), "--out", directory, *map(str, args)],
@@ -212,7 +226,8 @@ class Authority:
         self.work, self.name = work, name
         self.path = os.path.join(work, f"{name}.pem")
         self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                     "-days", "2", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", self.path)
+                     "-days", "2", "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+                     "-keyout", f"{name}.key", "-out", self.path)
 
     def openssl(self, *args):
         subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=self.work,

@@ -7,7 +7,11 @@ import signal
 import subprocess
 import sys
 
-from rig import PATIENCE_S, ROOT, until
+import pytest
+
+from rig import PATIENCE_S, ROOT, SANITIZER, until
+
+pytestmark = pytest.mark.skipif(SANITIZER != "", reason="nothing of ours runs in it")
 
 MAVEN = """#!/bin/sh
 echo called >> "$HPS_KAFKA_JARS.calls"

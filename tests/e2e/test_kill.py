@@ -278,7 +278,7 @@ class Story:
         families = {"default", "catalog"} | {f"m@{version}" for version in self.state.seeds}
         assert set(rocksdb_families(f"{state}/hpsd")) == families
         assert os.listdir(f"{state}/tmp") == []
-        assert set(os.listdir(state)) <= {"admin.sock", "hpsd", "hpsd.ballast", "hpsd.lock", "lock", "tmp"}
+        assert set(os.listdir(state)) <= {"admin.sock", "hpsd", "hpsd.ballast", "hpsd.lock", "instance", "lock", "tmp"}
         rows = others = 0
         names = os.listdir(f"{state}/hpsd")
         for name in names:

@@ -168,13 +168,6 @@ def test_start_when_the_configuration_has_a_typo_then_exit_2_with_a_suggestion(w
     assert "drain_delay_mss" in err and "drain_delay_ms" in err.replace("drain_delay_mss", "")
 
 
-def test_start_when_a_part_that_is_not_built_is_asked_then_exit_2_names_the_key(work):
-    code, _, err = refused_start(work, default_config(volatile_db={"type": "redis_cluster"}), "--state-dir",
-                                 work + "/s")
-    assert code == 2
-    assert "volatile_db.type" in err
-
-
 def test_load_when_the_disk_is_full_then_refused_and_the_active_version_serves(work):
     state = os.path.join(work, "state")
     os.mkdir(state)

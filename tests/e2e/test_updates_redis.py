@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates of daemons that share a Redis cluster: each sees what the others brought there, whoever stops, starts or
+falls behind, and nobody ever an older row than those that it has applied."""
+import os
+
+import pytest
+
+import redis
+from rig import until
+from test_updates import KEYS, config_of, in_every_tier, keyed, tables_of, updates, values, wait_now
+
+pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
+
+SHARDS = 8
+
+
+def shared_config(work, broker, model, cluster, durable=True, **volatile):
+    return config_of(work, broker, model, names=("a",), durable=durable,
+                     server={"model_roots": [work]},
+                     volatile_db={"type": "redis_cluster", "address": cluster.addresses, "num_partitions": SHARDS,
+                                  "redis_command_timeout_ms": 1000, "cache_missed_embeddings": True, **volatile})
+
+
+@pytest.fixture(name="cluster")
+def cluster_fixture(work):
+    with redis.Cluster(os.path.join(work, "redis"), masters=3, replicas=0) as nodes:
+        yield nodes
+
+
+def write(broker, model, first, keys=range(KEYS)):
+    """Key k gets the value first + k."""
+    broker.write(f"hps_et.{model}.a", [keyed(key, first + key) for key in keys])
+    return {key: first + key for key in keys}
+
+
+def check(daemon, model, expected):
+    wait_now(daemon, model)
+    assert values(daemon.stub(), model, "a", expected) == expected
+
+
+def in_redis(daemon, model, expected):
+    """The keys that the Redis tier has for this daemon; none with another row."""
+    tiers = {key: in_every_tier(daemon, model, "a", key) for key in expected}
+    found = {key: of["redis"] for key, of in tiers.items() if of["redis"] is not None}
+    assert found == {key: expected[key] for key in found}
+    return set(found)
+
+
+def metric(daemon, name, model):
+    return daemon.metrics().get(f'hpsd_{name}{{model="{model}"}}', 0)
+
+
+def test_updates_when_two_daemons_share_a_cluster_then_each_sees_the_others_rows(broker, daemon, work, cluster):
+    broker.create("hps_et.pair.a", 2)
+    config = shared_config(work, broker, "pair", cluster)
+    one, two = daemon(config, state="one"), daemon(config, state="two")
+    rows = write(broker, "pair", 100)
+    for each in (one, two):
+        check(each, "pair", rows)
+        assert in_redis(each, "pair", rows) == set(rows)
+    two.stop()
+    rows.update(write(broker, "pair", 200, range(10, 40)))
+    check(one, "pair", rows)
+    assert in_redis(one, "pair", rows) == set(rows)
+    two.start()
+    check(two, "pair", rows)
+    assert in_redis(two, "pair", rows) == set(rows)
+    one.kill()
+    rows.update(write(broker, "pair", 300, range(0, 20)))
+    check(two, "pair", rows)
+    one.start()
+    check(one, "pair", rows)
+    for each in (one, two):
+        assert in_redis(each, "pair", rows) == set(rows)
+        assert metric(each, "update_shared_resets_total", "pair") == 0
+
+
+def test_updates_when_a_node_was_paused_then_its_shards_are_brought_on(broker, daemon, work, cluster):
+    broker.create("hps_et.paused.a", 2)
+    one = daemon(shared_config(work, broker, "paused", cluster, redis_command_timeout_ms=100))
+    rows = write(broker, "paused", 100)
+    check(one, "paused", rows)
+    cluster.nodes[1].pause()
+    for first in range(200, 1000, 100):  # what is sent before it counts as down is carried out when it goes on
+        rows.update(write(broker, "paused", first, range(20, 60)))
+        check(one, "paused", rows)
+    assert metric(one, "update_shared_behind", "paused") == 1
+    assert "the shared tier is behind" in one.ctl("updates")
+    cluster.nodes[1].resume()
+    until(lambda: metric(one, "update_shared_behind", "paused") == 0, "all shards to be there")
+    assert in_redis(one, "paused", rows) == set(rows)
+    assert metric(one, "update_shared_replayed_records_total", "paused") > 0
+    assert metric(one, "update_shared_resets_total", "paused") == 0
+    check(one, "paused", rows)
+
+
+def test_updates_when_one_daemon_seeks_forward_then_others_never_find_its_rows(broker, daemon, work, cluster):
+    topic = broker.create("hps_et.apart.a", 1)
+    config = shared_config(work, broker, "apart", cluster)
+    one, two = daemon(config, state="one"), daemon(config, state="two")
+    rows = write(broker, "apart", 100)
+    for each in (one, two):
+        check(each, "apart", rows)
+    one.ctl("updates", "pause", "--model", "apart")
+    new = dict(rows)
+    new.update(write(broker, "apart", 200, range(0, 30)))
+    check(two, "apart", new)
+    one.ctl("updates", "seek", "--model", "apart", "--to", "latest")
+    check(one, "apart", rows)
+    assert "the shared tier is left alone" in one.ctl("updates")
+    for _ in range(3):
+        assert values(one.stub(), "apart", "a", rows) == rows
+        assert values(two.stub(), "apart", "a", new) == new
+    assert in_redis(one, "apart", rows) == set()
+    one.stop()
+    one.start()
+    check(one, "apart", rows)
+    assert updates(one, "apart")["shared_tier"] == "apart"
+    one.ctl("updates", "seek", "--model", "apart", "--topic", topic, "--to", str(KEYS))
+    check(one, "apart", new)
+    until(lambda: updates(one, "apart").get("shared_tier", "") == "", "the seek to end that")
+    assert in_redis(one, "apart", new) == set(new)
+
+
+def test_updates_when_redis_loses_everything_then_the_rows_come_back(broker, daemon, work, cluster):
+    broker.create("hps_et.lost.a", 2)
+    config = shared_config(work, broker, "lost", cluster)
+    one, two = daemon(config, state="one"), daemon(config, state="two")
+    rows = write(broker, "lost", 100)
+    for each in (one, two):
+        check(each, "lost", rows)
+    for node in cluster.nodes:
+        node.ask("FLUSHALL")
+    rows.update(write(broker, "lost", 200, range(0, 30)))
+    for each in (one, two):
+        check(each, "lost", rows)
+
+    def refilled():
+        values(one.stub(), "lost", "a", rows)
+        return in_redis(two, "lost", rows) == set(rows)
+    until(refilled, "rows found below to be in Redis again")
+
+
+def test_updates_when_a_daemon_comes_after_retention_then_the_others_keep_their_rows(broker, daemon, work, cluster):
+    topic = broker.create("hps_et.late.a", 1)
+    config = shared_config(work, broker, "late", cluster)
+    one = daemon(config, state="one")
+    rows = write(broker, "late", 100)
+    check(one, "late", rows)
+    broker.drop(topic, 0, KEYS)
+    two = daemon(config, state="two")
+    wait_now(two, "late")
+    assert "the shared tier is left alone" in two.ctl("updates")
+    for node in cluster.nodes:
+        node.ask("FLUSHALL")
+
+    def refilled():
+        values(two.stub(), "late", "a", rows)  # as the files have them: the log tells it nothing else
+        assert values(one.stub(), "late", "a", rows) == rows
+        return in_redis(one, "late", rows) == set(rows)
+    until(refilled, "rows found below to be in Redis again")
+
+
+def test_updates_when_redis_has_the_only_copy_then_a_start_goes_on_where_it_is(broker, daemon, work, cluster):
+    broker.create("hps_et.alone.a", 2)
+    config = shared_config(work, broker, "alone", cluster, durable=False)
+    one = daemon(config, state="one")
+    rows = {key: float(key) for key in tables_of("a")[0].keys.tolist()}
+    rows.update(write(broker, "alone", 100, range(0, 40)))
+    check(one, "alone", rows)
+    one.kill()
+    two = daemon(config, state="two")
+    check(two, "alone", rows)
+    assert updates(two, "alone").get("record_count", 0) == 0  # all of it was there
+    rows.update(write(broker, "alone", 200, range(30, 60)))
+    check(two, "alone", rows)
+    one.start()
+    check(one, "alone", rows)
+    assert updates(one, "alone").get("record_count", 0) == 0
+
+
+def test_ready_when_the_only_copy_falls_back_behind_the_log_then_not_until_it_is_back(broker, daemon, work, cluster):
+    topic = broker.create("hps_et.older.a", 1)
+    one = daemon(shared_config(work, broker, "older", cluster, durable=False))
+
+    def copy(source, target):
+        for node in cluster.nodes:
+            for name in node.ask("KEYS", f"{source}hpsd:*[0-9]}}"):
+                node.ask("COPY", name, target + name[len(source):], "REPLACE")
+
+    check(one, "older", write(broker, "older", 100))
+    copy("", "old:")
+    rows = write(broker, "older", 200)
+    check(one, "older", rows)
+    copy("", "new:")
+    broker.drop(topic, 0, 2 * KEYS)
+    copy("old:", "")
+    until(lambda: one.get("/readyz")[0] == 503, "the loss to be told")
+    assert 'redis has lost updates that the log does not have of the only copy of model "older" version 1' in str(
+        one.get("/readyz")[1])
+    copy("new:", "")
+    one.wait_ready()
+    check(one, "older", rows)
