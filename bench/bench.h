@@ -50,6 +50,8 @@ hps_status bench_maps(struct hps_error *err);
 hps_status bench_insertion(struct hps_error *err);
 hps_status bench_e2e(struct hps_error *err);
 hps_status bench_kafka(struct hps_error *err);
+hps_status bench_redis(struct hps_error *err);
+hps_status bench_failover(struct hps_error *err);
 
 /* Rows a second of a bare loop of RocksDB's write batches with its log: n rows of 512 bytes. */
 hps_status bench_write_batches(uint64_t n, double *out_rows_per_s, struct hps_error *err)

@@ -101,7 +101,7 @@ static bool row_whole(const uint8_t *row, hps_key key, uint64_t *out_sequence)
 static hps_status write_batch(struct writer *writer)
 {
     struct world *world = writer->world;
-    struct hps_call call = {NULL, 0};
+    struct hps_call call = {0};
     hps_status status = HPS_OK;
 
     for (unsigned i = 0; i < WRITE_BATCH; i++) {
@@ -185,7 +185,7 @@ static void gather(struct world *world, const uint32_t *rows)
 
 static hps_status look_up(struct world *world, const uint32_t *rows, struct hps_batch *batch)
 {
-    struct hps_call call = {NULL, 0};
+    struct hps_call call = {0};
 
     if (world->gathers) {
         gather(world, rows);
@@ -404,7 +404,7 @@ static hps_status run_checked(struct world *world, struct writer *writer)
 
 static hps_status fill(struct world *world, struct writer *writer)
 {
-    struct hps_call call = {NULL, 0};
+    struct hps_call call = {0};
     hps_status status = HPS_OK;
 
     for (uint32_t row = 0; row < N_ROWS && status == HPS_OK; row += WRITE_BATCH) {
@@ -421,7 +421,7 @@ static hps_status fill(struct world *world, struct writer *writer)
 static hps_status world_open(struct world *world, struct hps_error *err)
 {
     struct hps_random random = {1};
-    struct hps_space_id id = {"m", 1, &table, 1};
+    struct hps_space_id id = {"m", 1, &table, 1, 0};
     struct hps_zipf zipf;
 
     world->drawn = hps_calloc(N_DRAWN, sizeof(*world->drawn));

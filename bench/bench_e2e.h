@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What bench_e2e.c and bench_kafka.c measure: an hpsd of this build with one generated table, in a
- * directory and a process of its own, reached by a Unix socket. Main thread.
+ * What bench_e2e.c, bench_kafka.c and bench_failover.c measure: an hpsd of this build with one
+ * generated table, in a directory and a process of its own, reached by a Unix socket. Main thread.
  */
 #ifndef HPS_BENCH_BENCH_E2E_H
 #define HPS_BENCH_BENCH_E2E_H
@@ -15,6 +15,7 @@ enum { E2E_ROWS = 1 << 20, E2E_DIM = 32, E2E_ROW_BYTES = E2E_DIM * 4 };
 
 struct e2e_hpsd {
     bool with_host_map; /* else RocksDB alone */
+    const char *redis;  /* addresses of a cluster above RocksDB, without a host map; NULL: none */
     uint32_t n_rows, dim;
     const char *brokers; /* of Kafka, that updates come from; NULL: nowhere */
     char dir[32];        /* the next ones by e2e_hpsd_make: its own, with table and database */
@@ -25,7 +26,7 @@ struct e2e_hpsd {
     struct hps_client *client;
 };
 
-/* Make the directory and the table, by the first four fields. */
+/* Make the directory and the table, by the first five fields. */
 hps_status e2e_hpsd_make(struct e2e_hpsd *hpsd, struct hps_error *err) HPS_MUST_CHECK;
 /* Start it, connect, and wait until it serves: the first time it loads the table. */
 hps_status e2e_hpsd_start(struct e2e_hpsd *hpsd, struct hps_error *err) HPS_MUST_CHECK;

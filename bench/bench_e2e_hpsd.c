@@ -68,6 +68,9 @@ static void walk_state(const struct e2e_hpsd *hpsd,
 static hps_status write_config(const struct e2e_hpsd *hpsd, struct hps_error *err)
 {
     const char *dir = hpsd->dir;
+    const char *type = hpsd->redis != NULL   ? "redis_cluster"
+                       : hpsd->with_host_map ? "parallel_hash_map"
+                                             : "disabled";
     char path[64];
 
     (void)snprintf(path, sizeof(path), "%s/hpsd.json", dir);
@@ -75,9 +78,12 @@ static hps_status write_config(const struct e2e_hpsd *hpsd, struct hps_error *er
     if (file == NULL) {
         return hps_error_set(err, HPS_IO, "cannot write %s", path);
     }
+    (void)fprintf(file, "{\"supportlonglong\": true,\n \"volatile_db\": {\"type\": \"%s\"", type);
+    if (hpsd->redis != NULL) {
+        (void)fprintf(file, ", \"address\": \"%s\"", hpsd->redis);
+    }
     (void)fprintf(file,
-                  "{\"supportlonglong\": true,\n"
-                  " \"volatile_db\": {\"type\": \"%s\"},\n"
+                  "},\n"
                   " \"persistent_db\": {\"type\": \"rocks_db\", \"path\": \"%s/state\"},\n"
                   " \"models\": [{\"model\": \"m\", \"sparse_files\": [\"%s/model/%s.npy\"],\n"
                   "  \"embedding_table_names\": [\"%s\"], \"embedding_vecsize_per_table\": [%u],\n"
@@ -85,8 +91,7 @@ static hps_status write_config(const struct e2e_hpsd *hpsd, struct hps_error *er
                   "  \"maxnum_catfeature_query_per_table_per_sample\": [1],\n"
                   "  \"deployed_device_list\": [0], \"max_batch_size\": 1024,"
                   " \"gpucache\": false}],\n",
-                  hpsd->with_host_map ? "parallel_hash_map" : "disabled", dir, dir, "feature_0",
-                  "feature_0", hpsd->dim);
+                  dir, dir, "feature_0", "feature_0", hpsd->dim);
     if (hpsd->brokers != NULL) {
         (void)fprintf(file, " \"update_source\": {\"type\": \"kafka\", \"brokers\": \"%s\"},\n",
                       hpsd->brokers);

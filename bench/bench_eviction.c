@@ -56,7 +56,7 @@ static hps_status replay(struct hps_space *space, const uint32_t *requests, uint
 {
     static const uint32_t first_row[BATCH]; /* all zero: every row that is inserted is the first */
     const struct hps_store_ops *ops = space->store->ops;
-    struct hps_call call = {NULL, 0};
+    struct hps_call call = {0};
     hps_key keys[BATCH];
     uint32_t slots[BATCH];
     uint64_t n_hit = 0;
@@ -86,7 +86,7 @@ static hps_status run_ours(const uint32_t *requests, uint32_t n_rows, uint8_t *r
                            double *out_percent, struct hps_store_usage *out_usage,
                            struct hps_error *err)
 {
-    struct hps_space_id id = {"m", 1, &table, 1};
+    struct hps_space_id id = {"m", 1, &table, 1, 0};
     struct hps_store *store = NULL;
     struct hps_space *space = NULL;
     uint64_t n_hit = 0;

@@ -54,7 +54,7 @@ static hps_status fill(struct work *work, struct hps_error *err)
     uint32_t row_bytes = work->table.row_bytes;
     uint64_t n = work->table.n_rows;
     const struct hps_store_ops *ops = work->store->ops;
-    struct hps_call call = {work->arena, 0};
+    struct hps_call call = {.scratch = work->arena};
     hps_key keys[PIECE];
     hps_status status = HPS_OK;
 
@@ -137,7 +137,7 @@ static void touch_index(struct work *work)
 
 static hps_status look_up(struct work *work)
 {
-    struct hps_call call = {work->arena, 0};
+    struct hps_call call = {.scratch = work->arena};
     struct hps_batch batch = {work->keys, work->slots, work->out, BATCH};
 
     hps_arena_reset(work->arena);
@@ -233,7 +233,7 @@ static hps_status run_dim(uint32_t dim, uint64_t n_rows, double target, struct h
     work->rows = work->rows_block->data;
     work->lines = work->lines_block->data;
     memset(work->lines, 1, work->n_lines * LINE);
-    struct hps_space_id id = {"m", 1, &work->table, 1};
+    struct hps_space_id id = {"m", 1, &work->table, 1, 0};
     status = hps_host_map_open(UINT64_C(8) << 30, &work->store, err);
     if (status == HPS_OK) {
         status = work->store->ops->space_open(work->store, &id, &work->space, err);

@@ -71,7 +71,7 @@ static hps_status open_version(struct bench_lookup *bench, struct hps_error *err
                                             .n_rows = N_ROWS,
                                             .default_row = hps_calloc(1, ROW_BYTES)};
     hps_version_pin(version);
-    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     hps_status status = hps_host_map_open_with(&host, &bench->host, err);
     if (status == HPS_OK) {
         status = bench->host->ops->space_open(bench->host, &id, &version->tiers[0], err);

@@ -62,7 +62,7 @@ static uint64_t cpu_ns(void)
 /* One batch by each map. */
 static hps_status run_turn(struct work *work, uint64_t *spent_ns)
 {
-    struct hps_call call = {NULL, 0};
+    struct hps_call call = {0};
     struct hps_batch batch = {work->keys, work->slots, work->out, BATCH};
 
     draw(work);
@@ -122,7 +122,7 @@ static hps_status measure(struct work *work, const char *name, struct hps_error 
 /* Every map gets the same keys and rows. */
 static hps_status fill(struct work *work)
 {
-    struct hps_call call = {NULL, 0};
+    struct hps_call call = {0};
     uint32_t n_rows = (uint32_t)work->table.n_rows, row_bytes = work->table.row_bytes;
     hps_status status = HPS_OK;
 
@@ -161,7 +161,7 @@ static hps_status work_open(struct work *work, uint32_t dim, uint32_t n_rows, st
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for %u rows", n_rows);
     }
     work->rows = (struct bench_map_rows){work->block->data, work->table.row_bytes};
-    struct hps_space_id id = {"m", 1, &work->table, 1};
+    struct hps_space_id id = {"m", 1, &work->table, 1, 0};
     hps_status status = hps_host_map_open(UINT64_C(4) << 30, &work->store, err);
     if (status == HPS_OK) {
         status = work->store->ops->space_open(work->store, &id, &work->space, err);

@@ -97,7 +97,7 @@ static hps_status store_open(const char *dir, unsigned n_threads, const struct h
         .wal_sync_ms = 1000,
         .memory_bytes = UINT64_MAX,
     };
-    const struct hps_space_id id = {"m", 1, of, 1};
+    const struct hps_space_id id = {"m", 1, of, 1, 0};
     hps_status status = hps_rocksdb_open(&options, out_store, err);
     return status == HPS_OK ? (*out_store)->ops->space_open(*out_store, &id, out_space, err)
                             : status;
@@ -171,7 +171,7 @@ static hps_status by_load(struct hps_space *space, enum way way, const char *dir
 
 static hps_status by_batches(struct hps_space *space, struct hps_error *err)
 {
-    const struct hps_call call = {NULL, 0};
+    const struct hps_call call = {0};
 
     for (size_t at = 0; at < N_ROWS; at += PIECE) {
         hps_status status = space->store->ops->put(space, &call, &table, keys_shuffled + at,
@@ -331,7 +331,7 @@ static void check_rows(const struct reads *reads)
 
 static void read_ours(struct reads *reads, struct hps_space *space)
 {
-    const struct hps_call call = {NULL, 0};
+    const struct hps_call call = {0};
 
     memcpy(reads->keys_used, reads->keys, reads->n * sizeof(hps_key));
     for (uint32_t i = 0; i < reads->n; i++) {
@@ -558,7 +558,7 @@ static void update_keys(hps_key *keys, uint64_t batch)
 static hps_status apply_ours(struct hps_space *space, const uint8_t *rows, uint64_t first,
                              double *out_rows_per_s, struct hps_error *err)
 {
-    const struct hps_call call = {NULL, 0};
+    const struct hps_call call = {0};
     hps_key keys[APPLY_ROWS];
     uint64_t start_ns = bench_now_ns();
 

@@ -78,7 +78,7 @@ static hps_status open_version(struct world *world, struct hps_error *err)
                                             .dtype = HPS_DTYPE_FP32,
                                             .n_rows = N_ROWS};
     hps_version_pin(version);
-    const struct hps_space_id id = {"m", 1, version->tables, 1};
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     for (uint32_t i = 0; i < 2; i++) {
         hps_status status =
             world->stores[i]->ops->space_open(world->stores[i], &id, &version->tiers[i], err);

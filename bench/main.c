@@ -33,6 +33,9 @@ static const struct bench benches[] = {
     {"e2e", "hpsd and a client: 1 to 100,000 keys a call, both tiers, cold and warm", bench_e2e},
     {"kafka", "updates through a Kafka broker beside look-ups: freshness, latency, largest rate",
      bench_kafka},
+    {"redis", "look-ups in a Redis cluster against HPS's HMGET and MGET of plain keys",
+     bench_redis},
+    {"failover", "look-ups while masters of a Redis cluster hang or are killed", bench_failover},
     {NULL, NULL, NULL},
 };
 
