@@ -14,6 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 from rig import (PATIENCE_S, Daemon, ask, default_config, generate, kafka, key_bytes, pb, refused,  # noqa: E402
                  scratch)
+import redis  # noqa: E402  beside the rig's own
 
 DEPLOY = os.path.join(ROOT, "deploy")
 # What Prometheus itself adds to every series of a target.
@@ -21,6 +22,8 @@ OF_PROMETHEUS = {"instance", "job"}
 # Not from /metrics: Prometheus makes it.
 NOT_OURS = {"up"}
 NO_BROKER = kafka.missing()
+NO_REDIS = redis.missing()
+OF_REDIS = ("hpsd_tier_server_", "hpsd_tier_reachable_", "hpsd_shared_")
 OF_UPDATES = "hpsd_update_"
 OPERATORS = {"and", "or", "unless", "sum", "max", "min", "avg", "count"}  # a "(" need not follow at once
 
@@ -91,14 +94,24 @@ def update_source(work):
         yield {"update_source": {"type": "kafka", "brokers": broker.bootstrap, "start": "earliest"}}
 
 
+@contextlib.contextmanager
+def volatile_db(work):
+    """The block of a configuration with a Redis server of ours below the host map."""
+    if NO_REDIS is not None:
+        yield {}
+        return
+    with redis.Redis(work) as server:
+        yield {"volatile_db": {"type": "redis_cluster", "address": server.address, "local_cache_bytes": "16MiB"}}
+
+
 @pytest.fixture(name="series", scope="module")
 def series_of_a_daemon():
     """{metric: [labels]} after loads, look-ups of all kinds, updates, and calls that failed."""
-    with scratch() as work, scratch() as log, update_source(log) as source:
+    with scratch() as work, scratch() as log, update_source(log) as source, volatile_db(f"{work}/redis") as volatile:
         generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
         with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
             cached = {**json.load(f)["models"][0], "model": "cached", "gpucache": True}
-        config = default_config([cached], server={"model_roots": [work]}, **source)
+        config = default_config([cached], server={"model_roots": [work]}, **volatile, **source)
         with Daemon(work, config, env={"HPS_DEVICE": "sim"}) as one:
             one.load("m", f"{work}/v1")
             stub = one.stub()
@@ -135,6 +148,8 @@ def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series
             continue
         if name.startswith(OF_UPDATES) and NO_BROKER is not None:
             pytest.skip(f"no updates: {NO_BROKER}")
+        if NO_REDIS is not None and (name.startswith(OF_REDIS) or ("tier", "=", "redis") in matchers):
+            pytest.skip(f"no Redis: {NO_REDIS}")
         assert name in series, f"{where}: no metric {name}"
         own = [matcher for matcher in matchers if matcher[0] not in OF_PROMETHEUS]
         fitting = [labels for labels in series[name] if matches(labels, own)]
@@ -163,4 +178,5 @@ def test_metrics_when_documented_then_a_daemon_has_them_or_the_document_says_whe
     names = {name.removeprefix("hpsd_") for name in families | set(series) if name.startswith("hpsd_")}
     missing = {name for name in documented if name not in names}
     assert missing == {name for name, text in documented.items() if "once it happened" in text
-                       or ("with an `update_source`" in text and NO_BROKER is not None)}
+                       or ("with an `update_source`" in text and NO_BROKER is not None)
+                       or ("with Redis" in text and NO_REDIS is not None)}

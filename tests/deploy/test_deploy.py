@@ -2,13 +2,18 @@
 """What is installed beside the programs: units, users, rules, dashboard, sample configuration."""
 import json
 import os
+import random
 import re
 import shutil
+import socket
 import subprocess
+import sys
 
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+import redis  # noqa: E402
 DEPLOY = os.path.join(ROOT, "deploy")
 BIN = os.environ.get("HPS_BIN_DIR", os.path.join(ROOT, "build", "bin"))
 UNITS = sorted(name for name in os.listdir(DEPLOY) if name.endswith((".service", ".socket")))
@@ -107,9 +112,113 @@ def test_dashboard_when_parsed_then_every_panel_asks_something():
     assert len(ids) == len(set(ids))
 
 
-def test_sample_configuration_when_checked_then_hpsd_takes_it():
+@pytest.mark.parametrize("sample", ["hpsd.json", "hpsd-redis.json"])
+def test_sample_configuration_when_checked_then_hpsd_takes_it(sample):
     hpsd = os.path.join(BIN, "hpsd")
     if not os.path.exists(hpsd):
         pytest.skip(f"{hpsd} is not built: NOT CHECKED")
-    done = run(hpsd, "--config", os.path.join(DEPLOY, "hpsd.json"), "--check")
+    done = run(hpsd, "--config", os.path.join(DEPLOY, sample), "--check")
     assert done.returncode == 0, done.stderr
+
+
+def stem(package):
+    """A package's name without its version, which differs between distributions."""
+    return re.match(r"[a-z+-]+", package)[0].rstrip("-")
+
+
+def test_container_when_built_then_it_has_the_libraries_that_hpsd_needs():
+    hpsd = os.path.join(BIN, "hpsd")
+    if not os.path.exists(hpsd):
+        pytest.skip(f"{hpsd} is not built: NOT CHECKED")
+    need("readelf")
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", hpsd).stdout)
+    assert needed
+    found = run("dpkg", "-S", *(f"*/{name}" for name in needed
+                                if not re.match(r"lib(c|m|stdc|gcc_s|asan|ubsan|tsan)\b|ld-linux", name)))
+    owners = {stem(line.split(":")[0]) for line in found.stdout.splitlines()}
+    there = {stem(word) for word in re.findall(r"\blib\S+|\bzlib1g", read("Containerfile"))}
+    assert owners <= there, owners - there
+
+
+# ---- a fleet over Redis -------------------------------------------------------------------------------
+
+def services():
+    """{service: words of its command} of the compose file, whose commands are written as JSON."""
+    blocks = re.split(r"^  (?=[\w-]+:)", read("redis.compose.yml").split("services:")[1], flags=re.M)[1:]
+    return {block.split(":")[0]: json.loads(re.search(r"command: (\[.*?\])(?:,|$)", block, re.M)[1])
+            for block in blocks}
+
+
+def is_free(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) != 0
+
+
+def low_port():
+    """One that is free, as is that of the cluster's bus 10,000 above; connections get none of both."""
+    while True:
+        port = random.randrange(10_000, 22_000)
+        if is_free(port) and is_free(port + 10_000):
+            return port
+
+
+@pytest.mark.skipif(redis.missing() is not None or shutil.which("redis-cli") is None, reason="no redis-server")
+def test_fleet_when_its_commands_are_run_then_redis_is_a_cluster_and_hpsd_serves(tmp_path):
+    commands = services()
+    ports = {str(7000 + i): str(low_port()) for i in range(1, 7)}
+    assert set(ports) == {commands[f"redis-{i}"][3] for i in range(1, 7)}
+
+    def real(word, data="/data"):
+        word = re.sub(r"\b700\d\b", lambda found: ports[found[0]], word)
+        return word.replace("/etc/redis/hpsd.conf", os.path.join(DEPLOY, "redis-hpsd.conf")).replace("/data", data)
+
+    servers = []
+    try:
+        for i in range(1, 7):
+            data = tmp_path / str(i)
+            data.mkdir()
+            args = [real(word, str(data)) for word in commands[f"redis-{i}"]]
+            servers.append(subprocess.Popen(redis.ending_with_parent(args), stdout=subprocess.DEVNULL))
+
+        def cluster():
+            return subprocess.run([real(word) for word in commands["cluster"]], capture_output=True, text=True,
+                                  timeout=60, check=False)
+
+        def is_made():
+            return cluster().returncode == 0  # as the container is started again on a failure
+
+        redis.until(is_made, "the cluster")
+        for port in ports.values():
+            redis.until(lambda port=port: "cluster_state:ok" in run("redis-cli", "-p", port, "cluster", "info").stdout,
+                        "the cluster's state")
+        assert "Performing" not in cluster().stdout  # it is made already
+        nodes = ("redis-cli", "-p", ports["7001"], "cluster", "nodes")
+        redis.until(lambda: len(re.findall(r"\bslave\b", run(*nodes).stdout)) == 3, "a replica of each")
+        serve(tmp_path, real(read("hpsd-redis.json")), commands["hpsd-2"])
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def serve(work, sample, command):
+    """Start hpsd as the fleet does, but for its ports and directories, and look at its Redis."""
+    if not os.path.exists(os.path.join(BIN, "hpsd")):
+        return
+    config = json.loads(sample)
+    config["persistent_db"]["path"] = config["server"]["state_dir"] = str(work / "state")
+    config["server"]["admin_listen"] = f"unix:{work}/admin.sock"
+    (work / "hpsd.json").write_text(json.dumps(config))
+    args = [str(work / "hpsd.json") if word.startswith("/etc") else re.sub(r":86\d\d$", ":0", word) for word in command]
+    with subprocess.Popen([os.path.join(BIN, "hpsd"), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as hpsd:
+        try:
+            line = hpsd.stdout.readline()
+            assert line.startswith(b"ready"), hpsd.stderr.read()
+            done = run(os.path.join(BIN, "hpsctl"), "--addr", f"unix:{work}/admin.sock", "-o", "json", "status")
+            tiers = {tier["tier"]: tier for tier in json.loads(done.stdout)["tiers"]}
+            assert set(tiers) == {"host", "redis", "rocksdb"}
+            roles = [server["role"] for server in tiers["redis"]["servers"]]
+            assert tiers["redis"]["note"] == "cluster" and roles.count("master") == 3
+        finally:
+            hpsd.terminate()
+            assert hpsd.wait(60) == 0

@@ -171,7 +171,7 @@ def test_service_when_a_model_cannot_be_loaded_then_status_says_not_ready(servic
     service.write_config(service.config)
     addresses = service.start(notify=True)
     # It is up; who wants ready models asks /readyz.
-    assert service.expect("READY=1")[-1] == "STATUS=not ready: a model has no active version"
+    assert service.expect("READY=1")[-1] == 'STATUS=not ready: model "m" has no active version'
     assert get(addresses["http"], "/readyz") == 503
 
 
@@ -324,7 +324,9 @@ def test_install_when_done_then_all_is_in_place_and_the_units_find_it(tmp_path):
         "usr/lib/systemd/system/hpsd.service", "usr/lib/systemd/system/hpsd.socket",
         "usr/lib/systemd/system/hpsd-http.socket", "usr/lib/systemd/system/hpsd-admin.socket",
         "usr/lib/sysusers.d/hpsd.conf", "usr/lib/tmpfiles.d/hpsd.conf",
-        "usr/share/doc/hpsd/examples/hpsd.json", "usr/share/doc/hpsd/examples/hpsd-gpu.conf", "usr/share/hpsd/hpsd.rules.yml",
+        "usr/share/doc/hpsd/examples/hpsd.json", "usr/share/doc/hpsd/examples/hpsd-gpu.conf",
+        "usr/share/doc/hpsd/examples/hpsd-redis.json", "usr/share/doc/hpsd/examples/redis-hpsd.conf",
+        "usr/share/doc/hpsd/examples/redis.compose.yml", "usr/share/hpsd/hpsd.rules.yml",
         "usr/share/hpsd/hpsd.json", "usr/share/bash-completion/completions/hpsctl"}
     program = unit("hpsd.service")["ExecStart"].split()[0]
     assert os.access(f"{tmp_path}{program}", os.X_OK)
