@@ -20,7 +20,7 @@ INCLUDES = {
     "base": {"base"},
     "net": {"net", "base"},
     "config": {"config", "base"},
-    "backends": {"backends", "base"},
+    "backends": {"backends", "net", "base"},
     "cache": {"cache", "backends", "base"},
     "server": {"server", "cache", "backends", "config", "net", "base", "proto"},
     "client": {"client", "net", "base", "proto"},
@@ -72,6 +72,10 @@ LIBRARIES = {
         "server/message.h": "unpacking for every message of the server",
         "server/message.c": "with its allocator from base/heap.h",
     },
+    r"hiredis/": {
+        "backends/redis_codec.c": "replies and commands of Redis",
+        "bench/bench_redis.c": "compares with hiredis as it comes",
+    },
     r"cmocka\.h": {"tests/*": "the test library"},
     r"grpc\+\+/|grpcpp/|absl/|boost/": {"bench/*": "the peers to compare with"},
 }
@@ -97,6 +101,10 @@ LINE_COLUMNS_MAX = 100
 TESTED = ("base", "net", "config", "backends", "cache")
 UNTESTED = {  # no test file of that name: where it is tested instead
     "net/grpc_call.c": "test_grpc_server.c and test_grpc_client.c: the part that both roles share",
+    "backends/redis_conn.c": "test_redis_cluster.c, plain and over TLS, by real servers",
+    "backends/redis_keeper.c": "test_fault_redis.c: servers that come back are found",
+    "backends/redis_node.c": "test_redis_cluster.c and test_fault_redis.c",
+    "backends/redis_run.c": "test_redis_cluster.c and test_fault_redis.c",
     "cache/version.c": "test_models.c, which pins and switches versions",
     "cache/sim_memory.c": "test_device_sim.c, which copies past its ends",
     "cache/embed_kernels.c": "test_embed_cache.c, which launches them all against a dictionary",
