@@ -112,6 +112,7 @@ struct rocks {
     atomic_bool wal_dirty;       /* something was written since the log was last synced */
     atomic_bool stopped;         /* RocksDB took no write when it was last asked */
     _Atomic uint64_t broken_log; /* number of the log that a write failed in; 0: none */
+    atomic_bool log_lost;        /* RocksDB begins no other one until it is opened again */
     uint64_t n_errors;           /* its count of them at the last look; the sync thread's */
     pthread_rwlock_t log_gate;   /* shared: a write to the log; alone: its sync */
     pthread_t sync_thread;
@@ -464,33 +465,36 @@ static void log_note(struct rocks *store, const char *text)
     }
 }
 
-/* Have something in memory: the format record once more, which needs no log. False: RocksDB takes
- * no writes now. */
-static bool memory_keep(struct rocks *store)
+/* Write the format record once more, which needs no log. False: RocksDB takes no writes now. */
+static bool format_rewrite(struct rocks *store)
 {
-    uint64_t n = 0;
     size_t size = 0;
     char *text = NULL;
-    if (rocksdb_property_int_cf(store->db, store->default_family,
-                                "rocksdb.num-entries-active-mem-table", &n) != 0 ||
-        n > 0) {
-        return true;
-    }
     char *value = rocksdb_get(store->db, store->read, FORMAT_KEY, strlen(FORMAT_KEY), &size, &text);
     if (value != NULL) {
         rocksdb_put(store->db, store->write_unlogged, FORMAT_KEY, strlen(FORMAT_KEY), value, size,
                     &text);
     }
-    bool kept = text == NULL;
+    bool written = text == NULL;
     rocksdb_free(value);
     rocksdb_free(text);
-    return kept;
+    return written;
+}
+
+/* Have something in memory. False: RocksDB takes no writes now. */
+static bool memory_keep(struct rocks *store)
+{
+    uint64_t n = 0;
+    return rocksdb_property_int_cf(store->db, store->default_family,
+                                   "rocksdb.num-entries-active-mem-table", &n) != 0 ||
+           n > 0 || format_rewrite(store);
 }
 
 /* When a disk that was full has room again RocksDB writes out what it has in memory, begins another
  * log with that, and takes writes. It begins none if nothing was there, and one more write to the
  * broken log ends the process (Debian 12): so something is always there, and nobody writes before
- * it is there again. Of the sync thread. */
+ * it is there again. Only where the write that failed was the first one of its log can there be
+ * nothing: it may have sent all of memory to be written out itself. Of the sync thread. */
 static bool log_mended(struct rocks *store)
 {
     struct hps_rocksdb_dir_files logs;
@@ -499,23 +503,31 @@ static bool log_mended(struct rocks *store)
     if (broken == 0) {
         return true;
     }
-    if (hps_rocksdb_dir_files(&store->dir, ".log", &logs, &error) != HPS_OK ||
-        logs.newest <= broken || !memory_keep(store)) {
+    if (atomic_load(&store->log_lost) || !format_rewrite(store) ||
+        hps_rocksdb_dir_files(&store->dir, ".log", &logs, &error) != HPS_OK) {
+        return false;
+    }
+    if (logs.newest <= broken) { /* it takes writes, and has begun none */
+        atomic_store(&store->log_lost, true);
+        HPS_LOG(ERROR, "rocksdb", "the log met a full disk: restart hpsd",
+                HPS_STR("dir", store->dir.path));
         return false;
     }
     atomic_compare_exchange_strong(&store->broken_log, &broken, 0);
     return true;
 }
 
+#define LOG_LOST "the log met a full disk; look-ups go on, writes after a restart only"
+
 static hps_status log_check(struct rocks *store, struct hps_error *err)
 {
     return atomic_load(&store->broken_log) == 0
                ? HPS_OK
-               : hps_error_set(
-                     err, HPS_EXHAUSTED,
-                     "rocksdb: %s: the log met a full disk; writes go on when RocksDB has "
-                     "begun another one, or after a restart",
-                     store->dir.path);
+               : hps_error_set(err, HPS_EXHAUSTED, "rocksdb: %s: %s", store->dir.path,
+                               atomic_load(&store->log_lost)
+                                   ? LOG_LOST
+                                   : "the log met a full disk; writes go on when RocksDB has begun "
+                                     "another one");
 }
 
 /* text: how a write ended, NULL when it was taken. Borrowed. */
@@ -2369,6 +2381,9 @@ static const char *rocks_writes_refused(struct hps_store *base)
     }
     if (hps_rocksdb_dir_free_bytes(&store->dir) == 0) {
         return "disk nearly full: loads and updates are refused";
+    }
+    if (atomic_load(&store->log_lost)) {
+        return LOG_LOST;
     }
     return atomic_load(&store->stopped) ? "a failed disk or a damaged file has stopped all "
                                           "writing: see the log, restart hpsd"
