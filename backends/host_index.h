@@ -38,8 +38,9 @@ enum {
     HPS_HOST_HEAT_MAX = 3,
 };
 
+/* Aligned wherever it lies: the kernels read it in one load. */
 struct hps_host_bucket {
-    _Atomic(uint64_t) keys[HPS_HOST_BUCKET_KEYS];
+    _Alignas(HPS_HOST_BUCKET_BYTES) _Atomic(uint64_t) keys[HPS_HOST_BUCKET_KEYS];
     _Atomic(uint32_t) rows[HPS_HOST_BUCKET_KEYS];
     _Atomic(uint16_t) state;
     _Atomic(uint16_t) heat;
