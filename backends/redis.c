@@ -240,12 +240,12 @@ bool redis_count_rows(struct redis_space *space)
     const struct redis *redis = space->redis;
     bool learns = !atomic_load(&space->loading); /* else they come while they are counted */
     struct redis_batch batch;
-    uint32_t *n_changes = hps_calloc(space->n_shards, sizeof(*n_changes));
+    struct redis_shard_seen *seen = hps_calloc(space->n_shards, sizeof(*seen));
     hps_status status = redis_batch_init(&batch, space->n_shards * 3);
-    status = n_changes == NULL ? HPS_NO_MEMORY : status;
+    status = seen == NULL ? HPS_NO_MEMORY : status;
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         const struct redis_shard *shard = &space->shards[i];
-        n_changes[i] = redis_shard_changes(space, i);
+        seen[i] = redis_shard_seen(space, i);
         status = put_command(&batch, "HLEN", &shard->keys[0], 0, false);
         if (status == HPS_OK) {
             redis_batch_end(&batch, space, i, 0);
@@ -267,12 +267,12 @@ bool redis_count_rows(struct redis_space *space)
         if (batch.commands[i].reply.values != NULL && batch.commands[i].reply.status == HPS_OK &&
             hps_redis_values_i64(&batch.values[i], 0, &n)) {
             uint32_t shard = batch.shards[i];
-            redis_shard_count(space, shard, n > 0 ? (uint64_t)n : 0, learns, n_changes[shard]);
+            redis_shard_count(space, shard, n > 0 ? (uint64_t)n : 0, learns, seen[shard]);
             n_answered++;
         }
     }
     redis_batch_fini(&batch);
-    hps_free(n_changes);
+    hps_free(seen);
     return n_answered == space->n_shards;
 }
 

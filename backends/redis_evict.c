@@ -59,9 +59,7 @@ static uint64_t step(struct redis_space *space, uint8_t *going, uint64_t target,
         *out_n_going += going[shard];
         n_evicted += (uint64_t)n;
         if (answered) {
-            pthread_mutex_lock(&space->lock);
-            space->shards[shard].n_rows = target + (over > 0 ? (uint64_t)over : 0);
-            pthread_mutex_unlock(&space->lock);
+            redis_shard_wrote(space, shard, (int64_t)target + (over > 0 ? over : 0));
         }
     }
     redis_batch_fini(&batch);

@@ -23,7 +23,7 @@ static void learn(struct redis_space *space, struct redis_shard *shard, const vo
     if (same) {
         return;
     }
-    shard->n_changes++;
+    shard->seen.n_changes++;
     shard->known = false;
     shard->missing = false;
     shard->ask = REDIS_ASK_READS;
@@ -56,32 +56,42 @@ void redis_shard_learn(struct redis_space *space, uint32_t at, const void *diges
 void redis_shard_forget(struct redis_space *space, uint32_t shard)
 {
     pthread_mutex_lock(&space->lock);
-    space->shards[shard].n_changes++;
+    space->shards[shard].seen.n_changes++;
     space->shards[shard].known = false;
     redis_shard_judge(space, &space->shards[shard]);
     pthread_mutex_unlock(&space->lock);
 }
 
-uint32_t redis_shard_changes(struct redis_space *space, uint32_t shard)
+struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard)
 {
     pthread_mutex_lock(&space->lock);
-    uint32_t n = space->shards[shard].n_changes;
+    struct redis_shard_seen seen = space->shards[shard].seen;
     pthread_mutex_unlock(&space->lock);
-    return n;
+    return seen;
+}
+
+void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows)
+{
+    pthread_mutex_lock(&space->lock);
+    space->shards[shard].seen.n_writes++;
+    space->shards[shard].n_rows = n_rows > 0 ? (uint64_t)n_rows : 0;
+    pthread_mutex_unlock(&space->lock);
 }
 
 void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields, bool learns,
-                       uint32_t n_changes)
+                       struct redis_shard_seen seen)
 {
     enum { OF_POSITIONS = 2 };
     struct redis_shard *shard = &space->shards[at];
     pthread_mutex_lock(&space->lock);
-    shard->n_rows = n_fields > OF_POSITIONS ? n_fields - OF_POSITIONS : 0;
-    learns = learns && shard->n_changes == n_changes;
+    if (shard->seen.n_writes == seen.n_writes) {
+        shard->n_rows = n_fields > OF_POSITIONS ? n_fields - OF_POSITIONS : 0;
+    }
+    learns = learns && shard->seen.n_changes == seen.n_changes;
     if (learns && n_fields == 0) {
         learn(space, shard, NULL, 0, NULL, 0);
     } else if (learns && shard->missing) {
-        shard->n_changes++;
+        shard->seen.n_changes++;
         shard->known = false; /* it is back: the next look-up asks of which positions */
         shard->missing = false;
         redis_shard_judge(space, shard);

@@ -18,6 +18,12 @@
 
 enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 };
 
+/* How often a shard changed, to tell an answer that is older than what has been heard since. */
+struct redis_shard_seen {
+    uint32_t n_changes; /* of what is known of it */
+    uint32_t n_writes;  /* of ours */
+};
+
 /* What is known of one shard, as of the last answer of it. */
 struct redis_shard {
     struct hps_redis_name keys[2]; /* of the rows; of their use */
@@ -30,7 +36,7 @@ struct redis_shard {
     uint8_t digest[REDIS_DIGEST_BYTES];
     struct hps_redis_positions positions;
     uint64_t n_rows;
-    uint32_t n_changes; /* of what is known of it */
+    struct redis_shard_seen seen;
 };
 
 /* A row that was asked for. */
@@ -129,11 +135,13 @@ void redis_shard_learn(struct redis_space *space, uint32_t at, const void *diges
                        bool *out_readable, bool *out_exact);
 /* Nothing is known of it any more. */
 void redis_shard_forget(struct redis_space *space, uint32_t shard);
-uint32_t redis_shard_changes(struct redis_space *space, uint32_t shard);
-/* So many fields it has: whether it is there, too, if `learns`, and nothing else has been heard of
- * it since there were n_changes. */
+struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard);
+/* So many rows it has after a write of ours. */
+void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows);
+/* So many fields it has, unless it was written since `seen`; and if `learns`, whether it is there,
+ * unless something else has been heard of it since then. */
 void redis_shard_count(struct redis_space *space, uint32_t shard, uint64_t n_fields, bool learns,
-                       uint32_t n_changes);
+                       struct redis_shard_seen seen);
 /* Shards that are known not to be there. */
 uint32_t redis_shards_missing(struct redis_space *space);
 /* Ask all shards, or those of which nothing is known, for their positions. The number that did not

@@ -218,7 +218,7 @@ static void moved_on(struct applying *applying, uint32_t at, const void *digest)
         status = hps_redis_positions_raise(&shard->positions, span->partition, -1, offset);
     }
     /* else a look-up has heard of something else meanwhile */
-    shard->n_changes++;
+    shard->seen.n_changes++;
     shard->known = same && status == HPS_OK;
     memcpy(shard->digest, digest, REDIS_DIGEST_BYTES);
     redis_shard_judge(space, shard);
@@ -250,9 +250,7 @@ static enum outcome take_applied(struct applying *applying, uint32_t shard,
         redis_shard_forget(space, shard);
     }
     if (outcome != GAP) {
-        pthread_mutex_lock(&space->lock);
-        space->shards[shard].n_rows = n_rows > 0 ? (uint64_t)n_rows : 0;
-        pthread_mutex_unlock(&space->lock);
+        redis_shard_wrote(space, shard, n_rows);
     }
     return (enum outcome)outcome;
 }
@@ -794,9 +792,7 @@ static bool take_inserted(struct redis_space *space, uint32_t shard, uint32_t n,
         return true;
     }
     report->n_inserted += (uint32_t)n_inserted;
-    pthread_mutex_lock(&space->lock);
-    space->shards[shard].n_rows = n_rows > 0 ? (uint64_t)n_rows : 0;
-    pthread_mutex_unlock(&space->lock);
+    redis_shard_wrote(space, shard, n_rows);
     return true;
 }
 

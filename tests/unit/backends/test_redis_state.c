@@ -73,21 +73,42 @@ static void test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothi
     bool readable = false;
     bool exact = false;
     fx_at(space, 10);
-    uint32_t n_changes = redis_shard_changes(own, 0);
+    struct redis_shard_seen seen = redis_shard_seen(own, 0);
     learn(own, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact); /* made while it was counted */
-    redis_shard_count(own, 0, 0, true, n_changes);
+    redis_shard_count(own, 0, 0, true, seen);
     assert_true(own->shards[0].exact);
-    redis_shard_count(own, 0, 0, false, redis_shard_changes(own, 0));
+    redis_shard_count(own, 0, 0, false, redis_shard_seen(own, 0));
     assert_true(own->shards[0].exact);
-    redis_shard_count(own, 0, 0, true, redis_shard_changes(own, 0));
+    redis_shard_count(own, 0, 0, true, redis_shard_seen(own, 0));
     assert_true(own->shards[0].missing);
-    n_changes = redis_shard_changes(own, 0);
+    seen = redis_shard_seen(own, 0);
     redis_shard_forget(own, 0);
     learn(own, "", 0, &readable, &exact);
-    redis_shard_count(own, 0, 5, true, n_changes);
+    redis_shard_count(own, 0, 5, true, seen);
     assert_true(own->shards[0].missing);
-    redis_shard_count(own, 0, 5, true, redis_shard_changes(own, 0));
+    redis_shard_count(own, 0, 5, true, redis_shard_seen(own, 0));
     assert_false(own->shards[0].missing);
+    space_release(space);
+}
+
+static void test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    struct redis_shard_seen seen[FX_SHARDS];
+    uint64_t n_rows = 0;
+    for (uint32_t i = 0; i < FX_SHARDS; i++) {
+        seen[i] = redis_shard_seen(own, i);
+    }
+    assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100); /* made while they were counted */
+    for (uint32_t i = 0; i < FX_SHARDS; i++) {
+        redis_shard_count(own, i, 0, false, seen[i]);
+        n_rows += own->shards[i].n_rows;
+    }
+    assert_int_equal(n_rows, 100);
+    redis_shard_count(own, 0, 9, false, redis_shard_seen(own, 0));
+    assert_int_equal(own->shards[0].n_rows, 7); /* positions have two fields */
     space_release(space);
 }
 
@@ -119,6 +140,8 @@ int main(void)
         cmocka_unit_test_setup(test_learn_when_the_version_moves_then_judged_again, fx_clean),
         cmocka_unit_test_setup(
             test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing, fx_clean),
+        cmocka_unit_test_setup(
+            test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count, fx_clean),
         cmocka_unit_test_setup(test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown,
                                fx_clean),
     };
