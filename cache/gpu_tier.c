@@ -19,15 +19,16 @@
 #include "cache/gpu_tier_internal.h"
 
 enum {
-    TURNS_WITHOUT_SLEEP = 64,  /* that bring nothing, while something is under way */
-    NAP_NS = 20 * 1000,        /* after them; what comes in wakes the thread */
-    FREE_PERCENT = 80,         /* of the device's free memory, for the arena */
-    QUEUE_BYTES_MAX = 8 << 20, /* of insertions, unless the options say */
-    WAITING_MAX = 4096,        /* look-ups, likewise */
-    STALL_US_MAX = 5000000,    /* likewise */
-    GATHER_BYTES = 64 << 20,   /* rows of one batch, likewise */
-    PUBLISH_US = 10 * 1000,    /* between two times while there is work */
-    WATCHES = 8,               /* so often is looked at the driver in stall_us_max */
+    TURNS_WITHOUT_SLEEP = 64,    /* that bring nothing, while something is under way */
+    NAP_NS = 20 * 1000,          /* after them; what comes in wakes the thread */
+    FREE_PERCENT = 80,           /* of the device's free memory, for the arena */
+    QUEUE_BYTES_MAX = 8 << 20,   /* of insertions, unless the options say */
+    WAITING_MAX = 4096,          /* look-ups, likewise */
+    STALL_US_MAX = 5000000,      /* likewise */
+    SIM_STALL_US_MAX = 60000000, /* a simulated device has no time while the processors are busy */
+    GATHER_BYTES = 64 << 20,     /* rows of one batch, likewise */
+    PUBLISH_US = 10 * 1000,      /* between two times while there is work */
+    WATCHES = 8,                 /* so often is looked at the driver in stall_us_max */
     STREAM_NAME_BYTES = 16
 };
 
@@ -220,7 +221,9 @@ static void defaults(struct hps_gpu_tier_options *options)
     if (options->cache.gather_bytes == 0) {
         options->cache.gather_bytes = GATHER_BYTES;
     }
-    options->stall_us_max = options->stall_us_max == 0 ? STALL_US_MAX : options->stall_us_max;
+    if (options->stall_us_max == 0) {
+        options->stall_us_max = options->kind == HPS_DEVICE_SIM ? SIM_STALL_US_MAX : STALL_US_MAX;
+    }
     options->cache.timeout_us = options->stall_us_max;
 }
 

@@ -78,6 +78,14 @@ static struct hps_gpu_tier *open_device(int index, uint64_t arena_bytes, uint32_
     return tier;
 }
 
+/* It has the processors only that others leave it. */
+static void test_open_when_the_device_is_simulated_then_a_minute_is_no_stall(void **state)
+{
+    (void)state;
+    rig.tier = open_device(0, 16 << 20, 0, 0, 0);
+    assert_int_equal(rig.tier->options.stall_us_max, 60 * 1000 * 1000);
+}
+
 static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t queue_bytes_max)
 {
     rig.tier = open_device(0, arena_bytes, batch_keys_max, queue_bytes_max, SLOW_NOT_LOST_US);
@@ -1175,6 +1183,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_close_when_a_lost_device_may_still_write_then_the_slab_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_the_device_is_simulated_then_a_minute_is_no_stall, setup, teardown),
         cmocka_unit_test_setup_teardown(test_open_when_two_devices_share_the_slab_then_each_answers,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
