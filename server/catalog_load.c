@@ -398,7 +398,8 @@ static void run_load(struct hps_task *task)
         }
         status = activate_fresh(load, status, &err);
     }
-    catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done */
+    catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done, but for
+                              what the reaper has at hand */
     pthread_mutex_lock(&catalog->lock);
     load_unlink(load);
     if (!load->published) {
