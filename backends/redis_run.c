@@ -437,7 +437,13 @@ static bool goes_on(const struct lane *lane)
     return is_active(lane) && lane->status == HPS_AGAIN;
 }
 
-/* Wait until one of the lanes can go on, or others may; give up those whose time has come. */
+static void lane_give_up(struct lane *lane)
+{
+    lane_broken(lane, HPS_DEADLINE, "no answer in time");
+}
+
+/* Wait until one of the lanes can go on, or others may; give up those whose time has come. It was
+ * perhaps this thread that was held up: an answer that is there counts. */
 static void lanes_poll(struct run *run, uint64_t end_us)
 {
     uint64_t now_us = hps_clock_us();
@@ -450,8 +456,8 @@ static void lanes_poll(struct run *run, uint64_t end_us)
             continue;
         }
         uint64_t lane_us = lane_end_us(run, lane);
-        if (now_us >= lane_us) {
-            lane_broken(lane, HPS_DEADLINE, "no answer in time");
+        if (now_us >= run->deadline_us) {
+            lane_give_up(lane);
             wait = false;
             continue;
         }
@@ -465,6 +471,12 @@ static void lanes_poll(struct run *run, uint64_t end_us)
     if (ppoll(run->polls, run->n_lanes, &left, NULL) < 0) {
         for (uint32_t i = 0; i < run->n_lanes; i++) {
             run->polls[i].revents = 0;
+        }
+    }
+    for (uint32_t i = 0; i < run->n_lanes; i++) {
+        if (run->polls[i].fd >= 0 && run->polls[i].revents == 0 &&
+            now_us >= lane_end_us(run, &run->lanes[i])) {
+            lane_give_up(&run->lanes[i]);
         }
     }
 }

@@ -63,6 +63,20 @@ void hps_fake_redis_usual(const char *command, char *out_answer)
     memcpy(out_answer, answer, strlen(answer) + 1);
 }
 
+enum hps_fake_redis_then hps_fake_redis_alone(void *ctx, uint32_t node, const char *command,
+                                              char *out_answer)
+{
+    (void)ctx;
+    (void)node;
+    hps_fake_redis_usual(command, out_answer);
+    if (strcmp(command, "CLUSTER SLOTS") == 0) {
+        strncpy(out_answer, "-ERR This instance has cluster support disabled\r\n", 64);
+    } else if (strncmp(command, "HELLO", 5) == 0) {
+        strncpy(out_answer, "*2\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n", 64);
+    }
+    return HPS_FAKE_REDIS_GO_ON;
+}
+
 void hps_fake_redis_map(const struct hps_fake_redis *fake, uint32_t n_masters, char *out_answer)
 {
     size_t size = (size_t)snprintf(out_answer, HPS_FAKE_REDIS_ANSWER_MAX, "*%u\r\n", n_masters);

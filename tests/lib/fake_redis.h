@@ -32,6 +32,9 @@ const char *hps_fake_redis_address(const struct hps_fake_redis *fake, uint32_t n
 /* The answer to what a connection begins with (CLIENT, AUTH, PING, HELLO of a cluster's node, …);
  * to other commands "+OK". */
 void hps_fake_redis_usual(const char *command, char *out_answer);
+/* A hps_fake_redis_fn: of a server on its own. */
+enum hps_fake_redis_then hps_fake_redis_alone(void *ctx, uint32_t node, const char *command,
+                                              char *out_answer);
 /* CLUSTER SLOTS of equal shares for the first n_masters nodes. */
 void hps_fake_redis_map(const struct hps_fake_redis *fake, uint32_t n_masters, char *out_answer);
 
