@@ -104,7 +104,6 @@ UNTESTED = {  # no test file of that name: where it is tested instead
     "backends/redis_conn.c": "test_redis_cluster.c, plain and over TLS, by real servers",
     "backends/redis_keeper.c": "test_fault_redis.c: servers that come back are found",
     "backends/redis_node.c": "test_redis_cluster.c and test_fault_redis.c",
-    "backends/redis_run.c": "test_redis_cluster.c and test_fault_redis.c",
     "cache/version.c": "test_models.c, which pins and switches versions",
     "cache/sim_memory.c": "test_device_sim.c, which copies past its ends",
     "cache/embed_kernels.c": "test_embed_cache.c, which launches them all against a dictionary",
