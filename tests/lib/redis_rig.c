@@ -32,12 +32,18 @@
 #define ANSWER_BYTES (1024 * 1024)
 #define PAUSE_MS     5
 #define PROGRAM      "redis-server"
+/* Nodes tell the others the news at least twice in this time, and take who is silent for it to be
+ * down: short while they get to know each other, then longer than what a busy machine stalls. */
+#define NODE_TIMEOUT_MS_FIRST "1500"
+#define NODE_TIMEOUT_MS       "15000"
 
 struct server {
     pid_t pid; /* 0: it does not run */
     int fd;    /* to ask it; -1: not connected */
     uint16_t port;
     uint16_t bus_port;
+    int port_fd; /* see port_hold */
+    int bus_port_fd;
     char address[32];
     char dir[HPS_TMPDIR_PATH_MAX];
     char id[64]; /* of the cluster */
@@ -48,6 +54,7 @@ struct hps_redis_rig {
     struct server servers[HPS_REDIS_RIG_NODES_MAX];
     uint32_t n_servers;
     bool cluster;
+    bool whole; /* the cluster has been of one mind */
     const char *args[ARGS_MAX];
     char addresses[HPS_REDIS_RIG_NODES_MAX * 32];
     char answer[ANSWER_BYTES];
@@ -75,16 +82,27 @@ bool hps_redis_rig_present(void)
     return false;
 }
 
-uint16_t hps_redis_rig_free_port(void)
+/* A port that the kernel gives nobody else while the socket, which never listens, is open: not even
+ * while the server that has it is down. Servers set SO_REUSEADDR, and so may listen there. */
+static int port_hold(uint16_t *out_port)
 {
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof(addr);
+    const int on = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&addr, size), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &size), 0);
-    close(fd);
-    return ntohs(addr.sin_port);
+    *out_port = ntohs(addr.sin_port);
+    return fd;
+}
+
+uint16_t hps_redis_rig_free_port(void)
+{
+    uint16_t port;
+    (void)port_hold(&port); /* open until the program ends */
+    return port;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -271,7 +289,9 @@ static void run_server(const struct hps_redis_rig *rig, const struct server *ser
                               "--cluster-port",
                               bus_port,
                               "--cluster-node-timeout",
-                              "1500",
+                              rig->whole ? NODE_TIMEOUT_MS : NODE_TIMEOUT_MS_FIRST,
+                              "--cluster-replica-no-failover",
+                              "yes", /* only by hps_redis_rig_takeover */
                               "--cluster-config-file",
                               "nodes.conf",
                               "--cluster-require-full-coverage",
@@ -291,8 +311,7 @@ static void run_server(const struct hps_redis_rig *rig, const struct server *ser
     _exit(127);
 }
 
-/* False: it ended at once, as when another process has taken its port. */
-static bool try_start(struct hps_redis_rig *rig, uint32_t node)
+void hps_redis_rig_start(struct hps_redis_rig *rig, uint32_t node)
 {
     struct server *server = &rig->servers[node];
     assert_int_equal(server->pid, 0);
@@ -304,7 +323,7 @@ static bool try_start(struct hps_redis_rig *rig, uint32_t node)
     uint64_t until_us = hps_clock_us() + PATIENCE_US;
     while (waitpid(server->pid, NULL, WNOHANG) == 0) {
         if (ask(rig, node, "PING")) {
-            return true;
+            return;
         }
         if (hps_clock_us() > until_us) {
             fail_msg(PROGRAM " on port %u does not answer: see %s/log", server->port, server->dir);
@@ -312,14 +331,7 @@ static bool try_start(struct hps_redis_rig *rig, uint32_t node)
         pause_shortly();
     }
     server->pid = 0;
-    return false;
-}
-
-void hps_redis_rig_start(struct hps_redis_rig *rig, uint32_t node)
-{
-    if (!try_start(rig, node)) {
-        fail_msg(PROGRAM " does not start: see %s/log", rig->servers[node].dir);
-    }
+    fail_msg(PROGRAM " does not start: see %s/log", server->dir);
 }
 
 void hps_redis_rig_kill(struct hps_redis_rig *rig, uint32_t node)
@@ -355,15 +367,9 @@ static void server_add(struct hps_redis_rig *rig)
     snprintf(name, sizeof(name), "node%u", node);
     hps_tmpdir_mkdir(&rig->dir, name);
     snprintf(server->dir, sizeof(server->dir), "%s", hps_tmpdir_join(&rig->dir, name));
-    bool started = false;
-    for (unsigned attempt = 0; attempt < 3 && !started; attempt++) {
-        server->port = hps_redis_rig_free_port();
-        server->bus_port = hps_redis_rig_free_port();
-        started = try_start(rig, node);
-    }
-    if (!started) {
-        fail_msg(PROGRAM " does not start: see %s/log", server->dir);
-    }
+    server->port_fd = port_hold(&server->port);
+    server->bus_port_fd = port_hold(&server->bus_port);
+    hps_redis_rig_start(rig, node);
     snprintf(server->address, sizeof(server->address), "127.0.0.1:%u", server->port);
     size_t size = strlen(rig->addresses);
     snprintf(rig->addresses + size, sizeof(rig->addresses) - size, "%s%s", size ? "," : "",
@@ -442,6 +448,11 @@ struct hps_redis_rig *hps_redis_rig_cluster(uint32_t n_masters, uint32_t n_repli
             hps_redis_rig_await(rig, i, slots, "CLUSTER SLOTS");
         }
     }
+    rig->whole = true;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_string_equal(
+            hps_redis_rig_ask(rig, i, "CONFIG SET cluster-node-timeout " NODE_TIMEOUT_MS), "OK");
+    }
     return rig;
 }
 
@@ -455,6 +466,8 @@ void hps_redis_rig_free(struct hps_redis_rig *rig)
             hps_redis_rig_kill(rig, i);
         }
         hang_up(&rig->servers[i]);
+        close(rig->servers[i].port_fd);
+        close(rig->servers[i].bus_port_fd);
     }
     hps_tmpdir_close(&rig->dir);
     hps_free(rig);
@@ -522,47 +535,74 @@ uint32_t hps_redis_rig_migrate_keys(struct hps_redis_rig *rig, uint16_t slot, ui
     return n_moved;
 }
 
-/* Who has the slot, in the eyes of a node. 0: nobody. CLUSTER SLOTS comes as lines: first, last,
- * and per node address, port and id. */
+struct range {
+    unsigned first;
+    unsigned last;
+    unsigned port; /* of the master */
+};
+
+/* The next range of what CLUSTER SLOTS has answered, which comes as lines: first, last, and per
+ * node address, port and id. False: there are no more. */
+static bool range_next(const char **line, struct range *out_range)
+{
+    while (*line) {
+        bool found = sscanf(*line, "%u\n%u\n127.0.0.1\n%u\n", &out_range->first, &out_range->last,
+                            &out_range->port) == 3;
+        *line = strchr(*line, '\n');
+        *line = *line ? *line + 1 : NULL;
+        if (found) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Who has the slot, in the eyes of a node. 0: nobody. */
 static uint16_t owner_seen_by(struct hps_redis_rig *rig, uint32_t node, uint16_t slot)
 {
     const char *line = hps_redis_rig_ask(rig, node, "CLUSTER SLOTS");
-    unsigned first;
-    unsigned last;
-    unsigned port;
-    while (line) {
-        if (sscanf(line, "%u\n%u\n127.0.0.1\n%u\n", &first, &last, &port) == 3 && first <= slot &&
-            slot <= last) {
-            return (uint16_t)port;
+    struct range range;
+    while (range_next(&line, &range)) {
+        if (range.first <= slot && slot <= range.last) {
+            return (uint16_t)range.port;
         }
-        line = strchr(line, '\n');
-        line = line ? line + 1 : NULL;
     }
     return 0;
 }
 
-void hps_redis_rig_migrate_end(struct hps_redis_rig *rig, uint16_t slot, uint32_t from, uint32_t to)
+/* Who has not heard of it yet could tell the others what was before. */
+static void await_owner(struct hps_redis_rig *rig, uint16_t slot, uint32_t owner)
 {
-    const uint32_t nodes[2] = {to, from};
     uint64_t until_us = hps_clock_us() + PATIENCE_US;
-    for (unsigned i = 0; i < 2; i++) {
-        assert_string_equal(hps_redis_rig_ask(rig, nodes[i], "CLUSTER SETSLOT %u NODE %s", slot,
-                                              rig->servers[to].id),
-                            "OK");
-    }
-    /* Who has not heard of it yet could tell the others what was before. */
     for (uint32_t i = 0; i < rig->n_servers; i++) {
-        while (rig->servers[i].pid > 0 && owner_seen_by(rig, i, slot) != rig->servers[to].port) {
+        while (rig->servers[i].pid > 0 && owner_seen_by(rig, i, slot) != rig->servers[owner].port) {
             if (hps_clock_us() > until_us) {
-                fail_msg("node %u does not hear that slot %u has moved", i, slot);
+                fail_msg("node %u does not hear that slot %u is node %u's", i, slot, owner);
             }
             pause_shortly();
         }
     }
 }
 
+void hps_redis_rig_migrate_end(struct hps_redis_rig *rig, uint16_t slot, uint32_t from, uint32_t to)
+{
+    const uint32_t nodes[2] = {to, from};
+    for (unsigned i = 0; i < 2; i++) {
+        assert_string_equal(hps_redis_rig_ask(rig, nodes[i], "CLUSTER SETSLOT %u NODE %s", slot,
+                                              rig->servers[to].id),
+                            "OK");
+    }
+    await_owner(rig, slot, to);
+}
+
 void hps_redis_rig_takeover(struct hps_redis_rig *rig, uint32_t replica)
 {
     assert_string_equal(hps_redis_rig_ask(rig, replica, "CLUSTER FAILOVER TAKEOVER"), "OK");
     hps_redis_rig_await(rig, replica, "role:master", "INFO replication");
+    const char *line = hps_redis_rig_ask(rig, replica, "CLUSTER SLOTS");
+    struct range range = {0};
+    while (range.port != rig->servers[replica].port && range_next(&line, &range)) {
+    }
+    assert_int_equal(range.port, rig->servers[replica].port);
+    await_owner(rig, (uint16_t)range.first, replica); /* all of them come at once */
 }

@@ -39,9 +39,12 @@ const char *hps_redis_rig_addresses(const struct hps_redis_rig *rig);
 /* "127.0.0.1:7001"; valid as long as the rig. */
 const char *hps_redis_rig_address(const struct hps_redis_rig *rig, uint32_t node);
 const char *hps_redis_rig_dir(const struct hps_redis_rig *rig, uint32_t node);
-uint16_t hps_redis_rig_free_port(void); /* one that was free a moment ago */
+/* One that nobody listens at, nor gets from the kernel as long as the program runs; a server that
+ * asks for it by its number may have it. */
+uint16_t hps_redis_rig_free_port(void);
 
-void hps_redis_rig_kill(struct hps_redis_rig *rig, uint32_t node); /* SIGKILL; waits for it */
+/* SIGKILL; waits for it. Its ports stay its own: until it starts again, they refuse. */
+void hps_redis_rig_kill(struct hps_redis_rig *rig, uint32_t node);
 /* Start it again on its port; what it had in memory is gone unless `args` made it persist. */
 void hps_redis_rig_start(struct hps_redis_rig *rig, uint32_t node);
 /* Options for the servers that are started from now on, behind those that there are. */
@@ -68,7 +71,8 @@ uint32_t hps_redis_rig_migrate_keys(struct hps_redis_rig *rig, uint16_t slot, ui
 /* The slot is `to`'s now; returns when all that run have heard of it. None may be paused. */
 void hps_redis_rig_migrate_end(struct hps_redis_rig *rig, uint16_t slot, uint32_t from,
                                uint32_t to);
-/* Have a replica take its master's place without asking anybody; returns when it says so. */
+/* Have a replica take its master's place without asking anybody; returns when all that run have
+ * heard of it. None may be paused. */
 void hps_redis_rig_takeover(struct hps_redis_rig *rig, uint32_t replica);
 
 #endif
