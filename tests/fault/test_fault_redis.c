@@ -4,17 +4,19 @@
  * answered, who is told what, and that all of it comes back by itself.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "backends/redis_cluster.h"
+#include "backends/redis_internal.h"
 #include "base/heap.h"
 #include "tests/lib/redis_calls.h"
 #include "tests/lib/redis_rig.h"
@@ -94,19 +96,21 @@ static void test_server_when_paused_then_deadline_then_it_is_left_alone_until_it
     struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
     struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     options.addresses = hps_redis_rig_addresses(rig);
+    options.connect_timeout_us = REDIS_PATIENCE_US; /* only calls fail */
     struct hps_redis_cluster *cluster = redis_open_with(&options);
+    uint64_t until_us = redis_soon_us();
     (void)state;
 
     hps_redis_rig_pause(rig, 0);
-    for (unsigned i = 0; i < options.failures_max; i++) {
-        assert_true(hps_redis_cluster_slot_up(cluster, 0));
+    /* Of a call that the machine has held up the node is not to blame, so there may be more. */
+    while (hps_redis_cluster_slot_up(cluster, 0)) {
         assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_DEADLINE);
+        assert_true(hps_clock_us() < until_us);
     }
-    assert_false(hps_redis_cluster_slot_up(cluster, 0));
     assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_UNAVAILABLE);
     struct hps_redis_node_stats node = node_of(cluster, hps_redis_rig_address(rig, 0));
-    assert_int_equal(node.n_timeouts, options.failures_max);
-    assert_int_equal(node.n_refused, 1);
+    assert_true(node.n_timeouts >= options.failures_max);
+    assert_true(node.n_refused >= 1);
     hps_redis_rig_resume(rig, 0);
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
     assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "(nil)");
@@ -120,6 +124,7 @@ static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be
     struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
     struct redis_calls calls;
     options.addresses = hps_redis_rig_addresses(rig);
+    options.command_timeout_us = UINT64_C(1000) * 1000; /* it must have been sent by then */
     struct hps_redis_cluster *cluster = redis_open_with(&options);
     (void)state;
 
@@ -133,7 +138,10 @@ static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be
     hps_redis_rig_await(rig, 0, "1", "GET n"); /* and so it was */
     hps_redis_rig_kill(rig, 0);
     redis_await_status(cluster, "n", HPS_UNAVAILABLE);
-    assert_int_equal(redis_calls_run(&calls, cluster, 0), HPS_UNAVAILABLE);
+    uint64_t until_us = redis_soon_us();
+    while (redis_calls_run(&calls, cluster, 0) != HPS_UNAVAILABLE) {
+        assert_true(hps_clock_us() < until_us);
+    }
     assert_false(calls.commands[0].maybe_done);
     redis_calls_fini(&calls);
     hps_redis_cluster_close(cluster);
@@ -165,11 +173,13 @@ static void test_server_when_it_is_loading_then_unavailable_until_it_has_loaded(
     hps_redis_rig_ask(rig, 0, "DEBUG POPULATE 3000 key 100");
     hps_redis_rig_ask(rig, 0, "SAVE");
     hps_redis_rig_kill(rig, 0);
-    hps_redis_rig_more_args(rig, (const char *const[]){"--key-load-delay", "1000", NULL});
+    hps_redis_rig_more_args(rig, (const char *const[]){"--key-load-delay", "10000", NULL});
     redis_await_status(cluster, "key:1", HPS_UNAVAILABLE);
     hps_redis_rig_start(rig, 0);
     hps_redis_rig_await(rig, 0, "LOADING", "PING");
     redis_await_status(cluster, "key:1", HPS_UNAVAILABLE);
+    /* Which was to last half a minute, so that no stall outlasts it. */
+    assert_string_equal(hps_redis_rig_ask(rig, 0, "CONFIG SET key-load-delay 0"), "OK");
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
     hps_redis_rig_ask(rig, 0, "PING");
     assert_string_not_equal(redis_text(cluster, "key:1", "GET", "key:1", NULL), "(nil)");
@@ -291,7 +301,10 @@ static void test_callers_when_there_are_more_than_connections_then_they_take_tur
     options.connections_per_node = 2;
     struct hps_redis_cluster *cluster = redis_open_with(&options);
     start_workers(workers, cluster, &stop);
-    hps_redis_rig_await(rig, 0, "3", "STRLEN {k0}w0"); /* 100 times and more */
+    uint64_t until_us = redis_soon_us();
+    while (strtol(hps_redis_rig_ask(rig, 0, "GET {k0}w0"), NULL, 10) < 100) {
+        assert_true(hps_clock_us() < until_us);
+    }
     stop_workers(workers, &stop);
     assert_true(node_of(cluster, hps_redis_rig_address(rig, 0)).n_connections <= 2);
     hps_redis_cluster_close(cluster);
@@ -432,6 +445,8 @@ static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_
     snprintf(key, sizeof(key), "%s", key_at(1, "failover"));
     snprintf(lost, sizeof(lost), "{%s}lost", key);
     assert_string_equal(redis_text(cluster, key, "SET", key, "kept", NULL), "OK");
+    /* WAIT is for what its own connection has written. */
+    assert_string_equal(hps_redis_rig_ask(shared, 1, "SET {%s}waited 1", key), "OK");
     assert_string_equal(hps_redis_rig_ask(shared, 1, "WAIT 1 60000"), "1");
     uint64_t epoch = hps_redis_cluster_epoch(cluster);
     /* A write that is acknowledged, and never reaches the replica. */
@@ -454,15 +469,46 @@ static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_
     hps_redis_cluster_close(cluster);
 }
 
-static void *pop(void *ctx)
+struct call {
+    pthread_t thread;
+    struct hps_redis_cluster *cluster;
+    struct redis_calls calls;
+    hps_status status;
+};
+
+static void *call_run(void *ctx)
 {
-    struct redis_calls *calls = hps_alloc(sizeof(*calls));
-    redis_calls_init(calls);
-    redis_calls_add(calls, key_at(2, "none"), "BLPOP", key_at(2, "none"), "0.15", NULL);
-    hps_ignore(redis_calls_run(calls, ctx, redis_soon_us()));
-    redis_calls_fini(calls);
-    hps_free(calls);
+    struct call *call = ctx;
+    call->status = redis_calls_run(&call->calls, call->cluster, redis_soon_us());
     return NULL;
+}
+
+static void call_start(struct call *call)
+{
+    assert_int_equal(pthread_create(&call->thread, NULL, call_run, call), 0);
+}
+
+static hps_status call_end(struct call *call)
+{
+    pthread_join(call->thread, NULL);
+    redis_calls_fini(&call->calls);
+    return call->status;
+}
+
+/* Until somebody waits for a connection to the node. */
+static void await_waiting(struct hps_redis_cluster *cluster, const char *address)
+{
+    uint64_t until_us = redis_soon_us();
+    uint32_t n = 0;
+    while (n == 0) {
+        pthread_mutex_lock(&cluster->lock);
+        for (uint32_t i = 0; i < cluster->n_nodes; i++) {
+            n += strcmp(cluster->nodes[i]->text, address) == 0 ? cluster->nodes[i]->n_waiting : 0;
+        }
+        pthread_mutex_unlock(&cluster->lock);
+        assert_true(hps_clock_us() < until_us);
+        sched_yield();
+    }
 }
 
 /* The only connection to node 2 is given back while the call waits for node 1, as long as it may.
@@ -470,31 +516,38 @@ static void *pop(void *ctx)
 static void test_node_when_another_took_all_the_time_then_its_connection_stays_whole(void **state)
 {
     struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    static struct redis_calls calls;
+    static struct call busy;
+    static struct call call;
+    char none[64];
     char key[64];
-    pthread_t thread;
     (void)state;
 
     options.addresses = hps_redis_rig_addresses(shared);
     options.connections_per_node = 1;
-    options.command_timeout_us = UINT64_C(200) * 1000;
+    options.command_timeout_us = UINT64_C(5000) * 1000; /* far longer than node 2 needs */
     struct hps_redis_cluster *cluster = redis_open_with(&options);
     struct hps_redis_node_stats before = node_of(cluster, hps_redis_rig_address(shared, 2));
-    redis_calls_init(&calls);
-    snprintf(key, sizeof(key), "%s", key_at(1, "paused"));
-    redis_calls_add(&calls, key, "GET", key, NULL);
-    snprintf(key, sizeof(key), "%s", key_at(2, "whole"));
-    redis_calls_add(&calls, key, "GET", key, NULL);
-    calls.commands[0].flags = calls.commands[1].flags = HPS_REDIS_QUICK;
+    busy.cluster = call.cluster = cluster;
+    redis_calls_init(&busy.calls);
+    redis_key_at(2, "none", none);
+    redis_calls_add(&busy.calls, none, "BLPOP", none, "0", NULL);
+    redis_calls_init(&call.calls);
+    redis_key_at(1, "paused", key);
+    redis_calls_add(&call.calls, key, "GET", key, NULL);
+    redis_key_at(2, "whole", key);
+    redis_calls_add(&call.calls, key, "GET", key, NULL);
+    call.calls.commands[0].flags = call.calls.commands[1].flags = HPS_REDIS_QUICK;
     hps_redis_rig_pause(shared, 1);
-    assert_int_equal(pthread_create(&thread, NULL, pop, cluster), 0);
+    call_start(&busy);
     hps_redis_rig_await(shared, 2, "blocked_clients:1", "INFO clients");
-    assert_int_not_equal(redis_calls_run(&calls, cluster, redis_soon_us()), HPS_OK);
-    pthread_join(thread, NULL);
+    call_start(&call);
+    await_waiting(cluster, hps_redis_rig_address(shared, 2));
+    hps_redis_rig_ask(shared, 2, "RPUSH %s 1", none);
+    assert_int_equal(call_end(&busy), HPS_OK);
+    assert_int_not_equal(call_end(&call), HPS_OK);
     hps_redis_rig_resume(shared, 1);
     struct hps_redis_node_stats after = node_of(cluster, hps_redis_rig_address(shared, 2));
     assert_int_equal(after.n_broken, before.n_broken);
-    redis_calls_fini(&calls);
     hps_redis_cluster_close(cluster);
 }
 

@@ -154,27 +154,6 @@ static void test_user_when_it_may_not_ask_for_slots_then_a_server_on_its_own_ser
     hps_redis_rig_free(rig);
 }
 
-static void test_user_when_its_password_is_wrong_then_unavailable_saying_so(void **state)
-{
-    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
-    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
-    struct hps_redis_cluster *cluster;
-    struct hps_redis_node_stats node;
-    (void)state;
-
-    hps_redis_rig_ask(rig, 0, "ACL SETUSER app on >secret ~* +@all");
-    options.addresses = hps_redis_rig_addresses(rig);
-    options.user = "app";
-    options.password = "guess";
-    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
-    redis_await_status(cluster, "a", HPS_UNAVAILABLE);
-    assert_int_equal(hps_redis_cluster_nodes(cluster, &node, 1), 1);
-    assert_false(node.up);
-    assert_non_null(strstr(node.error, "WRONGPASS"));
-    hps_redis_cluster_close(cluster);
-    hps_redis_rig_free(rig);
-}
-
 /* What is said of the node, once it says this. */
 static void await_node(struct hps_redis_cluster *cluster, const char *address, bool up,
                        const char *error)
@@ -193,6 +172,24 @@ static void await_node(struct hps_redis_cluster *cluster, const char *address, b
             fail_msg("node %s is not %s: %s", address, up ? "up" : "down", error);
         }
     }
+}
+
+static void test_user_when_its_password_is_wrong_then_unavailable_saying_so(void **state)
+{
+    struct hps_redis_rig *rig = hps_redis_rig_standalone(NULL);
+    struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;
+    struct hps_redis_cluster *cluster;
+    (void)state;
+
+    hps_redis_rig_ask(rig, 0, "ACL SETUSER app on >secret ~* +@all");
+    options.addresses = hps_redis_rig_addresses(rig);
+    options.user = "app";
+    options.password = "guess";
+    assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
+    redis_await_status(cluster, "a", HPS_UNAVAILABLE);
+    await_node(cluster, hps_redis_rig_address(rig, 0), false, "WRONGPASS");
+    hps_redis_cluster_close(cluster);
+    hps_redis_rig_free(rig);
 }
 
 static void test_connection_when_the_server_has_too_many_then_that_is_said(void **state)
@@ -219,8 +216,9 @@ static void test_entries_when_they_were_away_then_all_are_found_again(void **sta
     struct hps_redis_cluster *cluster;
     struct hps_redis_node_stats nodes[2] = {0};
     struct redis_calls calls;
+    uint64_t until_us = redis_soon_us();
     char addresses[128];
-    char why[HPS_REDIS_ERROR_MAX];
+    char why[HPS_REDIS_ERROR_MAX] = "";
     (void)state;
 
     snprintf(addresses, sizeof(addresses), "localhost:%u,127.0.0.1:%u", hps_redis_rig_port(rig, 0),
@@ -230,14 +228,19 @@ static void test_entries_when_they_were_away_then_all_are_found_again(void **sta
     assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
     while (nodes[0].n_broken < options.failures_max || nodes[1].n_broken < options.failures_max) {
         assert_int_equal(hps_redis_cluster_nodes(cluster, nodes, 2), 2);
+        assert_true(hps_clock_us() < until_us);
     }
     redis_calls_init(&calls);
     redis_calls_add(&calls, "a", "GET", "a", NULL);
-    assert_int_equal(redis_calls_run(&calls, cluster, 0), HPS_UNAVAILABLE);
-    assert_non_null(strstr(calls.commands[0].reply.error, "refused"));
+    do { /* they are asked again and again, and on a busy machine may once be too late instead */
+        assert_int_equal(redis_calls_run(&calls, cluster, 0), HPS_UNAVAILABLE);
+        assert_true(hps_clock_us() < until_us);
+    } while (!strstr(calls.commands[0].reply.error, "refused"));
     redis_calls_fini(&calls);
-    hps_redis_cluster_why(cluster, why, sizeof(why));
-    assert_non_null(strstr(why, "refused"));
+    while (!strstr(why, "refused")) {
+        hps_redis_cluster_why(cluster, why, sizeof(why));
+        assert_true(hps_clock_us() < until_us);
+    }
 
     hps_redis_rig_start(rig, 0);
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
@@ -300,9 +303,7 @@ static void test_tls_when_both_show_certificates_then_it_is_spoken(void **state)
     options.server_name = "someone.else"; /* which the certificate does not carry */
     assert_int_equal(hps_redis_cluster_open(&options, &cluster, NULL), HPS_OK);
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
-    struct hps_redis_node_stats node;
-    hps_redis_cluster_nodes(cluster, &node, 1);
-    assert_non_null(strstr(node.error, "certificate"));
+    await_node(cluster, address, false, "certificate");
     hps_redis_cluster_close(cluster);
 
     options.server_name = "localhost";
@@ -421,7 +422,7 @@ static void test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said(
     assert_int_equal(stats.n_slots_up, 0);
     assert_non_null(strstr(stats.error, "cluster|slots"));
     hps_redis_cluster_why(cluster, why, sizeof(why));
-    assert_string_equal(why, stats.error);
+    assert_non_null(strstr(why, "cluster|slots")); /* of whom, changes as the next one is asked */
     for (uint32_t i = 0; i < 6; i++) {
         hps_redis_rig_ask(shared, i, "ACL SETUSER few +cluster|slots");
     }
@@ -514,9 +515,13 @@ static void test_slot_when_it_moves_then_ask_and_moved_are_followed(void **state
     struct redis_calls calls;
     redis_calls_init(&calls);
     redis_calls_add(&calls, key, "MGET", key, sibling, NULL);
-    assert_int_equal(redis_calls_run(&calls, cluster, 0), HPS_DEADLINE);
-    hps_redis_cluster_stats(cluster, &stats);
-    assert_true(stats.n_tryagain >= 1);
+    uint64_t until_us = redis_soon_us();
+    do { /* on a busy machine nobody may have answered in time */
+        assert_int_equal(redis_calls_run(&calls, cluster, hps_clock_us() + 100 * 1000),
+                         HPS_DEADLINE);
+        assert_true(hps_clock_us() < until_us);
+        hps_redis_cluster_stats(cluster, &stats);
+    } while (stats.n_tryagain == 0);
     assert_int_equal(hps_redis_rig_migrate_keys(shared, slot, 0, 1, 100), 1);
     assert_int_equal(redis_calls_run(&calls, cluster, redis_soon_us()), HPS_OK);
     hps_redis_rig_migrate_end(shared, slot, 0, 1);
@@ -545,6 +550,8 @@ static void test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not
     options.replica_reads = true;
     struct hps_redis_cluster *cluster = redis_open_with(&options);
     assert_string_equal(redis_text(cluster, key, "SET", key, "1", NULL), "OK");
+    /* WAIT is for what its own connection has written. */
+    assert_string_equal(hps_redis_rig_ask(shared, 2, "SET {%s}waited 1", key), "OK");
     assert_string_equal(hps_redis_rig_ask(shared, 2, "WAIT 1 60000"), "1");
     struct redis_calls calls;
     redis_calls_init(&calls);
