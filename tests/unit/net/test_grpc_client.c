@@ -34,6 +34,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
+    hps_clock_real(); /* of a test that has failed */
     hps_grpc_channel_free(f->channel);
     reply_fini(&f->reply);
     rig_close(&f->rig);
@@ -334,12 +335,16 @@ static void test_call_when_connection_was_drained_then_new_connection(void **sta
     struct rig rig;
 
     limits.idle_timeout_us = 40 * 1000;
+    hps_clock_fake(hps_clock_us()); /* none is idle before its call is answered */
     rig_open(&rig, &limits);
     struct hps_grpc_channel *channel = rig_channel(&rig);
     assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
     assert_int_equal(rig.n_connections, 1);
+    hps_clock_real();
     RIG_UNTIL(&rig, rig.n_gone == 1);
+    hps_clock_fake(hps_clock_us());
     assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
+    hps_clock_real();
     hps_grpc_channel_free(channel);
     rig_close(&rig);
 }
@@ -356,6 +361,7 @@ static void test_call_when_goaway_crosses_it_then_answered_by_the_next_connectio
 
     limits.streams_max = 1;
     limits.age_max_us = 40 * 1000;
+    hps_clock_fake(hps_clock_us()); /* it is no older before both calls are there */
     rig_open(&rig, &limits);
     struct hps_grpc_channel *channel = rig_channel(&rig);
     assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
@@ -368,6 +374,7 @@ static void test_call_when_goaway_crosses_it_then_answered_by_the_next_connectio
     assert_int_equal(
         hps_grpc_client_start(channel, "/t.T/Echo", "yes", 3, 0, &reply_events, &queued, NULL),
         HPS_OK);
+    hps_clock_real();
     while (rig.n_connections < 2) { /* a call after the GOAWAY opens another connection */
         struct reply probe;
         reply_init(&probe);

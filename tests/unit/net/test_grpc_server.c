@@ -28,6 +28,7 @@ struct probe {
     struct hps_http2_stream *stream;
     char fields[4096]; /* "name: value\n" of all that came */
     struct hps_buf data;
+    bool withholds; /* window: what has come is not said to be consumed */
     bool ended;
     bool stream_closed;
     uint32_t error;
@@ -48,8 +49,12 @@ static void probe_header(void *ctx, struct hps_http2_stream *stream, const char 
 
 static void probe_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
 {
-    assert_int_equal(hps_buf_append(&((struct probe *)ctx)->data, data, size), HPS_OK);
-    hps_http2_consume(stream, size);
+    struct probe *probe = ctx;
+
+    assert_int_equal(hps_buf_append(&probe->data, data, size), HPS_OK);
+    if (!probe->withholds) {
+        hps_http2_consume(stream, size);
+    }
 }
 
 static void probe_end(void *ctx, struct hps_http2_stream *stream)
@@ -201,6 +206,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
+    hps_clock_real(); /* of a test that has failed */
     probe_close(&f->probe);
     rig_close(&f->rig);
     return 0;
@@ -420,7 +426,8 @@ static void test_deadline_when_reply_is_under_way_then_reset(void **state)
     struct fixture *f = *state;
     struct probe probe;
 
-    probe_open_window(&probe, &f->rig, 100); /* the reply can never go out */
+    probe_open_window(&probe, &f->rig, 100);
+    probe.withholds = true; /* the reply can never go out */
     probe_call(&probe, "/t.T/Pour", extra, "\0\0\0\0\4\7\0\0\0", 9);
     assert_int_equal(f->rig.n_ended[4], 1);
     probe_close(&probe);
@@ -518,12 +525,16 @@ static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
 
     (void)state;
     limits.age_max_us = 60 * 1000;
+    hps_clock_fake(hps_clock_us()); /* it is no older before the call is there */
     rig_open(&rig, &limits);
     probe_open(&probe, &rig);
     probe_begin(&probe, "/t.T/Park", NULL);
     probe_send(&probe, "\0\0\0\0\0", 5);
     hps_http2_finish(probe.stream);
-    RIG_UNTIL(&rig, probe.goaway && rig.parked != NULL);
+    RIG_UNTIL(&rig, rig.parked != NULL);
+    assert_false(probe.goaway);
+    hps_clock_real();
+    RIG_UNTIL(&rig, probe.goaway);
     assert_false(probe.stream_closed);
     hps_grpc_call_finish(rig.parked, 0, NULL);
     RIG_UNTIL(&rig, probe.closed);
