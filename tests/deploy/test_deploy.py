@@ -2,10 +2,8 @@
 """What is installed beside the programs: units, users, rules, dashboard, sample configuration."""
 import json
 import os
-import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
@@ -13,10 +11,12 @@ import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+import ports  # noqa: E402
 import redis  # noqa: E402
 DEPLOY = os.path.join(ROOT, "deploy")
 BIN = os.environ.get("HPS_BIN_DIR", os.path.join(ROOT, "build", "bin"))
 UNITS = sorted(name for name in os.listdir(DEPLOY) if name.endswith((".service", ".socket")))
+BUS_ABOVE = 10_000  # a Redis cluster's bus has the port so far above
 EXPOSURE_MAX = 2.5  # of 10; systemd's word below 2.5 and above 1 is OK
 
 
@@ -149,27 +149,14 @@ def services():
             for block in blocks}
 
 
-def is_free(port):
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) != 0
-
-
-def low_port():
-    """One that is free, as is that of the cluster's bus 10,000 above; connections get none of both."""
-    while True:
-        port = random.randrange(10_000, 22_000)
-        if is_free(port) and is_free(port + 10_000):
-            return port
-
-
 @pytest.mark.skipif(redis.missing() is not None or shutil.which("redis-cli") is None, reason="no redis-server")
 def test_fleet_when_its_commands_are_run_then_redis_is_a_cluster_and_hpsd_serves(tmp_path):
     commands = services()
-    ports = {str(7000 + i): str(low_port()) for i in range(1, 7)}
-    assert set(ports) == {commands[f"redis-{i}"][3] for i in range(1, 7)}
+    port_of = {str(7000 + i): str(ports.take(BUS_ABOVE)) for i in range(1, 7)}
+    assert set(port_of) == {commands[f"redis-{i}"][3] for i in range(1, 7)}
 
     def real(word, data="/data"):
-        word = re.sub(r"\b700\d\b", lambda found: ports[found[0]], word)
+        word = re.sub(r"\b700\d\b", lambda found: port_of[found[0]], word)
         return word.replace("/etc/redis/hpsd.conf", os.path.join(DEPLOY, "redis-hpsd.conf")).replace("/data", data)
 
     servers = []
@@ -188,11 +175,11 @@ def test_fleet_when_its_commands_are_run_then_redis_is_a_cluster_and_hpsd_serves
             return cluster().returncode == 0  # as the container is started again on a failure
 
         redis.until(is_made, "the cluster")
-        for port in ports.values():
+        for port in port_of.values():
             redis.until(lambda port=port: "cluster_state:ok" in run("redis-cli", "-p", port, "cluster", "info").stdout,
                         "the cluster's state")
         assert "Performing" not in cluster().stdout  # it is made already
-        nodes = ("redis-cli", "-p", ports["7001"], "cluster", "nodes")
+        nodes = ("redis-cli", "-p", port_of["7001"], "cluster", "nodes")
         redis.until(lambda: len(re.findall(r"\bslave\b", run(*nodes).stdout)) == 3, "a replica of each")
         serve(tmp_path, real(read("hpsd-redis.json")), commands["hpsd-2"])
     finally:
@@ -214,11 +201,15 @@ def serve(work, sample, command):
         try:
             line = hpsd.stdout.readline()
             assert line.startswith(b"ready"), hpsd.stderr.read()
-            done = run(os.path.join(BIN, "hpsctl"), "--addr", f"unix:{work}/admin.sock", "-o", "json", "status")
-            tiers = {tier["tier"]: tier for tier in json.loads(done.stdout)["tiers"]}
-            assert set(tiers) == {"host", "redis", "rocksdb"}
-            roles = [server["role"] for server in tiers["redis"]["servers"]]
-            assert tiers["redis"]["note"] == "cluster" and roles.count("master") == 3
+
+            def knows_redis():  # which it may reach for the first time when it is ready
+                done = run(os.path.join(BIN, "hpsctl"), "--addr", f"unix:{work}/admin.sock", "-o", "json", "status")
+                tiers = {tier["tier"]: tier for tier in json.loads(done.stdout)["tiers"]}
+                assert set(tiers) == {"host", "redis", "rocksdb"}
+                roles = [server.get("role") for server in tiers["redis"].get("servers", [])]
+                return tiers["redis"].get("note") == "cluster" and roles.count("master") == 3
+
+            redis.until(knows_redis, "the cluster in the status")
         finally:
             hpsd.terminate()
             assert hpsd.wait(60) == 0

@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+import ports
 from rig import (BIN, PATIENCE_S, ROOT, Table, admin_grpc, admin_pb, default_config, generate, health_grpc,
                  health_pb2, kafka, key_bytes, model_config, pb, records)
 
@@ -376,8 +377,8 @@ def test_row_version_when_the_model_compares_them_then_an_older_one_is_left_out(
 
 def test_wait_when_server_is_away_then_exit_3_before_anything_is_sent(broker):
     topic = broker.create("hps_et.m.alone", 1)
-    _, error = publish(broker, "-t", "alone", "-", "--wait", "--addr", f"127.0.0.1:{kafka.free_ports(1)[0]}", code=3,
-                       lines="1 1\n")
+    with ports.refusing() as address:
+        _, error = publish(broker, "-t", "alone", "-", "--wait", "--addr", address, code=3, lines="1 1\n")
     assert "--wait" in error
     assert broker.read(topic) == []
     publish(broker, "-t", "alone", "-", "--addr", "127.0.0.1:1", code=2, lines="1 1\n")
@@ -435,9 +436,9 @@ def test_options_when_wrong_then_exit_2_and_said(args, word):
 
 
 def test_broker_when_away_then_exit_3_and_said():
-    port = kafka.free_ports(1)[0]
-    _, error = publish(f"127.0.0.1:{port}", "-t", "a", "-", "--timeout", "3", code=3, lines="1 1\n")
-    assert f"127.0.0.1:{port}" in error and "refused" in error, error
+    with ports.refusing() as address:
+        _, error = publish(address, "-t", "a", "-", "--timeout", "3", code=3, lines="1 1\n")
+    assert address in error and "refused" in error, error
 
 
 def test_broker_when_it_refuses_then_exit_1_and_said(broker):

@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+import ports
 import redis
 from rig import BIN, PATIENCE_S, Table, ask, default_config, floats, hps_hash, model_config, until
 
@@ -141,13 +142,13 @@ def test_export_when_keys_have_32_bits_then_another_daemon_loads_all_of_them(dae
     (2, "No such file", {"out": "none/out"}),
     (4, "NOPERM", {"user_name": "poor", "password": "secret"}),
     (4, "WRONGPASS", {"user_name": "poor", "password": "wrong"}),
-    (4, "Connection refused", {"address": f"127.0.0.1:{redis.free_port()}"}),
+    (4, "Connection refused", {"refused": True}),
     (1, "File too large", {"wrapper": ["prlimit", "--fsize=20000"]}),
 ])
 def test_export_when_something_is_wrong_then_it_is_named_and_nothing_half_is_left(work, code, words, wrong):
     table = Table.random("a", 1000, 8)
     wrong = dict(wrong)
-    with redis.Redis(os.path.join(work, "redis")) as server:
+    with redis.Redis(os.path.join(work, "redis")) as server, ports.refusing() as refusing:
         write([server], "m", table)
         server.ask("ACL", "SETUSER", "poor", "on", ">secret", *(word for word in ACL if word != "+hscan"))
         asked = Table("a", [1], np.zeros((1, wrong.pop("dim", 8))))
@@ -157,7 +158,8 @@ def test_export_when_something_is_wrong_then_it_is_named_and_nothing_half_is_lef
         if old:
             os.makedirs(os.path.join(work, "out"))
             open(os.path.join(work, "out", "old"), "w", encoding="utf-8").close()
-        wrong = {"address": server.address, "redis_connect_timeout_ms": 50, **wrong}
+        address = refusing if wrong.pop("refused", False) else server.address
+        wrong = {"address": address, "redis_connect_timeout_ms": 50, **wrong}
         export = Export(work, config_of(models={model: [asked]}, **wrong), wrapper, out)
         assert export.end(code) == ""
         assert words in export.log()

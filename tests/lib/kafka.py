@@ -22,12 +22,13 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import uuid
+
+import ports
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 POM = os.path.join(ROOT, "tests", "kafka", "pom.xml")
@@ -130,17 +131,6 @@ def until(condition, what, patience_s=PATIENCE_S):
     raise AssertionError(f"{what}: not within {patience_s} s, last seen {seen!r}")
 
 
-def free_ports(n):
-    sockets = [socket.socket() for _ in range(n)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
 def ending_with_parent(args):
     """A test run that is killed leaves no broker behind. Not by a preexec_fn: that makes Popen fork, and gRPC's
     handlers of forks wait for ever where another thread has a call under way."""
@@ -164,7 +154,7 @@ class Broker:
         self.log_file = os.path.join(self.work, "broker.log")
         self.file = os.path.join(self.work, "server.properties")
         self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
-        for attempt in range(3):  # another process may take a port between the look and the start
+        for attempt in range(3):  # a program that is none of ours may take a port between the look and the start
             self.format()
             try:
                 self.start()
@@ -178,7 +168,7 @@ class Broker:
     # ---- its life ----
 
     def format(self):
-        self.port, self.secure_port, controller = free_ports(3)
+        self.port, self.secure_port, controller = (ports.take() for _ in range(3))
         listeners, more, scram = f"PLAINTEXT://{self.bootstrap}", self.more, []
         if self.secure is not None:
             keystore, user, password = self.secure

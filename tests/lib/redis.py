@@ -26,6 +26,8 @@ import sys
 import tempfile
 import time
 
+import ports
+
 SLOTS = 16384
 PATIENCE_S = 60
 
@@ -38,12 +40,6 @@ def missing():
 def ending_with_parent(args):
     """Not by a preexec_fn: see kafka.py."""
     return ["setpriv", "--pdeathsig", "KILL", *args]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def until(what, why):
@@ -70,9 +66,9 @@ class Redis:
         self.more = {name.replace("_", "-"): str(value) for name, value in more.items()}
         self.process = None
         self.connection = None
-        for attempt in range(3):  # another process may take a port between the look and the start
-            self.port, self.bus_port = free_port(), free_port()
-            self.tls_port = free_port() if "tls-cert-file" in self.more else None
+        for attempt in range(3):  # a program that is none of ours may take a port between the look and the start
+            self.port, self.bus_port = ports.take(), ports.take()
+            self.tls_port = ports.take() if "tls-cert-file" in self.more else None
             try:
                 self.start()
                 return
@@ -118,12 +114,15 @@ class Redis:
                 code, self.process = self.process.returncode, None
                 raise AssertionError(f"redis-server ended with {code}\n{self.log()[-2000:]}")
             try:
-                self.ask("PING")
+                told = self.ask("INFO", "server")
             except OSError:
                 return False
             except ServerError:
-                pass  # it loads, or wants a password: it is there
-            return True
+                return True  # it loads, or wants a password: it is there
+            if f"process_id:{self.pid}\r\n" in told:
+                return True
+            self.hang_up()  # another has the port: ours will end, and say so
+            return False
 
         until(answers, "redis-server")
 
