@@ -43,6 +43,7 @@ BEHIND_MAX = 2000  # records that wait to be applied, before more are written
 GUEST_BEHIND = 200  # records of a partition that the guest's files lack when it comes
 TURNS_UNCHECKED = 12  # between two comparisons of all that there is
 NODE_TIMEOUT_MS = 1500
+ELECTIONS_S = 4 * PATIENCE_S  # a cluster holds one every 6 s or so, and some come to nothing
 COMMAND_TIMEOUT_MS = int(20 * SLOW)
 
 
@@ -285,7 +286,8 @@ class Story:
 
     def await_whole(self):
         try:
-            until(lambda: self.is_whole() or self.close_slots(), "the cluster to be whole again")
+            until(lambda: self.is_whole() or self.close_slots(), "the cluster to be whole again",
+                  ELECTIONS_S)
         except AssertionError as error:
             views = "\n".join(node.ask("CLUSTER", "NODES") + node.ask("INFO", "replication") for node in self.live())
             raise AssertionError(f"{error}\n{views}") from None
@@ -371,7 +373,7 @@ class Story:
         replica = self.replica_of(self.rng.choice(self.masters()))
         self.is_master_by_agreement(replica)
         yield
-        until(lambda: self.is_master_by_agreement(replica), "a replica to be the master")
+        until(lambda: self.is_master_by_agreement(replica), "a replica to be the master", ELECTIONS_S)
 
     @staticmethod
     def is_master_by_agreement(replica):
@@ -538,14 +540,15 @@ class Story:
         """All that was written is everywhere, as it was written."""
         with self.writer.paused():
             ends = self.board.written.tolist()
-            until(lambda: self.check_alive() or self.is_applied(), "all to be applied")
+            until(lambda: self.check_alive() or self.is_applied(), "all to be applied", ELECTIONS_S)
             histories = {version: chaos.History(self.board.seed, self.begins(version)) for version in VERSIONS}
             for history in histories.values():
                 history.extend(ends)
             self.await_shards(sorted(ends))
             self.compare_redis(histories, ends)
             for number in range(N_DAEMONS):
-                until(lambda number=number: self.compare_daemon(number, histories, ends), "all rows to be in Redis")
+                until(lambda number=number: self.compare_daemon(number, histories, ends), "all rows to be in Redis",
+                      ELECTIONS_S)
         self.counts["compared"] += 1
 
     def begins(self, version):
@@ -557,7 +560,7 @@ class Story:
     def await_shards(self, ends):
         right = {version: [ends] * SHARDS for version in self.all_versions()}
         try:
-            until(lambda: self.positions() == right, "all shards to be as new as the log")
+            until(lambda: self.positions() == right, "all shards to be as new as the log", ELECTIONS_S)
         except AssertionError as error:
             raise AssertionError(f"{error}; the log ends at {ends}, shards at {self.positions()}") from None
 
@@ -613,7 +616,7 @@ class Story:
         if GUEST not in self.all_versions():
             self.remains |= self.guest_keys() if self.forgets else set()
             self.forgets = False
-            until(lambda: not self.guest_keys(), "the guest's keys to be gone")
+            until(lambda: not self.guest_keys(), "the guest's keys to be gone", ELECTIONS_S)
 
     def guest_keys(self):
         """But those that remain."""

@@ -241,6 +241,7 @@ class Client:
         self.rng = np.random.default_rng([board.seed, number, 77])
         self.judge = Judge(board.seed)
         self.channel = self.lookup = self.request = None
+        self.life = 0  # of the daemon, before the channel's last sign of it
         self.calls = []  # (begun, duration): exact ones, of rows
         self.n_calls = self.n_away = self.n_gone = self.n_units = 0
         self.tiers = {}
@@ -251,6 +252,7 @@ class Client:
             self.channel.close()
         gate = threading.Event()
         while not self.board.ends:
+            self.life = int(self.board.lives[self.number])
             self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
             try:
                 service = reflected.Service(self.channel, self.SERVICE)
@@ -268,9 +270,10 @@ class Client:
             life = int(self.board.lives[self.number])
             try:
                 self.call()
+                self.life = life
             except grpc.RpcError as error:
                 now = int(self.board.lives[self.number])
-                if (now == life and life % 2 == 0) or error.code() != grpc.StatusCode.UNAVAILABLE:
+                if (now == self.life and now % 2 == 0) or error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise Wrong(f"a look-up failed: {error.code().name}: {error.details()}") from None
                 self.n_away += 1
                 there = self.connect()
