@@ -11,8 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
+import ports
 import redis
-from rig import (BIN, Authority, Table, admin_pb, ask, default_config, floats, generate, hps_hash, hpsgen, model_config,
+from rig import (BIN, SLOW, Authority, Table, admin_pb, ask, default_config, floats, generate, hps_hash, hpsgen, model_config,
                  refused, until)
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
@@ -25,7 +26,7 @@ ACL = ["resetkeys", "~hpsd:*", "-@all", "+@hash", "+@sortedset", "+@scripting", 
 
 def config_of(work, address, models=(), durable=True, **volatile):
     volatile = {"type": "redis_cluster", "address": address, "num_partitions": N_SHARDS,
-                "redis_command_timeout_ms": 1000, **volatile}
+                "redis_command_timeout_ms": int(1000 * SLOW), **volatile}
     return default_config(models, durable=durable, server={"model_roots": [work]}, volatile_db=volatile)
 
 
@@ -119,7 +120,7 @@ def secured(work):
     """A server that takes certificates of one authority, and a user with just what a daemon needs."""
     authority = Authority(work, "ca")
     certificate, key = authority.issue("server")
-    port = redis.free_port()
+    port = ports.take()
     server = redis.Redis(os.path.join(work, "redis"), tls_port=port, tls_cert_file=certificate, tls_key_file=key,
                          tls_ca_cert_file=authority.path)
     server.ask("ACL", "SETUSER", "fleet", "on", ">secret", *ACL)
@@ -250,13 +251,27 @@ def test_unload_when_redis_hangs_then_its_rows_go_when_it_is_back(daemon, work, 
 def test_load_when_killed_while_it_fills_redis_then_the_next_start_leaves_nothing_of_it(daemon, work, server):
     one = daemon(config_of(work, server.address))
     Table.random("a", 200_000, 16).save(work + "/m")
-    load = one.admin_stub().LoadModel(admin_pb.LoadModelRequest(model="m", directory=work + "/m"))
-    until(lambda: any(":load:" in name for name in server.ask("KEYS", "hpsd:*")), "the first rows", step_s=0.001)
-    server.pause()  # no answer, no end of the load
-    one.kill()
-    load.cancel()
-    server.resume()
-    assert server.ask("DBSIZE") > 0
+
+    def is_filled():
+        return any(":load:" in name for name in server.ask("KEYS", "hpsd:*"))
+
+    def is_killed_on_the_way():
+        load = one.admin_stub().LoadModel(admin_pb.LoadModelRequest(model="m", directory=work + "/m"))
+        until(is_filled, "the first rows", step_s=0.001)
+        server.pause()  # no answer, no end of the load
+        one.kill()
+        load.cancel()
+        server.resume()
+        # What had been sent is carried out until then.
+        until(lambda: len(server.ask("CLIENT", "LIST").splitlines()) == 1, "the end of the daemon's connections")
+        if is_filled():
+            return True
+        server.ask("FLUSHALL")  # the load had come to its end before the pause: once more
+        shutil.rmtree(one.state)
+        one.start()
+        return False
+
+    until(is_killed_on_the_way, "a load that is cut short")
     one.start()
     assert one.versions("m") == {}
     until(lambda: server.ask("DBSIZE") == 0, "the end of what nobody uses")
@@ -357,7 +372,9 @@ def test_restart_when_a_part_of_the_only_copy_is_away_then_the_rest_is_not_delet
     table = Table.random("a", 500, 8)
     with redis.Cluster(os.path.join(work, "redis"), masters=2, replicas=0,
                        cluster_allow_reads_when_down="yes") as cluster:  # we ask, however long it takes
-        one = daemon(config_of(work, cluster.addresses, [model_of(table, work + "/m")], durable=False))
+        # Each command to the node that is away takes as long as this limit.
+        one = daemon(config_of(work, cluster.addresses, [model_of(table, work + "/m")], durable=False,
+                               redis_command_timeout_ms=1000))
 
         def leased():
             return [node for node in cluster.nodes if any(":leases" in name for name in node.ask("KEYS", "hpsd:*"))]
@@ -398,9 +415,8 @@ def test_ready_when_the_only_copy_is_lost_then_not_until_it_is_loaded_again(daem
     server.ask("FLUSHALL")
     with refused(grpc.StatusCode.UNAVAILABLE, "redis"):
         check(one, table)
-    until(lambda: one.get("/readyz")[0] == 503, "the loss to be told")
     why = f'redis has lost {N_SHARDS} shards of the only copy of model "m" version 1: load it again'
-    assert why in str(one.get("/readyz")[1])
+    until(lambda: one.get("/readyz")[0] == 503 and why in one.get("/readyz")[1], "the loss of all shards to be told")
     assert one.ctl("-o", "json", "status")[0]["not_ready_reasons"] == [why]
     assert lost() == N_SHARDS
     assert "shards of the only copy are lost" in one.log()
