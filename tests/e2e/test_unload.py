@@ -95,7 +95,8 @@ def test_unload_when_its_caller_gives_up_then_it_goes_on(in_use, end):
     if end == "cancel":
         in_use.begin_unload().cancel()
     else:
-        assert "goes on in the server" in one.ctl("--timeout", "0.1", "unload", "m", 1, code=4)
+        told = one.ctl_out_of_time("unload", "m", 1, has_begun=lambda: one.versions("m")[1] == "unloading")
+        assert "goes on in the server" in told
     until(lambda: one.versions("m") == {1: "unloading", 2: "active"}, "version 1 unloading")
     in_use.let_go()
     until(lambda: one.versions("m") == {2: "active"}, "the unload's end")

@@ -401,7 +401,7 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
     until(lambda: states(one, "ops") == {("a", 0): "running"}, "the partition")
     one.ctl("updates", "pause", "--model", "ops")
     broker.write(topic, [keyed(1, 101)])
-    one.ctl("--timeout", "0.3", "wait-for", f"{topic}:0:0", code=4)
+    one.ctl_out_of_time("wait-for", f"{topic}:0:0")
     assert values(one.stub(), "ops", "a", [1]) == {1: 1}
     one.kill()
     one.restart()

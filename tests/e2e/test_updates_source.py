@@ -170,7 +170,7 @@ def test_hpsctl_when_asked_of_updates_then_tables_and_exit_codes_tell(broker, da
     one.ctl("updates", "halt", code=2)
     one.ctl("updates", "pause", "--topic", "hps_et.table.none", code=1)
     one.ctl("updates", "--model", "ghost", code=1)
-    one.ctl("--timeout", "0.2", "wait-for", f"{topic}:7:0", code=4)
+    one.ctl_out_of_time("wait-for", f"{topic}:7:0")
     away = subprocess.run([f"{BIN}/hpsctl", "--addr", f"unix:{work}/none.sock", "--timeout", "0.2", "wait-for", "now"],
                           capture_output=True, timeout=PATIENCE_S, check=False)
     assert away.returncode == 3
@@ -236,7 +236,7 @@ def test_updates_when_the_disk_is_full_then_they_wait_and_look_ups_do_not(broker
             assert "disk" in updates(one, "full")["held"] and "a batch waits:" in one.ctl("updates")
             assert values(one.stub(), "full", "a", [1, 2, 3]) == {1: 101, 2: 2, 3: 3}
             assert one.get("/readyz")[0] == 200
-            one.ctl("--timeout", "0.2", "wait-for", "now", "--model", "full", code=4)
+            one.ctl_out_of_time("wait-for", "now", "--model", "full")
             os.unlink(f"{state}/ballast")
             wait_now(one, "full")
             assert values(one.stub(), "full", "a", [1, 2, 3]) == {1: 101, 2: 102, 3: -1}

@@ -208,6 +208,6 @@ def test_hpsctl_when_the_daemon_hangs_then_it_gives_up_in_time(loaded):
 
 
 def test_hpsctl_when_a_load_outlasts_its_deadline_then_exit_code_4(loaded, work):
-    generate(f"{work}/big", "--tables", 4, "--rows", 200000, "--dim", 32)
-    loaded.ctl("--timeout", "0.05", "load", "big", "--from", f"{work}/big", code=4)
-    until(lambda: loaded.versions("big") == {1: "active"}, "the load's end")
+    generate(f"{work}/big", "--tables", 4, "--rows", 400000, "--dim", 32)
+    loaded.ctl_out_of_time("load", "big", "--from", f"{work}/big", has_begun=lambda: loaded.versions("big"))
+    until(lambda: loaded.versions("big").get(1) == "active", "the load's end")
