@@ -163,7 +163,13 @@ def test_metrics_when_the_cache_is_small_then_what_went_in_and_what_was_refused(
         for seed in range(5):
             check(stub, tables, some_keys(tables, 1000, seed))
         # What went in is still there or has gone for others; the rest of what was found below is refused.
-        until(lambda: of("insertion_rows_total") + of("tier_refusals_total") > 5000, "all that was offered")
+        seen = [0]
+
+        def stands_still():
+            seen.append(of("insertion_rows_total") + of("tier_refusals_total"))
+            return seen[-1] > 5000 and seen[-1] == seen[-2]
+
+        until(stands_still, "all that was offered", step_s=0.1)
         until(lambda: of("insertion_rows_total") - of("tier_evictions_total") == of("tier_rows"), "the rows")
         assert of("tier_refusals_total") > of("insertion_rows_total")
         found = daemon.ctl("-o", "json", "tables")[0]["tables"]

@@ -117,7 +117,7 @@ def test_topics_when_listed_then_settings_and_cluster_are_those_of_the_broker(br
 
 
 def test_offsets_when_a_time_is_asked_then_the_first_record_since(broker):
-    topic = broker.create("hps_et.times.a", 1)
+    topic = broker.create("hps_et.times.a", 1, retention_ms=-1)  # the times are long ago
     broker.write(topic, [{"key": b"k", "value": b"v", "timestamp": EARLIER + 1000 * i} for i in range(4)])
     with Reader(broker, "times") as reader:
         assert reader.offsets(topic, 0, EARLIER) == (0, 0, 4, 0)
