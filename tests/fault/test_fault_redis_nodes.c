@@ -297,20 +297,6 @@ static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_
 }
 
 /* A server on its own, that is known by a name. */
-static enum hps_fake_redis_then alone(void *ctx, uint32_t node, const char *command,
-                                      char *out_answer)
-{
-    (void)ctx;
-    (void)node;
-    hps_fake_redis_usual(command, out_answer);
-    if (strcmp(command, "CLUSTER SLOTS") == 0) {
-        strncpy(out_answer, "-ERR This instance has cluster support disabled\r\n", 64);
-    } else if (strncmp(command, "HELLO", 5) == 0) {
-        strncpy(out_answer, "*2\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n", 64);
-    }
-    return HPS_FAKE_REDIS_GO_ON;
-}
-
 struct named {
     struct hps_fake_redis *fake;
     struct hps_redis_cluster *cluster;
@@ -351,7 +337,7 @@ static void named_connect(struct named *named, uint64_t connect_timeout_us)
 static void named_open(struct named *named, uint64_t connect_timeout_us)
 {
     memset(named, 0, sizeof(*named));
-    named->fake = hps_fake_redis_new(1, alone, NULL);
+    named->fake = hps_fake_redis_new(1, hps_fake_redis_alone, NULL);
     named_connect(named, connect_timeout_us);
 }
 
@@ -435,7 +421,7 @@ static void test_name_when_its_first_place_is_silent_then_the_next_one_is_found(
     struct sockaddr_in silent = {.sin_family = AF_INET};
     (void)state;
     memset(&named, 0, sizeof(named));
-    named.fake = hps_fake_redis_new(1, alone, NULL);
+    named.fake = hps_fake_redis_new(1, hps_fake_redis_alone, NULL);
     silent.sin_port = htons(hps_fake_redis_port(named.fake, 0));
     silent.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
