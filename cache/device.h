@@ -62,6 +62,8 @@ struct hps_device_sim_config {
     uint64_t fail_at;      /* the piece of work of this number, from 1, is not done and the device
                               lost; 0: none */
     uint64_t hang_at;      /* before this one the driver hangs: no call returns; 0: never */
+    uint64_t stall_us;     /* without progress for so long it counts as lost; 0: a minute, as it has
+                              no time while the processors are busy */
 };
 
 /* The toolkit that this build has CUDA from, "13.0", and for what, "sm_80, sm_90, sm_100"; "none"

@@ -25,7 +25,7 @@ enum {
     QUEUE_BYTES_MAX = 8 << 20,   /* of insertions, unless the options say */
     WAITING_MAX = 4096,          /* look-ups, likewise */
     STALL_US_MAX = 5000000,      /* likewise */
-    SIM_STALL_US_MAX = 60000000, /* a simulated device has no time while the processors are busy */
+    SIM_STALL_US_MAX = 60000000, /* of a simulated device */
     GATHER_BYTES = 64 << 20,     /* rows of one batch, likewise */
     PUBLISH_US = 10 * 1000,      /* between two times while there is work */
     WATCHES = 8,                 /* so often is looked at the driver in stall_us_max */
@@ -221,9 +221,11 @@ static void defaults(struct hps_gpu_tier_options *options)
     if (options->cache.gather_bytes == 0) {
         options->cache.gather_bytes = GATHER_BYTES;
     }
-    if (options->stall_us_max == 0) {
-        options->stall_us_max = options->kind == HPS_DEVICE_SIM ? SIM_STALL_US_MAX : STALL_US_MAX;
+    if (options->stall_us_max == 0 && options->kind == HPS_DEVICE_SIM) {
+        options->stall_us_max =
+            options->sim.stall_us != 0 ? options->sim.stall_us : SIM_STALL_US_MAX;
     }
+    options->stall_us_max = options->stall_us_max == 0 ? STALL_US_MAX : options->stall_us_max;
     options->cache.timeout_us = options->stall_us_max;
 }
 

@@ -45,7 +45,7 @@ struct hps_gpu_tier_options {
                                       further ones are dropped. 8 MiB: look-ups wait behind them */
     uint32_t waiting_max;          /* look-ups that wait; further ones are refused */
     uint64_t stall_us_max;         /* without progress the device counts as lost, and without
-                                      return from a call its driver. 0: 5 s, a simulated one 60 */
+                                      return from a call its driver. 0: 5 s, or what `sim` says */
     void (*lost)(void *ctx, const struct hps_error *err); /* once, on the tier's thread; NULL */
     void *lost_ctx;
 };

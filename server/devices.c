@@ -40,18 +40,17 @@ static hps_status parse_setting(const char *text, size_t size, struct hps_device
     const struct {
         const char *name;
         uint64_t max;
-    } settings[] = {{"fail", UINT64_MAX - 1},
-                    {"delay_us", 1000000},
-                    {"seed", UINT64_MAX - 1},
-                    {"memory", UINT64_C(1) << 40},
-                    {"hang", UINT64_MAX - 1}};
-    uint64_t values[5] = {config->fail_at, config->delay_us_max, config->seed, config->memory_bytes,
-                          config->hang_at};
+    } settings[] = {{"fail", UINT64_MAX - 1}, {"delay_us", 1000000},
+                    {"seed", UINT64_MAX - 1}, {"memory", UINT64_C(1) << 40},
+                    {"hang", UINT64_MAX - 1}, {"stall_us", UINT64_C(3600) * 1000000}};
+    enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
+    uint64_t values[N_SETTINGS] = {config->fail_at,      config->delay_us_max, config->seed,
+                                   config->memory_bytes, config->hang_at,      config->stall_us};
     char word[48];
     snprintf(word, sizeof(word), "%.*s", (int)(size < sizeof(word) ? size : sizeof(word) - 1),
              text);
     char *equals = strchr(word, '=');
-    for (unsigned i = 0; equals != NULL && i < 5; i++) {
+    for (unsigned i = 0; equals != NULL && i < N_SETTINGS; i++) {
         char *end = NULL;
         errno = 0;
         if (strncmp(word, settings[i].name, (size_t)(equals - word)) != 0 ||
@@ -67,12 +66,13 @@ static hps_status parse_setting(const char *text, size_t size, struct hps_device
                                                  .delay_us_max = (uint32_t)values[1],
                                                  .seed = values[2],
                                                  .memory_bytes = values[3],
-                                                 .hang_at = values[4]};
+                                                 .hang_at = values[4],
+                                                 .stall_us = values[5]};
         return HPS_OK;
     }
     return hps_error_set(err, HPS_INVALID,
-                         "HPS_DEVICE: got \"%s\", expected fail=N, hang=N, delay_us=N, seed=N or "
-                         "memory=BYTES behind \"sim:\"",
+                         "HPS_DEVICE: got \"%s\", expected fail=N, hang=N, delay_us=N, seed=N, "
+                         "stall_us=N or memory=BYTES behind \"sim:\"",
                          word);
 }
 

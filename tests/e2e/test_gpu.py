@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from rig import (BF16, FP16, FP32, PATIENCE_S, REPORT, Daemon, Table, ask, default_config, encoded, floats,
+from rig import (BF16, FP16, FP32, PATIENCE_S, REPORT, SLOW, Daemon, Table, ask, default_config, encoded, floats,
                  key_bytes, model_config, pb, statuses, until)
 
 FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
@@ -383,7 +383,7 @@ def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
 def test_loss_when_the_driver_hangs_then_nothing_else_does(work):
     tables = tables_of()
     with Daemon(work, config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}),
-                env={"HPS_DEVICE": "sim:hang=200"}) as daemon:
+                env={"HPS_DEVICE": f"sim:hang=200,stall_us={int(3e6 * SLOW)}"}) as daemon:
         stub, seed = daemon.stub(), 0
         while sample(daemon, "tier_up", 'tier="gpu"') == 1:
             check(stub, tables, some_keys(tables, 300, seed))  # one of them waits until the driver is given up

@@ -169,14 +169,15 @@ static void test_parse_when_said_then_read_and_what_is_odd_is_refused(void **sta
     assert_true(sim);
     assert_int_equal(sim_config.fail_at, 0);
     assert_true(sim_config.memory_bytes >= 1 << 30);
-    assert_int_equal(
-        hps_devices_parse("sim:fail=12,delay_us=3,seed=4,memory=5,hang=6", &sim, &sim_config, &err),
-        HPS_OK);
+    assert_int_equal(hps_devices_parse("sim:fail=12,delay_us=3,seed=4,memory=5,hang=6,stall_us=7",
+                                       &sim, &sim_config, &err),
+                     HPS_OK);
     assert_int_equal(sim_config.fail_at, 12);
     assert_int_equal(sim_config.delay_us_max, 3);
     assert_int_equal(sim_config.seed, 4);
     assert_int_equal(sim_config.memory_bytes, 5);
     assert_int_equal(sim_config.hang_at, 6);
+    assert_int_equal(sim_config.stall_us, 7);
     static const char *const odd[] = {
         "cuda",
         "simulated",
