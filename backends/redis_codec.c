@@ -264,7 +264,9 @@ static hps_status error_status(const char *text, size_t size)
             return codes[i].status;
         }
     }
-    return HPS_ABORTED;
+    /* What a script says that may read while the cluster is down, and writes, has no code. */
+    static const char down[] = "cluster is down";
+    return memmem(text, size, down, sizeof(down) - 1) != NULL ? HPS_UNAVAILABLE : HPS_ABORTED;
 }
 
 static void *take_error(struct hps_redis_reply *reply, const char *text, size_t size)

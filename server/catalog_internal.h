@@ -39,7 +39,7 @@ struct catalog_model {
     enum hps_unknown_policy unknown_policy;
     double hit_rate_threshold;
     bool drift;
-    bool unreached; /* its last load failed as a store was away */
+    bool unreached; /* a load failed as a store was away: if it is configured, then once more */
 };
 
 struct hps_load {

@@ -403,7 +403,7 @@ static void run_load(struct hps_task *task)
     pthread_mutex_lock(&catalog->lock);
     load_unlink(load);
     if (!load->published) {
-        load->model->unreached = status == HPS_UNAVAILABLE;
+        load->model->unreached = load->model->unreached || status == HPS_UNAVAILABLE;
         struct hps_version *version = load->entry->version;
         catalog_version_metrics_remove(catalog, version);
         catalog_entry_remove(catalog, load->model, load->entry);

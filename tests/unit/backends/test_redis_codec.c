@@ -278,6 +278,9 @@ static void test_errors_when_read_then_they_stand_for_statuses(void **state)
         {"-LOADING Redis is loading\r\n", HPS_UNAVAILABLE},
         {"-CLUSTERDOWN Hash slot not served\r\n", HPS_UNAVAILABLE},
         {"-READONLY You can't write\r\n", HPS_UNAVAILABLE},
+        {"-ERR Script attempted to execute a write command while the cluster is down and "
+         "readonly script: abc, on @user_script:1.\r\n",
+         HPS_UNAVAILABLE},
         {"-GAP 17\r\n", HPS_ABORTED},
         {"-ERR unknown command\r\n", HPS_ABORTED},
         {"-OOMPH\r\n", HPS_ABORTED},
