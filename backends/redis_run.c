@@ -442,11 +442,10 @@ static void lane_give_up(struct lane *lane)
     lane_broken(lane, HPS_DEADLINE, "no answer in time");
 }
 
-/* Wait until one of the lanes can go on, or others may; give up those whose time has come. It was
- * perhaps this thread that was held up: an answer that is there counts. */
-static void lanes_poll(struct run *run, uint64_t end_us)
+/* Wait until one of the lanes can go on, or others may; give up those that have no more time at
+ * all. */
+static void lanes_poll(struct run *run, uint64_t now_us, uint64_t end_us)
 {
-    uint64_t now_us = hps_clock_us();
     bool wait = true;
     for (uint32_t i = 0; i < run->n_lanes; i++) {
         struct lane *lane = &run->lanes[i];
@@ -473,12 +472,6 @@ static void lanes_poll(struct run *run, uint64_t end_us)
             run->polls[i].revents = 0;
         }
     }
-    for (uint32_t i = 0; i < run->n_lanes; i++) {
-        if (run->polls[i].fd >= 0 && run->polls[i].revents == 0 &&
-            now_us >= lane_end_us(run, &run->lanes[i])) {
-            lane_give_up(&run->lanes[i]);
-        }
-    }
 }
 
 static void lane_go_on(struct lane *lane)
@@ -495,7 +488,9 @@ static void lane_go_on(struct lane *lane)
     }
 }
 
-/* Until a lane is through, or it is time to look after those that wait. */
+/* Until a lane is through, or it is time to look after those that wait. Lanes whose time has come
+ * are given up only after a look: it was perhaps this thread that was held up, and what has come
+ * meanwhile counts. */
 static void exchange(struct run *run)
 {
     uint64_t end_us = run->waiting ? hps_clock_us() + LOOK_US : UINT64_MAX;
@@ -507,12 +502,15 @@ static void exchange(struct run *run)
             lane_write(lane);
         }
     }
-    while (!any_through && hps_clock_us() < end_us) {
-        lanes_poll(run, end_us);
+    for (uint64_t now_us; !any_through && (now_us = hps_clock_us()) < end_us;) {
+        lanes_poll(run, now_us, end_us);
         for (uint32_t i = 0; i < run->n_lanes; i++) {
             struct lane *lane = &run->lanes[i];
             if (goes_on(lane) && run->polls[i].revents != 0) {
                 lane_go_on(lane);
+            }
+            if (goes_on(lane) && now_us >= lane_end_us(run, lane)) {
+                lane_give_up(lane);
             }
             any_through = any_through || (is_active(lane) && !goes_on(lane));
         }

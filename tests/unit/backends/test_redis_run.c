@@ -12,7 +12,7 @@
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/redis_calls.h"
 
-#define TIMEOUT_US UINT64_C(50000)
+#define TIMEOUT_US UINT64_C(1000000)
 
 static atomic_bool holds; /* whoever sends a GET, until it has its answer and is too late */
 
