@@ -371,6 +371,9 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
                                 "redis: model \"%s\" version %" PRId64 " cannot be loaded",
                                 space->model, space->version);
     }
+    for (uint32_t i = 0; i < space->n_shards; i++) {
+        redis_shard_wrote(space, i, (int64_t)load->n_rows[i]);
+    }
     hps_ignore(unlink_all(load, NULL)); /* where another was the first; else nothing is there */
     (void)redis_shards_ask(space, false, redis_write_deadline(space->redis, NULL));
     (void)redis_count_rows(space);

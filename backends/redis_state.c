@@ -30,6 +30,7 @@ static void learn(struct redis_space *space, struct redis_shard *shard, const vo
     if (digest_size == 0) {
         shard->known = true;
         shard->missing = true;
+        shard->seen.n_writes++;
         shard->n_rows = 0;
         hps_redis_positions_clear(&shard->positions);
     } else if (digest_size == REDIS_DIGEST_BYTES) {

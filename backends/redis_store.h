@@ -21,7 +21,7 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
 /* How often a shard changed, to tell an answer that is older than what has been heard since. */
 struct redis_shard_seen {
     uint32_t n_changes; /* of what is known of it */
-    uint32_t n_writes;  /* of ours */
+    uint32_t n_writes;  /* of ours, and that it was not there */
 };
 
 /* What is known of one shard, as of the last answer of it. */
