@@ -98,6 +98,9 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
+    atomic_store(&n_new_logs, 0);
+    atomic_store(&log_write_errno, 0);
+    atomic_store(&log_sync_errno, 0);
     (void)umount2(tmp.path, MNT_DETACH); /* only mounted in one test */
     hps_tmpdir_close(&tmp);
     return 0;
@@ -430,6 +433,7 @@ static void test_write_when_a_new_log_meets_a_full_disk_then_writes_go_on_or_a_r
     }
     check_rows(space, end + BATCH);
     close_all(space);
+    print_message("restarts asked for: %u\n", n_asked);
 }
 
 static void test_close_when_the_log_was_not_synced_since_a_write_then_it_is(void **state)
