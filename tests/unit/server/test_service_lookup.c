@@ -1074,6 +1074,8 @@ static void test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so(vo
     struct service_test *t = *state;
     struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
 
+    hps_pool_free(t->workers); /* one where both can wait for the thread */
+    assert_int_equal(hps_pool_new("work", 1, 8, &t->workers), HPS_OK);
     open_unit_service(t);
     use_key(t, FIXTURE_DISK, 5);
     hps_fake_fail(disk, HPS_FAKE_GET, HPS_ABORTED, 0, UINT32_MAX, 0);
