@@ -113,6 +113,7 @@ class Story:
         self.work, self.rng, self.steps, self.spans = work, random.Random(seed), [], []
         self.counts, self.forgets = collections.Counter(), False
         self.remains = set()  # keys of the guest that a lost master brought back
+        self.guest_begin = -1  # of its files in the first partition
         self.board = chaos.Board(f"{work}/board", seed)
         self.gate, self.stack = threading.Event(), contextlib.ExitStack()
         self.good, self.other = self.certificates("good"), self.certificates("other")
@@ -495,7 +496,9 @@ class Story:
 
     def make_guest(self):
         """Files of its own time each time: another load, with other keys in Redis."""
+        until(lambda: self.board.written[0] > self.guest_begin, "a record more than there was for the last guest")
         self.board.begins[:] = np.maximum(0, self.board.written - GUEST_BEHIND)
+        self.board.begins[0] = self.guest_begin = max(int(self.board.begins[0]), self.guest_begin + 1)
         begins = [{"topic": topic_of(table), "partition": partition, "offset": int(offset)}
                   for (table, partition), offset in zip(PLACES, self.board.begins)]
         with open(f"{self.work}/v{GUEST}/manifest.json", "w", encoding="utf-8") as f:
