@@ -200,6 +200,12 @@ static void extra(struct dictionary *d, uint64_t i)
     }
 }
 
+/* All threads have done what the test is about: a processor may have been the updater's alone. */
+static bool seen_enough(struct dictionary *d)
+{
+    return atomic_load(&d->n_found) > 1000 && (!d->evicts || atomic_load(&d->n_evicted) > 1000);
+}
+
 static void run(struct dictionary *d)
 {
     struct hps_error error;
@@ -213,10 +219,10 @@ static void run(struct dictionary *d)
     for (unsigned i = 0; i < N_INSERTERS; i++) {
         assert_int_equal(pthread_create(&inserters[i], NULL, insert_rows, d), 0);
     }
-    for (uint64_t seq = 1; seq <= N_UPDATES; seq++) {
+    for (uint64_t seq = 1; seq <= N_UPDATES || !seen_enough(d); seq++) {
         uint64_t random = hps_mix64(seq);
         update(d, random % N_KEYS, seq, random >> 62 != 0);
-        if (seq % (N_UPDATES / N_EXTRA) == 0) {
+        if (seq <= N_UPDATES && seq % (N_UPDATES / N_EXTRA) == 0) {
             extra(d, seq);
         }
     }
@@ -228,7 +234,6 @@ static void run(struct dictionary *d)
         pthread_join(inserters[i], NULL);
     }
     assert_int_equal(atomic_load(&d->n_bad), 0);
-    assert_true(atomic_load(&d->n_found) > 0);
     /* Quiet again: what the map has is the truth. */
     for (hps_key key = 0; key < N_KEYS; key++) {
         hps_key k = key;
@@ -263,7 +268,6 @@ static void test_table_when_it_evicts_under_all_then_agrees_but_for_what_is_miss
     assert_int_equal(hps_host_map_open_with(&options, &d->store, &error), HPS_OK);
     d->evicts = true;
     run(d);
-    assert_true(atomic_load(&d->n_evicted) > 1000);
     hps_free(d);
 }
 

@@ -247,7 +247,7 @@ static void test_versions_when_used_by_all_at_once_then_rows_and_counts_are_righ
         assert_int_equal(pthread_create(&workers[i], NULL, works[i], w), 0);
     }
     struct turn turn = {.world = w, .random = 5};
-    for (unsigned i = 0; i < N_BATCHES / 10; i++) {
+    for (unsigned i = 0; i < N_BATCHES / 10 || atomic_load(&w->n_found) == 0; i++) {
         turn_make(&turn);
         bool active = i % 4 != 0; /* sometimes none, sometimes more than one */
         w->ops->space_active(w->spaces[turn.version], active);
@@ -262,7 +262,6 @@ static void test_versions_when_used_by_all_at_once_then_rows_and_counts_are_righ
         pthread_join(workers[i], NULL);
     }
     assert_int_equal(atomic_load(&w->n_bad), 0);
-    assert_true(atomic_load(&w->n_found) > 0);
     for (unsigned i = 0; i < N_VERSIONS; i++) {
         struct hps_store_usage usage;
         w->ops->space_usage(w->spaces[i], &usage);
