@@ -18,6 +18,7 @@
 
 #include "backends/host_map.h"
 #include "backends/rocksdb.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "cache/gpu_tier_internal.h"
@@ -69,6 +70,8 @@ struct reader {
     struct hps_lookup_part parts[N_TABLES];
     struct hps_update_hold hold;
     atomic_bool answered, granted;
+    uint64_t held_us; /* since when it holds updates back */
+    bool outlasted;   /* this look-up: its hold was ended for it */
 };
 
 static uint64_t draw(uint64_t *seed)
@@ -104,6 +107,7 @@ static void on_answered(struct hps_lookup *lookup)
 static void on_granted(struct hps_update_hold *hold)
 {
     struct reader *reader = (struct reader *)((char *)hold - offsetof(struct reader, hold));
+    reader->held_us = hps_clock_us();
     atomic_store(&reader->granted, true);
 }
 
@@ -137,10 +141,14 @@ static hps_status run_held(struct reader *reader, struct hps_error *err)
     struct hps_version *version = reader->race->version;
     atomic_store(&reader->granted, false);
     reader->hold.granted = on_granted;
+    reader->held_us = hps_clock_us();
     if (!hps_update_hold(version, &reader->hold)) {
         wait_for(&reader->granted);
     }
     hps_status status = run_try(reader, err);
+    if (hps_clock_us() - reader->held_us >= HPS_UPDATE_HELD_US_MAX) {
+        reader->outlasted = true;
+    }
     hps_update_release(version);
     atomic_fetch_add(&reader->race->n_held, 1);
     return status;
@@ -224,6 +232,7 @@ static void look_up(struct reader *reader)
                                   .path = (enum hps_lookup_path)(draw(&reader->seed) % 3),
                                   .blocks = race->blocks,
                                   .gpu_done = on_answered};
+    reader->outlasted = false;
     uint64_t floor = hps_update_sequence(race->version);
     hps_status status = hps_lookup_plan(lookup, &err);
     if (status == HPS_OK) {
@@ -231,6 +240,9 @@ static void look_up(struct reader *reader)
     }
     if (status == HPS_OK) {
         status = run_tries(reader, &err);
+    }
+    if (status == HPS_ABORTED && reader->outlasted) {
+        return; /* nobody may hold updates for so long, however busy the machine is */
     }
     if (status != HPS_OK) {
         report(race, err.text);
