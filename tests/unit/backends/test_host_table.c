@@ -234,6 +234,7 @@ static void run(struct dictionary *d)
         pthread_join(inserters[i], NULL);
     }
     assert_int_equal(atomic_load(&d->n_bad), 0);
+    assert_true(atomic_load(&d->n_found) > 0);
     /* Quiet again: what the map has is the truth. */
     for (hps_key key = 0; key < N_KEYS; key++) {
         hps_key k = key;
@@ -268,6 +269,7 @@ static void test_table_when_it_evicts_under_all_then_agrees_but_for_what_is_miss
     assert_int_equal(hps_host_map_open_with(&options, &d->store, &error), HPS_OK);
     d->evicts = true;
     run(d);
+    assert_true(atomic_load(&d->n_evicted) > 1000);
     hps_free(d);
 }
 

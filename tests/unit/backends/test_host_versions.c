@@ -262,6 +262,7 @@ static void test_versions_when_used_by_all_at_once_then_rows_and_counts_are_righ
         pthread_join(workers[i], NULL);
     }
     assert_int_equal(atomic_load(&w->n_bad), 0);
+    assert_true(atomic_load(&w->n_found) > 0);
     for (unsigned i = 0; i < N_VERSIONS; i++) {
         struct hps_store_usage usage;
         w->ops->space_usage(w->spaces[i], &usage);
