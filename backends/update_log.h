@@ -13,12 +13,18 @@
  *
  * A topic made anew under an old name cannot always be told from the old one: GAP and GONE tell
  * where they can, but one that has grown past our offset while nobody looked reads on as if nothing
- * had happened. Who has a stored position assigns *at* the last record applied, and compares its
- * time and bytes; what differs is a gap. So after GONE, after DOWN, and when a topic has fewer
- * partitions than before.
+ * had happened. So who reads keeps a *witness*, a record that was read once, and has the log asked
+ * for it again (recall): another record at that offset is another topic. Where topics have ids, the
+ * id tells.
  *
- *     topics ─▶ offsets ─▶ assign ─▶ poll ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
- *                                     └▶ DOWN … UP: the log reconnects by itself, nothing to do
+ *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
+ *                 │                            └▶ DOWN … UP: the log reconnects by itself
+ *                 └▶ heard: the end of the partition, asked of its leader again and again
+ *
+ * That records are delivered, or that none are, proves nothing: the log may not reach the server
+ * that has the partition. What proves is an answer of the partition's own leader to a question that
+ * was asked at a known time (watch, heard): all that was logged before the question lies before the
+ * end that was answered.
  *
  * Back-pressure: not polling. What is fetched ahead is bounded; nobody is expelled for being slow.
  * Pause a partition: unassign. Resume or seek: assign again, at the first record not yet applied.
@@ -34,6 +40,7 @@ enum hps_compaction { HPS_COMPACTION_UNKNOWN, HPS_COMPACTION_NO, HPS_COMPACTION_
 
 struct hps_consumer_topic {
     const char *name;
+    const char *id;       /* another one for a topic made anew; "": not known */
     int32_t n_partitions; /* numbered from 0; only ever grows, unless the topic was made anew */
     enum hps_compaction compaction;
     int64_t delete_retention_ms; /* how long a compacted topic keeps its tombstones; -1: unknown */
@@ -63,6 +70,31 @@ struct hps_consumer_position {
     int64_t offset; /* of the record that is next */
 };
 
+/* A partition that is watched. Owned by its consumer, until that is closed. */
+struct hps_watch;
+
+/* What the leader of a partition has said. */
+struct hps_leader_word {
+    uint64_t asked_us; /* hps_clock_us, as the newest question that was answered was sent; 0: none
+                          was answered yet */
+    int64_t asked_unix_ms; /* the same moment, on the wall clock */
+    int64_t high;          /* the answer: one past the last record, be it of an open transaction */
+    hps_status status;     /* of the newest question that has ended: OK, or why it has no answer
+                              (UNAVAILABLE, PERMISSION, NOT_FOUND, …) */
+    char text[160];        /* ... for a person; "" with OK */
+};
+
+/* What is at an offset now. */
+struct hps_recalled {
+    int64_t asked_offset;
+    uint64_t asked_us; /* as the question was sent */
+    hps_status status; /* OK: the rest is known; else as hps_leader_word.status */
+    int64_t low;       /* first record of the partition */
+    int64_t offset;    /* of the first record at or behind asked_offset; -1: there is none */
+    int64_t time_unix_ms;
+    uint64_t hash; /* hps_update_record_hash of base/update_record.h */
+};
+
 enum hps_record_time {
     HPS_RECORD_TIME_NONE,
     HPS_RECORD_TIME_CREATED, /* by the producer: its event time */
@@ -86,10 +118,13 @@ struct hps_consumer_record {
 
 enum hps_consumer_event_kind {
     /* Of a partition, by its tag. */
-    HPS_CONSUMER_CAUGHT_UP, /* all up to `offset` - 1 were delivered; told again after more came */
+    HPS_CONSUMER_CAUGHT_UP, /* all up to `offset` - 1 were delivered; told again after more came.
+                               Says nothing of when: see heard */
     HPS_CONSUMER_GAP,    /* `offset` was asked for, the log has [low, high): stopped, unassigned */
     HPS_CONSUMER_GONE,   /* topic or partition is not there (any more): stopped, unassigned. When it
                             is listed again, it may be another of the same name */
+    HPS_CONSUMER_BAD,    /* the records from `offset` to `high` - 1 cannot be read (damaged, larger
+                            than what can be inflated): they are left out, reading goes on */
     HPS_CONSUMER_FAILED, /* not to be read from `offset` on, see status (PERMISSION, DATA_LOSS, …):
                             stopped, unassigned */
     /* Of the log; tag is HPS_CONSUMER_NO_TAG. */
@@ -141,8 +176,22 @@ struct hps_consumer_ops {
      * error   UNAVAILABLE, UNAUTHENTICATED: also told by an event; DEADLINE */
     hps_status (*topics)(struct hps_consumer *consumer, uint32_t timeout_ms,
                          struct hps_consumer_topics *out_topics, struct hps_error *err);
+    /* Have the partition's leader asked for its end, from now on and about every 50 ms, in the
+     * background; no matter whether it is assigned, or there. Once per partition: another call
+     * gives the same one. Does not wait.
+     * owner   out_watch is the consumer's; strings are borrowed for the call
+     * error   NO_MEMORY */
+    hps_status (*watch)(struct hps_consumer *consumer, const char *topic, int32_t partition,
+                        struct hps_watch **out_watch, struct hps_error *err);
+    /* What its leader said last. One leader that does not answer delays no word of another. */
+    void (*heard)(const struct hps_watch *watch, struct hps_leader_word *out_word);
+    /* Have it asked what is at `offset`; the answer to an earlier question is dropped. */
+    void (*recall)(struct hps_watch *watch, int64_t offset);
+    /* False: not answered yet (it is asked again until it is), or nothing was asked. */
+    bool (*recalled)(const struct hps_watch *watch, struct hps_recalled *out_recalled);
     /* Fill low, high, at_time and status of each; the call fails only if the log gives no answer
-     * at all. Strings are borrowed for the call. */
+     * at all. Of a watched partition whose leader has given no word for a second: UNAVAILABLE at
+     * once, so that it keeps nobody from the others. Strings are borrowed for the call. */
     hps_status (*offsets)(struct hps_consumer *consumer, struct hps_consumer_offsets *parts,
                           uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err);
     /* Deliver the partition's records from `offset` on; a partition that is assigned is moved
@@ -166,11 +215,8 @@ struct hps_consumer_ops {
      * has none. */
     bool (*header)(const struct hps_consumer_record *record, const char *name,
                    const void **out_value, size_t *out_size);
-    /* One past the last record of an assigned partition, as last heard while reading it; does not
-     * ask. -1: nothing heard. */
-    int64_t (*high)(struct hps_consumer *consumer, const char *topic, int32_t partition);
-
-    /* Tell the log how far we are, for its tools: nothing here ever reads it. Does not wait. */
+    /* Tell the log how far we are, for its tools: nothing here ever reads it. Does not wait, and
+     * delays no reading, whatever becomes of it. */
     void (*commit)(struct hps_consumer *consumer, const struct hps_consumer_position *positions,
                    uint32_t n_positions);
 

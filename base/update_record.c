@@ -8,12 +8,20 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/hash.h"
 #include "base/modeldir.h"
 #include "base/rowfile.h"
 
 static const char magic_hctr[4] = {'H', 'C', 'T', 'R'};
 static const char magic_packed[4] = {'H', 'P', 'S', '1'};
 static const char topic_prefix[] = "hps_et.";
+
+uint64_t hps_update_record_hash(const void *key, size_t key_size, const void *value,
+                                size_t value_size)
+{
+    uint64_t hash = hps_hash_bytes(key, key_size, key == NULL ? 1 : 2);
+    return hps_hash_bytes(value, value_size, hash ^ (value == NULL ? 1 : 2));
+}
 
 const char *hps_update_reject_text(enum hps_update_reject reject)
 {

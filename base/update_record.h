@@ -55,6 +55,10 @@ enum hps_update_reject {
 #undef HPS_UPDATE_REJECT_ENUM
 };
 
+/* A hash of what a record says, to know it again by; NULL and empty are different. */
+uint64_t hps_update_record_hash(const void *key, size_t key_size, const void *value,
+                                size_t value_size);
+
 const char *hps_update_reject_text(enum hps_update_reject reject); /* static */
 const char *hps_update_form_text(enum hps_update_form form);       /* "hctr", "keyed", "packed" */
 

@@ -606,7 +606,7 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
         return record->offset >= at->next;
     }
     uint64_t hash =
-        hps_position_hash(record->key, record->key_size, record->value, record->value_size);
+        hps_update_record_hash(record->key, record->key_size, record->value, record->value_size);
     if (hash != at->last_hash || record->time_unix_ms != at->last_time_ms) {
         update_gap(stream, partition, partition->low,
                    "another record is at offset %" PRId64 ": the topic was made anew",

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/hash.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "positions are stored as they lie");
 
@@ -28,12 +27,6 @@ struct stored {
     int64_t start, skipped;
 };
 _Static_assert(sizeof(struct stored) == 72, "as documented");
-
-uint64_t hps_position_hash(const void *key, size_t key_size, const void *value, size_t value_size)
-{
-    uint64_t hash = hps_hash_bytes(key, key_size, key == NULL ? 1 : 2);
-    return hps_hash_bytes(value, value_size, hash ^ (value == NULL ? 1 : 2));
-}
 
 size_t hps_position_key(const char *topic, int32_t partition,
                         char out_key[HPS_POSITION_KEY_BYTES_MAX])

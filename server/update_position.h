@@ -60,9 +60,6 @@ struct hps_position {
 /* Nothing was passed over; records were that nobody can apply any more. */
 enum { HPS_POSITION_WHOLE = -1, HPS_POSITION_LOST = -2 };
 
-/* Of what a record says; NULL and empty are different. */
-uint64_t hps_position_hash(const void *key, size_t key_size, const void *value, size_t value_size);
-
 /* Return the number of bytes. */
 size_t hps_position_key(const char *topic, int32_t partition,
                         char out_key[HPS_POSITION_KEY_BYTES_MAX]);

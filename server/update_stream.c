@@ -165,7 +165,7 @@ static void advance(struct update_partition *partition, const struct hps_consume
     read->last_offset = record->offset;
     read->last_time_ms = record->time_unix_ms;
     read->last_hash =
-        hps_position_hash(record->key, record->key_size, record->value, record->value_size);
+        hps_update_record_hash(record->key, record->key_size, record->value, record->value_size);
     if (is_passed_over(fate) && read->skipped == HPS_POSITION_WHOLE) {
         read->skipped = record->offset;
     }
