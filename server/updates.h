@@ -122,7 +122,11 @@ enum hps_partition_state {
     HPS_PARTITION_PAUSED,
     HPS_PARTITION_GAP,
     HPS_PARTITION_GONE,
-    HPS_PARTITION_FAILED
+    HPS_PARTITION_FAILED,
+    /* What a RUNNING one is shown as while nothing of it becomes visible. */
+    HPS_PARTITION_FROZEN, /* its version is: records that name no version are passed over */
+    HPS_PARTITION_HELD,   /* the batch at hand cannot be applied */
+    HPS_PARTITION_STATES
 };
 const char *hps_partition_state_text(enum hps_partition_state state); /* "starting", … */
 
@@ -131,11 +135,26 @@ struct hps_partition_view {
     int32_t partition;
     enum hps_partition_state state;
     int64_t next;     /* published; -1: not known yet */
-    int64_t high;     /* one past the last record, as last heard; -1: not known */
+    int64_t high;     /* one past the last record, as its leader said last; -1: not known */
+    int64_t heard_ms; /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
     uint64_t lag;     /* records; 0 while not known */
-    int64_t as_of_ms; /* every update logged before that is applied; 0: not known */
-    char reason[200]; /* of a GAP, GONE or FAILED; what is to be known of one that runs */
+    int64_t as_of_ms; /* every update logged before that is applied, proved by its leader; 0: not
+                         known */
+    int64_t skipped;  /* hps_position.skipped of what is published */
+    double records_per_s;
+    char reason[200]; /* of its state; what is to be known of one that runs */
 };
+
+/* A record that was read and is in no row. */
+struct hps_rejected_view {
+    const char *topic; /* of the view that it belongs to */
+    int32_t partition;
+    int64_t offset;
+    int64_t read_ms;    /* Unix ms */
+    const char *reason; /* label of update_records_rejected_total; static */
+    char text[120];
+};
+enum { HPS_REJECTED_VIEWS_MAX = 64 };
 
 /* Since when a partition may have updates that are not applied; -1: not known. */
 int64_t hps_partition_lag_ms(const struct hps_partition_view *view);
@@ -145,17 +164,23 @@ struct hps_stream_view {
     int64_t version;
     bool active;
     bool frozen;
-    bool connected;                         /* to the log */
-    bool shared;                            /* a tier is, with other daemons */
-    bool shared_behind;                     /* parts of it: they are not read from */
-    bool shared_apart;                      /* records were passed over: it is left alone */
-    char held[200];                         /* why a batch waits to be applied; "": none does */
-    uint64_t sequence;                      /* batches applied */
+    bool listed;        /* the log has told its topics */
+    bool connected;     /* to the log: some server of it answers */
+    char away[200];     /* why not; "": it is */
+    bool leaders_up;    /* the leaders of all partitions have answered lately, and there are some */
+    bool shared;        /* a tier is, with other daemons */
+    bool shared_behind; /* parts of it: they are not read from */
+    bool shared_apart;  /* records were passed over: it is left alone */
+    char held[200];     /* why a batch waits to be applied; "": none does */
+    uint64_t sequence;  /* batches applied */
     uint64_t n_records, n_rejected, n_keys; /* since it was added */
     int64_t event_time_ms;                  /* newest applied; 0: none */
-    int64_t as_of_ms;                       /* of all partitions that run; 0: not known */
+    double records_per_s, keys_per_s;       /* applied, over the last seconds */
+    int64_t as_of_ms; /* of all partitions; 0: not known, also without any, and of a frozen one */
     const struct hps_partition_view *partitions; /* by topic and number */
     uint32_t n_partitions;
+    const struct hps_rejected_view *rejected; /* the newest ones, oldest first */
+    uint32_t n_rejected_views;
 };
 
 /* Every stream, in no order; fn must not call back here. Any thread. */
@@ -168,11 +193,12 @@ void hps_updater_gauges(struct hps_updater *updater);
 /* ---- commands -------------------------------------------------------------------------------- */
 
 enum hps_update_command_kind {
-    HPS_UPDATE_PAUSE,  /* holds over restarts */
-    HPS_UPDATE_RESUME, /* also tries again what FAILED */
-    HPS_UPDATE_SEEK,
+    HPS_UPDATE_PAUSE,      /* holds over restarts */
+    HPS_UPDATE_RESUME,     /* also tries again what FAILED */
+    HPS_UPDATE_SEEK,       /* what is paused stays so */
     HPS_UPDATE_ACCEPT_GAP, /* go on behind the gap: what was in it is not applied */
-    HPS_UPDATE_REFRESH     /* ask the log for new topics and for the ends of partitions */
+    HPS_UPDATE_REFRESH     /* ask the log for new topics, and the leader of each partition for its
+                              end, and whether it is still the same topic */
 };
 enum hps_update_seek {
     HPS_UPDATE_SEEK_OFFSET,
@@ -192,7 +218,8 @@ struct hps_update_command {
 };
 
 /* Carry out, and wait until that is done. May block: for the log, and for a batch under way.
- * out_n   partitions that it changed; of a REFRESH: that were looked at
+ * out_n   partitions that it changed; of a REFRESH: whose leaders have answered, which others have
+ *         not within 2 s
  * error   NOT_FOUND: nothing there goes by these names; PRECONDITION: no gap to accept;
  *         UNAVAILABLE: the log does not answer, or the version goes */
 hps_status hps_updater_command(struct hps_updater *updater,
