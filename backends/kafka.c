@@ -530,20 +530,6 @@ static void kafka_unassign(struct hps_consumer *base, const char *topic, int32_t
     }
 }
 
-static int64_t kafka_high(struct hps_consumer *base, const char *topic, int32_t number)
-{
-    struct consumer *c = (struct consumer *)base;
-    int64_t low = -1;
-    int64_t high = -1;
-    const struct part *part = part_named(c, topic, strlen(topic), number);
-    if (part == NULL || !part->assigned ||
-        rd_kafka_get_watermark_offsets(c->rk, topic, number, &low, &high) !=
-            RD_KAFKA_RESP_ERR_NO_ERROR) {
-        return -1;
-    }
-    return high < 0 ? -1 : high;
-}
-
 /* ---- commits ---- */
 
 static void commits_note(struct consumer *c, rd_kafka_resp_err_t code)
@@ -1460,7 +1446,6 @@ static const struct hps_consumer_ops CONSUMER_OPS = {
     .poll = kafka_poll,
     .wake = kafka_wake,
     .header = kafka_header,
-    .high = kafka_high,
     .commit = kafka_commit,
     .dead_letter = kafka_dead_letter,
     .dead_letter_flush = kafka_dead_letter_flush,

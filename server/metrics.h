@@ -110,6 +110,10 @@
       "Batches behind which updates waited for the limit of rows in a second.")                  \
     X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                        \
       "1 while a partition stands still because records are gone or are others.")                \
+    X(UPDATE_PARTITION_STATE, GAUGE, "update_partition_state", "topic,partition,state",          \
+      "1 for the state that the partition is in, for the active version.")                       \
+    X(UPDATE_FROZEN, GAUGE, "update_frozen", "model",                                            \
+      "1: the active version passes over records that name no version.")                         \
     X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                          \
       "From the time of an update, as its producer gives it, until every tier has it.")          \
     X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",            \
@@ -119,7 +123,7 @@
     X(UPDATE_STALENESS, GAUGE, "update_staleness_seconds", "model",                              \
       "Since when there may be updates that the active version lacks.")                          \
     X(UPDATE_SOURCE_UP, GAUGE, "update_source_up", "model",                                      \
-      "1 while the update log answers the active version.")                                      \
+      "1 while the leaders of all partitions answer.")                                           \
     X(UPDATE_HELD, GAUGE, "update_held", "model",                                                \
       "1 while a batch of the active version waits because it cannot be applied.")               \
     X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \

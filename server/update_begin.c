@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the partitions of a stream begin: topics as the log lists them, start positions, the
- * comparison of a stored position with what the log has now, and what an operator does about a
- * gap. On the stream's thread `update`.
+ * Where the partitions of a stream begin: topics as the log lists them, start positions, and the
+ * comparison of a stored position with what the log has now. On the stream's thread `update`.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -55,7 +54,7 @@ static struct update_partition *add_partition(struct hps_update_stream *stream, 
     *partition = (struct update_partition){.number = number,
                                            .route = *route,
                                            .delete_retention_ms = -1,
-                                           .state = HPS_PARTITION_GONE,
+                                           .state = HPS_PARTITION_STARTING,
                                            .high = -1,
                                            .to_commit = -1,
                                            .committed = -1,
@@ -93,11 +92,11 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     partition->applied = position;
     partition->read = position;
     partition->paused = position.paused;
-    snprintf(partition->reason, sizeof(partition->reason), "not listed yet");
+    partition->as_of_ms = position.as_of_ms;
+    partition->as_of_next = position.next;
+    snprintf(partition->reason, sizeof(partition->reason), "the log has not listed it yet");
     stream->fresh = false;
-    if (position.event_time_ms > stream->event_time_ms) {
-        stream->event_time_ms = position.event_time_ms;
-    }
+    update_note_event_time(stream, position.event_time_ms);
     return HPS_OK;
 }
 
@@ -140,7 +139,6 @@ void update_stop_partition(struct hps_update_stream *stream, struct update_parti
     partition->state = state;
     partition->leave = true;
     partition->checking = false;
-    partition->caught_up = false;
     snprintf(partition->reason, sizeof(partition->reason), "%s", reason);
     if (state == HPS_PARTITION_GAP || state == HPS_PARTITION_GONE ||
         state == HPS_PARTITION_FAILED) {
@@ -164,7 +162,7 @@ void update_gap(struct hps_update_stream *stream, struct update_partition *parti
 }
 
 /* Not where it happens: what the last poll brought is borrowed until then. */
-static void leave_stopped(struct hps_update_stream *stream)
+void update_leave_stopped(struct hps_update_stream *stream)
 {
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
@@ -175,7 +173,7 @@ static void leave_stopped(struct hps_update_stream *stream)
     }
 }
 
-static void run_from(struct hps_update_stream *stream, struct update_partition *partition,
+void update_run_from(struct hps_update_stream *stream, struct update_partition *partition,
                      int64_t offset, bool checking)
 {
     const struct hps_consumer_position at = {partition->topic, partition->number, offset};
@@ -188,7 +186,7 @@ static void run_from(struct hps_update_stream *stream, struct update_partition *
     partition->state = HPS_PARTITION_RUNNING;
     partition->leave = false;
     partition->checking = checking;
-    partition->caught_up = false;
+    partition->n_ends = 0;
     partition->reason[0] = '\0';
 }
 
@@ -199,23 +197,48 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
 {
     struct update_partition *partition = find(stream, topic->name, number);
     bool is_new = partition == NULL;
+    bool grown = is_new && number > 0 && stream->listed && find(stream, topic->name, 0) != NULL;
     if (is_new) {
         partition = add_partition(stream, topic->name, number, route);
     }
     if (partition == NULL) {
         return false;
     }
+    if (grown) { /* it was not there as the topic was listed before: nothing older is missing */
+        partition->as_of_ms = stream->listed_ms;
+    }
     partition->initial = is_new ? stream->fresh && !stream->listed : partition->initial;
+    snprintf(partition->topic_id, sizeof(partition->topic_id), "%s", topic->id);
     partition->compaction = topic->compaction;
     partition->delete_retention_ms = topic->delete_retention_ms;
     partition->kept_ms = topic->kept_ms;
-    if (partition->state == HPS_PARTITION_GONE) {
+    if (partition->state == HPS_PARTITION_GONE ||
+        (partition->state == HPS_PARTITION_STARTING && !partition->there)) {
         bool stays = partition->known && partition->paused;
         partition->state = stays ? HPS_PARTITION_PAUSED : HPS_PARTITION_STARTING;
         partition->reason[0] = '\0';
         stream->begin_due_us = 0;
     }
+    partition->there = true;
     return true;
+}
+
+/* Of those that are not listed who read them hears by an event. */
+static void miss_partitions(struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (!partition->there && partition->state == HPS_PARTITION_STARTING) {
+            update_stop_partition(stream, partition, HPS_PARTITION_GONE, "the topic is not there");
+        }
+    }
+    if (stream->n_partitions == 0 && !stream->told_empty) {
+        stream->told_empty = true;
+        HPS_LOG(WARN, "updates",
+                "the model has no updates: no topic hps_et.<model> or hps_et.<model>.<table> is "
+                "there, or this user may not see it; make the topic, or grant Describe and Read",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number));
+    }
 }
 
 hps_status update_away(const struct hps_update_stream *stream, struct hps_error *err)
@@ -244,6 +267,7 @@ void update_list_topics(struct hps_update_stream *stream)
     struct hps_consumer_topics topics = {0};
     struct hps_error err = {0};
     bool added = true;
+    int64_t asked_ms = (int64_t)hps_clock_wall_ms();
     hps_status status = ops(stream)->topics(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &topics, &err);
     if (status != HPS_OK) {
         HPS_LOG(WARN, "updates", "the update source does not list its topics",
@@ -256,6 +280,9 @@ void update_list_topics(struct hps_update_stream *stream)
         return;
     }
     note_cluster(stream, topics.cluster_id);
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        stream->partitions[i].there = false;
+    }
     for (uint32_t i = 0; i < topics.n_topics && added; i++) {
         const struct hps_consumer_topic *topic = &topics.topics[i];
         struct hps_update_route route;
@@ -270,13 +297,17 @@ void update_list_topics(struct hps_update_stream *stream)
         stream->topics_due_us = hps_clock_us() + backoff_us(stream);
         return;
     }
-    if (!stream->listed) {
+    miss_partitions(stream);
+    if (!stream->listed && stream->n_partitions > 0) {
         HPS_LOG(INFO, "updates", "updates are read", HPS_STR("model", stream->model),
                 HPS_I64("version", stream->number), HPS_U64("partitions", stream->n_partitions),
                 HPS_STR("cluster", stream->cluster));
     }
     stream->connected = true;
     stream->listed = true;
+    stream->listed_ms = asked_ms;
+    update_hear(stream);
+    update_ask_identity(stream);
     stream->topics_due_us = hps_clock_us() + (uint64_t)stream->updater->options.topics_ms * 1000;
 }
 
@@ -306,19 +337,28 @@ static int64_t start_of(const struct hps_update_stream *stream,
     return latest ? has->high : has->low;
 }
 
+/* How old what it is to have from the log may be. */
+static int64_t start_age_ms(const struct hps_consumer_offsets *has)
+{
+    return has->time_unix_ms >= 0 ? (int64_t)hps_clock_wall_ms() - has->time_unix_ms : INT64_MAX;
+}
+
+static bool begins_buried(const struct update_partition *partition,
+                          const struct hps_consumer_offsets *has)
+{
+    return partition->compaction == HPS_COMPACTION_YES && has->high > has->low &&
+           partition->delete_retention_ms >= 0 &&
+           start_age_ms(has) > partition->delete_retention_ms;
+}
+
 /* Records that the log has no more may be some that the files lack, and that others have applied
  * who began when they were there: by time those that are older than what is kept, and the deletes
  * that compaction has removed. */
 static bool begins_cut(const struct update_partition *partition, int64_t next,
                        const struct hps_consumer_offsets *has)
 {
-    int64_t age_ms = has->time_unix_ms >= 0 ? (int64_t)hps_clock_wall_ms() - has->time_unix_ms
-                                            : INT64_MAX; /* of what it is to have from the log */
     bool by_time = has->time_unix_ms >= 0 && next > has->low;
-    bool cut = has->low > 0 && !by_time && age_ms >= partition->kept_ms;
-    bool buried = partition->compaction == HPS_COMPACTION_YES && has->high > has->low &&
-                  partition->delete_retention_ms >= 0 && age_ms > partition->delete_retention_ms;
-    return cut || buried;
+    return has->low > 0 && !by_time && start_age_ms(has) >= partition->kept_ms;
 }
 
 /* The end of the log is another one for each daemon, and what is before it they do not all have. */
@@ -328,7 +368,7 @@ static int64_t skipped_at_start(const struct hps_update_stream *stream,
 {
     bool latest = stream->updater->options.start == HPS_UPDATE_START_LATEST;
     bool other = partition->shared_at > has->high; /* it is of a log that was here before */
-    if (other || begins_cut(partition, next, has)) {
+    if (other || begins_cut(partition, next, has) || begins_buried(partition, has)) {
         return HPS_POSITION_LOST;
     }
     return latest && next > has->low ? has->low : HPS_POSITION_WHOLE;
@@ -351,13 +391,55 @@ static void tell_lost(const struct hps_update_stream *stream,
     }
 }
 
+/* The files of the version end before what the log has begins. */
+static bool begins_in_a_gap(struct hps_update_stream *stream, struct update_partition *partition,
+                            int64_t next, const struct hps_consumer_offsets *has)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    bool cut = begins_cut(partition, next, has);
+    bool buried = begins_buried(partition, has);
+    if (options->start != HPS_UPDATE_START_FILES || stream->shared != NULL || !(cut || buried)) {
+        return false;
+    }
+    if (cut && partition->kept_ms > 0) {
+        update_gap(stream, partition, next,
+                   "the files are older than what the topic keeps (retention.ms %" PRId64
+                   "): updates before offset %" PRId64 " are gone",
+                   partition->kept_ms, has->low);
+        return true;
+    }
+    if (buried) {
+        snprintf(partition->note, sizeof(partition->note),
+                 "the files are older than delete.retention.ms: keys deleted since may still be "
+                 "there; load newer files");
+    } else {
+        snprintf(partition->note, sizeof(partition->note),
+                 "the log begins at offset %" PRId64
+                 ", behind the time of the files: updates between may be gone; load newer files",
+                 has->low);
+    }
+    HPS_LOG(WARN, "updates", "a version may lack updates from before it began to read",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
+            HPS_STR("reason", partition->note));
+    return false;
+}
+
 static void begin_new(struct hps_update_stream *stream, struct update_partition *partition,
                       const struct hps_consumer_offsets *has)
 {
     int64_t next = start_of(stream, partition, has);
+    partition->as_of_next = next;
+    partition->base_ms = begins_buried(partition, has) ? 0 : has->time_unix_ms;
+    if (begins_in_a_gap(stream, partition, next, has)) {
+        return;
+    }
     partition->read = (struct hps_position){
         .next = next, .start = next, .skipped = skipped_at_start(stream, partition, next, has)};
     memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
+    memcpy(partition->read.topic_id, partition->topic_id, sizeof(partition->topic_id));
+    partition->same_ms = stream->listed_ms;
+    partition->unproved = false;
     if (partition->read.skipped == HPS_POSITION_LOST) {
         tell_lost(stream, partition);
     }
@@ -366,24 +448,19 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
         update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
         return;
     }
-    run_from(stream, partition, next, false);
-}
-
-/* Tombstones that the log wrote and removed again since `as_of`: their keys would stay for ever. */
-static bool lost_tombstones(const struct update_partition *partition,
-                            const struct hps_consumer_offsets *has)
-{
-    const struct hps_position *at = &partition->applied;
-    return partition->compaction == HPS_COMPACTION_YES && partition->delete_retention_ms >= 0 &&
-           at->as_of_ms > 0 && has->high > at->next &&
-           (int64_t)hps_clock_wall_ms() - at->as_of_ms > partition->delete_retention_ms;
+    update_run_from(stream, partition, next, false);
 }
 
 static void begin_known(struct hps_update_stream *stream, struct update_partition *partition,
                         const struct hps_consumer_offsets *has)
 {
     const struct hps_position *at = &partition->applied;
+    struct hps_witness witness = partition->read.witness;
     partition->read = *at;
+    partition->read.as_of_ms = partition->as_of_ms; /* what was proved stays so */
+    if (witness.known && witness.offset < at->next) {
+        partition->read.witness = witness;
+    }
     if (at->cluster[0] != '\0' && stream->cluster[0] != '\0' &&
         strcmp(at->cluster, stream->cluster) != 0) {
         update_gap(stream, partition, has->low, "the position is of cluster %s, this is %s",
@@ -403,18 +480,19 @@ static void begin_known(struct hps_update_stream *stream, struct update_partitio
                    has->low - 1);
         return;
     }
-    if (lost_tombstones(partition, has)) {
-        update_gap(stream, partition, at->next,
-                   "away for longer than delete.retention.ms (%" PRId64
-                   "): deletes may be compacted away",
-                   partition->delete_retention_ms);
+    if (update_lost_tombstones(partition, has->high)) {
+        update_gap_tombstones(stream, partition);
         return;
     }
-    bool check = at->last_known && at->last_offset >= has->low && at->last_offset < at->next;
+    if (!update_identify(stream, partition)) {
+        return;
+    }
+    const struct hps_witness *last = &at->last;
+    bool check = last->known && last->offset >= has->low && last->offset < at->next;
     if (stream->cluster[0] != '\0') { /* it has been told */
         memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
     }
-    run_from(stream, partition, check ? at->last_offset : at->next, check);
+    update_run_from(stream, partition, check ? last->offset : at->next, check);
 }
 
 static void begin_one(struct hps_update_stream *stream, struct update_partition *partition,
@@ -426,6 +504,8 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
     }
     if (has->status == HPS_UNAVAILABLE) {
         stream->begin_due_us = hps_clock_us() + backoff_us(stream);
+        snprintf(partition->reason, sizeof(partition->reason), "its leader does not answer%s%.150s",
+                 partition->word.text[0] != '\0' ? ": " : "", partition->word.text);
         return; /* later */
     }
     if (has->status != HPS_OK) {
@@ -445,12 +525,10 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
     }
 }
 
-typedef bool (*wants_fn)(const void *ctx, const struct update_partition *partition);
-
 /* Ask for the offsets of those that are wanted. out_parts: in order of the partitions; hps_free. */
-static hps_status ask_offsets(struct hps_update_stream *stream, wants_fn wants, const void *ctx,
-                              int64_t time_ms, struct hps_consumer_offsets **out_parts,
-                              struct hps_error *err)
+hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn wants,
+                              const void *ctx, int64_t time_ms,
+                              struct hps_consumer_offsets **out_parts, struct hps_error *err)
 {
     struct hps_consumer_offsets *parts = hps_calloc(stream->n_partitions, sizeof(*parts));
     uint32_t n = 0;
@@ -478,7 +556,7 @@ static hps_status ask_offsets(struct hps_update_stream *stream, wants_fn wants, 
 static bool is_starting(const void *ctx, const struct update_partition *partition)
 {
     (void)ctx;
-    return partition->state == HPS_PARTITION_STARTING;
+    return partition->state == HPS_PARTITION_STARTING && partition->there;
 }
 
 /* Positions that a shared tier has, where it is the lowest. False: they cannot be told now. */
@@ -507,7 +585,7 @@ void update_begin(struct hps_update_stream *stream)
     struct hps_consumer_offsets *parts = NULL;
     struct hps_error err = {0};
     bool any = false;
-    leave_stopped(stream);
+    update_leave_stopped(stream);
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         any = any || is_starting(NULL, &stream->partitions[i]);
     }
@@ -517,7 +595,7 @@ void update_begin(struct hps_update_stream *stream)
     stream->begin_due_us = 0;
     update_ask_shared(stream);
     int64_t time_ms = update_start_time_ms(&stream->updater->options, stream->start_ms);
-    if (ask_offsets(stream, is_starting, NULL, time_ms, &parts, &err) != HPS_OK) {
+    if (update_ask_offsets(stream, is_starting, NULL, time_ms, &parts, &err) != HPS_OK) {
         HPS_LOG(WARN, "updates", "the update source does not tell its offsets",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
@@ -536,51 +614,19 @@ void update_begin(struct hps_update_stream *stream)
         }
     }
     hps_free(parts);
-    leave_stopped(stream);
+    update_leave_stopped(stream);
 }
 
-/* ---- how far it goes ------------------------------------------------------------------------- */
-
-/* All ends that are told are noted; it fails if one is not. */
-static hps_status hear_ends(struct hps_update_stream *stream, wants_fn wants, const void *ctx,
-                            uint32_t *out_n, struct hps_error *err)
+void update_begin_anew(struct hps_update_stream *stream, const char *topic)
 {
-    struct hps_consumer_offsets *parts = NULL;
-    hps_status told = HPS_OK;
-    uint32_t n = 0;
-    hps_status status = ask_offsets(stream, wants, ctx, -1, &parts, err);
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (!wants(ctx, partition)) {
-            continue;
-        }
-        const struct hps_consumer_offsets *has = &parts[n++];
-        if (has->status == HPS_OK) {
-            partition->high = has->high;
-        } else if (has->status != HPS_NOT_FOUND && told == HPS_OK) {
-            told = hps_error_set(err, has->status,
-                                 "the end of partition %" PRId32 " of topic '%s' is not told: %s",
-                                 partition->number, partition->topic, hps_status_text(has->status));
+        if (partition->state == HPS_PARTITION_RUNNING &&
+            (topic == NULL || strcmp(topic, partition->topic) == 0)) {
+            update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
         }
     }
-    hps_free(parts);
-    *out_n = n;
-    return status == HPS_OK ? told : status;
-}
-
-static bool stands_still(const void *ctx, const struct update_partition *partition)
-{
-    (void)ctx;
-    return partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_GAP;
-}
-
-void update_hear_ends(struct hps_update_stream *stream)
-{
-    struct hps_error err = {0};
-    uint32_t n;
-    if (stream->connected) {
-        hps_ignore(hear_ends(stream, stands_still, NULL, &n, &err)); /* only to be shown */
-    }
+    stream->begin_due_us = 0;
 }
 
 /* ---- is it the same log? --------------------------------------------------------------------- */
@@ -590,7 +636,7 @@ static void gap_missing(struct hps_update_stream *stream, struct update_partitio
     update_gap(stream, partition, partition->low,
                "the last record, at offset %" PRId64
                ", is not there: the topic was made anew or cut",
-               partition->applied.last_offset);
+               partition->applied.last.offset);
 }
 
 bool update_check_first(struct hps_update_stream *stream, struct update_partition *partition,
@@ -598,7 +644,7 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
 {
     const struct hps_position *at = &partition->applied;
     partition->checking = false;
-    if (record->offset != at->last_offset) {
+    if (record->offset != at->last.offset) {
         if (partition->compaction == HPS_COMPACTION_NO) {
             gap_missing(stream, partition);
             return false;
@@ -607,10 +653,10 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
     }
     uint64_t hash =
         hps_update_record_hash(record->key, record->key_size, record->value, record->value_size);
-    if (hash != at->last_hash || record->time_unix_ms != at->last_time_ms) {
+    if (hash != at->last.hash || record->time_unix_ms != at->last.time_ms) {
         update_gap(stream, partition, partition->low,
                    "another record is at offset %" PRId64 ": the topic was made anew",
-                   at->last_offset);
+                   at->last.offset);
     }
     return false;
 }
@@ -621,265 +667,4 @@ void update_check_caught_up(struct hps_update_stream *stream, struct update_part
         gap_missing(stream, partition);
     }
     partition->checking = false;
-}
-
-/* ---- commands -------------------------------------------------------------------------------- */
-
-static bool fits(const void *ctx, const struct update_partition *partition)
-{
-    const struct hps_update_command *command = ctx;
-    return (command->topic[0] == '\0' || strcmp(command->topic, partition->topic) == 0) &&
-           (command->partition < 0 || command->partition == partition->number);
-}
-
-/* One that is gone, or has failed, stays that, and stops where it would begin again. */
-static void pause_one(struct hps_update_stream *stream, struct update_partition *partition,
-                      struct update_call *call)
-{
-    enum hps_partition_state state = partition->state;
-    if (state == HPS_PARTITION_GAP || partition->paused) {
-        return;
-    }
-    partition->paused = true;
-    if (state == HPS_PARTITION_RUNNING || (state == HPS_PARTITION_STARTING && partition->known)) {
-        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
-    }
-    call->n_changed++;
-}
-
-static void resume_one(struct hps_update_stream *stream, struct update_partition *partition,
-                       struct update_call *call)
-{
-    if (partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_FAILED ||
-        partition->paused) {
-        partition->paused = false;
-        update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
-        stream->begin_due_us = 0;
-        call->n_changed++;
-    }
-}
-
-/* From where on records are passed over when it goes on at `offset`. */
-static int64_t skipped_by(const struct update_partition *partition, int64_t offset)
-{
-    const struct hps_position *at = &partition->applied;
-    if (!partition->known) {
-        return HPS_POSITION_WHOLE;
-    }
-    if (partition->state == HPS_PARTITION_GAP || at->skipped == HPS_POSITION_LOST) {
-        return HPS_POSITION_LOST;
-    }
-    int64_t from = at->skipped >= 0 ? at->skipped : at->next;
-    return offset <= from ? HPS_POSITION_WHOLE : from;
-}
-
-/* From here on; what was before is forgotten. Stored by the apply that follows. */
-static void move_to(struct hps_update_stream *stream, struct update_partition *partition,
-                    int64_t offset)
-{
-    struct hps_position *read = &partition->read;
-    const struct hps_position *at = &partition->applied;
-    bool same =
-        (partition->known || partition->adopted) && strcmp(at->cluster, stream->cluster) == 0;
-    *read = (struct hps_position){.next = offset,
-                                  .as_of_ms = 0,
-                                  .event_time_ms = at->event_time_ms,
-                                  .start = same && at->start <= offset ? at->start : offset,
-                                  .skipped = skipped_by(partition, offset)};
-    partition->moved = true;
-    memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
-    partition->to_commit = -1;
-    partition->committed = -1;
-    partition->paused = false;
-    partition->dirty = true;
-    run_from(stream, partition, offset, false);
-}
-
-static hps_status seek_offset(const struct hps_update_command *command,
-                              const struct hps_consumer_offsets *has, int64_t *out_offset,
-                              struct hps_error *err)
-{
-    int64_t offset = command->to == HPS_UPDATE_SEEK_OFFSET     ? command->value
-                     : command->to == HPS_UPDATE_SEEK_EARLIEST ? has->low
-                     : command->to == HPS_UPDATE_SEEK_LATEST   ? has->high
-                                                               : has->at_time;
-    if (has->status != HPS_OK) {
-        return hps_error_set(err, has->status, "partition %" PRId32 " of topic '%s': %s",
-                             has->partition, has->topic, hps_status_text(has->status));
-    }
-    if (offset < has->low || offset > has->high) {
-        return hps_error_set(err, HPS_RANGE,
-                             "partition %" PRId32 " of topic '%s': offset %" PRId64
-                             " is not in %" PRId64 " to %" PRId64,
-                             has->partition, has->topic, offset, has->low, has->high);
-    }
-    *out_offset = offset;
-    return HPS_OK;
-}
-
-/* What has its rows in a shared tier alone has been brought on by others, too: it only goes on. */
-static hps_status check_move(const struct hps_update_stream *stream,
-                             const struct update_partition *partition, int64_t offset,
-                             struct hps_error *err)
-{
-    bool is_somewhere = partition->known || partition->adopted;
-    if (!stream->shared_alone || !is_somewhere || offset >= partition->applied.next) {
-        return HPS_OK;
-    }
-    return hps_error_set(err, HPS_PRECONDITION,
-                         "partition %" PRId32 " of topic '%s': offset %" PRId64
-                         " is before %" PRId64 ", and a shared tier that has the only copy of the "
-                         "rows does not go back: load a new version",
-                         partition->number, partition->topic, offset, partition->applied.next);
-}
-
-/* Those that stood still as the version was frozen. */
-static void go_on(struct hps_update_stream *stream)
-{
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (partition->state == HPS_PARTITION_PAUSED && !partition->paused) {
-            update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
-            stream->begin_due_us = 0;
-        }
-    }
-}
-
-/* All of them, or none. */
-static hps_status seek(struct hps_update_stream *stream, struct update_call *call)
-{
-    const struct hps_update_command *command = call->command;
-    struct hps_consumer_offsets *parts = NULL;
-    int64_t time_ms = command->to == HPS_UPDATE_SEEK_TIME ? command->value : -1;
-    hps_status status = ask_offsets(stream, fits, command, time_ms, &parts, &call->error);
-    uint32_t n = 0;
-    int64_t offset;
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        if (fits(command, &stream->partitions[i])) {
-            status = seek_offset(command, &parts[n++], &offset, &call->error);
-            status = status == HPS_OK
-                         ? check_move(stream, &stream->partitions[i], offset, &call->error)
-                         : status;
-        }
-    }
-    n = 0;
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (fits(command, partition)) {
-            partition->high = parts[n].high;
-            status = seek_offset(command, &parts[n++], &offset, &call->error);
-            move_to(stream, partition, offset);
-            call->n_changed++;
-        }
-    }
-    if (status == HPS_OK && stream->frozen && call->n_changed > 0) {
-        stream->frozen = false;
-        stream->frozen_dirty = true;
-        go_on(stream);
-    }
-    hps_free(parts);
-    return status;
-}
-
-static hps_status accept_gap(struct hps_update_stream *stream, struct update_call *call)
-{
-    hps_status status = HPS_OK;
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        const struct update_partition *partition = &stream->partitions[i];
-        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
-            status = check_move(stream, partition, partition->accept, &call->error);
-        }
-    }
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
-            HPS_LOG(WARN, "updates", "a gap was accepted", HPS_STR("model", stream->model),
-                    HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
-                    HPS_I64("partition", partition->number), HPS_I64("offset", partition->accept),
-                    HPS_STR("reason", partition->reason));
-            move_to(stream, partition, partition->accept);
-            call->n_changed++;
-        }
-    }
-    return status;
-}
-
-static hps_status refresh(struct hps_update_stream *stream, struct update_call *call)
-{
-    update_list_topics(stream);
-    if (!stream->connected) {
-        return update_away(stream, &call->error);
-    }
-    return hear_ends(stream, fits, call->command, &call->n_changed, &call->error);
-}
-
-/* What has not moved, as it could not be stored, is paused if it was. */
-static void stay(struct hps_update_stream *stream, const struct hps_update_command *command)
-{
-    update_stream_abandon(stream);
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (fits(command, partition) && partition->known && partition->applied.paused) {
-            partition->paused = true;
-            update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
-        }
-    }
-}
-
-/* Commands that move positions: nothing of the batch at hand may follow them. */
-static hps_status move(struct hps_update_stream *stream, struct update_call *call)
-{
-    bool seeks = call->command->kind == HPS_UPDATE_SEEK;
-    if (stream->consumer == NULL) {
-        return update_away(stream, &call->error);
-    }
-    if (stream->held) {
-        update_stream_abandon(stream);
-    }
-    leave_stopped(stream);
-    bool frozen = stream->frozen;
-    hps_status status = seeks ? seek(stream, call) : accept_gap(stream, call);
-    if (status == HPS_OK && call->n_changed > 0) {
-        status = update_stream_apply(stream, &call->error);
-        if (status != HPS_OK) {
-            stay(stream, call->command);
-            stream->frozen = frozen;
-        }
-    }
-    return status;
-}
-
-void update_run_command(struct hps_update_stream *stream, struct update_call *call)
-{
-    const struct hps_update_command *command = call->command;
-    hps_status status = HPS_OK;
-    if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && stream->consumer != NULL) {
-        update_list_topics(stream); /* what is not known yet cannot be paused */
-    }
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (!fits(command, partition)) {
-            continue;
-        }
-        call->n++;
-        if (command->kind == HPS_UPDATE_PAUSE) {
-            pause_one(stream, partition, call);
-        } else if (command->kind == HPS_UPDATE_RESUME) {
-            resume_one(stream, partition, call);
-        }
-    }
-    if (command->kind == HPS_UPDATE_SEEK || command->kind == HPS_UPDATE_ACCEPT_GAP) {
-        status = move(stream, call);
-    } else if (command->kind != HPS_UPDATE_REFRESH && !stream->held && call->n_changed > 0) {
-        status = update_stream_apply(stream, &call->error); /* else with the batch that waits */
-        if (status != HPS_OK) {
-            status = hps_error_prefix(&call->error, status, "done, but not for a restart");
-        }
-    } else if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && call->n == 0) {
-        status = update_away(stream, &call->error);
-    } else if (command->kind == HPS_UPDATE_REFRESH) {
-        status =
-            stream->consumer != NULL ? refresh(stream, call) : update_away(stream, &call->error);
-    }
-    call->error.status = status;
 }

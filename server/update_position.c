@@ -14,19 +14,20 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "positions are stored as they lie");
 
-enum { FORMAT = 2, FORMAT_1 = 1, LAST_KNOWN = 1, PAUSED = 2 };
+enum { FORMAT = 3, FORMAT_2 = 2, FORMAT_1 = 1, LAST_KNOWN = 1, PAUSED = 2, WITNESS_KNOWN = 4 };
 
 struct stored {
     uint8_t format;
     uint8_t bits;
-    uint16_t cluster_size;
-    uint32_t zero;
+    uint16_t cluster_size, topic_id_size, zero;
     int64_t next, last_offset, last_time_ms;
     uint64_t last_hash;
     int64_t as_of_ms, event_time_ms;
     int64_t start, skipped;
+    int64_t witness_offset, witness_time_ms;
+    uint64_t witness_hash;
 };
-_Static_assert(sizeof(struct stored) == 72, "as documented");
+_Static_assert(sizeof(struct stored) == 96, "as documented");
 
 size_t hps_position_key(const char *topic, int32_t partition,
                         char out_key[HPS_POSITION_KEY_BYTES_MAX])
@@ -65,28 +66,46 @@ size_t hps_position_encode(const struct hps_position *position,
                            uint8_t out_value[HPS_POSITION_VALUE_BYTES_MAX])
 {
     size_t cluster_size = strlen(position->cluster);
+    size_t topic_id_size = strlen(position->topic_id);
+    const struct hps_witness *last = &position->last;
+    const struct hps_witness *witness = &position->witness;
     const struct stored stored = {.format = FORMAT,
-                                  .bits = (position->last_known ? LAST_KNOWN : 0) |
-                                          (position->paused ? PAUSED : 0),
+                                  .bits = (last->known ? LAST_KNOWN : 0) |
+                                          (position->paused ? PAUSED : 0) |
+                                          (witness->known ? WITNESS_KNOWN : 0),
                                   .cluster_size = (uint16_t)cluster_size,
+                                  .topic_id_size = (uint16_t)topic_id_size,
                                   .next = position->next,
-                                  .last_offset = position->last_offset,
-                                  .last_time_ms = position->last_time_ms,
-                                  .last_hash = position->last_hash,
+                                  .last_offset = last->offset,
+                                  .last_time_ms = last->time_ms,
+                                  .last_hash = last->hash,
                                   .as_of_ms = position->as_of_ms,
                                   .event_time_ms = position->event_time_ms,
                                   .start = position->start,
-                                  .skipped = position->skipped};
-    memcpy(out_value, &stored, sizeof(stored));
-    memcpy(out_value + sizeof(stored), position->cluster, cluster_size);
-    return sizeof(stored) + cluster_size;
+                                  .skipped = position->skipped,
+                                  .witness_offset = witness->offset,
+                                  .witness_time_ms = witness->time_ms,
+                                  .witness_hash = witness->hash};
+    uint8_t *at = out_value;
+    memcpy(at, &stored, sizeof(stored));
+    memcpy(at + sizeof(stored), position->cluster, cluster_size);
+    memcpy(at + sizeof(stored) + cluster_size, position->topic_id, topic_id_size);
+    return sizeof(stored) + cluster_size + topic_id_size;
+}
+
+/* How many bytes come before the ids, in each format. */
+static size_t fixed_size(uint8_t format)
+{
+    return format == FORMAT_1   ? offsetof(struct stored, start)
+           : format == FORMAT_2 ? offsetof(struct stored, witness_offset)
+                                : sizeof(struct stored);
 }
 
 hps_status hps_position_decode(const void *value, size_t size, struct hps_position *out_position)
 {
     struct stored stored = {.start = -1, .skipped = 0};
     uint8_t format = size >= 1 ? *(const uint8_t *)value : 0;
-    size_t fixed = format == FORMAT_1 ? offsetof(struct stored, start) : sizeof(stored);
+    size_t fixed = fixed_size(format);
     if (format > FORMAT) {
         return HPS_NEWER_FORMAT;
     }
@@ -94,21 +113,30 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
         return HPS_DATA_LOSS;
     }
     memcpy(&stored, value, fixed);
-    if (stored.cluster_size >= HPS_CLUSTER_BYTES_MAX || size != fixed + stored.cluster_size ||
-        stored.next < 0) {
+    if (stored.cluster_size >= HPS_CLUSTER_BYTES_MAX ||
+        stored.topic_id_size >= HPS_TOPIC_ID_BYTES_MAX ||
+        size != fixed + stored.cluster_size + stored.topic_id_size || stored.next < 0) {
         return HPS_DATA_LOSS;
     }
+    const struct hps_witness last = {.known = (stored.bits & LAST_KNOWN) != 0,
+                                     .offset = stored.last_offset,
+                                     .time_ms = stored.last_time_ms,
+                                     .hash = stored.last_hash};
+    const struct hps_witness witness = {.known = (stored.bits & WITNESS_KNOWN) != 0,
+                                        .offset = stored.witness_offset,
+                                        .time_ms = stored.witness_time_ms,
+                                        .hash = stored.witness_hash};
     *out_position = (struct hps_position){.next = stored.next,
                                           .paused = (stored.bits & PAUSED) != 0,
-                                          .last_known = (stored.bits & LAST_KNOWN) != 0,
-                                          .last_offset = stored.last_offset,
-                                          .last_time_ms = stored.last_time_ms,
-                                          .last_hash = stored.last_hash,
+                                          .last = last,
+                                          .witness = format < FORMAT ? last : witness,
                                           .as_of_ms = stored.as_of_ms,
                                           .event_time_ms = stored.event_time_ms,
                                           .start = stored.start,
                                           .skipped = stored.skipped};
-    memcpy(out_position->cluster, (const uint8_t *)value + fixed, stored.cluster_size);
+    const uint8_t *ids = (const uint8_t *)value + fixed;
+    memcpy(out_position->cluster, ids, stored.cluster_size);
+    memcpy(out_position->topic_id, ids + stored.cluster_size, stored.topic_id_size);
     return HPS_OK;
 }
 

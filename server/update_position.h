@@ -5,10 +5,12 @@
  *
  *   key     "<topic>/<partition>"
  *   value   little-endian:
- *            0  u8   format, 2
- *            1  u8   bits; 1: the last record is known; 2: the operator has paused it
+ *            0  u8   format, 3
+ *            1  u8   bits; 1: the last record is known; 2: the operator has paused it; 4: there is
+ *                    a witness
  *            2  u16  bytes of the cluster's id
- *            4  u32  0
+ *            4  u16  bytes of the topic's id
+ *            6  u16  0
  *            8  i64  offset of the record that is next
  *           16  i64  of the last record before it that was read: offset,
  *           24  i64    time (Unix ms),
@@ -18,10 +20,16 @@
  *           56  i64  where the version began; -1: not known
  *           64  i64  from where on records were passed over that others may have applied; -1: from
  *                    nowhere; -2: what was there is gone
- *           72       the cluster's id; none where the source did not say (a manifest)
+ *           72  i64  of the witness, the last record of whose topic it is known that it is the one
+ *                    that is read: offset,
+ *           80  i64    time (Unix ms),
+ *           88  u64    hash of key and value
+ *           96       the cluster's id; none where the source did not say (a manifest)
+ *                    the topic's id, likewise
  *
- * Format 1 has the cluster's id at 56, and nobody knows whether records were passed over: as if
- * they were from 0 on.
+ * Format 2 has the cluster's id at 72 and neither witness nor topic's id: the last record is the
+ * witness. Format 1 has it at 56, and nobody knows whether records were passed over: as if they
+ * were from 0 on.
  *
  * Two more of a version have no partition: "frozen" (u8: whether records that name no version are
  * passed over; u64: the switch of the model that was the last one then) and "start" (i64, Unix ms:
@@ -35,22 +43,31 @@
 
 enum {
     HPS_CLUSTER_BYTES_MAX = 128, /* with its NUL; Kafka's have 22 */
+    HPS_TOPIC_ID_BYTES_MAX = 40, /* likewise */
     HPS_POSITION_KEY_BYTES_MAX = HPS_UPDATE_TOPIC_BYTES_MAX + 12,
-    HPS_POSITION_VALUE_BYTES_MAX = 72 + HPS_CLUSTER_BYTES_MAX,
+    HPS_POSITION_VALUE_BYTES_MAX = 96 + HPS_CLUSTER_BYTES_MAX + HPS_TOPIC_ID_BYTES_MAX,
     HPS_POSITION_FROZEN_BYTES = 9
 };
 
 #define HPS_POSITION_FROZEN "frozen"
 #define HPS_POSITION_START  "start"
 
+/* A record that was read, to be known again by. */
+struct hps_witness {
+    bool known;
+    int64_t offset;
+    int64_t time_ms;
+    uint64_t hash;
+};
+
 struct hps_position {
-    char cluster[HPS_CLUSTER_BYTES_MAX]; /* "": not known */
+    char cluster[HPS_CLUSTER_BYTES_MAX];   /* "": not known */
+    char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* likewise */
     int64_t next;
     bool paused;
-    bool last_known; /* the next three */
-    int64_t last_offset;
-    int64_t last_time_ms;
-    uint64_t last_hash;
+    struct hps_witness last;    /* the last record before `next` */
+    struct hps_witness witness; /* as long as the log has it, it is the topic that all up to `next`
+                                   was read from */
     int64_t as_of_ms;
     int64_t event_time_ms;
     int64_t start;   /* -1: not known */

@@ -293,8 +293,8 @@ static struct update_partition *partition_by_id(struct hps_update_stream *stream
  * that runs has been seen to be what it was, and a compacted one lacks what came in between. */
 static const char *refusal(const struct update_partition *partition, bool listed, bool *out_later)
 {
-    *out_later = !listed || (partition != NULL &&
-                             (partition->state == HPS_PARTITION_STARTING || partition->checking));
+    *out_later = !listed || (partition != NULL && (partition->state == HPS_PARTITION_STARTING ||
+                                                   partition->checking || partition->unproved));
     if (*out_later) {
         return "not yet";
     }
@@ -448,6 +448,14 @@ static bool replay_record(struct hps_update_stream *stream,
     return true;
 }
 
+static void replay_up_to(struct update_partition *partition, int64_t offset)
+{
+    int64_t next = partition->applied.next;
+    if (offset > partition->replays) {
+        partition->replays = offset < next ? offset : next;
+    }
+}
+
 /* False: this consumer is of no more use; out_lost: the log does not have it. */
 static bool replay_event(struct hps_update_stream *stream, const struct hps_consumer_event *event,
                          bool *out_lost)
@@ -456,10 +464,10 @@ static bool replay_event(struct hps_update_stream *stream, const struct hps_cons
         event->tag < stream->n_partitions ? &stream->partitions[event->tag] : NULL;
     switch (event->kind) {
     case HPS_CONSUMER_CAUGHT_UP:
-        if (event->offset > partition->replays) {
-            int64_t next = partition->applied.next;
-            partition->replays = event->offset < next ? event->offset : next;
-        }
+        replay_up_to(partition, event->offset);
+        return true;
+    case HPS_CONSUMER_BAD: /* it was left out of the batches, too */
+        replay_up_to(partition, event->high);
         return true;
     case HPS_CONSUMER_GAP:
     case HPS_CONSUMER_GONE:
@@ -542,8 +550,8 @@ static bool still_runs(const struct hps_update_stream *stream)
     bool runs = true;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         const struct update_partition *partition = &stream->partitions[i];
-        runs = runs && (partition->replay < 0 ||
-                        (partition->state == HPS_PARTITION_RUNNING && !partition->checking));
+        runs = runs && (partition->replay < 0 || (partition->state == HPS_PARTITION_RUNNING &&
+                                                  !partition->checking && !partition->unproved));
     }
     return runs;
 }

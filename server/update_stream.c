@@ -58,6 +58,7 @@ static void close_consumer(struct hps_update_stream *stream)
     pthread_mutex_lock(&stream->lock);
     stream->wakeable = NULL;
     pthread_mutex_unlock(&stream->lock);
+    update_forget_words(stream);
     if (stream->consumer != NULL) {
         stream->consumer->ops->close(stream->consumer);
     }
@@ -116,6 +117,7 @@ static void count_bad(struct hps_update_stream *stream, const struct hps_consume
     const struct hps_updater_options *options = &stream->updater->options;
     struct hps_error err = {0};
     stream->batch_rejected++;
+    update_show_rejected(stream, record->topic, record->partition, record->offset, reason, text);
     HPS_LOG(WARN, "updates", "a record was left out", HPS_STR("model", stream->model),
             HPS_I64("version", stream->number), HPS_STR("topic", record->topic),
             HPS_I64("partition", record->partition), HPS_I64("offset", record->offset),
@@ -160,20 +162,26 @@ static void advance(struct update_partition *partition, const struct hps_consume
 {
     struct hps_position *read = &partition->read;
     int64_t event_ms = fate->event_time_ms != 0 ? fate->event_time_ms : record->time_unix_ms;
+    int64_t now_ms = wall_ms();
+    event_ms = event_ms < now_ms ? event_ms : now_ms; /* one clock that is ahead must not stay */
     read->next = record->offset + 1;
-    read->last_known = true;
-    read->last_offset = record->offset;
-    read->last_time_ms = record->time_unix_ms;
-    read->last_hash =
-        hps_update_record_hash(record->key, record->key_size, record->value, record->value_size);
+    read->last =
+        (struct hps_witness){.known = true,
+                             .offset = record->offset,
+                             .time_ms = record->time_unix_ms,
+                             .hash = hps_update_record_hash(record->key, record->key_size,
+                                                            record->value, record->value_size)};
+    if (!read->witness.known) {
+        read->witness = read->last;
+    }
     if (is_passed_over(fate) && read->skipped == HPS_POSITION_WHOLE) {
         read->skipped = record->offset;
     }
     if (fate->n_keys > 0 && event_ms > read->event_time_ms) {
         read->event_time_ms = event_ms;
     }
+    partition->n_records++;
     partition->dirty = true;
-    partition->caught_up = false;
 }
 
 /* The log keeps the last record of each key, and these forms have none, or all the same: rows go
@@ -261,23 +269,6 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* The log, or this topic, may be another one when it is there again, and have grown past where we
- * are: the last record is compared before anything more is applied. */
-static void begin_anew(struct hps_update_stream *stream, const char *topic)
-{
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (partition->state == HPS_PARTITION_RUNNING &&
-            (topic == NULL || strcmp(topic, partition->topic) == 0)) {
-            int64_t heard =
-                ops(stream)->high(stream->consumer, partition->topic, partition->number);
-            partition->high = heard > partition->high ? heard : partition->high;
-            update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
-        }
-    }
-    stream->begin_due_us = 0;
-}
-
 static void take_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
 {
     HPS_LOG(WARN, "updates", "the update source is away: serving goes on, rows grow old",
@@ -286,7 +277,7 @@ static void take_down(struct hps_update_stream *stream, const struct hps_consume
     stream->connected = false;
     stream->away = true;
     stream->topics_due_us = 0; /* is it the same cluster? */
-    begin_anew(stream, NULL);
+    update_begin_anew(stream, NULL);
     snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", event->text);
 }
 
@@ -294,13 +285,38 @@ static void take_down(struct hps_update_stream *stream, const struct hps_consume
 static void take_caught_up(struct hps_update_stream *stream, struct update_partition *partition,
                            int64_t offset)
 {
-    partition->caught_up = true;
-    if (offset > partition->high) { /* else it was on its way when the log told a later end */
+    if (offset > partition->high) { /* else it was on its way when its leader told a later end */
         partition->high = offset;
     }
     update_check_caught_up(stream, partition);
     if (partition->state == HPS_PARTITION_RUNNING && offset > partition->read.next) {
         partition->read.next = offset;
+        partition->dirty = true;
+    }
+}
+
+/* Records that the log has and cannot give us. */
+static void take_bad(struct hps_update_stream *stream, struct update_partition *partition,
+                     const struct hps_consumer_event *event)
+{
+    static const char reason[] = "unreadable";
+    int64_t from = event->offset > partition->read.next ? event->offset : partition->read.next;
+    HPS_LOG(WARN, "updates", "records were left out: they cannot be read",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
+            HPS_I64("offset", event->offset), HPS_I64("next_offset", event->high),
+            HPS_STR("reason", reason), HPS_STR("error", event->text));
+    for (int64_t offset = from; offset < event->high; offset++) {
+        stream->batch_rejected++;
+        update_show_rejected(stream, partition->topic, partition->number, offset, reason,
+                             event->text);
+        hps_metric_add(hps_server_metric(stream->updater->options.metrics,
+                                         HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
+                                         NULL),
+                       1);
+    }
+    if (event->high > partition->read.next) {
+        partition->read.next = event->high;
         partition->dirty = true;
     }
 }
@@ -322,7 +338,10 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         break;
     case HPS_CONSUMER_GONE:
         update_stop_partition(stream, partition, HPS_PARTITION_GONE, event->text);
-        begin_anew(stream, partition->topic);
+        update_begin_anew(stream, partition->topic);
+        break;
+    case HPS_CONSUMER_BAD:
+        take_bad(stream, partition, event);
         break;
     case HPS_CONSUMER_FAILED:
         update_stop_partition(stream, partition, HPS_PARTITION_FAILED, event->text);
@@ -344,6 +363,13 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
                                         : "positions cannot be committed",
                 HPS_STR("model", stream->model), HPS_STR("error", event->text));
         break;
+    }
+}
+
+void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms)
+{
+    if (event_time_ms > stream->event_time_ms && event_time_ms <= wall_ms()) {
+        stream->event_time_ms = event_time_ms;
     }
 }
 
@@ -424,41 +450,12 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
     return poll.n_records > 0;
 }
 
-/* Every update before `now_ms` has been seen where a partition is caught up. */
-static void note_as_of(struct hps_update_stream *stream, int64_t now_ms)
-{
-    for (uint32_t i = 0; i < stream->n_partitions && !stream->frozen; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        struct hps_position *read = &partition->read;
-        if (partition->state != HPS_PARTITION_RUNNING || partition->checking) {
-            continue;
-        }
-        if (partition->caught_up && stream->connected) {
-            read->as_of_ms = now_ms;
-        } else if (partition->dirty && read->last_time_ms > read->as_of_ms &&
-                   read->last_time_ms <= now_ms) {
-            read->as_of_ms = read->last_time_ms;
-        }
-        if (!partition->dirty) {
-            /* Tombstones of a compacted topic go after a while: whether they were seen is asked of
-             * the stored time, which is to be young even if there is nothing to read. */
-            int64_t old_ms = partition->read.as_of_ms - partition->applied.as_of_ms;
-            partition->dirty = partition->compaction == HPS_COMPACTION_YES &&
-                               partition->delete_retention_ms > 0 &&
-                               old_ms > partition->delete_retention_ms / 4;
-        }
-    }
-}
-
 static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
 {
-    int64_t now_ms = wall_ms();
     bool more = gather_once(stream, poll_ms);
     while (more && !batch_full(stream) && !atomic_load(&stream->stop)) {
-        now_ms = wall_ms();
         more = gather_once(stream, 0);
     }
-    note_as_of(stream, now_ms);
 }
 
 void update_stream_abandon(struct hps_update_stream *stream)
@@ -476,6 +473,10 @@ void update_stream_abandon(struct hps_update_stream *stream)
             partition->dirty = false;
             partition->moved = false;
             partition->read = partition->applied;
+            partition->read.as_of_ms = partition->as_of_ms;
+            partition->as_of_next = partition->as_of_next < partition->applied.next
+                                        ? partition->as_of_next
+                                        : partition->applied.next;
             if (partition->state == HPS_PARTITION_RUNNING ||
                 partition->state == HPS_PARTITION_GAP) {
                 update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
@@ -558,9 +559,8 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
             partition->moved = false;
             partition->known = true;
             partition->applied = partition->read;
-            if (partition->applied.event_time_ms > stream->event_time_ms) {
-                stream->event_time_ms = partition->applied.event_time_ms;
-            }
+            partition->as_of_ms = partition->read.as_of_ms;
+            update_note_event_time(stream, partition->applied.event_time_ms);
         }
     }
     bool apart = update_is_apart(stream);
@@ -721,73 +721,6 @@ static void commit_due(struct hps_update_stream *stream)
     }
 }
 
-/* ---- views ----------------------------------------------------------------------------------- */
-
-static void show_partition(const struct hps_update_stream *stream,
-                           const struct update_partition *partition,
-                           struct hps_partition_view *view)
-{
-    memcpy(view->topic, partition->topic, sizeof(view->topic));
-    view->partition = partition->number;
-    view->state = partition->state;
-    view->next = partition->known ? partition->applied.next : -1;
-    view->high = partition->high;
-    if (stream->consumer != NULL && partition->state == HPS_PARTITION_RUNNING) {
-        int64_t heard = ops(stream)->high(stream->consumer, partition->topic, partition->number);
-        view->high = heard > view->high ? heard : view->high;
-    }
-    view->high = view->high < view->next ? view->next : view->high;
-    view->lag = partition->known ? (uint64_t)(view->high - view->next) : 0;
-    view->as_of_ms = partition->dirty ? partition->applied.as_of_ms : partition->read.as_of_ms;
-    bool note = partition->told_form && partition->state == HPS_PARTITION_RUNNING;
-    snprintf(view->reason, sizeof(view->reason), "%s",
-             note ? "records that are not keyed on a compacted topic" : partition->reason);
-}
-
-static bool view_room(struct hps_update_stream *stream)
-{
-    if (stream->view_capacity >= stream->n_partitions) {
-        return true;
-    }
-    struct hps_partition_view *grown =
-        hps_realloc(stream->view_partitions, stream->capacity * sizeof(*grown));
-    if (grown == NULL) {
-        return false;
-    }
-    stream->view_partitions = grown;
-    stream->view_capacity = stream->capacity;
-    return true;
-}
-
-void update_stream_show(struct hps_update_stream *stream)
-{
-    int64_t as_of_ms = stream->listed && stream->connected && !stream->frozen ? wall_ms() : 0;
-    pthread_mutex_lock(&stream->lock);
-    uint32_t n = view_room(stream) ? stream->n_partitions : 0;
-    for (uint32_t i = 0; i < n; i++) {
-        struct hps_partition_view *view = &stream->view_partitions[i];
-        show_partition(stream, &stream->partitions[i], view);
-        as_of_ms = i == 0 || view->as_of_ms < as_of_ms ? view->as_of_ms : as_of_ms;
-    }
-    struct hps_stream_view *view = &stream->view;
-    view->frozen = stream->frozen;
-    view->connected = stream->connected;
-    view->shared = stream->shared != NULL;
-    view->shared_behind = stream->repair.behind;
-    view->shared_apart = stream->apart;
-    snprintf(view->held, sizeof(view->held), "%s", stream->held ? stream->held_text : "");
-    view->sequence = hps_update_sequence(stream->version);
-    view->n_records = stream->n_records;
-    view->n_rejected = stream->n_rejected;
-    view->n_keys = stream->n_keys;
-    view->event_time_ms = stream->event_time_ms;
-    view->as_of_ms = as_of_ms;
-    view->partitions = stream->view_partitions;
-    view->n_partitions = n;
-    pthread_mutex_unlock(&stream->lock);
-    hps_update_times_set(stream->version, stream->event_time_ms, as_of_ms);
-}
-
 /* ---- the turn -------------------------------------------------------------------------------- */
 
 static void take_call(struct hps_update_stream *stream)
@@ -798,8 +731,11 @@ static void take_call(struct hps_update_stream *stream)
     if (call == NULL) {
         return;
     }
-    update_run_command(stream, call);
+    bool done = update_run_command(stream, call);
     update_stream_show(stream);
+    if (!done) {
+        return;
+    }
     pthread_mutex_lock(&stream->lock);
     stream->call = NULL;
     call->done = true;
@@ -845,7 +781,6 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
     if (due && !stream->held && stream->consumer != NULL) {
         if (now_us >= stream->topics_due_us && !stream->away) {
             update_list_topics(stream);
-            update_hear_ends(stream);
         }
         update_begin(stream);
         apply_or_hold(stream); /* where they begin */
@@ -857,8 +792,14 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
             wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
         } else {
             gather(stream, stream->repair.consumer == NULL ? poll_ms : 0);
-            apply_or_hold(stream);
         }
+    }
+    if (stream->consumer != NULL) {
+        update_hear(stream);
+        update_prove(stream);
+    }
+    if (due && !stream->held && stream->consumer != NULL) {
+        apply_or_hold(stream);
     }
     update_share_turn(stream, poll_ms);
     if (stream->consumer != NULL) {

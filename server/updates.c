@@ -26,7 +26,8 @@ enum {
 
 const char *hps_partition_state_text(enum hps_partition_state state)
 {
-    static const char *const texts[] = {"starting", "running", "paused", "gap", "gone", "failed"};
+    static const char *const texts[] = {"starting", "running", "paused", "gap",
+                                        "gone",     "failed",  "frozen", "held"};
     return texts[state];
 }
 
@@ -423,53 +424,10 @@ void hps_updater_each(struct hps_updater *updater,
     pthread_mutex_unlock(&updater->lock);
 }
 
-static void show_stream(void *ctx, const struct hps_stream_view *view)
-{
-    struct hps_metrics *metrics = ctx;
-    int64_t now_ms = (int64_t)hps_clock_wall_ms();
-    if (!view->active) {
-        return;
-    }
-    for (uint32_t i = 0; i < view->n_partitions; i++) {
-        const struct hps_partition_view *of = &view->partitions[i];
-        char number[16];
-        snprintf(number, sizeof(number), "%" PRId32, of->partition);
-        hps_metric_set(hps_server_metric(metrics, HPS_M_UPDATE_LAG, of->topic, number, NULL, NULL),
-                       (double)of->lag);
-        int64_t lag_ms = hps_partition_lag_ms(of);
-        if (lag_ms >= 0) {
-            hps_metric_set(
-                hps_server_metric(metrics, HPS_M_UPDATE_LAG_SECONDS, of->topic, number, NULL, NULL),
-                (double)lag_ms / 1000);
-        }
-        hps_metric_set(hps_server_metric(metrics, HPS_M_UPDATE_GAP, of->topic, number, NULL, NULL),
-                       of->state == HPS_PARTITION_GAP ? 1 : 0);
-    }
-    if (view->as_of_ms > 0) {
-        int64_t age_ms = now_ms - view->as_of_ms;
-        hps_metric_set(
-            hps_server_metric(metrics, HPS_M_UPDATE_STALENESS, view->model, NULL, NULL, NULL),
-            age_ms > 0 ? (double)age_ms / 1000 : 0);
-    }
-    hps_metric_set(
-        hps_server_metric(metrics, HPS_M_UPDATE_SOURCE_UP, view->model, NULL, NULL, NULL),
-        view->connected ? 1 : 0);
-    if (view->shared) {
-        hps_metric_set(
-            hps_server_metric(metrics, HPS_M_UPDATE_SHARED_BEHIND, view->model, NULL, NULL, NULL),
-            view->shared_behind ? 1 : 0);
-        hps_metric_set(
-            hps_server_metric(metrics, HPS_M_UPDATE_SHARED_APART, view->model, NULL, NULL, NULL),
-            view->shared_apart ? 1 : 0);
-    }
-    hps_metric_set(hps_server_metric(metrics, HPS_M_UPDATE_HELD, view->model, NULL, NULL, NULL),
-                   view->held[0] != '\0' ? 1 : 0);
-}
-
 void hps_updater_gauges(struct hps_updater *updater)
 {
     if (updater != NULL) {
-        hps_updater_each(updater, show_stream, updater->options.metrics);
+        hps_updater_each(updater, update_show_gauges, updater->options.metrics);
     }
 }
 

@@ -147,7 +147,7 @@ struct hps_partition_view {
 
 /* A record that was read and is in no row. */
 struct hps_rejected_view {
-    const char *topic; /* of the view that it belongs to */
+    char topic[249];
     int32_t partition;
     int64_t offset;
     int64_t read_ms;    /* Unix ms */
@@ -164,19 +164,19 @@ struct hps_stream_view {
     int64_t version;
     bool active;
     bool frozen;
-    bool listed;        /* the log has told its topics */
-    bool connected;     /* to the log: some server of it answers */
-    char away[200];     /* why not; "": it is */
-    bool leaders_up;    /* the leaders of all partitions have answered lately, and there are some */
-    bool shared;        /* a tier is, with other daemons */
-    bool shared_behind; /* parts of it: they are not read from */
-    bool shared_apart;  /* records were passed over: it is left alone */
-    char held[200];     /* why a batch waits to be applied; "": none does */
-    uint64_t sequence;  /* batches applied */
+    bool listed;                            /* the log has told its topics */
+    bool connected;                         /* to the log: some server of it answers */
+    char away[200];                         /* why not; "": it is */
+    bool leaders_up;                        /* the leaders of all partitions have answered lately */
+    bool shared;                            /* a tier is, with other daemons */
+    bool shared_behind;                     /* parts of it: they are not read from */
+    bool shared_apart;                      /* records were passed over: it is left alone */
+    char held[200];                         /* why a batch waits to be applied; "": none does */
+    uint64_t sequence;                      /* batches applied */
     uint64_t n_records, n_rejected, n_keys; /* since it was added */
     int64_t event_time_ms;                  /* newest applied; 0: none */
     double records_per_s, keys_per_s;       /* applied, over the last seconds */
-    int64_t as_of_ms; /* of all partitions; 0: not known, also without any, and of a frozen one */
+    int64_t as_of_ms;                       /* of all partitions; 0: not known, also without any */
     const struct hps_partition_view *partitions; /* by topic and number */
     uint32_t n_partitions;
     const struct hps_rejected_view *rejected; /* the newest ones, oldest first */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the updater share: updates.c (streams, views, commands), update_stream.c (the
- * turn of a stream's thread), update_begin.c (where partitions begin, and gaps), update_share.c (a
- * tier that is shared with other daemons).
+ * What the files of the updater share: updates.c (streams, views, commands on their way),
+ * update_stream.c (the turn of a stream's thread), update_begin.c (where partitions begin, and
+ * gaps), update_proof.c (what leaders have proved), update_command.c (what operators ask for),
+ * update_show.c (what others see), update_share.c (a tier that is shared with other daemons).
  */
 #ifndef HPS_SERVER_UPDATES_INTERNAL_H
 #define HPS_SERVER_UPDATES_INTERNAL_H
@@ -15,6 +16,20 @@
 #include "server/update_position.h"
 #include "server/updates.h"
 
+/* That a leader, asked at that time, said where its partition ended. */
+struct update_end {
+    int64_t high;
+    int64_t asked_ms; /* Unix ms */
+};
+enum { UPDATE_ENDS_MAX = 16 };
+
+/* How fast something grows, over the last seconds. */
+struct update_rate {
+    uint64_t since_us; /* 0: not counted yet */
+    uint64_t n;        /* then */
+    double per_s;
+};
+
 /* Of a stream, by its tag; never removed. Thread `update`. */
 struct update_partition {
     char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
@@ -23,21 +38,35 @@ struct update_partition {
     enum hps_compaction compaction;
     int64_t delete_retention_ms;
     enum hps_partition_state state;
-    bool known;    /* `applied` says something */
-    bool checking; /* the first record must be the last one that was read */
-    bool dirty;    /* `read` is ahead of `applied`: the batch at hand has its records */
-    bool caught_up;
-    bool leave;                  /* it was stopped: to be unassigned */
-    bool initial;                /* without a position, listed when its version was new */
-    bool paused;                 /* by the operator; stored once `applied` says so, too */
-    bool told_form;              /* records that compaction does not understand were reported */
+    bool known;     /* `applied` says something */
+    bool checking;  /* the first record must be the last one that was read */
+    bool dirty;     /* `read` is ahead of `applied`: the batch at hand has its records */
+    bool there;     /* the log has listed it */
+    bool leave;     /* it was stopped: to be unassigned */
+    bool initial;   /* without a position, listed when its version was new */
+    bool paused;    /* by the operator; stored once `applied` says so, too */
+    bool told_form; /* records that compaction does not understand were reported */
     struct hps_position applied; /* published, also in the store */
     struct hps_position read;    /* as the batch at hand will leave it */
     int64_t accept;              /* GAP: where an accept-gap goes on */
     int64_t low;                 /* when it began */
-    int64_t high;                /* -1: not known */
-    int64_t kept_ms;             /* records that are younger are all there; 0: not known */
-    int64_t to_commit;           /* -1: nothing; told to the log once it is old enough */
+    int64_t high;                /* as its leader said last; -1: not known */
+    /* What its leader has proved: update_proof.c. */
+    struct hps_watch *watch; /* of the consumer that there is; NULL: not yet */
+    struct hps_leader_word word;
+    int64_t heard_ms; /* when it was asked what it said last, by whatever consumer; 0: never */
+    struct update_end ends[UPDATE_ENDS_MAX]; /* not read up to yet, oldest first */
+    uint32_t n_ends;
+    int64_t as_of_ms;   /* every update logged before is published; 0: not known */
+    int64_t as_of_next; /* `read.next` as that was found */
+    int64_t base_ms;    /* since when deletes may be missing where as-of is not known; 0: never */
+    char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* as listed last; "": not known */
+    bool recalling;                        /* the witness was asked for */
+    bool unproved;                /* it is not known yet that it is the topic that was read */
+    int64_t same_ms;              /* until then it is known that it was; 0: not known */
+    struct hps_witness candidate; /* the next witness, if this one is still there */
+    int64_t kept_ms;              /* records that are younger are all there; 0: not known */
+    int64_t to_commit;            /* -1: nothing; told to the log once it is old enough */
     int64_t committed;
     bool moved;         /* by a command: `read` does not follow `applied` */
     bool asked;         /* of a shared tier that is the lowest one, */
@@ -47,7 +76,10 @@ struct update_partition {
     int64_t replay;     /* up to there a shared tier has been brought on; -1: it is not behind */
     int64_t replays;    /* ... with the batch at hand */
     bool replay_passed; /* records behind it were read before they were applied */
+    uint64_t n_records; /* read, since it was added */
+    struct update_rate rate;
     char reason[200];
+    char note[200]; /* what is to be known of it while it runs */
 };
 
 /* Bringing on what is behind in a shared tier. */
@@ -65,7 +97,8 @@ struct update_repair {
 struct update_call {
     const struct hps_update_command *command;
     bool done;
-    uint32_t n; /* partitions that it fits */
+    uint64_t begun_us; /* of a REFRESH that waits for leaders; 0: not begun */
+    uint32_t n;        /* partitions that it fits */
     uint32_t n_changed;
     struct hps_error error;
 };
@@ -96,6 +129,8 @@ struct hps_update_stream {
     struct hps_stream_view view;
     struct hps_partition_view *view_partitions;
     uint32_t view_capacity;
+    struct hps_rejected_view rejected[HPS_REJECTED_VIEWS_MAX]; /* oldest first */
+    uint32_t n_rejected_views;
 
     /* Thread `update` alone. */
     struct hps_version *version; /* pinned */
@@ -110,8 +145,10 @@ struct hps_update_stream {
     bool apart;               /* it is left alone */
     bool place_due;           /* it is to be told where the version is */
     struct update_repair repair;
-    bool listed; /* topics were told once */
-    bool fresh;  /* no position was stored when it was added */
+    bool listed;       /* topics were told once */
+    int64_t listed_ms; /* when they were asked for last, Unix ms */
+    bool told_empty;   /* that there is no topic was logged */
+    bool fresh;        /* no position was stored when it was added */
     bool frozen, frozen_dirty;
     uint64_t frozen_by; /* the last switch of the model that `frozen` knows */
     int64_t start_ms;   /* what the files may lack since; 0: not known */
@@ -128,6 +165,7 @@ struct hps_update_stream {
     struct hps_buf times;                   /* struct update_time of the batch at hand */
     uint64_t n_records, n_rejected, n_keys; /* applied */
     uint64_t batch_records, batch_rejected;
+    struct update_rate record_rate, key_rate;
     int64_t event_time_ms;
 };
 
@@ -148,7 +186,10 @@ struct hps_updater {
 
 /* ---- update_stream.c; thread `update`, or a test in its place ---- */
 
-enum { UPDATE_LOG_TIMEOUT_MS = 3000 }; /* of a question to the log */
+enum {
+    UPDATE_LOG_TIMEOUT_MS = 3000,             /* of a question to the log */
+    UPDATE_LEADER_SILENT_US = 2 * 1000 * 1000 /* a leader without a word for longer is away */
+};
 
 /* Takes a pin. Not in the list yet. NULL: no memory. updates.c */
 struct hps_update_stream *update_stream_new(struct hps_updater *updater,
@@ -161,11 +202,11 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms);
 void update_stream_close(struct hps_update_stream *stream);
 /* Has this partition something to be stored? */
 bool update_unstored(const struct update_partition *partition);
-/* Copy the view. */
-void update_stream_show(struct hps_update_stream *stream);
 /* Apply the batch at hand, rows or not. */
 hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
+/* The newest event time that is applied; of a clock that is ahead of ours: none. */
+void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms);
 /* Forget the batch at hand; what it had is read again. */
 void update_stream_abandon(struct hps_update_stream *stream);
 
@@ -178,8 +219,6 @@ hps_status update_read_positions(struct hps_update_stream *stream, struct hps_er
 void update_list_topics(struct hps_update_stream *stream);
 /* UNAVAILABLE, and why the log does not answer. */
 hps_status update_away(const struct hps_update_stream *stream, struct hps_error *err);
-/* Ask how far partitions go from which nothing is read, being paused or at a gap: for the lag. */
-void update_hear_ends(struct hps_update_stream *stream);
 /* Decide where STARTING partitions begin, and assign them. */
 void update_begin(struct hps_update_stream *stream);
 /* Is this the record that was the last one? On the first record of a partition that is checking;
@@ -192,10 +231,60 @@ void update_gap(struct hps_update_stream *stream, struct update_partition *parti
                 int64_t accept, const char *fmt, ...) HPS_PRINTF(4, 5);
 void update_stop_partition(struct hps_update_stream *stream, struct update_partition *partition,
                            enum hps_partition_state state, const char *reason);
-void update_run_command(struct hps_update_stream *stream, struct update_call *call);
+/* Have it read from `offset`; `checking`: the first record is compared with the last one. */
+void update_run_from(struct hps_update_stream *stream, struct update_partition *partition,
+                     int64_t offset, bool checking);
+/* Unassign what was stopped. Not while what the last poll brought is borrowed. */
+void update_leave_stopped(struct hps_update_stream *stream);
+typedef bool (*update_wants_fn)(const void *ctx, const struct update_partition *partition);
+/* Ask for the offsets of those that are wanted. out_parts: in order of the partitions; hps_free. */
+hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn wants,
+                              const void *ctx, int64_t time_ms,
+                              struct hps_consumer_offsets **out_parts, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* What the topic that is read has besides its records, or the log itself, may be another one when
+ * it is there again, and have grown past where we are: partitions of `topic` (NULL: all) that run
+ * are compared before anything more is applied. */
+void update_begin_anew(struct hps_update_stream *stream, const char *topic);
 /* The time (Unix ms) whose first record a partition without a position begins at, of a version with
  * files of that time; -1: by no time. On any thread. */
 int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t files_ms);
+
+/* ---- update_proof.c; the same thread ---- */
+
+/* Take what leaders have said: the ends of partitions, and what became of witnesses. */
+void update_hear(struct hps_update_stream *stream);
+/* As-of of partitions that were read up to an end that their leader said. After a poll and
+ * update_hear, before the batch is applied. */
+void update_prove(struct hps_update_stream *stream);
+/* Ask whether each partition that runs is still of the topic that was read. After the topics were
+ * listed. */
+void update_ask_identity(struct hps_update_stream *stream);
+/* ... this one, before it may count as fresh: as it begins anew. False: it is another topic, a gap.
+ */
+bool update_identify(struct hps_update_stream *stream, struct update_partition *partition);
+/* The consumer is another one. */
+void update_forget_words(struct hps_update_stream *stream);
+bool update_leader_silent(const struct update_partition *partition);
+/* Has the log written tombstones and removed them again since as-of? Their keys would stay for
+ * ever. high: where the partition ends. */
+bool update_lost_tombstones(const struct update_partition *partition, int64_t high);
+void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition);
+
+/* ---- update_command.c; the same thread ---- */
+
+/* False: it goes on with the next turn (a REFRESH that waits for leaders). */
+bool update_run_command(struct hps_update_stream *stream, struct update_call *call);
+
+/* ---- update_show.c; the same thread ---- */
+
+/* Copy the view. */
+void update_stream_show(struct hps_update_stream *stream);
+/* ctx: struct hps_metrics. Any thread. */
+void update_show_gauges(void *ctx, const struct hps_stream_view *view);
+/* A record that is in no row: for those who wait for it. reason: static. */
+void update_show_rejected(struct hps_update_stream *stream, const char *topic, int32_t partition,
+                          int64_t offset, const char *reason, const char *text);
 
 /* ---- update_share.c; the same thread ---- */
 

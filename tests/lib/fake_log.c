@@ -11,11 +11,14 @@
 #include <time.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/heap.h"
 #include "base/topic_filter.h"
+#include "base/update_record.h"
 
 struct record {
     struct hps_fake_record is;
+    bool spoilt;         /* it cannot be read */
     struct record *next; /* of all ever made */
 };
 
@@ -24,10 +27,12 @@ struct partition {
     int64_t low;
     int64_t high;
     int64_t delivered; /* where polls end, of a slow topic */
+    hps_status leader; /* OK: it answers */
 };
 
 struct topic {
     char *name;
+    char id[24]; /* "": topics have none */
     bool deleted;
     bool slow;
     hps_status fails;
@@ -58,6 +63,15 @@ struct reading {
     int64_t caught_up_at; /* offset at which it was told so, -1: it was not */
 };
 
+struct hps_watch {
+    struct fake_consumer *consumer;
+    char *topic;
+    int32_t partition;
+    struct hps_leader_word word;
+    int64_t recall; /* -1: nothing was asked */
+    struct hps_watch *next;
+};
+
 struct letter {
     char *topic;
     struct record *record;
@@ -85,6 +99,7 @@ struct fake_consumer {
     char *cluster_id;
     struct letter *letters;
     uint32_t n_letters;
+    struct hps_watch *watches;
     struct fake_consumer *next;
 };
 
@@ -103,6 +118,8 @@ struct fake_log {
     uint32_t n_flushes_lost;
     hps_status lost_status;
     uint64_t n_polls;
+    bool with_ids;
+    unsigned n_topics_made;
 };
 
 static void lock(struct fake_log *log)
@@ -151,6 +168,10 @@ static struct topic *make_topic(struct fake_log *log, const char *name, int32_t 
         topic->name = must(hps_strdup(name));
         topic->compaction = HPS_COMPACTION_NO;
         topic->delete_retention_ms = -1;
+        log->n_topics_made++;
+        if (log->with_ids) {
+            snprintf(topic->id, sizeof(topic->id), "topic-%u", log->n_topics_made);
+        }
         struct topic **place = &log->topics; /* in order of name */
         while (*place != NULL && strcmp((*place)->name, name) <= 0) {
             place = &(*place)->next;
@@ -275,6 +296,53 @@ void hps_fake_log_topic_offsets(struct hps_update_log *base, const char *topic, 
     unlock(log);
 }
 
+void hps_fake_log_leader(struct hps_update_log *base, const char *topic, int32_t partition,
+                         hps_status status)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct partition *of = must(find_partition(log, topic, partition));
+    of->delivered = of->leader == HPS_OK ? of->high : of->delivered;
+    of->leader = status;
+    unlock(log);
+}
+
+void hps_fake_log_topic_replace(struct hps_update_log *base, const char *name)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct topic *topic = must(find_topic(log, name));
+    for (int32_t i = 0; i < topic->n_partitions; i++) {
+        struct partition *of = &topic->partitions[i];
+        hps_free(of->records);
+        *of = (struct partition){.leader = of->leader};
+    }
+    log->n_topics_made++;
+    if (topic->id[0] != '\0') {
+        snprintf(topic->id, sizeof(topic->id), "topic-%u", log->n_topics_made);
+    }
+    unlock(log);
+}
+
+void hps_fake_log_ids(struct hps_update_log *base)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->with_ids = true;
+    unlock(log);
+}
+
+void hps_fake_log_spoil(struct hps_update_log *base, const char *topic, int32_t partition,
+                        int64_t offset)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct partition *of = must(find_partition(log, topic, partition));
+    HPS_ASSERT(offset >= of->low && offset < of->high && of->records[offset] != NULL);
+    of->records[offset]->spoilt = true;
+    unlock(log);
+}
+
 void hps_fake_log_topic_slow(struct hps_update_log *base, const char *name, bool slow)
 {
     struct fake_log *log = (struct fake_log *)base;
@@ -291,7 +359,7 @@ void hps_fake_log_topic_slow(struct hps_update_log *base, const char *name, bool
 static int64_t end_of(const struct topic *topic, int32_t partition)
 {
     const struct partition *of = &topic->partitions[partition];
-    return topic->slow ? of->delivered : of->high;
+    return topic->slow || of->leader != HPS_OK ? of->delivered : of->high;
 }
 
 int64_t hps_fake_log_append(struct hps_update_log *base, const char *topic, int32_t partition,
@@ -493,7 +561,7 @@ static hps_status add_record(struct fake_consumer *c, const struct reading *read
     return HPS_OK;
 }
 
-/* There is room: two events of each reading and one of the log. */
+/* There is room: three events of each reading and one of the log. */
 static void add_event(struct fake_consumer *c, enum hps_consumer_event_kind kind,
                       const struct reading *reading, const struct partition *partition,
                       hps_status status, const char *text)
@@ -542,6 +610,11 @@ static hps_status take_from(struct fake_consumer *c, struct reading *reading, ui
     int64_t end = end_of(reading->topic, reading->partition);
     while (reading->next < end && c->n_records < records_max) {
         struct record *record = partition->records[reading->next];
+        if (record != NULL && record->spoilt) {
+            add_event(c, HPS_CONSUMER_BAD, reading, partition, HPS_DATA_LOSS, "it is damaged");
+            c->events[c->n_events - 1].high = ++reading->next;
+            return HPS_OK;
+        }
         if (record != NULL) {
             uint64_t more = record->is.key_size + record->is.value_size;
             if (c->n_records > 0 && *bytes + more > bytes_max) {
@@ -567,7 +640,7 @@ static hps_status gather(struct fake_consumer *c, uint32_t records_max, uint64_t
 {
     c->n_records = 0;
     c->n_events = 0;
-    void *grown = hps_realloc(c->events, (2 * c->n_readings + 1) * sizeof(c->events[0]));
+    void *grown = hps_realloc(c->events, (3 * c->n_readings + 1) * sizeof(c->events[0]));
     if (grown == NULL) {
         return HPS_NO_MEMORY;
     }
@@ -678,6 +751,7 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
         c->topics = grown;
         c->topics[n++] = (struct hps_consumer_topic){
             .name = topic->name,
+            .id = topic->id,
             .n_partitions = topic->n_partitions,
             .compaction = topic->compaction,
             .delete_retention_ms = topic->delete_retention_ms,
@@ -708,6 +782,16 @@ static int64_t first_since(const struct partition *partition, int64_t time_unix_
     return partition->high;
 }
 
+/* Why the leader does not answer; OK: it does. */
+static hps_status leader_status(const struct fake_log *log, const struct topic *topic,
+                                int32_t partition)
+{
+    return log->away != HPS_OK                                 ? log->away
+           : topic == NULL || partition >= topic->n_partitions ? HPS_NOT_FOUND
+           : topic->offsets != HPS_OK                          ? topic->offsets
+                                      : topic->partitions[partition].leader;
+}
+
 static hps_status fake_offsets(struct hps_consumer *base, struct hps_consumer_offsets *parts,
                                uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err)
 {
@@ -721,8 +805,9 @@ static hps_status fake_offsets(struct hps_consumer *base, struct hps_consumer_of
     for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
         const struct partition *partition =
             find_partition(c->log, parts[i].topic, parts[i].partition);
+        const struct topic *topic = find_topic(c->log, parts[i].topic);
         parts[i].status =
-            partition == NULL ? HPS_NOT_FOUND : find_topic(c->log, parts[i].topic)->offsets;
+            partition == NULL ? HPS_NOT_FOUND : leader_status(c->log, topic, parts[i].partition);
         if (parts[i].status == HPS_OK) {
             parts[i].low = partition->low;
             parts[i].high = partition->high;
@@ -804,17 +889,96 @@ static bool fake_header(const struct hps_consumer_record *record, const char *na
     return false;
 }
 
-static int64_t fake_high(struct hps_consumer *base, const char *topic, int32_t partition)
+/* ---- what leaders say ---- */
+
+static hps_status fake_watch(struct hps_consumer *base, const char *topic, int32_t partition,
+                             struct hps_watch **out_watch, struct hps_error *err)
 {
     struct fake_consumer *c = (struct fake_consumer *)base;
-    lock(c->log);
-    const struct reading *reading = find_reading(c, topic, partition);
-    int64_t high = -1;
-    if (reading != NULL && reading->topic != NULL && partition < reading->topic->n_partitions) {
-        high = end_of(reading->topic, partition);
+    struct hps_watch *watch = c->watches;
+    while (watch != NULL && (watch->partition != partition || strcmp(watch->topic, topic) != 0)) {
+        watch = watch->next;
     }
-    unlock(c->log);
-    return high;
+    if (watch == NULL) {
+        char *name = hps_strdup(topic);
+        watch = hps_calloc(1, sizeof(*watch));
+        if (watch == NULL || name == NULL) {
+            hps_free(watch);
+            hps_free(name);
+            return hps_error_set(err, HPS_NO_MEMORY, "no memory for a watch");
+        }
+        *watch = (struct hps_watch){.consumer = c,
+                                    .topic = name,
+                                    .partition = partition,
+                                    .word = {.status = HPS_UNAVAILABLE},
+                                    .recall = -1,
+                                    .next = c->watches};
+        c->watches = watch;
+    }
+    *out_watch = watch;
+    return HPS_OK;
+}
+
+/* Asked now, and answered at once; never twice at one time, though the clock may stand. */
+static void fake_heard(const struct hps_watch *of, struct hps_leader_word *out_word)
+{
+    struct hps_watch *watch = (struct hps_watch *)(uintptr_t)of;
+    struct fake_log *log = watch->consumer->log;
+    lock(log);
+    const struct topic *topic = find_topic(log, watch->topic);
+    struct hps_leader_word *word = &watch->word;
+    word->status = leader_status(log, topic, watch->partition);
+    word->text[0] = '\0';
+    if (word->status == HPS_OK) {
+        uint64_t now_us = hps_clock_us();
+        word->asked_us = now_us > word->asked_us ? now_us : word->asked_us + 1;
+        word->asked_unix_ms = (int64_t)hps_clock_wall_ms();
+        word->high = topic->partitions[watch->partition].high;
+    } else {
+        snprintf(word->text, sizeof(word->text), "the leader is away: %s",
+                 hps_status_text(word->status));
+    }
+    *out_word = *word;
+    unlock(log);
+}
+
+static void fake_recall(struct hps_watch *watch, int64_t offset)
+{
+    lock(watch->consumer->log);
+    watch->recall = offset;
+    unlock(watch->consumer->log);
+}
+
+static struct hps_recalled recall_now(const struct partition *partition, int64_t asked_offset)
+{
+    struct hps_recalled recalled = {.asked_offset = asked_offset,
+                                    .asked_us = hps_clock_us(),
+                                    .low = partition->low,
+                                    .offset = -1};
+    int64_t from = asked_offset > partition->low ? asked_offset : partition->low;
+    for (int64_t i = from; i < partition->high && recalled.offset < 0; i++) {
+        const struct record *record = partition->records[i];
+        if (record != NULL) {
+            recalled.offset = i;
+            recalled.time_unix_ms = record->is.time_unix_ms;
+            recalled.hash = hps_update_record_hash(record->is.key, record->is.key_size,
+                                                   record->is.value, record->is.value_size);
+        }
+    }
+    return recalled;
+}
+
+static bool fake_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled)
+{
+    struct fake_log *log = watch->consumer->log;
+    lock(log);
+    const struct topic *topic = find_topic(log, watch->topic);
+    bool answered = watch->recall >= 0 && leader_status(log, topic, watch->partition) == HPS_OK;
+    if (answered) {
+        *out_recalled = recall_now(&topic->partitions[watch->partition], watch->recall);
+    }
+    unlock(log);
+    return answered;
 }
 
 static void fake_commit(struct hps_consumer *base, const struct hps_consumer_position *positions,
@@ -924,6 +1088,12 @@ static void free_consumer(struct fake_consumer *c)
         free_record(c->letters[i].record);
         hps_free(c->letters[i].topic);
     }
+    while (c->watches != NULL) {
+        struct hps_watch *watch = c->watches;
+        c->watches = watch->next;
+        hps_free(watch->topic);
+        hps_free(watch);
+    }
     hps_topic_filters_free(c->filters);
     hps_free(c->letters);
     hps_free(c->readings);
@@ -955,13 +1125,16 @@ static void fake_consumer_close(struct hps_consumer *base)
 static const struct hps_consumer_ops CONSUMER_OPS = {
     .close = fake_consumer_close,
     .topics = fake_topics,
+    .watch = fake_watch,
+    .heard = fake_heard,
+    .recall = fake_recall,
+    .recalled = fake_recalled,
     .offsets = fake_offsets,
     .assign = fake_assign,
     .unassign = fake_unassign,
     .poll = fake_poll,
     .wake = fake_wake,
     .header = fake_header,
-    .high = fake_high,
     .commit = fake_commit,
     .dead_letter = fake_dead_letter,
     .dead_letter_flush = fake_dead_letter_flush,

@@ -58,8 +58,19 @@ void hps_fake_log_cluster(struct hps_update_log *log, const char *cluster_id);
 /* The log does not tell the offsets of that topic: UNAVAILABLE, as of partitions without a leader;
  * OK: it does again. */
 void hps_fake_log_topic_offsets(struct hps_update_log *log, const char *topic, hps_status status);
-/* While it is slow, what is appended is not delivered, and polls end where the topic did; only who
- * asks for its offsets is told of it. */
+/* UNAVAILABLE: the leader of that partition gives no word, and nothing of what comes is delivered;
+ * OK: it does again. */
+void hps_fake_log_leader(struct hps_update_log *log, const char *topic, int32_t partition,
+                         hps_status status);
+/* Another topic of that name, at once: who reads it is told nothing, nor that it is another. */
+void hps_fake_log_topic_replace(struct hps_update_log *log, const char *topic);
+/* Topics that are made from now on have ids. */
+void hps_fake_log_ids(struct hps_update_log *log);
+/* That record can no longer be read. */
+void hps_fake_log_spoil(struct hps_update_log *log, const char *topic, int32_t partition,
+                        int64_t offset);
+/* While it is slow, what is appended is not delivered, and polls end where the topic did, as with
+ * an open transaction; only who asks for its offsets or its leaders for its end is told of it. */
 void hps_fake_log_topic_slow(struct hps_update_log *log, const char *topic, bool slow);
 /* Every consumer that there is now is of no more use. */
 void hps_fake_log_break_consumers(struct hps_update_log *log);

@@ -11,15 +11,14 @@
 
 #include "server/update_position.h"
 
-enum { FIXED = 72, FIXED_1 = 56 };
+enum { FIXED = 96, FIXED_2 = 72, FIXED_1 = 56 };
 
 static const struct hps_position some = {.cluster = "cluster-1",
+                                         .topic_id = "topic-1",
                                          .next = 500,
                                          .paused = true,
-                                         .last_known = true,
-                                         .last_offset = 499,
-                                         .last_time_ms = 17,
-                                         .last_hash = 18,
+                                         .last = {true, 499, 17, 18},
+                                         .witness = {true, 400, 27, 28},
                                          .as_of_ms = 19,
                                          .event_time_ms = 20,
                                          .start = 100,
@@ -32,15 +31,47 @@ static void test_position_when_stored_then_read_as_it_was(void **state)
     (void)state;
     memset(&read, 0xff, sizeof(read));
     size_t size = hps_position_encode(&some, value);
-    assert_int_equal(size, FIXED + strlen(some.cluster));
+    assert_int_equal(size, FIXED + strlen(some.cluster) + strlen(some.topic_id));
     assert_int_equal(hps_position_decode(value, size, &read), HPS_OK);
     assert_string_equal(read.cluster, some.cluster);
+    assert_string_equal(read.topic_id, some.topic_id);
     assert_int_equal(read.next, 500);
-    assert_true(read.paused && read.last_known);
-    assert_int_equal(read.last_hash, 18);
+    assert_true(read.paused && read.last.known && read.witness.known);
+    assert_int_equal(read.last.hash, 18);
+    assert_int_equal(read.witness.offset, 400);
+    assert_int_equal(read.witness.time_ms, 27);
+    assert_int_equal(read.witness.hash, 28);
     assert_int_equal(read.event_time_ms, 20);
     assert_int_equal(read.start, 100);
     assert_int_equal(read.skipped, 300);
+}
+
+/* As an earlier program has written it: without the topic's id. */
+static size_t encode_as(uint8_t format, size_t fixed, uint8_t value[HPS_POSITION_VALUE_BYTES_MAX])
+{
+    struct hps_position position = some;
+    position.topic_id[0] = '\0';
+    position.witness.known = false;
+    size_t size = hps_position_encode(&position, value);
+    memmove(value + fixed, value + FIXED, size - FIXED);
+    value[0] = format;
+    return size - FIXED + fixed;
+}
+
+static void test_position_when_of_the_second_format_then_the_last_record_is_the_witness(
+    void **state)
+{
+    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
+    struct hps_position read;
+    (void)state;
+    size_t size = encode_as(2, FIXED_2, value);
+    assert_int_equal(hps_position_decode(value, size, &read), HPS_OK);
+    assert_string_equal(read.cluster, some.cluster);
+    assert_string_equal(read.topic_id, "");
+    assert_int_equal(read.skipped, 300);
+    assert_true(read.witness.known);
+    assert_int_equal(read.witness.offset, 499);
+    assert_int_equal(read.witness.hash, 18);
 }
 
 static void test_position_when_of_the_first_format_then_it_may_have_passed_over_records(
@@ -49,10 +80,7 @@ static void test_position_when_of_the_first_format_then_it_may_have_passed_over_
     uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
     struct hps_position read;
     (void)state;
-    size_t size = hps_position_encode(&some, value);
-    memmove(value + FIXED_1, value + FIXED, size - FIXED);
-    size -= FIXED - FIXED_1;
-    value[0] = 1;
+    size_t size = encode_as(1, FIXED_1, value);
     assert_int_equal(hps_position_decode(value, size, &read), HPS_OK);
     assert_string_equal(read.cluster, some.cluster);
     assert_int_equal(read.next, 500);
@@ -69,7 +97,7 @@ static void test_position_when_damaged_or_newer_then_refused(void **state)
     for (size_t cut = 0; cut < size; cut++) {
         assert_int_equal(hps_position_decode(value, cut, &read), HPS_DATA_LOSS);
     }
-    value[0] = 3;
+    value[0] = 4;
     assert_int_equal(hps_position_decode(value, size, &read), HPS_NEWER_FORMAT);
     value[0] = 0;
     assert_int_equal(hps_position_decode(value, size, &read), HPS_DATA_LOSS);
@@ -79,6 +107,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_position_when_stored_then_read_as_it_was),
+        cmocka_unit_test(
+            test_position_when_of_the_second_format_then_the_last_record_is_the_witness),
         cmocka_unit_test(
             test_position_when_of_the_first_format_then_it_may_have_passed_over_records),
         cmocka_unit_test(test_position_when_damaged_or_newer_then_refused),

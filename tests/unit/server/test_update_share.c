@@ -361,6 +361,7 @@ static void test_seek_when_forward_then_the_tier_is_left_until_it_goes_back(void
     command(rig, HPS_UPDATE_PAUSE, 0);
     put_ten(rig, 200);
     assert_int_equal(command(rig, HPS_UPDATE_SEEK, 15), HPS_OK);
+    command(rig, HPS_UPDATE_RESUME, 0);
     turns(rig, 6);
     assert_true(value(rig, TIER_DISK, 9) == 209);
     assert_true(value(rig, TIER_DISK, 1) == 101);
@@ -649,6 +650,7 @@ static void test_alone_when_told_to_go_back_then_precondition(void **state)
     command(rig, HPS_UPDATE_PAUSE, 0);
     put_ten(rig, 200);
     assert_int_equal(command(rig, HPS_UPDATE_SEEK, 15), HPS_OK);
+    command(rig, HPS_UPDATE_RESUME, 0);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 20);
     assert_true(value(rig, TIER_SHARED, 1) == 101);

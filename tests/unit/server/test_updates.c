@@ -110,6 +110,19 @@ static void test_stream_when_records_come_then_every_tier_has_them(void **state)
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 5);
 }
 
+/* It grows, and says nothing by its size: see LookupResponse. */
+static void test_sequence_when_only_positions_are_stored_then_it_counts_those_batches(void **state)
+{
+    struct rig *rig = *state;
+    open_stream(rig);
+    uint64_t before = hps_update_sequence(rig->fx.version);
+    turns(rig, 3); /* where the partition begins is stored */
+    assert_int_equal(hps_update_sequence(rig->fx.version), before + 1);
+    assert_int_equal(rig->stream->n_keys, 0);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    assert_int_equal(hps_update_sequence(rig->fx.version), before + 2);
+}
+
 static void test_stream_when_restarted_then_goes_on_where_it_was(void **state)
 {
     struct rig *rig = *state;
@@ -149,21 +162,33 @@ static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(
     assert_true(item(rig, 1) == 11);
 }
 
-/* Else who waits until all up to now is visible would not wait for what is there. */
-static void test_refresh_when_an_end_is_not_told_then_it_fails(void **state)
+/* Updates go on meanwhile, and who waits sees by as-of that one has not answered. */
+static void test_refresh_when_a_leader_does_not_answer_then_it_is_waited_for_a_while(void **state)
 {
     struct rig *rig = *state;
+    const struct hps_update_command asked = {
+        .kind = HPS_UPDATE_REFRESH, .model = "m", .topic = "", .partition = -1};
+    struct update_call call = {.command = &asked};
     hps_fake_log_topic(rig->log, USERS, 1);
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
-    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_UNAVAILABLE);
+    assert_true(update_run_command(rig->stream, &call));
+    assert_int_equal(call.n_changed, 2);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
     put_on(rig, USERS, 0, 1, 20);
-    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_UNAVAILABLE);
-    assert_int_equal(partition_of(rig, USERS, 0)->high, 1); /* the others are told */
-    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_OK);
+    call = (struct update_call){.command = &asked};
+    assert_false(update_run_command(rig->stream, &call));
+    turns(rig, 1);
+    assert_int_equal(partition_of(rig, USERS, 0)->applied.next, 1); /* the others go on */
+    assert_false(update_run_command(rig->stream, &call));
+    hps_clock_advance(2 * 1000 * 1000);
+    assert_true(update_run_command(rig->stream, &call));
+    assert_int_equal(call.error.status, HPS_OK);
+    assert_int_equal(call.n_changed, 1);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
     hps_fake_log_topic_delete(rig->log, ITEMS); /* which has no end */
+    turns(rig, 2);
     assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
 }
 
@@ -651,7 +676,7 @@ static void test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_come
     put(rig, 1, 11);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
     restart(rig);
-    assert_int_equal(state_of(rig), HPS_PARTITION_GONE);
+    assert_int_equal(state_of(rig), HPS_PARTITION_STARTING);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
     hps_fake_log_away(rig->log, HPS_OK);
     for (int i = 0; i < 2; i++) {
@@ -1013,9 +1038,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_stream_when_records_come_then_every_tier_has_them),
+        TEST(test_sequence_when_only_positions_are_stored_then_it_counts_those_batches),
         TEST(test_stream_when_restarted_then_goes_on_where_it_was),
         TEST(test_stream_when_the_log_ends_without_records_then_it_is_at_the_end),
-        TEST(test_refresh_when_an_end_is_not_told_then_it_fails),
+        TEST(test_refresh_when_a_leader_does_not_answer_then_it_is_waited_for_a_while),
         TEST(test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is),
         TEST(test_stream_when_a_record_is_bad_then_the_others_are_applied),
         TEST(test_stream_when_all_records_are_bad_then_it_advances),

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What leaders have proved. As-of of a partition is the time of a question to its own leader: all
+ * that was logged before it lies before the end that was answered, so once we have read up to
+ * there and applied it, nothing older is missing.
+ *
+ *     heard: end 120, asked 10:00:00.1 ─▶ ends[] ─▶ read.next ≥ 120 ─▶ as-of 10:00:00.1
+ *
+ * Two things make that untrue, and are asked for:
+ * - the topic is another one of the same name. A *witness*, a record that was read once, is
+ * recalled whenever topics are listed, and before a partition counts as fresh after an outage; what
+ * is another record now is another topic. Where topics have ids, the id tells.
+ * - deletes of a compacted topic that nobody can read any more: the log removes tombstones after a
+ *   while, so what is read that long after it may have been logged is a gap.
+ *
+ * On the stream's thread `update`.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "server/updates_internal.h"
+
+static int64_t wall_ms(void)
+{
+    return (int64_t)hps_clock_wall_ms();
+}
+
+static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
+{
+    return stream->consumer->ops;
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+/* Of the same end the later question proves more; without room every other one goes, so that those
+ * that stay are spread over how far we are behind. */
+static void add_end(struct update_partition *partition, const struct hps_leader_word *word)
+{
+    const struct update_end end = {word->high, word->asked_unix_ms};
+    uint32_t n = partition->n_ends;
+    if (n > 0 && partition->ends[n - 1].high == end.high) {
+        partition->ends[n - 1] = end;
+        return;
+    }
+    if (n == UPDATE_ENDS_MAX) {
+        n = 0;
+        for (uint32_t i = 0; i < UPDATE_ENDS_MAX; i += 2) {
+            partition->ends[n++] = partition->ends[i];
+        }
+    }
+    partition->ends[n++] = end;
+    partition->n_ends = n;
+}
+
+/* Records that were there are no more: another topic, or what an unclean election leaves of it. */
+static void went_back(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    partition->n_ends = 0;
+    if (partition->state == HPS_PARTITION_RUNNING) {
+        update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
+        stream->begin_due_us = 0;
+    }
+}
+
+static void take_word(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    struct hps_leader_word word = {0};
+    ops(stream)->heard(partition->watch, &word);
+    bool answered = word.asked_us > partition->word.asked_us;
+    bool back = answered && partition->word.asked_us > 0 && word.high < partition->word.high;
+    partition->word = word;
+    if (!answered) {
+        return;
+    }
+    partition->heard_ms = word.asked_unix_ms;
+    partition->high = word.high;
+    if (back) {
+        went_back(stream, partition);
+    }
+    if (partition->state == HPS_PARTITION_RUNNING) {
+        add_end(partition, &word);
+    }
+}
+
+bool update_leader_silent(const struct update_partition *partition)
+{
+    uint64_t asked_us = partition->word.asked_us;
+    return asked_us == 0 || hps_clock_us() > asked_us + UPDATE_LEADER_SILENT_US;
+}
+
+void update_forget_words(struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        partition->watch = NULL;
+        partition->word = (struct hps_leader_word){0};
+        partition->n_ends = 0;
+        partition->recalling = false;
+    }
+}
+
+/* ---- is it the same topic? ------------------------------------------------------------------- */
+
+/* What was claimed since it was last known to be the same topic was not so. */
+static void gap_made_anew(struct hps_update_stream *stream, struct update_partition *partition,
+                          int64_t low, int64_t offset)
+{
+    int64_t same_ms = partition->same_ms;
+    partition->as_of_ms = partition->as_of_ms < same_ms ? partition->as_of_ms : same_ms;
+    partition->read.as_of_ms = partition->as_of_ms;
+    partition->dirty = partition->known; /* to be stored, so that a restart does not claim it */
+    update_gap(stream, partition, low >= 0 ? low : 0,
+               "another record, or none, is at offset %" PRId64 ": the topic was made anew",
+               offset);
+}
+
+static void gap_other_id(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    int64_t same_ms = partition->same_ms;
+    partition->as_of_ms = partition->as_of_ms < same_ms ? partition->as_of_ms : same_ms;
+    partition->read.as_of_ms = partition->as_of_ms;
+    partition->dirty = partition->known;
+    update_gap(stream, partition, 0,
+               "the topic's id is %s, of what was read it was %s: the topic was made anew",
+               partition->topic_id, partition->read.topic_id);
+}
+
+static void is_same(struct update_partition *partition, int64_t at_ms)
+{
+    struct hps_position *read = &partition->read;
+    if (partition->candidate.known && partition->candidate.offset > read->witness.offset) {
+        read->witness = partition->candidate;
+    }
+    partition->unproved = false;
+    partition->same_ms = at_ms > partition->same_ms ? at_ms : partition->same_ms;
+}
+
+static void judge(struct hps_update_stream *stream, struct update_partition *partition,
+                  const struct hps_recalled *now)
+{
+    const struct hps_witness *witness = &partition->read.witness;
+    int64_t at_ms = wall_ms() - (int64_t)((hps_clock_us() - now->asked_us) / 1000);
+    bool same = now->offset == witness->offset && now->hash == witness->hash &&
+                now->time_unix_ms == witness->time_ms;
+    bool removed = now->low > witness->offset || /* by retention, or by compaction */
+                   (now->offset > witness->offset && partition->compaction != HPS_COMPACTION_NO);
+    partition->recalling = false;
+    if (!same && !removed) {
+        gap_made_anew(stream, partition, now->low, witness->offset);
+        return;
+    }
+    if (same) {
+        memcpy(partition->read.topic_id, partition->topic_id, sizeof(partition->topic_id));
+    }
+    is_same(partition, at_ms);
+}
+
+static void take_recalled(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    struct hps_recalled now = {0};
+    if (!partition->recalling || !ops(stream)->recalled(partition->watch, &now) ||
+        now.asked_offset != partition->read.witness.offset) {
+        return;
+    }
+    if (now.status != HPS_OK) { /* refused: asked again with the next list of topics */
+        partition->recalling = false;
+    } else if (partition->state == HPS_PARTITION_RUNNING) {
+        judge(stream, partition, &now);
+    }
+}
+
+/* By its id alone, if both are known. */
+static bool known_by_id(const struct update_partition *partition)
+{
+    return partition->read.topic_id[0] != '\0' && partition->topic_id[0] != '\0';
+}
+
+bool update_identify(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    struct hps_position *read = &partition->read;
+    partition->candidate = read->last;
+    partition->recalling = false;
+    partition->unproved = false;
+    if (known_by_id(partition)) {
+        if (strcmp(read->topic_id, partition->topic_id) != 0) {
+            gap_other_id(stream, partition);
+            return false;
+        }
+        is_same(partition, stream->listed_ms);
+        return true;
+    }
+    if (!read->witness.known) { /* nothing was read yet */
+        is_same(partition, stream->listed_ms);
+        return true;
+    }
+    partition->unproved = true;
+    if (partition->watch != NULL) {
+        ops(stream)->recall(partition->watch, read->witness.offset);
+        partition->recalling = true;
+    }
+    return true;
+}
+
+void update_ask_identity(struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        bool unproved = partition->unproved;
+        if (partition->state != HPS_PARTITION_RUNNING || partition->checking ||
+            partition->recalling) {
+            continue;
+        }
+        if (update_identify(stream, partition) && !known_by_id(partition)) {
+            partition->unproved = unproved; /* what was proved stays so until the answer */
+        }
+    }
+}
+
+void update_hear(struct hps_update_stream *stream)
+{
+    struct hps_error err = {0};
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->watch == NULL &&
+            ops(stream)->watch(stream->consumer, partition->topic, partition->number,
+                               &partition->watch, &err) != HPS_OK) {
+            continue; /* no memory: the next time */
+        }
+        take_word(stream, partition);
+        if (partition->unproved && !partition->recalling &&
+            partition->state == HPS_PARTITION_RUNNING && partition->read.witness.known) {
+            ops(stream)->recall(partition->watch, partition->read.witness.offset);
+            partition->recalling = true;
+        }
+        take_recalled(stream, partition);
+    }
+}
+
+/* ---- as-of ----------------------------------------------------------------------------------- */
+
+bool update_lost_tombstones(const struct update_partition *partition, int64_t high)
+{
+    int64_t as_of_ms = partition->as_of_ms > 0 ? partition->as_of_ms : partition->base_ms;
+    bool logged = high > partition->as_of_next || partition->read.next > partition->as_of_next;
+    return partition->compaction == HPS_COMPACTION_YES && partition->delete_retention_ms >= 0 &&
+           as_of_ms > 0 && logged && wall_ms() - as_of_ms > partition->delete_retention_ms;
+}
+
+void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    update_gap(stream, partition, partition->read.next,
+               "behind or away for longer than delete.retention.ms (%" PRId64
+               "): deletes may be compacted away",
+               partition->delete_retention_ms);
+}
+
+/* Stored as-of is to be young enough that a restart does not find tombstones lost that were seen:
+ * also where there is nothing to read. */
+static void store_as_of(struct update_partition *partition)
+{
+    int64_t old_ms = partition->as_of_ms - partition->applied.as_of_ms;
+    partition->dirty = partition->dirty || (partition->compaction == HPS_COMPACTION_YES &&
+                                            partition->delete_retention_ms > 0 &&
+                                            old_ms > partition->delete_retention_ms / 4);
+}
+
+static void prove(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    struct hps_position *read = &partition->read;
+    uint32_t n = 0;
+    while (n < partition->n_ends && partition->ends[n].high <= read->next) {
+        n++;
+    }
+    int64_t high = partition->n_ends > 0 ? partition->ends[partition->n_ends - 1].high : 0;
+    if (update_lost_tombstones(partition, high)) {
+        update_gap_tombstones(stream, partition);
+        return;
+    }
+    if (n == 0) {
+        return;
+    }
+    if (partition->ends[n - 1].asked_ms > read->as_of_ms) {
+        read->as_of_ms = partition->ends[n - 1].asked_ms;
+    }
+    partition->as_of_next = read->next;
+    partition->n_ends -= n;
+    memmove(partition->ends, partition->ends + n, partition->n_ends * sizeof(partition->ends[0]));
+    if (!partition->dirty) {
+        partition->as_of_ms = read->as_of_ms;
+        store_as_of(partition);
+    }
+}
+
+void update_prove(struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions && !stream->frozen; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (partition->state == HPS_PARTITION_RUNNING && partition->known && !partition->checking &&
+            !partition->unproved) {
+            prove(stream, partition);
+        }
+    }
+}

@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a stream claims to be fresh, turn by turn: only what the leaders of its partitions have
+ * proved.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "tests/lib/stream_rig.h"
+
+#define USERS "hps_et.m.users"
+
+enum { S = 1000 * 1000, HOUR_MS = 3600 * 1000 };
+
+static int setup(void **state)
+{
+    struct rig *rig = rig_alloc();
+    fixture_version(&rig->fx, 7, "run");
+    *state = rig;
+    return 0;
+}
+
+static void restart(struct rig *rig)
+{
+    close_stream(rig);
+    fixture_version_close(&rig->fx);
+    fixture_version(&rig->fx, 7, "run");
+    open_stream(rig);
+}
+
+static int64_t now_ms(void)
+{
+    return (int64_t)hps_clock_wall_ms();
+}
+
+/* Below 0: a delete. */
+static int64_t put_on(struct rig *rig, const char *topic, int32_t partition, hps_key key,
+                      float value)
+{
+    const float row[FIXTURE_DIM] = {value, value};
+    const struct hps_fake_record record = {.key = &key,
+                                           .key_size = sizeof(key),
+                                           .value = value < 0 ? NULL : row,
+                                           .value_size = value < 0 ? 0 : sizeof(row),
+                                           .time_unix_ms = now_ms(),
+                                           .time_of = HPS_RECORD_TIME_CREATED};
+    return hps_fake_log_append(rig->log, topic, partition, &record);
+}
+
+static int64_t put(struct rig *rig, hps_key key, float value)
+{
+    return put_on(rig, ITEMS, 0, key, value);
+}
+
+static float item(struct rig *rig, hps_key key)
+{
+    return fixture_value(&rig->fx, FIXTURE_ITEMS, key);
+}
+
+static const struct hps_partition_view *view_of(struct rig *rig, const char *topic, int32_t number)
+{
+    for (uint32_t i = 0; i < rig->stream->view.n_partitions; i++) {
+        const struct hps_partition_view *view = &rig->stream->view.partitions[i];
+        if (view->partition == number && strcmp(view->topic, topic) == 0) {
+            return view;
+        }
+    }
+    fail_msg("no partition %d of %s", (int)number, topic);
+    return NULL;
+}
+
+static hps_status command(struct rig *rig, enum hps_update_command_kind kind, int64_t value)
+{
+    const struct hps_update_command asked = {.kind = kind,
+                                             .model = "m",
+                                             .topic = "",
+                                             .partition = -1,
+                                             .to = HPS_UPDATE_SEEK_OFFSET,
+                                             .value = value};
+    struct update_call call = {.command = &asked};
+    assert_true(update_run_command(rig->stream, &call));
+    update_stream_show(rig->stream);
+    return call.error.status;
+}
+
+static double gauge(struct rig *rig, enum hps_metric_id id, const char *a, const char *b,
+                    const char *c)
+{
+    rig->stream->view.active = true;
+    update_show_gauges(rig->metrics, &rig->stream->view);
+    return hps_metric_value(hps_server_metric(rig->metrics, id, a, b, c, NULL));
+}
+
+static double staleness(struct rig *rig)
+{
+    return gauge(rig, HPS_M_UPDATE_STALENESS, "m", NULL, NULL);
+}
+
+static void wait_s(struct rig *rig, unsigned s)
+{
+    for (unsigned i = 0; i < s; i++) {
+        hps_clock_advance(S);
+        turns(rig, 1);
+    }
+}
+
+/* ---- leaders --------------------------------------------------------------------------------- */
+
+static void test_as_of_when_one_leader_is_silent_then_it_stands_though_others_answer(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic(rig->log, USERS, 1);
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    int64_t proved_ms = now_ms();
+    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
+    assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    put(rig, 1, 11);
+    put_on(rig, USERS, 0, 5, 50);
+    wait_s(rig, 40);
+    assert_true(rig->stream->connected);
+    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
+    assert_int_equal(view_of(rig, USERS, 0)->as_of_ms, now_ms());
+    assert_int_equal(view_of(rig, ITEMS, 0)->as_of_ms, proved_ms);
+    assert_int_equal(hps_update_as_of_ms(rig->fx.version), proved_ms);
+    assert_true(staleness(rig) == 40);
+    assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 0);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "does not answer"));
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+    assert_true(staleness(rig) == 0);
+    assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
+    assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
+}
+
+/* Committed records behind the open transaction are logged, and not to be had yet. */
+static void test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    int64_t proved_ms = now_ms();
+    hps_fake_log_topic_slow(rig->log, ITEMS, true);
+    put(rig, 1, 11);
+    wait_s(rig, 5);
+    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
+    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 1);
+    hps_fake_log_topic_slow(rig->log, ITEMS, false);
+    turns(rig, 2);
+    assert_true(item(rig, 1) == 11);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+static void test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.rows_per_s_max = 10;
+    open_stream(rig);
+    turns(rig, 3);
+    for (int i = 0; i < 200; i++) {
+        put(rig, (hps_key)i, (float)i);
+        hps_clock_advance(S / 100); /* ten times as fast as they are read */
+        turns(rig, 1);
+    }
+    int64_t end_ms = now_ms();
+    int64_t next = view_of(rig, ITEMS, 0)->next;
+    int64_t as_of_ms = rig->stream->view.as_of_ms;
+    assert_true(next < 100);
+    /* Record i was logged i * 10 ms after the first one: none that is not read is older. */
+    assert_true(as_of_ms <= end_ms - 2000 + next * 10);
+    assert_true(as_of_ms > end_ms - 2000);
+    wait_s(rig, 30);
+    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 0);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+static void test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    wait_s(rig, 600);
+    int64_t proved_ms = now_ms();
+    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    wait_s(rig, 1);
+    hps_fake_log_away(rig->log, HPS_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_true(rig->stream->view.as_of_ms >= proved_ms);
+        turns(rig, 1);
+    }
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    proved_ms = now_ms();
+    wait_s(rig, 5);
+    assert_true(staleness(rig) == 5);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+    assert_true(rig->stream->view.as_of_ms >= proved_ms);
+}
+
+static void test_as_of_when_a_topic_grows_then_since_it_was_listed_before(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    int64_t listed_ms = now_ms();
+    wait_s(rig, 29);
+    hps_fake_log_topic(rig->log, ITEMS, 2);
+    hps_fake_log_leader(rig->log, ITEMS, 1, HPS_UNAVAILABLE);
+    wait_s(rig, 2);
+    assert_int_equal(rig->stream->view.n_partitions, 2);
+    assert_int_equal(rig->stream->view.as_of_ms, listed_ms);
+    assert_int_equal(view_of(rig, ITEMS, 1)->state, HPS_PARTITION_STARTING);
+    assert_non_null(strstr(view_of(rig, ITEMS, 1)->reason, "does not answer"));
+    hps_fake_log_leader(rig->log, ITEMS, 1, HPS_OK);
+    wait_s(rig, 1);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+static void test_as_of_when_the_model_has_no_topic_then_it_is_not_known(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic_delete(rig->log, ITEMS);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(rig->stream->listed);
+    assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
+    assert_true(staleness(rig) == 0); /* no series: there are no updates to lack */
+    hps_fake_log_topic(rig->log, ITEMS, 1);
+    put(rig, 1, 10);
+    wait_s(rig, 31);
+    assert_int_equal(hps_update_as_of_ms(rig->fx.version), now_ms());
+}
+
+static void test_staleness_when_never_proved_then_endless(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(isinf(staleness(rig)));
+    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG_SECONDS, ITEMS, "0", NULL)));
+    assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "starting") == 1);
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+static void test_state_when_a_batch_waits_then_held_and_behind(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1000, 0);
+    put(rig, 1, 11);
+    turns(rig, 1);
+    put(rig, 1, 12);
+    wait_s(rig, 5);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_HELD);
+    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 2);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "a batch waits"));
+    assert_true(staleness(rig) >= 5);
+    assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "held") == 1);
+    assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "running") == 0);
+}
+
+static void test_state_when_frozen_then_said_and_growing_old(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    atomic_store(&rig->stream->freeze_by, 1);
+    turns(rig, 2);
+    put(rig, 1, 11);
+    wait_s(rig, 5);
+    assert_true(item(rig, 1) == 10);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FROZEN);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "lineage"));
+    assert_int_equal(view_of(rig, ITEMS, 0)->skipped, 1);
+    assert_true(gauge(rig, HPS_M_UPDATE_FROZEN, "m", NULL, NULL) == 1);
+    assert_true(staleness(rig) == 5);
+    rig->n_switches = 1;
+    restart(rig);
+    wait_s(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FROZEN);
+    assert_true(staleness(rig) >= 8);
+}
+
+static void test_state_when_restarted_then_starting_until_listed_or_gone(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_log_topic_delete(rig->log, ITEMS);
+    restart(rig);
+    update_stream_show(rig->stream);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
+    turns(rig, 2);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GONE);
+}
+
+static void test_seek_when_paused_then_it_stays_paused(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    put(rig, 2, 20);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 1), HPS_OK);
+    put(rig, 1, 11);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
+    assert_int_equal(view_of(rig, ITEMS, 0)->next, 1);
+    assert_true(item(rig, 1) == 10);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+}
+
+static void test_event_time_when_one_clock_is_ahead_then_the_others_count(void **state)
+{
+    struct rig *rig = *state;
+    const float row[FIXTURE_DIM] = {1, 1};
+    const hps_key key = 1;
+    const struct hps_fake_record ahead = {.key = &key,
+                                          .key_size = 8,
+                                          .value = row,
+                                          .value_size = sizeof(row),
+                                          .time_unix_ms = INT64_C(4102444800000), /* 2100 */
+                                          .time_of = HPS_RECORD_TIME_CREATED};
+    hps_fake_log_append(rig->log, ITEMS, 0, &ahead);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(hps_update_event_time_ms(rig->fx.version) <= now_ms());
+    wait_s(rig, 5);
+    put(rig, 2, 20);
+    turns(rig, 2);
+    assert_int_equal(hps_update_event_time_ms(rig->fx.version), now_ms());
+}
+
+static void test_record_when_it_cannot_be_read_then_left_out_and_said(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    put(rig, 2, 20);
+    put(rig, 3, 30);
+    hps_fake_log_spoil(rig->log, ITEMS, 0, 1);
+    open_stream(rig);
+    turns(rig, 4);
+    assert_true(item(rig, 1) == 10);
+    assert_true(item(rig, 2) == -1);
+    assert_true(item(rig, 3) == 30);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_int_equal(rig->stream->view.n_rejected_views, 1);
+    assert_int_equal(rig->stream->view.rejected[0].offset, 1);
+    assert_string_equal(rig->stream->view.rejected[0].reason, "unreadable");
+    assert_true(gauge(rig, HPS_M_UPDATE_RECORDS_REJECTED, "m", "unreadable", NULL) == 1);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->next, 3);
+}
+
+/* ---- deletes that are compacted away --------------------------------------------------------- */
+
+static void compacted(struct rig *rig)
+{
+    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, HOUR_MS);
+    put(rig, 1, 10);
+    put(rig, 2, 20);
+    open_stream(rig);
+    turns(rig, 3);
+}
+
+static void test_tombstone_when_compacted_away_while_the_leader_was_silent_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    compacted(rig);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    int64_t tombstone = put(rig, 1, -1);
+    put(rig, 3, 30);
+    wait_s(rig, 1);
+    hps_clock_advance(UINT64_C(3601) * S);
+    hps_fake_log_compact(rig->log, ITEMS, 0, tombstone);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+    turns(rig, 4);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "delete.retention.ms"));
+    assert_true(staleness(rig) >= 3601);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 3) == 30);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+static void test_tombstone_when_read_that_far_behind_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.rows_per_s_max = 1;
+    compacted(rig);
+    for (int i = 0; i < 4000; i++) {
+        put(rig, (hps_key)(10 + i), 1);
+    }
+    for (int i = 0; i < 3590; i++) {
+        wait_s(rig, 1);
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    }
+    wait_s(rig, 20);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
+static void test_tombstone_when_a_batch_is_held_that_long_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    compacted(rig);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1000, 0);
+    put(rig, 3, 30);
+    turns(rig, 1);
+    put(rig, 1, -1);
+    hps_clock_advance(UINT64_C(3601) * S);
+    turns(rig, 2);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
+static void test_tombstone_when_nothing_was_logged_meanwhile_then_no_gap(void **state)
+{
+    struct rig *rig = *state;
+    compacted(rig);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    wait_s(rig, 1);
+    hps_clock_advance(UINT64_C(7200) * S);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+/* ---- another topic of the same name ---------------------------------------------------------- */
+
+/* Made anew at once, and grown past where we were, before anybody looked. */
+static void replace(struct rig *rig)
+{
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+        hps_clock_advance(1000);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    wait_s(rig, 31); /* topics are listed again */
+    put(rig, 5, 10);
+    turns(rig, 2);
+    wait_s(rig, 1);
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    for (int i = 0; i < 8; i++) {
+        put(rig, (hps_key)i, 20);
+        hps_clock_advance(1000);
+    }
+}
+
+static void test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked(void **state)
+{
+    struct rig *rig = *state;
+    int64_t begun_ms = now_ms();
+    replace(rig);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 10); /* nobody told: rows of the new topic are missing */
+    assert_true(item(rig, 7) == 20);
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "made anew"));
+    /* What was claimed meanwhile was not so. */
+    assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 20);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    wait_s(rig, 62);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+}
+
+static void test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    replace(rig);
+    turns(rig, 3);
+    assert_true(item(rig, 7) == 20);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
+static void test_topic_when_made_anew_then_a_refresh_finds_it(void **state)
+{
+    struct rig *rig = *state;
+    replace(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0), HPS_OK);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
+static void test_topic_when_it_has_an_id_then_that_tells(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic_delete(rig->log, ITEMS);
+    hps_fake_log_ids(rig->log);
+    hps_fake_log_topic(rig->log, ITEMS, 1);
+    replace(rig);
+    turns(rig, 3);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "id"));
+}
+
+static void test_topic_when_retention_took_the_witness_then_no_gap(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    put(rig, 2, 20);
+    open_stream(rig);
+    turns(rig, 3);
+    put(rig, 3, 30);
+    turns(rig, 2);
+    hps_fake_log_trim(rig->log, ITEMS, 0, 2);
+    wait_s(rig, 62);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+static void test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    int64_t proved_ms = now_ms();
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    wait_s(rig, 2);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    hps_fake_log_away(rig->log, HPS_OK);
+    wait_s(rig, 40);
+    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
+}
+
+/* ---- files that are too old ------------------------------------------------------------------ */
+
+static void old_files(struct rig *rig, int64_t kept_ms)
+{
+    rig->options.start = HPS_UPDATE_START_FILES;
+    put(rig, 1, 10);
+    hps_clock_advance(UINT64_C(7200) * S); /* the version was loaded before */
+    put(rig, 2, 20);
+    hps_fake_log_trim(rig->log, ITEMS, 0, 1);
+    hps_fake_log_topic_kept(rig->log, ITEMS, kept_ms);
+    open_stream(rig);
+    turns(rig, 3);
+}
+
+static void test_start_when_the_files_are_older_than_retention_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    old_files(rig, HOUR_MS);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "retention.ms"));
+    assert_true(item(rig, 2) == -1);
+    assert_true(isinf(staleness(rig)));
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 2) == 20);
+    restart(rig);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+}
+
+static void test_start_when_retention_is_not_known_then_it_runs_and_says_so(void **state)
+{
+    struct rig *rig = *state;
+    old_files(rig, 0);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "may be gone"));
+    assert_true(item(rig, 2) == 20);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_as_of_when_one_leader_is_silent_then_it_stands_though_others_answer),
+        TEST(test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end),
+        TEST(test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed),
+        TEST(test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back),
+        TEST(test_as_of_when_a_topic_grows_then_since_it_was_listed_before),
+        TEST(test_as_of_when_the_model_has_no_topic_then_it_is_not_known),
+        TEST(test_staleness_when_never_proved_then_endless),
+        TEST(test_state_when_a_batch_waits_then_held_and_behind),
+        TEST(test_state_when_frozen_then_said_and_growing_old),
+        TEST(test_state_when_restarted_then_starting_until_listed_or_gone),
+        TEST(test_seek_when_paused_then_it_stays_paused),
+        TEST(test_event_time_when_one_clock_is_ahead_then_the_others_count),
+        TEST(test_record_when_it_cannot_be_read_then_left_out_and_said),
+        TEST(test_tombstone_when_compacted_away_while_the_leader_was_silent_then_a_gap),
+        TEST(test_tombstone_when_read_that_far_behind_then_a_gap),
+        TEST(test_tombstone_when_a_batch_is_held_that_long_then_a_gap),
+        TEST(test_tombstone_when_nothing_was_logged_meanwhile_then_no_gap),
+        TEST(test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked),
+        TEST(test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap),
+        TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
+        TEST(test_topic_when_it_has_an_id_then_that_tells),
+        TEST(test_topic_when_retention_took_the_witness_then_no_gap),
+        TEST(test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh),
+        TEST(test_start_when_the_files_are_older_than_retention_then_a_gap),
+        TEST(test_start_when_retention_is_not_known_then_it_runs_and_says_so),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
