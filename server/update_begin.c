@@ -434,8 +434,11 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
     if (begins_in_a_gap(stream, partition, next, has)) {
         return;
     }
-    partition->read = (struct hps_position){
-        .next = next, .start = next, .skipped = skipped_at_start(stream, partition, next, has)};
+    partition->read =
+        (struct hps_position){.next = next,
+                              .start = next,
+                              .skipped = skipped_at_start(stream, partition, next, has),
+                              .frozen = HPS_POSITION_WHOLE};
     memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
     memcpy(partition->read.topic_id, partition->topic_id, sizeof(partition->topic_id));
     partition->same_ms = stream->listed_ms;

@@ -73,7 +73,8 @@ static void move_to(struct hps_update_stream *stream, struct update_partition *p
                                   .as_of_ms = 0,
                                   .event_time_ms = at->event_time_ms,
                                   .start = same && at->start <= offset ? at->start : offset,
-                                  .skipped = skipped_by(partition, offset)};
+                                  .skipped = skipped_by(partition, offset),
+                                  .frozen = HPS_POSITION_WHOLE};
     partition->moved = true;
     memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
     memcpy(read->topic_id, partition->topic_id, sizeof(partition->topic_id));
@@ -130,12 +131,20 @@ static hps_status check_move(const struct hps_update_stream *stream,
                          partition->number, partition->topic, offset, partition->applied.next);
 }
 
-/* Those that stood still as the version was frozen. */
-static void go_on(struct hps_update_stream *stream)
+/* The version is frozen no more: partitions that are not moved themselves go on with the first
+ * record that was passed over, or where they stood still. */
+static void thaw(struct hps_update_stream *stream, const struct hps_update_command *command)
 {
+    stream->frozen = false;
+    stream->frozen_dirty = true;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (partition->state == HPS_PARTITION_PAUSED && !partition->paused) {
+        if (fits(command, partition)) {
+            continue;
+        }
+        if (partition->known && partition->applied.frozen != HPS_POSITION_WHOLE) {
+            move_to(stream, partition, partition->applied.frozen);
+        } else if (partition->state == HPS_PARTITION_PAUSED && !partition->paused) {
             update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
             stream->begin_due_us = 0;
         }
@@ -170,9 +179,7 @@ static hps_status seek(struct hps_update_stream *stream, struct update_call *cal
         }
     }
     if (status == HPS_OK && stream->frozen && call->n_changed > 0) {
-        stream->frozen = false;
-        stream->frozen_dirty = true;
-        go_on(stream);
+        thaw(stream, command);
     }
     hps_free(parts);
     return status;

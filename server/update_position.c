@@ -26,8 +26,9 @@ struct stored {
     int64_t start, skipped;
     int64_t witness_offset, witness_time_ms;
     uint64_t witness_hash;
+    int64_t frozen;
 };
-_Static_assert(sizeof(struct stored) == 96, "as documented");
+_Static_assert(sizeof(struct stored) == 104, "as documented");
 
 size_t hps_position_key(const char *topic, int32_t partition,
                         char out_key[HPS_POSITION_KEY_BYTES_MAX])
@@ -85,7 +86,8 @@ size_t hps_position_encode(const struct hps_position *position,
                                   .skipped = position->skipped,
                                   .witness_offset = witness->offset,
                                   .witness_time_ms = witness->time_ms,
-                                  .witness_hash = witness->hash};
+                                  .witness_hash = witness->hash,
+                                  .frozen = position->frozen};
     uint8_t *at = out_value;
     memcpy(at, &stored, sizeof(stored));
     memcpy(at + sizeof(stored), position->cluster, cluster_size);
@@ -103,7 +105,7 @@ static size_t fixed_size(uint8_t format)
 
 hps_status hps_position_decode(const void *value, size_t size, struct hps_position *out_position)
 {
-    struct stored stored = {.start = -1, .skipped = 0};
+    struct stored stored = {.start = -1, .skipped = 0, .frozen = HPS_POSITION_WHOLE};
     uint8_t format = size >= 1 ? *(const uint8_t *)value : 0;
     size_t fixed = fixed_size(format);
     if (format > FORMAT) {
@@ -133,7 +135,8 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
                                           .as_of_ms = stored.as_of_ms,
                                           .event_time_ms = stored.event_time_ms,
                                           .start = stored.start,
-                                          .skipped = stored.skipped};
+                                          .skipped = stored.skipped,
+                                          .frozen = stored.frozen};
     const uint8_t *ids = (const uint8_t *)value + fixed;
     memcpy(out_position->cluster, ids, stored.cluster_size);
     memcpy(out_position->topic_id, ids + stored.cluster_size, stored.topic_id_size);

@@ -67,6 +67,9 @@ static void take_word(struct hps_update_stream *stream, struct update_partition 
 {
     struct hps_leader_word word = {0};
     ops(stream)->heard(partition->watch, &word);
+    if (word.asked_us < partition->word.asked_us) {
+        return; /* of a leader that was one, and answered late */
+    }
     bool answered = word.asked_us > partition->word.asked_us;
     bool back = answered && partition->word.asked_us > 0 && word.high < partition->word.high;
     partition->word = word;
@@ -207,8 +210,7 @@ void update_ask_identity(struct hps_update_stream *stream)
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
         bool unproved = partition->unproved;
-        if (partition->state != HPS_PARTITION_RUNNING || partition->checking ||
-            partition->recalling) {
+        if (partition->state != HPS_PARTITION_RUNNING || partition->checking) {
             continue;
         }
         if (update_identify(stream, partition) && !known_by_id(partition)) {

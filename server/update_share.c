@@ -172,8 +172,10 @@ bool update_adopt(struct hps_update_stream *stream, const int64_t *starts)
             /* Before the start, too: the log's end, or what it begins with now, is a later one.
              * Where a shard is that does not name the partition nobody knows, then. */
             int64_t start = has->offset < has->start ? -1 : has->start;
-            partition->applied = (struct hps_position){
-                .next = has->offset, .start = start, .skipped = HPS_POSITION_WHOLE};
+            partition->applied = (struct hps_position){.next = has->offset,
+                                                       .start = start,
+                                                       .skipped = HPS_POSITION_WHOLE,
+                                                       .frozen = HPS_POSITION_WHOLE};
             memcpy(partition->applied.cluster, stream->cluster, sizeof(stream->cluster));
             partition->dirty = true;
             partition->adopted = true;

@@ -44,6 +44,12 @@ static void write_reason(const struct hps_update_stream *stream,
                        word->text[0] != '\0' ? ": " : "", word->text);
     } else if (state == HPS_PARTITION_RUNNING && partition->unproved) {
         (void)snprintf(out, 200, "it is not known yet whether it is still the same topic");
+    } else if (state == HPS_PARTITION_RUNNING && partition->compaction == HPS_COMPACTION_UNKNOWN &&
+               partition->note[0] == '\0') {
+        (void)snprintf(
+            out, 200,
+            "its settings are not known, so deletes that compaction removed would not be "
+            "noticed: grant DescribeConfigs");
     } else if (state == HPS_PARTITION_RUNNING && partition->told_form) {
         (void)snprintf(out, 200, "records that are not keyed on a compacted topic");
     } else if (state == HPS_PARTITION_RUNNING) {

@@ -338,8 +338,10 @@ static uint32_t seed_positions(const struct hps_version *version,
     uint32_t n = 0;
     for (size_t i = 0; i < manifest->n_positions; i++) {
         const struct hps_manifest_position *from = &manifest->positions[i];
-        struct hps_position position = {
-            .next = from->offset, .start = from->offset, .skipped = HPS_POSITION_WHOLE};
+        struct hps_position position = {.next = from->offset,
+                                        .start = from->offset,
+                                        .skipped = HPS_POSITION_WHOLE,
+                                        .frozen = HPS_POSITION_WHOLE};
         struct hps_update_route route;
         if (strlen(from->topic) >= HPS_UPDATE_TOPIC_BYTES_MAX ||
             strlen(from->cluster) >= sizeof(position.cluster) || from->offset < 0 ||

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files of the updater share: updates.c (streams, views, commands on their way),
- * update_stream.c (the turn of a stream's thread), update_begin.c (where partitions begin, and
- * gaps), update_proof.c (what leaders have proved), update_command.c (what operators ask for),
- * update_show.c (what others see), update_share.c (a tier that is shared with other daemons).
+ * update_stream.c (the turn of a stream's thread), update_apply.c (the batch at hand),
+ * update_begin.c (where partitions begin, and gaps), update_proof.c (what leaders have proved),
+ * update_command.c (what operators ask for), update_show.c (what others see), update_share.c (a
+ * tier that is shared with other daemons).
  */
 #ifndef HPS_SERVER_UPDATES_INTERNAL_H
 #define HPS_SERVER_UPDATES_INTERNAL_H
@@ -200,15 +201,26 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
 /* One turn: commands, topics, beginnings, one poll of at most poll_ms, what came of it. */
 void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms);
 void update_stream_close(struct hps_update_stream *stream);
+/* The newest event time that is applied; of a clock that is ahead of ours: none. */
+void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms);
+/* Try again after the back-off. */
+void update_retry_later(struct hps_update_stream *stream);
+
+/* ---- update_apply.c; the same thread ---- */
+
 /* Has this partition something to be stored? */
 bool update_unstored(const struct update_partition *partition);
 /* Apply the batch at hand, rows or not. */
 hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The newest event time that is applied; of a clock that is ahead of ours: none. */
-void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms);
+/* ... if there is something to be stored; what cannot be applied now waits, and is tried again. */
+void update_apply_or_hold(struct hps_update_stream *stream);
 /* Forget the batch at hand; what it had is read again. */
 void update_stream_abandon(struct hps_update_stream *stream);
+/* When the rows that were applied have had their share of time, by the limit that holds now. */
+uint64_t update_rate_due_us(const struct hps_update_stream *stream);
+/* Tell the log's tools what was applied a while ago. */
+void update_commit_due(struct hps_update_stream *stream);
 
 /* ---- update_begin.c; the same thread ---- */
 

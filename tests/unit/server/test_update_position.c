@@ -11,7 +11,7 @@
 
 #include "server/update_position.h"
 
-enum { FIXED = 96, FIXED_2 = 72, FIXED_1 = 56 };
+enum { FIXED = 104, FIXED_2 = 72, FIXED_1 = 56 };
 
 static const struct hps_position some = {.cluster = "cluster-1",
                                          .topic_id = "topic-1",
@@ -22,7 +22,8 @@ static const struct hps_position some = {.cluster = "cluster-1",
                                          .as_of_ms = 19,
                                          .event_time_ms = 20,
                                          .start = 100,
-                                         .skipped = 300};
+                                         .skipped = 300,
+                                         .frozen = 450};
 
 static void test_position_when_stored_then_read_as_it_was(void **state)
 {
@@ -38,6 +39,7 @@ static void test_position_when_stored_then_read_as_it_was(void **state)
     assert_int_equal(read.next, 500);
     assert_true(read.paused && read.last.known && read.witness.known);
     assert_int_equal(read.last.hash, 18);
+    assert_int_equal(read.frozen, 450);
     assert_int_equal(read.witness.offset, 400);
     assert_int_equal(read.witness.time_ms, 27);
     assert_int_equal(read.witness.hash, 28);
@@ -69,6 +71,7 @@ static void test_position_when_of_the_second_format_then_the_last_record_is_the_
     assert_string_equal(read.cluster, some.cluster);
     assert_string_equal(read.topic_id, "");
     assert_int_equal(read.skipped, 300);
+    assert_int_equal(read.frozen, HPS_POSITION_WHOLE);
     assert_true(read.witness.known);
     assert_int_equal(read.witness.offset, 499);
     assert_int_equal(read.witness.hash, 18);

@@ -299,6 +299,37 @@ static void test_state_when_frozen_then_said_and_growing_old(void **state)
     assert_true(staleness(rig) >= 8);
 }
 
+/* Else its as-of would claim what was passed over. */
+static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_froze(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic(rig->log, USERS, 1);
+    put(rig, 1, 10);
+    put_on(rig, USERS, 0, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    atomic_store(&rig->stream->freeze_by, 1);
+    turns(rig, 1);
+    put(rig, 1, 11);
+    put_on(rig, USERS, 0, 1, 11);
+    wait_s(rig, 2);
+    rig->n_switches = 1;
+    restart(rig);
+    turns(rig, 3);
+    const struct hps_update_command one = {.kind = HPS_UPDATE_SEEK,
+                                           .model = "m",
+                                           .topic = ITEMS,
+                                           .partition = 0,
+                                           .to = HPS_UPDATE_SEEK_EARLIEST};
+    struct update_call call = {.command = &one};
+    assert_true(update_run_command(rig->stream, &call));
+    assert_int_equal(call.error.status, HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 11);
+    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 1) == 11);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
 static void test_state_when_restarted_then_starting_until_listed_or_gone(void **state)
 {
     struct rig *rig = *state;
@@ -616,6 +647,7 @@ int main(void)
         TEST(test_staleness_when_never_proved_then_endless),
         TEST(test_state_when_a_batch_waits_then_held_and_behind),
         TEST(test_state_when_frozen_then_said_and_growing_old),
+        TEST(test_seek_when_frozen_then_the_other_partitions_go_on_where_they_froze),
         TEST(test_state_when_restarted_then_starting_until_listed_or_gone),
         TEST(test_seek_when_paused_then_it_stays_paused),
         TEST(test_event_time_when_one_clock_is_ahead_then_the_others_count),
