@@ -126,6 +126,9 @@ uint64_t hps_update_sequence(const struct hps_version *version);
 void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms);
 int64_t hps_update_event_time_ms(const struct hps_version *version);
 int64_t hps_update_as_of_ms(const struct hps_version *version);
+/* How old rows of the version may be at most, ms; -1: not known. Not less than for how long as-of
+ * has not moved, should the wall clock be set back. */
+int64_t hps_update_age_ms(const struct hps_version *version);
 /* The published positions, in no order. fn must not call back here. Any thread. */
 hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
     HPS_MUST_CHECK;

@@ -21,6 +21,7 @@ struct hps_updates {
     atomic_bool busy; /* a batch is being applied: there is one updater */
     _Atomic uint64_t sequence;
     _Atomic int64_t event_time_ms, as_of_ms;
+    _Atomic uint64_t as_of_us;         /* when as_of_ms came to be what it is, hps_clock_us */
     pthread_mutex_t lock;              /* all that follows */
     struct update_position *positions; /* the published ones */
     pthread_cond_t released;           /* n_held is 0 */

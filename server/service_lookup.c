@@ -471,16 +471,17 @@ static hps_status check_staleness(const struct hps_version *version, uint32_t st
     if (staleness_ms_max == 0) {
         return HPS_OK;
     }
-    int64_t as_of_ms = hps_update_as_of_ms(version);
-    int64_t age_ms = (int64_t)hps_clock_wall_ms() - as_of_ms;
-    if (as_of_ms > 0 && age_ms <= (int64_t)staleness_ms_max) {
+    int64_t age_ms = hps_update_age_ms(version);
+    if (age_ms >= 0 && age_ms <= (int64_t)staleness_ms_max) {
         return HPS_OK;
     }
-    if (as_of_ms == 0) {
-        return hps_error_set(err, HPS_UNAVAILABLE,
-                             "max_staleness_ms: got %" PRIu32 ", but the age of version %" PRId64
-                             " is not known: it takes no updates, or has not caught up yet",
-                             staleness_ms_max, version->number);
+    if (age_ms < 0) {
+        return hps_error_set(
+            err, HPS_UNAVAILABLE,
+            "max_staleness_ms: got %" PRIu32 ", but the age of version %" PRId64
+            " is not known: it takes no updates, has no topic, or has not caught up "
+            "yet; hpsctl updates says which",
+            staleness_ms_max, version->number);
     }
     return hps_error_set(err, HPS_UNAVAILABLE,
                          "max_staleness_ms: got %" PRIu32 ", but version %" PRId64

@@ -282,9 +282,8 @@ static void prove(struct hps_update_stream *stream, struct update_partition *par
     if (n == 0) {
         return;
     }
-    if (partition->ends[n - 1].asked_ms > read->as_of_ms) {
-        read->as_of_ms = partition->ends[n - 1].asked_ms;
-    }
+    read->as_of_ms =
+        partition->ends[n - 1].asked_ms; /* later than before, if by a clock set back */
     partition->as_of_next = read->next;
     partition->n_ends -= n;
     memmove(partition->ends, partition->ends + n, partition->n_ends * sizeof(partition->ends[0]));
