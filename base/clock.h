@@ -10,7 +10,10 @@
 uint64_t hps_clock_us(void);      /* monotonic microseconds, never 0 */
 uint64_t hps_clock_wall_ms(void); /* Unix milliseconds */
 
-void hps_clock_fake(uint64_t now_us);      /* freeze both clocks at now_us (tests) */
+/* Freeze both clocks at now_us (tests). Whatever has looked at the clock and lives on sees time go
+ * back on a machine that has been up for longer than now_us: where there is such, freeze them at
+ * hps_clock_us(). */
+void hps_clock_fake(uint64_t now_us);
 void hps_clock_advance(uint64_t delta_us); /* move the fake clock */
 void hps_clock_real(void);                 /* back to the kernel's */
 
