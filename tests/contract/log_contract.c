@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/update_record.h"
 
 enum { ANSWER_MS = 60000 }; /* no test waits so long unless it fails */
 #define EVENT_TIME_MS INT64_C(1700000000000)
@@ -363,8 +364,6 @@ static void test_poll_when_all_was_delivered_then_caught_up_is_told_each_time(vo
         event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, &next);
     }
     assert_int_equal(event.offset, 12);
-    assert_int_equal(rig->consumer->ops->high(rig->consumer, "hps_et.m.items", 0), 12);
-    assert_int_equal(rig->consumer->ops->high(rig->consumer, "hps_et.m.items", 1), -1);
 }
 
 static void test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least_one(void **state)
@@ -488,6 +487,181 @@ static void test_assign_when_the_offset_is_negative_then_it_is_refused(void **st
     struct hps_error err = {0};
     struct hps_consumer_position at = {"hps_et.m.items", 0, -1};
     assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, 0, &err), HPS_INVALID);
+}
+
+/* ---- what leaders say ---- */
+
+static struct hps_watch *watch(struct hps_consumer *consumer, const char *topic, int32_t partition)
+{
+    struct hps_watch *found = NULL;
+    struct hps_error err = {0};
+    if (consumer->ops->watch(consumer, topic, partition, &found, &err) != HPS_OK) {
+        fail_msg("watch: %s", err.text);
+    }
+    return found;
+}
+
+/* Wait a moment for what does not come by polling. */
+static void linger(struct hps_consumer *consumer, uint64_t end_us)
+{
+    struct hps_consumer_poll poll = {0};
+    struct hps_error err = {0};
+    if (consumer->ops->poll(consumer, 5, 1, 1, &poll, &err) != HPS_OK) {
+        fail_msg("poll: %s", err.text);
+    }
+    if (hps_clock_us() > end_us) {
+        fail_msg("nothing was heard");
+    }
+}
+
+/* What the leader says to a question that was sent from now on. */
+static struct hps_leader_word word_now(struct hps_consumer *consumer, const struct hps_watch *of)
+{
+    struct hps_leader_word word = {0};
+    uint64_t begun_us = hps_clock_us();
+    for (consumer->ops->heard(of, &word); word.status != HPS_OK || word.asked_us < begun_us;
+         consumer->ops->heard(of, &word)) {
+        linger(consumer, begun_us + UINT64_C(1000) * ANSWER_MS);
+    }
+    assert_string_equal(word.text, "");
+    return word;
+}
+
+static struct hps_recalled recall_wait(struct hps_consumer *consumer, struct hps_watch *of,
+                                       int64_t offset)
+{
+    struct hps_recalled recalled = {0};
+    uint64_t begun_us = hps_clock_us();
+    consumer->ops->recall(of, offset);
+    while (!consumer->ops->recalled(of, &recalled)) {
+        linger(consumer, begun_us + UINT64_C(1000) * ANSWER_MS);
+    }
+    assert_int_equal(recalled.status, HPS_OK);
+    assert_int_equal(recalled.asked_offset, offset);
+    assert_true(recalled.asked_us >= begun_us);
+    return recalled;
+}
+
+static void test_heard_when_records_were_logged_before_the_question_then_they_are_in_the_answer(
+    void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 2);
+    struct hps_watch *first = watch(rig->consumer, "hps_et.m.items", 0);
+    struct hps_watch *second = watch(rig->consumer, "hps_et.m.items", 1);
+    assert_ptr_not_equal(first, second);
+    assert_ptr_equal(watch(rig->consumer, "hps_et.m.items", 0), first);
+    for (int i = 0; i < 10; i++) {
+        append_numbers("hps_et.m.items", 0, 3 * i, 3 * i + 3);
+        int64_t before_ms = (int64_t)hps_clock_wall_ms();
+        struct hps_leader_word word = word_now(rig->consumer, first);
+        assert_int_equal(word.high, 3 * i + 3);
+        assert_in_range(word.asked_unix_ms, before_ms, hps_clock_wall_ms());
+    }
+    assert_int_equal(word_now(rig->consumer, second).high, 0);
+}
+
+static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    append_numbers("hps_et.m.items", 0, 0, 4);
+    struct hps_consumer *other = open_consumer(rig, "m", NULL);
+    struct hps_watch *mine = watch(rig->consumer, "hps_et.m.items", 0);
+    struct hps_watch *theirs = watch(other, "hps_et.m.items", 0);
+    assert_int_equal(word_now(other, theirs).high, 4);
+    assert_int_equal(recall_wait(other, theirs, 1).offset, 1);
+    other->ops->recall(theirs, 2); /* nobody is there for the answer */
+    other->ops->close(other);
+    append_numbers("hps_et.m.items", 0, 4, 6);
+    assert_int_equal(word_now(rig->consumer, mine).high, 6);
+    assert_int_equal(recall_wait(rig->consumer, mine, 5).offset, 5);
+}
+
+static void test_watch_when_there_is_no_such_partition_then_its_word_says_so(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    append_numbers("hps_et.m.items", 0, 0, 2);
+    struct hps_watch *there = watch(rig->consumer, "hps_et.m.items", 0);
+    struct hps_watch *none = watch(rig->consumer, "hps_et.m.items", 1);
+    struct hps_leader_word word = {0};
+    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    for (rig->consumer->ops->heard(none, &word); word.status != HPS_NOT_FOUND;
+         rig->consumer->ops->heard(none, &word)) {
+        linger(rig->consumer, end_us);
+    }
+    assert_int_equal(word.asked_us, 0);
+    assert_true(strlen(word.text) > 0);
+    assert_int_equal(word_now(rig->consumer, there).high, 2);
+    struct hps_consumer_offsets parts[] = {
+        {.topic = "hps_et.m.items", .partition = 0, .time_unix_ms = -1},
+        {.topic = "hps_et.m.items", .partition = 1, .time_unix_ms = -1},
+    };
+    struct hps_error err = {0};
+    assert_int_equal(rig->consumer->ops->offsets(rig->consumer, parts, 2, ANSWER_MS, &err), HPS_OK);
+    assert_int_equal(parts[0].status, HPS_OK);
+    assert_int_equal(parts[0].high, 2);
+    assert_int_equal(parts[1].status, HPS_NOT_FOUND);
+}
+
+static void test_recall_when_records_are_there_then_each_is_known_again(void **state)
+{
+    struct rig *rig = *state;
+    const struct {
+        const char *key, *value;
+    } records[] = {{NULL, "only a value"}, {"", "empty key"}, {"a key", NULL}, {"a key", ""}};
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    struct hps_watch *of = watch(rig->consumer, "hps_et.m.items", 0);
+    struct hps_recalled recalled = {0};
+    assert_false(rig->consumer->ops->recalled(of, &recalled));
+    for (size_t i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
+        append("hps_et.m.items", 0, records[i].key, records[i].value);
+    }
+    for (size_t i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
+        const char *key = records[i].key;
+        const char *value = records[i].value;
+        recalled = recall_wait(rig->consumer, of, (int64_t)i);
+        assert_int_equal(recalled.low, 0);
+        assert_int_equal(recalled.offset, i);
+        assert_int_equal(recalled.time_unix_ms, EVENT_TIME_MS);
+        assert_true(recalled.hash == hps_update_record_hash(key, key == NULL ? 0 : strlen(key),
+                                                            value,
+                                                            value == NULL ? 0 : strlen(value)));
+    }
+}
+
+static void test_recall_when_nothing_is_there_yet_then_none_until_it_is(void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    struct hps_watch *of = watch(rig->consumer, "hps_et.m.items", 0);
+    assert_int_equal(recall_wait(rig->consumer, of, 0).offset, -1);
+    append_numbers("hps_et.m.items", 0, 0, 3);
+    assert_int_equal(recall_wait(rig->consumer, of, 3).offset, -1);
+    assert_int_equal(recall_wait(rig->consumer, of, 30).offset, -1);
+    assert_int_equal(recall_wait(rig->consumer, of, 2).offset, 2);
+    append_numbers("hps_et.m.items", 0, 3, 4);
+    assert_int_equal(recall_wait(rig->consumer, of, 3).offset, 3);
+}
+
+static void test_recall_when_asked_anew_and_read_beside_then_neither_disturbs_the_other(
+    void **state)
+{
+    struct rig *rig = *state;
+    contract->make_topic(contract->ctx, "hps_et.m.items", 1);
+    append_numbers("hps_et.m.items", 0, 0, 300);
+    struct hps_watch *of = watch(rig->consumer, "hps_et.m.items", 0);
+    assign(rig->consumer, "hps_et.m.items", 0, 0, 0);
+    int64_t next = 0;
+    for (int64_t i = 0; next < 300; i++) {
+        rig->consumer->ops->recall(of, (7 * i) % 300);
+        struct hps_consumer_poll poll = poll_some(rig->consumer, 4, 1 << 20);
+        for (uint32_t k = 0; k < poll.n_records; k++) {
+            assert_int_equal(poll.records[k].offset, next++);
+        }
+    }
+    assert_int_equal(recall_wait(rig->consumer, of, 299).offset, 299);
 }
 
 /* ---- waking ---- */
@@ -621,6 +795,12 @@ int log_contract_run(const struct log_contract *of)
         TEST(test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_bounds),
         TEST(test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone),
         TEST(test_assign_when_the_offset_is_negative_then_it_is_refused),
+        TEST(test_heard_when_records_were_logged_before_the_question_then_they_are_in_the_answer),
+        TEST(test_watch_when_consumers_come_and_go_then_each_hears_for_itself),
+        TEST(test_watch_when_there_is_no_such_partition_then_its_word_says_so),
+        TEST(test_recall_when_records_are_there_then_each_is_known_again),
+        TEST(test_recall_when_nothing_is_there_yet_then_none_until_it_is),
+        TEST(test_recall_when_asked_anew_and_read_beside_then_neither_disturbs_the_other),
         TEST(test_poll_when_woken_before_or_during_then_it_returns),
         TEST(test_poll_when_nothing_comes_then_the_time_is_up),
         TEST(test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from),

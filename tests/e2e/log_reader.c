@@ -7,11 +7,13 @@
  *
  * Every command is answered by lines, of which the last is "ok" or "failed STATUS TEXT":
  *
- * - topics [MS]: "topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS" each, "cluster ID"
+ * - topics [MS]: "topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS ID" each, "cluster ID"
  * - offsets TOPIC PARTITION TIME: "offsets STATUS LOW HIGH AT_TIME"
  * - assign TOPIC PARTITION OFFSET TAG
  * - unassign TOPIC PARTITION
- * - high TOPIC PARTITION: "high OFFSET"
+ * - heard TOPIC PARTITION: "heard STATUS HIGH AGE_MS TEXT", AGE_MS since it was asked, -1: never
+ * - recall TOPIC PARTITION OFFSET, then recalled TOPIC PARTITION: "recalled STATUS ASKED LOW OFFSET
+ *   TIME HASH", or nothing yet
  * - poll: "record TAG PARTITION OFFSET TIME KIND KEY VALUE" each (hex; "-": null), "event KIND TAG
  *   OFFSET LOW HIGH STATUS TEXT" each
  * - commit TOPIC PARTITION OFFSET
@@ -24,6 +26,7 @@
 
 #include "backends/kafka.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 enum { ANSWER_MS = 30000, WORDS_MAX = 8, PROPERTIES_MAX = 32 };
@@ -60,8 +63,8 @@ static hps_status do_topics(uint32_t timeout_ms, struct hps_error *err)
     hps_status status = consumer->ops->topics(consumer, timeout_ms, &topics, err);
     for (uint32_t i = 0; i < topics.n_topics && status == HPS_OK; i++) {
         const struct hps_consumer_topic *topic = &topics.topics[i];
-        printf("topic %s %" PRId32 " %d %" PRId64 "\n", topic->name, topic->n_partitions,
-               topic->compaction, topic->delete_retention_ms);
+        printf("topic %s %" PRId32 " %d %" PRId64 " %s\n", topic->name, topic->n_partitions,
+               topic->compaction, topic->delete_retention_ms, topic->id);
     }
     if (status == HPS_OK) {
         printf("cluster %s\n", topics.cluster_id);
@@ -82,6 +85,33 @@ static hps_status do_offsets(char **words, struct hps_error *err)
                part.at_time);
     }
     return status;
+}
+
+static hps_status do_watch(char **words, uint32_t n, struct hps_error *err)
+{
+    struct hps_watch *watch = NULL;
+    struct hps_leader_word word = {0};
+    struct hps_recalled recalled = {0};
+    hps_status status =
+        consumer->ops->watch(consumer, words[1], (int32_t)strtol(words[2], NULL, 10), &watch, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (strcmp(words[0], "recall") == 0 && n == 4) {
+        consumer->ops->recall(watch, strtoll(words[3], NULL, 10));
+    } else if (strcmp(words[0], "recalled") == 0) {
+        if (consumer->ops->recalled(watch, &recalled)) {
+            printf("recalled %d %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64 "\n",
+                   recalled.status, recalled.asked_offset, recalled.low, recalled.offset,
+                   recalled.time_unix_ms, recalled.hash);
+        }
+    } else {
+        consumer->ops->heard(watch, &word);
+        printf("heard %d %" PRId64 " %" PRId64 " %s\n", word.status, word.high,
+               word.asked_us == 0 ? -1 : (int64_t)(hps_clock_us() - word.asked_us) / 1000,
+               word.text);
+    }
+    return HPS_OK;
 }
 
 static hps_status do_poll(struct hps_error *err)
@@ -142,9 +172,8 @@ static hps_status obey(char **words, uint32_t n, struct hps_error *err)
         consumer->ops->unassign(consumer, at.topic, at.partition);
         return HPS_OK;
     }
-    if (strcmp(verb, "high") == 0 && n == 3) {
-        printf("high %" PRId64 "\n", consumer->ops->high(consumer, at.topic, at.partition));
-        return HPS_OK;
+    if ((strcmp(verb, "heard") == 0 || strncmp(verb, "recall", strlen("recall")) == 0) && n >= 3) {
+        return do_watch(words, n, err);
     }
     if (strcmp(verb, "poll") == 0) {
         return do_poll(err);

@@ -10,7 +10,7 @@ import pytest
 from rig import BIN
 
 PROGRAM = os.path.join(os.path.dirname(BIN), "tests", "log_reader")
-CAUGHT_UP, GAP, GONE, FAILED, DOWN, UP, COMMITS = range(7)
+CAUGHT_UP, GAP, GONE, BAD, FAILED, DOWN, UP, COMMITS = range(8)
 NOT_FOUND, UNAVAILABLE = -5, -14
 COMPACTION = {"unknown": 0, "no": 1, "yes": 2}
 PATIENCE_S = 120

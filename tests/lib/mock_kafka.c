@@ -127,13 +127,24 @@ void hps_mock_kafka_append_many(struct hps_mock_kafka *mock, const char *topic, 
     hps_free(value);
 }
 
+void hps_mock_kafka_broker_down(struct hps_mock_kafka *mock, int32_t broker, bool down)
+{
+    HPS_ASSERT((down ? rd_kafka_mock_broker_set_down(mock->cluster, broker)
+                     : rd_kafka_mock_broker_set_up(mock->cluster, broker)) ==
+               RD_KAFKA_RESP_ERR_NO_ERROR);
+}
+
 void hps_mock_kafka_down(struct hps_mock_kafka *mock, bool down)
 {
     for (int i = 1; i <= mock->n_brokers; i++) {
-        HPS_ASSERT((down ? rd_kafka_mock_broker_set_down(mock->cluster, i)
-                         : rd_kafka_mock_broker_set_up(mock->cluster, i)) ==
-                   RD_KAFKA_RESP_ERR_NO_ERROR);
+        hps_mock_kafka_broker_down(mock, i, down);
     }
+}
+
+void hps_mock_kafka_slow(struct hps_mock_kafka *mock, int32_t broker, int rtt_ms)
+{
+    HPS_ASSERT(rd_kafka_mock_broker_set_rtt(mock->cluster, broker, rtt_ms) ==
+               RD_KAFKA_RESP_ERR_NO_ERROR);
 }
 
 void hps_mock_kafka_fail(struct hps_mock_kafka *mock, int api, int error, uint32_t n)

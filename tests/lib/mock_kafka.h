@@ -27,10 +27,17 @@ void hps_mock_kafka_flush(struct hps_mock_kafka *mock);
 
 /* All brokers: connections are closed and refused, or accepted again. */
 void hps_mock_kafka_down(struct hps_mock_kafka *mock, bool down);
+/* The same of one broker, from 1. */
+void hps_mock_kafka_broker_down(struct hps_mock_kafka *mock, int32_t broker, bool down);
+/* Every answer of that broker comes so much later, as over a slow line; or never, as from one that
+ * hangs, if that is longer than anybody waits. */
+void hps_mock_kafka_slow(struct hps_mock_kafka *mock, int32_t broker, int rtt_ms);
 /* Kafka's error codes and API keys. */
 enum {
     HPS_MOCK_FETCH = 1,
+    HPS_MOCK_LIST_OFFSETS = 2,
     HPS_MOCK_OFFSET_COMMIT = 8,
+    HPS_MOCK_FIND_COORDINATOR = 10,
 };
 enum {
     HPS_MOCK_OFFSET_OUT_OF_RANGE = 1,

@@ -56,7 +56,7 @@ LIBRARIES = {
         "tests/unit/backends/test_rocksdb.c": "makes databases that are not ours, or damaged",
     },
     r"librdkafka/": {
-        "backends/kafka.c": "the log of updates",
+        "backends/kafka_internal.h": "the log of updates, in the files that include it",
         "client/producer.c": "the producer of updates",
         "tests/lib/mock_kafka.c": "brokers within the test program",
     },
@@ -101,6 +101,11 @@ LINE_COLUMNS_MAX = 100
 TESTED = ("base", "net", "config", "backends", "cache")
 UNTESTED = {  # no test file of that name: where it is tested instead
     "net/grpc_call.c": "test_grpc_server.c and test_grpc_client.c: the part that both roles share",
+    "backends/kafka_consumer.c": "test_kafka.c",
+    "backends/kafka_letters.c": "log_contract.c, and test_kafka_log.py with a broker",
+    "backends/kafka_offsets.c": "log_contract.c and test_kafka_leaders.c",
+    "backends/kafka_recall.c": "log_contract.c and test_kafka_leaders.c",
+    "backends/kafka_topics.c": "log_contract.c and test_kafka_leaders.c, and test_kafka_log.py with a broker",
     "backends/redis_conn.c": "test_redis_cluster.c, plain and over TLS, by real servers",
     "backends/redis_keeper.c": "test_fault_redis.c: servers that come back are found",
     "backends/redis_node.c": "test_redis_cluster.c and test_fault_redis.c",

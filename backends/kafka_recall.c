@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is at an offset now: one record is read, through a handle that does nothing else, so that it
+ * neither moves nor delays what consumers read.
+ *
+ *     watches that wait ─▶ under way, a few of each leader ─▶ record, end or refusal ─▶ the watch
+ *            ▲                                        └ nothing for a while
+ *            └────────────────────────────────────────┘
+ *
+ * One thread for the log; a broker that does not answer has its few places, and no others. Of a
+ * partition one thing is asked at a time.
+ */
+#include <string.h>
+
+#include "backends/kafka_internal.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/thread.h"
+#include "base/update_record.h"
+
+enum {
+    PLACES = 64,
+    PLACES_OF_LEADER = 4,
+    ANSWER_US = 10000000, /* for what is at an offset; then it is asked again */
+    AGAIN_US = 500000,
+    SERVE_MS = 100, /* between looks for what has waited too long */
+    STACK_BYTES = 256 * 1024,
+};
+
+/* Of this handle alone, whatever the operator says. Of the leader: a replica may be another topic
+ * still. Little at a time: one batch comes in any case. */
+static const struct hps_kafka_property OWN[] = {
+    {"isolation.level", "read_uncommitted"},
+    {"auto.offset.reset", "earliest"}, /* what is before the first record is asked of it */
+    {"client.rack", ""},
+    {"fetch.message.max.bytes", "65536"},
+    {"fetch.wait.max.ms", "10"},
+    {"queued.min.messages", "1"},
+};
+
+/* A question that is under way. */
+struct question {
+    struct hps_watch *watch; /* NULL: nobody wants to know any more */
+    rd_kafka_topic_t *topic;
+    int32_t partition;
+    int32_t broker; /* that led it as it was asked */
+    int64_t offset;
+    uint64_t asked_us;
+};
+
+struct hps_kafka_recalls {
+    struct hps_kafka *log;
+    rd_kafka_t *rk; /* these two are set before there is a thread */
+    rd_kafka_queue_t *queue;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Under the lock: */
+    struct hps_watch *waiting; /* in order */
+    struct question asked[PLACES];
+    uint32_t n_asked; /* added and taken away by the thread alone */
+    bool stopping;
+    bool has_thread;
+    pthread_t thread;
+};
+
+/* ---- with the lock held ---- */
+
+static void waiting_add(struct hps_kafka_recalls *of, struct hps_watch *watch, uint64_t due_us)
+{
+    struct hps_watch **at = &of->waiting;
+    while (*at != NULL) {
+        at = &(*at)->next_waiting;
+    }
+    watch->next_waiting = NULL;
+    watch->recall = HPS_KAFKA_RECALL_WAITS;
+    watch->recall_due_us = due_us;
+    *at = watch;
+}
+
+/* Nobody waits for an answer for this watch any more. */
+static void drop(struct hps_kafka_recalls *of, struct hps_watch *watch)
+{
+    struct hps_watch **at = &of->waiting;
+    while (*at != NULL && *at != watch) {
+        at = &(*at)->next_waiting;
+    }
+    if (*at != NULL) {
+        *at = watch->next_waiting;
+    }
+    for (uint32_t i = 0; i < of->n_asked; i++) {
+        if (of->asked[i].watch == watch) {
+            of->asked[i].watch = NULL;
+        }
+    }
+    watch->recall = HPS_KAFKA_RECALL_NONE;
+}
+
+/* Is there a place for it? */
+static bool has_place(const struct hps_kafka_recalls *of, const struct hps_watch *watch,
+                      int32_t broker)
+{
+    uint32_t n_same = 0;
+    for (uint32_t i = 0; i < of->n_asked; i++) {
+        const struct question *question = &of->asked[i];
+        if (question->partition == watch->partition &&
+            strcmp(rd_kafka_topic_name(question->topic), watch->topic) == 0) {
+            return false;
+        }
+        n_same += question->broker == broker;
+    }
+    return of->n_asked < PLACES && n_same < PLACES_OF_LEADER;
+}
+
+/* The next that can be asked, taken from those that wait; else when the first is due, UINT64_MAX:
+ * none. */
+static struct hps_watch *take_waiting(struct hps_kafka_recalls *of, int32_t *out_broker,
+                                      uint64_t *out_due_us)
+{
+    uint64_t now_us = hps_clock_us();
+    *out_due_us = UINT64_MAX;
+    for (struct hps_watch **at = &of->waiting; *at != NULL; at = &(*at)->next_waiting) {
+        struct hps_watch *watch = *at;
+        int32_t broker = hps_kafka_watch_broker(watch);
+        if (watch->recall_due_us > now_us) {
+            *out_due_us = watch->recall_due_us < *out_due_us ? watch->recall_due_us : *out_due_us;
+        } else if (has_place(of, watch, broker)) {
+            *at = watch->next_waiting;
+            *out_broker = broker;
+            return watch;
+        }
+    }
+    return NULL;
+}
+
+/* Have it asked again. */
+static void put_back(struct hps_kafka_recalls *of, struct hps_watch *watch)
+{
+    if (watch != NULL) {
+        waiting_add(of, watch, hps_clock_us() + AGAIN_US);
+    }
+}
+
+/* ---- the thread ---- */
+
+/* Ask what can be asked now; returns when the next that waits is due. With the lock held. */
+static uint64_t ask(struct hps_kafka_recalls *of)
+{
+    uint64_t due_us;
+    int32_t broker;
+    struct hps_watch *watch;
+    while ((watch = take_waiting(of, &broker, &due_us)) != NULL) {
+        struct question question = {
+            .watch = watch,
+            .topic = rd_kafka_topic_new(of->rk, watch->topic, NULL),
+            .partition = watch->partition,
+            .broker = broker,
+            .offset = watch->recalled.asked_offset,
+            .asked_us = hps_clock_us(),
+        };
+        if (question.topic == NULL ||
+            rd_kafka_consume_start_queue(question.topic, question.partition, question.offset,
+                                         of->queue) != 0) {
+            if (question.topic != NULL) {
+                rd_kafka_topic_destroy(question.topic);
+            }
+            put_back(of, watch);
+            continue;
+        }
+        watch->recall = HPS_KAFKA_RECALL_ASKED;
+        of->asked[of->n_asked++] = question;
+    }
+    return due_us;
+}
+
+/* It has ended. With the lock held, which is released meanwhile: librdkafka's own threads are
+ * waited for. */
+static void end(struct hps_kafka_recalls *of, uint32_t i)
+{
+    struct question question = of->asked[i];
+    of->asked[i] = of->asked[--of->n_asked];
+    pthread_mutex_unlock(&of->lock);
+    rd_kafka_consume_stop(question.topic, question.partition);
+    rd_kafka_topic_destroy(question.topic);
+    pthread_mutex_lock(&of->lock);
+}
+
+static void answer_record(const struct question *question, const rd_kafka_message_t *message,
+                          struct hps_recalled *out)
+{
+    rd_kafka_timestamp_type_t type = RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+    int64_t time_ms = rd_kafka_message_timestamp(message, &type);
+    if (message->offset < question->offset) {
+        return; /* begun anew at the first one: what was asked for is behind the end */
+    }
+    out->offset = message->offset;
+    out->time_unix_ms = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE ? 0 : time_ms;
+    out->hash =
+        hps_update_record_hash(message->key, message->key == NULL ? 0 : message->key_len,
+                               message->payload, message->payload == NULL ? 0 : message->len);
+}
+
+/* What the message says; false: nothing, librdkafka goes on trying. */
+static bool answer(struct hps_kafka_recalls *of, const struct question *question,
+                   const rd_kafka_message_t *message, struct hps_recalled *out)
+{
+    int64_t high = -1;
+    *out = (struct hps_recalled){
+        .asked_offset = question->offset,
+        .asked_us = question->asked_us,
+        .status = HPS_OK,
+        .low = -1,
+        .offset = -1,
+    };
+    if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        answer_record(question, message, out);
+    } else if (message->err != RD_KAFKA_RESP_ERR__PARTITION_EOF) {
+        out->status = hps_kafka_status(message->err);
+        return out->status != HPS_UNAVAILABLE && out->status != HPS_DEADLINE;
+    }
+    rd_kafka_get_watermark_offsets(of->rk, rd_kafka_topic_name(question->topic),
+                                   question->partition, &out->low, &high);
+    return true;
+}
+
+static void take(struct hps_kafka_recalls *of, const rd_kafka_message_t *message)
+{
+    struct hps_recalled recalled;
+    for (uint32_t i = 0; i < of->n_asked; i++) {
+        struct hps_watch *watch = of->asked[i].watch;
+        if (of->asked[i].topic != message->rkt || of->asked[i].partition != message->partition) {
+            continue;
+        }
+        if (answer(of, &of->asked[i], message, &recalled)) {
+            if (watch != NULL) {
+                watch->recalled = recalled;
+                watch->recall = HPS_KAFKA_RECALL_ANSWERED;
+            }
+            end(of, i);
+        }
+        return;
+    }
+}
+
+/* End those that have waited too long, or are for nobody. */
+static void expire(struct hps_kafka_recalls *of)
+{
+    uint64_t now_us = hps_clock_us();
+    for (uint32_t i = of->n_asked; i-- > 0;) {
+        struct hps_watch *watch = of->asked[i].watch;
+        if (watch == NULL || now_us >= of->asked[i].asked_us + ANSWER_US || of->stopping) {
+            of->asked[i].watch = NULL;
+            put_back(of, watch);
+            end(of, i);
+        }
+    }
+}
+
+static void *recalls_run(void *arg)
+{
+    struct hps_kafka_recalls *of = arg;
+    hps_thread_background();
+    pthread_mutex_lock(&of->lock);
+    while (!of->stopping) {
+        uint64_t due_us = ask(of);
+        if (of->n_asked == 0 && due_us == UINT64_MAX) {
+            pthread_cond_wait(&of->changed, &of->lock);
+            continue;
+        }
+        if (of->n_asked == 0) {
+            hps_kafka_cond_wait_until(&of->changed, &of->lock, due_us);
+            continue;
+        }
+        rd_kafka_message_t *message = NULL;
+        pthread_mutex_unlock(&of->lock);
+        rd_kafka_poll(of->rk, 0); /* callbacks: tokens of OAuth */
+        ssize_t n = rd_kafka_consume_batch_queue(of->queue, SERVE_MS, &message, 1);
+        pthread_mutex_lock(&of->lock);
+        if (n == 1) {
+            take(of, message);
+            rd_kafka_message_destroy(message);
+        }
+        expire(of);
+    }
+    expire(of);
+    pthread_mutex_unlock(&of->lock);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+hps_status hps_kafka_recalls_new(struct hps_kafka *log, struct hps_kafka_recalls **out_recalls)
+{
+    struct hps_kafka_recalls *of = hps_calloc(1, sizeof(*of));
+    if (of == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    of->log = log;
+    pthread_mutex_init(&of->lock, NULL);
+    hps_kafka_cond_init(&of->changed);
+    *out_recalls = of;
+    return HPS_OK;
+}
+
+void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
+{
+    if (of == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&of->lock);
+    of->stopping = true;
+    pthread_cond_broadcast(&of->changed);
+    pthread_mutex_unlock(&of->lock);
+    if (of->has_thread) {
+        rd_kafka_queue_yield(of->queue);
+        pthread_join(of->thread, NULL);
+    }
+    if (of->queue != NULL) {
+        rd_kafka_queue_destroy(of->queue);
+    }
+    hps_kafka_handle_close(of->rk);
+    pthread_cond_destroy(&of->changed);
+    pthread_mutex_destroy(&of->lock);
+    hps_free(of);
+}
+
+/* The handle and the thread. With the lock held. */
+static hps_status start(struct hps_kafka_recalls *of)
+{
+    rd_kafka_conf_t *conf = NULL;
+    hps_status status = HPS_OK;
+    if (of->rk == NULL) {
+        status = hps_kafka_conf(of->log, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
+        if (status == HPS_OK) {
+            status = hps_kafka_handle_open(of->log, RD_KAFKA_CONSUMER, conf, "recalls",
+                                           "Kafka client that recalls records", &of->rk, NULL);
+        }
+        if (status != HPS_OK) {
+            return status;
+        }
+        of->queue = rd_kafka_queue_new(of->rk);
+    }
+    if (!of->has_thread) {
+        status = hps_thread_start(STACK_BYTES, recalls_run, of, &of->thread);
+        of->has_thread = status == HPS_OK;
+        if (of->has_thread) {
+            (void)pthread_setname_np(of->thread, "kafka-recall");
+        }
+    }
+    return status;
+}
+
+/* ---- recalling ---- */
+
+void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
+{
+    struct hps_kafka_recalls *of = watch->log->recalls;
+    pthread_mutex_lock(&of->lock);
+    drop(of, watch);
+    watch->recalled = (struct hps_recalled){.asked_offset = offset};
+    waiting_add(of, watch, 0);
+    bool started = start(of) == HPS_OK; /* else with the next one that is asked for */
+    pthread_cond_broadcast(&of->changed);
+    pthread_mutex_unlock(&of->lock);
+    if (started) {
+        rd_kafka_queue_yield(of->queue);
+    }
+}
+
+bool hps_kafka_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled)
+{
+    struct hps_kafka_recalls *of = watch->log->recalls;
+    pthread_mutex_lock(&of->lock);
+    bool answered = watch->recall == HPS_KAFKA_RECALL_ANSWERED;
+    if (answered) {
+        *out_recalled = watch->recalled;
+    }
+    pthread_mutex_unlock(&of->lock);
+    return answered;
+}
+
+void hps_kafka_recall_cancel(struct hps_watch *watch)
+{
+    struct hps_kafka_recalls *of = watch->log->recalls;
+    pthread_mutex_lock(&of->lock);
+    drop(of, watch);
+    pthread_mutex_unlock(&of->lock);
+}
