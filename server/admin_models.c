@@ -185,6 +185,7 @@ void admin_list_tables(struct admin_op *op)
         hps__v1__list_tables_response__init(reply);
         reply->tables = list.tables;
         reply->n_tables = list.n_tables;
+        reply->key_bytes = op->parts->key_bytes;
         op->reply = &reply->base;
     }
 }

@@ -3,8 +3,10 @@
  * Admin methods on updates: what each version has of them, and the operator's ways to pause, move
  * and mend. Runs on the admin pool.
  */
+#include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin_op.h"
 #include "server/updates.h"
@@ -38,9 +40,40 @@ static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
         of->lag_record_count = view->lag;
         of->as_of_unix_ms = view->as_of_ms;
         of->lag_ms = hps_partition_lag_ms(view);
+        of->end_unix_ms = view->heard_ms;
+        of->records_per_s = view->records_per_s;
+        of->passed_over_offset = view->skipped;
         of->reason = admin_text(op, view->reason);
     }
     return of;
+}
+
+static Hps__V1__RejectedRecord *rejected_record(struct admin_op *op,
+                                                const struct hps_rejected_view *view)
+{
+    Hps__V1__RejectedRecord *of = admin_alloc(op, 1, sizeof(*of));
+    if (of != NULL) {
+        hps__v1__rejected_record__init(of);
+        of->topic = admin_text(op, view->topic);
+        of->partition = view->partition;
+        of->offset = view->offset;
+        of->reason = admin_text(op, view->reason);
+        of->message = admin_text(op, view->text);
+        of->unix_ms = view->read_ms;
+    }
+    return of;
+}
+
+static void add_rejected(struct admin_op *op, const struct hps_stream_view *view,
+                         Hps__V1__VersionUpdates *of)
+{
+    of->rejected_records =
+        admin_alloc(op, view->n_rejected_views, sizeof(Hps__V1__RejectedRecord *));
+    for (uint32_t i = 0; i < view->n_rejected_views && of->rejected_records != NULL; i++) {
+        Hps__V1__RejectedRecord *record = rejected_record(op, &view->rejected[i]);
+        of->rejected_records[of->n_rejected_records] = record;
+        of->n_rejected_records += record != NULL;
+    }
 }
 
 static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
@@ -58,7 +91,9 @@ static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
     of->lineage = admin_text(op, view->lineage);
     of->active = view->active;
     of->frozen = view->frozen;
+    of->listed = view->listed;
     of->connected = view->connected;
+    of->connection_error = admin_text(op, view->away);
     of->held = admin_text(op, view->held);
     of->shared_tier = admin_text(op, view->shared_apart    ? "apart"
                                      : view->shared_behind ? "behind"
@@ -69,6 +104,9 @@ static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
     of->key_count = view->n_keys;
     of->event_time_unix_ms = view->event_time_ms;
     of->as_of_unix_ms = view->as_of_ms;
+    of->records_per_s = view->records_per_s;
+    of->keys_per_s = view->keys_per_s;
+    add_rejected(op, view, of);
     of->partitions = partitions;
     for (uint32_t i = 0; i < view->n_partitions; i++) {
         Hps__V1__PartitionUpdates *partition = partition_updates(op, &view->partitions[i]);
@@ -103,10 +141,24 @@ static hps_status refresh(struct admin_op *op, const Hps__V1__GetUpdatesRequest 
     return hps_updater_command(op->parts->updater, &command, &n, &op->error);
 }
 
+static void say_none(struct admin_op *op, const Hps__V1__GetUpdatesRequest *request)
+{
+    if (request->version != 0) {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                 "model \"%s\" has no version %" PRId64 " that takes updates",
+                                 request->model, request->version));
+    } else {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                 "model \"%s\" has no version that takes updates", request->model));
+    }
+}
+
 void admin_get_updates(struct admin_op *op)
 {
     const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
     struct update_list list = {.op = op, .request = request};
+    struct hps_admin_status status = {0};
+    int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before anything is asked of the log */
     if (op->parts->updater == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
                                  "update_source.type is null: no updates are taken"));
@@ -123,11 +175,13 @@ void admin_get_updates(struct admin_op *op)
     }
     hps_updater_each(op->parts->updater, add_stream, &list);
     if (list.n == 0 && request->model[0] != '\0') {
-        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
-                                 "model \"%s\" has no version that takes updates", request->model));
+        say_none(op, request);
         return;
     }
+    op->parts->status(op->parts->ctx, &status);
     hps__v1__get_updates_response__init(reply);
+    reply->unix_ms = begin_ms;
+    reply->process_start_us = status.started_us;
     reply->versions = list.versions;
     reply->n_versions = list.n;
     op->reply = &reply->base;

@@ -301,6 +301,7 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .devices = daemon->devices,
                                           .blocks = daemon->blocks,
                                           .updater = daemon->updater,
+                                          .key_bytes = daemon->options.config->key_bytes,
                                           .slowlog = daemon->slowlog,
                                           .metrics = &daemon->series,
                                           .ctx = daemon,

@@ -32,6 +32,7 @@ struct hps_admin_parts { /* all borrowed for the life of the service */
     struct hps_devices *devices; /* NULL: none */
     struct hps_block_pool *blocks;
     struct hps_updater *updater; /* NULL: versions take no updates */
+    uint32_t key_bytes;          /* in files of HugeCTR and records of HPS: 8 or 4 */
     struct hps_slowlog *slowlog;
     const struct hps_service_metrics *metrics;
     void *ctx;
