@@ -18,14 +18,27 @@ enum {
     VALUES_MAX = 16,       /* of one rd_kafka_produceva */
     ASK_MS = 1000,         /* how long one question for metadata may take */
     UNKNOWN_US = 3000000,  /* a broker that makes topics by itself does within this time */
-    WAIT_MS_MAX = 100
+    WAIT_MS_MAX = 100,
+    RANGES_MAX = 1 << 20 /* of a partition; then the last one takes in what lies between */
+};
+
+struct range {
+    int64_t first, last;
+};
+
+/* What was acknowledged of a partition. */
+struct placed {
+    int64_t last; /* offset of the last record; -1: none */
+    struct range *ranges;
+    size_t n_ranges, capacity;
+    uint64_t n_unplaced; /* since the last one with an offset */
 };
 
 struct topic {
     char *name;
     rd_kafka_topic_t *handle;
     uint32_t n_partitions;
-    int64_t *last; /* [n_partitions] offset of the last acknowledged record, -1 none */
+    struct placed *placed; /* [n_partitions] */
 };
 
 struct hps_producer {
@@ -86,6 +99,47 @@ static const char *advice_of(rd_kafka_resp_err_t code)
     }
 }
 
+/* False: no room for one more. */
+static bool range_room(struct placed *placed)
+{
+    if (placed->n_ranges < placed->capacity) {
+        return true;
+    }
+    size_t capacity = placed->capacity == 0 ? 4 : 2 * placed->capacity;
+    struct range *grown =
+        capacity > RANGES_MAX ? NULL : hps_realloc(placed->ranges, capacity * sizeof(*grown));
+    if (grown == NULL) {
+        return false;
+    }
+    placed->ranges = grown;
+    placed->capacity = capacity;
+    return true;
+}
+
+/* A record that the broker has told no offset of (a retry that it had already) lies between the one
+ * before and the next. */
+static void place(struct placed *placed, int64_t offset)
+{
+    struct range *last = placed->n_ranges > 0 ? &placed->ranges[placed->n_ranges - 1] : NULL;
+    if (offset < 0) {
+        placed->n_unplaced++;
+        return;
+    }
+    bool next = last != NULL && offset > last->last;
+    bool joined = next && (offset == last->last + 1 || placed->n_unplaced > 0);
+    if (joined || (next && !range_room(placed))) {
+        last->last = offset;
+    } else if (range_room(placed)) {
+        int64_t first = last == NULL && placed->n_unplaced > 0 ? 0 : offset;
+        placed->ranges[placed->n_ranges++] = (struct range){first, offset};
+    } else {
+        placed->n_unplaced++; /* no memory for the first one */
+        return;
+    }
+    placed->n_unplaced = 0;
+    placed->last = offset > placed->last ? offset : placed->last;
+}
+
 static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque)
 {
     struct hps_producer *producer = opaque;
@@ -96,9 +150,7 @@ static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, vo
         producer->counts.n_acknowledged++;
         producer->counts.bytes_acknowledged += message->len + message->key_len;
         HPS_ASSERT((uint32_t)message->partition < topic->n_partitions);
-        if (message->offset > topic->last[message->partition]) {
-            topic->last[message->partition] = message->offset;
-        }
+        place(&topic->placed[message->partition], message->offset);
         return;
     }
     if (producer->failed.status == HPS_OK && message->err != RD_KAFKA_RESP_ERR__PURGE_QUEUE &&
@@ -308,7 +360,10 @@ void hps_producer_close(struct hps_producer *producer)
     for (uint32_t i = 0; i < producer->n_topics; i++) {
         rd_kafka_topic_destroy(producer->topics[i].handle);
         hps_free(producer->topics[i].name);
-        hps_free(producer->topics[i].last);
+        for (uint32_t p = 0; p < producer->topics[i].n_partitions; p++) {
+            hps_free(producer->topics[i].placed[p].ranges);
+        }
+        hps_free(producer->topics[i].placed);
     }
     if (producer->kafka != NULL) {
         rd_kafka_destroy(producer->kafka);
@@ -388,13 +443,13 @@ hps_status hps_producer_topic(struct hps_producer *producer, const char *name, u
     if (status != HPS_OK) {
         goto fail;
     }
-    topic.last = hps_alloc(topic.n_partitions * sizeof(*topic.last));
-    if (topic.last == NULL) {
+    topic.placed = hps_calloc(topic.n_partitions, sizeof(*topic.placed));
+    if (topic.placed == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
         goto fail;
     }
     for (uint32_t i = 0; i < topic.n_partitions; i++) {
-        topic.last[i] = -1;
+        topic.placed[i].last = -1;
     }
     *out_topic = producer->n_topics;
     *out_n_partitions = topic.n_partitions;
@@ -510,6 +565,11 @@ void hps_producer_counts_get(const struct hps_producer *producer,
                              struct hps_producer_counts *out_counts)
 {
     *out_counts = producer->counts;
+    for (uint32_t t = 0; t < producer->n_topics; t++) {
+        for (uint32_t i = 0; i < producer->topics[t].n_partitions; i++) {
+            out_counts->n_unplaced += producer->topics[t].placed[i].n_unplaced;
+        }
+    }
 }
 
 void hps_producer_positions(const struct hps_producer *producer, hps_producer_position_fn fn,
@@ -518,8 +578,21 @@ void hps_producer_positions(const struct hps_producer *producer, hps_producer_po
     for (uint32_t t = 0; t < producer->n_topics; t++) {
         const struct topic *topic = &producer->topics[t];
         for (uint32_t i = 0; i < topic->n_partitions; i++) {
-            if (topic->last[i] >= 0) {
-                fn(ctx, topic->name, i, topic->last[i]);
+            if (topic->placed[i].last >= 0) {
+                fn(ctx, topic->name, i, topic->placed[i].last);
+            }
+        }
+    }
+}
+
+void hps_producer_ranges(const struct hps_producer *producer, hps_producer_range_fn fn, void *ctx)
+{
+    for (uint32_t t = 0; t < producer->n_topics; t++) {
+        const struct topic *topic = &producer->topics[t];
+        for (uint32_t i = 0; i < topic->n_partitions; i++) {
+            const struct placed *placed = &topic->placed[i];
+            for (size_t r = 0; r < placed->n_ranges; r++) {
+                fn(ctx, topic->name, i, placed->ranges[r].first, placed->ranges[r].last);
             }
         }
     }

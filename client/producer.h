@@ -46,6 +46,8 @@ struct hps_producer_counts {
     uint64_t n_sent;
     uint64_t n_acknowledged;
     uint64_t bytes_acknowledged; /* of keys and values */
+    uint64_t
+        n_unplaced; /* of the last records of partitions: acknowledged, but at no known offset */
 };
 
 struct hps_producer;
@@ -91,5 +93,11 @@ typedef void (*hps_producer_position_fn)(void *ctx, const char *topic, uint32_t 
 /* Of every partition to which something was sent, by topic in the order they were asked for. */
 void hps_producer_positions(const struct hps_producer *producer, hps_producer_position_fn fn,
                             void *ctx);
+/* Offsets from first to last are those of records that were acknowledged, and of no others unless
+ * there are very many ranges, or records whose offset the broker did not tell. */
+typedef void (*hps_producer_range_fn)(void *ctx, const char *topic, uint32_t partition,
+                                      int64_t first, int64_t last);
+/* All of them, partition by partition as above, and in a partition as they were acknowledged. */
+void hps_producer_ranges(const struct hps_producer *producer, hps_producer_range_fn fn, void *ctx);
 
 #endif

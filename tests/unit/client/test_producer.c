@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/mock_kafka.h"
+
 static const char *const MOCK[] = {"test.mock.num.brokers=1", "linger.ms=0"};
 
 static struct hps_producer *open_with(const char *const *properties, size_t n)
@@ -96,6 +98,94 @@ static void test_send_when_flushed_then_acknowledged_and_positions_known(void **
     assert_int_equal(seen.offset[0], 2);
     assert_string_equal(seen.topic[1], "second");
     assert_int_equal(seen.offset[1], 0);
+    hps_producer_close(producer);
+}
+
+struct seen_ranges {
+    unsigned n;
+    int64_t first[3], last[3];
+};
+
+static void see_range(void *ctx, const char *topic, uint32_t partition, int64_t first, int64_t last)
+{
+    struct seen_ranges *seen = ctx;
+
+    assert_true(seen->n < 3);
+    assert_string_equal(topic, "t");
+    assert_int_equal(partition, 1);
+    seen->first[seen->n] = first;
+    seen->last[seen->n++] = last;
+}
+
+static void send_some(struct hps_producer *producer, uint32_t topic, unsigned n)
+{
+    const struct hps_producer_record record = {
+        .topic = topic, .partition = 1, .value = "v", .value_size = 1};
+    struct hps_error err = {0};
+
+    for (unsigned i = 0; i < n; i++) {
+        assert_int_equal(hps_producer_send(producer, &record, &err), HPS_OK);
+    }
+    assert_int_equal(hps_producer_flush(producer, &err), HPS_OK);
+}
+
+static void test_send_when_another_writes_between_then_its_offsets_are_not_ours(void **state)
+{
+    (void)state;
+    struct hps_mock_kafka *mock = hps_mock_kafka_new(1);
+    const struct hps_producer_options options = {.brokers = hps_mock_kafka_brokers(mock),
+                                                 .timeout_us = 30000000};
+    struct hps_producer *ours = NULL;
+    struct hps_producer *theirs = NULL;
+    struct seen_ranges seen = {0};
+    struct hps_producer_counts counts;
+    struct hps_error err = {0};
+    uint32_t topic;
+    uint32_t n_partitions;
+
+    hps_mock_kafka_topic(mock, "t", 2);
+    assert_int_equal(hps_producer_open(&options, &ours, &err), HPS_OK);
+    assert_int_equal(hps_producer_open(&options, &theirs, &err), HPS_OK);
+    assert_int_equal(hps_producer_topic(ours, "t", &topic, &n_partitions, &err), HPS_OK);
+    assert_int_equal(hps_producer_topic(theirs, "t", &topic, &n_partitions, &err), HPS_OK);
+    hps_producer_ranges(ours, see_range, &seen);
+    assert_int_equal(seen.n, 0);
+    send_some(ours, topic, 3);
+    send_some(ours, topic, 2);
+    send_some(theirs, topic, 1);
+    send_some(ours, topic, 1);
+    hps_producer_ranges(ours, see_range, &seen);
+    assert_int_equal(seen.n, 2);
+    assert_int_equal(seen.first[0], 0);
+    assert_int_equal(seen.last[0], 4);
+    assert_int_equal(seen.first[1], 6);
+    assert_int_equal(seen.last[1], 6);
+    hps_producer_counts_get(ours, &counts);
+    assert_int_equal(counts.n_unplaced, 0);
+    hps_producer_close(ours);
+    hps_producer_close(theirs);
+    hps_mock_kafka_free(mock);
+}
+
+static void test_send_when_the_broker_tells_no_offsets_then_that_is_known(void **state)
+{
+    (void)state;
+    static const char *const properties[] = {"test.mock.num.brokers=1", "linger.ms=0",
+                                             "enable.idempotence=false", "acks=0"};
+    struct hps_producer *producer = open_with(properties, 4);
+    struct hps_producer_counts counts;
+    struct seen_ranges seen = {0};
+    struct hps_error err = {0};
+    uint32_t topic;
+    uint32_t n_partitions;
+
+    assert_int_equal(hps_producer_topic(producer, "t", &topic, &n_partitions, &err), HPS_OK);
+    send_some(producer, topic, 3);
+    hps_producer_counts_get(producer, &counts);
+    assert_int_equal(counts.n_acknowledged, 3);
+    assert_int_equal(counts.n_unplaced, 3);
+    hps_producer_ranges(producer, see_range, &seen);
+    assert_int_equal(seen.n, 0);
     hps_producer_close(producer);
 }
 
@@ -197,6 +287,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_send_when_flushed_then_acknowledged_and_positions_known),
+        cmocka_unit_test(test_send_when_another_writes_between_then_its_offsets_are_not_ours),
+        cmocka_unit_test(test_send_when_the_broker_tells_no_offsets_then_that_is_known),
         cmocka_unit_test(test_send_when_larger_than_allowed_then_refused_with_advice),
         cmocka_unit_test(test_send_when_larger_than_the_queue_then_refused_with_advice),
         cmocka_unit_test(test_close_when_records_are_queued_then_dropped),
