@@ -237,7 +237,7 @@ static int print_help(const struct hpsctl_verb *verb)
     printf("\noptions of every verb:\n");
     hps_args_print(global_args);
     printf("\nexit codes: 0 ok, 1 refused by the server, 2 usage, 3 unreachable, 4 deadline,\n"
-           "            5 negative answer (not ready, key not found)\n");
+           "            5 negative answer (not ready, key not found, never visible)\n");
     return fflush(stdout) == 0 ? HPSCTL_OK : HPSCTL_REFUSED;
 }
 

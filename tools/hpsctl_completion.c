@@ -14,17 +14,17 @@ static void print_options(const struct hps_arg *args)
     }
 }
 
-/* The words behind a verb that are fixed: "get|reset". */
+/* The words behind a verb that are fixed: "get|reset", "[pause|resume]". */
 static void print_choices(const char *words)
 {
     for (const char *at = words; *at != '\0'; at++) {
-        (void)fputc(*at == '|' ? ' ' : *at, stdout);
+        (void)fputc(strchr("[]|", *at) != NULL ? ' ' : *at, stdout);
     }
 }
 
 static bool fixed_words(const char *words)
 {
-    return words[0] != '\0' && strpbrk(words, "[]ABCDEFGHIJKLMNOPQRSTUVWXYZ ") == NULL;
+    return words[0] != '\0' && strpbrk(words, "ABCDEFGHIJKLMNOPQRSTUVWXYZ ") == NULL;
 }
 
 int hpsctl_completion(struct hpsctl *ctl)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/update_wait.h"
 #include "tools/hpsctl.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -416,16 +417,68 @@ int hpsctl_load(struct hpsctl *ctl)
 
 /* ---- switch ---------------------------------------------------------------------------------- */
 
-static int print_activated(struct hpsctl *ctl, const void *reply)
-{
-    const Hps__V1__ActivateVersionResponse *answer = reply;
+enum { UPDATES_US = 10 * 1000 * 1000 };
 
+static void print_activated(const struct hpsctl *ctl,
+                            const Hps__V1__ActivateVersionResponse *answer)
+{
     printf("%s: version %" PRId64 " is active", ctl->words[0], answer->version);
     if (answer->previous_version != 0 && answer->previous_version != answer->version) {
         printf(" (was %" PRId64 ")", answer->previous_version);
     }
     printf(", switched in %" PRIu64 " us\n", answer->pause_us);
-    return HPSCTL_OK;
+}
+
+/* A version of another lineage may have frozen this one before: it is served as it was then, and
+ * nobody would notice. The refresh is answered by the version's updater, which knows by then. */
+static void warn_frozen(struct hpsctl *ctl, const char *model, int64_t version)
+{
+    Hps__V1__GetUpdatesResponse *now = NULL;
+    struct hps_error err = {0};
+    uint64_t timeout_us = ctl->timeout_us != 0 ? ctl->timeout_us : UPDATES_US;
+
+    hps_status status = hps_update_ask(ctl->client, model, version, true, timeout_us, &now, &err);
+    if (status == HPS_UNAVAILABLE || status == HPS_DEADLINE) { /* the log does not answer */
+        err = (struct hps_error){0};
+        status = hps_update_ask(ctl->client, model, version, false, timeout_us, &now, &err);
+    }
+    if (status == HPS_PRECONDITION || status == HPS_NOT_FOUND) {
+        return; /* it takes no updates */
+    }
+    if (status != HPS_OK) {
+        (void)fprintf(stderr, "hpsctl: whether it follows its updates is not known: %s\n",
+                      err.text);
+        return;
+    }
+    for (size_t v = 0; v < now->n_versions; v++) {
+        if (now->versions[v]->frozen) {
+            hps_ignore(hps_update_say_frozen(now->versions[v], &err));
+            (void)fprintf(stderr, "hpsctl: warning: %s\n", err.text);
+        }
+    }
+    hps_message_free(&now->base);
+}
+
+static int switch_version(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request)
+{
+    Hps__V1__ActivateVersionResponse *answer = NULL;
+
+    int code =
+        hpsctl_call(ctl, method, request, &hps__v1__activate_version_response__descriptor, &answer);
+    if (code != HPSCTL_OK) {
+        return code;
+    }
+    if (hpsctl_json(ctl)) {
+        struct hps_buf buf;
+        hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
+        code = hpsctl_print_buf(&buf, hps_message_json(&answer->base, &buf));
+    } else {
+        print_activated(ctl, answer);
+    }
+    (void)fflush(stdout);
+    warn_frozen(ctl, ctl->words[0], answer->version);
+    hps_message_free(&answer->base);
+    return code;
 }
 
 int hpsctl_activate(struct hpsctl *ctl)
@@ -436,8 +489,7 @@ int hpsctl_activate(struct hpsctl *ctl)
     if (!hpsctl_version_arg(ctl, ctl->words[1], &request.version)) {
         return HPSCTL_USAGE;
     }
-    int code = hpsctl_call_print(ctl, "ActivateVersion", &request.base,
-                                 &hps__v1__activate_version_response__descriptor, print_activated);
+    int code = switch_version(ctl, "ActivateVersion", &request.base);
     if (code == HPSCTL_DEADLINE) {
         (void)fprintf(stderr, "hpsctl: a switch that has begun goes on in the server; see "
                               "`hpsctl models`\n");
@@ -450,8 +502,7 @@ int hpsctl_rollback(struct hpsctl *ctl)
     Hps__V1__RollbackModelRequest request = HPS__V1__ROLLBACK_MODEL_REQUEST__INIT;
 
     request.model = ctl->words[0];
-    return hpsctl_call_print(ctl, "RollbackModel", &request.base,
-                             &hps__v1__activate_version_response__descriptor, print_activated);
+    return switch_version(ctl, "RollbackModel", &request.base);
 }
 
 static int print_unloaded(struct hpsctl *ctl, const void *reply)

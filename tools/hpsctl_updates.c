@@ -6,13 +6,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
-#include "base/heap.h"
+#include "base/update_record.h"
+#include "client/update_wait.h"
 #include "tools/hpsctl.h"
 
-enum { POLL_NS = 20 * 1000 * 1000 };
+enum { SILENT_MS = 2000 /* a leader that has not answered for longer is told */ };
+
+#define REFUSED_US_DEFAULT (UINT64_C(60) * 1000 * 1000)
 
 static struct {
     const char *model;
@@ -20,8 +22,9 @@ static struct {
     const char *topic;
     int64_t partition;
     const char *to;
-    bool refresh;
-} flags = {"", 0, "", -1, NULL, false};
+    uint64_t refused_us;
+    bool all, refresh, allow_refused;
+} flags = {.model = "", .topic = "", .partition = -1, .refused_us = REFUSED_US_DEFAULT};
 
 const struct hps_arg hpsctl_updates_args[] = {
     {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model, "of this model (default: every one)"},
@@ -31,81 +34,258 @@ const struct hps_arg hpsctl_updates_args[] = {
      "change this partition (default: every one)"},
     {"to", 0, HPS_ARG_TEXT, "OFFSET", &flags.to,
      "seek: an offset, earliest, latest, or @MS, milliseconds since 1970"},
-    {"refresh", 0, HPS_ARG_FLAG, NULL, &flags.refresh, "ask Kafka for topics and ends first"},
+    {"all", 0, HPS_ARG_FLAG, NULL, &flags.all,
+     "seek: every partition of every version of every model"},
+    {"refresh", 0, HPS_ARG_FLAG, NULL, &flags.refresh,
+     "ask Kafka for topics, and the leader of each partition for its end, first"},
     {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
 };
 
 const struct hps_arg hpsctl_wait_for_args[] = {
-    {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model, "of this model (default: every one)"},
+    {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model,
+     "of this model (default: every one; of an offset, that of its topic)"},
     {"version", 0, HPS_ARG_I64, "N", &flags.version, "of this version (default: active ones)"},
+    {"refused-within", 0, HPS_ARG_US, "SECONDS", &flags.refused_us,
+     "now: records refused since so long before are no success (default 60)"},
+    {"allow-refused", 0, HPS_ARG_FLAG, NULL, &flags.allow_refused,
+     "now: succeed though records were refused, and tell the newest"},
     {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
 };
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* "1.2 s" before now; "-": not known. */
-static const char *age_text(int64_t unix_ms, char out[HPSCTL_TEXT_BYTES])
+/* "1.2 s ago"; "not known". */
+static const char *age_text(int64_t now_ms, int64_t unix_ms, char out[HPSCTL_TEXT_BYTES])
 {
-    double age_s = (double)((int64_t)hps_clock_wall_ms() - unix_ms) / 1000;
-    (void)snprintf(out, HPSCTL_TEXT_BYTES, unix_ms <= 0 ? "-" : "%.1f s", age_s > 0 ? age_s : 0);
+    double age_s = (double)(now_ms - unix_ms) / 1000;
+    if (unix_ms <= 0) {
+        (void)snprintf(out, HPSCTL_TEXT_BYTES, "not known");
+    } else {
+        (void)snprintf(out, HPSCTL_TEXT_BYTES, "%.1f s ago", age_s > 0 ? age_s : 0);
+    }
     return out;
 }
 
-static void print_version(const Hps__V1__VersionUpdates *of)
+/* Cells replace what could drive a terminal; so does this, of text that stands alone. */
+static void print_text(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        unsigned char byte = (unsigned char)*text;
+        (void)fputc(byte < 0x20 || byte == 0x7f ? '?' : byte, stdout);
+    }
+}
+
+static void print_line(const char *what, const char *text)
+{
+    printf("  %s: ", what);
+    print_text(text);
+    printf("\n");
+}
+
+static void print_refused(const Hps__V1__VersionUpdates *of, int64_t now_ms)
+{
+    char age[HPSCTL_TEXT_BYTES], text[600];
+    if (of->n_rejected_records > 0) {
+        const Hps__V1__RejectedRecord *newest = of->rejected_records[of->n_rejected_records - 1];
+        (void)snprintf(text, sizeof(text), "%s:%" PRId32 ":%" PRId64 ", %s: %s (%s)", newest->topic,
+                       newest->partition, newest->offset, age_text(now_ms, newest->unix_ms, age),
+                       newest->message, newest->reason);
+        print_line("newest refused record", text);
+    }
+}
+
+static void print_version(const Hps__V1__VersionUpdates *of, int64_t now_ms)
 {
     char text[HPSCTL_TEXT_BYTES];
     printf("%s %" PRId64 "%s: %s%s, lineage %s, %" PRIu64 " records, %" PRIu64 " keys, %" PRIu64
-           " bad, as of %s ago\n",
+           " bad, as of %s, %.1f records/s, %.1f keys/s\n",
            of->model, of->version, of->active ? " (active)" : "",
            of->connected ? "connected" : "NOT CONNECTED", of->frozen ? ", FROZEN" : "", of->lineage,
            of->record_count, of->key_count, of->rejected_record_count,
-           age_text(of->as_of_unix_ms, text));
-    if (of->held[0] != '\0') {
-        printf("  a batch waits: %s\n", of->held);
+           age_text(now_ms, of->as_of_unix_ms, text), of->records_per_s, of->keys_per_s);
+    if (!of->connected && of->connection_error[0] != '\0') {
+        print_line("not connected", of->connection_error);
     }
+    if (of->frozen) {
+        struct hps_error frozen = {0};
+        hps_ignore(hps_update_say_frozen(of, &frozen));
+        print_line("frozen", frozen.text);
+    }
+    if (of->held[0] != '\0') {
+        print_line("a batch waits", of->held);
+    }
+    print_refused(of, now_ms);
     if (strcmp(of->shared_tier, "apart") == 0) {
         printf("  the shared tier is left alone: others may have records that this one lacks\n");
     } else if (of->shared_tier[0] != '\0') {
         printf("  the shared tier is %s: some of it is not read from\n", of->shared_tier);
     }
+    if (of->listed && of->n_partitions == 0) {
+        printf("  no topic hps_et.%s or hps_et.%s.<table>: none was made, or the server's user may "
+               "not see it\n",
+               of->model, of->model);
+    }
+}
+
+static void offset_cell(struct hpsctl_table *table, int64_t offset)
+{
+    hpsctl_table_cell(table, offset < 0 ? "-" : "%" PRId64, offset);
+}
+
+static bool is_silent(const Hps__V1__PartitionUpdates *partition, int64_t now_ms)
+{
+    return partition->end_offset >= 0 && now_ms - partition->end_unix_ms > SILENT_MS;
+}
+
+static void lag_cell(struct hpsctl_table *table, const Hps__V1__PartitionUpdates *partition,
+                     int64_t now_ms)
+{
+    bool known = partition->offset >= 0 && partition->end_offset >= 0;
+    hpsctl_table_cell(table,
+                      !known                         ? "-"
+                      : is_silent(partition, now_ms) ? "%" PRIu64 "?"
+                                                     : "%" PRIu64,
+                      partition->lag_record_count);
+}
+
+static void reason_cell(struct hpsctl_table *table, const Hps__V1__VersionUpdates *of,
+                        const Hps__V1__PartitionUpdates *partition)
+{
+    const char *reason = partition->reason[0] != '\0'              ? partition->reason
+                         : strcmp(partition->state, "held") == 0   ? of->held
+                         : strcmp(partition->state, "frozen") == 0 ? "a version of another lineage "
+                                                                     "was made the active one"
+                         : strcmp(partition->state, "paused") == 0 ? "by hpsctl updates pause"
+                                                                   : "";
+    if (partition->passed_over_offset >= 0 && partition->passed_over_end_offset > 0) {
+        hpsctl_table_cell(table, "%s%srecords %" PRId64 " to %" PRId64 " were passed over", reason,
+                          reason[0] != '\0' ? "; " : "", partition->passed_over_offset,
+                          partition->passed_over_end_offset - 1);
+    } else {
+        hpsctl_table_cell(table, "%s", reason);
+    }
+}
+
+static void partition_cells(struct hpsctl_table *table, const Hps__V1__VersionUpdates *of,
+                            const Hps__V1__PartitionUpdates *partition, int64_t now_ms)
+{
+    hpsctl_table_cell(table, "%s", of->model);
+    hpsctl_table_cell(table, "%" PRId64, of->version);
+    hpsctl_table_cell(table, "%s", partition->topic);
+    hpsctl_table_cell(table, "%" PRId32, partition->partition);
+    hpsctl_table_cell(table, "%s", partition->state);
+    offset_cell(table, partition->offset);
+    offset_cell(table, partition->end_offset);
+    lag_cell(table, partition, now_ms);
+    hpsctl_table_cell(table, partition->lag_ms < 0 ? "-" : "%.1f",
+                      (double)partition->lag_ms / 1000);
+    hpsctl_table_cell(table, "%.1f", partition->records_per_s);
+    reason_cell(table, of, partition);
 }
 
 static int print_updates(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"MODEL",  ">VERSION", "TOPIC", ">PARTITION",
-                                          "STATE",  ">OFFSET",  ">END",  ">LAG",
-                                          ">LAG S", "REASON",   NULL};
+    static const char *const columns[] = {"MODEL",  ">VERSION",   "TOPIC",  ">PARTITION",
+                                          "STATE",  ">OFFSET",    ">END",   ">LAG",
+                                          ">LAG S", ">RECORDS/S", "REASON", NULL};
     const Hps__V1__GetUpdatesResponse *updates = reply;
+    int64_t now_ms = updates->unix_ms > 0 ? updates->unix_ms : (int64_t)hps_clock_wall_ms();
+    bool silent = false;
     struct hpsctl_table table;
 
     (void)ctl;
     hpsctl_table_init(&table, columns);
     for (size_t v = 0; v < updates->n_versions; v++) {
         const Hps__V1__VersionUpdates *of = updates->versions[v];
-        print_version(of);
+        print_version(of, now_ms);
         for (size_t i = 0; i < of->n_partitions; i++) {
-            const Hps__V1__PartitionUpdates *partition = of->partitions[i];
-            hpsctl_table_cell(&table, "%s", of->model);
-            hpsctl_table_cell(&table, "%" PRId64, of->version);
-            hpsctl_table_cell(&table, "%s", partition->topic);
-            hpsctl_table_cell(&table, "%" PRId32, partition->partition);
-            hpsctl_table_cell(&table, "%s", partition->state);
-            hpsctl_table_cell(&table, "%" PRId64, partition->offset);
-            hpsctl_table_cell(&table, "%" PRId64, partition->end_offset);
-            hpsctl_table_cell(&table, "%" PRIu64, partition->lag_record_count);
-            hpsctl_table_cell(&table, partition->lag_ms < 0 ? "-" : "%.1f",
-                              (double)partition->lag_ms / 1000);
-            hpsctl_table_cell(&table, "%s", partition->reason);
+            partition_cells(&table, of, of->partitions[i], now_ms);
+            silent = silent || is_silent(of->partitions[i], now_ms);
         }
     }
     printf("\n");
-    return hpsctl_table_print(&table);
+    int code = hpsctl_table_print(&table);
+    if (silent) {
+        printf("\n?: the leader of the partition has not answered for more than %d s; END and LAG "
+               "are what it said last\n",
+               SILENT_MS / 1000);
+    }
+    return code;
 }
+
+/* ---- changes --------------------------------------------------------------------------------- */
 
 static int print_changed(struct hpsctl *ctl, const void *reply)
 {
     const Hps__V1__ControlUpdatesResponse *changed = reply;
     printf("%s: %" PRIu32 " partitions\n", ctl->words[0], changed->partition_count);
+    return HPSCTL_OK;
+}
+
+/* A seek lets nothing go on that an operator has paused: how much of it that is. */
+static int tell_paused(struct hpsctl *ctl)
+{
+    Hps__V1__GetUpdatesResponse *now = NULL;
+    struct hps_error err = {0};
+    uint32_t n = 0;
+
+    if (hps_update_ask(ctl->client, flags.model, flags.version, false, ctl->timeout_us, &now,
+                       &err) != HPS_OK) {
+        (void)fprintf(stderr, "hpsctl: done; whether partitions are paused is not known: %s\n",
+                      err.text);
+        return HPSCTL_OK;
+    }
+    for (size_t v = 0; v < now->n_versions; v++) {
+        const Hps__V1__VersionUpdates *of = now->versions[v];
+        for (size_t i = 0; i < of->n_partitions; i++) {
+            const Hps__V1__PartitionUpdates *at = of->partitions[i];
+            n += strcmp(at->state, "paused") == 0 &&
+                 (flags.topic[0] == '\0' || strcmp(flags.topic, at->topic) == 0) &&
+                 (flags.partition < 0 || flags.partition == at->partition);
+        }
+    }
+    hps_message_free(&now->base);
+    if (n > 0) {
+        FILE *out = hpsctl_json(ctl) ? stderr : stdout; /* one document is all that is there */
+        (void)fprintf(out, "%" PRIu32 " of them %s paused and stay%s so: hpsctl updates resume", n,
+                      n == 1 ? "is" : "are", n == 1 ? "s" : "");
+        if (flags.model[0] != '\0') {
+            (void)fprintf(out, " --model %s", flags.model);
+        }
+        if (flags.version != 0) {
+            (void)fprintf(out, " --version %" PRId64, flags.version);
+        }
+        if (flags.topic[0] != '\0') {
+            (void)fprintf(out, " --topic %s", flags.topic);
+        }
+        if (flags.partition >= 0) {
+            (void)fprintf(out, " --partition %" PRId64, flags.partition);
+        }
+        (void)fprintf(out, " lets them go on\n");
+    }
+    return HPSCTL_OK;
+}
+
+/* What is moved has to be named: everything is a lot. */
+static int check_filters(const struct hpsctl *ctl, Hps__V1__UpdateAction action)
+{
+    bool any = flags.model[0] != '\0' || flags.version != 0 || flags.topic[0] != '\0' ||
+               flags.partition >= 0;
+    if (flags.partition < -1 || flags.partition > INT32_MAX) {
+        return hpsctl_usage(ctl, "--partition: got %" PRId64 ", expected 0 or more",
+                            flags.partition);
+    }
+    if (flags.all && action != HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK) {
+        return hpsctl_usage(ctl, "--all is for seek");
+    }
+    if (flags.all && any) {
+        return hpsctl_usage(ctl, "seek: --all is without --model, --version, --topic and "
+                                 "--partition");
+    }
+    if (action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK && !any && !flags.all) {
+        return hpsctl_usage(ctl, "seek: name what is to be moved by --model, --version, --topic or "
+                                 "--partition; --all is everything");
+    }
     return HPSCTL_OK;
 }
 
@@ -143,17 +323,20 @@ static int control(struct hpsctl *ctl, Hps__V1__UpdateAction action)
     request.model = (char *)(uintptr_t)flags.model;
     request.version = flags.version;
     request.topic = (char *)(uintptr_t)flags.topic;
-    if (flags.partition < -1 || flags.partition > INT32_MAX) {
-        return hpsctl_usage(ctl, "--partition: got %" PRId64 ", expected 0 or more",
-                            flags.partition);
+    int code = check_filters(ctl, action);
+    if (code != HPSCTL_OK) {
+        return code;
     }
     request.one_partition = flags.partition >= 0;
     request.partition = (int32_t)(flags.partition >= 0 ? flags.partition : 0);
     if (action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK && !read_target(ctl, &request)) {
         return HPSCTL_USAGE;
     }
-    return hpsctl_call_print(ctl, "ControlUpdates", &request.base,
+    code = hpsctl_call_print(ctl, "ControlUpdates", &request.base,
                              &hps__v1__control_updates_response__descriptor, print_changed);
+    return code == HPSCTL_OK && action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK
+               ? tell_paused(ctl)
+               : code;
 }
 
 int hpsctl_updates(struct hpsctl *ctl)
@@ -182,114 +365,15 @@ int hpsctl_updates(struct hpsctl *ctl)
 
 /* ---- wait-for -------------------------------------------------------------------------------- */
 
-/* What is waited for: the ends of all partitions, as they were, or one offset. */
-struct goal {
-    Hps__V1__GetUpdatesResponse *ends; /* NULL: the next ones */
-    char topic[256];
+struct position {
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
     int32_t partition;
     int64_t offset;
+    struct hps_update_topic of;
 };
-
-static int get_updates(struct hpsctl *ctl, bool refresh, Hps__V1__GetUpdatesResponse **out_reply)
-{
-    Hps__V1__GetUpdatesRequest request = HPS__V1__GET_UPDATES_REQUEST__INIT;
-    request.model = (char *)(uintptr_t)flags.model;
-    request.version = flags.version;
-    request.refresh = refresh;
-    return hpsctl_call(ctl, "GetUpdates", &request.base, &hps__v1__get_updates_response__descriptor,
-                       out_reply);
-}
-
-/* One past the last offset that is waited for; 0: none of this partition. */
-static int64_t goal_of(const struct goal *goal, const Hps__V1__VersionUpdates *version,
-                       const Hps__V1__PartitionUpdates *partition)
-{
-    if (goal->ends == NULL) {
-        bool meant =
-            strcmp(goal->topic, partition->topic) == 0 && goal->partition == partition->partition;
-        return meant ? goal->offset + 1 : 0;
-    }
-    for (size_t v = 0; v < goal->ends->n_versions; v++) {
-        const Hps__V1__VersionUpdates *of = goal->ends->versions[v];
-        bool same = of->version == version->version && strcmp(of->model, version->model) == 0;
-        for (size_t i = 0; same && i < of->n_partitions; i++) {
-            if (of->partitions[i]->partition == partition->partition &&
-                strcmp(of->partitions[i]->topic, partition->topic) == 0) {
-                return of->partitions[i]->end_offset;
-            }
-        }
-    }
-    return 0;
-}
-
-struct progress {
-    bool met;  /* a partition that is waited for is there */
-    bool done; /* all of them are so far */
-    const Hps__V1__PartitionUpdates *stuck;
-};
-
-static struct progress look(const struct goal *goal, const Hps__V1__GetUpdatesResponse *now)
-{
-    struct progress progress = {.done = true};
-    for (size_t v = 0; v < now->n_versions; v++) {
-        const Hps__V1__VersionUpdates *version = now->versions[v];
-        if (flags.version == 0 && !version->active) {
-            continue;
-        }
-        for (size_t i = 0; i < version->n_partitions; i++) {
-            const Hps__V1__PartitionUpdates *partition = version->partitions[i];
-            int64_t next = goal_of(goal, version, partition);
-            if (next == 0) {
-                continue;
-            }
-            progress.met = true;
-            if (partition->offset < next) {
-                progress.done = false;
-                bool stuck =
-                    strcmp(partition->state, "gap") == 0 || strcmp(partition->state, "failed") == 0;
-                progress.stuck = stuck ? partition : progress.stuck;
-            }
-        }
-    }
-    progress.done = progress.done && (progress.met || goal->ends != NULL);
-    return progress;
-}
-
-static int wait_goal(struct hpsctl *ctl, const struct goal *goal)
-{
-    const struct timespec pause = {0, POLL_NS};
-    uint64_t until_us = hps_clock_us() + ctl->timeout_us;
-    for (;;) {
-        Hps__V1__GetUpdatesResponse *now = NULL;
-        int code = get_updates(ctl, false, &now);
-        if (code != HPSCTL_OK) {
-            return code;
-        }
-        struct progress progress = look(goal, now);
-        if (progress.stuck != NULL) {
-            (void)fprintf(stderr, "hpsctl: partition %" PRId32 " of %s stands still: %s\n",
-                          progress.stuck->partition, progress.stuck->topic, progress.stuck->reason);
-        }
-        bool stuck = progress.stuck != NULL;
-        hps_message_free(&now->base);
-        if (stuck) {
-            return HPSCTL_NEGATIVE;
-        }
-        if (progress.done) {
-            return HPSCTL_OK;
-        }
-        if (hps_clock_us() >= until_us) {
-            (void)fprintf(stderr, "hpsctl: %s\n",
-                          progress.met ? "not there within the time-out"
-                                       : "no active version reads such a partition");
-            return HPSCTL_DEADLINE;
-        }
-        (void)nanosleep(&pause, NULL);
-    }
-}
 
 /* "topic:partition:offset" */
-static bool read_position(const char *text, struct goal *goal)
+static bool read_position(const char *text, struct position *out)
 {
     const char *last = strrchr(text, ':');
     const char *first = last;
@@ -297,7 +381,7 @@ static bool read_position(const char *text, struct goal *goal)
     while (first != NULL && first > text && first[-1] != ':') {
         first--;
     }
-    if (first == NULL || first <= text + 1 || (size_t)(first - text) > sizeof(goal->topic)) {
+    if (first == NULL || first <= text + 1 || (size_t)(first - text) > sizeof(out->topic)) {
         return false;
     }
     char number[24];
@@ -307,37 +391,99 @@ static bool read_position(const char *text, struct goal *goal)
     }
     memcpy(number, first, size);
     number[size] = '\0';
-    memcpy(goal->topic, text, (size_t)(first - text) - 1);
-    goal->topic[first - text - 1] = '\0';
+    memcpy(out->topic, text, (size_t)(first - text) - 1);
+    out->topic[first - text - 1] = '\0';
     if (!hps_args_i64(number, &partition) || partition < 0 || partition > INT32_MAX ||
-        !hps_args_i64(last + 1, &goal->offset) || goal->offset < 0 || goal->offset == INT64_MAX) {
+        !hps_args_i64(last + 1, &out->offset) || out->offset < 0 || out->offset == INT64_MAX) {
         return false;
     }
-    goal->partition = (int32_t)partition;
+    out->partition = (int32_t)partition;
     return true;
+}
+
+/* What became of it, on stdout and stderr. */
+static int tell_waited(struct hpsctl *ctl, hps_status status, const char *refused,
+                       const struct hps_error *err)
+{
+    struct hps_buf buf;
+
+    if (status == HPS_OK && refused[0] != '\0') {
+        (void)fprintf(stderr, "hpsctl: allowed: %s\n", refused);
+    }
+    if (status == HPS_OK) {
+        printf("%s\n", hpsctl_json(ctl) ? "{\"visible\":true}" : "visible");
+        return HPSCTL_OK;
+    }
+    if (status != HPS_DEADLINE && status != HPS_PRECONDITION) {
+        return hpsctl_fail(ctl, err);
+    }
+    (void)fprintf(stderr, "hpsctl: %s\n", err->text);
+    if (hpsctl_json(ctl)) {
+        static const char begin[] = "{\"visible\":false,\"reason\":";
+        hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
+        hps_status done = hps_buf_append(&buf, begin, sizeof(begin) - 1);
+        if (done == HPS_OK) {
+            done = hps_json_text(&buf, err->text, strlen(err->text));
+        }
+        if (done == HPS_OK) {
+            done = hps_buf_append(&buf, "}", 1);
+        }
+        (void)hpsctl_print_buf(&buf, done);
+    }
+    return status == HPS_DEADLINE ? HPSCTL_DEADLINE : HPSCTL_NEGATIVE;
+}
+
+/* Read what is waited for into the goal; 0, or the exit code after saying what is wrong. */
+static int read_goal(const struct hpsctl *ctl, struct position *position,
+                     struct hps_update_goal *goal)
+{
+    const char *text = ctl->words[0];
+    if (strcmp(text, "now") == 0) {
+        goal->records = NULL;
+        return HPSCTL_OK;
+    }
+    if (!read_position(text, position)) {
+        return hpsctl_usage(ctl, "\"%s\" is no position: TOPIC:PARTITION:OFFSET, or now", text);
+    }
+    if (!hps_update_topic_parse(position->topic, &position->of)) {
+        return hpsctl_usage(ctl,
+                            "\"%s\" is no topic of updates: hps_et.MODEL.TABLE or hps_et.MODEL",
+                            position->topic);
+    }
+    if (goal->model[0] != '\0' && strcmp(goal->model, position->of.model) != 0) {
+        return hpsctl_usage(ctl, "--model %s: topic %s is of model %s", goal->model,
+                            position->topic, position->of.model);
+    }
+    goal->model = position->of.model;
+    return HPSCTL_OK;
 }
 
 int hpsctl_wait_for(struct hpsctl *ctl)
 {
-    struct goal goal = {0};
-    int code = HPSCTL_OK;
+    struct position position = {.partition = -1};
+    struct hps_update_range range;
+    struct hps_update_records records = {.topic = position.topic, .ranges = &range, .n_ranges = 1};
+    struct hps_update_goal goal = {.model = flags.model,
+                                   .version = flags.version,
+                                   .records = &records,
+                                   .n_records = 1,
+                                   .refused_us = flags.refused_us,
+                                   .refused_allowed = flags.allow_refused};
+    struct hps_error err = {0};
 
-    if (strcmp(ctl->words[0], "now") == 0) {
-        code = get_updates(ctl, true, &goal.ends);
-    } else if (!read_position(ctl->words[0], &goal)) {
-        return hpsctl_usage(ctl, "\"%s\" is no position: TOPIC:PARTITION:OFFSET, or now",
-                            ctl->words[0]);
+    int code = read_goal(ctl, &position, &goal);
+    if (code != HPSCTL_OK) {
+        return code;
     }
-    if (code == HPSCTL_OK) {
-        code = wait_goal(ctl, &goal);
+    records.partition = position.partition;
+    range = (struct hps_update_range){position.offset, position.offset};
+    struct hps_update_wait *wait = hps_update_wait_new(&goal);
+    if (wait == NULL) {
+        (void)fprintf(stderr, "hpsctl: no memory\n");
+        return HPSCTL_REFUSED;
     }
-    if (goal.ends != NULL) {
-        hps_message_free(&goal.ends->base);
-    }
-    if (code == HPSCTL_OK && !hpsctl_json(ctl)) {
-        printf("visible\n");
-    } else if (code == HPSCTL_OK) {
-        printf("{\"visible\":true}\n");
-    }
+    hps_status status = hps_update_wait_run(wait, ctl->client, ctl->timeout_us, NULL, &err);
+    code = tell_waited(ctl, status, hps_update_wait_refused(wait), &err);
+    hps_update_wait_free(wait);
     return code;
 }

@@ -77,3 +77,5 @@ def test_completion_when_printed_then_bash_takes_it():
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "rollback" in script
+    [words] = [line for line in script.splitlines() if line.strip().startswith("updates)")]
+    assert {"pause", "resume", "seek", "accept-gap", "--to", "--all"} <= set(words.split("'")[1].split()), words
