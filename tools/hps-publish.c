@@ -103,7 +103,7 @@ static const struct hps_arg args[] = {
     {"dry-run", 'n', HPS_ARG_FLAG, NULL, &flags.dry_run,
      "read and check everything, send nothing, ask no broker"},
     {"wait", 'w', HPS_ARG_FLAG, NULL, &flags.wait,
-     "until look-ups see it, on every server of --addr"},
+     "until look-ups see it, on every server of --addr; those are asked before it is sent, too"},
     {"addr", 0, HPS_ARG_LIST, "ADDR", &flags.servers,
      "admin listener to wait for, repeatable (else $HPSD_ADDR, else " ADMIN_DEFAULT ")"},
     {"wait-timeout", 0, HPS_ARG_US, "SECONDS", &flags.wait_us, "of --wait (default 60)"},
@@ -150,6 +150,7 @@ struct publish {
     struct publish_servers *servers;
     struct hps_update_writer *writer;
     bool broker_failed; /* an error came from there, or from a server */
+    bool refused;       /* a server that is waited for would not take it */
     uint64_t begin_us;
     uint64_t pace_us;  /* when the next row is due, with a rate */
     uint64_t flush_us; /* of the last time that all was let go */
@@ -237,6 +238,27 @@ static hps_status keep_pace(struct publish *publish, size_t n, size_t *out_n, st
     }
 }
 
+hps_status publish_table(struct publish *publish, const char *table, uint32_t dim,
+                         struct hps_error *err)
+{
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    uint32_t ignored;
+
+    if (publish->servers == NULL || publish_servers_take(publish->servers, table, dim) ||
+        !hps_model_name_valid(table)) { /* which the writer judges */
+        return HPS_OK;
+    }
+    hps_update_topic_format(flags.model, flags.form[0] == 'p' ? NULL : table, topic);
+    hps_status status = hps_producer_topic(publish->producer, topic, &ignored, &ignored, err);
+    publish->broker_failed = publish->broker_failed || status != HPS_OK;
+    if (status == HPS_OK) {
+        status = publish_servers_check(publish->servers, table, dim, topic, err);
+        publish->refused = status == HPS_INVALID;
+        publish->broker_failed = status != HPS_OK && status != HPS_INVALID;
+    }
+    return status;
+}
+
 hps_status publish_rows(struct publish *publish, const char *table, uint32_t dim,
                         enum hps_dtype dtype, const hps_key *keys, const void *rows, size_t n,
                         struct hps_error *err)
@@ -244,6 +266,10 @@ hps_status publish_rows(struct publish *publish, const char *table, uint32_t dim
     size_t row_bytes = (size_t)dim * hps_dtype_bytes(dtype);
     const uint8_t *row = rows;
 
+    hps_status table_status = publish_table(publish, table, dim, err);
+    if (table_status != HPS_OK) {
+        return table_status;
+    }
     while (n > 0) {
         size_t now;
         hps_status status = keep_pace(publish, n, &now, err);
@@ -264,6 +290,10 @@ hps_status publish_rows(struct publish *publish, const char *table, uint32_t dim
 hps_status publish_deletes(struct publish *publish, const char *table, const hps_key *keys,
                            size_t n, struct hps_error *err)
 {
+    hps_status table_status = publish_table(publish, table, 0, err);
+    if (table_status != HPS_OK) {
+        return table_status;
+    }
     while (n > 0) {
         size_t now;
         hps_status status = keep_pace(publish, n, &now, err);
@@ -421,10 +451,13 @@ static int exit_of(const struct publish *publish, hps_status status)
     if (status == HPS_CANCELLED) {
         return EXIT_INTERRUPTED;
     }
+    if (publish->refused) {
+        return EXIT_REFUSED;
+    }
     if (publish->broker_failed) {
         return status == HPS_UNAVAILABLE    ? EXIT_UNREACHABLE
                : status == HPS_DEADLINE     ? EXIT_DEADLINE
-               : status == HPS_PRECONDITION ? EXIT_NEGATIVE /* of a server: updates stand still */
+               : status == HPS_PRECONDITION ? EXIT_NEGATIVE /* of a server: it is not visible */
                                             : EXIT_REFUSED;
     }
     /* What was to be published is at fault. */
@@ -455,33 +488,76 @@ static hps_status finish(struct publish *publish, hps_status status, struct hps_
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
+/* What was sent, partition by partition. */
 struct gathered {
-    struct publish_position *positions;
-    size_t n;
-    size_t capacity;
+    struct hps_buf ranges;  /* struct hps_update_range */
+    struct hps_buf records; /* struct hps_update_records; n_ranges of each behind the others */
     bool no_memory;
 };
 
-static void gather_position(void *ctx, const char *topic, uint32_t partition, int64_t offset)
+static void gather_range(void *ctx, const char *topic, uint32_t partition, int64_t first,
+                         int64_t last)
 {
     struct gathered *all = ctx;
+    const struct hps_update_range range = {first, last};
+    struct hps_update_records *of = (struct hps_update_records *)(void *)all->records.data;
+    size_t n = all->records.size / sizeof(*of);
 
-    if (all->n == all->capacity) {
-        size_t capacity = all->capacity == 0 ? 16 : 2 * all->capacity;
-        void *more = hps_realloc(all->positions, capacity * sizeof(*all->positions));
-        if (more == NULL) {
-            all->no_memory = true;
-            return;
-        }
-        all->positions = more;
-        all->capacity = capacity;
+    if (n == 0 || of[n - 1].partition != (int32_t)partition ||
+        strcmp(of[n - 1].topic, topic) != 0) {
+        const struct hps_update_records one = {.topic = topic, .partition = (int32_t)partition};
+        all->no_memory =
+            all->no_memory || hps_buf_append(&all->records, &one, sizeof(one)) != HPS_OK;
+        of = (struct hps_update_records *)(void *)all->records.data;
+        n++;
     }
-    all->positions[all->n++] = (struct publish_position){topic, partition, offset};
+    all->no_memory =
+        all->no_memory || hps_buf_append(&all->ranges, &range, sizeof(range)) != HPS_OK;
+    if (!all->no_memory) {
+        of[n - 1].n_ranges++;
+    }
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct hps_update_range *one = a, *other = b;
+
+    return (one->first > other->first) - (one->first < other->first);
+}
+
+static hps_status gather(const struct publish *publish, struct gathered *all, struct hps_error *err)
+{
+    struct hps_producer_counts counts;
+
+    hps_producer_counts_get(publish->producer, &counts);
+    if (counts.n_unplaced > 0) {
+        return hps_error_set(err, HPS_PRECONDITION,
+                             "published, not waited for: the broker has told no offset of %" PRIu64
+                             " records; hpsctl wait-for now waits for them",
+                             counts.n_unplaced);
+    }
+    hps_producer_ranges(publish->producer, gather_range, all);
+    if (all->no_memory) {
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
+    }
+    struct hps_update_range *ranges = (struct hps_update_range *)(void *)all->ranges.data;
+    struct hps_update_records *of = (struct hps_update_records *)(void *)all->records.data;
+    for (size_t i = 0; i < all->records.size / sizeof(*of); i++) {
+        qsort(ranges, of[i].n_ranges, sizeof(*ranges), by_offset);
+        of[i].ranges = ranges;
+        ranges += of[i].n_ranges;
+    }
+    return HPS_OK;
 }
 
 static hps_status open_servers(struct publish *publish, struct hps_error *err)
 {
     const char *from_environment = getenv("HPSD_ADDR");
+    const struct publish_target target = {.model = flags.model,
+                                          .version = flags.for_version,
+                                          .key_bytes = flags.form[0] != 'h'        ? 0
+                                                       : flags.key_bytes[0] == '4' ? 4
+                                                                                   : 8};
 
     if (!flags.wait || flags.dry_run) {
         return HPS_OK;
@@ -491,32 +567,34 @@ static hps_status open_servers(struct publish *publish, struct hps_error *err)
             from_environment != NULL ? from_environment : ADMIN_DEFAULT;
     }
     hps_status status = publish_servers_open(&flags.connect, flags.servers.items, flags.servers.n,
-                                             &publish->servers, err);
+                                             &target, &publish->servers, err);
     publish->broker_failed = status != HPS_OK && status != HPS_INVALID;
+    if (status == HPS_OK) {
+        status = publish_servers_begin(publish->servers, err);
+        publish->refused = status == HPS_INVALID;
+        publish->broker_failed = status != HPS_OK && status != HPS_INVALID;
+    }
     return status;
 }
 
 static hps_status wait_visible(struct publish *publish, struct hps_error *err)
 {
     struct gathered all = {0};
-    hps_status status;
 
     if (publish->servers == NULL) {
         return HPS_OK;
     }
-    hps_producer_positions(publish->producer, gather_position, &all);
-    if (all.no_memory) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "out of memory");
-    } else {
-        const struct publish_wait wait = {.model = flags.model,
-                                          .version = flags.for_version,
-                                          .positions = all.positions,
-                                          .n_positions = all.n,
-                                          .timeout_us = flags.wait_us};
-        status = publish_wait(publish->servers, &wait, err);
-        publish->broker_failed = status != HPS_OK;
+    hps_buf_init(&all.ranges, SIZE_MAX / 2);
+    hps_buf_init(&all.records, SIZE_MAX / 2);
+    hps_status status = gather(publish, &all, err);
+    if (status == HPS_OK) {
+        status = publish_wait(
+            publish->servers, (const struct hps_update_records *)(const void *)all.records.data,
+            all.records.size / sizeof(struct hps_update_records), flags.wait_us, err);
     }
-    hps_free(all.positions);
+    publish->broker_failed = status != HPS_OK;
+    hps_buf_fini(&all.ranges);
+    hps_buf_fini(&all.records);
     return status;
 }
 
@@ -626,8 +704,8 @@ int main(int argc, char **argv)
         hps_args_print(args);
         printf(
             "\nExit codes: 0 published, 1 refused, 2 usage or input, 3 no broker (or, with --wait, "
-            "server)\nwas reached, 4 not acknowledged or not visible in time, 5 a server does not "
-            "follow any\nmore (a gap), 130 interrupted.\n");
+            "server)\nwas reached, 4 not acknowledged or not visible in time, 5 it does not become "
+            "visible\n(refused, frozen, paused, a gap), 130 interrupted.\n");
         return 0;
     }
     const char *new_path = NULL;

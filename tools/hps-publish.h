@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
-#include "client/client.h"
+#include "client/update_wait.h"
 
 struct publish; /* where rows go; the output keeps pace, progress and counts */
 
@@ -27,6 +27,11 @@ hps_status publish_flush(struct publish *publish, struct hps_error *err) HPS_MUS
 hps_status publish_idle(struct publish *publish, struct hps_error *err) HPS_MUST_CHECK;
 /* The user wants an end. */
 bool publish_interrupted(void);
+/* Before rows of dim values (0: deletes) of a table are handed over: do the servers that are waited
+ * for take them? To be asked for all tables before the first row; done again with the rows.
+ * INVALID: not, and nothing more is to be sent. */
+hps_status publish_table(struct publish *publish, const char *table, uint32_t dim,
+                         struct hps_error *err) HPS_MUST_CHECK;
 /* How many rows are to come, for progress. */
 void publish_expect(struct publish *publish, uint64_t n_rows);
 
@@ -56,18 +61,11 @@ hps_status publish_deletes_file(struct publish *publish, const struct publish_in
 
 enum { PUBLISH_SERVERS_MAX = 64 };
 
-struct publish_position {
-    const char *topic;
-    uint32_t partition;
-    int64_t offset; /* of the last record */
-};
-
-struct publish_wait {
+/* What is published, as far as servers judge it. */
+struct publish_target {
     const char *model;
-    int64_t version; /* 0: the active one of each server */
-    const struct publish_position *positions;
-    size_t n_positions;
-    uint64_t timeout_us;
+    int64_t version; /* records name it, and it is waited for; 0: the active one of each server */
+    uint32_t key_bytes; /* of HCTR records: 8 or 4; 0: others */
 };
 
 struct publish_servers;
@@ -75,12 +73,24 @@ struct publish_servers;
 /* Connect to the admin listeners of servers. error as hps_client_open */
 hps_status publish_servers_open(const struct hps_client_options *options,
                                 const char *const *addresses, size_t n,
+                                const struct publish_target *target,
                                 struct publish_servers **out_servers, struct hps_error *err)
     HPS_MUST_CHECK;
 void publish_servers_close(struct publish_servers *servers); /* NULL is legal */
-/* Wait until all positions are visible to look-ups on every server.
- * error   DEADLINE; PRECONDITION: a partition stands still; CANCELLED; what a server answers */
-hps_status publish_wait(struct publish_servers *servers, const struct publish_wait *wait,
-                        struct hps_error *err) HPS_MUST_CHECK;
+/* Before anything is sent: do all servers take updates for the version, and with these keys?
+ * error   INVALID: one does not; else what a server answers */
+hps_status publish_servers_begin(struct publish_servers *servers, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Before rows of dim values (0: deletes) of the table are sent to the topic, which is there: will
+ * all servers read and take them?
+ * error   INVALID: one does not; else what a server answers */
+hps_status publish_servers_check(struct publish_servers *servers, const char *table, uint32_t dim,
+                                 const char *topic, struct hps_error *err) HPS_MUST_CHECK;
+/* Have they been asked, and do? */
+bool publish_servers_take(struct publish_servers *servers, const char *table, uint32_t dim);
+/* Wait until all records [n] are visible to look-ups on every server.
+ * error   DEADLINE; PRECONDITION: they do not become so; CANCELLED; what a server answers */
+hps_status publish_wait(struct publish_servers *servers, const struct hps_update_records *records,
+                        size_t n, uint64_t timeout_us, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

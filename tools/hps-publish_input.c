@@ -210,7 +210,9 @@ hps_status publish_from(struct publish *publish, const struct publish_input *inp
     for (size_t i = 0; i < source.n && status == HPS_OK; i++) {
         status = reader_open(input, &source.tables[i], &readers[i], err);
         if (status == HPS_OK) {
-            publish_expect(publish, hps_row_reader_desc(readers[i])->n_rows);
+            const struct hps_row_desc *desc = hps_row_reader_desc(readers[i]);
+            publish_expect(publish, desc->n_rows);
+            status = publish_table(publish, source.tables[i].name, desc->dim, err);
         }
     }
     for (size_t i = 0; i < source.n && status == HPS_OK; i++) {
@@ -379,6 +381,20 @@ static hps_status same_tables(const struct source *a, const struct source *b, co
     return HPS_OK;
 }
 
+/* Its rows are sent after a while of sorting: whether they are taken is asked before. */
+static hps_status announce(struct publish *publish, const struct publish_input *input,
+                           const struct hps_model_table *table, struct hps_error *err)
+{
+    struct hps_row_reader *reader = NULL;
+
+    hps_status status = reader_open(input, table, &reader, err);
+    if (status == HPS_OK) {
+        status = publish_table(publish, table->name, hps_row_reader_desc(reader)->dim, err);
+    }
+    hps_row_reader_close(reader);
+    return status;
+}
+
 hps_status publish_diff(struct publish *publish, const struct publish_input *input,
                         const char *old_path, const char *new_path, struct hps_error *err)
 {
@@ -398,6 +414,9 @@ hps_status publish_diff(struct publish *publish, const struct publish_input *inp
     status = same_tables(&old, &new, old_path, new_path, err);
     if (status == HPS_OK) {
         status = same_tables(&new, &old, new_path, old_path, err);
+    }
+    for (size_t i = 0; i < new.n &&status == HPS_OK; i++) {
+        status = announce(publish, input, &new.tables[i], err);
     }
     for (size_t i = 0; i < new.n &&status == HPS_OK; i++) {
         status =

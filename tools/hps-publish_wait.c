@@ -1,31 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waiting until look-ups see what was published, on every server that was named. One thread.
+ * The servers on which what is published is to be seen: before it is sent they are asked whether
+ * they would take it, afterwards until look-ups see it. One thread.
  */
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/heap.h"
 #include "client/message.h"
-#include "hps/v1/admin.pb-c.h"
+#include "net/loop.h"
 #include "tools/hps-publish.h"
 
 enum {
     CALL_US = 10 * 1000 * 1000,
-    PAUSE_NS = 20 * 1000 * 1000,
-    REFRESH_US = 1000 * 1000 /* how often servers are told to look for new topics */
+    TOPIC_US = 3 * 1000 * 1000, /* in which a server hears of a topic that was made a moment ago */
+    TOPIC_PAUSE_US = 100 * 1000
+};
+
+struct server {
+    const char *address;
+    struct hps_client *client;
+    Hps__V1__GetUpdatesResponse *before; /* as nothing had been sent */
+    Hps__V1__GetUpdatesResponse *now;    /* NULL: nothing later */
+    Hps__V1__ListTablesResponse *tables;
+};
+
+/* A table that all servers take. */
+struct checked {
+    char *table;
+    uint32_t dim; /* 0: deletes alone so far */
 };
 
 struct publish_servers {
+    struct publish_target target;
+    struct server servers[PUBLISH_SERVERS_MAX]; /* [n] */
     size_t n;
-    struct hps_client *clients[PUBLISH_SERVERS_MAX];
-    const char *addresses[PUBLISH_SERVERS_MAX];
+    struct checked *checked; /* [n_checked] */
+    size_t n_checked;
+    size_t last; /* most rows are of the table of those before them */
 };
 
 hps_status publish_servers_open(const struct hps_client_options *options,
                                 const char *const *addresses, size_t n,
+                                const struct publish_target *target,
                                 struct publish_servers **out_servers, struct hps_error *err)
 {
     struct publish_servers *servers = hps_calloc(1, sizeof(*servers));
@@ -33,147 +51,267 @@ hps_status publish_servers_open(const struct hps_client_options *options,
     if (servers == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
     }
+    servers->target = *target;
     for (; servers->n < n; servers->n++) {
+        struct server *server = &servers->servers[servers->n];
         struct hps_client_options one = *options;
-        one.address = addresses[servers->n];
-        hps_status status = hps_client_open(&one, &servers->clients[servers->n], err);
+        one.address = server->address = addresses[servers->n];
+        hps_status status = hps_client_open(&one, &server->client, err);
         if (status != HPS_OK) {
             publish_servers_close(servers);
             return hps_error_prefix(err, status, "--wait");
         }
-        servers->addresses[servers->n] = one.address;
     }
     *out_servers = servers;
     return HPS_OK;
 }
 
+static void free_reply(Hps__V1__GetUpdatesResponse *reply)
+{
+    if (reply != NULL) {
+        hps_message_free(&reply->base);
+    }
+}
+
 void publish_servers_close(struct publish_servers *servers)
 {
-    if (servers != NULL) {
-        for (size_t i = 0; i < servers->n; i++) {
-            hps_client_close(servers->clients[i]);
-        }
-        hps_free(servers);
+    if (servers == NULL) {
+        return;
     }
+    for (size_t i = 0; i < servers->n; i++) {
+        struct server *server = &servers->servers[i];
+        free_reply(server->before);
+        free_reply(server->now);
+        if (server->tables != NULL) {
+            hps_message_free(&server->tables->base);
+        }
+        hps_client_close(server->client);
+    }
+    for (size_t i = 0; i < servers->n_checked; i++) {
+        hps_free(servers->checked[i].table);
+    }
+    hps_free(servers->checked);
+    hps_free(servers);
 }
 
-/* ---- one look -------------------------------------------------------------------------------- */
+/* ---- before ---------------------------------------------------------------------------------- */
 
-enum outcome { VISIBLE, BEHIND, UNREAD };
-
-/* What this server has of one position. INVALID: it stands still. */
-static hps_status look(const Hps__V1__GetUpdatesResponse *now, const struct publish_wait *wait,
-                       const struct publish_position *position, enum outcome *out,
-                       struct hps_error *err)
+static struct hps_update_goal goal_of(const struct publish_target *target)
 {
-    *out = UNREAD;
-    for (size_t v = 0; v < now->n_versions; v++) {
-        const Hps__V1__VersionUpdates *version = now->versions[v];
-        if (wait->version != 0 ? version->version != wait->version : !version->active) {
-            continue;
-        }
-        for (size_t i = 0; i < version->n_partitions; i++) {
-            const Hps__V1__PartitionUpdates *at = version->partitions[i];
-            if (at->partition != (int32_t)position->partition ||
-                strcmp(at->topic, position->topic) != 0) {
-                continue;
-            }
-            *out = at->offset > position->offset ? VISIBLE : BEHIND;
-            if (*out == BEHIND &&
-                (strcmp(at->state, "gap") == 0 || strcmp(at->state, "gone") == 0 ||
-                 strcmp(at->state, "failed") == 0)) {
-                return hps_error_set(
-                    err, HPS_PRECONDITION,
-                    "partition %u of %s stands still in version %" PRId64 " (%s): %s",
-                    position->partition, position->topic, version->version, at->state, at->reason);
-            }
-        }
-    }
-    return HPS_OK;
+    return (struct hps_update_goal){
+        .model = target->model, .version = target->version, .named = target->version != 0};
 }
 
-static hps_status ask(struct hps_client *client, const struct publish_wait *wait, bool refresh,
+/* With a refresh; without one where the log does not answer the server, which may change. */
+static hps_status ask(const struct publish_target *target, struct hps_client *client,
                       Hps__V1__GetUpdatesResponse **out_reply, struct hps_error *err)
 {
-    Hps__V1__GetUpdatesRequest request = HPS__V1__GET_UPDATES_REQUEST__INIT;
+    hps_status status =
+        hps_update_ask(client, target->model, target->version, true, CALL_US, out_reply, err);
+    if (status == HPS_UNAVAILABLE || status == HPS_DEADLINE) {
+        status =
+            hps_update_ask(client, target->model, target->version, false, CALL_US, out_reply, err);
+    }
+    return status;
+}
+
+static hps_status ask_tables(const struct publish_target *target, struct server *server,
+                             struct hps_error *err)
+{
+    Hps__V1__ListTablesRequest request = HPS__V1__LIST_TABLES_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
 
-    request.model = (char *)(uintptr_t)wait->model; /* it is only read */
-    request.version = wait->version;
-    request.refresh = refresh;
+    request.model = (char *)(uintptr_t)target->model; /* it is only read */
+    request.version = target->version;
     hps_status status =
-        hps_client_call_message(client, "/hps.v1.Admin/GetUpdates", &request.base,
-                                &hps__v1__get_updates_response__descriptor, CALL_US, &reply, err);
+        hps_client_call_message(server->client, "/hps.v1.Admin/ListTables", &request.base,
+                                &hps__v1__list_tables_response__descriptor, CALL_US, &reply, err);
     if (status == HPS_OK) {
-        *out_reply = (Hps__V1__GetUpdatesResponse *)(void *)reply;
+        server->tables = (Hps__V1__ListTablesResponse *)(void *)reply;
     }
     return status;
 }
 
-/* Drop the positions that are visible from the front of what is left. */
-static hps_status advance(struct hps_client *client, const struct publish_wait *wait, bool refresh,
-                          size_t *at, enum outcome *out, struct hps_error *err)
+/* What is no matter of reaching the server is its refusal. */
+static hps_status refusal(const struct server *server, hps_status status, struct hps_error *err)
 {
-    Hps__V1__GetUpdatesResponse *now = NULL;
+    bool refused = status == HPS_NOT_FOUND || status == HPS_PRECONDITION;
+    err->status = refused ? HPS_INVALID : status;
+    return hps_error_prefix(err, err->status, "nothing was sent: %s", server->address);
+}
 
-    hps_status status = ask(client, wait, refresh, &now, err);
+static hps_status begin_one(const struct publish_target *target, struct server *server,
+                            struct hps_error *err)
+{
+    const struct hps_update_goal goal = goal_of(target);
+
+    hps_status status = ask(target, server->client, &server->before, err);
+    if (status == HPS_OK) {
+        status = hps_update_check(server->before, &goal, NULL, err);
+    }
+    if (status == HPS_OK) {
+        status = ask_tables(target, server, err);
+    }
+    if (status == HPS_OK && target->key_bytes != 0 && server->tables->key_bytes != 0 &&
+        target->key_bytes != server->tables->key_bytes) {
+        status =
+            hps_error_set(err, HPS_PRECONDITION,
+                          "keys of HPS's records have %" PRIu32 " bytes there "
+                          "(supportlonglong), and these %" PRIu32 ": use --key-bytes %" PRIu32,
+                          server->tables->key_bytes, target->key_bytes, server->tables->key_bytes);
+    }
+    return status == HPS_OK ? HPS_OK : refusal(server, status, err);
+}
+
+hps_status publish_servers_begin(struct publish_servers *servers, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+
+    for (size_t i = 0; i < servers->n && status == HPS_OK; i++) {
+        status = begin_one(&servers->target, &servers->servers[i], err);
+    }
+    return status;
+}
+
+static hps_status check_width(const struct publish_target *target, const struct server *server,
+                              const char *table, uint32_t dim, struct hps_error *err)
+{
+    for (size_t i = 0; i < server->tables->n_tables; i++) {
+        const Hps__V1__TableInfo *info = server->tables->tables[i];
+        if (strcmp(info->table, table) != 0) {
+            continue;
+        }
+        return dim == 0 || dim == info->dim
+                   ? HPS_OK
+                   : hps_error_set(err, HPS_INVALID,
+                                   "table %s of model %s has rows of %" PRIu32 " values on %s, and "
+                                   "these have %" PRIu32,
+                                   table, target->model, info->dim, server->address, dim);
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "model %s has no table %s on %s; hpsctl tables %s lists those that it has",
+                         target->model, table, server->address, target->model);
+}
+
+static void pause_us(struct hps_client *client, uint64_t us)
+{
+    uint64_t now_us = hps_clock_us();
+    uint64_t end_us = now_us + us;
+
+    for (; now_us < end_us; now_us = hps_clock_us()) {
+        hps_loop_turn(hps_client_loop(client), end_us - now_us);
+    }
+}
+
+/* One that was made a moment ago is heard of later by some. */
+static hps_status check_topic(const struct publish_target *target, struct server *server,
+                              const char *topic, struct hps_error *err)
+{
+    const struct hps_update_goal goal = goal_of(target);
+    uint64_t end_us = hps_clock_us() + TOPIC_US;
+
+    hps_status status =
+        hps_update_check(server->now != NULL ? server->now : server->before, &goal, topic, err);
+    while (status == HPS_UNAVAILABLE && hps_clock_us() < end_us && !publish_interrupted()) {
+        Hps__V1__GetUpdatesResponse *now = NULL;
+        status = ask(target, server->client, &now, err);
+        if (status != HPS_OK) {
+            return hps_error_prefix(err, status, "%s", server->address);
+        }
+        free_reply(server->now);
+        server->now = now;
+        status = hps_update_check(now, &goal, topic, err);
+        if (status == HPS_UNAVAILABLE) {
+            pause_us(server->client, TOPIC_PAUSE_US);
+        }
+    }
     if (status != HPS_OK) {
-        return status;
+        err->status = HPS_INVALID;
+        return hps_error_prefix(err, HPS_INVALID, "%s", server->address);
     }
-    *out = VISIBLE;
-    while (status == HPS_OK && *out == VISIBLE && *at < wait->n_positions) {
-        status = look(now, wait, &wait->positions[*at], out, err);
-        *at += status == HPS_OK && *out == VISIBLE;
+    return HPS_OK;
+}
+
+static hps_status keep_checked(struct publish_servers *servers, const char *table, uint32_t dim,
+                               struct hps_error *err)
+{
+    struct checked *grown =
+        hps_realloc(servers->checked, (servers->n_checked + 1) * sizeof(*grown));
+    servers->checked = grown != NULL ? grown : servers->checked;
+    char *name = hps_strdup(table);
+    if (grown == NULL || name == NULL) {
+        hps_free(name);
+        return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
     }
-    hps_message_free(&now->base);
+    servers->last = servers->n_checked;
+    grown[servers->n_checked++] = (struct checked){name, dim};
+    return HPS_OK;
+}
+
+static struct checked *find_checked(struct publish_servers *servers, const char *table)
+{
+    for (size_t n = 0; n < servers->n_checked; n++) {
+        size_t i = (servers->last + n) % servers->n_checked;
+        if (strcmp(servers->checked[i].table, table) == 0) {
+            servers->last = i;
+            return &servers->checked[i];
+        }
+    }
+    return NULL;
+}
+
+bool publish_servers_take(struct publish_servers *servers, const char *table, uint32_t dim)
+{
+    const struct checked *known = find_checked(servers, table);
+
+    return known != NULL && (dim == 0 || known->dim == dim);
+}
+
+hps_status publish_servers_check(struct publish_servers *servers, const char *table, uint32_t dim,
+                                 const char *topic, struct hps_error *err)
+{
+    struct checked *known = find_checked(servers, table);
+    hps_status status = HPS_OK;
+
+    for (size_t i = 0; i < servers->n && status == HPS_OK; i++) {
+        status = check_width(&servers->target, &servers->servers[i], table, dim, err);
+        if (status == HPS_OK && known == NULL) {
+            status = check_topic(&servers->target, &servers->servers[i], topic, err);
+        }
+    }
+    if (status == HPS_OK && known == NULL) {
+        status = keep_checked(servers, table, dim, err);
+    } else if (status == HPS_OK) {
+        known->dim = dim;
+    }
     return status;
 }
 
-static hps_status wait_one(struct hps_client *client, const char *address,
-                           const struct publish_wait *wait, uint64_t end_us, struct hps_error *err)
+/* ---- afterwards ------------------------------------------------------------------------------ */
+
+hps_status publish_wait(struct publish_servers *servers, const struct hps_update_records *records,
+                        size_t n, uint64_t timeout_us, struct hps_error *err)
 {
-    const struct timespec pause = {0, PAUSE_NS};
-    uint64_t refresh_us = 0;
-    size_t at = 0;
+    struct hps_update_goal goal = goal_of(&servers->target);
+    uint64_t end_us = hps_clock_us() + timeout_us;
+    hps_status status = HPS_OK;
 
-    while (at < wait->n_positions) {
-        enum outcome outcome;
-        bool refresh = hps_clock_us() >= refresh_us;
-        if (refresh) {
-            refresh_us = hps_clock_us() + REFRESH_US;
+    goal.records = records;
+    goal.n_records = n;
+    for (size_t i = 0; i < servers->n && status == HPS_OK && n > 0; i++) {
+        struct server *server = &servers->servers[i];
+        uint64_t now_us = hps_clock_us();
+        struct hps_update_wait *wait = hps_update_wait_new(&goal);
+        if (wait == NULL) {
+            return hps_error_set(err, HPS_NO_MEMORY, "out of memory");
         }
-        hps_status status = advance(client, wait, refresh, &at, &outcome, err);
+        hps_update_wait_before(wait, server->before);
+        status = hps_update_wait_run(wait, server->client, now_us < end_us ? end_us - now_us : 0,
+                                     publish_interrupted, err);
+        hps_update_wait_free(wait);
         if (status != HPS_OK) {
-            return hps_error_prefix(err, status, "%s", address);
-        }
-        if (at == wait->n_positions) {
-            break;
-        }
-        if (publish_interrupted()) {
-            return hps_error_set(err, HPS_CANCELLED, "interrupted: published, not waited for");
-        }
-        if (hps_clock_us() >= end_us) {
-            const struct publish_position *left = &wait->positions[at];
-            return hps_error_set(
-                err, HPS_DEADLINE, "%s: %s:%u:%" PRId64 " is not visible within %.1f s%s", address,
-                left->topic, left->partition, left->offset, (double)wait->timeout_us / 1e6,
-                outcome == UNREAD ? ": no such version reads this partition" : "");
-        }
-        (void)nanosleep(&pause, NULL);
-    }
-    return HPS_OK;
-}
-
-hps_status publish_wait(struct publish_servers *servers, const struct publish_wait *wait,
-                        struct hps_error *err)
-{
-    uint64_t end_us = hps_clock_us() + wait->timeout_us;
-
-    for (size_t i = 0; i < servers->n; i++) {
-        hps_status status = wait_one(servers->clients[i], servers->addresses[i], wait, end_us, err);
-        if (status != HPS_OK) {
-            return status;
+            hps_ignore(hps_error_prefix(err, status, "%s", server->address));
         }
     }
-    return HPS_OK;
+    return status;
 }

@@ -6,15 +6,14 @@ import re
 import struct
 import subprocess
 import sys
-from concurrent import futures
 
 import grpc
 import numpy as np
 import pytest
 
 import ports
-from rig import (BIN, PATIENCE_S, ROOT, Table, admin_grpc, admin_pb, default_config, generate, health_grpc,
-                 health_pb2, kafka, key_bytes, model_config, pb, records)
+from made_up import Admin, partition, refusal, version
+from rig import BIN, PATIENCE_S, ROOT, Table, default_config, generate, kafka, key_bytes, model_config, pb, records
 
 PUBLISH = os.path.join(BIN, "hps-publish")
 
@@ -274,63 +273,155 @@ def test_example_when_run_then_stock_client_writes_what_hps_publish_would(broker
 
 # ---- waiting until it is visible -------------------------------------------------------------------------
 
-class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer):
-    """A server whose one version says of its partitions what `states` says next; the last one stays."""
-
-    def __init__(self, *states, version=1, active=True):
-        self.states, self.version, self.active = list(states), version, active
-        self.requests = []
-
-    def Check(self, request, context):
-        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
-
-    def GetUpdates(self, request, context):
-        self.requests.append(request)
-        partitions = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        one = admin_pb.VersionUpdates(model="m", version=self.version, active=self.active, partitions=[
-            admin_pb.PartitionUpdates(topic=topic, partition=partition, offset=offset, state=state, reason="why")
-            for topic, partition, offset, state in partitions])
-        return admin_pb.GetUpdatesResponse(versions=[one])
-
-    def __enter__(self):
-        self.server = grpc.server(futures.ThreadPoolExecutor(2))
-        admin_grpc.add_AdminServicer_to_server(self, self.server)
-        health_grpc.add_HealthServicer_to_server(self, self.server)
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
-        self.server.start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.stop(0).wait()
+def reads(topic, offset, **fields):
+    """What a server says whose one version has read the topic's first partition up to there."""
+    return [version([partition(topic, offset=offset, **fields)])]
 
 
 def test_wait_when_servers_come_to_have_it_then_done(broker):
     topic = broker.create("hps_et.m.seen", 1)
-    with Admin([], [(topic, 0, 1, "starting")], [(topic, 0, 2, "running")]) as late, \
-            Admin([(topic, 1, 9, "running"), (topic, 0, 2, "running")]) as early:
+    tables = [("m", "seen", 1)]
+    with Admin(reads(topic, 0), reads(topic, 0), reads(topic, 1, state="starting"), reads(topic, 2),
+               tables=tables) as late, Admin(reads(topic, 0), reads(topic, 2), tables=tables) as early:
         publish(broker, "-t", "seen", "-", "--wait", "--addr", late.address, "--addr", early.address,
                 lines="1 1\n2 2\n")
-    assert len(late.requests) == 3 and late.requests[0].refresh
-    assert len(early.requests) == 1
-    assert [(r.model, r.version) for r in late.requests + early.requests] == [("m", 0)] * 4
-    with Admin([(topic, 0, 3, "running")], version=7, active=False) as other:
+    # Asked before it is sent and, as it may be another topic since, when it is waited for.
+    assert [request.refresh for request in late.requests] == [True, True, False, False]
+    assert [request.refresh for request in early.requests] == [True, True]
+    assert [(r.model, r.version) for r in late.requests + early.requests] == [("m", 0)] * 6
+    with Admin([version([partition(topic, offset=3, state="frozen")], number=7, active=False, frozen=True)],
+               tables=tables) as other:
         publish(broker, "-t", "seen", "-", "--for-version", 7, "--wait", "--addr", other.address, lines="3 3\n")
-    assert other.requests[0].version == 7
+    assert {request.version for request in other.requests} == {7}
 
 
-def test_wait_when_it_never_comes_then_said_why(broker):
+@pytest.mark.parametrize("what, says, words", (
+    ("frozen", dict(frozen=True), ("version 1 of model \"m\" is frozen", "updates seek --model m --version 1")),
+    ("inactive", dict(active=False), ("no active version of model \"m\"",)),
+    ("paused", dict(state="paused"), ("partition 0 of", "is paused", "updates resume")),
+    ("gap", dict(state="gap", reason="retention"), ("stands still at a gap", "retention")),
+    ("hidden", dict(topic="hps_et.m.other"), ("is not read", "may not see it")),
+    ("table", dict(table="other"), ("has no table", "hpsctl tables m")),
+    ("width", dict(dim=2), ("rows of 2 values", "these have 1")),
+    ("keys", dict(key_bytes=4), ("--key-bytes 4",)),
+))
+def test_wait_when_a_server_would_not_take_it_then_exit_1_before_anything_is_sent(broker, what, says, words):
+    table = f"refused-{what}"
+    topic = broker.create(f"hps_et.m.{table}", 1)
+    part = partition(says.get("topic", topic), offset=0, state=says.get("state", "running"),
+                     reason=says.get("reason", ""))
+    one = version([part], frozen=says.get("frozen", False), active=says.get("active", True))
+    with Admin([one], tables=[("m", says.get("table", table), says.get("dim", 1))],
+               key_bytes=says.get("key_bytes", 8)) as server:
+        _, error = publish(broker, "-t", table, "-", "-f", "hctr" if what == "keys" else "keyed", "--wait", "--addr",
+                           server.address, code=1, lines="1 1\n")
+    assert server.address in error and all(word in error for word in words), error
+    assert broker.read(topic) == []
+
+
+def test_wait_when_one_of_many_tables_is_wrong_then_nothing_of_any_is_sent(broker, work):
+    topics = [broker.create(f"hps_et.m.many-{name}", 1) for name in "ab"]
+    for name in "ab":
+        Table.random(f"many-{name}", 10, 4).save(f"{work}/old")
+        Table.random(f"many-{name}", 10, 4, number=1).save(f"{work}/new")
+    parts = [partition(topic, offset=0) for topic in topics]
+    with Admin([version(parts)], tables=[("m", "many-a", 4), ("m", "many-b", 8)]) as server:
+        for how in (("--from", f"{work}/new"), ("--diff", f"{work}/old", f"{work}/new")):
+            _, error = publish(broker, *how, "--wait", "--addr", server.address, code=1)
+            assert "many-b" in error and "rows of 8 values" in error
+        assert [broker.read(topic) for topic in topics] == [[], []]
+        # Lines tell of a table only when they come: what was before has been sent, and the summary says so.
+        out, error = publish(broker, "-", "--wait", "--addr", server.address, code=1,
+                             lines="many-a 1 1 2 3 4\nmany-b 1 1 2 3 4\nmany-a 2 1 2 3 4\n")
+    assert "published 1 rows" in out and "line 2" in error and "many-b" in error
+    assert len(broker.read(topics[0])) == 1
+
+
+def test_wait_when_a_topic_is_heard_of_a_moment_later_then_waited_for(broker):
+    topic = broker.create("hps_et.m.young", 1)
+    with Admin(reads("hps_et.m.other", 0), reads("hps_et.m.other", 0), reads(topic, 0), reads(topic, 1),
+               tables=[("m", "young", 1)]) as server:
+        publish(broker, "-t", "young", "-", "--wait", "--addr", server.address, lines="1 1\n")
+    assert [request.refresh for request in server.requests] == [True] * 4
+
+
+def test_wait_when_the_log_does_not_answer_the_server_then_sent_and_waited_for(broker):
+    topic = broker.create("hps_et.m.lost", 1)
+    lost = [version([], connected=False, listed=False, connection_error="no route to host", as_of_unix_ms=0)]
+    with Admin(lambda request: grpc.StatusCode.UNAVAILABLE if request.refresh else lost,
+               tables=[("m", "lost", 1)]) as server:
+        _, error = publish(broker, "-t", "lost", "-", "--wait", "--addr", server.address, "--wait-timeout", "100ms",
+                           code=4, lines="1 1\n")
+    assert "no route to host" in error
+    assert len(broker.read(topic)) == 1
+
+
+def test_wait_when_it_does_not_become_visible_then_said_why(broker):
     topic = broker.create("hps_et.m.unseen", 1)
-    with Admin([(topic, 0, 0, "gap")]) as server:
-        out, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, code=5, lines="1 1\n")
-    assert "published 1 rows" in out and f"partition 0 of {topic}" in error and "gap" in error and "why" in error
-    with Admin([(topic, 0, 1, "running")]) as server:
-        _, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, "--wait-timeout",
-                           "100ms", code=4, lines="1 1\n")
-    assert f"{topic}:0:1 is not visible" in error
-    with Admin([(topic, 0, 9, "running")], active=False) as server:
-        _, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, "--wait-timeout",
-                           "100ms", code=4, lines="1 1\n")
-    assert "no such version reads" in error
+    sent = 0
+
+    def wait(code, *says, within=PATIENCE_S):
+        nonlocal sent
+        with Admin(reads(topic, sent), *says, tables=[("m", "unseen", 1)]) as server:
+            out, error = publish(broker, "-t", "unseen", "-", "--wait", "--addr", server.address, "--wait-timeout",
+                                 within, code=code, lines="1 1\n")
+        sent += 1
+        assert "published 1 rows" in out and server.address in error
+        return error
+
+    error = wait(5, reads(topic, 0, state="gap", reason="why"))
+    assert f"partition 0 of {topic} stands still at a gap" in error and "why" in error
+    assert "frozen" in wait(5, [version([partition(topic, offset=1)], frozen=True)])
+    error = wait(4, reads(topic, 2, end_offset=3, lag_record_count=1), within="100ms")
+    assert f"{topic}:0:2 is not applied" in error and "1 records behind" in error
+    assert "no active version" in wait(5, [version([partition(topic, offset=9)], active=False)])
+    assert f"topic {topic} is not read" in wait(4, [version([])], within="100ms")
+    error = wait(5, reads(topic, 9, passed_over_offset=5, passed_over_end_offset=6))
+    assert f"{topic}:0:5 was passed over" in error
+
+
+def test_wait_when_records_are_refused_then_exit_5_for_ours_alone(broker):
+    topic = broker.create("hps_et.m.judged", 1)
+    tables = [("m", "judged", 1)]
+    broker.write(topic, [(key_of(9), b"")])  # offset 0, of another producer
+    fine = [version([partition(topic, offset=3)], rejected_record_count=2,
+                    rejected_records=[refusal(topic, 0, age_s=-1), refusal(topic, 3, age_s=-1)])]
+    with Admin(reads(topic, 1), fine, tables=tables) as server:
+        publish(broker, "-t", "judged", "-", "--wait", "--addr", server.address, lines="1 1\n2 2\n")
+    bad = [version([partition(topic, offset=5)], rejected_record_count=1,
+                   rejected_records=[refusal(topic, 4, age_s=-1, message="a value is NaN", reason="not_finite")])]
+    with Admin(reads(topic, 3), bad, tables=tables) as server:
+        _, error = publish(broker, "-t", "judged", "-", "--allow-nan", "--wait", "--addr", server.address, code=5,
+                           lines="1 1\n2 nan\n")
+    assert f"{topic}:0:4 was refused" in error and "a value is NaN (not_finite)" in error
+
+
+def test_wait_when_another_producer_writes_between_then_its_refused_records_are_not_ours(broker):
+    topic = broker.create("hps_et.m.shared", 1)
+    says = [version([partition(topic, offset=3)], rejected_record_count=1,
+                    rejected_records=[refusal(topic, 1, age_s=-1)])]
+    with Admin(reads(topic, 0), says, tables=[("m", "shared", 1)]) as server, \
+            subprocess.Popen([PUBLISH, "-b", broker.bootstrap, "-m", "m", "-t", "shared", "--wait", "--addr",
+                              server.address, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True) as process:
+        process.stdin.write("1 1\n")
+        process.stdin.flush()
+        kafka.until(lambda: broker.offsets(topic)[0][1] == 1, "the first row")
+        broker.write(topic, [(key_of(9), b"")])
+        _, error = process.communicate("2 2\n", timeout=PATIENCE_S)
+        assert process.returncode == 0, error
+
+
+def test_wait_when_the_server_is_restarted_meanwhile_then_no_success_is_claimed(broker):
+    topic = broker.create("hps_et.m.anew", 1)
+    with Admin(reads(topic, 0), tables=[("m", "anew", 1)]) as server:
+        def later(_):
+            server.start_us += 1
+            return reads(topic, 1)
+
+        server.says.append(later)
+        _, error = publish(broker, "-t", "anew", "-", "--wait", "--addr", server.address, code=5, lines="1 1\n")
+    assert "restarted" in error and "publish again" in error
 
 
 def test_wait_when_hpsd_follows_then_look_ups_have_it_when_it_returns(broker, daemon, work):
@@ -358,6 +449,50 @@ def test_wait_when_hpsd_follows_then_look_ups_have_it_when_it_returns(broker, da
     check(content(old))
     publish(broker, "--table", "items", "--from", paths[1], "--format", "hctr", *wait)
     check({**content(old), **content(new)})
+
+
+def test_wait_when_hpsd_refuses_a_record_then_exit_5_and_before_that_what_can_be_known(broker, daemon, work):
+    table = Table.random("items", 50, 4)
+    topic = broker.create("hps_et.picky.items", 1)
+    config = default_config([model_config("picky", [table.save(work)], [4], ["items"])], supportlonglong=False,
+                            update_source={"type": "kafka_message_queue", "brokers": broker.bootstrap,
+                                           "start": "earliest"})
+    one = daemon(config)
+    wait = ("--model", "picky", "-t", "items", "-", "--wait", "--addr", one.admin, "--wait-timeout", PATIENCE_S)
+    _, error = publish(broker, *wait, code=1, lines="1 1 2 3\n")
+    assert "rows of 4 values" in error and "these have 3" in error
+    _, error = publish(broker, *wait, "--format", "hctr", code=1, lines="1 1 2 3 4\n")
+    assert "--key-bytes 4" in error
+    _, error = publish(broker, *wait, "-t", "gadgets", code=1, lines="1 1 2 3 4\n")
+    assert "hps_et.picky.gadgets" in error
+    assert broker.read(topic) == []
+    publish(broker, *wait, "--format", "hctr", "--key-bytes", 4, lines="1 1 2 3 4\n")
+    _, error = publish(broker, *wait, "--allow-nan", code=5, lines="2 1 2 3 4\n3 1 2 3 nan\n4 1 2 3 4\n")
+    assert f"{topic}:0:2 was refused" in error and "(not_finite)" in error
+    one.ctl("updates", "pause", "--model", "picky")
+    _, error = publish(broker, *wait, code=1, lines="5 1 2 3 4\n")
+    assert f"partition 0 of {topic} is paused" in error and "hpsctl updates resume" in error
+    assert broker.offsets(topic)[0] == (0, 4)
+
+
+def test_wait_when_the_version_is_frozen_then_refused_unless_records_name_it(broker, daemon, work):
+    table = Table.random("items", 50, 4)
+    topic = broker.create("hps_et.ice.items", 1)
+    one = daemon(default_config([model_config("ice", [table.save(f"{work}/ice")], [4], ["items"])],
+                                update_source={"type": "kafka_message_queue", "brokers": broker.bootstrap,
+                                               "start": "earliest"}))
+    one.load("ice", f"{work}/ice", version=2, lineage="other", activate=True)
+    one.ctl("rollback", "ice")
+    wait = ("--model", "ice", "-t", "items", "-", "--wait", "--addr", one.admin, "--wait-timeout", PATIENCE_S)
+    _, error = publish(broker, *wait, code=1, lines="1 1 2 3 4\n")
+    assert "version 1 of model \"ice\" is frozen" in error and "hpsctl updates seek" in error
+    assert broker.read(topic) == []
+    publish(broker, *wait, "--for-version", 1, lines="1 1 2 3 4\n")
+    query = pb.TableQuery(table="items", keys=key_bytes([1]))
+    rows = one.stub().Lookup(pb.LookupRequest(model="ice", queries=[query]), timeout=PATIENCE_S).results[0].rows
+    assert np.frombuffer(rows, "<f4").tolist() == [1, 2, 3, 4]
+    one.ctl("updates", "seek", "--model", "ice", "--version", 1, "--to", "latest")
+    publish(broker, *wait, lines="1 5 6 7 8\n")  # what was passed over is before it
 
 
 def test_row_version_when_the_model_compares_them_then_an_older_one_is_left_out(broker, daemon, work):
