@@ -81,8 +81,8 @@ def states(daemon, model):
             for one in updates(daemon, model).get("partitions", [])}
 
 
-def wait_now(daemon, model, code=0):
-    return daemon.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", model, code=code)
+def wait_now(daemon, model, *args, code=0):
+    return daemon.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", model, *args, code=code)
 
 
 def in_every_tier(daemon, model, table, key):
@@ -126,7 +126,11 @@ def test_bad_records_when_between_good_ones_then_left_out_counted_and_kept(broke
     unknown = packed({"ghost": ({1: 1}, [])})
     broker.write("hps_et.bad.a", [keyed(1, 201), nan, wide, cut, unknown, {"key": None, "value": b"junk, and long enough"},
                                   {"key": b"12345", "value": b""}, keyed(2, 202)])
-    wait_now(one, "bad")
+    said = wait_now(one, "bad", code=5)
+    assert "hps_et.bad.a:0:6 was refused" in said and "6 records" in said
+    assert "hps_et.bad.a:0:6 was refused" in wait_now(one, "bad", "--allow-refused")
+    assert "(width)" in one.ctl("wait-for", "hps_et.bad.a:0:2", code=5)
+    one.ctl("--timeout", PATIENCE_S, "wait-for", "hps_et.bad.a:0:7")
     got = values(one.stub(), "bad", "a", [1, 2])
     assert got == {1: 201, 2: 202}
     assert updates(one, "bad")["rejected_record_count"] == 6
@@ -212,7 +216,7 @@ def test_records_when_bent_in_any_way_then_survived_counted_and_kept(broker, dae
         broker.write(name, [bent() for _ in range(600)] + [keyed(59, 59) if name == topic else
                                                            packed({"b": ({58: 158}, [])})])
     broker.write(topic, [keyed(58, 158)])
-    wait_now(one, "bent")
+    wait_now(one, "bent", "--allow-refused")
     assert values(one.stub(), "bent", "a", [58, 59]) == {58: 158, 59: 59}
     assert values(one.stub(), "bent", "b", [58]) == {58: 158}
     kept = {(h["hps-topic"].decode(), int(h["hps-offset"])): h["hps-reason"].decode()
@@ -287,7 +291,7 @@ def test_row_versions_when_partitions_are_out_of_order_then_the_highest_counts(b
     one = daemon(config)
     broker.write("hps_et.rowv.a", [versioned(keyed(1, 105), 5), versioned(keyed(2, None), 5),
                                    versioned(keyed(3, 103), 3), keyed(4, 104)])
-    wait_now(one, "rowv")
+    wait_now(one, "rowv", "--allow-refused")
     broker.grow("hps_et.rowv.a", 2)  # while keys move between partitions
     broker.write("hps_et.rowv.a", [versioned(keyed(1, 104), 4, 1), versioned(keyed(2, 102), 4, 1),
                                    versioned(keyed(3, 113), 4, 1)])
@@ -298,7 +302,7 @@ def test_row_versions_when_partitions_are_out_of_order_then_the_highest_counts(b
     broker.write("hps_et.rowv.a", [versioned(keyed(1, None), 4), versioned(keyed(2, 112), 4),
                                    versioned(keyed(3, None), 5)])
     broker.write("hps_et.rowv", [versioned(packed({"a": ({2: 122, 5: 105}, [1]), "b": ({2: 122}, [])}), 4)])
-    wait_now(one, "rowv")
+    wait_now(one, "rowv", "--allow-refused")
     stub = one.stub()
     assert values(stub, "rowv", "a", [1, 2, 3, 5]) == {1: 105, 2: -1, 3: -1, 5: 105}
     assert values(stub, "rowv", "b", [2]) == {2: 122}
@@ -309,7 +313,7 @@ def test_row_versions_when_partitions_are_out_of_order_then_the_highest_counts(b
     metrics = one.metrics()
     assert metrics['hpsd_update_rows_total{model="rowv",op="older"}'] >= 2  # of one batch a key counts once
     broker.write("hps_et.rowv.a", [keyed(1, 106)])
-    wait_now(one, "rowv")
+    wait_now(one, "rowv", "--allow-refused")
     assert one.metrics()['hpsd_update_records_rejected_total{model="rowv",reason="header"}'] == 1
 
 
@@ -401,15 +405,21 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
     until(lambda: states(one, "ops") == {("a", 0): "running"}, "the partition")
     one.ctl("updates", "pause", "--model", "ops")
     broker.write(topic, [keyed(1, 101)])
-    one.ctl_out_of_time("wait-for", f"{topic}:0:0")
+    for what in ("now", f"{topic}:0:0"):
+        said = one.ctl("--timeout", PATIENCE_S, "wait-for", what, "--model", "ops", code=5)
+        assert f"partition 0 of {topic} is paused" in said and "hpsctl updates resume" in said
     assert values(one.stub(), "ops", "a", [1]) == {1: 1}
+    said = one.ctl("updates", "seek", "--to", "earliest", "--topic", topic)
+    assert f"1 of them is paused and stays so: hpsctl updates resume --topic {topic}" in said
+    assert states(one, "ops") == {("a", 0): "paused"}
     one.kill()
     one.restart()
     until(lambda: states(one, "ops") == {("a", 0): "paused"}, "the partition")
     one.ctl("updates", "resume", "--model", "ops")
     one.ctl("--timeout", PATIENCE_S, "wait-for", f"{topic}:0:0")
     assert values(one.stub(), "ops", "a", [1]) == {1: 101}
-    one.ctl("updates", "seek", "--to", "99", code=1)
+    one.ctl("updates", "seek", "--to", "99", code=2)
+    one.ctl("updates", "seek", "--to", "99", "--all", code=1)
     one.ctl("updates", "accept-gap", code=1)
     one.ctl("updates", "pause", "--model", "ghost", code=1)
     one.ctl("wait-for", "nonsense", code=2)
@@ -430,6 +440,49 @@ def test_wait_for_now_when_transactions_end_the_log_then_they_are_not_waited_for
     assert values(one.stub(), "txn", "a", [1]) == {1: 101}
     partition = updates(one, "txn")["partitions"][0]
     assert int(partition["offset"]) == int(partition["end_offset"]) == 4  # two records, two markers
+
+
+def test_wait_for_now_when_a_transaction_is_open_then_it_is_waited_for(broker, daemon, work):
+    """What it has is in the log, and nobody knows whether it is to be seen."""
+    topic = broker.create("hps_et.open.a", 1)
+    one = daemon(config_of(work, broker, "open"))
+    producer = broker.kafka().Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "open"})
+    producer.init_transactions(PATIENCE_S)
+    wait_now(one, "open")
+    producer.begin_transaction()
+    producer.produce(topic, **keyed(1, 101))
+    assert producer.flush(PATIENCE_S) == 0
+    said = one.ctl("--timeout", 0.5, "wait-for", "now", "--model", "open", code=4)
+    assert f"partition 0 of {topic}" in said, said
+    producer.commit_transaction(PATIENCE_S)
+    wait_now(one, "open")
+    assert values(one.stub(), "open", "a", [1]) == {1: 101}
+
+
+def test_wait_for_now_when_the_model_has_no_topic_then_said_at_once(broker, daemon, work):
+    one = daemon(config_of(work, broker, "bare"))
+    until(lambda: updates(one, "bare").get("connected"), "the broker")
+    said = one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "bare", code=5)
+    assert 'model "bare" has no topic hps_et.bare or hps_et.bare.<table>' in said
+    assert "no topic hps_et.bare or" in one.ctl("updates", "--model", "bare")
+    said = one.ctl("--timeout", 0.5, "wait-for", "hps_et.bare.a:0:0", code=4)
+    assert "topic hps_et.bare.a is not read" in said
+    topic = broker.create("hps_et.bare.a", 1)  # it is found as it is asked for
+    wait_now(one, "bare")
+    assert states(one, "bare") == {("a", 0): "running"}
+    broker.write(topic, [keyed(1, 101)])
+    one.ctl("--timeout", PATIENCE_S, "wait-for", f"{topic}:0:0")
+    assert values(one.stub(), "bare", "a", [1]) == {1: 101}
+
+
+def test_wait_for_now_when_a_partition_is_new_then_its_records_are_visible_too(broker, daemon, work):
+    topic = broker.create("hps_et.sprout.a", 1)
+    one = daemon(config_of(work, broker, "sprout", source={"metadata_refresh_interval_ms": 3600000}))
+    wait_now(one, "sprout")
+    broker.grow(topic, 3)
+    broker.write(topic, [{**keyed(1, 101), "partition": 2}])
+    wait_now(one, "sprout")
+    assert values(one.stub(), "sprout", "a", [1]) == {1: 101}
 
 
 def test_rate_when_limited_then_a_backlog_waits_until_a_reload_lets_it_go(broker, daemon, work):
@@ -608,13 +661,21 @@ def test_versions_when_another_lineage_is_active_then_the_old_one_is_frozen(brok
     one.kill()  # what the switch froze may not be stored yet
     one.restart()
     until(lambda: updates(one, "lines", 1).get("frozen"), "the old version to be frozen")
+    assert 'version 1 of model "lines" is frozen' in one.ctl("wait-for", "now", "--version", "1", code=5)
     broker.write(topic, [keyed(2, 102)])
-    for version in (1, 2):
-        one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", version)
+    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "2")
+    until(lambda: updates(one, "lines", 1)["partitions"][0]["offset"] == 2, "the record to be passed over")
     stub = one.stub()
     assert values(stub, "lines", "a", [1, 2], version=1) == {1: 101, 2: 2}
     assert values(stub, "lines", "a", [1, 2], version=2) == {1: 101, 2: 102}
-    one.ctl("rollback", "lines")
+    one.ctl("--timeout", PATIENCE_S, "wait-for", f"{topic}:0:0", "--version", "1")
+    assert "passed over" in one.ctl("wait-for", f"{topic}:0:1", "--version", "1", code=5)
+    said = one.ctl("rollback", "lines")  # now both of them are
+    assert 'warning: version 1 of model "lines" is frozen' in said
+    assert "hpsctl updates seek --model lines --version 1" in said
+    assert 'version 1 of model "lines" is frozen' in one.ctl("wait-for", "now", code=5)
+    assert [version["partitions"][0]["state"] for version in
+            one.ctl("updates", "--model", "lines", "-o", "json")[0]["versions"]] == ["frozen", "frozen"]
     one.kill()
     one.restart()
     assert updates(one, "lines", 1).get("frozen")
@@ -640,18 +701,22 @@ def test_activate_when_the_version_lacks_updates_then_refused_until_it_has_them(
     assert "activate_lag_max_s" in one.ctl("activate", "behind", "2", code=1)
     one.ctl("updates", "resume", "--model", "behind", "--version", "2")
     one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "2")
-
-    def is_activated():
-        try:
-            return one.ctl("activate", "behind", "2")
-        except AssertionError:
-            return False
-
-    until(is_activated, "version 2 to be let in")
+    assert "warning" not in one.ctl("activate", "behind", "2")  # what was called visible is let in
     assert values(one.stub(), "behind", "a", [1]) == {1: 101}
     last = one.load("behind", f"{work}/files-behind", version=3, activate=True)
     assert last.activated
     assert values(one.stub(), "behind", "a", [1]) == {1: 101}  # it had the update when it took over
+
+
+def test_activate_when_wait_for_has_called_the_version_visible_then_it_is_let_in(broker, daemon, work):
+    topic = broker.create("hps_et.proved.a", 1)
+    one = daemon(config_of(work, broker, "proved"))
+    for version in range(2, 6):
+        broker.write(topic, [keyed(1, 100 + version)])
+        one.load("proved", f"{work}/files-proved", version=version)
+        one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "proved", "--version", version)
+        one.ctl("activate", "proved", version)
+        assert values(one.stub(), "proved", "a", [1]) == {1: 100 + version}
 
 
 def test_load_when_it_waits_for_its_updates_then_others_do_not_wait_for_it(broker, daemon, work):

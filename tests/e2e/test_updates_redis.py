@@ -115,7 +115,8 @@ def test_updates_when_one_daemon_seeks_forward_then_others_never_find_its_rows(b
     new = dict(rows)
     new.update(write(broker, "apart", 200, range(0, 30)))
     check(two, "apart", new)
-    one.ctl("updates", "seek", "--model", "apart", "--to", "latest")
+    assert "hpsctl updates resume" in one.ctl("updates", "seek", "--model", "apart", "--to", "latest")
+    one.ctl("updates", "resume", "--model", "apart")
     check(one, "apart", rows)
     assert "the shared tier is left alone" in one.ctl("updates")
     for _ in range(3):
