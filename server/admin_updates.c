@@ -42,6 +42,7 @@ static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
         of->lag_ms = hps_partition_lag_ms(view);
         of->end_unix_ms = view->heard_ms;
         of->records_per_s = view->records_per_s;
+        of->same_topic_unix_ms = view->same_ms;
         of->passed_over_offset = view->skipped;
         of->reason = admin_text(op, view->reason);
     }

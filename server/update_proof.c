@@ -143,7 +143,6 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
                   const struct hps_recalled *now)
 {
     const struct hps_witness *witness = &partition->read.witness;
-    int64_t at_ms = wall_ms() - (int64_t)((hps_clock_us() - now->asked_us) / 1000);
     bool same = now->offset == witness->offset && now->hash == witness->hash &&
                 now->time_unix_ms == witness->time_ms;
     bool removed = now->low > witness->offset || /* by retention, or by compaction */
@@ -156,7 +155,16 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
     if (same) {
         memcpy(partition->read.topic_id, partition->topic_id, sizeof(partition->topic_id));
     }
-    is_same(partition, at_ms);
+    is_same(partition, partition->recall_ms);
+}
+
+static void ask_witness(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    if (partition->watch != NULL) {
+        partition->recall_ms = wall_ms();
+        partition->recalling = true;
+        ops(stream)->recall(partition->watch, partition->read.witness.offset);
+    }
 }
 
 static void take_recalled(struct hps_update_stream *stream, struct update_partition *partition)
@@ -198,10 +206,7 @@ bool update_identify(struct hps_update_stream *stream, struct update_partition *
         return true;
     }
     partition->unproved = true;
-    if (partition->watch != NULL) {
-        ops(stream)->recall(partition->watch, read->witness.offset);
-        partition->recalling = true;
-    }
+    ask_witness(stream, partition);
     return true;
 }
 
@@ -232,8 +237,7 @@ void update_hear(struct hps_update_stream *stream)
         take_word(stream, partition);
         if (partition->unproved && !partition->recalling &&
             partition->state == HPS_PARTITION_RUNNING && partition->read.witness.known) {
-            ops(stream)->recall(partition->watch, partition->read.witness.offset);
-            partition->recalling = true;
+            ask_witness(stream, partition);
         }
         take_recalled(stream, partition);
     }

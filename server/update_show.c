@@ -83,6 +83,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->heard_ms = partition->heard_ms;
     view->lag = partition->known ? (uint64_t)(view->high - view->next) : 0;
     view->as_of_ms = partition->as_of_ms;
+    view->same_ms = partition->same_ms;
     view->skipped = partition->known ? partition->applied.skipped : HPS_POSITION_WHOLE;
     view->records_per_s = rate(&partition->rate, partition->n_records);
     write_reason(stream, partition, view->state, view->reason);

@@ -140,6 +140,7 @@ struct hps_partition_view {
     uint64_t lag;     /* records; 0 while not known */
     int64_t as_of_ms; /* every update logged before that is applied, proved by its leader; 0: not
                          known */
+    int64_t same_ms;  /* when it was last known to be of the topic that was read; 0: not known */
     int64_t skipped;  /* hps_position.skipped of what is published */
     double records_per_s;
     char reason[200]; /* of its state; what is to be known of one that runs */

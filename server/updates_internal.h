@@ -63,6 +63,7 @@ struct update_partition {
     int64_t base_ms;    /* since when deletes may be missing where as-of is not known; 0: never */
     char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* as listed last; "": not known */
     bool recalling;                        /* the witness was asked for */
+    int64_t recall_ms;                     /* ... then, Unix ms */
     bool unproved;                /* it is not known yet that it is the topic that was read */
     int64_t same_ms;              /* until then it is known that it was; 0: not known */
     struct hps_witness candidate; /* the next witness, if this one is still there */
