@@ -475,16 +475,6 @@ def test_wait_for_now_when_the_model_has_no_topic_then_said_at_once(broker, daem
     assert values(one.stub(), "bare", "a", [1]) == {1: 101}
 
 
-def test_wait_for_now_when_a_partition_is_new_then_its_records_are_visible_too(broker, daemon, work):
-    topic = broker.create("hps_et.sprout.a", 1)
-    one = daemon(config_of(work, broker, "sprout", source={"metadata_refresh_interval_ms": 3600000}))
-    wait_now(one, "sprout")
-    broker.grow(topic, 3)
-    broker.write(topic, [{**keyed(1, 101), "partition": 2}])
-    wait_now(one, "sprout")
-    assert values(one.stub(), "sprout", "a", [1]) == {1: 101}
-
-
 def test_rate_when_limited_then_a_backlog_waits_until_a_reload_lets_it_go(broker, daemon, work):
     topic = broker.create("hps_et.slow.a", 1)
     broker.write(topic, [keyed(i % KEYS, i) for i in range(20000)])
@@ -684,39 +674,34 @@ def test_versions_when_another_lineage_is_active_then_the_old_one_is_frozen(brok
     assert values(one.stub(), "lines", "a", [1, 2], version=1) == {1: 101, 2: 102}
 
 
-def test_activate_when_the_version_lacks_updates_then_refused_until_it_has_them(broker, daemon, work):
+def test_activate_when_wait_for_calls_the_version_visible_then_it_is_let_in_and_only_then(broker, daemon, work):
     topic = broker.create("hps_et.behind.a", 1)
     one = daemon(config_of(work, broker, "behind", server={"activate_lag_max_s": 1}))
+    broker.write(topic, [keyed(2, 102)])
     one.load("behind", f"{work}/files-behind", version=2)
-    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "2")
-    one.ctl("updates", "pause", "--model", "behind", "--version", "2")
-    broker.write(topic, [keyed(1, 101)])
-    wait_now(one, "behind")
+
+    def wait_for(code=0):
+        return one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "behind", "--version", "2", code=code)
 
     def is_behind():
         versions = {n: int(updates(one, "behind", n)["as_of_unix_ms"]) for n in (1, 2)}
         return versions[1] - versions[2] > 1500
 
-    until(is_behind, "version 2 to be behind")
+    wait_for()
+    one.ctl("updates", "pause", "--model", "behind", "--version", "2")
+    until(is_behind, "version 2 to be behind")  # though it has read all there is
+    assert "is paused" in wait_for(code=5)
+    assert "activate_lag_max_s" in one.ctl("activate", "behind", "2", code=1)
+    broker.write(topic, [keyed(1, 101)])
+    wait_now(one, "behind")
     assert "activate_lag_max_s" in one.ctl("activate", "behind", "2", code=1)
     one.ctl("updates", "resume", "--model", "behind", "--version", "2")
-    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "2")
-    assert "warning" not in one.ctl("activate", "behind", "2")  # what was called visible is let in
-    assert values(one.stub(), "behind", "a", [1]) == {1: 101}
+    wait_for()
+    assert "warning" not in one.ctl("activate", "behind", "2")
+    assert values(one.stub(), "behind", "a", [1, 2]) == {1: 101, 2: 102}
     last = one.load("behind", f"{work}/files-behind", version=3, activate=True)
     assert last.activated
     assert values(one.stub(), "behind", "a", [1]) == {1: 101}  # it had the update when it took over
-
-
-def test_activate_when_wait_for_has_called_the_version_visible_then_it_is_let_in(broker, daemon, work):
-    topic = broker.create("hps_et.proved.a", 1)
-    one = daemon(config_of(work, broker, "proved"))
-    for version in range(2, 6):
-        broker.write(topic, [keyed(1, 100 + version)])
-        one.load("proved", f"{work}/files-proved", version=version)
-        one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "proved", "--version", version)
-        one.ctl("activate", "proved", version)
-        assert values(one.stub(), "proved", "a", [1]) == {1: 100 + version}
 
 
 def test_load_when_it_waits_for_its_updates_then_others_do_not_wait_for_it(broker, daemon, work):
