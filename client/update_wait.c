@@ -292,8 +292,11 @@ static void say_unproved(const struct hps_update_wait *wait, const Hps__V1__Vers
     } else if (worst != NULL) {
         char state[TEXT_BYTES];
         say_state(version, worst, now_ms, state);
-        (void)snprintf(text, sizeof(text), "waits for partition %" PRId32 " of %.120s, %.220s",
-                       worst->partition, worst->topic, state);
+        (void)snprintf(text, sizeof(text), "waits for partition %" PRId32 " of %.120s, %.160s%s",
+                       worst->partition, worst->topic, state,
+                       is_same_topic(wait, worst)
+                           ? ""
+                           : "; it is not known yet whether it is still the same topic");
     } else if (version->held[0] != '\0') {
         (void)snprintf(text, sizeof(text), "waits with a batch: %.300s", version->held);
     } else {
@@ -330,6 +333,7 @@ static enum hps_update_verdict look_all(struct hps_update_wait *wait,
             return HPS_UPDATE_NEVER;
         }
         proved = proved && is_proved(wait, at);
+        wait->refresh = wait->refresh || !is_same_topic(wait, at);
     }
     if (version->n_partitions == 0 && version->listed && refreshed) {
         hps_ignore(hps_error_set(err, HPS_PRECONDITION,
@@ -448,7 +452,7 @@ static enum hps_update_verdict say_behind(const Hps__V1__VersionUpdates *version
     return HPS_UPDATE_WAITING;
 }
 
-static enum hps_update_verdict look_partition(const struct hps_update_wait *wait,
+static enum hps_update_verdict look_partition(struct hps_update_wait *wait,
                                               const Hps__V1__VersionUpdates *version,
                                               const struct hps_update_records *records,
                                               const Hps__V1__PartitionUpdates *at, int64_t now_ms,
@@ -465,6 +469,7 @@ static enum hps_update_verdict look_partition(const struct hps_update_wait *wait
         return HPS_UPDATE_VISIBLE;
     }
     bool behind = at->offset <= last;
+    wait->refresh = wait->refresh || !is_same_topic(wait, at);
     if (behind && version->frozen && !named) {
         hps_ignore(hps_update_say_frozen(version, err));
         return HPS_UPDATE_NEVER;

@@ -57,6 +57,22 @@ def test_wait_for_now_when_the_log_does_not_answer_then_asked_again_and_told_at_
     assert told["visible"] is False and told["reason"] in error
 
 
+def test_wait_for_when_it_may_be_another_topic_then_the_log_is_asked_again():
+    asked = []
+
+    def says(request):
+        """The first refresh was answered by what had been asked before it."""
+        asked.extend([request] if request.refresh else [])
+        return [version([partition(TOPIC, same_topic_unix_ms=1 if len(asked) < 2 else now_ms())])]
+
+    with Admin(says) as server:
+        ctl(server, "--timeout", PATIENCE_S, "wait-for", "now")
+        assert len(asked) == 2
+        asked.clear()
+        ctl(server, "--timeout", PATIENCE_S, "wait-for", f"{TOPIC}:0:5")
+        assert len(asked) == 2
+
+
 @pytest.mark.parametrize("says, words", (
     (dict(frozen=True), ("version 1 of model \"m\" is frozen", "updates seek --model m --version 1")),
     (dict(active=False), ("no active version", "hpsctl activate")),

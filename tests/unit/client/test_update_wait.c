@@ -151,7 +151,7 @@ static void test_now_when_it_is_not_known_to_be_the_same_topic_then_waited_for(v
 {
     (void)state;
     at.parts[0][0].same_topic_unix_ms = NOW_MS - 5000;
-    expect(HPS_UPDATE_WAITING, "partition 0 of " TOPIC, NULL);
+    expect(HPS_UPDATE_WAITING, "partition 0 of " TOPIC, "same topic");
     at.parts[0][0].same_topic_unix_ms = NOW_MS;
     expect(HPS_UPDATE_VISIBLE, NULL, NULL);
 }
