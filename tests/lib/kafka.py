@@ -36,15 +36,21 @@ JARS = os.environ.get("HPS_KAFKA_JARS") or os.path.join(ROOT, "build", "kafka", 
 PATIENCE_S = 120
 FETCH_S = 600
 
-# A short session: a broker that was killed comes back only when its last one has run out.
-PROPERTIES = """\
+# One that is its own controller.
+ALONE = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners={listeners},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners={listeners}
-controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+"""
+
+# Of any. A short session: a broker that was killed comes back only when its last one has run out.
+PROPERTIES = """\
+controller.listener.names=CONTROLLER
 log.dirs={work}/log
 auto.create.topics.enable=false
 broker.heartbeat.interval.ms=500
@@ -58,10 +64,8 @@ num.io.threads=2
 num.network.threads=2
 num.recovery.threads.per.data.dir=1
 offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
-transaction.state.log.replication.factor=1
 {more}"""
 
 # A second listener: TLS, and passwords by PLAIN or SCRAM.
@@ -142,103 +146,11 @@ def java(*args, heap="-Xmx512m"):
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", os.path.join(JARS, "*"), *args]
 
 
-class Broker:
-    """One broker with its data below `work`; `more` are properties that it gets besides. With `secure`,
-    (file of key and certificate, user, password), it listens at `secure_bootstrap` too."""
+class Log:
+    """What clients make of one or more brokers at `bootstrap`: topics and records."""
 
-    def __init__(self, work, secure=None, **more):
-        self.work = os.path.abspath(work)
-        self.process = None
-        self.port = self.secure_port = None
-        self.secure = secure
-        self.log_file = os.path.join(self.work, "broker.log")
-        self.file = os.path.join(self.work, "server.properties")
-        self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
-        for attempt in range(3):  # a program that is none of ours may take a port between the look and the start
-            self.format()
-            try:
-                self.start()
-                return
-            except AssertionError:
-                if attempt == 2 or "Address already in use" not in self.log():
-                    raise
-                self.kill()
-                shutil.rmtree(os.path.join(self.work, "log"))
-
-    # ---- its life ----
-
-    def format(self):
-        self.port, self.secure_port, controller = (ports.take() for _ in range(3))
-        listeners, more, scram = f"PLAINTEXT://{self.bootstrap}", self.more, []
-        if self.secure is not None:
-            keystore, user, password = self.secure
-            listeners += f",SECURE://{self.secure_bootstrap}"
-            more += SECURE.format(keystore=keystore, user=user, password=password)
-            scram = ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
-        with open(self.file, "w", encoding="utf-8") as f:
-            f.write(PROPERTIES.format(listeners=listeners, controller=controller, work=self.work, more=more))
-        # The leading letter: a name that begins with "-" would be read as an option.
-        name = "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
-        done = subprocess.run(java("kafka.tools.StorageTool", "format", "-t", name, "-c", self.file, *scram),
-                              capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    @property
-    def bootstrap(self):
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def secure_bootstrap(self):
-        return f"127.0.0.1:{self.secure_port}"
-
-    def log(self):
-        with open(self.log_file, encoding="utf-8", errors="replace") as f:
-            return f.read()
-
-    def start(self):
-        """Start on the same port and data; back when it answers."""
-        assert self.process is None
-        with open(self.log_file, "wb") as log:
-            self.process = subprocess.Popen(ending_with_parent(java("kafka.Kafka", self.file)), stdout=log,
-                                            stderr=log, stdin=subprocess.DEVNULL)
-
-        def answers():
-            code = self.process.poll()
-            assert code is None, f"the broker ended with {code}\n{self.log()[-4000:]}"
-            try:
-                return len(self.admin().list_topics(timeout=2).brokers) == 1
-            except self.kafka().KafkaException:
-                return False
-
-        try:
-            until(answers, "the broker")
-        except AssertionError as error:
-            self.kill()
-            raise AssertionError(f"{error}\n{self.log()[-4000:]}") from None
-
-    def end(self, number):
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(PATIENCE_S)
-            self.process = None
-
-    def stop(self):
-        self.end(signal.SIGTERM)
-
-    def kill(self):
-        self.end(signal.SIGKILL)
-
-    def restart(self):
-        self.stop()
-        self.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.kill()
-
-    # ---- topics ----
+    bootstrap = None  # "host:port", or several with commas
+    brokers = 1
 
     @staticmethod
     def kafka():
@@ -259,14 +171,21 @@ class Broker:
         found = self.admin().list_topics(timeout=PATIENCE_S).topics.get(topic)
         return 0 if found is None or found.error is not None else len(found.partitions)
 
-    def create(self, topic, partitions=1, **config):
+    def create(self, topic, partitions=1, replicas=1, **config):
         """Names in `config` have "_" for "."; back when clients see the topic."""
         config = {name.replace("_", "."): str(value) for name, value in config.items()}
-        new = self.kafka().admin.NewTopic(topic, partitions, 1, config=config)
+        new = self.kafka().admin.NewTopic(topic, partitions, replicas, config=config)
         self.settle("create_topics", [new])
         until(lambda: self.partitions(topic) == partitions and self.led(topic),
               f"{topic} with {partitions} partitions")
         return topic
+
+    def answers(self):
+        """Whether all brokers are there."""
+        try:
+            return len(self.admin().list_topics(timeout=2).brokers) == self.brokers
+        except self.kafka().KafkaException:
+            return False
 
     def led(self, topic):
         """Whether each partition answers; of a new topic one may not know yet that it leads."""
@@ -351,6 +270,129 @@ class Broker:
                     producer.poll(1)
         assert producer.flush(PATIENCE_S) == 0, "the broker does not take records"
         assert not errors, errors[0]
+
+
+class Node:
+    """One process of a broker, with its files below `work`."""
+
+    heap = "-Xmx512m"
+
+    def __init__(self, work):
+        self.work = os.path.abspath(work)
+        self.process = None
+        self.log_file = os.path.join(self.work, "broker.log")
+        self.file = os.path.join(self.work, "server.properties")
+
+    def set_up(self, cluster, properties, *flags):
+        """Make what it keeps, for a cluster of this id."""
+        os.makedirs(self.work, exist_ok=True)
+        shutil.rmtree(os.path.join(self.work, "log"), ignore_errors=True)
+        with open(self.file, "w", encoding="utf-8") as f:
+            f.write(properties)
+        done = subprocess.run(java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", self.file, *flags),
+                              capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def log(self):
+        with open(self.log_file, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def launch(self):
+        assert self.process is None
+        with open(self.log_file, "wb") as log:
+            self.process = subprocess.Popen(ending_with_parent(java("kafka.Kafka", self.file, heap=self.heap)),
+                                            stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def check(self):
+        code = self.process.poll()
+        assert code is None, f"the broker ended with {code}\n{self.log()[-4000:]}"
+
+    def end(self, number):
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(PATIENCE_S)
+            self.process = None
+
+    def stop(self):
+        self.end(signal.SIGTERM)
+
+    def kill(self):
+        self.end(signal.SIGKILL)
+
+
+def cluster_id():
+    """The leading letter: a name that begins with "-" would be read as an option."""
+    return "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
+def on_free_ports(begin, end, log):
+    """`begin()`, again if a program that is none of ours took a port between the look and the start."""
+    for attempt in range(3):
+        try:
+            return begin()
+        except AssertionError:
+            if attempt == 2 or "Address already in use" not in log():
+                raise
+            end()
+
+
+class Broker(Log, Node):
+    """One broker with its data below `work`; `more` are properties that it gets besides. With `secure`,
+    (file of key and certificate, user, password), it listens at `secure_bootstrap` too."""
+
+    def __init__(self, work, secure=None, **more):
+        super().__init__(work)
+        self.port = self.secure_port = None
+        self.secure = secure
+        self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
+        on_free_ports(self.begin, self.kill, self.log)
+
+    def begin(self):
+        self.format()
+        self.start()
+
+    def format(self):
+        self.port, self.secure_port, controller = (ports.take() for _ in range(3))
+        listeners, more, scram = f"PLAINTEXT://{self.bootstrap}", self.more, []
+        if self.secure is not None:
+            keystore, user, password = self.secure
+            listeners += f",SECURE://{self.secure_bootstrap}"
+            more += SECURE.format(keystore=keystore, user=user, password=password)
+            scram = ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
+        self.set_up(cluster_id(), ALONE.format(listeners=listeners, controller=controller)
+                    + PROPERTIES.format(work=self.work, more=more), *scram)
+
+    @property
+    def bootstrap(self):
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def secure_bootstrap(self):
+        return f"127.0.0.1:{self.secure_port}"
+
+    def start(self):
+        """Start on the same port and data; back when it answers."""
+        self.launch()
+
+        def answers():
+            self.check()
+            return self.answers()
+
+        try:
+            until(answers, "the broker")
+        except AssertionError as error:
+            self.kill()
+            raise AssertionError(f"{error}\n{self.log()[-4000:]}") from None
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
 
 
 # ---- as a program ---------------------------------------------------------------------------------
