@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle of the chaos test of Kafka finds the lies in histories that are made up, and nothing in those that are
+true: one that finds nothing proves nothing."""
+import math
+
+import numpy as np
+import pytest
+
+import claims
+from claims import DIM, FOUND, UNKNOWN, History, Judge, Reach, Sight, numbers_in, row_of
+from rig import SANITIZER
+
+pytestmark = pytest.mark.skipif(SANITIZER != "", reason="nothing of ours runs in it")
+
+FILE_KEYS = 10
+BOUND_S, MARGIN_S, GRACE_S = 3, 0.1, 2
+TOPIC, OTHER = "hps_et.m.a", "hps_et.m.b"
+P0, P1, Q0 = (TOPIC, 0), (TOPIC, 1), (OTHER, 0)
+
+
+class Made:
+    """A history of one model, m, of tables a and b, and its judge."""
+
+    def __init__(self):
+        self.history, self.reach = History(FILE_KEYS), Reach()
+        self.judge = Judge(self.history, self.reach, BOUND_S, MARGIN_S)
+        for topic in (TOPIC, OTHER):
+            self.history.make(topic, 0, GRACE_S)
+
+    def write(self, key, sent, acked=None, place=P0, is_delete=False, table="a", **more):
+        one = self.history.write("m", table, key, is_delete, place, sent, **more)
+        one.acked = math.inf if acked is None else acked
+        return one
+
+    def lies(self):
+        """Kinds of those that were told since the last time."""
+        found = [lie.kind for lie in self.judge.lies]
+        self.judge.lies.clear()
+        return found
+
+
+@pytest.fixture(name="made")
+def history_and_judge():
+    return Made()
+
+
+def sight(begun, version=1, ended=None, b=(), **rows):
+    """Rows of keys k0, k1, ...: numbers of writes; None: there is no row."""
+    return Sight("m", version, begun, begun + 0.01 if ended is None else ended,
+                 {"a": {int(name[1:]): number for name, number in rows.items()}, "b": dict(b)})
+
+
+# ---- rows ----------------------------------------------------------------------------------------------
+
+def test_rows_when_read_back_then_the_numbers_of_their_writes():
+    rows = np.array([row_of(3, 7), row_of(4, -2), [claims.DEFAULT] * DIM])
+    assert numbers_in([3, 4, 5], [FOUND, FOUND, UNKNOWN], rows) == [7, -2, None]
+
+
+@pytest.mark.parametrize("rows, status", (
+    ([row_of(3, 7)[:2].tolist() + row_of(3, 8)[2:].tolist()], FOUND), ([row_of(4, 7)], FOUND),
+    ([[np.nan] * DIM], FOUND), ([row_of(3, 7)], UNKNOWN), ([[0] * DIM], UNKNOWN)))
+def test_rows_when_torn_foreign_or_of_a_wrong_status_then_no_write_has_them(rows, status):
+    with pytest.raises(ValueError, match="no write has the row"):
+        numbers_in([3], [status], np.array(rows, "<f4"))
+
+
+def test_rows_when_nobody_wrote_them_then_lies(made):
+    put, gone = made.write(1, 10, 10.1), made.write(2, 10, 10.1, is_delete=True)
+    secret, aborted = made.write(3, 10, is_open=True), made.write(4, 10, is_open=True)
+    secret.seen_from = secret.acked = 20
+    made.judge.looked_up(sight(11, k1=put.number, k2=None, k3=-1, k5=-1, k10=None), 0)
+    made.judge.looked_up(sight(20, k3=secret.number), 0)
+    assert made.lies() == []
+    for wrong in ({"k1": None}, {"k5": None}, {"k2": gone.number}, {"k5": put.number}, {"k1": 99}, {"k10": -1},
+                  {"k1": -2}, {"k3": secret.number}, {"k4": aborted.number}):
+        made.judge.looked_up(sight(11, **wrong), 0)
+        assert made.lies() == ["row"], wrong
+    made.judge.looked_up(sight(21, k4=aborted.number), 0)
+    assert made.lies() == ["row"]
+
+
+# ---- freshness -----------------------------------------------------------------------------------------
+
+def test_look_up_when_it_lacks_what_is_older_than_it_may_then_a_lie(made):
+    old, new = made.write(1, 10, 10.1), made.write(1, 12, 12.5)
+    for begun in (11, 13.4):
+        made.judge.looked_up(sight(begun, k1=old.number), 1000)
+    made.judge.looked_up(sight(99, k1=new.number), 1000)
+    made.judge.looked_up(sight(99, k1=old.number), 0)  # claims nothing
+    assert made.lies() == []
+    made.judge.looked_up(sight(13.6, k1=old.number), 1000)
+    made.judge.looked_up(sight(11.2, k1=-1), 1000)
+    assert made.lies() == ["max_staleness_ms"] * 2
+
+
+def test_look_up_when_a_delete_is_lost_then_a_lie_and_what_may_have_come_is_none(made):
+    put = made.write(1, 10, 10.1)
+    gone = made.write(1, 12, 12.1, is_delete=True)
+    again = made.write(1, 14, 14.1)
+    made.judge.looked_up(sight(13, k1=None), 100)
+    made.judge.looked_up(sight(13, k1=again.number, ended=14), 100)  # it came meanwhile
+    assert made.lies() == []
+    made.judge.looked_up(sight(13, k1=put.number), 100)
+    made.judge.looked_up(sight(15, k1=None), 100)
+    made.judge.looked_up(sight(15, k1=put.number), 100)
+    assert made.lies() == ["max_staleness_ms"] * 3
+    assert gone.number < again.number
+
+
+def test_look_up_when_the_write_was_not_acknowledged_then_it_may_be_there_or_not(made):
+    old, lost = made.write(1, 10, 10.1), made.write(1, 11)
+    made.judge.looked_up(sight(50, k1=old.number), 100)
+    made.judge.looked_up(sight(50, k1=lost.number), 100)
+    assert made.lies() == []
+
+
+def test_look_up_when_behind_a_transaction_then_committed_rows_count_from_their_commit(made):
+    one = made.write(1, 10, is_open=True)
+    made.judge.looked_up(sight(15, k1=-1), 100)
+    one.seen_from, one.acked = 20, 20.5
+    made.judge.looked_up(sight(20.4, k1=-1), 100)
+    assert made.lies() == []
+    made.judge.looked_up(sight(20.7, k1=-1), 100)
+    assert made.lies() == ["max_staleness_ms"]
+
+
+def test_staleness_when_smaller_than_true_or_not_told_then_a_lie(made):
+    made.write(1, 10, 10.1)
+    made.judge.staleness(sight(15, k1=-1), 4.95, 15)
+    made.judge.staleness(sight(15, k1=-1), math.inf, 15)
+    assert made.lies() == []
+    made.judge.staleness(sight(15, k1=-1), 4.7, 15)
+    made.judge.staleness(sight(15, k1=1), None, 15)
+    assert made.lies() == ["staleness"] * 2
+
+
+def test_as_of_and_lag_when_of_one_partition_then_judged_by_its_own_rows(made):
+    made.write(1, 10, 10.1, P0), made.write(2, 10, 10.1, P1)
+    half = sight(20, k1=-1, k2=2)
+    made.judge.as_of(half, 19, 20, P1)
+    made.judge.lag(half, P1, 0, 0.5, 20, "metrics")
+    made.judge.lag(half, P0, 1, 9.95, 20, "metrics")
+    made.judge.lag(half, P0, 0, math.inf, 12, "metrics")  # younger than the bound
+    made.judge.lag(half, P0, None, None, 20, "metrics")
+    made.judge.as_of(half, 10.1, 20)
+    assert made.lies() == []
+    made.judge.as_of(half, 19, 20, P0)
+    made.judge.as_of(half, 19, 20)
+    made.judge.lag(half, P0, 0, 9.7, 20, "metrics")
+    assert made.lies() == ["as_of", "as_of", "lag", "lag_seconds"]
+
+
+# ---- exit codes ----------------------------------------------------------------------------------------
+
+def test_wait_for_and_publish_when_rows_are_not_there_then_lies(made):
+    one, other = made.write(1, 10, 10.1), made.write(2, 10, 10.1, is_delete=True)
+    made.judge.waited(sight(12, k1=-1, k2=-2, version=2), 10.05)  # begun before they were acknowledged
+    made.judge.waited(sight(12, k1=1, k2=None), 11)
+    made.judge.published(sight(12, k1=1, k2=None), [one, other], 9, 11)
+    assert made.lies() == []
+    made.judge.waited(sight(12, k1=-1, k2=None), 11)
+    made.judge.published(sight(12, k1=1, k2=-1), [one, other], 9, 11)
+    made.judge.published(sight(12, k1=-1, k2=None), [one, other], 9, 11)
+    assert made.lies() == ["wait-for", "publish", "publish"]
+
+
+def test_activate_when_the_version_lacks_what_the_last_one_has_then_a_lie(made):
+    made.write(1, 10, 10.1)
+    behind, before = sight(20, version=2, k1=-2), sight(20, version=1, k1=1)
+    made.judge.activated(behind, before, 10, 20)  # younger than it may be
+    made.judge.activated(behind, sight(20, version=1, k1=-1), 5, 20)  # the other lacks it, too
+    assert made.lies() == []
+    made.judge.activated(behind, before, 5, 20)
+    assert made.lies() == ["activate"]
+
+
+# ---- topics that end, gaps, and what stands still ------------------------------------------------------
+
+def test_topic_when_made_anew_then_its_updates_count_from_when_that_must_be_known(made):
+    made.write(1, 10, 10.1)
+    made.history.unmake(TOPIC, 20)
+    made.judge.looked_up(sight(21, k1=-1), 100)  # the log has it no more
+    made.history.make(TOPIC, 21, GRACE_S)
+    new = made.write(1, 22, 22.1)
+    made.judge.looked_up(sight(22.9, k1=-1), 100)
+    assert made.lies() == []
+    made.judge.looked_up(sight(23.1, k1=-1), 100)
+    assert made.lies() == ["max_staleness_ms"]
+    made.judge.looked_up(sight(23.1, k1=new.number), 100)
+    assert made.lies() == []
+
+
+def test_topic_when_its_end_is_to_come_then_its_updates_count(made):
+    made.write(1, 10, 10.1)
+    made.history.unmake(TOPIC, 20)
+    made.judge.looked_up(sight(19, k1=-1), 100)
+    assert made.lies() == ["max_staleness_ms"]
+
+
+def test_topic_when_the_operator_has_adopted_it_then_its_updates_count_at_once(made):
+    made.history.unmake(TOPIC, 20)
+    made.history.make(TOPIC, 21, GRACE_S)
+    made.write(1, 21.5, 21.6)
+    made.history.adopt(TOPIC, 22)
+    made.judge.looked_up(sight(21.9, k1=-1), 100)
+    assert made.lies() == []
+    made.judge.looked_up(sight(22.1, k1=-1), 100)
+    assert made.lies() == ["max_staleness_ms"]
+
+
+def test_gap_when_accepted_then_what_was_before_may_be_missing_there_and_nothing_else(made):
+    made.write(1, 10, 10.1, P0), made.write(2, 10, 10.1, P1)
+    made.history.accept(*P0, 12)
+    made.judge.looked_up(sight(13, k1=-1, k2=2), 100)
+    assert made.lies() == []
+    made.judge.looked_up(sight(11, k1=-1, k2=2), 100)
+    made.judge.looked_up(sight(13, k1=-1, k2=-1), 100)
+    made.write(1, 14, 14.1, P0)
+    made.judge.looked_up(sight(15, k1=-1, k2=2), 100)
+    assert made.lies() == ["max_staleness_ms"] * 3
+
+
+def test_fact_when_a_claim_is_newer_than_its_beginning_then_a_lie_though_no_row_is_missing(made):
+    fact = made.judge.fact("frozen", "m", 10, versions=[1])
+    made.judge.looked_up(sight(10.5, k1=-1), 1000)  # of before
+    made.judge.looked_up(sight(15, version=2, k1=-2), 1000)
+    made.judge.staleness(sight(15, k1=-1), math.inf, 15)
+    assert made.lies() == []
+    made.judge.looked_up(sight(15, k1=-1), 1000)
+    made.judge.staleness(sight(15, k1=-1), 3, 15)
+    made.judge.waited(sight(15, k1=-1), 14)
+    made.judge.state("m", 1, P0, "running", 15, 15.1, "updates")
+    assert made.lies() == ["max_staleness_ms", "staleness", "wait-for", "state"]
+    made.judge.state("m", 1, P0, "frozen", 15, 15.1, "updates")
+    fact.ended = 16
+    made.judge.looked_up(sight(17, k1=-1), 100)
+    made.judge.looked_up(sight(15.9, ended=16.1, k1=-1), 100)  # nobody knows whether it was still so
+    assert made.lies() == []
+
+
+def test_fact_when_it_is_of_one_topic_then_other_partitions_are_none_of_its_business(made):
+    made.judge.fact("made anew", "m", 10, topic=OTHER)
+    made.judge.as_of(sight(15, k1=-1), 15, 15, P0)
+    made.judge.state("m", 1, P0, "running", 15, 15.1, "updates")
+    assert made.lies() == []
+    made.judge.as_of(sight(15, k1=-1), 15, 15)
+    made.judge.as_of(sight(15, k1=-1), 15, 15, Q0)
+    made.judge.state("m", 1, Q0, "running", 15, 15.1, "updates")
+    assert made.lies() == ["as_of", "as_of", "state"]
+
+
+# ---- leaders -------------------------------------------------------------------------------------------
+
+def test_up_when_a_leader_was_out_of_reach_for_long_then_a_lie(made):
+    for place, can_be, at in ((P0, True, 0), (P1, True, 0), (P0, False, 10), (P0, True, 20)):
+        made.reach.mark(place, can_be, at)
+    for begun in (9, 12, 19.8, 25):  # the third: it may have been heard of before we knew
+        made.judge.up("m", [P0, P1], begun, begun + 0.1, "metrics")
+    made.judge.settle(100, 1)
+    assert made.lies() == []
+    made.judge.up("m", [P0, P1], 15, 15.1, "metrics")
+    made.judge.up("m", [P1], 15, 15.1, "metrics")
+    made.judge.settle(16, 1)
+    assert made.lies() == []  # it is too early to tell
+    made.judge.settle(17, 1)
+    assert made.lies() == ["up"]
