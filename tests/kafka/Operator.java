@@ -32,6 +32,7 @@ import org.apache.kafka.common.resource.PatternType;
 import org.apache.kafka.common.resource.ResourcePattern;
 import org.apache.kafka.common.resource.ResourcePatternFilter;
 import org.apache.kafka.common.resource.ResourceType;
+import org.apache.kafka.common.utils.SecurityUtils;
 
 public class Operator {
     static ResourceType type(String word) {
@@ -43,7 +44,7 @@ public class Operator {
         List<AclBinding> bindings = new ArrayList<>();
         for (String operation : Arrays.copyOfRange(words, 4, words.length)) {
             bindings.add(new AclBinding(what, new AccessControlEntry(
-                "User:" + words[1], "*", AclOperation.fromString(operation), AclPermissionType.ALLOW)));
+                "User:" + words[1], "*", SecurityUtils.operation(operation), AclPermissionType.ALLOW)));
         }
         admin.createAcls(bindings).all().get();
     }

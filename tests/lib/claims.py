@@ -165,6 +165,7 @@ class Fact:
 @dataclasses.dataclass
 class Lie:
     kind: str
+    model: str
     at: float
     text: str
 
@@ -195,9 +196,9 @@ class Judge:
         self.pending = []  # of what is judged when all is known of the time
         self.lock = threading.Lock()
 
-    def lie(self, kind, at, text):
+    def lie(self, kind, model, at, text):
         with self.lock:
-            self.lies.append(Lie(kind, at, text))
+            self.lies.append(Lie(kind, model, at, text))
 
     def fact(self, what, model, at, versions=(), topic=None):
         """It holds until its `ended` is set."""
@@ -219,7 +220,7 @@ class Judge:
             for key, number in rows.items():
                 why = self.why_not(sight, table, key, number)
                 if why is not None:
-                    self.lie("row", sight.begun, f"{sight.name(table, key)} {why}")
+                    self.lie("row", sight.model, sight.begun, f"{sight.name(table, key)} {why}")
 
     def why_not(self, sight, table, key, number):
         history = self.history
@@ -261,7 +262,7 @@ class Judge:
         lacking = self.lacking(sight, cutoff, place)
         if lacking:
             table, key, number, one = min(lacking, key=lambda found: found[3].acked)
-            self.lie(kind, at, f"{what}: {len(lacking)} keys lack updates that it says are there; "
+            self.lie(kind, sight.model, at, f"{what}: {len(lacking)} keys lack updates that it says are there; "
                      f"{sight.name(table, key)} is {self.told(number)} and lacks {self.told(one.number)}, "
                      f"{cutoff - one.acked:.3f} s older than it may be, {at - one.acked:.3f} s old")
         return not lacking
@@ -271,7 +272,7 @@ class Judge:
         if self.complete(kind, sight, cutoff, at, what, place):
             for fact in self.during(sight.model, sight.version, place, at, sight.ended):
                 if cutoff > fact.begun:
-                    self.lie(kind, at, f"{what}: {sight.model}/{sight.version} is {fact.what} for "
+                    self.lie(kind, sight.model, at, f"{what}: {sight.model}/{sight.version} is {fact.what} for "
                              f"{at - fact.begun:.3f} s, and this is as of {cutoff - fact.begun:.3f} s later")
 
     # ---- claims ----
@@ -286,7 +287,7 @@ class Judge:
     def staleness(self, sight, seconds, begun):
         """hpsd_update_staleness_seconds, asked for at `begun`, and what look-ups saw later; None: it was not there."""
         if seconds is None:
-            self.lie("staleness", begun, f"update_staleness_seconds of {sight.model} is not told")
+            self.lie("staleness", sight.model, begun, f"update_staleness_seconds of {sight.model} is not told")
         elif math.isfinite(seconds):
             self.known("staleness", sight, begun - seconds - self.margin_s, begun,
                        f"update_staleness_seconds {seconds:.3f}")
@@ -309,8 +310,8 @@ class Judge:
         self.claims["state"] += 1
         for fact in self.during(model, version, place, begun, ended):
             if state == "running":
-                self.lie("state", begun, f"{where}: {place[0]}:{place[1]} of {model}/{version} is running, though "
-                         f"it is {fact.what} for {begun - fact.begun:.3f} s")
+                self.lie("state", model, begun, f"{where}: {place[0]}:{place[1]} of {model}/{version} is running, "
+                         f"though it is {fact.what} for {begun - fact.begun:.3f} s")
 
     def up(self, model, places, begun, ended, where):
         """The source of a model is up, that is the leaders of all its partitions answer."""
@@ -326,7 +327,7 @@ class Judge:
         for model, places, begun, ended, where in old:
             lost = [place for place in places if self.reach.lost(place, begun - self.bound_s, ended + after_s / 2)]
             if lost:
-                self.lie("up", begun, f"{where}: the source of {model} is up, and the leader of "
+                self.lie("up", model, begun, f"{where}: the source of {model} is up, and the leader of "
                          f"{lost[0][0]}:{lost[0][1]} has been out of reach for more than {self.bound_s:.1f} s")
 
     def waited(self, sight, begun):
@@ -340,8 +341,8 @@ class Judge:
                 if not self.history.has(number, one, sight.ended)]
         if lost:
             one, number = lost[0]
-            self.lie("publish", ended, f"hps-publish --wait, begun {ended - begun:.3f} s before, said that all is "
-                     f"visible: {len(lost)} of {len(updates)} rows are not; {sight.name(one.table, one.key)} is "
+            self.lie("publish", sight.model, ended, f"hps-publish --wait, begun {ended - begun:.3f} s before, said that "
+                     f"all is visible: {len(lost)} of {len(updates)} rows are not; {sight.name(one.table, one.key)} is "
                      f"{self.told(number)} and lacks {self.told(one.number)}")
 
     def activated(self, sight, other, lag_max_s, begun):
@@ -352,6 +353,6 @@ class Judge:
                 if self.history.has(other.rows[table][key], one, other.ended)]
         if lost:
             table, key, number, one = lost[0]
-            self.lie("activate", begun, f"{sight.model}/{sight.version} was activated and lacks updates of {len(lost)} "
-                     f"keys that version {other.version} has: {sight.name(table, key)} is {self.told(number)} and "
+            self.lie("activate", sight.model, begun, f"{sight.model}/{sight.version} was activated and lacks updates "
+                     f"of {len(lost)} keys that version {other.version} has: {sight.name(table, key)} is {self.told(number)} and "
                      f"lacks {self.told(one.number)}, {begun - one.acked:.3f} s old")

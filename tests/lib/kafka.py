@@ -136,8 +136,9 @@ def until(condition, what, patience_s=PATIENCE_S):
 
 
 def ending_with_parent(args):
-    """A test run that is killed leaves no broker behind. Not by a preexec_fn: that makes Popen fork, and gRPC's
-    handlers of forks wait for ever where another thread has a call under way."""
+    """A test run that is killed leaves no broker behind; nor does a thread that has started one, and ends. Not by a
+    preexec_fn: that makes Popen fork, and gRPC's handlers of forks wait for ever where another thread has a call under
+    way."""
     return ["setpriv", "--pdeathsig", "KILL", *args]
 
 
@@ -304,14 +305,15 @@ class Node:
                                             stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def check(self):
-        code = self.process.poll()
+        process = self.process
+        code = process and process.poll()
         assert code is None, f"the broker ended with {code}\n{self.log()[-4000:]}"
 
     def end(self, number):
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(PATIENCE_S)
-            self.process = None
+        process, self.process = self.process, None  # nobody takes it for one that ended by itself
+        if process is not None:
+            process.send_signal(number)
+            process.wait(PATIENCE_S)
 
     def stop(self):
         self.end(signal.SIGTERM)

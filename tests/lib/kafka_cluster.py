@@ -11,7 +11,8 @@ the relays', with `properties`: it is a user who may do nothing until he is allo
 their relays alone.
 """
 import collections
-import itertools
+import concurrent.futures
+import contextlib
 import os
 import subprocess
 import threading
@@ -102,6 +103,7 @@ class Cluster(kafka.Log):
         self.nodes = [Member(os.path.join(work, f"broker{i + 1}"), i + 1) for i in range(brokers)]
         self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
         self.lines = self.relays = self.operator = None
+        self.launcher = concurrent.futures.ThreadPoolExecutor(1)  # of processes that end with the thread that starts them
         kafka.on_free_ports(self.begin, self.kill, self.log)
 
     # ---- its life ----
@@ -114,7 +116,7 @@ class Cluster(kafka.Log):
         self.lines = relay.Relays()
         self.relays = [self.lines.add(node.front_port, node.hidden_port) for node in self.nodes]
         for node in self.nodes:
-            node.launch()
+            self.launcher.submit(node.launch).result()
         kafka.until(self.is_whole, "the cluster")
         self.operator = Operator(self.bootstrap)
 
@@ -153,16 +155,25 @@ class Cluster(kafka.Log):
     def log(self):
         return "\n".join(node.log() for node in self.nodes if os.path.exists(node.log_file))
 
-    def is_whole(self):
+    def check(self):
+        """No broker has ended by itself."""
         for node in self.nodes:
-            if node.process is not None:
-                node.check()
+            node.check()
+
+    def is_whole(self):
+        self.check()
         return self.answers()
 
     def start(self, node):
-        """Start one that was killed or stopped; back when the others have it again."""
-        node.launch()
-        kafka.until(self.is_whole, "a broker")
+        """Start one that was killed or stopped; back when it has heard of all others and they of it."""
+        self.launcher.submit(node.launch).result()
+        admin = self.kafka().admin.AdminClient({"bootstrap.servers": f"127.0.0.1:{node.port}", "log_level": 0})
+
+        def answers():
+            with contextlib.suppress(self.kafka().KafkaException):  # not the others: they may not miss it yet
+                return self.is_whole() and len(admin.list_topics(timeout=2).brokers) == self.brokers
+
+        kafka.until(answers, f"broker {node.id}")
 
     def kill(self):
         if self.operator is not None:
@@ -178,6 +189,7 @@ class Cluster(kafka.Log):
 
     def __exit__(self, *_):
         self.kill()
+        self.launcher.shutdown()
 
     # ---- rights and leaders ----
 
@@ -201,8 +213,15 @@ class Cluster(kafka.Log):
 
     def balance(self, topics):
         """Have each partition be led by the first of its replicas again."""
-        found = self.admin().list_topics(timeout=kafka.PATIENCE_S).topics
-        for topic, number in itertools.chain.from_iterable(
-                ((topic, number) for number, one in found[topic].partitions.items() if one.leader != one.replicas[0])
-                for topic in topics if topic in found):
-            self.operator.ask("lead", topic, number)
+        def others():
+            found = self.admin().list_topics(timeout=kafka.PATIENCE_S).topics
+            return [(topic, number) for topic in topics if topic in found
+                    for number, one in found[topic].partitions.items() if one.leader != one.replicas[0]]
+
+        def is_so():
+            for topic, number in others():
+                with contextlib.suppress(AssertionError):  # its broker has only just come back
+                    self.operator.ask("lead", topic, number)
+            return not others()
+
+        kafka.until(is_so, "each partition to be led by its first replica")
