@@ -242,21 +242,22 @@ class Transactor(Actor):
 
     def __init__(self, stage):
         super().__init__(stage)
-        self.resting = threading.Lock()  # who has it finds no transaction open
-        self.producer, self.number = None, 0
+        self.resting = threading.Lock()  # who has it, and calls `settle`, finds no transaction open
+        self.producer = None
 
-    def open(self):
-        self.number += 1
-        self.producer = self.stage.cluster.kafka().Producer({
-            "bootstrap.servers": self.stage.cluster.bootstrap, "transactional.id": f"chaos-{self.number}",
-            "transaction.timeout.ms": 20000, "log_level": 0})
-        self.producer.init_transactions(PATIENCE_S * 4)
+    def settle(self):
+        """Have a producer; what the last one has left open is aborted."""
+        if self.producer is None:
+            producer = self.stage.cluster.kafka().Producer({
+                "bootstrap.servers": self.stage.cluster.bootstrap, "transactional.id": "chaos",
+                "transaction.timeout.ms": 20000, "log_level": 0})
+            producer.init_transactions(PATIENCE_S * 4)
+            self.producer = producer
 
     def turn(self):
         with self.resting:
             try:
-                if self.producer is None:
-                    self.open()
+                self.settle()
                 self.transact()
             except self.stage.cluster.kafka().KafkaException:  # its writes may be there, or not
                 self.stage.counts["transactions in doubt"] += 1

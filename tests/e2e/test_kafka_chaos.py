@@ -43,8 +43,8 @@ SECONDS = float(os.environ.get("HPS_CHAOS_S") or (20 if SANITIZER else 60))
 ROUND_S = 15  # between two comparisons of all that there is
 REFRESH_MS = 500
 PACE = min(SLOW, 3)  # a sanitizer's daemon may take longer to know
-GRACE_S = REFRESH_MS / 1000 + 2 * PACE  # in which it must know that a topic is another one
-BOUND_S = 3 * PACE  # in which it must know that a leader is away
+GRACE_S = REFRESH_MS / 1000 + 3 * PACE  # in which it must know that a topic is another one
+BOUND_S = 4 * PACE  # in which it must know that a leader is away
 MARGIN_S = 0.15  # of what it exports
 LAG_MAX_S = 2  # behind which no version is activated
 RIGHTS = ("Read", "Describe", "DescribeConfigs")
@@ -63,6 +63,7 @@ class Story:
         self.history, self.reach = claims.History(FILE_KEYS), claims.Reach()
         self.judge = claims.Judge(self.history, self.reach, BOUND_S, MARGIN_S)
         self.strangers = {}  # topics that were made anew, and the operator has not said what of it; facts
+        self.is_frozen = False  # a version of wide, or it may be
         self.unread = set()  # topics of which not all had been read when that happened
         for topic in TOPICS:
             self.make(topic)
@@ -102,8 +103,20 @@ class Story:
         return one
 
     def make(self, topic):
-        self.cluster.create(topic.name, topic.partitions, topic.replicas, **dict(topic.config))
+        self.insist(lambda: self.cluster.create(topic.name, topic.partitions, topic.replicas, **dict(topic.config)))
         self.history.make(topic.name, time.time(), GRACE_S)
+
+    def insist(self, what):
+        """What it returns that is asked of brokers, of which one may be away."""
+        found = []
+
+        def is_done():
+            with contextlib.suppress(self.cluster.kafka().KafkaException):
+                found.append(what())
+            return found
+
+        until(is_done, "an answer of the brokers", PATIENCE_S * 4, 0.2)
+        return found[0]
 
     # ---- the course of time ----
 
@@ -234,10 +247,10 @@ class Story:
 
     def delete(self, topic):
         """Where its partitions ended."""
-        ends = [end for _, end in self.cluster.offsets(topic.name).values()]
+        ends = [end for _, end in self.insist(lambda: self.cluster.offsets(topic.name)).values()]
         self.unread.add(topic.name)
         self.history.unmake(topic.name, time.time())
-        self.cluster.delete(topic.name)
+        self.insist(lambda: self.cluster.delete(topic.name))
         return ends
 
     def make_anew(self, topic, least):
@@ -264,9 +277,8 @@ class Story:
         topic = topics_of("dense")[0]
         key = rng.randrange(MORTAL, KEYS)
         partition = key % topic.partitions
-        newest = self.history.of["dense", "c", key][-1]
         node = self.leader(topic, partition)
-        if newest.is_delete or node is None:
+        if self.history.last(topic.model, topic.table, key).is_delete or node is None:
             yield
             return
         with self.topic_locks[topic.name], self.relays_are(rng.choice(actors.OUT_OF_REACH), [node]):
@@ -286,7 +298,8 @@ class Story:
 
     def has_records(self, topic, key):
         """Whether the log says anything of it."""
-        return any(int(np.frombuffer(message.key(), "<i8")[0]) == key for message in self.cluster.read(topic.name))
+        return any(int(np.frombuffer(message.key(), "<i8")[0]) == key
+                   for message in self.insist(lambda: self.cluster.read(topic.name)))
 
     def read_taken(self, rng):
         return self.rights_taken(rng.choice(TOPICS), ("Describe", "DescribeConfigs"))
@@ -328,7 +341,12 @@ class Story:
 
     @contextlib.contextmanager
     def activated(self, _):
-        """The other of two versions of one lineage."""
+        if not self.is_frozen:
+            self.activate()
+        yield
+
+    def activate(self):
+        """The other of two versions of one lineage; whether it is active."""
         with self.stage.switching():
             with contextlib.suppress(actors.Away):
                 before = self.eyes.see("wide")
@@ -339,13 +357,12 @@ class Story:
                 self.counts[f"activate, exit {code}"] += 1
                 if code == 0:
                     self.judge.activated(self.eyes.see("wide", wanted), before, LAG_MAX_S, begun)
-        yield
+                return code == 0
 
     @contextlib.contextmanager
     def frozen(self, rng):
         """A version of another lineage is activated, and left again."""
-        since = round(time.time() * 1000) - 5000
-        facts = []
+        since, facts, self.is_frozen = round(time.time() * 1000) - 5000, [], True
         with contextlib.suppress(grpc.RpcError):  # it is loaded already, or too much is away
             self.daemon.load("wide", f"{self.work}/wide/{STRANGE}", version=STRANGE, lineage="another")
         try:
@@ -359,8 +376,7 @@ class Story:
                 yield
                 facts[0].ended = time.time()
         finally:
-            for version in (FIRST, SECOND):
-                self.thaw(version, since)
+            self.is_frozen = not all([self.thaw(version, since) for version in (FIRST, SECOND)])
             self.switched(FIRST)
             with self.step("wide: version 3 goes"):
                 self.stage.ctl("unload", "wide", STRANGE)
@@ -419,7 +435,8 @@ class Story:
                 if time.monotonic() > end:
                     return
         except BaseException:
-            self.stage.fail(f"{name}: {traceback.format_exc()}")
+            if not self.stage.failures:  # else it has heard of another's
+                self.stage.fail(f"{name}: {traceback.format_exc()}")
 
     # ---- when all is mended ----
 
@@ -431,6 +448,7 @@ class Story:
                 self.await_stranger(topic)
                 until(lambda topic=topic: self.check() or self.adopt(topic), f"{topic.name} to be read anew")
             until(lambda: self.check() or self.all_run(), "all partitions to run", PATIENCE_S * 4, 0.2)
+            self.is_frozen = False
 
     def await_stranger(self, topic):
         """That a topic was made anew must be told by now."""
@@ -464,7 +482,7 @@ class Story:
 
     def accept(self, topic, partition, where, reason):
         self.counts[f"gap of {topic.name}"] += 1
-        if not topic.config:
+        if not topic.config and topic.name not in self.unread:
             self.judge.lie("gap", topic.model, time.time(), f"{topic.name}:{partition} has a gap, and nothing is gone: "
                            f"{reason}")
         self.history.accept(topic.name, partition, time.time())
@@ -477,8 +495,13 @@ class Story:
         """Every key is written anew: what was lost does not matter any more."""
         if topic.weight:
             self.writer.fill(topic)
-        if topic.config:
-            for key in range(MORTAL, KEYS):
+        self.revive(topic)
+
+    def revive(self, topic):
+        """Keys of compacted topics that are to be deleted later are there."""
+        for key in range(MORTAL, KEYS) if topic.config else ():
+            last = self.history.last(topic.model, topic.table, key)
+            if last is None or last.is_delete:
                 self.writer.sent(topic, key % topic.partitions, key, False)
 
     def in_log(self, topic):
@@ -500,11 +523,8 @@ class Story:
     def compare(self):
         """Every row is as it was written last, and nothing is old any more."""
         with self.step("all is compared"):
-            for key in range(MORTAL, KEYS):
-                topic = topics_of("dense")[0]
-                if self.history.of["dense", "c", key][-1].is_delete:
-                    self.writer.sent(topic, key % topic.partitions, key, False)
             with self.transactor.resting, self.publisher.resting, self.writer.hold(*TOPICS):
+                self.insist(self.transactor.settle)
                 wanted = self.wanted()
                 try:
                     until(lambda: self.check() or not self.differing(wanted), "all rows to be those of the log")
@@ -519,6 +539,8 @@ class Story:
                     until(lambda: self.check() or not self.differing(self.wanted()), "all rows, written anew")
                 self.counts["compared"] += 1
             self.unread.clear()
+            for topic in TOPICS:
+                self.revive(topic)
             self.await_fresh()
 
     def wanted(self):
@@ -527,13 +549,12 @@ class Story:
         for topic in TOPICS:
             log = self.in_log(topic)
             for key in range(KEYS):
-                now = time.time()
-                last = self.history.newest(topic.model, topic.table, key, now, now, now)
+                now, last = time.time(), self.history.last(topic.model, topic.table, key)
                 number = None if last is None or last.is_delete else last.number
                 is_told = key in log or (last is None or (last.is_delete and topic.config))
-                assert is_told and log.get(key, number) == number, (
+                assert is_told and log.get(key) == number, (
                     f"{topic.name}, key {key}: the log has {log.get(key)}, acknowledged was {last}")
-                if last is not None:
+                if last is not None and self.history.counts(last, now, now):
                     found[topic.model, topic.table, key] = number
         return found
 
@@ -557,8 +578,14 @@ class Story:
                     return self.eyes.see(model, 0, 1000)
 
             until(is_fresh, f"{model} to be fresh")
-            self.stage.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", model)
+            until(lambda model=model: self.check() or self.stage.ctl("wait-for", "now", "--model", model)[0] == 0,
+                  f"{model} to be waited for")
             until(lambda model=model: self.check() or self.told_fresh(model), f"metrics to tell that {model} is fresh")
+
+        for what in ("hps-publish --wait, exit 0", "activate, exit 0"):
+            before = self.counts[what] + self.stage.counts[what]
+            until(lambda what=what, n=before: self.check() or self.counts[what] + self.stage.counts[what] > n
+                  or ("activate" in what and self.activate()), what)
 
     def told_fresh(self, model):
         found = actors.samples(self.daemon.get("/metrics")[1])

@@ -7,11 +7,12 @@ acknowledged, and when. A claim of freshness says "every update that was logged 
 compares it with what look-ups saw, and remembers each lie. Nothing here knows how a reader comes to its claims.
 
 All times are those of time.time(), and each errs on the reader's side: an update counts as sent before the client had
-it, and as acknowledged when this program had heard of that.
+it, and as acknowledged when this program had heard of that. A reader may round to milliseconds.
 """
 import bisect
 import collections
 import dataclasses
+import itertools
 import math
 import threading
 
@@ -20,6 +21,7 @@ import numpy as np
 DIM = 4
 DEFAULT = -1.0
 FOUND, UNKNOWN = 1, 3  # status of a key
+ROUNDED_S = 0.001
 
 
 def row_of(key, number):
@@ -114,6 +116,11 @@ class History:
             if one.acked <= cutoff and self.counts(one, begun, ended):
                 return one
         return None
+
+    def last(self, model, table, key):
+        """The last update that the log has, whoever must have it; None: there is none."""
+        return next((one for one in reversed(self.of.get((model, table, key), ()))
+                     if one.acked < math.inf and one.life.ended == math.inf), None)
 
     def newest_delete(self, model, table, key, ended):
         """The number of the last one that anybody may have seen by then; 0: none, and no file has the key; None: none,
@@ -281,7 +288,7 @@ class Judge:
         """An OK answer."""
         self.seen(sight)
         if staleness_ms:
-            self.known("max_staleness_ms", sight, sight.begun - staleness_ms / 1000, sight.begun,
+            self.known("max_staleness_ms", sight, sight.begun - staleness_ms / 1000 - ROUNDED_S, sight.begun,
                        f"OK with max_staleness_ms {staleness_ms}")
 
     def staleness(self, sight, seconds, begun):
@@ -306,10 +313,10 @@ class Judge:
         self.known("as_of", sight, at - self.margin_s, begun, f"updates: {whose}as of {begun - at:.3f} s ago", place)
 
     def state(self, model, version, place, state, begun, ended, where):
-        """That of a partition."""
+        """That of a partition. A topic that was made anew may still pass for the old one where it cannot be asked."""
         self.claims["state"] += 1
         for fact in self.during(model, version, place, begun, ended):
-            if state == "running":
+            if state == "running" and fact.topic is None:
                 self.lie("state", model, begun, f"{where}: {place[0]}:{place[1]} of {model}/{version} is running, "
                          f"though it is {fact.what} for {begun - fact.begun:.3f} s")
 
@@ -322,8 +329,8 @@ class Judge:
     def settle(self, now, after_s):
         """Judge what was told longer than `after_s` ago: by then it is known what could be reached."""
         with self.lock:
-            old = [one for one in self.pending if one[3] + after_s < now]
-            self.pending = [one for one in self.pending if one not in old]
+            old = list(itertools.takewhile(lambda one: one[3] + after_s < now, self.pending))
+            self.pending = self.pending[len(old):]  # which are the first
         for model, places, begun, ended, where in old:
             lost = [place for place in places if self.reach.lost(place, begun - self.bound_s, ended + after_s / 2)]
             if lost:
@@ -332,7 +339,7 @@ class Judge:
 
     def waited(self, sight, begun):
         """`wait-for now`, begun at `begun`, ended well before the look-ups of the sight."""
-        self.known("wait-for", sight, begun, begun, "wait-for now: visible")
+        self.known("wait-for", sight, begun - ROUNDED_S, begun, "wait-for now: visible")
 
     def published(self, sight, updates, begun, ended):
         """`hps-publish --wait` of these ended well, and the sight is of later."""
@@ -341,8 +348,8 @@ class Judge:
                 if not self.history.has(number, one, sight.ended)]
         if lost:
             one, number = lost[0]
-            self.lie("publish", sight.model, ended, f"hps-publish --wait, begun {ended - begun:.3f} s before, said that "
-                     f"all is visible: {len(lost)} of {len(updates)} rows are not; {sight.name(one.table, one.key)} is "
+            self.lie("publish", sight.model, ended, f"hps-publish --wait, begun {ended - begun:.3f} s before: all is "
+                     f"visible; {len(lost)} of {len(updates)} rows are not: {sight.name(one.table, one.key)} is "
                      f"{self.told(number)} and lacks {self.told(one.number)}")
 
     def activated(self, sight, other, lag_max_s, begun):
@@ -354,5 +361,5 @@ class Judge:
         if lost:
             table, key, number, one = lost[0]
             self.lie("activate", sight.model, begun, f"{sight.model}/{sight.version} was activated and lacks updates "
-                     f"of {len(lost)} keys that version {other.version} has: {sight.name(table, key)} is {self.told(number)} and "
-                     f"lacks {self.told(one.number)}, {begun - one.acked:.3f} s old")
+                     f"of {len(lost)} keys that version {other.version} has: {sight.name(table, key)} is "
+                     f"{self.told(number)} and lacks {self.told(one.number)}, {begun - one.acked:.3f} s old")
