@@ -178,7 +178,7 @@ class Writer(Actor):
             if not self.held[topic.name] and self.unsent[topic.name] < UNSENT_MAX:
                 self.send(topic, partition, key, is_delete)
 
-    def send(self, topic, partition, key=None, is_delete=None):
+    def send(self, topic, partition, key=None, is_delete=None, headers=()):
         """Its lock is held."""
         if key is None:
             key = self.rng.choice(topic.keys(partition))
@@ -186,7 +186,8 @@ class Writer(Actor):
         one = self.history.write(topic.model, topic.table, key, is_delete, (topic.name, partition), time.time())
         self.unsent[topic.name] += 1
         self.producers[topic.name].produce(
-            topic.name, partition=partition, **records.keyed(key, None if is_delete else row_of(key, one.number)),
+            topic.name, partition=partition, headers=list(headers),
+            **records.keyed(key, None if is_delete else row_of(key, one.number)),
             on_delivery=lambda error, message: self.delivered(topic, one, error, message))
         return one
 
@@ -215,14 +216,14 @@ class Writer(Actor):
         if topic.name in self.producers:
             assert self.producers[topic.name].flush(PATIENCE_S * 4) == 0, f"{topic.name} takes no records"
 
-    def fill(self, topic, least=0):
-        """Write every key, and so many records to each partition; back when all are acknowledged."""
+    def fill(self, topic, least=0, padding=0):
+        """Write every key, and so many records to each partition, longer by so much; back when all are acknowledged."""
         with self.locks[topic.name]:
             for partition in range(topic.partitions):
                 keys = topic.keys(partition)
                 for i in range(max(len(keys), least)):
-                    self.send(topic, partition, keys[i % len(keys)])
-                    if i % 1000 == 999:
+                    self.send(topic, partition, keys[i % len(keys)], headers=[("padding", bytes(padding))])
+                    if i % 500 == 499:
                         self.flush(topic)
             self.flush(topic)
 

@@ -102,8 +102,9 @@ class Story:
         one.load("wide", f"{self.work}/wide/{SECOND}", version=SECOND)
         return one
 
-    def make(self, topic):
-        self.insist(lambda: self.cluster.create(topic.name, topic.partitions, topic.replicas, **dict(topic.config)))
+    def make(self, topic, how="create"):
+        self.insist(lambda: getattr(self.cluster, how)(topic.name, topic.partitions, topic.replicas,
+                                                       **dict(topic.config)))
         self.history.make(topic.name, time.time(), GRACE_S)
 
     def insist(self, what):
@@ -217,10 +218,13 @@ class Story:
         for topic in self.some_read(rng):
             with self.topic_locks[topic.name], self.writer.hold(topic):
                 with self.step(f"{topic.name}: deleted"):
-                    ends = self.delete(topic)
+                    least = max(self.ends(topic)) + 10
+                    self.unmake(topic)
+                    self.insist(lambda: self.cluster.delete(topic.name))
                     yield
                 with self.step(f"{topic.name}: made anew"):
-                    self.make_anew(topic, max(ends) + 10 if rng.random() < 0.5 else 0)
+                    self.make(topic)
+                    self.make_known(topic, least if rng.random() < 0.5 else 0)
             self.wait(GRACE_S + rng.uniform(1, 3))
             self.adopt(topic)
             return
@@ -232,8 +236,11 @@ class Story:
         for topic in self.some_read(rng):
             with self.topic_locks[topic.name], self.writer.hold(topic):
                 with self.step(f"{topic.name}: deleted, made anew at once"):
-                    ends = self.delete(topic)
-                    self.make_anew(topic, max(ends) + rng.choice((1, 500)))
+                    least = max(self.ends(topic)) + rng.choice((1, 500))
+                    self.unmake(topic)
+                    self.insist(lambda: self.cluster.settle("delete_topics", [topic.name]))
+                    self.make(topic, "make")
+                    self.make_known(topic, least, rng.choice((0, 20000)))
             self.wait(GRACE_S)
             yield
             self.adopt(topic)
@@ -245,19 +252,18 @@ class Story:
         found = [topic for topic in topics_of("anew") if topic.name not in self.unread]
         return rng.sample(found, min(1, len(found)))
 
-    def delete(self, topic):
-        """Where its partitions ended."""
-        ends = [end for _, end in self.insist(lambda: self.cluster.offsets(topic.name)).values()]
+    def ends(self, topic):
+        return [end for _, end in self.insist(lambda: self.cluster.offsets(topic.name)).values()]
+
+    def unmake(self, topic):
         self.unread.add(topic.name)
         self.history.unmake(topic.name, time.time())
-        self.insist(lambda: self.cluster.delete(topic.name))
-        return ends
 
-    def make_anew(self, topic, least):
-        self.make(topic)
+    def make_known(self, topic, least, padding=0):
+        """It is another one; fill it."""
         self.strangers[topic.name] = self.judge.fact("made anew", topic.model, time.time() + GRACE_S, topic=topic.name)
         self.writer.renew(topic)
-        self.writer.fill(topic, least)
+        self.writer.fill(topic, least, padding)
 
     def adopt(self, topic):
         """What an operator does who wants the new one: all of it. False: the daemon did not do it."""

@@ -174,12 +174,15 @@ class Log:
 
     def create(self, topic, partitions=1, replicas=1, **config):
         """Names in `config` have "_" for "."; back when clients see the topic."""
-        config = {name.replace("_", "."): str(value) for name, value in config.items()}
-        new = self.kafka().admin.NewTopic(topic, partitions, replicas, config=config)
-        self.settle("create_topics", [new])
+        self.make(topic, partitions, replicas, **config)
         until(lambda: self.partitions(topic) == partitions and self.led(topic),
               f"{topic} with {partitions} partitions")
         return topic
+
+    def make(self, topic, partitions, replicas, **config):
+        """Back when it is decided, and no client may see the topic yet."""
+        config = {name.replace("_", "."): str(value) for name, value in config.items()}
+        self.settle("create_topics", [self.kafka().admin.NewTopic(topic, partitions, replicas, config=config)])
 
     def answers(self):
         """Whether all brokers are there."""

@@ -103,7 +103,7 @@ class Cluster(kafka.Log):
         self.nodes = [Member(os.path.join(work, f"broker{i + 1}"), i + 1) for i in range(brokers)]
         self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
         self.lines = self.relays = self.operator = None
-        self.launcher = concurrent.futures.ThreadPoolExecutor(1)  # of processes that end with the thread that starts them
+        self.launcher = concurrent.futures.ThreadPoolExecutor(1)  # with whose thread the brokers end
         kafka.on_free_ports(self.begin, self.kill, self.log)
 
     # ---- its life ----
