@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Redis servers that other tests lean on do what they ask of them."""
+import concurrent.futures
 import socket
 import ssl
 
 import pytest
 import redis
-from redis import Cluster, Redis, ServerError
+from redis import Cluster, Gate, Redis, ServerError
 from rig import Authority
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=f"no Redis server: {redis.missing()}")
@@ -22,6 +23,25 @@ def test_server_when_killed_and_started_then_same_port_and_empty(tmp_path):
         server.restart()
         assert server.address == address
         assert server.ask("GET", "key") is None
+
+
+def test_gate_when_shut_then_one_answer_waits_as_it_was_given(tmp_path):
+    def asked(connection, words):
+        connection.sendall(words.encode() + b"\r\n")
+        return connection.recv(100)
+
+    with Redis(tmp_path) as server, Gate(server) as gate, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        host, port = gate.address.split(":")
+        with socket.create_connection((host, int(port))) as one, socket.create_connection((host, int(port))) as two:
+            assert asked(one, "SET key old") == b"+OK\r\n"
+            gate.shut(b"GET key")
+            held = pool.submit(asked, one, "GET key")
+            gate.wait_kept()
+            assert asked(two, "SET key new") == b"+OK\r\n"
+            assert asked(two, "GET key") == b"$3\r\nnew\r\n"
+            gate.open()
+            assert held.result() == b"$3\r\nold\r\n"
+            assert asked(one, "GET key") == b"$3\r\nnew\r\n"
 
 
 def test_cluster_when_a_slot_moves_and_a_master_dies_then_keys_are_where_they_should(tmp_path):

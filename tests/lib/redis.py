@@ -9,6 +9,8 @@
         cluster.nodes[0].pause()
     with Redis(directory, tls_cert_file=…, tls_key_file=…, tls_ca_cert_file=…) as redis:
         redis.address                                     # that of TLS, which replicas and nodes speak, too
+    with Redis(directory) as redis, Gate(redis) as gate:  # answers of one server can be kept waiting
+        gate.address
 
 What servers hold is read and written by a few lines of RESP here, never by our code. Further options
 of the servers are given as `name="value"` (`_` for `-`). tests/lib/redis_rig.h is the same for C.
@@ -24,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import ports
@@ -204,6 +207,104 @@ class Redis:
     def await_in(self, wanted, *words):
         """Ask until `wanted` is in the answer, which is text."""
         return until(lambda: wanted in self.ask(*words), f"{wanted!r} in {' '.join(words)}")
+
+
+class Gate:
+    """A way to a server, by `address`, on which its answer to a command can be kept waiting: what comes between the
+    moment at which the server gave it and that at which it is read is then up to the test."""
+
+    def __init__(self, server):
+        self.server = server
+        self.lock = threading.Condition()
+        self.word, self.kept = None, 0
+        self.closed = False
+        self.sockets = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.start(self.accept)
+
+    @staticmethod
+    def start(run, *args):
+        threading.Thread(target=run, args=args, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.server.port))
+            except OSError:
+                client.close()
+                continue
+            with self.lock:
+                self.sockets += [client, server]
+                if self.closed:
+                    self.hang_up()
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            waits = threading.Event()
+            self.start(self.carry, client, server, lambda data, waits=waits: self.question(data, waits))
+            self.start(self.carry, server, client, lambda _, waits=waits: self.answer(waits))
+
+    def carry(self, source, target, look):
+        try:
+            while data := source.recv(65536):
+                look(data)
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def question(self, data, waits):
+        with self.lock:
+            if self.word is not None and self.word in data and not self.kept:
+                waits.set()
+
+    def answer(self, waits):
+        with self.lock:
+            if waits.is_set() and self.word is not None:
+                self.kept += 1
+                self.lock.notify_all()
+                self.lock.wait_for(lambda: self.word is None or self.closed)
+            waits.clear()
+
+    def shut(self, word):
+        """The answer to the next command with these bytes in it waits, with all that come by its connection."""
+        with self.lock:
+            self.word, self.kept = word, 0
+
+    def wait_kept(self):
+        """Until the server has answered it."""
+        with self.lock:
+            assert self.lock.wait_for(lambda: self.kept > 0, PATIENCE_S), f"nobody has asked {self.word!r}"
+
+    def open(self):
+        with self.lock:
+            self.word = None
+            self.lock.notify_all()
+
+    def hang_up(self):
+        for each in self.sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with self.lock:
+            self.closed = True
+            self.lock.notify_all()
+            self.hang_up()
+        self.listener.close()
 
 
 class Cluster:
