@@ -59,9 +59,10 @@ hps_status redis_batch_init(struct redis_batch *batch, uint32_t capacity)
     batch->commands = hps_calloc(capacity, sizeof(*batch->commands));
     batch->values = hps_calloc(capacity, sizeof(*batch->values));
     batch->shards = hps_calloc(capacity, sizeof(*batch->shards));
+    batch->seen = hps_calloc(capacity, sizeof(*batch->seen));
     batch->at = hps_calloc((size_t)capacity + 1, sizeof(*batch->at));
     bool whole = batch->commands != NULL && batch->values != NULL && batch->shards != NULL &&
-                 batch->at != NULL;
+                 batch->seen != NULL && batch->at != NULL;
     return whole ? HPS_OK : HPS_NO_MEMORY;
 }
 
@@ -81,10 +82,11 @@ void redis_batch_fini(struct redis_batch *batch)
     hps_free(batch->commands);
     hps_free(batch->values);
     hps_free(batch->shards);
+    hps_free(batch->seen);
     hps_free(batch->at);
 }
 
-void redis_batch_end(struct redis_batch *batch, const struct redis_space *space, uint32_t shard,
+void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
                      uint8_t flags)
 {
     enum { VALUES_MAX = 64, TEXT_MAX = 1 << 20 };
@@ -93,6 +95,7 @@ void redis_batch_end(struct redis_batch *batch, const struct redis_space *space,
     uint32_t i = batch->n++;
     batch->at[i + 1] = batch->bytes.size;
     batch->shards[i] = shard;
+    batch->seen[i] = redis_shard_seen(space, shard);
     hps_redis_values_init(&batch->values[i], VALUES_MAX, TEXT_MAX);
     batch->commands[i] = (struct hps_redis_command){.slot = space->shards[shard].slot,
                                                     .flags = flags,
@@ -240,12 +243,9 @@ bool redis_count_rows(struct redis_space *space)
     const struct redis *redis = space->redis;
     bool learns = !atomic_load(&space->loading); /* else they come while they are counted */
     struct redis_batch batch;
-    struct redis_shard_seen *seen = hps_calloc(space->n_shards, sizeof(*seen));
     hps_status status = redis_batch_init(&batch, space->n_shards * 3);
-    status = seen == NULL ? HPS_NO_MEMORY : status;
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         const struct redis_shard *shard = &space->shards[i];
-        seen[i] = redis_shard_seen(space, i);
         status = put_command(&batch, "HLEN", &shard->keys[0], 0, false);
         if (status == HPS_OK) {
             redis_batch_end(&batch, space, i, 0);
@@ -267,12 +267,11 @@ bool redis_count_rows(struct redis_space *space)
         if (batch.commands[i].reply.values != NULL && batch.commands[i].reply.status == HPS_OK &&
             hps_redis_values_i64(&batch.values[i], 0, &n)) {
             uint32_t shard = batch.shards[i];
-            redis_shard_count(space, shard, n > 0 ? (uint64_t)n : 0, learns, seen[shard]);
+            redis_shard_count(space, shard, n > 0 ? (uint64_t)n : 0, learns, batch.seen[i]);
             n_answered++;
         }
     }
     redis_batch_fini(&batch);
-    hps_free(seen);
     return n_answered == space->n_shards;
 }
 

@@ -16,8 +16,8 @@ static bool uses(const struct redis *redis)
     return redis->options.evict != HPS_REDIS_EVICT_RANDOM;
 }
 
-static hps_status put_evict(struct redis_batch *batch, const struct redis_space *space,
-                            uint32_t shard, uint64_t target)
+static hps_status put_evict(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
+                            uint64_t target)
 {
     static const char *const how[] = {"random", "used", "oldest"};
     const struct redis *redis = space->redis;
@@ -104,8 +104,8 @@ void redis_touch(struct redis_space *space, uint32_t shard,
     pthread_mutex_unlock(&space->lock);
 }
 
-static hps_status put_touches(struct redis_batch *batch, const struct redis_space *space,
-                              uint32_t shard, const struct redis_touch *touches, uint32_t n)
+static hps_status put_touches(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
+                              const struct redis_touch *touches, uint32_t n)
 {
     uint32_t n_fields = 0;
     for (uint32_t i = 0; i < n; i++) {

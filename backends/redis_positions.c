@@ -46,6 +46,19 @@ static hps_status grow(struct hps_redis_positions *positions, uint32_t n)
     return HPS_OK;
 }
 
+hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
+                                    const struct hps_redis_positions *from)
+{
+    hps_status status = grow(to, from->n);
+    if (status == HPS_OK) {
+        if (from->n > 0) {
+            memcpy(to->items, from->items, from->n * sizeof(*to->items));
+        }
+        to->n = from->n;
+    }
+    return status;
+}
+
 hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint64_t partition,
                                      int64_t start, int64_t offset)
 {

@@ -31,6 +31,9 @@ void hps_redis_positions_clear(struct hps_redis_positions *positions);
 /* NULL: not named. Valid until the next change. */
 const struct hps_redis_position *hps_redis_positions_find(
     const struct hps_redis_positions *positions, uint64_t partition);
+/* `to` becomes what `from` is. NO_MEMORY: it is as before */
+hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
+                                    const struct hps_redis_positions *from) HPS_MUST_CHECK;
 /* Where one stands is at least `offset`; `start` is learnt if it is known. NO_MEMORY */
 hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint64_t partition,
                                      int64_t start, int64_t offset) HPS_MUST_CHECK;

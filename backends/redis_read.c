@@ -3,7 +3,7 @@
  * Reading rows: one HMGET per shard, of all tables, all in one round trip per node. Each asks for
  * the digest of its shard with the rows, so that one answer says what they are and of which
  * positions. A digest that is not known is asked for its positions, with the rows, a second time.
- * Any thread.
+ * Both answers are judged by where the version was before the first question. Any thread.
  */
 #include <string.h>
 
@@ -23,8 +23,9 @@ struct piece {
     uint32_t begin; /* in the arrays of the read */
     uint32_t n;
     bool asks;     /* for the positions, too */
-    bool known;    /* what follows is: as of before the command */
+    bool known;    /* what follows is: as of the beginning of the read */
     bool readable; /* rows that come with `digest` may be used */
+    bool exact;    /* and are of no later positions than the version's */
     uint8_t digest[REDIS_DIGEST_BYTES];
     bool later; /* they are of later positions than the version's */
     bool answered;
@@ -43,6 +44,7 @@ struct read {
     const struct hps_call *call;
     struct hps_part_batch *parts;
     uint32_t n_parts;
+    struct hps_redis_positions begin; /* where the version was at the beginning */
     uint32_t n_keys;
     uint32_t n_cells; /* one per shard and part, in this order; the last is of no shard */
     uint32_t *cells;  /* [n_keys] of the keys, by part */
@@ -106,6 +108,7 @@ static hps_status read_alloc(struct read *read)
 
 static void read_free(struct read *read)
 {
+    hps_redis_positions_fini(&read->begin);
     hps_free(read->cells);
     hps_free(read->ends);
     hps_free(read->pieces);
@@ -191,21 +194,23 @@ static void make_pieces(struct read *read)
     }
 }
 
-/* What is known of the shards before they are asked. */
-static void take_known(struct read *read)
+/* Where the version is, and what is known of the shards, before they are asked. */
+static hps_status take_known(struct read *read)
 {
     pthread_mutex_lock(&read->space->lock);
-    for (uint32_t i = 0; i < read->n_pieces; i++) {
+    hps_status status = hps_redis_positions_copy(&read->begin, &read->space->at);
+    for (uint32_t i = 0; i < read->n_pieces && status == HPS_OK; i++) {
         struct piece *piece = &read->pieces[i];
         struct redis_shard *shard = &read->space->shards[piece->shard];
         piece->known = shard->known && !shard->missing;
         piece->asks = !piece->known || shard->ask > 0;
-        piece->readable = read->call->exact_position ? shard->exact : shard->readable;
-        piece->later = shard->readable && !shard->exact;
+        piece->readable = shard->readable;
+        piece->exact = shard->exact;
         memcpy(piece->digest, shard->digest, sizeof(piece->digest));
         shard->ask = (uint8_t)(shard->ask - (shard->ask > 0 ? 1 : 0));
     }
     pthread_mutex_unlock(&read->space->lock);
+    return status;
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -271,12 +276,13 @@ static bool is_digest(const struct piece *piece, const struct hps_redis_values *
            memcmp(values->text.data + digest->at, piece->digest, REDIS_DIGEST_BYTES) == 0;
 }
 
-/* May the rows of this answer be used? False in *out_decided: only its positions can tell. */
-static bool is_trusted(struct read *read, struct piece *piece,
+/* May the rows of this answer, to a question put at `seen`, be used? False in *out_decided: only
+ * its positions can tell. */
+static bool is_trusted(struct read *read, struct piece *piece, struct redis_shard_seen seen,
                        const struct hps_redis_values *values, bool *out_decided)
 {
-    bool readable = false;
-    bool exact = false;
+    bool readable = piece->readable;
+    bool exact = piece->exact;
     *out_decided = true;
     if (is_hps(read->space)) {
         return true;
@@ -284,22 +290,14 @@ static bool is_trusted(struct read *read, struct piece *piece,
     if (values->n < 1) {
         return false;
     }
-    if (is_digest(piece, values)) {
-        return piece->readable;
+    if (!is_digest(piece, values)) {
+        *out_decided = redis_judge_rows(read->space, piece->shard, seen, &read->begin, values,
+                                        &readable, &exact);
+    } else if (readable && !exact) {
+        exact = redis_shard_reached(read->space, piece->shard, piece->digest);
     }
-    if (values->items[0].type == HPS_REDIS_NIL) {
-        if (!read->space->redis->options.redis.replica_reads) {
-            redis_shard_learn(read->space, piece->shard, NULL, 0, NULL, 0, &readable, &exact);
-        }
-        return false;
-    }
-    if (!piece->asks) {
-        *out_decided = false;
-        return false;
-    }
-    bool learnt = redis_learn_read(read->space, piece->shard, values, &readable, &exact);
     piece->later = readable && !exact;
-    return learnt && (read->call->exact_position ? exact : readable);
+    return read->call->exact_position ? exact : readable;
 }
 
 /* Was this node waited for in vain? */
@@ -338,6 +336,7 @@ static hps_status ask(struct read *read, bool again, uint64_t deadline_us, uint3
         if (again && (piece->answered || !piece->asks)) {
             continue;
         }
+        const struct redis_shard_seen seen = batch.seen[n];
         const struct hps_redis_command *command = &batch.commands[n++];
         const struct hps_redis_reply *reply = &command->reply;
         if (reply->status != HPS_OK) {
@@ -345,7 +344,7 @@ static hps_status ask(struct read *read, bool again, uint64_t deadline_us, uint3
             continue;
         }
         bool decided = true;
-        piece->trusted = is_trusted(read, piece, reply->values, &decided);
+        piece->trusted = is_trusted(read, piece, seen, reply->values, &decided);
         piece->answered = decided;
         piece->asks = !decided && !(silent && is_silent(&batch, command->target));
         *out_n_open += piece->asks ? 1 : 0;
@@ -482,9 +481,9 @@ hps_status redis_get_many(struct hps_space *base, const struct hps_call *call,
     }
     sort(&read);
     make_pieces(&read);
-    take_known(&read);
+    status = take_known(&read);
     uint64_t deadline_us = call->deadline_us; /* and a node that says nothing is given up sooner */
-    status = ask(&read, false, deadline_us, &n_open);
+    status = status == HPS_OK ? ask(&read, false, deadline_us, &n_open) : status;
     if (status == HPS_OK && n_open > 0) {
         status = ask(&read, true, deadline_us, &n_open);
     }

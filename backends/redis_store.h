@@ -18,6 +18,19 @@
 
 enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 };
 
+/* An answer says what was when the server gave it: some time between the question and the moment at
+ * which it is read, while batches are published and other answers come. Hence two rules.
+ *
+ * 1. Rows are judged by where the version was before their question was put: they must be of no
+ *    earlier positions. All that a look-up must see had been published, and so was in the shard,
+ *    before it asked; what is published after that no answer need have.
+ * 2. What an answer says of its shard is noted if nothing has been heard of the shard since the
+ *    question was put, or if it is as far as what was last known, in every partition. So older
+ *    knowledge never replaces newer, and a server that has lost what it had is believed as soon as
+ *    it is asked again. As a digest always stands for the same positions, knowledge that is old
+ *    makes no row right that is wrong: it only costs questions.
+ */
+
 /* How often a shard changed, to tell an answer that is older than what has been heard since. */
 struct redis_shard_seen {
     uint32_t n_changes; /* of what is known of it */
@@ -34,7 +47,7 @@ struct redis_shard {
     bool exact;    /* known, and just there */
     uint8_t ask;   /* reads that ask for the positions at once: others write */
     uint8_t digest[REDIS_DIGEST_BYTES];
-    struct hps_redis_positions positions;
+    struct hps_redis_positions positions; /* also if it is not known any more: the last ones */
     uint64_t n_rows;
     struct redis_shard_seen seen;
 };
@@ -103,6 +116,7 @@ struct redis_batch {
     struct hps_redis_command *commands; /* [n] */
     struct hps_redis_values *values;    /* [n] of each */
     uint32_t *shards;                   /* [n] */
+    struct redis_shard_seen *seen;      /* [n] of its shard, before it is sent */
     size_t *at;                         /* [n + 1] where each begins in bytes */
     uint32_t n;
     uint32_t capacity;
@@ -112,7 +126,7 @@ hps_status redis_batch_init(struct redis_batch *batch, uint32_t capacity) HPS_MU
 void redis_batch_fini(struct redis_batch *batch);
 void redis_batch_clear(struct redis_batch *batch);
 /* The bytes put since the last one are a command of this shard. */
-void redis_batch_end(struct redis_batch *batch, const struct redis_space *space, uint32_t shard,
+void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
                      uint8_t flags);
 /* Run them; a script that a server does not know is given to it, and called again. Statuses are
  * those of the commands. */
@@ -129,13 +143,23 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HP
 
 /* Under the lock: the shard is at the positions that it has known. */
 void redis_shard_judge(const struct redis_space *space, struct redis_shard *shard);
-/* It answered with this digest and these positions (no digest: it is not there). */
-void redis_shard_learn(struct redis_space *space, uint32_t at, const void *digest,
-                       size_t digest_size, const void *positions, size_t positions_size,
-                       bool *out_readable, bool *out_exact);
-/* Nothing is known of it any more. */
-void redis_shard_forget(struct redis_space *space, uint32_t shard);
 struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard);
+/* To a question put at `seen` it answered with this digest and these positions (no digest: it is
+ * not there). True: what is known of it is this, or newer. */
+bool redis_shard_learn(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
+                       const void *digest, size_t digest_size, const void *positions,
+                       size_t positions_size);
+/* The same of two of the values, that begin at `first`. False also: no such. */
+bool redis_learn_values(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
+                        const struct hps_redis_values *values, uint32_t first);
+/* It had the digest `from` and took the spans: it has this one now. */
+void redis_shard_moved(struct redis_space *space, uint32_t at,
+                       const uint8_t from[REDIS_DIGEST_BYTES],
+                       const uint8_t digest[REDIS_DIGEST_BYTES], const struct hps_log_span *spans,
+                       uint32_t n_spans);
+/* A question put at `seen` has no answer: nothing is known of it, unless something has been heard
+ * since. */
+void redis_shard_forget(struct redis_space *space, uint32_t at, struct redis_shard_seen seen);
 /* So many rows it has after a write of ours. */
 void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows);
 /* So many fields it has, unless it was written since `seen`; and if `learns`, whether it is there,
@@ -147,14 +171,16 @@ uint32_t redis_shards_missing(struct redis_space *space);
 /* Ask all shards, or those of which nothing is known, for their positions. The number that did not
  * answer. */
 uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us);
-/* Two of the values that begin at `at`: digest and positions. False: no such. */
-bool redis_learn_values(struct redis_space *space, uint32_t shard,
-                        const struct hps_redis_values *values, uint32_t at, bool *out_readable,
-                        bool *out_exact);
-
-/* The same of the first two, of an answer that may be a replica's. */
-bool redis_learn_read(struct redis_space *space, uint32_t shard,
+/* Rows came with the first of the values, a digest, and perhaps the second, positions. The version
+ * was at `begin` when the look-up began, and the question was put at `seen`. Readable: they are of
+ * no earlier positions than `begin`; exact: nor of any that the version has not got to by now. What
+ * the values tell of the shard is noted. False: it takes the positions to judge. */
+bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
+                      const struct hps_redis_positions *begin,
                       const struct hps_redis_values *values, bool *out_readable, bool *out_exact);
+/* Is the shard known to have this digest, and the version to have got to where that is? */
+bool redis_shard_reached(struct redis_space *space, uint32_t at,
+                         const uint8_t digest[REDIS_DIGEST_BYTES]);
 
 /* ---- redis_read.c ---------------------------------------------------------------------------- */
 

@@ -22,7 +22,7 @@ struct entry {
 
 /* The keys of a batch by shard, span, and rows before deletes. */
 struct sorted {
-    const struct redis_space *space;
+    struct redis_space *space;
     const struct hps_log_batch *batch;
     uint32_t n_groups;     /* spans, or one without any */
     uint32_t n_cells;      /* of each shard two per group */
@@ -49,7 +49,7 @@ static uint32_t cell_of(const struct sorted *sorted, uint32_t write, hps_key key
     return (shard * sorted->n_groups + group) * 2 + (deleted ? 1 : 0);
 }
 
-static hps_status sort(const struct redis_space *space, const struct hps_log_batch *batch,
+static hps_status sort(struct redis_space *space, const struct hps_log_batch *batch,
                        struct sorted *sorted)
 {
     uint32_t at = 0;
@@ -135,11 +135,11 @@ static uint32_t n_keys_of(const struct redis_space *space)
     return uses ? 2 : 1;
 }
 
-/* What is called for one shard; `digest` is what it is known to have. */
+/* What is called for one shard; `digest` is what it is known to have, zeros: nothing is. */
 static hps_status put_apply(struct redis_batch *batch, const struct sorted *sorted, uint32_t shard,
                             const struct hps_buf *spans, const uint8_t *digest, bool full)
 {
-    const struct redis_space *space = sorted->space;
+    struct redis_space *space = sorted->space;
     uint32_t cell = shard * sorted->n_groups * 2;
     uint32_t n_puts = 0;
     uint32_t n_deletes = 0;
@@ -174,7 +174,7 @@ struct applying {
     struct redis_space *space;
     struct sorted sorted;
     struct hps_buf spans;
-    uint8_t (*digests)[REDIS_DIGEST_BYTES]; /* [n_shards] that the shards were known to have */
+    uint8_t (*digests)[REDIS_DIGEST_BYTES]; /* [n_shards] that the shards are known to have */
     uint8_t *outcomes;                      /* [n_shards] enum outcome */
 };
 
@@ -202,52 +202,30 @@ static hps_status applying_init(struct applying *applying, struct redis_space *s
                             : status;
 }
 
-/* It had the digest that was known, and moved on by the spans. */
-static void moved_on(struct applying *applying, uint32_t at, const void *digest)
-{
-    const struct hps_log_batch *batch = applying->sorted.batch;
-    struct redis_space *space = applying->space;
-    struct redis_shard *shard = &space->shards[at];
-    hps_status status = HPS_OK;
-    pthread_mutex_lock(&space->lock);
-    bool same = shard->known && !shard->missing &&
-                memcmp(shard->digest, applying->digests[at], REDIS_DIGEST_BYTES) == 0;
-    for (uint32_t i = 0; i < batch->n_spans && same && status == HPS_OK; i++) {
-        const struct hps_log_span *span = &batch->spans[i];
-        int64_t offset = span->next < span->start ? span->start : span->next;
-        status = hps_redis_positions_raise(&shard->positions, span->partition, -1, offset);
-    }
-    /* else a look-up has heard of something else meanwhile */
-    shard->seen.n_changes++;
-    shard->known = same && status == HPS_OK;
-    memcpy(shard->digest, digest, REDIS_DIGEST_BYTES);
-    redis_shard_judge(space, shard);
-    pthread_mutex_unlock(&space->lock);
-}
-
 /* What the script answered: outcome, digest, positions or 0, rows. */
 static enum outcome take_applied(struct applying *applying, uint32_t shard,
-                                 const struct hps_redis_reply *reply)
+                                 struct redis_shard_seen seen, const struct hps_redis_reply *reply)
 {
     const struct hps_redis_values *values = reply->values;
+    const struct hps_log_batch *batch = applying->sorted.batch;
     struct redis_space *space = applying->space;
     int64_t outcome = FAILED;
     int64_t n_rows = 0;
-    bool readable = false;
-    bool exact = false;
     if (reply->status != HPS_OK || values->n != 5 || !hps_redis_values_i64(values, 1, &outcome) ||
         outcome < HAD || outcome > GAP || values->items[2].type != HPS_REDIS_TEXT ||
         !hps_redis_values_i64(values, 4, &n_rows)) {
-        redis_shard_forget(space, shard);
+        redis_shard_forget(space, shard, seen);
         return reply->status == HPS_EXHAUSTED ? FULL : FAILED;
     }
+    const uint8_t *digest = (const uint8_t *)values->text.data + values->items[2].at;
     bool knows = values->items[3].type == HPS_REDIS_INT;
     if (knows && values->items[2].size == REDIS_DIGEST_BYTES) {
-        moved_on(applying, shard, values->text.data + values->items[2].at);
+        redis_shard_moved(space, shard, applying->digests[shard], digest, batch->spans,
+                          batch->n_spans);
     } else if (values->items[2].size == 0) {
-        redis_shard_learn(space, shard, NULL, 0, NULL, 0, &readable, &exact);
-    } else if (!redis_learn_values(space, shard, values, 2, &readable, &exact)) {
-        redis_shard_forget(space, shard);
+        (void)redis_shard_learn(space, shard, seen, NULL, 0, NULL, 0);
+    } else if (!redis_learn_values(space, shard, seen, values, 2)) {
+        redis_shard_forget(space, shard, seen);
     }
     if (outcome != GAP) {
         redis_shard_wrote(space, shard, n_rows);
@@ -261,6 +239,18 @@ static bool concerns(const struct sorted *sorted, uint32_t shard)
     uint32_t n_cells = sorted->n_groups * 2;
     return sorted->batch->n_spans > 0 ||
            sorted->ends[(shard + 1) * n_cells - 1] > cell_begin(sorted, shard * n_cells);
+}
+
+static void take_digest(struct applying *applying, uint32_t at)
+{
+    struct redis_space *space = applying->space;
+    const struct redis_shard *shard = &space->shards[at];
+    memset(applying->digests[at], 0, REDIS_DIGEST_BYTES);
+    pthread_mutex_lock(&space->lock);
+    if (shard->known && !shard->missing) {
+        memcpy(applying->digests[at], shard->digest, REDIS_DIGEST_BYTES);
+    }
+    pthread_mutex_unlock(&space->lock);
 }
 
 /* Apply to the shards whose outcome is `of`. */
@@ -278,9 +268,7 @@ static hps_status apply_to(struct applying *applying, enum outcome of, uint64_t 
             applying->outcomes[i] = HAD;
             continue;
         }
-        pthread_mutex_lock(&space->lock);
-        memcpy(applying->digests[i], space->shards[i].digest, REDIS_DIGEST_BYTES);
-        pthread_mutex_unlock(&space->lock);
+        take_digest(applying, i);
         status =
             put_apply(&batch, &applying->sorted, i, &applying->spans, applying->digests[i], full);
     }
@@ -291,7 +279,7 @@ static hps_status apply_to(struct applying *applying, enum outcome of, uint64_t 
     for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
         uint32_t shard = batch.shards[i];
         applying->outcomes[shard] =
-            (uint8_t)take_applied(applying, shard, &batch.commands[i].reply);
+            (uint8_t)take_applied(applying, shard, batch.seen[i], &batch.commands[i].reply);
     }
     redis_batch_fini(&batch);
     return status;
@@ -361,12 +349,12 @@ hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadl
         const struct hps_redis_values *values = &batch.values[i];
         uint32_t shard = batch.shards[i];
         int64_t done = 0;
-        bool readable = false;
-        bool exact = false;
-        if (batch.commands[i].reply.status != HPS_OK || values->n != 4 ||
-            !hps_redis_values_i64(values, 1, &done) ||
-            !redis_learn_values(space, shard, values, 2, &readable, &exact)) {
-            redis_shard_forget(space, shard);
+        bool answered = batch.commands[i].reply.status == HPS_OK && values->n == 4 &&
+                        hps_redis_values_i64(values, 1, &done);
+        if (!answered || !redis_learn_values(space, shard, batch.seen[i], values, 2)) {
+            redis_shard_forget(space, shard, batch.seen[i]);
+        }
+        if (!answered) {
             continue;
         }
         which[shard] = done == 1 ? 1 : 2;
@@ -772,8 +760,9 @@ static hps_status put_insert(struct redis_batch *batch, const struct inserting *
 }
 
 /* What the script answered to n rows: how many went in, or -1; rows of the shard. */
-static bool take_inserted(struct redis_space *space, uint32_t shard, uint32_t n,
-                          const struct hps_redis_reply *reply, struct hps_insert_report *report)
+static bool take_inserted(struct redis_space *space, uint32_t shard, struct redis_shard_seen seen,
+                          uint32_t n, const struct hps_redis_reply *reply,
+                          struct hps_insert_report *report)
 {
     int64_t n_inserted = 0;
     int64_t n_rows = 0;
@@ -788,7 +777,7 @@ static bool take_inserted(struct redis_space *space, uint32_t shard, uint32_t n,
     }
     if (n_inserted < 0) {
         report->n_stale += n;
-        redis_shard_forget(space, shard);
+        redis_shard_forget(space, shard, seen);
         return true;
     }
     report->n_inserted += (uint32_t)n_inserted;
@@ -822,8 +811,8 @@ static hps_status run_inserts(struct inserting *inserting, uint64_t deadline_us,
         redis_batch_run(space->redis, &batch, HPS_REDIS_INSERT, deadline_us);
     }
     for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
-        bool answered =
-            take_inserted(space, batch.shards[i], counts[i], &batch.commands[i].reply, report);
+        bool answered = take_inserted(space, batch.shards[i], batch.seen[i], counts[i],
+                                      &batch.commands[i].reply, report);
         n_answered += answered ? 1 : 0;
         report->n_failed += answered ? 0 : counts[i];
     }

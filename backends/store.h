@@ -41,7 +41,8 @@ struct hps_call {
     struct hps_arena *scratch; /* of the calling thread; NULL or full: the store uses the heap */
     uint64_t deadline_us;      /* hps_clock_us, 0 = none */
     /* Of a shared store: rows that are exactly of the positions that log_positions_set and
-     * log_apply have made known. Otherwise they may be of later ones. */
+     * log_apply have made known, at some time during the call: whoever wants them of one time looks
+     * whether batches came meanwhile. Otherwise they may be of later ones. */
     bool exact_position;
     bool *later; /* set to true if what was found, or was not, may be of them; NULL: nobody asks */
 };
@@ -290,8 +291,9 @@ struct hps_store_ops {
 
     /* Only shared stores (NULL elsewhere, and where one is only read). log_*: one thread at a time.
      */
-    /* The version is at these positions [n], and nowhere else: at first, and after a seek. From now
-     * on get answers with no rows of earlier ones. Does not ask the store. NO_MEMORY */
+    /* The version is at these positions [n], and nowhere else: at first, and after a seek. A get
+     * that begins from now on answers with no rows of earlier ones. Does not ask the store.
+     * NO_MEMORY */
     hps_status (*log_positions_set)(struct hps_space *space,
                                     const struct hps_log_position *positions, uint32_t n);
     /* How far all shards are: set the offset of each position, partition and start given, to the

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Updates of daemons that share a Redis cluster: each sees what the others brought there, whoever stops, starts or
 falls behind, and nobody ever an older row than those that it has applied."""
+import concurrent.futures
 import os
+import threading
 
+import grpc
 import pytest
 
 import redis
-from rig import SLOW, until
+from rig import PATIENCE_S, SLOW, until
 from test_updates import KEYS, config_of, in_every_tier, keyed, tables_of, updates, values, wait_now
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
@@ -14,10 +17,11 @@ pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missin
 SHARDS = 8
 
 
-def shared_config(work, broker, model, cluster, durable=True, **volatile):
+def shared_config(work, broker, model, servers, durable=True, **volatile):
+    address = servers.addresses if isinstance(servers, redis.Cluster) else servers.address
     return config_of(work, broker, model, names=("a",), durable=durable,
                      server={"model_roots": [work]},
-                     volatile_db={"type": "redis_cluster", "address": cluster.addresses, "num_partitions": SHARDS,
+                     volatile_db={"type": "redis_cluster", "address": address, "num_partitions": SHARDS,
                                   "redis_command_timeout_ms": int(1000 * SLOW), "cache_missed_embeddings": True, **volatile})
 
 
@@ -211,3 +215,77 @@ def test_ready_when_the_only_copy_falls_back_behind_the_log_then_not_until_it_is
     copy("new:", "")
     one.wait_ready()
     check(one, "older", rows)
+
+
+def samples(daemon, name, *labels):
+    """The sum of what a metric has of these labels."""
+    return sum(value for sample, value in daemon.metrics().items()
+               if sample.startswith(f"hpsd_{name}{{") and all(label in sample for label in labels))
+
+
+# A look-up of one key that asks for positions, too: HMGET, shard, g, p, field. No other question has as many words.
+ONE_KEY_AND_POSITIONS = b"*5\r\n$5\r\nHMGET\r\n"
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["only copy", "above rocksdb"])
+def test_look_up_when_updates_are_published_before_redis_answers_it_then_its_rows(broker, daemon, work, durable):
+    model = f"held{int(durable)}"
+    broker.create(f"hps_et.{model}.a", 1)
+    with redis.Redis(os.path.join(work, "redis")) as server, redis.Gate(server) as gate, \
+            concurrent.futures.ThreadPoolExecutor(1) as pool:
+        patient = {"durable": durable, "redis_command_timeout_ms": 60000}
+        one = daemon(shared_config(work, broker, model, gate, **patient), state="one")
+        two = daemon(shared_config(work, broker, model, server, **patient), state="two")
+        for each in (one, two):
+            check(each, model, write(broker, model, 100))
+        one.ctl("updates", "pause", "--model", model)
+        rows = write(broker, model, 200)
+        check(two, model, rows)  # and so there are positions in Redis that the other one does not know
+        gate.shut(ONE_KEY_AND_POSITIONS)
+        held = pool.submit(values, one.stub(), model, "a", [7])
+        gate.wait_kept()
+        one.ctl("updates", "resume", "--model", model)
+        rows = write(broker, model, 300)
+        for each in (one, two):
+            check(each, model, rows)
+        gate.open()
+        assert held.result(PATIENCE_S) == {7: 207}
+        assert values(one.stub(), model, "a", rows) == rows
+        assert samples(one, "shared_rows_total", 'tier="redis"', 'result="behind"') == 0
+        assert samples(one, "tier_errors_total", 'tier="redis"') == 0
+
+
+def test_look_ups_when_updates_come_fast_to_the_only_copy_then_none_is_unavailable(broker, daemon, work):
+    threads, calls = 4, 1500
+    topic = broker.create("hps_et.fast.a", 1)
+    failures, ended = [], threading.Event()
+
+    def look_up(stub):
+        for _ in range(calls):
+            try:
+                values(stub, "fast", "a")
+            except grpc.RpcError as error:
+                failures.append((error.code(), error.details()))
+
+    def write_on():
+        """Record after record, so that each is a batch of its own to a daemon that waits for it."""
+        producer, n = broker.kafka().Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0}), 0
+        while not ended.is_set():
+            producer.produce(topic, **keyed(n % KEYS, 1000 + n))
+            assert producer.flush(PATIENCE_S) == 0
+            n += 1
+        return n
+
+    with redis.Redis(os.path.join(work, "redis")) as server, concurrent.futures.ThreadPoolExecutor(1 + threads) as pool:
+        one = daemon(shared_config(work, broker, "fast", server, durable=False))
+        writer = pool.submit(write_on)
+        readers = [pool.submit(look_up, one.stub()) for _ in range(threads)]
+        try:
+            for reader in readers:
+                reader.result()
+        finally:
+            ended.set()
+        n = writer.result()
+        assert not failures, f"{len(failures)} of {threads * calls}, first: {failures[0]}"
+        check(one, "fast", {k % KEYS: 1000 + k for k in range(max(n - KEYS, 0), n)})
+        assert samples(one, "shared_rows_total", 'tier="redis"', 'result="behind"') == 0

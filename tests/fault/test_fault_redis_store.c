@@ -86,6 +86,13 @@ static uint64_t next_random(uint64_t *random)
     return *random;
 }
 
+static void raise_furthest(int64_t next)
+{
+    int64_t far = atomic_load(&furthest);
+    while (far < next && !atomic_compare_exchange_weak(&furthest, &far, next)) {
+    }
+}
+
 static void space_start(struct daemon *daemon)
 {
     daemon->space = fx_space(fx_open_with(&daemon->options));
@@ -145,9 +152,7 @@ static void *updater_run(void *ctx)
         }
         int64_t next = first + 1 + (int64_t)(next_random(&daemon->random) % BATCH_MAX);
         next = next < end ? next : end;
-        int64_t far = atomic_load(&furthest);
-        while (far < next && !atomic_compare_exchange_weak(&furthest, &far, next)) {
-        }
+        raise_furthest(next);
         if (next_random(&daemon->random) % 50 == 0) { /* it is killed, and starts anew */
             pthread_rwlock_wrlock(&daemon->restarts);
             fx_close(daemon->space);
@@ -389,6 +394,123 @@ static void test_daemons_when_redis_loses_and_restores_then_no_row_is_older(void
         fx_close(daemons[i].space);
         (void)pthread_rwlock_destroy(&daemons[i].restarts);
     }
+}
+
+/* ---- nothing goes wrong ---------------------------------------------------------------------- */
+
+enum { N_BATCHES = HPS_TEST_WORK(400), N_READERS = 3, N_SOUND = 8 };
+
+static struct hps_space *sound; /* the only copy */
+static _Atomic int64_t sound_begun, sound_published;
+static _Atomic uint64_t n_sound_reads;
+
+/* How many of the rows are those of a record from `from` on, and before `end`. */
+static uint32_t n_right(const hps_key *keys, const uint8_t *rows, int64_t from, int64_t end)
+{
+    uint8_t wanted[FX_ROW];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_SOUND; i++) {
+        bool right = false;
+        for (int64_t offset = from; offset < end && !right; offset++) {
+            fx_fill(wanted, FX_ROW, keys[i], offset);
+            right = memcmp(rows + (size_t)i * FX_ROW, wanted, FX_ROW) == 0;
+        }
+        n += right ? 1 : 0;
+    }
+    return n;
+}
+
+static void *sound_reader(void *ctx)
+{
+    (void)ctx;
+    while (!atomic_load(&stops)) {
+        hps_key keys[N_SOUND];
+        uint32_t slots[N_SOUND];
+        uint8_t rows[N_SOUND * FX_ROW];
+        hps_key asked[N_SOUND];
+        for (uint32_t i = 0; i < N_SOUND; i++) {
+            asked[i] = keys[i] = i;
+            slots[i] = i;
+        }
+        int64_t from = atomic_load(&sound_published) - 1;
+        struct hps_batch batch = {keys, slots, rows, N_SOUND};
+        hps_status status = sound->store->ops->get(sound, &fx_call, &fx_tables[0], &batch);
+        int64_t end = atomic_load(&furthest);
+        if (status != HPS_OK || batch.n > 0 || n_right(asked, rows, from, end) < N_SOUND) {
+            atomic_fetch_add(&n_wrong, 1);
+            print_error("%s, %u missing, from %lld to %lld\n", hps_status_text(status), batch.n,
+                        (long long)from, (long long)end);
+        }
+        atomic_fetch_add(&n_sound_reads, 1);
+    }
+    return NULL;
+}
+
+/* Another daemon, now ahead, now behind, whose batches the first one has not heard of. */
+static void *sound_other(void *ctx)
+{
+    struct hps_space *space = ctx;
+    hps_key keys[N_SOUND];
+    uint8_t rows[N_SOUND * FX_ROW];
+    for (uint32_t i = 0; i < N_SOUND; i++) {
+        keys[i] = i;
+    }
+    for (int64_t first = 1; !atomic_load(&stops);) {
+        const struct hps_log_span span = {FX_PARTITION, 0, first, first + 1};
+        const uint32_t from = 0;
+        struct hps_write write;
+        struct hps_log_report report;
+        if (first > atomic_load(&sound_begun) + 1) { /* not too far */
+            sched_yield();
+            continue;
+        }
+        raise_furthest(first + 1);
+        fx_write(&write, keys, rows, N_SOUND, first);
+        const struct hps_log_batch batch = {&write, &from, 1, &span, 1, false};
+        if (space->store->ops->log_apply(space, &fx_call, &batch, &report) != HPS_OK) {
+            atomic_fetch_add(&n_wrong, 1);
+        }
+        first++;
+    }
+    return NULL;
+}
+
+/* However fast updates come, of a healthy server every look-up has its answer. */
+static void test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    pthread_t threads[N_READERS + 1];
+    struct hps_space *other = fx_space(fx_open("two"));
+    fx_at(other, 1);
+    assert_int_equal(fx_insert(other, N_SOUND, 0).n_inserted, N_SOUND);
+    options.authoritative = true;
+    sound = fx_space(fx_open_with(&options));
+    fx_at(sound, 1);
+    atomic_store(&stops, false);
+    atomic_store(&n_wrong, 0);
+    atomic_store(&furthest, 1);
+    atomic_store(&sound_begun, 1);
+    atomic_store(&sound_published, 1);
+    assert_int_equal(pthread_create(&threads[0], NULL, sound_other, other), 0);
+    for (uint32_t i = 1; i <= N_READERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, sound_reader, NULL), 0);
+    }
+    for (int64_t first = 1; first < N_BATCHES || atomic_load(&n_sound_reads) < N_BATCHES; first++) {
+        atomic_store(&sound_begun, first);
+        raise_furthest(first + 1);
+        struct hps_log_report report = fx_apply(sound, first, first + 1, N_SOUND);
+        assert_int_equal(report.n_gap + report.n_failed, 0);
+        atomic_store(&sound_published, first + 1);
+    }
+    atomic_store(&stops, true);
+    for (uint32_t i = 0; i <= N_READERS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+    print_message("%llu look-ups\n", (unsigned long long)atomic_load(&n_sound_reads));
+    assert_int_equal(atomic_load(&n_wrong), 0);
+    fx_close(sound);
+    fx_close(other);
 }
 
 /* ---- no memory ------------------------------------------------------------------------------- */
@@ -693,6 +815,8 @@ int main(void)
 {
     const struct CMUnitTest shared[] = {
         cmocka_unit_test_setup(test_daemons_when_redis_loses_and_restores_then_no_row_is_older,
+                               fx_clean),
+        cmocka_unit_test_setup(test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails,
                                fx_clean),
         cmocka_unit_test_setup(
             test_calls_when_memory_runs_out_then_nothing_old_is_read_and_nothing_leaks, fx_clean),

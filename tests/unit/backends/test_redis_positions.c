@@ -42,6 +42,21 @@ static void test_raise_when_lower_then_it_stays(void **state)
     assert_null(hps_redis_positions_find(&one, 6));
 }
 
+static void test_copy_when_the_other_changes_then_it_stays(void **state)
+{
+    (void)state;
+    assert_int_equal(hps_redis_positions_copy(&two, &one), HPS_OK);
+    assert_int_equal(two.n, 0);
+    raise_to(&one, 5, 3, 10);
+    raise_to(&two, 6, -1, 1);
+    raise_to(&two, 7, -1, 2);
+    assert_int_equal(hps_redis_positions_copy(&two, &one), HPS_OK);
+    raise_to(&one, 5, 4, 11);
+    assert_int_equal(two.n, 1);
+    assert_int_equal(hps_redis_positions_find(&two, 5)->offset, 10);
+    assert_int_equal(hps_redis_positions_find(&two, 5)->start, 3);
+}
+
 static void test_cover_when_one_partition_is_behind_then_no(void **state)
 {
     (void)state;
@@ -106,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_raise_when_lower_then_it_stays, tear_down),
+        cmocka_unit_test_teardown(test_copy_when_the_other_changes_then_it_stays, tear_down),
         cmocka_unit_test_teardown(test_cover_when_one_partition_is_behind_then_no, tear_down),
         cmocka_unit_test_teardown(test_cover_when_a_partition_is_not_named_then_by_its_start,
                                   tear_down),

@@ -4,9 +4,10 @@
  */
 #include <stdatomic.h>
 
-#include "backends/redis_keys.h"
+#include "backends/redis_store.h"
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/redis_fixture.h"
+#include "tests/lib/redis_gate.h"
 
 /* Two daemons at the same offset, with rows as of the record before it. */
 static void two_at(struct hps_space **out_one, struct hps_space **out_two, int64_t offset,
@@ -154,6 +155,245 @@ static void test_get_when_another_daemon_writes_all_the_time_then_always_found(v
     fx_close(one);
     fx_close(two);
 }
+
+/* ---- answers that are read later than they were given ---------------------------------------- */
+
+enum { LATE = 100 }; /* keys */
+
+/* Words of commands: of any read, of one that asks for the positions. */
+static const char of_read[] = "$5\r\nHMGET\r\n";
+static const char of_positions[] = "$1\r\np\r\n";
+
+/* Redis at offset 10, as daemon "two" has left it, with the scripts that it takes; daemon "one",
+ * whose answers can be made to wait, has not heard of it yet. */
+struct late {
+    struct hps_redis_gate *gate;
+    struct hps_space *one;
+    struct hps_space *two;
+};
+
+static struct late late_at_10(bool only_copy)
+{
+    struct hps_redis_store_options options = fx_options("one");
+    struct late late = {.gate = hps_redis_gate_new(hps_redis_rig_address(fx_rig, 0))};
+    late.two = fx_space(fx_open("two"));
+    fx_at(late.two, 9);
+    assert_int_equal(fx_insert(late.two, 1, 8).n_inserted, 1);
+    assert_int_equal(fx_apply(late.two, 9, 10, LATE).n_applied, FX_SHARDS);
+    options.redis.addresses = hps_redis_gate_address(late.gate);
+    options.authoritative = only_copy;
+    late.one = fx_space(fx_open_with(&options));
+    fx_at(late.one, 10);
+    return late;
+}
+
+static void late_close(const struct late *late)
+{
+    fx_close(late->one);
+    fx_close(late->two);
+    hps_redis_gate_free(late->gate);
+}
+
+/* A call of daemon "one" on a thread of its own, which asserts nothing. */
+struct late_call {
+    struct hps_space *space;
+    bool exact;
+    bool later;
+    hps_status status;
+    hps_key keys[LATE];
+    uint32_t slots[LATE];
+    uint8_t rows[LATE * FX_ROW];
+    uint32_t n_found;
+    struct hps_insert_report inserted;
+    struct hps_log_report applied;
+    pthread_t thread;
+};
+
+static void *late_get(void *ctx)
+{
+    struct late_call *late = ctx;
+    const struct hps_call call = {.exact_position = late->exact, .later = &late->later};
+    struct hps_batch batch = {late->keys, late->slots, late->rows, LATE};
+    late->status = late->space->store->ops->get(late->space, &call, &fx_tables[0], &batch);
+    late->n_found = LATE - batch.n;
+    return NULL;
+}
+
+static void *late_insert(void *ctx)
+{
+    struct late_call *late = ctx;
+    late->status =
+        late->space->store->ops->insert(late->space, &fx_call, &fx_tables[0], late->keys,
+                                        late->slots, late->rows, LATE, NULL, &late->inserted);
+    return NULL;
+}
+
+/* Record 10. */
+static void *late_apply(void *ctx)
+{
+    struct late_call *late = ctx;
+    const struct hps_write write = {&fx_tables[0], late->keys, late->rows, LATE};
+    const uint32_t from = 0;
+    const struct hps_log_span span = {FX_PARTITION, 0, 10, 11};
+    const struct hps_log_batch batch = {&write, &from, 1, &span, 1, false};
+    late->status =
+        late->space->store->ops->log_apply(late->space, &fx_call, &batch, &late->applied);
+    return NULL;
+}
+
+/* Begin a call, with rows as of an offset, whose answer waits from a command with `word` on. */
+static void late_begin(const struct late *late, struct late_call *call, void *(*run)(void *),
+                       const char *word, int64_t offset)
+{
+    call->space = late->one;
+    for (uint32_t i = 0; i < LATE; i++) {
+        call->keys[i] = i;
+        call->slots[i] = i;
+        fx_fill(call->rows + (size_t)i * FX_ROW, FX_ROW, i, offset);
+    }
+    hps_redis_gate_shut(late->gate, word, 1);
+    assert_int_equal(pthread_create(&call->thread, NULL, run, call), 0);
+    hps_redis_gate_await(late->gate, 1);
+}
+
+static void late_end(const struct late *late, struct late_call *call)
+{
+    hps_redis_gate_open(late->gate);
+    assert_int_equal(pthread_join(call->thread, NULL), 0);
+    assert_int_equal(call->status, HPS_OK);
+}
+
+/* All rows are there, as of an offset, and not of later positions than the daemon's. */
+static void assert_late_rows(const struct late_call *call, int64_t offset)
+{
+    assert_int_equal(call->n_found, LATE);
+    assert_false(call->later);
+    for (uint32_t i = 0; i < LATE; i++) {
+        uint8_t row[FX_ROW];
+        fx_fill(row, FX_ROW, call->keys[i], offset);
+        assert_memory_equal(call->rows + (size_t)call->slots[i] * FX_ROW, row, FX_ROW);
+    }
+}
+
+/* What is known of all shards is where the daemon is. */
+static void assert_all_exact(struct hps_space *space)
+{
+    struct redis_space *own = redis_space_of(space);
+    pthread_mutex_lock(&own->lock);
+    for (uint32_t i = 0; i < FX_SHARDS; i++) {
+        assert_true(own->shards[i].exact);
+    }
+    pthread_mutex_unlock(&own->lock);
+}
+
+static uint64_t n_behind(struct hps_space *space)
+{
+    struct hps_store_shared_stats stats;
+    space->store->ops->shared_stats(space->store, &stats);
+    return stats.n_rows_behind;
+}
+
+/* Of a look-up whose first answer comes when the next batch has been published. */
+static void get_while_published(bool only_copy, bool exact)
+{
+    struct late late = late_at_10(only_copy);
+    struct late_call call = {.exact = exact};
+    late_begin(&late, &call, late_get, of_read, 0);
+    assert_int_equal(fx_apply(late.one, 10, 11, LATE).n_applied, FX_SHARDS);
+    late_end(&late, &call);
+    assert_late_rows(&call, 9); /* as of its beginning */
+    assert_int_equal(n_behind(late.one), 0);
+    assert_all_exact(late.one);
+    const struct hps_call wanted = {.exact_position = exact};
+    assert_int_equal(fx_found_by(late.one, &wanted, LATE, 10), LATE);
+    late_close(&late);
+}
+
+static void test_get_when_a_batch_is_published_before_its_answer_comes_then_its_rows(void **state)
+{
+    (void)state;
+    get_while_published(false, false);
+}
+
+static void test_get_when_the_only_copy_moves_on_before_its_answer_comes_then_its_rows(void **state)
+{
+    (void)state;
+    get_while_published(true, false);
+}
+
+static void test_get_when_exact_and_a_batch_is_published_meanwhile_then_its_rows(void **state)
+{
+    (void)state;
+    get_while_published(true, true);
+}
+
+/* The second question, for positions that are not known yet, belongs to the same look-up. */
+static void test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows(void **state)
+{
+    (void)state;
+    struct late late = late_at_10(true);
+    struct late_call call = {.exact = false};
+    assert_int_equal(fx_found(late.one, LATE, 9), LATE);
+    for (uint32_t i = 0; i <= REDIS_ASK_READS; i++) { /* until it asks for digests alone */
+        assert_int_equal(fx_found(late.one, LATE, 9), LATE);
+    }
+    assert_int_equal(fx_apply(late.two, 10, 11, LATE).n_applied, FX_SHARDS);
+    late_begin(&late, &call, late_get, of_positions, 0);
+    assert_int_equal(fx_apply(late.one, 10, 12, LATE).n_applied, FX_SHARDS);
+    late_end(&late, &call);
+    assert_late_rows(&call, 10);
+    assert_all_exact(late.one);
+    late_close(&late);
+}
+
+/* A row that is older than the look-up is none, however the answer was asked for. */
+static void test_get_when_the_answer_is_older_than_the_question_then_missing(void **state)
+{
+    (void)state;
+    struct late late = late_at_10(false);
+    struct late_call call = {.exact = false};
+    fx_at(late.one, 11);
+    late_begin(&late, &call, late_get, of_read, 0);
+    fx_at(late.one, 10); /* where it is now makes no difference */
+    late_end(&late, &call);
+    assert_int_equal(call.n_found, 0);
+    assert_int_equal(n_behind(late.one), LATE);
+    late_close(&late);
+}
+
+/* An insertion that came too late tells less than what a look-up has heard since. */
+static void test_insert_when_refused_and_more_is_known_by_then_then_that_stays(void **state)
+{
+    (void)state;
+    struct late late = late_at_10(false);
+    struct late_call call = {.exact = false};
+    assert_int_equal(fx_found(late.one, LATE, 9), LATE);
+    assert_int_equal(fx_apply(late.two, 10, 11, LATE).n_applied, FX_SHARDS);
+    late_begin(&late, &call, late_insert, hps_redis_script_sha(HPS_REDIS_INSERT), 9);
+    assert_int_equal(fx_found(late.one, LATE, 10), LATE);
+    late_end(&late, &call);
+    assert_int_equal(call.inserted.n_stale, LATE);
+    fx_at(late.one, 11);
+    assert_all_exact(late.one);
+    late_close(&late);
+}
+
+/* The batch is in Redis, and its daemon does not know yet. */
+static void test_apply_when_a_look_up_hears_of_it_first_then_what_is_known_stays(void **state)
+{
+    (void)state;
+    struct late late = late_at_10(true);
+    struct late_call call = {.exact = false};
+    assert_int_equal(fx_found(late.one, LATE, 9), LATE);
+    late_begin(&late, &call, late_apply, hps_redis_script_sha(HPS_REDIS_APPLY), 10);
+    assert_int_equal(fx_found(late.one, LATE, 10), LATE);
+    late_end(&late, &call);
+    assert_int_equal(call.applied.n_applied, FX_SHARDS);
+    assert_all_exact(late.one);
+    late_close(&late);
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
 
 static void test_get_when_commands_are_small_then_the_same_rows(void **state)
 {
@@ -352,6 +592,20 @@ int main(void)
         cmocka_unit_test_setup(
             test_get_when_shards_are_further_then_rows_unless_the_position_is_exact, fx_clean),
         cmocka_unit_test_setup(test_get_when_another_daemon_writes_all_the_time_then_always_found,
+                               fx_clean),
+        cmocka_unit_test_setup(
+            test_get_when_a_batch_is_published_before_its_answer_comes_then_its_rows, fx_clean),
+        cmocka_unit_test_setup(
+            test_get_when_the_only_copy_moves_on_before_its_answer_comes_then_its_rows, fx_clean),
+        cmocka_unit_test_setup(test_get_when_exact_and_a_batch_is_published_meanwhile_then_its_rows,
+                               fx_clean),
+        cmocka_unit_test_setup(test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows,
+                               fx_clean),
+        cmocka_unit_test_setup(test_get_when_the_answer_is_older_than_the_question_then_missing,
+                               fx_clean),
+        cmocka_unit_test_setup(test_insert_when_refused_and_more_is_known_by_then_then_that_stays,
+                               fx_clean),
+        cmocka_unit_test_setup(test_apply_when_a_look_up_hears_of_it_first_then_what_is_known_stays,
                                fx_clean),
         cmocka_unit_test_setup(test_get_when_commands_are_small_then_the_same_rows, fx_clean),
         cmocka_unit_test_setup(test_get_when_a_value_is_of_another_size_then_missing, fx_clean),
