@@ -669,6 +669,7 @@ static void redis_shared_stats(struct hps_store *store, struct hps_store_shared_
         .n_rows_found = atomic_load(&redis->n_found),
         .n_rows_absent = atomic_load(&redis->n_absent),
         .n_rows_behind = atomic_load(&redis->n_behind),
+        .n_rows_ahead = atomic_load(&redis->n_ahead),
         .n_rows_inserted = atomic_load(&redis->n_inserted),
         .n_rows_refused = atomic_load(&redis->n_refused),
         .n_rows_evicted = atomic_load(&redis->n_evicted),

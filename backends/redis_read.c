@@ -367,7 +367,8 @@ static bool count(struct read *read, const struct piece *piece)
         atomic_fetch_add_explicit(&redis->n_found, n_found, memory_order_relaxed);
         atomic_fetch_add_explicit(&redis->n_absent, piece->n - n_found, memory_order_relaxed);
     } else if (piece->answered) {
-        atomic_fetch_add_explicit(&redis->n_behind, n_found, memory_order_relaxed);
+        atomic_fetch_add_explicit(piece->later ? &redis->n_ahead : &redis->n_behind, n_found,
+                                  memory_order_relaxed);
     }
     return piece->trusted && piece->later;
 }

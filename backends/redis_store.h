@@ -95,7 +95,7 @@ struct redis {
     pthread_cond_t wake;
     pthread_t keeper;
     bool has_keeper;
-    _Atomic uint64_t n_found, n_absent, n_behind, n_inserted, n_refused, n_evicted;
+    _Atomic uint64_t n_found, n_absent, n_behind, n_ahead, n_inserted, n_refused, n_evicted;
     _Atomic uint64_t n_gap, n_failed, n_reset;
 };
 

@@ -186,7 +186,8 @@ struct hps_store_shared_stats {
     uint64_t n_redirects; /* commands sent on to another server */
     uint64_t n_rows_found;
     uint64_t n_rows_absent;
-    uint64_t n_rows_behind; /* there, but not of the version's positions */
+    uint64_t n_rows_behind; /* there, but of earlier positions than the version's */
+    uint64_t n_rows_ahead;  /* of later ones, which exact_position leaves out */
     uint64_t n_rows_inserted;
     uint64_t n_rows_refused; /* insertions that were too late, or too early */
     uint64_t n_rows_evicted;

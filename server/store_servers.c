@@ -92,6 +92,7 @@ static void show_all(const struct hps_store_servers *servers)
     count(servers, HPS_M_SHARED_ROWS, "found", NULL, stats.n_rows_found);
     count(servers, HPS_M_SHARED_ROWS, "absent", NULL, stats.n_rows_absent);
     count(servers, HPS_M_SHARED_ROWS, "behind", NULL, stats.n_rows_behind);
+    count(servers, HPS_M_SHARED_ROWS, "ahead", NULL, stats.n_rows_ahead);
     count(servers, HPS_M_SHARED_ROWS, "inserted", NULL, stats.n_rows_inserted);
     count(servers, HPS_M_SHARED_ROWS, "refused", NULL, stats.n_rows_refused);
     count(servers, HPS_M_SHARED_ROWS, "evicted", NULL, stats.n_rows_evicted);

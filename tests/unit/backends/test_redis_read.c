@@ -82,6 +82,7 @@ static void test_get_when_shards_are_further_then_rows_unless_the_position_is_ex
 {
     (void)state;
     bool later = false;
+    struct hps_store_shared_stats counters;
     const struct hps_call any = {.later = &later};
     const struct hps_call exact = {.exact_position = true, .later = &later};
     struct hps_space *one = NULL;
@@ -101,6 +102,9 @@ static void test_get_when_shards_are_further_then_rows_unless_the_position_is_ex
     later = false;
     assert_int_equal(fx_found_by(two, &exact, 300, 11), 0);
     assert_int_equal(fx_found_by(one, &exact, 300, 11), 300);
+    two->store->ops->shared_stats(two->store, &counters);
+    assert_int_equal(counters.n_rows_ahead, 300);
+    assert_int_equal(counters.n_rows_behind, 0);
     fx_at(two, 12);
     assert_int_equal(fx_found_by(two, &exact, 300, 11), 300);
     assert_false(later);
