@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -208,41 +209,6 @@ static hps_status accept_gap(struct hps_update_stream *stream, struct update_cal
     return status;
 }
 
-/* Has its leader answered since the command came, and is it still the same topic? */
-static bool is_refreshed(const struct update_partition *partition, const struct update_call *call)
-{
-    return partition->word.asked_us >= call->begun_us && !partition->recalling;
-}
-
-/* Leaders answer in their own time: one that does not delays neither updates nor, for long, the
- * answer. */
-static bool refresh(struct hps_update_stream *stream, struct update_call *call)
-{
-    uint32_t n = 0;
-    if (stream->consumer == NULL) {
-        call->error.status = update_away(stream, &call->error);
-        return true;
-    }
-    if (call->begun_us == 0) {
-        call->begun_us = hps_clock_us();
-        update_list_topics(stream);
-    }
-    if (!stream->connected) {
-        call->error.status = update_away(stream, &call->error);
-        return true;
-    }
-    update_hear(stream);
-    call->n_changed = 0;
-    for (uint32_t i = 0; i < stream->n_partitions; i++) {
-        const struct update_partition *partition = &stream->partitions[i];
-        bool asked = fits(call->command, partition) && partition->state != HPS_PARTITION_GONE;
-        bool answered = is_refreshed(partition, call);
-        n += asked && !answered ? 1 : 0;
-        call->n_changed += asked && answered ? 1 : 0;
-    }
-    return n == 0 || hps_clock_us() >= call->begun_us + UPDATE_LEADER_SILENT_US;
-}
-
 /* Commands that move positions: nothing of the batch at hand may follow them. */
 static hps_status move(struct hps_update_stream *stream, struct update_call *call)
 {
@@ -289,7 +255,7 @@ static hps_status store_pause(struct hps_update_stream *stream, struct update_ca
                             : hps_error_prefix(&call->error, status, "done, but not for a restart");
 }
 
-bool update_run_command(struct hps_update_stream *stream, struct update_call *call)
+void update_run_command(struct hps_update_stream *stream, struct update_call *call)
 {
     const struct hps_update_command *command = call->command;
     hps_status status = HPS_OK;
@@ -302,7 +268,8 @@ bool update_run_command(struct hps_update_stream *stream, struct update_call *ca
     }
     switch (command->kind) {
     case HPS_UPDATE_REFRESH:
-        return refresh(stream, call);
+        HPS_ASSERT(false); /* it is asked for otherwise */
+        break;
     case HPS_UPDATE_SEEK:
     case HPS_UPDATE_ACCEPT_GAP:
         status = move(stream, call);
@@ -317,5 +284,67 @@ bool update_run_command(struct hps_update_stream *stream, struct update_call *ca
         break;
     }
     call->error.status = status;
-    return true;
+}
+
+/* ---- refresh --------------------------------------------------------------------------------- */
+
+static void begin_refresh(struct hps_update_stream *stream)
+{
+    struct update_refresh *refresh = &stream->refresh;
+    pthread_mutex_lock(&stream->lock);
+    bool asked = refresh->asked_us > refresh->done_us;
+    pthread_mutex_unlock(&stream->lock);
+    if (asked) {
+        refresh->begun_us = hps_clock_us();
+        if (stream->consumer != NULL) {
+            update_list_topics(stream);
+        }
+    }
+}
+
+static void end_refresh(struct hps_update_stream *stream, uint32_t n)
+{
+    struct update_refresh *refresh = &stream->refresh;
+    struct hps_error error = {0};
+    if (!stream->connected) {
+        error.status = update_away(stream, &error);
+    }
+    update_stream_show(stream); /* before anybody goes on */
+    pthread_mutex_lock(&stream->lock);
+    refresh->done_us = refresh->begun_us;
+    refresh->n = n;
+    refresh->error = error;
+    refresh->begun_us = 0;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* Leaders answer in their own time: one that does not delays neither updates nor, for long, who
+ * waits. A partition is done when its leader has answered, and is known to be the same topic. */
+bool update_refresh_turn(struct hps_update_stream *stream)
+{
+    struct update_refresh *refresh = &stream->refresh;
+    uint32_t n_waiting = 0;
+    uint32_t n = 0;
+    if (refresh->begun_us == 0) {
+        begin_refresh(stream);
+    }
+    if (refresh->begun_us == 0) {
+        return false;
+    }
+    if (stream->connected) {
+        update_hear(stream);
+        update_prove(stream);
+    }
+    for (uint32_t i = 0; i < stream->n_partitions && stream->connected; i++) {
+        const struct update_partition *partition = &stream->partitions[i];
+        bool answered = partition->word.asked_us >= refresh->begun_us && !partition->recalling;
+        n_waiting += !answered && partition->state != HPS_PARTITION_GONE ? 1 : 0;
+        n += answered ? 1 : 0;
+    }
+    if (n_waiting > 0 && hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {
+        return true;
+    }
+    end_refresh(stream, n);
+    return false;
 }

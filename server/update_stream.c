@@ -14,7 +14,10 @@
 #include "server/metrics.h"
 #include "server/updates_internal.h"
 
-enum { BACKOFF_MS_MAX = 5000 };
+enum {
+    BACKOFF_MS_MAX = 5000,
+    REFRESH_POLL_MS = 10 /* while somebody waits for what leaders say */
+};
 
 static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
 {
@@ -39,8 +42,11 @@ static void wait_ms(struct hps_update_stream *stream, uint64_t ms)
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
+    const struct update_refresh *refresh = &stream->refresh;
     pthread_mutex_lock(&stream->lock);
-    while (stream->call == NULL && !atomic_load(&stream->stop) &&
+    while (stream->call == NULL &&
+           (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
+           !atomic_load(&stream->stop) &&
            pthread_cond_timedwait(&stream->changed, &stream->lock, &until) == 0) {
     }
     pthread_mutex_unlock(&stream->lock);
@@ -449,11 +455,8 @@ static void take_call(struct hps_update_stream *stream)
     if (call == NULL) {
         return;
     }
-    bool done = update_run_command(stream, call);
+    update_run_command(stream, call);
     update_stream_show(stream);
-    if (!done) {
-        return;
-    }
     pthread_mutex_lock(&stream->lock);
     stream->call = NULL;
     call->done = true;
@@ -493,6 +496,9 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
     }
     take_freeze(stream); /* before a seek that came after it */
     take_call(stream);
+    if (update_refresh_turn(stream) && poll_ms > REFRESH_POLL_MS) {
+        poll_ms = REFRESH_POLL_MS;
+    }
     if (due && stream->held) {
         update_apply_or_hold(stream);
     }

@@ -466,6 +466,36 @@ static hps_status call_stream(struct hps_update_stream *stream,
     return call.error.status;
 }
 
+/* That a refresh begins at `since_us` or later; many may ask for the same one. */
+static void ask_refresh(struct hps_update_stream *stream, uint64_t since_us)
+{
+    pthread_mutex_lock(&stream->lock);
+    if (stream->refresh.asked_us < since_us) {
+        stream->refresh.asked_us = since_us;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    wake(stream);
+}
+
+static hps_status await_refresh(struct hps_update_stream *stream, uint64_t since_us, uint32_t *n,
+                                struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&stream->lock);
+    while (stream->refresh.done_us < since_us && !atomic_load(&stream->ended)) {
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    }
+    if (stream->refresh.done_us >= since_us) {
+        *n += stream->refresh.n;
+        status = stream->refresh.error.status;
+    }
+    if (status != HPS_OK) {
+        *err = stream->refresh.error;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
 static bool is_meant(const struct hps_update_stream *stream,
                      const struct hps_update_command *command)
 {
@@ -503,6 +533,37 @@ static void unuse(struct hps_updater *updater, struct hps_update_stream *stream)
     pthread_mutex_unlock(&updater->lock);
 }
 
+/* All are asked before any is waited for: a leader that does not answer delays each of them. */
+static hps_status refresh_streams(struct hps_updater *updater,
+                                  const struct hps_update_command *command, uint32_t *out_n,
+                                  struct hps_error *err)
+{
+    uint64_t since_us = hps_clock_us();
+    bool met = false;
+    uint32_t n = 0;
+    hps_status status = HPS_OK;
+    for (struct hps_update_stream *stream = use_next(updater, NULL, command); stream != NULL;
+         stream = use_next(updater, stream, command)) {
+        ask_refresh(stream, since_us);
+    }
+    struct hps_update_stream *stream = use_next(updater, NULL, command);
+    while (stream != NULL && status == HPS_OK) {
+        met = true;
+        ask_refresh(stream, since_us); /* it may be new */
+        status = await_refresh(stream, since_us, &n, err);
+        if (status == HPS_OK) {
+            stream = use_next(updater, stream, command);
+        }
+    }
+    unuse(updater, stream);
+    if (status == HPS_OK && !met) {
+        return hps_error_set(err, HPS_NOT_FOUND, "no updates of model \"%s\" are taken",
+                             command->model);
+    }
+    *out_n = n;
+    return status;
+}
+
 hps_status hps_updater_command(struct hps_updater *updater,
                                const struct hps_update_command *command, uint32_t *out_n,
                                struct hps_error *err)
@@ -513,6 +574,9 @@ hps_status hps_updater_command(struct hps_updater *updater,
     hps_status status = HPS_OK;
     if (updater == NULL) {
         return hps_error_set(err, HPS_PRECONDITION, "no update source is configured");
+    }
+    if (command->kind == HPS_UPDATE_REFRESH) {
+        return refresh_streams(updater, command, out_n, err);
     }
     struct hps_update_stream *stream = use_next(updater, NULL, command);
     while (stream != NULL && status == HPS_OK) {

@@ -99,10 +99,18 @@ struct update_repair {
 struct update_call {
     const struct hps_update_command *command;
     bool done;
-    uint64_t begun_us; /* of a REFRESH that waits for leaders; 0: not begun */
-    uint32_t n;        /* partitions that it fits */
+    uint32_t n; /* partitions that it fits */
     uint32_t n_changed;
     struct hps_error error;
+};
+
+/* Asking the log where it is, for all who want to know at once. */
+struct update_refresh {
+    uint64_t asked_us; /* when last, by hps_clock_us; by the stream's lock, as the next three */
+    uint64_t done_us;  /* when the one began that has ended last */
+    uint32_t n;        /* whose leaders had answered */
+    struct hps_error error;
+    uint64_t begun_us; /* thread `update`: when the one under way began; 0: none is */
 };
 
 struct update_metrics {
@@ -126,7 +134,8 @@ struct hps_update_stream {
 
     pthread_mutex_t lock; /* the next ones */
     pthread_cond_t changed;
-    struct update_call *call;      /* NULL: none waits */
+    struct update_call *call; /* NULL: none waits */
+    struct update_refresh refresh;
     struct hps_consumer *wakeable; /* = consumer, while there is one */
     struct hps_stream_view view;
     struct hps_partition_view *view_partitions;
@@ -286,8 +295,10 @@ void update_gap_tombstones(struct hps_update_stream *stream, struct update_parti
 
 /* ---- update_command.c; the same thread ---- */
 
-/* False: it goes on with the next turn (a REFRESH that waits for leaders). */
-bool update_run_command(struct hps_update_stream *stream, struct update_call *call);
+/* Not a REFRESH. */
+void update_run_command(struct hps_update_stream *stream, struct update_call *call);
+/* One step of a refresh that was asked for. False: none is under way any more. */
+bool update_refresh_turn(struct hps_update_stream *stream);
 
 /* ---- update_show.c; the same thread ---- */
 

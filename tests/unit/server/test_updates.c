@@ -85,6 +85,14 @@ static hps_status command(struct rig *rig, enum hps_update_command_kind kind,
     return call.error.status;
 }
 
+/* Its first step. True: it goes on. */
+static bool refresh(struct rig *rig)
+{
+    hps_clock_advance(1);
+    rig->stream->refresh.asked_us = hps_clock_us();
+    return update_refresh_turn(rig->stream);
+}
+
 static double metric(struct rig *rig, enum hps_metric_id id, const char *label)
 {
     return hps_metric_value(hps_server_metric(rig->metrics, id, "m", label, NULL, NULL));
@@ -166,30 +174,26 @@ static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(
 static void test_refresh_when_a_leader_does_not_answer_then_it_is_waited_for_a_while(void **state)
 {
     struct rig *rig = *state;
-    const struct hps_update_command asked = {
-        .kind = HPS_UPDATE_REFRESH, .model = "m", .topic = "", .partition = -1};
-    struct update_call call = {.command = &asked};
     hps_fake_log_topic(rig->log, USERS, 1);
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 3);
-    assert_true(update_run_command(rig->stream, &call));
-    assert_int_equal(call.n_changed, 2);
+    assert_false(refresh(rig));
+    assert_int_equal(rig->stream->refresh.n, 2);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
     put_on(rig, USERS, 0, 1, 20);
-    call = (struct update_call){.command = &asked};
-    assert_false(update_run_command(rig->stream, &call));
+    assert_true(refresh(rig));
     turns(rig, 1);
     assert_int_equal(partition_of(rig, USERS, 0)->applied.next, 1); /* the others go on */
-    assert_false(update_run_command(rig->stream, &call));
+    assert_true(rig->stream->refresh.begun_us > 0);
     hps_clock_advance(2 * 1000 * 1000);
-    assert_true(update_run_command(rig->stream, &call));
-    assert_int_equal(call.error.status, HPS_OK);
-    assert_int_equal(call.n_changed, 1);
+    turns(rig, 1);
+    assert_int_equal(rig->stream->refresh.error.status, HPS_OK);
+    assert_int_equal(rig->stream->refresh.n, 1);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
     hps_fake_log_topic_delete(rig->log, ITEMS); /* which has no end */
     turns(rig, 2);
-    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
+    assert_false(refresh(rig));
 }
 
 /* What a poll knows of the end may be older than what the log was asked for. */
@@ -201,7 +205,7 @@ static void test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is(voi
     put(rig, 1, 10);
     hps_fake_log_topic_slow(rig->log, ITEMS, true);
     put(rig, 1, 11);
-    assert_int_equal(command(rig, HPS_UPDATE_REFRESH, 0, 0), HPS_OK);
+    assert_false(refresh(rig));
     assert_int_equal(partition_of(rig, ITEMS, 0)->high, 2);
     turns(rig, 3);
     assert_true(item(rig, 1) == 10);
