@@ -21,6 +21,16 @@ static bool is_refused(hps_status status)
     return status == HPS_INVALID || status == HPS_PERMISSION || status == HPS_NOT_FOUND;
 }
 
+/* librdkafka remembers for minutes that a topic was refused, or not there: who tries again wants to
+ * know of now. */
+static void producer_renew(struct hps_kafka_consumer *c, hps_status status)
+{
+    if (is_refused(status) && rd_kafka_outq_len(c->producer) == 0) {
+        rd_kafka_destroy(c->producer);
+        c->producer = NULL;
+    }
+}
+
 /* What may go well another time is told before what will not. */
 static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 {
@@ -94,6 +104,7 @@ hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
         }
         if (code != RD_KAFKA_RESP_ERR__QUEUE_FULL || hps_clock_us() >= end_us) {
             rd_kafka_headers_destroy(headers);
+            producer_renew(c, hps_kafka_status(code));
             return hps_kafka_fail(err, code, "dead letter");
         }
         rd_kafka_poll(c->producer, SERVE_MS);
@@ -119,6 +130,7 @@ hps_status hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeo
     hps_status status = c->letter_status;
     c->letter_status = HPS_OK;
     if (status != HPS_OK) {
+        producer_renew(c, status);
         return hps_error_set(err, status, "dead letters: %s", c->letter_text);
     }
     return HPS_OK;

@@ -14,7 +14,8 @@
  * - heard TOPIC PARTITION: "heard STATUS HIGH AGE_MS TEXT", AGE_MS since it was asked, -1: never
  * - recall TOPIC PARTITION OFFSET, then recalled TOPIC PARTITION: "recalled STATUS ASKED LOW OFFSET
  *   TIME HASH", or nothing yet
- * - poll: "record TAG PARTITION OFFSET TIME KIND KEY VALUE" each (hex; "-": null), "event KIND TAG
+ * - poll: "record TAG PARTITION OFFSET TIME KIND KEY VALUE" each (hex; "-": null; of large
+ *   ones "#" and the size), "event KIND TAG
  *   OFFSET LOW HIGH STATUS TEXT" each
  * - commit TOPIC PARTITION OFFSET
  * - letters TOPIC: copies of the records of the last poll, flushed
@@ -29,7 +30,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { ANSWER_MS = 30000, WORDS_MAX = 8, PROPERTIES_MAX = 32 };
+enum { ANSWER_MS = 30000, WORDS_MAX = 8, PROPERTIES_MAX = 32, HEX_MAX = 1 << 16 };
 
 static struct hps_consumer *consumer;
 static struct hps_consumer_poll last;
@@ -46,6 +47,10 @@ static void answer(hps_status status, const struct hps_error *err)
 static void put_hex(const void *bytes, size_t size)
 {
     putchar(' ');
+    if (size > HEX_MAX) {
+        printf("#%zu", size);
+        return;
+    }
     if (bytes == NULL) {
         putchar('-');
     }

@@ -1,99 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our consumer of update logs (backends/kafka.c) against a real broker: what the mock cluster of the unit
 tests cannot do. The program is tests/e2e/log_reader.c."""
-import os
-import subprocess
-import threading
-
 import pytest
 
-from rig import BIN
+from log_reader import (CAUGHT_UP, COMMITS, COMPACTION, DOWN, GAP, GONE, NOT_FOUND, PATIENCE_S, UNAVAILABLE, UP, Reader)
 
-PROGRAM = os.path.join(os.path.dirname(BIN), "tests", "log_reader")
-CAUGHT_UP, GAP, GONE, BAD, FAILED, DOWN, UP, COMMITS = range(8)
-NOT_FOUND, UNAVAILABLE = -5, -14
-COMPACTION = {"unknown": 0, "no": 1, "yes": 2}
-PATIENCE_S = 120
 EARLIER = 1700000000000
-
-
-class Reader:
-    def __init__(self, broker, model, **properties):
-        args = [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
-        self.process = subprocess.Popen([PROGRAM, broker.bootstrap, model, f"group.{model}", *args],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.watchdog = threading.Timer(5 * PATIENCE_S, self.process.kill)
-        self.watchdog.start()
-        self.records, self.events = [], []
-        self.answer()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, failed, *_):
-        self.process.stdin.close()
-        end = self.process.stdout.read().split()
-        code = self.process.wait(PATIENCE_S)
-        self.watchdog.cancel()
-        if not failed:
-            assert end == ["closed"] and code == 0
-
-    def answer(self):
-        lines = []
-        for line in self.process.stdout:
-            words = line.rstrip("\n").split(" ")
-            if words[0] == "ok":
-                return lines
-            if words[0] == "failed":
-                raise RuntimeError(line)
-            lines.append(words)
-        raise AssertionError(f"the reader ended with {self.process.wait()}: {lines}")
-
-    def ask(self, *words):
-        print(*words, file=self.process.stdin, flush=True)
-        return self.answer()
-
-    def topics(self):
-        return {w[1]: (int(w[2]), int(w[3]), int(w[4])) for w in self.ask("topics") if w[0] == "topic"}
-
-    def cluster(self):
-        return [w[1] for w in self.ask("topics") if w[0] == "cluster"][0]
-
-    def offsets(self, topic, partition, time=-1):
-        [words] = self.ask("offsets", topic, partition, time)
-        return tuple(int(w) for w in words[1:])
-
-    def poll(self):
-        for words in self.ask("poll"):
-            if words[0] == "record":
-                key, value = (None if w == "-" else bytes.fromhex(w.strip(".")) for w in words[6:8])
-                self.records.append((int(words[2]), int(words[3]), key, value))
-                self.times = (int(words[4]), int(words[5]))
-            else:
-                event = [int(w) for w in words[1:7]]
-                self.events.append(tuple(event))
-
-    def until(self, condition, what):
-        for _ in range(PATIENCE_S * 5):
-            if condition():
-                return
-            self.poll()
-        raise AssertionError(f"{what}: {self.records[-5:]} {self.events}")
-
-    def event(self, kind):
-        """Poll until there is one, and take it: (kind, tag, offset, low, high, status)."""
-        self.until(lambda: any(e[0] == kind for e in self.events), f"event {kind}")
-        found = next(e for e in self.events if e[0] == kind)
-        self.events.remove(found)
-        return found
-
-    def values(self, n):
-        """Poll until there are so many records: their values, in order."""
-        self.until(lambda: len(self.records) >= n, f"{n} records")
-        return [value for _, _, _, value in self.records]
-
-    def kinds(self):
-        return {e[0] for e in self.events}
 
 
 def numbers(first, last):
@@ -108,7 +20,7 @@ def test_topics_when_listed_then_settings_and_cluster_are_those_of_the_broker(br
     broker.create("hps_et.list.a", 3)
     broker.create("hps_et.list.b", 1, cleanup_policy="compact", delete_retention_ms=12345)
     broker.create("hps_et.lister.c", 1)
-    with Reader(broker, "list") as reader:
+    with Reader(broker.bootstrap, "list") as reader:
         assert reader.topics() == {"hps_et.list.a": (3, COMPACTION["no"], 86400000),
                                    "hps_et.list.b": (1, COMPACTION["yes"], 12345)}
         assert reader.cluster() == broker.admin().list_topics().cluster_id
@@ -119,7 +31,7 @@ def test_topics_when_listed_then_settings_and_cluster_are_those_of_the_broker(br
 def test_offsets_when_a_time_is_asked_then_the_first_record_since(broker):
     topic = broker.create("hps_et.times.a", 1, retention_ms=-1)  # the times are long ago
     broker.write(topic, [{"key": b"k", "value": b"v", "timestamp": EARLIER + 1000 * i} for i in range(4)])
-    with Reader(broker, "times") as reader:
+    with Reader(broker.bootstrap, "times") as reader:
         assert reader.offsets(topic, 0, EARLIER) == (0, 0, 4, 0)
         assert reader.offsets(topic, 0, EARLIER + 1500) == (0, 0, 4, 2)
         assert reader.offsets(topic, 0, EARLIER + 9000) == (0, 0, 4, 4)
@@ -130,7 +42,7 @@ def test_offsets_when_a_time_is_asked_then_the_first_record_since(broker):
 def test_poll_when_the_topic_grows_then_new_partitions_are_read(broker):
     topic = broker.create("hps_et.grow.a", 1)
     broker.write(topic, numbers(0, 10))
-    with Reader(broker, "grow") as reader:
+    with Reader(broker.bootstrap, "grow") as reader:
         reader.ask("assign", topic, 0, 0, 0)
         reader.values(10)
         broker.grow(topic, 2)
@@ -144,7 +56,7 @@ def test_assign_when_retention_passed_then_a_gap_with_the_bounds(broker):
     topic = broker.create("hps_et.log_gap.a", 1)
     broker.write(topic, numbers(0, 20))
     broker.drop(topic, 0, 8)
-    with Reader(broker, "log_gap") as reader:
+    with Reader(broker.bootstrap, "log_gap") as reader:
         reader.ask("assign", topic, 0, 3, 5)
         assert reader.event(GAP)[1:5] == (5, 3, 8, 20)
         assert not reader.records
@@ -157,7 +69,7 @@ def test_assign_when_retention_passed_then_a_gap_with_the_bounds(broker):
 def test_poll_when_the_topic_is_deleted_and_made_anew_then_it_is_told_and_read_again(broker):
     topic = broker.create("hps_et.log_anew.a", 1)
     broker.write(topic, numbers(0, 10))
-    with Reader(broker, "log_anew") as reader:
+    with Reader(broker.bootstrap, "log_anew") as reader:
         reader.ask("assign", topic, 0, 0, 3)
         assert reader.values(10) == in_order(0, 10)
         broker.delete(topic)
@@ -177,7 +89,7 @@ def test_assign_when_the_topic_was_made_anew_and_grew_then_the_last_record_diffe
     broker.write(topic, numbers(0, 10))
     broker.recreate(topic, 1)
     broker.write(topic, numbers(100, 130))
-    with Reader(broker, "grown") as reader:
+    with Reader(broker.bootstrap, "grown") as reader:
         reader.ask("assign", topic, 0, 9, 0)
         assert reader.values(21)[0] == b"109"
         assert GAP not in reader.kinds() and GONE not in reader.kinds()
@@ -194,7 +106,7 @@ def test_poll_when_a_transaction_is_aborted_then_none_of_it_comes(broker):
             producer.produce(topic, key=b"k", value=b"%s%d" % (b"kept" if commit else b"lost", i))
         assert producer.flush(PATIENCE_S) == 0
         (producer.commit_transaction if commit else producer.abort_transaction)(PATIENCE_S)
-    with Reader(broker, "tx") as reader:
+    with Reader(broker.bootstrap, "tx") as reader:
         reader.ask("assign", topic, 0, 0, 0)
         # Four times five records and a marker.
         reader.until(lambda: any(e[0] == CAUGHT_UP and e[2] == 24 for e in reader.events), "the end")
@@ -214,7 +126,7 @@ def test_poll_when_the_topic_was_compacted_then_missing_records_are_no_gap(broke
     topic = broker.create("hps_et.compact.a", 1, cleanup_policy="compact", segment_ms=100,
                           min_cleanable_dirty_ratio=0.01, max_compaction_lag_ms=100)
     broker.write(topic, [(b"k", b"%d" % i) for i in range(50)])
-    with Reader(broker, "compact") as reader:
+    with Reader(broker.bootstrap, "compact") as reader:
         def compacted():
             # A record later than segment.ms closes the segment, so that it can be cleaned.
             broker.write(topic, [(b"tick", b"tick")])
@@ -235,7 +147,7 @@ def test_poll_when_the_topic_was_compacted_then_missing_records_are_no_gap(broke
 def test_poll_when_the_broker_stops_and_starts_then_told_once_and_nothing_is_lost(own_broker):
     topic = own_broker.create("hps_et.away.a", 2)
     own_broker.write(topic, [{"value": b"%d" % i, "partition": 0} for i in range(20)])
-    with Reader(own_broker, "away") as reader:
+    with Reader(own_broker.bootstrap, "away") as reader:
         reader.ask("assign", topic, 0, 0, 0)
         reader.values(20)
         for round_, end in enumerate(("stop", "kill")):
@@ -259,7 +171,7 @@ def test_commit_and_letters_when_made_then_the_brokers_tools_see_them(broker):
     topic = broker.create("hps_et.told.a", 1)
     dead = broker.create("dead.letters", 1)
     broker.write(topic, [{"key": b"\x01", "value": b"bad", "headers": [("hps-version", b"3")]}])
-    with Reader(broker, "told") as reader:
+    with Reader(broker.bootstrap, "told") as reader:
         reader.ask("assign", topic, 0, 0, 0)
         reader.values(1)
         reader.ask("letters", dead)

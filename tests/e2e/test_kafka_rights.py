@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hpsd's consumer may do with which rights on a broker that grants none by itself, and that nothing waits for a
+right that it need not have. The table in docs/operations.md is what this holds."""
+import os
+import subprocess
+import time
+
+import pytest
+
+from log_reader import CAUGHT_UP, COMMITS, COMPACTION, FAILED, OK, PATIENCE_S, PERMISSION, Reader
+from rig import Authority, kafka, scratch
+
+USER, PASSWORD = "hpsd", "one-two-three"
+SOON_S = 20  # waiting for an answer of the coordinator takes 44
+
+
+class Guarded:
+    """A broker at whose secure listener only what was granted is allowed."""
+
+    def __init__(self, work):
+        self.authority = Authority(work, "right")
+        crt, key = self.authority.issue("broker")
+        keystore = os.path.join(work, "broker.pem")
+        with open(keystore, "w", encoding="utf-8") as out:
+            for path in (key, crt):
+                with open(path, encoding="utf-8") as f:
+                    out.write(f.read())
+        self.broker = kafka.Broker(work, secure=(keystore, USER, PASSWORD),
+                                   authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                                   super_users="User:ANONYMOUS")
+
+    def reader(self, model):
+        return Reader(self.broker.secure_bootstrap, model, security_protocol="SASL_SSL", sasl_mechanisms="PLAIN",
+                      sasl_username=USER, sasl_password=PASSWORD, ssl_ca_location=self.authority.path)
+
+    def rights(self, verb, *what):
+        done = subprocess.run(kafka.java("kafka.admin.AclCommand", "--bootstrap-server", self.broker.bootstrap, verb,
+                                         "--allow-principal", f"User:{USER}", *what, heap="-Xmx128m"),
+                              capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def grant(self, kind, name, *operations):
+        self.rights("--add", *(word for one in operations for word in ("--operation", one)), f"--{kind}", name,
+                    "--resource-pattern-type", "prefixed")
+
+
+@pytest.fixture(name="guarded", scope="module")
+def guarded_broker():
+    why = kafka.missing()
+    if why is not None:
+        pytest.skip(f"no Kafka broker: {why}")
+    with scratch() as work:
+        guarded = Guarded(work)
+        with guarded.broker:
+            yield guarded
+
+
+def first_record(guarded, reader, topic, tag):
+    """How long the first record of a new topic takes to come, a commit being under way."""
+    guarded.broker.create(topic)
+    guarded.broker.write(topic, [(b"k", b"%d" % tag)])
+    begun, n = time.monotonic(), len(reader.records)
+    reader.ask("assign", topic, 0, 0, tag)
+    assert reader.values(n + 1)[-1] == b"%d" % tag
+    took = time.monotonic() - begun
+    reader.ask("commit", topic, 0, 1)
+    return took
+
+
+def test_reading_when_there_is_no_right_on_the_group_then_it_waits_for_nothing(guarded):
+    kafka_module = guarded.broker.kafka()
+    guarded.grant("topic", "hps_et.ungrouped.", "Read", "DescribeConfigs")
+    with guarded.reader("ungrouped") as reader:
+        took = [first_record(guarded, reader, f"hps_et.ungrouped.t{i}", i) for i in range(3)]
+        assert max(took) < SOON_S, took
+        assert reader.event(COMMITS)[5] == PERMISSION
+        # Nor after the broker was away.
+        guarded.broker.restart()
+        assert first_record(guarded, reader, "hps_et.ungrouped.t3", 3) < SOON_S
+        assert COMMITS not in reader.kinds()  # told once
+        guarded.grant("group", "group.ungrouped", "Read")
+        assert reader.event(COMMITS)[5] == OK
+        tool = guarded.broker.consumer(**{"group.id": "group.ungrouped"})
+        at = [kafka_module.TopicPartition("hps_et.ungrouped.t3", 0)]
+        reader.until(lambda: tool.committed(at, PATIENCE_S)[0].offset == 1, "the commit")
+        tool.close()
+
+
+def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_for(guarded):
+    topic = guarded.broker.create("hps_et.bare.a", 1, cleanup_policy="compact")
+    guarded.broker.write(topic, [(b"k", b"v")])
+    with guarded.reader("bare") as reader:
+        # Without DESCRIBE a topic is not there.
+        assert reader.topics() == {}
+        reader.until(lambda: reader.heard(topic, 0)[0] == PERMISSION, "the refusal of the leader")
+        assert reader.offsets(topic, 0)[0] == PERMISSION
+        # With it, it is listed, and its leader says how long it is; its records are not to be read.
+        guarded.grant("topic", topic, "Describe")
+        reader.until(lambda: topic in reader.topics(), "the topic")
+        assert reader.topics()[topic] == (1, COMPACTION["unknown"], -1)
+        assert reader.heard_now(topic, 0) == 1
+        assert reader.offsets(topic, 0) == (OK, 0, 1, 1)
+        reader.ask("assign", topic, 0, 0, 7)
+        assert reader.event(FAILED)[1:6:4] == (7, PERMISSION)
+        assert reader.recall(topic, 0, 0)[0] == PERMISSION
+        # How it is set: whether deletes may be lost.
+        guarded.grant("topic", topic, "DescribeConfigs")
+        reader.until(lambda: reader.topics()[topic] == (1, COMPACTION["yes"], 86400000), "its settings")
+        guarded.grant("topic", topic, "Read")
+        reader.ask("assign", topic, 0, 0, 8)
+        assert reader.values(1) == [b"v"]
+        reader.event(CAUGHT_UP)
+        assert reader.recall(topic, 0, 0)[:4] == (OK, 0, 0, 0)
+        # Dead letters: of the records that the last poll brought.
+        guarded.broker.create("letters")
+
+        def letters():
+            reader.records.clear()
+            reader.ask("assign", topic, 0, 0, 9)
+            reader.values(1)
+            reader.ask("letters", "letters")
+
+        with pytest.raises(RuntimeError, match=f"failed {PERMISSION} "):
+            letters()
+        guarded.grant("topic", "letters", "Write")
+        letters()  # at once, though it was refused just now
+        assert [m.value() for m in guarded.broker.read("letters")] == [b"v"]
