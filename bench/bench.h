@@ -50,6 +50,7 @@ hps_status bench_maps(struct hps_error *err);
 hps_status bench_insertion(struct hps_error *err);
 hps_status bench_e2e(struct hps_error *err);
 hps_status bench_kafka(struct hps_error *err);
+hps_status bench_units(struct hps_error *err);
 hps_status bench_redis(struct hps_error *err);
 hps_status bench_failover(struct hps_error *err);
 

@@ -6,12 +6,13 @@
  * tells how old the newest tick is that look-ups see. Freshness is measured from outside: from when
  * the first row of a tick is handed to the producer until a look-up has its beacon. Look-ups come
  * at a fixed rate, one at a time; a latency counts from when a call was due. Main thread, and the
- * producer's.
+ * producer's; for units those of three clients.
  */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/heap.h"
@@ -41,7 +42,15 @@ enum {
     RATE_S = 10,
     STEP_S = 4,
     BACKLOG_ROWS = 400000,
-    ROUNDS = 3
+    ROUNDS = 3,
+    UNIT_DIM = 32,
+    UNIT_KEYS = 200000,
+    UNIT_ASKERS = 3,
+    UNIT_RATE = 1000, /* rows a second: ten a tick, and its beacon */
+    UNIT_S = 6,
+    UNIT_ROUNDS = 5,
+    UNIT_REPLY_BYTES_MAX = 64 << 20,
+    CONSISTENCY_UNIT = 2 /* of hps.v1.Consistency */
 };
 #define SECOND_NS   UINT64_C(1000000000)
 #define FRESH_NS    SECOND_NS /* what p99 is to stay below */
@@ -77,6 +86,7 @@ struct stream {
 
 struct seen {
     struct hps_hist call_ns, fresh_ns;
+    struct hps_hist age_ns; /* after each call: of the oldest tick that it did not see; 0: none */
     uint32_t n_ticks;
     uint64_t last_ns;
 };
@@ -108,6 +118,7 @@ static hps_status write_tick(struct stream *stream, struct hps_update_writer *wr
     static const char table[] = "feature_0";
     hps_key keys[POOL_ROWS];
     float beacon[DIM];
+    uint32_t dim = stream->world->hpsd.dim;
     hps_status status = HPS_OK;
 
     atomic_store(&stream->sent_ns[tick], bench_now_ns());
@@ -117,7 +128,7 @@ static hps_status write_tick(struct stream *stream, struct hps_update_writer *wr
         for (uint32_t i = 0; i < n; i++) {
             keys[i] = hps_random_next(random) % N_ROWS;
         }
-        status = hps_update_writer_rows(writer, table, DIM, HPS_DTYPE_FP32, keys,
+        status = hps_update_writer_rows(writer, table, dim, HPS_DTYPE_FP32, keys,
                                         stream->world->pool, n, err);
         done += n;
     }
@@ -126,7 +137,7 @@ static hps_status write_tick(struct stream *stream, struct hps_update_writer *wr
     }
     keys[0] = BEACON;
     if (status == HPS_OK) {
-        status = hps_update_writer_rows(writer, table, DIM, HPS_DTYPE_FP32, keys, beacon, 1, err);
+        status = hps_update_writer_rows(writer, table, dim, HPS_DTYPE_FP32, keys, beacon, 1, err);
     }
     if (status == HPS_OK) {
         status = hps_update_writer_flush(writer, err);
@@ -208,7 +219,7 @@ static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
     if (status == HPS_OK) {
         status = hps_lookup_reply_next(&reply, &result, err);
     }
-    if (status == HPS_OK && result.rows_bytes == (size_t)n_keys * ROW_BYTES) {
+    if (status == HPS_OK && result.rows_bytes == (size_t)n_keys * world->hpsd.dim * 4) {
         memcpy(out_beacon, result.rows, sizeof(*out_beacon));
     }
     return status;
@@ -223,6 +234,8 @@ static void note_beacon(const struct stream *stream, float beacon, struct seen *
         seen->n_ticks++;
         seen->last_ns = now_ns;
     }
+    bool all = seen->n_ticks == atomic_load(&stream->n_sent);
+    hps_hist_add(&seen->age_ns, all ? 0 : now_ns - atomic_load(&stream->sent_ns[seen->n_ticks]));
 }
 
 /* Until the stream is seen whole (NULL: for so many seconds). */
@@ -261,7 +274,8 @@ static hps_status look_up(struct world *world, const struct stream *stream, unsi
 static float next_first = 1;
 
 static hps_status run_stream_beside(struct world *world, uint32_t rate, uint32_t n_ticks,
-                                    struct stream *stream, struct seen *seen, struct hps_error *err)
+                                    uint32_t n_keys, struct stream *stream, struct seen *seen,
+                                    struct hps_error *err)
 {
     *seen = (struct seen){0};
     *stream = (struct stream){.world = world,
@@ -273,7 +287,7 @@ static hps_status run_stream_beside(struct world *world, uint32_t rate, uint32_t
     if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) {
         return hps_error_set(err, HPS_EXHAUSTED, "no thread for a producer");
     }
-    hps_status status = look_up(world, stream, 0, CALL_KEYS, seen, err);
+    hps_status status = look_up(world, stream, 0, n_keys, seen, err);
     (void)pthread_join(stream->thread, NULL);
     return status;
 }
@@ -310,7 +324,8 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
                                struct hps_error *err)
 {
     static const char name[] = "50,000 rows/s of 512 B beside 100 look-ups/s";
-    hps_status status = run_stream_beside(world, RATE, WARM_S * TICKS_PER_S, stream, seen, err);
+    hps_status status =
+        run_stream_beside(world, RATE, WARM_S * TICKS_PER_S, CALL_KEYS, stream, seen, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -325,7 +340,7 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
     double before_ns[3], after_ns[3];
     read_cpus(world, before_ns);
     if (status == HPS_OK) {
-        status = run_stream_beside(world, RATE, RATE_S * TICKS_PER_S, stream, seen, err);
+        status = run_stream_beside(world, RATE, RATE_S * TICKS_PER_S, CALL_KEYS, stream, seen, err);
     }
     read_cpus(world, after_ns);
     if (status != HPS_OK) {
@@ -351,7 +366,7 @@ static hps_status run_steps(struct world *world, struct stream *stream, struct s
     for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
         char name[48];
         hps_status status =
-            run_stream_beside(world, rates[i], STEP_S * TICKS_PER_S, stream, seen, err);
+            run_stream_beside(world, rates[i], STEP_S * TICKS_PER_S, CALL_KEYS, stream, seen, err);
         if (status != HPS_OK) {
             return status;
         }
@@ -434,13 +449,14 @@ static hps_status run_backlogs(struct world *world, struct stream *stream, struc
 
 /* ---- the world ------------------------------------------------------------------------------- */
 
-static hps_status open_world(struct world *world, struct hps_error *err)
+static hps_status open_world(struct world *world, bool with_host_map, uint32_t dim,
+                             struct hps_error *err)
 {
     const char *const argv[] = {"/usr/bin/python3", HPS_KAFKA_RIG, "run", "hps_et.m", NULL};
     char line[256];
 
     for (uint32_t i = 0; i < POOL_ROWS; i++) {
-        hps_rowgen_row(9, 0, i, DIM, HPS_DTYPE_FP32, world->pool + (size_t)i * ROW_BYTES);
+        hps_rowgen_row(9, 0, i, dim, HPS_DTYPE_FP32, world->pool + (size_t)i * dim * 4);
     }
     hps_buf_init(&world->request, REPLY_BYTES_MAX);
     hps_buf_init(&world->reply, REPLY_BYTES_MAX);
@@ -454,7 +470,7 @@ static hps_status open_world(struct world *world, struct hps_error *err)
         return hps_error_set(err, HPS_INTERNAL, "the broker said: %s", line);
     }
     world->hpsd = (struct e2e_hpsd){
-        .with_host_map = true, .n_rows = N_ROWS, .dim = DIM, .brokers = world->bootstrap};
+        .with_host_map = with_host_map, .n_rows = N_ROWS, .dim = dim, .brokers = world->bootstrap};
     status = e2e_hpsd_make(&world->hpsd, err);
     return status == HPS_OK ? e2e_hpsd_start(&world->hpsd, err) : status;
 }
@@ -480,13 +496,191 @@ static void bind_to_two(cpu_set_t *out_before)
     (void)sched_setaffinity(0, sizeof(two), &two);
 }
 
-hps_status bench_kafka(struct hps_error *err)
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* A client that asks for many rows again and again, as a unit or not. */
+struct asker {
+    const struct world *world;
+    bool unit;
+    atomic_bool *stop;
+    pthread_t thread;
+    uint32_t n_answers, n_refused; /* refused: as it could not be had meanwhile */
+    hps_status status;
+    struct hps_error err;
+};
+
+static bool is_refusal(hps_status status)
+{
+    return status == HPS_UNAVAILABLE || status == HPS_EXHAUSTED || status == HPS_ABORTED;
+}
+
+static hps_status ask_units(struct asker *asker, struct hps_client *client, struct hps_buf *request)
+{
+    struct hps_buf reply;
+    hps_status status = HPS_OK;
+
+    hps_buf_init(&reply, UNIT_REPLY_BYTES_MAX);
+    while (!atomic_load(asker->stop) && status == HPS_OK) {
+        hps_buf_clear(&reply);
+        status = hps_client_call(client, HPS_LOOKUP_PATH, request->data, request->size, TIMEOUT_US,
+                                 &reply, &asker->err);
+        asker->n_answers += status == HPS_OK ? 1 : 0;
+        asker->n_refused += is_refusal(status) ? 1 : 0;
+        status = is_refusal(status) ? HPS_OK : status;
+    }
+    hps_buf_fini(&reply);
+    return status;
+}
+
+static void *run_asker(void *ctx)
+{
+    struct asker *asker = ctx;
+    struct hps_client_options options = {.address = asker->world->hpsd.address};
+    hps_key *keys = hps_alloc(UNIT_KEYS * sizeof(*keys));
+    struct hps_lookup_query query = {NULL, keys, UNIT_KEYS};
+    const struct hps_lookup lookup = {.model = "m",
+                                      .queries = &query,
+                                      .n_queries = 1,
+                                      .consistency = asker->unit ? CONSISTENCY_UNIT : 0};
+    struct hps_client *client = NULL;
+    struct hps_buf request;
+
+    hps_buf_init(&request, UNIT_REPLY_BYTES_MAX);
+    for (uint32_t i = 0; keys != NULL && i < UNIT_KEYS; i++) {
+        keys[i] = i;
+    }
+    asker->status = keys == NULL ? HPS_NO_MEMORY : hps_lookup_encode(&lookup, &request);
+    if (asker->status == HPS_OK) {
+        asker->status = hps_client_open(&options, &client, &asker->err);
+    }
+    if (asker->status == HPS_OK) {
+        asker->status = ask_units(asker, client, &request);
+    }
+    hps_client_close(client);
+    hps_buf_fini(&request);
+    hps_free(keys);
+    return NULL;
+}
+
+/* What one round of each way saw. */
+struct units_seen {
+    double fresh_ms[3], age_ms[3]; /* p50, p99, max */
+    uint32_t n_answers, n_refused;
+};
+
+static hps_status run_askers(struct world *world, unsigned n_askers, bool unit,
+                             struct stream *stream, struct seen *seen, struct units_seen *out_seen,
+                             struct hps_error *err)
+{
+    static const double shares[3] = {0.5, 0.99, 1};
+    struct asker askers[UNIT_ASKERS];
+    atomic_bool stop = false;
+
+    *out_seen = (struct units_seen){0};
+    for (unsigned i = 0; i < n_askers; i++) {
+        askers[i] = (struct asker){.world = world, .unit = unit, .stop = &stop};
+        if (pthread_create(&askers[i].thread, NULL, run_asker, &askers[i]) != 0) {
+            abort();
+        }
+    }
+    hps_status status =
+        run_stream_beside(world, UNIT_RATE, UNIT_S * TICKS_PER_S, 1, stream, seen, err);
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < n_askers; i++) {
+        (void)pthread_join(askers[i].thread, NULL);
+        out_seen->n_answers += askers[i].n_answers;
+        out_seen->n_refused += askers[i].n_refused;
+        if (status == HPS_OK && askers[i].status != HPS_OK) {
+            *err = askers[i].err;
+            status = askers[i].status;
+        }
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        out_seen->fresh_ms[i] = ms_of(&seen->fresh_ns, shares[i]);
+        out_seen->age_ms[i] = ms_of(&seen->age_ns, shares[i]);
+    }
+    return status;
+}
+
+enum { NOBODY, ROWS, UNITS, N_WAYS };
+
+static void report_units(const struct units_seen seen[N_WAYS][UNIT_ROUNDS])
+{
+    static const char *const names[N_WAYS] = {"100 updates/s", "beside 3 clients, 200,000 rows",
+                                              "beside 3 clients, units of 200,000"};
+    static const char *const metrics[3] = {"oldest unseen update, p50", "oldest unseen update, p99",
+                                           "oldest unseen update, max"};
+    double ratios[2][UNIT_ROUNDS];
+    for (unsigned way = 0; way < N_WAYS; way++) {
+        double ms[UNIT_ROUNDS], answers[UNIT_ROUNDS], refused = 0;
+        for (unsigned m = 0; m < 3; m++) {
+            for (unsigned i = 0; i < UNIT_ROUNDS; i++) {
+                ms[i] = seen[way][i].age_ms[m];
+            }
+            bench_report(names[way], metrics[m], bench_median(ms, UNIT_ROUNDS), "ms",
+                         BENCH_NO_TARGET, 0);
+        }
+        for (unsigned i = 0; i < UNIT_ROUNDS; i++) {
+            answers[i] = (double)seen[way][i].n_answers / UNIT_S;
+            refused += seen[way][i].n_refused;
+        }
+        if (way != NOBODY) {
+            bench_report(names[way], "answers", bench_median(answers, UNIT_ROUNDS), "/s",
+                         BENCH_NO_TARGET, 0);
+            bench_report(names[way], "refused, in all", refused, "", BENCH_NO_TARGET, 0);
+        }
+    }
+    for (unsigned i = 0; i < UNIT_ROUNDS; i++) {
+        for (unsigned m = 0; m < 2; m++) {
+            ratios[m][i] = seen[UNITS][i].age_ms[m] / seen[ROWS][i].age_ms[m];
+        }
+    }
+    bench_report("units / rows", metrics[0], bench_median(ratios[0], UNIT_ROUNDS), "ratio",
+                 BENCH_NO_TARGET, 0);
+    bench_report("units / rows", metrics[1], bench_median(ratios[1], UNIT_ROUNDS), "ratio",
+                 BENCH_NO_TARGET, 0);
+}
+
+static hps_status run_units(struct world *world, struct stream *stream, struct seen *seen,
+                            struct hps_error *err)
+{
+    struct units_seen all[N_WAYS][UNIT_ROUNDS];
+    hps_status status = run_askers(world, 0, false, stream, seen, &all[0][0], err); /* warm */
+
+    for (unsigned i = 0; i < UNIT_ROUNDS && status == HPS_OK; i++) {
+        for (unsigned way = 0; way < N_WAYS && status == HPS_OK; way++) {
+            status = run_askers(world, way == NOBODY ? 0 : UNIT_ASKERS, way == UNITS, stream, seen,
+                                &all[way][i], err);
+        }
+    }
+    if (status == HPS_OK) {
+        report_units(all);
+    }
+    return status;
+}
+
+/* ---- benchmarks ------------------------------------------------------------------------------ */
+
+static hps_status run_throughput(struct world *world, struct stream *stream, struct seen *seen,
+                                 struct hps_error *err)
+{
+    hps_status status = run_promised(world, stream, seen, err);
+    if (status == HPS_OK) {
+        status = run_steps(world, stream, seen, err);
+    }
+    return status == HPS_OK ? run_backlogs(world, stream, seen, err) : status;
+}
+
+static hps_status run(const char *name, bool with_host_map, uint32_t dim,
+                      hps_status (*fn)(struct world *world, struct stream *stream,
+                                       struct seen *seen, struct hps_error *err),
+                      struct hps_error *err)
 {
     const char *const missing[] = {"/usr/bin/python3", HPS_KAFKA_RIG, "missing", NULL};
     cpu_set_t before;
 
     if (bench_child_run(missing, err) != HPS_OK) {
-        (void)printf("kafka: skipped: no Java, or no broker (tests/lib/kafka.py missing)\n");
+        (void)printf("%s: skipped: no Java, or no broker (tests/lib/kafka.py missing)\n", name);
         return HPS_OK;
     }
     struct world *world = hps_calloc(1, sizeof(*world));
@@ -496,15 +690,9 @@ hps_status bench_kafka(struct hps_error *err)
     bind_to_two(&before);
     if (world != NULL && stream != NULL && seen != NULL) {
         world->random.state = 1;
-        status = open_world(world, err);
+        status = open_world(world, with_host_map, dim, err);
         if (status == HPS_OK) {
-            status = run_promised(world, stream, seen, err);
-        }
-        if (status == HPS_OK) {
-            status = run_steps(world, stream, seen, err);
-        }
-        if (status == HPS_OK) {
-            status = run_backlogs(world, stream, seen, err);
+            status = fn(world, stream, seen, err);
         }
         close_world(world);
     }
@@ -513,4 +701,14 @@ hps_status bench_kafka(struct hps_error *err)
     hps_free(stream);
     hps_free(world);
     return status;
+}
+
+hps_status bench_kafka(struct hps_error *err)
+{
+    return run("kafka", true, DIM, run_throughput, err);
+}
+
+hps_status bench_units(struct hps_error *err)
+{
+    return run("units", false, UNIT_DIM, run_units, err);
 }

@@ -33,6 +33,8 @@ static const struct bench benches[] = {
     {"e2e", "hpsd and a client: 1 to 100,000 keys a call, both tiers, cold and warm", bench_e2e},
     {"kafka", "updates through a Kafka broker beside look-ups: freshness, latency, largest rate",
      bench_kafka},
+    {"units", "updates through a Kafka broker beside large look-ups of units: how old they get",
+     bench_units},
     {"redis", "look-ups in a Redis cluster against HPS's HMGET and MGET of plain keys",
      bench_redis},
     {"failover", "look-ups while masters of a Redis cluster hang or are killed", bench_failover},

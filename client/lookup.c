@@ -48,6 +48,9 @@ hps_status hps_lookup_encode(const struct hps_lookup *lookup, struct hps_buf *bu
     if (status == HPS_OK) {
         status = hps_wire_put_text(buf, 9, lookup->request_id);
     }
+    if (status == HPS_OK) {
+        status = hps_wire_put_uint(buf, 11, lookup->consistency);
+    }
     for (size_t i = 0; i < lookup->n_queries && status == HPS_OK; i++) {
         status = encode_query(&lookup->queries[i], buf);
     }

@@ -35,6 +35,7 @@ struct hps_lookup {
     uint32_t output_type;
     bool explain;
     const char *request_id;
+    uint32_t consistency; /* number of hps.v1.Consistency */
 };
 
 /* Append the request to `buf`. error EXHAUSTED: past the buffer's maximum; NO_MEMORY. */

@@ -37,6 +37,7 @@ static void test_encode_when_all_fields_then_protobuf_reads_them(void **state)
         .output_type = 2,
         .explain = true,
         .request_id = "r-1",
+        .consistency = 2,
     };
     struct hps_error err = {0};
     ProtobufCMessage *message = NULL;
@@ -57,6 +58,7 @@ static void test_encode_when_all_fields_then_protobuf_reads_them(void **state)
     assert_int_equal(request->output_type, 2);
     assert_true(request->explain);
     assert_string_equal(request->request_id, "r-1");
+    assert_int_equal(request->consistency, HPS__V1__CONSISTENCY__CONSISTENCY_UNIT);
     assert_int_equal(request->n_queries, 3);
     assert_string_equal(request->queries[0]->table, "items");
     assert_int_equal(request->queries[0]->keys.len, sizeof(keys));
