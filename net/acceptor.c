@@ -64,27 +64,6 @@ struct hps_acceptor {
 
 /* ---- counts ---------------------------------------------------------------------------------- */
 
-/* False for Unix sockets. */
-static bool peer_address(int fd, uint8_t address[16])
-{
-    struct sockaddr_storage ss = {0};
-    socklen_t size = sizeof(ss);
-    if (getpeername(fd, (struct sockaddr *)&ss, &size) != 0) {
-        return false;
-    }
-    if (ss.ss_family == AF_INET6) {
-        memcpy(address, &((struct sockaddr_in6 *)&ss)->sin6_addr, 16);
-        return true;
-    }
-    if (ss.ss_family == AF_INET) {
-        memset(address, 0, 10);
-        memset(address + 10, 0xff, 2);
-        memcpy(address + 12, &((struct sockaddr_in *)&ss)->sin_addr, 4);
-        return true;
-    }
-    return false;
-}
-
 static struct peer **bucket_of(struct counts *counts, const uint8_t address[16])
 {
     uint32_t hash = 2166136261u;
@@ -142,7 +121,7 @@ static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **o
     struct counts *counts = acceptor->counts;
     const struct hps_acceptor_options *options = &acceptor->options;
     uint8_t address[16];
-    bool counted = peer_address(fd, address);
+    bool counted = hps_sock_peer_address(fd, address);
     struct ticket *ticket = hps_calloc(1, sizeof(*ticket));
     if (!ticket) {
         return HPS_NO_MEMORY;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/hash.h"
 #include "base/heap.h"
 #include "net/addr.h"
 #include "net/sock.h"
@@ -49,6 +50,7 @@ struct hps_conn {
     uint8_t *record;           /* TLS: bytes gathered for one record */
     size_t record_size;        /* > 0: that record was begun and must be written first */
     char peer[HPS_ADDR_TEXT_MAX];
+    uint64_t client;
 };
 
 static void on_fd(void *ctx, unsigned events);
@@ -84,6 +86,17 @@ static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum s
     return HPS_OK;
 }
 
+static uint64_t client_of(const struct hps_conn *conn)
+{
+    uint64_t secret = hps_hash_secret();
+    uint8_t address[16] = {0}; /* of one that is gone */
+    if (conn->is_unix) {
+        return hps_hash_bytes(&conn->cred.uid, sizeof(conn->cred.uid), secret);
+    }
+    (void)hps_sock_peer_address(conn->fd, address);
+    return hps_hash_bytes(address, sizeof(address), secret);
+}
+
 hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err)
 {
@@ -94,6 +107,7 @@ hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
     }
     hps_sock_peer(fd, conn->peer, sizeof(conn->peer));
     conn->is_unix = hps_sock_peer_cred(fd, &conn->cred);
+    conn->client = client_of(conn);
     *out_conn = conn;
     return HPS_OK;
 }
@@ -534,6 +548,11 @@ const char *hps_conn_peer(const struct hps_conn *conn)
 const char *hps_conn_identity(const struct hps_conn *conn)
 {
     return conn->session ? hps_tls_session_identity(conn->session) : NULL;
+}
+
+uint64_t hps_conn_client(const struct hps_conn *conn)
+{
+    return conn->client;
 }
 
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid)

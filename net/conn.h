@@ -78,5 +78,8 @@ const char *hps_conn_peer(const struct hps_conn *conn);
 const char *hps_conn_identity(const struct hps_conn *conn);
 /* Who opened the Unix socket, as the kernel says; false: not a Unix socket. */
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid);
+/* The client of an accepted connection, for limits: the same number for all connections from one
+ * address, or of one Unix user; another one in each process. */
+uint64_t hps_conn_client(const struct hps_conn *conn);
 
 #endif

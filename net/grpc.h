@@ -114,6 +114,7 @@ struct hps_loop *hps_grpc_call_loop(const struct hps_grpc_call *call);
 struct hps_grpc_loop *hps_grpc_call_grpc_loop(const struct hps_grpc_call *call);
 const char *hps_grpc_call_path(const struct hps_grpc_call *call);
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
+uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* hps_conn_client */
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0 = none */
 /* Value of a request header (lower-case name), NULL if absent; -bin values are decoded (size

@@ -165,6 +165,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_str
     hps_buf_init(&call->plain, 0);
     hps_buf_init(&call->stash, GRPC_WINDOW_BYTES);
     hps_buf_init(&call->status_text, 4096);
+    call->client = conn->client;
     memcpy(call->peer, conn->peer, sizeof call->peer);
     call->next = conn->calls;
     if (conn->calls != NULL) {
@@ -910,6 +911,11 @@ const char *hps_grpc_call_path(const struct hps_grpc_call *call)
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
 {
     return call->peer;
+}
+
+uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
+{
+    return call->client;
 }
 
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)

@@ -90,6 +90,7 @@ struct grpc_conn {
     uint64_t written_us;
     bool had_request;
     bool withheld; /* some call has window to give back */
+    uint64_t client;
     char peer[GRPC_PEER_BYTES];
 };
 
@@ -148,6 +149,7 @@ struct hps_grpc_call {
     bool responded;
     bool finished;
     bool offer_encodings;
+    uint64_t client;
     char peer[GRPC_PEER_BYTES];
 };
 

@@ -322,6 +322,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     conn->written_us = now_us;
     conn->age_end_us =
         limits->age_max_us > 0 ? now_us + jittered(grpc_loop, limits->age_max_us) : 0;
+    conn->client = hps_conn_client(raw);
     strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
     if (hps_http2_new(grpc_loop->shared, raw, &options, &events, conn, &conn->h2, &err) != HPS_OK) {
         HPS_LOG(WARN, "grpc", "connection refused", HPS_STR("reason", err.text));

@@ -247,6 +247,26 @@ bool hps_sock_peer_cred(int fd, struct hps_sock_cred *out_cred)
     return true;
 }
 
+bool hps_sock_peer_address(int fd, uint8_t out_address[16])
+{
+    struct sockaddr_storage ss = {0};
+    socklen_t size = sizeof(ss);
+    if (getpeername(fd, (struct sockaddr *)&ss, &size) != 0) {
+        return false;
+    }
+    if (ss.ss_family == AF_INET6) {
+        memcpy(out_address, &((struct sockaddr_in6 *)&ss)->sin6_addr, 16);
+        return true;
+    }
+    if (ss.ss_family == AF_INET) {
+        memset(out_address, 0, 10);
+        memset(out_address + 10, 0xff, 2);
+        memcpy(out_address + 12, &((struct sockaddr_in *)&ss)->sin_addr, 4);
+        return true;
+    }
+    return false;
+}
+
 char *hps_sock_peer(int fd, char *text, size_t capacity)
 {
     HPS_ASSERT(capacity > 0);

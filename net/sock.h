@@ -7,6 +7,7 @@
 #define HPS_NET_SOCK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/status.h"
@@ -45,6 +46,9 @@ struct hps_sock_cred {
 };
 /* Who opened the other end of a Unix socket; false: no Unix socket. */
 bool hps_sock_peer_cred(int fd, struct hps_sock_cred *out_cred);
+/* Where it is, without its port: IPv6, or IPv4 mapped into it. False for a Unix socket, or if it is
+ * gone. */
+bool hps_sock_peer_address(int fd, uint8_t out_address[16]);
 /* "127.0.0.1:40112", "unix:pid=12,uid=1000,gid=1000", "?" if it is gone. Returns `text`. */
 char *hps_sock_peer(int fd, char *text, size_t capacity);
 

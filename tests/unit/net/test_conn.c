@@ -594,6 +594,45 @@ static void test_conn_when_unix_then_kernel_says_who(void **state)
     check_bulk(address, false);
 }
 
+/* A connection to the rig's listener from this address of the loopback. */
+static uint64_t client_from(struct rig *rig, in_addr_t address)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(address)}};
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(rig->addr.port),
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    rig_accept(rig, NULL);
+    uint64_t client = hps_conn_client(rig->server.conn);
+    hps_conn_free(rig->server.conn);
+    rig->server.conn = NULL;
+    close(fd);
+    return client;
+}
+
+static void test_client_when_from_one_address_or_user_then_one_number(void **state)
+{
+    (void)state;
+    struct rig tcp;
+    struct rig other[2];
+    char address[128];
+    rig_listen(&tcp, "127.0.0.1:0");
+    uint64_t client = client_from(&tcp, INADDR_LOOPBACK);
+    assert_true(client_from(&tcp, INADDR_LOOPBACK) == client); /* from another port */
+    assert_true(client_from(&tcp, INADDR_LOOPBACK + 1) != client);
+    for (unsigned i = 0; i < 2; i++) {
+        snprintf(address, sizeof(address), "unix:%.90s/%u.sock", certs.dir, i);
+        rig_open(&other[i], address, false);
+        assert_true(hps_conn_client(other[i].server.conn) != client);
+    }
+    assert_true(hps_conn_client(other[0].server.conn) == hps_conn_client(other[1].server.conn));
+    rig_close(&tcp);
+    rig_close(&other[0]);
+    rig_close(&other[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -613,6 +652,7 @@ int main(void)
         cmocka_unit_test(test_handshake_when_peer_is_plain_then_fails_with_reason),
         cmocka_unit_test(test_connect_when_address_is_bad_then_invalid),
         cmocka_unit_test(test_conn_when_unix_then_kernel_says_who),
+        cmocka_unit_test(test_client_when_from_one_address_or_user_then_one_number),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

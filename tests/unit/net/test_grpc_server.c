@@ -773,6 +773,31 @@ static void test_connection_when_lost_under_a_large_reply_then_blocks_released(v
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+static void test_client_when_calls_come_by_two_connections_then_one_number(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_channel *channels[2];
+    struct reply replies[2];
+    uint64_t clients[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        channels[i] = rig_channel(&f->rig);
+        const struct hps_grpc_call *last = f->rig.parked;
+        reply_init(&replies[i]);
+        assert_int_equal(hps_grpc_client_start(channels[i], "/t.T/Park", "", 0, 0, &reply_events,
+                                               &replies[i], NULL),
+                         HPS_OK);
+        RIG_UNTIL(&f->rig, f->rig.parked != last);
+        clients[i] = hps_grpc_call_client(f->rig.parked);
+    }
+    assert_true(clients[0] == clients[1]);
+    assert_true(clients[0] != 0);
+    for (unsigned i = 0; i < 2; i++) {
+        hps_grpc_channel_free(channels[i]);
+        reply_fini(&replies[i]);
+    }
+}
+
 static void on_drained(void *ctx)
 {
     ((struct rig *)ctx)->drained = true;
@@ -1012,6 +1037,7 @@ int main(void)
         cmocka_unit_test(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
         TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
         TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
+        TEST(test_client_when_calls_come_by_two_connections_then_one_number),
         TEST(test_drain_when_calls_are_under_way_then_none_is_lost),
         cmocka_unit_test(test_drain_when_nobody_is_connected_then_done),
         TEST(test_worker_when_it_posts_back_then_answered_or_dropped),
