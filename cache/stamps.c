@@ -82,11 +82,12 @@ static uint64_t clock_of(const struct hps_stamps *stamps)
     return atomic_load_explicit(&stamps->clock, memory_order_relaxed);
 }
 
+/* Odd already: the last batch did not end, and what it marked is as much under way as what comes
+ * now. */
 void hps_stamps_begin(struct hps_stamps *stamps)
 {
     uint64_t clock = clock_of(stamps);
-    clock += clock % 2 == 0 ? 1 : 2; /* odd already: the last batch did not end */
-    atomic_store_explicit(&stamps->clock, clock, memory_order_release);
+    atomic_store_explicit(&stamps->clock, clock | 1, memory_order_release);
 }
 
 void hps_stamps_mark(struct hps_stamps *stamps, uint32_t table_id, const hps_key *keys, uint32_t n)

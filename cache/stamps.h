@@ -19,7 +19,8 @@
  * check too early is replaced by the update that follows.
  *
  * The same answers "may this row, or proof of absence, that somebody read since `since` be used for
- * a look-up that begins now?": yes while the key is unchanged since then.
+ * a look-up that begins now?": yes while the key is unchanged since then. And "are these rows of one
+ * state?": if all of their keys are unchanged since before the first was read, after the last was.
  *
  * NULL stamps are those of a version that is never updated: nothing ever changes. Any thread, but
  * begin, mark and end: the one updater of the version.
@@ -41,7 +42,7 @@ void hps_stamps_free(struct hps_stamps *stamps); /* NULL is legal */
 
 /* The clock, to be read before the rows are. Odd: a batch is being applied. Rows that were read
  * between two equal even ones are of the same batches: whoever sees a row of a batch by what its
- * tier guards it with also sees, afterwards, the odd clock that came before. */
+ * tier guards it with also sees, afterwards, the odd clock and all marks, which came before. */
 uint64_t hps_stamps_now(const struct hps_stamps *stamps);
 /* No batch since `since`, nor one that was under way then, has the key. */
 bool hps_stamp_unchanged(const struct hps_stamps *stamps, uint32_t table_id, hps_key key,
@@ -57,7 +58,8 @@ struct hps_stamp_guard {
 bool hps_stamp_guard_fresh(const void *guard, uint32_t i); /* guard: struct hps_stamp_guard */
 
 /* A batch: begin, mark the keys of every table, change the tiers from the lowest up, end; but not
- * end if it failed half-way, so that the clock is odd until the next batch has ended. */
+ * end if it failed half-way, so that the clock is odd, and the same, until the next batch has
+ * ended. */
 void hps_stamps_begin(struct hps_stamps *stamps);
 void hps_stamps_mark(struct hps_stamps *stamps, uint32_t table_id, const hps_key *keys, uint32_t n);
 void hps_stamps_end(struct hps_stamps *stamps);

@@ -67,6 +67,22 @@ static void test_row_when_read_while_its_batch_is_applied_then_is_refused(void *
     assert_true(hps_stamp_unchanged(*state, 1, key, hps_stamps_now(*state)));
 }
 
+static void test_row_when_its_batch_failed_half_way_then_is_refused_until_one_ends(void **state)
+{
+    hps_key keys[2] = {42, 43};
+    hps_stamps_begin(*state);
+    hps_stamps_mark(*state, 1, &keys[0], 1);
+    uint64_t failed = hps_stamps_now(*state);
+    hps_stamps_begin(*state); /* again, or another one */
+    uint64_t since = hps_stamps_now(*state);
+    assert_false(hps_stamp_unchanged(*state, 1, 42, since));
+    hps_stamps_mark(*state, 1, &keys[1], 1);
+    assert_false(hps_stamp_unchanged(*state, 1, 43, failed));
+    hps_stamps_end(*state);
+    assert_false(hps_stamp_unchanged(*state, 1, 42, since));
+    assert_true(hps_stamp_unchanged(*state, 1, 42, hps_stamps_now(*state)));
+}
+
 static void test_row_when_other_batches_pass_then_may_still_be_used(void **state)
 {
     update(*state, 1, 42);
@@ -102,6 +118,7 @@ int main(void)
         TEST(test_row_when_updated_since_it_was_read_then_is_refused),
         TEST(test_row_when_read_after_its_update_then_may_be_used),
         TEST(test_row_when_read_while_its_batch_is_applied_then_is_refused),
+        TEST(test_row_when_its_batch_failed_half_way_then_is_refused_until_one_ends),
         TEST(test_row_when_other_batches_pass_then_may_still_be_used),
         TEST(test_guard_when_one_key_was_updated_then_refuses_that_one),
         TEST(test_stamps_when_version_is_never_updated_then_all_is_fresh),
