@@ -192,7 +192,9 @@ hps_status hps_lookup_plan(struct hps_lookup *lookup, struct hps_error *err)
     }
     lookup->rows_bytes = total;
     lookup->n_keys = n_keys;
+    lookup->n_reread = 0;
     lookup->begun = false;
+    lookup->torn = false;
     lookup->gpu.asked = false;
     lookup->gpu.left = false;
     return HPS_OK;
@@ -207,6 +209,7 @@ void hps_lookup_again(struct hps_lookup *lookup)
     memset(lookup->tier_us, 0, sizeof(lookup->tier_us));
     lookup->begun = false;
     lookup->ahead = false;
+    lookup->torn = false;
 }
 
 /* ---- unique keys ----------------------------------------------------------------------------- */
@@ -597,25 +600,6 @@ static void count_unasked(const struct hps_walk *walk, const struct hps_table_me
     }
 }
 
-/* Of each part: unique keys = those that its tiers found + shared + remembered + not found, or not
- * waited for. */
-static void count_keys(const struct hps_lookup *lookup, const struct hps_lookup_part *part,
-                       const struct hps_table_metrics *series, bool answered)
-{
-    struct hps_metric *defaulted = series->defaulted[lookup->miss_policy];
-
-    count_unasked(&part->walk, series);
-    if (answered) {
-        hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
-        hps_metric_add(series->keys_defaulted, part->n_defaulted);
-        hps_metric_add(series->keys_unknown, part->n_unknown);
-        hps_metric_add(series->unique_keys, part->n_unique);
-    }
-    if (answered && part->n_defaulted > 0 && defaulted != NULL) {
-        hps_metric_add(defaulted, part->n_defaulted);
-    }
-}
-
 /* NULL: not counted. */
 static const struct hps_table_metrics *series_of(const struct hps_version *version,
                                                  const struct hps_table *table)
@@ -626,7 +610,9 @@ static const struct hps_table_metrics *series_of(const struct hps_version *versi
     return series == NULL || series->unique_keys == NULL ? NULL : series;
 }
 
-static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part, bool answered,
+/* What its tiers did. Of each part that is answered: unique keys = those that they found + shared +
+ * remembered + not found, or not waited for. */
+static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
                        bool *tier_asked)
 {
     const struct hps_version *version = lookup->version;
@@ -643,7 +629,25 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
     lookup->tier_us[HPS_TIER_GPU] += part->walk.gpu.duration_us;
     count_tier(lookup->metrics, &part->walk.gpu, HPS_TIER_GPU, series, false);
     if (series != NULL) {
-        count_keys(lookup, part, series, answered);
+        count_unasked(&part->walk, series);
+    }
+}
+
+/* Keys of an answer. */
+static void count_keys(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    const struct hps_table_metrics *series = series_of(lookup->version, part->table);
+
+    if (series == NULL) {
+        return;
+    }
+    struct hps_metric *defaulted = series->defaulted[lookup->miss_policy];
+    hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
+    hps_metric_add(series->keys_defaulted, part->n_defaulted);
+    hps_metric_add(series->keys_unknown, part->n_unknown);
+    hps_metric_add(series->unique_keys, part->n_unique);
+    if (part->n_defaulted > 0 && defaulted != NULL) {
+        hps_metric_add(defaulted, part->n_defaulted);
     }
 }
 
@@ -722,23 +726,17 @@ static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_pa
     }
 }
 
-/* The last row has been read: may some be of a batch of updates of which others are not? That no
- * tier has a key is also something that was read. */
-static hps_status check_unit(const struct hps_lookup *lookup, hps_status status,
-                             struct hps_error *err)
+void lookup_count_end(const struct hps_lookup *lookup, bool answered)
 {
-    bool answer = status == HPS_OK || status == HPS_NOT_FOUND;
-    if (!lookup->unit || !answer) {
-        return status;
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        const struct hps_lookup_part *part = &lookup->parts[i];
+        if (part->rows != NULL && answered) {
+            count_keys(lookup, part);
+        }
+        if (part->rows != NULL) {
+            note_hot(lookup, part);
+        }
     }
-    if (lookup->since % 2 != 0) {
-        return hps_error_set(err, HPS_ABORTED,
-                             "consistency: a batch of updates was in some tiers only");
-    }
-    if (hps_stamps_now(lookup->version->stamps) != lookup->since) {
-        return hps_error_set(err, HPS_ABORTED, "consistency: a batch of updates came meanwhile");
-    }
-    return status;
 }
 
 /* Once per look-up (or try of one), however it ended. */
@@ -746,19 +744,18 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct 
 {
     bool tier_asked[HPS_TIER_COUNT] = {false};
 
-    status = check_unit(lookup, status, err);
-
+    status = lookup_check_unit(lookup, status, err);
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was begun */
-            count_part(lookup, &lookup->parts[i], status == HPS_OK, tier_asked);
-            if (status != HPS_ABORTED) { /* it is asked for again */
-                note_hot(lookup, &lookup->parts[i]);
-            }
+            count_part(lookup, &lookup->parts[i], tier_asked);
             hps_walk_note_room(&lookup->parts[i].walk, lookup->version, false);
         }
     }
     if (lookup->metrics != NULL) {
         observe_tiers(lookup->metrics, lookup->tier_us, tier_asked);
+    }
+    if (status != HPS_ABORTED && !lookup->rereads) { /* else it is asked for again, or was */
+        lookup_count_end(lookup, status == HPS_OK);
     }
     return status;
 }

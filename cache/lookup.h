@@ -16,7 +16,8 @@
  * (hps_lookup_leave_gpu) and goes on.
  *
  * One that wants a unit may have seen a part of a batch of updates, or found that the only copy of
- * a row is ahead of the version: the last step then answers ABORTED instead of OK, and
+ * a row is ahead of the version: the last step then answers ABORTED instead of OK. Where all rows
+ * are there (`torn`) hps_lookup_reread reads those again that updates have changed; in any case
  * hps_lookup_again takes it back to where it was after take_block.
  */
 #ifndef HPS_CACHE_LOOKUP_H
@@ -31,7 +32,8 @@ enum {
     HPS_ROWS_ALIGN = 64,
     HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024, /* HPS_LOOKUP_PATH_AUTO: rows of a part, as stored */
     HPS_LOOKUP_GPU_WAIT_US = 1000 * 1000,    /* of WAIT and MEMORY_ONLY without wait_us_max */
-    HPS_LOOKUP_TRIES_MAX = 3,                /* of one that wants a unit */
+    HPS_LOOKUP_TRIES_MAX = 3,                /* of one that wants a unit: from the beginning */
+    HPS_LOOKUP_REREADS_MAX = 4,              /* beside updates, before they are held back */
 };
 
 /* Reasons of tier_errors_total and insertion_dropped_total. */
@@ -122,8 +124,9 @@ struct hps_lookup {
     uint32_t n_parts;
     enum hps_miss_policy miss_policy; /* plan puts the version's own in place of 0, here and next */
     enum hps_unknown_policy unknown_policy;
-    enum hps_dtype output;              /* 0: FP32 */
-    bool unit;                          /* of a batch of updates all rows or none */
+    enum hps_dtype output; /* 0: FP32 */
+    bool unit;             /* of a batch of updates all rows or none */
+    bool rereads; /* it reads rows again for another one, which looks after its unit itself */
     uint32_t wait_us_max;               /* HPS_MISS_WAIT; for the gpu also HPS_MISS_MEMORY_ONLY */
     uint64_t deadline_us;               /* 0 = none */
     bool (*cancelled)(const void *ctx); /* any thread; NULL: never */
@@ -158,7 +161,9 @@ struct hps_lookup {
     uint64_t wait_deadline_us;
     uint64_t gpu_deadline_us; /* the gpu is waited for until then; 0: until it answers */
     uint64_t since;           /* hps_stamps_now before any tier was asked */
+    uint64_t n_reread;        /* keys as sent, as updates had changed them */
     bool begun;
+    bool torn;  /* ABORTED with all its rows, of which updates have changed some meanwhile */
     bool ahead; /* ABORTED for rows of updates that this version does not have yet, and no others */
     struct hps_lookup_gpu gpu;
 };
@@ -207,6 +212,18 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
 hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Instead of the next step, when there will be no answer: what was done is counted. */
 void hps_lookup_abandon(struct hps_lookup *lookup);
+
+/* Of a torn look-up: read what updates have changed since again, from all tiers that its miss
+ * policy allows but the gpu; up to n_times, as updates may come meanwhile, but not again while one
+ * batch is under way. Whoever holds them back needs one time. The answer's counts by tier stay
+ * those of the first reading.
+ *
+ * thread  one that may block
+ * error   ABORTED: updates came each time (torn), one is in some tiers only (torn), or rows are
+ *         ahead; NO_MEMORY, EXHAUSTED; those of hps_lookup_run_rest
+ */
+hps_status hps_lookup_reread(struct hps_lookup *lookup, unsigned n_times, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* After ABORTED: begin anew, with the same rows. A gpu that was left is not asked again. What the
  * tries before did stays counted as work of the tiers, but not as keys of an answer. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What lookup.c and lookup_gpu.c share. On the thread that holds the look-up.
+ * What the files of a look-up share. On the thread that holds the look-up.
  */
 #ifndef HPS_CACHE_LOOKUP_INTERNAL_H
 #define HPS_CACHE_LOOKUP_INTERNAL_H
@@ -9,6 +9,16 @@
 
 /* Before any tier is asked; again: nothing happens. */
 void lookup_begin(struct hps_lookup *lookup);
+
+/* What was asked for is noted, and the keys are counted if there is an answer. */
+void lookup_count_end(const struct hps_lookup *lookup, bool answered);
+
+/* ---- lookup_unit.c ---- */
+
+/* The last row has been read, or a key is in no tier, which was read, too: may some be of a batch
+ * of updates of which others are not? Then ABORTED, and lookup->torn if all rows are there. */
+hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 /* ---- lookup_gpu.c ---- */
 

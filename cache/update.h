@@ -15,9 +15,9 @@
  * - Per key, a look-up finds the row before the batch or the one after it, never a mixture, and
  *   never the one before again once the batch is published.
  * - Of a batch a look-up may see some keys with their new rows and others with their old ones, but
- *   not one for which the version's clock (stamps.h) was even and the same before and after: it
- *   sees the whole batch or nothing of it. A hold keeps the clock still for look-ups that find
- *   batches under way again and again.
+ *   not one of whose keys no batch has had any since it began, by their stamps (stamps.h): it sees
+ *   the whole batch or nothing of it. A hold keeps batches away from look-ups that find their keys
+ *   changed again and again.
  * - A batch that is refused (INVALID, NO_MEMORY) or that the durable store did not take has changed
  *   nothing. After any failure nothing is published, and the same batch may be applied again: rows
  *   are absolute, so doing it twice is doing it once.
@@ -38,6 +38,7 @@
 #ifndef HPS_CACHE_UPDATE_H
 #define HPS_CACHE_UPDATE_H
 
+#include "base/pool.h"
 #include "cache/version.h"
 
 /* Rows or deletes of one table, in order: of a key given twice the last one counts. */
@@ -68,8 +69,10 @@ struct hps_update_batch {
     bool apart;
 };
 
-/* Keys of one batch; how long one waits for holds. */
-enum { HPS_UPDATE_KEYS_MAX = 1 << 26, HPS_UPDATE_HELD_US_MAX = 10 * 1000 * 1000 };
+/* Keys of one batch; how long one waits for a look-up that is read. */
+enum { HPS_UPDATE_KEYS_MAX = 1 << 26, HPS_UPDATE_HELD_US_MAX = 1000 * 1000 };
+/* For how long look-ups are read between two batches; and a client's share of each second. */
+enum { HPS_UPDATE_HOLD_US = 10 * 1000, HPS_UPDATE_HOLD_US_PER_S = 100 * 1000 };
 
 /* Make a version that can be updated, and read how far it was: stamps, positions, sequence. Before
  * it is seen by anybody; its tiers are open. Freed with the version. DATA_LOSS: what is stored
@@ -103,21 +106,30 @@ hps_status hps_update_replay(struct hps_version *version, const struct hps_updat
                              struct hps_log_report *out_report, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* Batches wait to begin while somebody holds them back. The caller's memory, and its pin. */
+/* A look-up that wants no batch to come while it is read. The caller's memory, and its pin. */
 struct hps_update_hold {
-    /* What was not to be had at once is now. On the updater's thread; must be quick: hand over. */
-    void (*granted)(struct hps_update_hold *hold);
+    /* On a thread of the pool, once. held: no batch begins until this returns (but one that has
+     * waited HPS_UPDATE_HELD_US_MAX), so it reads rows and hands over; false: its client has had
+     * its share. */
+    void (*run)(struct hps_update_hold *hold, bool held);
+    uint64_t client;              /* for whom: a number */
     struct hps_update_hold *next; /* waits, behind this one */
 };
-/* True: no batch begins until hps_update_release (but one that has waited HPS_UPDATE_HELD_US_MAX).
- * False: a batch is under way, or waits for other holds; granted() comes when it has ended, unless
- * this is cancelled. So neither holds nor batches wait for ever. Any thread, as the next ones;
- * never blocks. */
-bool hps_update_hold(struct hps_version *version, struct hps_update_hold *hold) HPS_MUST_CHECK;
-/* True: it waited and does no more. False: granted() has come, or is about to. */
+/* Stand in line; run() comes. One thread of the pool has those in line read one after the other,
+ * first those whose client has had least; it waits for a batch that is under way, and makes way for
+ * one that waits after HPS_UPDATE_HOLD_US, or one look-up. So nothing is held back while anybody
+ * waits for a thread, and neither look-ups nor batches wait for ever. Never blocks.
+ *
+ * thread  any, as the next one
+ * error   AGAIN: batches have been held back for this client for HPS_UPDATE_HOLD_US_PER_S of the
+ * last second, or it is as if they had; EXHAUSTED: the pool takes no more
+ */
+hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
+                           struct hps_update_hold *hold) HPS_MUST_CHECK;
+/* True: it waited and does no more. False: run() has come, or is about to; nothing is held back for
+ * it any more, though it may still read. */
 bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
     HPS_MUST_CHECK;
-void hps_update_release(struct hps_version *version);
 
 /* Batches that every look-up which begins now sees. 0: none. Any thread. */
 uint64_t hps_update_sequence(const struct hps_version *version);

@@ -17,6 +17,15 @@ struct update_position {
     uint8_t bytes[];  /* prefix, the source's key, value */
 };
 
+/* Clients whose numbers fall on one place count as one. */
+enum { UPDATE_CLIENTS = 256 };
+
+struct update_client {
+    uint64_t
+        held_us; /* for how long updates have been held back for it, but for what is forgotten */
+    uint64_t as_of_us;
+};
+
 struct hps_updates {
     atomic_bool busy; /* a batch is being applied: there is one updater */
     _Atomic uint64_t sequence;
@@ -24,10 +33,18 @@ struct hps_updates {
     _Atomic uint64_t as_of_us;         /* when as_of_ms came to be what it is, hps_clock_us */
     pthread_mutex_t lock;              /* all that follows */
     struct update_position *positions; /* the published ones */
-    pthread_cond_t released;           /* n_held is 0 */
-    uint32_t n_held;
-    bool turn;                       /* of a batch: it is under way, or waits for n_held */
-    struct hps_update_hold *waiting; /* until it has ended */
+    pthread_cond_t changed;            /* `held` is another */
+    bool turn;                         /* of a batch: it is under way, or waits as `held` */
+    bool held;                         /* look-ups are read, and no batch begins */
+    uint64_t held_since_us;
+    bool hold_waits;                 /* for the end of the turn: it is `held` then */
+    struct hps_update_hold *waiting; /* in order of asking */
+    struct hps_update_hold *reading; /* its run() is called, or has just returned */
+    bool reads;                      /* `reader` is posted, or runs, with a pin of the version */
+    struct hps_task reader;          /* has those read that wait, on a thread of the pool */
+    struct hps_version *read_version;
+    struct hps_pool *read_pool;
+    struct update_client clients[UPDATE_CLIENTS];
 
     /* [n_tables] NULL: not compared. Row versions as the rows of a table beside each table, in the
      * durable store alone. */
@@ -38,7 +55,7 @@ struct hps_updates {
 
 /* ---- update_hold.c ---- */
 
-/* Wait until nobody holds updates back, HPS_UPDATE_HELD_US_MAX at most; new holds wait. */
+/* Wait until nobody holds updates back, HPS_UPDATE_HELD_US_MAX at most; others wait meanwhile. */
 void update_turn_begin(struct hps_updates *updates);
 void update_turn_end(struct hps_updates *updates);
 hps_status update_holds_init(struct hps_updates *updates) HPS_MUST_CHECK;

@@ -97,6 +97,7 @@ struct hps_version {
     struct hps_updates *updates; /* sequence and positions; as stamps */
     /* update_rows_total{op}, or NULL */
     struct hps_metric *update_rows_put, *update_rows_deleted, *update_rows_older;
+    struct hps_metric *update_holds; /* update_hold_seconds, or NULL */
     bool
         row_versions; /* updates have one per key, and the highest counts; before hps_update_open */
 

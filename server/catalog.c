@@ -169,6 +169,8 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
                                                      version->model, "delete", NULL, NULL);
     version->update_rows_older = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
                                                    version->model, "older", NULL, NULL);
+    version->update_holds = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_HOLDS,
+                                              version->model, NULL, NULL, NULL);
 }
 
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version)

@@ -38,6 +38,7 @@ static const char *const REJECT_NAMES[HPS_REJECT_COUNT] = {
     [HPS_REJECT_REPLY_BYTES] = "reply_bytes",
     [HPS_REJECT_QUEUE] = "queue",
     [HPS_REJECT_WORKERS] = "workers",
+    [HPS_REJECT_HOLDS] = "update_holds",
 };
 
 const char *hps_defaulted_reason(enum hps_miss_policy policy)

@@ -126,6 +126,8 @@
       "1 while the leaders of all partitions answer.")                                           \
     X(UPDATE_HELD, GAUGE, "update_held", "model",                                                \
       "1 while a batch of the active version waits because it cannot be applied.")               \
+    X(UPDATE_HOLDS, HISTOGRAM, "update_hold_seconds", "model",                                   \
+      "For how long updates were held back at a time, for look-ups of units.")                   \
     X(MODEL_ACTIVE_VERSION, GAUGE, "model_active_version", "model",                              \
       "Number of the active version.")                                                           \
     X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                  \
@@ -167,7 +169,13 @@ const char *hps_stage_name(enum hps_stage stage);
 const char *hps_defaulted_reason(enum hps_miss_policy policy);
 
 /* Why a look-up was refused. */
-enum hps_reject { HPS_REJECT_REPLY_BYTES, HPS_REJECT_QUEUE, HPS_REJECT_WORKERS, HPS_REJECT_COUNT };
+enum hps_reject {
+    HPS_REJECT_REPLY_BYTES,
+    HPS_REJECT_QUEUE,
+    HPS_REJECT_WORKERS,
+    HPS_REJECT_HOLDS, /* updates have been held back for its client for long enough */
+    HPS_REJECT_COUNT
+};
 
 /* What the look-up service counts. */
 struct hps_service_metrics {

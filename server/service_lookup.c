@@ -16,11 +16,12 @@
  * for is held until it has answered, whoever has gone, and whatever else the request has been
  * answered with meanwhile.
  *
- * A request that wants a unit may find that updates came between its rows: then it is looked up
- * again from the beginning, with the room that it has; the last try holds updates back, and waits
- * on no thread until the batch under way has been applied. Or that the only copy of a row, which
- * other daemons update too, is ahead of them: then it waits a little, on no thread, for its own
- * updates.
+ * A request that wants a unit may find that updates came between its rows: then an I/O thread reads
+ * those again that they have changed, and at last, if they come each time, while it holds them
+ * back. For that it stands in line without a thread (cache/update.h), and holds nothing back until
+ * it is read; a client that has had its share waits a little and tries again. Or it finds that the
+ * only copy of a row, which other daemons update too, is ahead of them: then it waits a little, on
+ * no thread, for its own updates, and is looked up from the beginning.
  */
 #include "server/service_lookup.h"
 
@@ -50,8 +51,8 @@ enum {
     STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX,
     TABLES_SCANNED_MAX = 16, /* more than this many tables are found by hash */
     NOTES_MAX = 64,
-    AHEAD_WAIT_US = 1000, /* the first time; then each time twice as long: a second in all */
-    AHEAD_WAITS_MAX = 10
+    UNIT_WAIT_US = 1000, /* the first time; then each time twice as long: a second in all */
+    UNIT_WAITS_MAX = 10
 };
 
 /* What a client that was refused for want of room should wait before it tries again. */
@@ -83,7 +84,7 @@ struct request {
     struct hps_task task;        /* to a worker, an I/O thread or the loop */
     struct hps_pool *pool;       /* that the task was posted to, until it is back; NULL: none */
     struct hps_timer wait_timer; /* of one that waits so long for rows: of the gpu, or for an I/O
-                                    thread; or for updates */
+                                    thread; or of a unit, before it is read again */
     enum step step;              /* what a worker does, or did */
     bool step_done;              /* it: all keys are answered */
     bool gpu_first;              /* the gpu is asked before the memory tiers, not after them */
@@ -91,11 +92,13 @@ struct request {
     struct hps_task gpu_task;    /* from the gpu to the loop */
     struct hps_version *gpu_version; /* with a pin, of a look-up that was left there */
     struct hps_update_hold hold;     /* of one that wants a unit */
-    unsigned n_tries;                /* begun, but for those that found rows ahead */
-    unsigned n_waits;                /* for updates, after those */
-    bool ahead_waits;                /* for them now */
-    bool hold_waits;                 /* for the batch under way */
-    bool holds;                      /* no update comes between its rows */
+    bool hold_waits;                 /* in line */
+    unsigned n_tries;                /* from the beginning, but for those that found rows ahead */
+    unsigned n_waits;                /* for updates after those, or for the client's share */
+    bool unit_waits;                 /* now */
+    bool rereads;                    /* an I/O thread is to read rows again, or does */
+    bool reread;                     /* it did, beside updates */
+    bool held;                       /* the same while they were held back */
     struct hps_lookup lookup;
     struct hps_stream *stream;
     hps_status status; /* of the worker */
@@ -200,20 +203,9 @@ static void request_hold(struct request *request)
     request->n_holders++;
 }
 
-/* All rows have been read, or nobody wants them: also if a thread still reads, or the call stays
- * open for a client that is slow to take its end. Loop thread. */
-static void let_updates_go(struct request *request)
-{
-    if (request->holds) {
-        request->holds = false;
-        hps_update_release(request->lookup.version);
-    }
-}
-
 /* Rows are copied or of no use any more: let the catalog have the version. */
 static void unpin(struct request *request)
 {
-    let_updates_go(request);
     if (request->lookup.version != NULL) {
         hps_version_unpin(request->lookup.version);
         request->lookup.version = NULL;
@@ -270,7 +262,6 @@ static void request_drop(struct request *request)
 /* End the call with an error. */
 static void request_fail(struct request *request, hps_status status, const struct hps_error *err)
 {
-    let_updates_go(request);
     if (request->closed || request->code >= 0) {
         return;
     }
@@ -625,7 +616,7 @@ static const struct hps_encode_explain *make_explain(struct request *request)
     explain->stages = stages;
     explain->n_stages = HPS_STAGE_ENCODE;
     explain->notes = notes;
-    if (request->n_tries + request->n_waits > 1) {
+    if (request->n_tries + request->n_waits > 1 || request->lookup.n_reread > 0) {
         add_note(explain, notes, "read again: updates came meanwhile");
     }
     for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
@@ -740,28 +731,45 @@ static void note_queue_end(struct request *request)
 /* Loop thread: the look-up from its beginning; there is a block for its rows. */
 static void start_try(struct request *request);
 
-/* The updates that the rows are ahead by may come soon. False: they have not for long enough. */
-static bool await_updates(struct request *request)
+/* Wait for updates, or for what a client may have. False: it has waited for long enough. */
+static bool wait_a_little(struct request *request)
 {
-    if (!request->lookup.ahead || request->closed || request->n_waits == AHEAD_WAITS_MAX) {
+    if (request->n_waits == UNIT_WAITS_MAX) {
         return false;
     }
-    request->n_tries--;
-    request->ahead_waits = true;
+    request->unit_waits = true;
     hps_timer_set_after(request->loop, &request->wait_timer,
-                        (uint64_t)AHEAD_WAIT_US << request->n_waits++);
+                        (uint64_t)UNIT_WAIT_US << request->n_waits++);
     return true;
 }
+
+/* Loop thread: by an I/O thread, beside updates. */
+static void hand_to_reread(struct request *request);
+/* Loop thread: the same while updates are held back. */
+static void stand_in_line(struct request *request);
 
 /* Look up again, or no more: the client may try. */
 static void finish_torn(struct request *request, const struct hps_error *err)
 {
+    const struct hps_lookup *lookup = &request->lookup;
     struct hps_error last = *err;
 
-    if (await_updates(request)) {
+    if (request->closed) {
         return;
     }
-    if (!request->lookup.ahead && request->n_tries < HPS_LOOKUP_TRIES_MAX && !request->closed) {
+    if (lookup->torn && !request->reread) {
+        hand_to_reread(request);
+        return;
+    }
+    if (lookup->torn && !request->held) {
+        stand_in_line(request);
+        return;
+    }
+    if (lookup->ahead && wait_a_little(request)) { /* the updates that it is ahead by may come */
+        request->n_tries--;
+        return;
+    }
+    if (!lookup->torn && !lookup->ahead && request->n_tries < HPS_LOOKUP_TRIES_MAX) {
         hps_lookup_again(&request->lookup);
         start_try(request);
         return;
@@ -772,7 +780,6 @@ static void finish_torn(struct request *request, const struct hps_error *err)
 
 static void finish(struct request *request, hps_status status, const struct hps_error *err)
 {
-    let_updates_go(request);
     if (status == HPS_ABORTED && request->lookup.unit) {
         finish_torn(request, err);
     } else if (status != HPS_OK) {
@@ -794,9 +801,17 @@ static void on_io_done(struct hps_task *task)
     struct request *request = CONTAINER_OF(task, struct request, task);
 
     request->pool = NULL;
+    request->rereads = false;
     hps_timer_stop(&request->wait_timer);
     finish(request, request->status, &request->err);
     request_drop(request);
+}
+
+/* I/O thread: what updates have changed since it was read, as long as they go on. */
+static void reread(struct request *request)
+{
+    request->reread = true;
+    request->status = hps_lookup_reread(&request->lookup, HPS_LOOKUP_REREADS_MAX, &request->err);
 }
 
 /* I/O thread: the tiers that may block. */
@@ -811,6 +826,19 @@ static void on_io(struct hps_task *task)
     } else {
         request->status = hps_lookup_run_rest(&request->lookup, &request->err);
     }
+    if (request->lookup.torn) {
+        reread(request);
+    }
+    post_back(request, on_io_done);
+}
+
+/* The same for one that has been read whole: there is nothing to abandon. */
+static void on_reread(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    note_queue_end(request);
+    reread(request);
     post_back(request, on_io_done);
 }
 
@@ -849,15 +877,19 @@ static void answer_with_what_is_there(struct request *request)
 }
 
 /* Loop thread: the client waits no longer for rows. An I/O thread that is asking a store knows that
- * itself. Or updates may have come. */
+ * itself. Or a unit has waited before it is read again. */
 static void on_wait_over(void *ctx)
 {
     struct request *request = ctx;
 
-    if (request->ahead_waits) {
-        request->ahead_waits = false;
-        hps_lookup_again(&request->lookup);
-        start_try(request);
+    if (request->unit_waits) {
+        request->unit_waits = false;
+        if (request->lookup.torn) {
+            hand_to_reread(request);
+        } else {
+            hps_lookup_again(&request->lookup);
+            start_try(request);
+        }
     } else if (request->at_gpu) {
         leave_gpu(request);
     } else if (withdraw(request)) {
@@ -900,6 +932,86 @@ static void hand_to_io(struct request *request)
     } else {
         hps_lookup_abandon(&request->lookup);
         request_reject(request, HPS_REJECT_WORKERS, &request->err);
+    }
+    request_drop(request);
+}
+
+static void hand_to_reread(struct request *request)
+{
+    request_hold(request);
+    request->rereads = true;
+    if (post_to(request, request->service->parts.io, "the I/O threads", on_reread) != HPS_OK) {
+        request_reject(request, HPS_REJECT_WORKERS, &request->err);
+        request_drop(request);
+    }
+}
+
+/* Loop thread: it may be possible without, or later. */
+static void wait_for_share(struct request *request)
+{
+    struct hps_error err;
+
+    if (request->closed || wait_a_little(request)) {
+        return;
+    }
+    hps_error_set(&err, HPS_EXHAUSTED,
+                  "consistency: updates came each time, and have been held back for this client "
+                  "for %d ms a second, which is the limit; ask for fewer keys at a time",
+                  HPS_UPDATE_HOLD_US_PER_S / 1000);
+    request_reject(request, HPS_REJECT_HOLDS, &err);
+}
+
+/* Loop thread: rows have been read while updates were held back; or they are held back for this
+ * client no more. */
+static void on_hold_done(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    request->hold_waits = false;
+    if (request->held) {
+        finish(request, request->status, &request->err);
+    } else {
+        wait_for_share(request);
+    }
+    request_drop(request);
+}
+
+/* I/O thread. */
+static void on_hold(struct hps_update_hold *hold, bool held)
+{
+    struct request *request = CONTAINER_OF(hold, struct request, hold);
+
+    note_queue_end(request);
+    request->held = held;
+    if (hps_grpc_call_cancelled(request->call)) {
+        request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+    } else if (held) {
+        request->status = hps_lookup_reread(&request->lookup, 1, &request->err);
+    }
+    post_back(request, on_hold_done);
+}
+
+static void stand_in_line(struct request *request)
+{
+    struct hps_error err;
+
+    request_hold(request); /* until on_hold_done */
+    request->queued_us = hps_clock_us();
+    request->hold.run = on_hold;
+    request->hold.client = hps_grpc_call_client(request->call);
+    request->hold_waits = true; /* it is not ours when it waits */
+    hps_status status =
+        hps_update_hold(request->lookup.version, request->service->parts.io, &request->hold);
+    if (status == HPS_OK) {
+        return;
+    }
+    request->hold_waits = false;
+    if (status == HPS_AGAIN) {
+        wait_for_share(request);
+    } else {
+        hps_error_set(&err, status, "%zu look-ups wait for the I/O threads already",
+                      hps_pool_depth(request->service->parts.io));
+        request_reject(request, HPS_REJECT_WORKERS, &err);
     }
     request_drop(request);
 }
@@ -1022,55 +1134,12 @@ static void on_gpu_done(struct hps_lookup *lookup)
     hps_loop_post(request->loop, &request->gpu_task);
 }
 
-/* Loop thread: the batch that was under way has been applied, and no other begins. */
-static void on_hold(struct hps_task *task)
-{
-    struct request *request = CONTAINER_OF(task, struct request, task);
-
-    request->hold_waits = false;
-    request->holds = true;
-    note_queue_end(request);
-    if (request->closed) {
-        let_updates_go(request);
-    } else {
-        ask_gpu(request, true);
-    }
-    request_drop(request);
-}
-
-/* The updater's thread. */
-static void on_hold_granted(struct hps_update_hold *hold)
-{
-    struct request *request = CONTAINER_OF(hold, struct request, hold);
-
-    post_back(request, on_hold);
-}
-
-static void hold_updates(struct request *request)
-{
-    request_hold(request); /* until it is granted */
-    request->queued_us = hps_clock_us();
-    request->hold.granted = on_hold_granted;
-    request->hold_waits = true; /* it is not ours when it waits */
-    if (hps_update_hold(request->lookup.version, &request->hold)) {
-        on_hold(&request->task);
-    }
-}
-
-/* A try that begins while a batch is being applied is lost: such a one waits for its end. */
 static void start_try(struct request *request)
 {
-    const struct hps_lookup *lookup = &request->lookup;
-
     request->n_tries++;
-    if (lookup->unit && hps_stamps_now(lookup->version->stamps) % 2 != 0) {
-        request->n_tries = HPS_LOOKUP_TRIES_MAX;
-    }
-    if (lookup->unit && request->n_tries == HPS_LOOKUP_TRIES_MAX) {
-        hold_updates(request);
-    } else {
-        ask_gpu(request, true);
-    }
+    request->reread = false;
+    request->held = false;
+    ask_gpu(request, true);
 }
 
 /* Loop thread; there is room for the reply. */
@@ -1247,11 +1316,12 @@ static void on_close(struct hps_grpc_call *call)
     hps_grpc_call_set_user(call, NULL);
     request->closed = true;
     request->closed_us = hps_clock_us();
-    let_updates_go(request);
     hps_timer_stop(&request->queue_timer);
     hps_timer_stop(&request->wait_timer);
     if (withdraw(request)) {
-        hps_lookup_abandon(&request->lookup);
+        if (!request->rereads) {
+            hps_lookup_abandon(&request->lookup);
+        }
         request_drop(request);
     }
     if (request->hold_waits && hps_update_hold_cancel(request->lookup.version, &request->hold)) {

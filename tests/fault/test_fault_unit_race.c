@@ -3,8 +3,9 @@
  * Units: look-ups of keys of several tables beside updates that change all of them at once. Every
  * update of a group of keys writes its number into each row of the group, in every table, or
  * deletes them all; so a look-up of a group finds one number, or nothing, or it has seen a part of
- * an update. Over the real stores in every order of tiers, with the gpu on the simulated device.
- * The same look-ups without `unit` must be caught, or the test proves nothing.
+ * an update. Of several groups it must find what they had after one and the same update. Over the
+ * real stores in every order of tiers, with the gpu on the simulated device. The same look-ups
+ * without `unit` must be caught, or the test proves nothing.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -39,6 +40,7 @@ enum {
     N_LOOKUPS_MIN = HPS_TEST_WORK(1000), /* answered, before updates end */
     N_UNITS_MAX = 2000 * 1000,           /* where what must be seen is not seen */
     GPU_SLAB = 4 << 20,
+    DELETED = 128, /* in the log */
 };
 
 static const struct hps_call no_limit = {0};
@@ -55,9 +57,12 @@ struct race {
     struct hps_version *version;
     struct hps_block_pool *blocks;
     struct hps_gpu_tier *gpu;
+    struct hps_pool *pool; /* where rows are read while updates are held back */
     atomic_bool stop;
-    _Atomic uint64_t n_answers, n_aborted, n_held, n_gpu, n_wrong;
+    _Atomic uint64_t n_answers, n_aborted, n_reread, n_held, n_gpu, n_wrong;
     uint64_t n_units; /* the updater's; read at rest */
+    _Atomic uint8_t
+        *log; /* [N_UNITS_MAX + 2] by number: the group plus one, DELETED; 0: none yet */
     pthread_mutex_t lock;
     char wrong[600]; /* lock; the first one */
 };
@@ -68,10 +73,14 @@ struct reader {
     struct hps_arena *arena;
     struct hps_lookup lookup;
     struct hps_lookup_part parts[N_TABLES];
+    uint32_t groups[N_GROUPS], n_groups; /* that it asks for, and their keys */
+    hps_key keys[N_KEYS];
     struct hps_update_hold hold;
-    atomic_bool answered, granted;
-    uint64_t held_us; /* since when it holds updates back */
-    bool outlasted;   /* this look-up: its hold was ended for it */
+    atomic_bool answered, ran;
+    bool held; /* it was read while updates were held back, with this result */
+    hps_status status;
+    struct hps_error err;
+    bool outlasted; /* this look-up: its hold was ended for it */
 };
 
 static uint64_t draw(uint64_t *seed)
@@ -104,13 +113,6 @@ static void on_answered(struct hps_lookup *lookup)
     atomic_store(&reader->answered, true);
 }
 
-static void on_granted(struct hps_update_hold *hold)
-{
-    struct reader *reader = (struct reader *)((char *)hold - offsetof(struct reader, hold));
-    reader->held_us = hps_clock_us();
-    atomic_store(&reader->granted, true);
-}
-
 static void ask_gpu(struct reader *reader)
 {
     atomic_store(&reader->answered, false);
@@ -136,46 +138,78 @@ static hps_status run_try(struct reader *reader, struct hps_error *err)
     return status;
 }
 
-static hps_status run_held(struct reader *reader, struct hps_error *err)
+/* A thread of the pool. */
+static void on_hold(struct hps_update_hold *hold, bool held)
 {
-    struct hps_version *version = reader->race->version;
-    atomic_store(&reader->granted, false);
-    reader->hold.granted = on_granted;
-    reader->held_us = hps_clock_us();
-    if (!hps_update_hold(version, &reader->hold)) {
-        wait_for(&reader->granted);
+    struct reader *reader = (struct reader *)((char *)hold - offsetof(struct reader, hold));
+    uint64_t start_us = hps_clock_us();
+    reader->held = held;
+    if (held) {
+        reader->status = hps_lookup_reread(&reader->lookup, 1, &reader->err);
+        reader->outlasted = hps_clock_us() - start_us >= HPS_UPDATE_HELD_US_MAX;
     }
-    hps_status status = run_try(reader, err);
-    if (hps_clock_us() - reader->held_us >= HPS_UPDATE_HELD_US_MAX) {
-        reader->outlasted = true;
+    atomic_store(&reader->ran, true);
+}
+
+/* False: not now, as others have been held back for it. */
+static bool run_held(struct reader *reader)
+{
+    struct race *race = reader->race;
+    reader->hold.run = on_hold;
+    reader->hold.client = reader->seed % 1000; /* seldom one that has had its share */
+    atomic_store(&reader->ran, false);
+    hps_status status = hps_update_hold(race->version, race->pool, &reader->hold);
+    if (status != HPS_OK) {
+        if (status != HPS_AGAIN) {
+            report(race, "no thread for a hold");
+        }
+        sched_yield();
+        return false;
     }
-    hps_update_release(version);
-    atomic_fetch_add(&reader->race->n_held, 1);
-    return status;
+    wait_for(&reader->ran);
+    atomic_fetch_add(&race->n_held, reader->held ? 1 : 0);
+    return reader->held;
+}
+
+/* Beside updates, or at once while they are held back. */
+static hps_status run_torn(struct reader *reader, struct hps_error *err)
+{
+    unsigned n_times = (unsigned)(draw(&reader->seed) % HPS_LOOKUP_REREADS_MAX);
+    hps_status status = HPS_ABORTED;
+    if (n_times > 0) {
+        status = hps_lookup_reread(&reader->lookup, n_times, err);
+        atomic_fetch_add(&reader->race->n_reread, status == HPS_OK ? 1 : 0);
+    }
+    if (status == HPS_ABORTED && run_held(reader)) {
+        *err = reader->err;
+        return reader->status;
+    }
+    return status == HPS_ABORTED ? HPS_AGAIN : status;
 }
 
 static hps_status run_tries(struct reader *reader, struct hps_error *err)
 {
     hps_status status = run_try(reader, err);
-    for (unsigned i = 1; i < HPS_LOOKUP_TRIES_MAX && status == HPS_ABORTED; i++) {
-        atomic_fetch_add(&reader->race->n_aborted, 1);
-        hps_lookup_again(&reader->lookup);
-        status = i + 1 < HPS_LOOKUP_TRIES_MAX ? run_try(reader, err) : run_held(reader, err);
+    atomic_fetch_add(&reader->race->n_aborted, status == HPS_ABORTED ? 1 : 0);
+    if (status == HPS_ABORTED) {
+        do {
+            status = run_torn(reader, err);
+        } while (status == HPS_AGAIN);
     }
     return status;
 }
 
-/* The number in the rows of one part; 0: the keys are not there, UINT64_MAX: not all the same. */
-static uint64_t number_of(const struct hps_lookup_part *part)
+/* The number in the rows of a group; 0: the keys are not there, UINT64_MAX: not all the same. */
+static uint64_t number_of(const struct hps_lookup_part *part, uint32_t group)
 {
     uint64_t number = 0;
-    for (uint32_t i = 0; i < part->n_keys; i++) {
+    for (uint32_t i = group * GROUP_KEYS; i < (group + 1) * GROUP_KEYS; i++) {
         uint64_t row[ROW_WORDS] = {0};
         bool found = part->key_status == NULL || part->key_status[i] == HPS_KEY_FOUND;
         if (found) {
             memcpy(row, part->rows + i * sizeof(row), sizeof(row));
         }
-        bool same = i == 0 || row[0] == number;
+        bool same = i == group * GROUP_KEYS || row[0] == number;
         for (unsigned w = 1; w < ROW_WORDS; w++) {
             same = same && row[w] == row[0];
         }
@@ -187,22 +221,89 @@ static uint64_t number_of(const struct hps_lookup_part *part)
     return number;
 }
 
+/* What groups had after update m: of each the last one up to it. */
+static void state_after(struct race *race, uint64_t m, uint64_t numbers[N_GROUPS])
+{
+    bool known[N_GROUPS] = {false};
+    memset(numbers, 0, N_GROUPS * sizeof(*numbers));
+    for (unsigned n_known = 0; m > 0 && n_known < N_GROUPS; m--) {
+        uint8_t entry = atomic_load(&race->log[m]);
+        unsigned group = (entry & (DELETED - 1)) - 1u;
+        if (!known[group]) {
+            known[group] = true;
+            n_known++;
+            numbers[group] = (entry & DELETED) != 0 ? 0 : m;
+        }
+    }
+}
+
+/* There was a time at which the groups had these numbers: not before the highest of them. */
+static bool is_a_state(struct race *race, const uint32_t *groups, const uint64_t *seen, uint32_t n,
+                       uint64_t newest)
+{
+    uint64_t state[N_GROUPS];
+    state_after(race, newest, state);
+    for (uint64_t m = newest;;) {
+        uint32_t n_same = 0;
+        for (uint32_t g = 0; g < n; g++) {
+            n_same += state[groups[g]] == seen[g] ? 1 : 0;
+        }
+        if (n_same == n) {
+            return true;
+        }
+        uint8_t entry = atomic_load(&race->log[++m]);
+        unsigned group = (entry & (DELETED - 1)) - 1u;
+        if (entry == 0) {
+            return false;
+        }
+        state[group] = (entry & DELETED) != 0 ? 0 : m;
+    }
+}
+
 static void check(struct reader *reader, uint64_t floor)
 {
     struct race *race = reader->race;
     char text[200];
-    uint64_t numbers[N_TABLES];
-    bool whole = true;
+    uint64_t seen[N_GROUPS];
+    uint64_t newest = 0;
+    for (uint32_t g = 0; g < reader->n_groups; g++) {
+        uint64_t numbers[N_TABLES];
+        bool whole = true;
+        for (uint32_t t = 0; t < N_TABLES; t++) {
+            numbers[t] = number_of(&reader->parts[t], g);
+            whole = whole && numbers[t] == numbers[0] && numbers[t] != UINT64_MAX;
+        }
+        if (!whole) {
+            snprintf(text, sizeof(text),
+                     "a part of a unit: tables have %lld, %lld, %lld (floor %llu)",
+                     (long long)numbers[0], (long long)numbers[1], (long long)numbers[2],
+                     (unsigned long long)floor);
+            report(race, text);
+            return;
+        }
+        seen[g] = numbers[0];
+        newest = numbers[0] > newest ? numbers[0] : newest;
+    }
     for (uint32_t t = 0; t < N_TABLES; t++) {
-        numbers[t] = number_of(&reader->parts[t]);
-        whole = whole && numbers[t] == numbers[0] && numbers[t] != UINT64_MAX;
         atomic_fetch_add(&race->n_gpu, reader->parts[t].walk.gpu.n_found);
     }
-    if (!whole) {
-        snprintf(text, sizeof(text), "a part of a unit: tables have %lld, %lld, %lld (floor %llu)",
-                 (long long)numbers[0], (long long)numbers[1], (long long)numbers[2],
-                 (unsigned long long)floor);
+    if (newest > 0 && !is_a_state(race, reader->groups, seen, reader->n_groups, newest)) {
+        snprintf(text, sizeof(text), "%u groups of which the newest has %llu: no state of all",
+                 reader->n_groups, (unsigned long long)newest);
         report(race, text);
+    }
+}
+
+/* Some groups, one after the other from anywhere. */
+static void draw_groups(struct reader *reader)
+{
+    uint32_t first = (uint32_t)(draw(&reader->seed) % N_GROUPS);
+    reader->n_groups = 1 + (uint32_t)(draw(&reader->seed) % N_GROUPS);
+    for (uint32_t g = 0; g < reader->n_groups; g++) {
+        reader->groups[g] = (first + g) % N_GROUPS;
+        for (uint32_t i = 0; i < GROUP_KEYS; i++) {
+            reader->keys[g * GROUP_KEYS + i] = reader->groups[g] * GROUP_KEYS + i;
+        }
     }
 }
 
@@ -211,16 +312,12 @@ static void look_up(struct reader *reader)
     struct race *race = reader->race;
     struct hps_lookup *lookup = &reader->lookup;
     struct hps_error err = {0};
-    hps_key keys[GROUP_KEYS];
-    hps_key first = draw(&reader->seed) % N_GROUPS * GROUP_KEYS;
-    for (uint32_t i = 0; i < GROUP_KEYS; i++) {
-        keys[i] = first + i;
-    }
+    draw_groups(reader);
     hps_arena_reset(reader->arena);
     for (uint32_t t = 0; t < N_TABLES; t++) {
         reader->parts[t] = (struct hps_lookup_part){.table = &race->version->tables[t],
-                                                    .keys = (const uint8_t *)keys,
-                                                    .n_keys = GROUP_KEYS};
+                                                    .keys = (const uint8_t *)reader->keys,
+                                                    .n_keys = reader->n_groups * GROUP_KEYS};
     }
     *lookup = (struct hps_lookup){.version = race->version,
                                   .arena = reader->arena,
@@ -302,8 +399,10 @@ static hps_status apply_unit(struct race *race, uint64_t number, uint64_t *seed,
     hps_key keys[GROUP_KEYS];
     uint64_t rows[GROUP_KEYS][ROW_WORDS];
     struct hps_update_part parts[N_TABLES];
-    hps_key first = draw(seed) % N_GROUPS * GROUP_KEYS;
+    uint32_t group = (uint32_t)(draw(seed) % N_GROUPS);
+    hps_key first = group * GROUP_KEYS;
     bool deleted = draw(seed) % 8 == 0;
+    atomic_store(&race->log[number], (uint8_t)((group + 1) | (deleted ? DELETED : 0)));
     for (uint32_t i = 0; i < GROUP_KEYS; i++) {
         keys[i] = first + i;
         for (unsigned w = 0; w < ROW_WORDS; w++) {
@@ -423,9 +522,12 @@ static struct race *race_new(unsigned tiers, bool unit)
     assert_non_null(race);
     race->tiers = tiers;
     race->unit = unit;
+    race->log = hps_calloc(N_UNITS_MAX + 2, sizeof(*race->log));
+    assert_non_null(race->log);
     pthread_mutex_init(&race->lock, NULL);
     race->blocks = hps_block_pool_new(0);
     assert_int_equal(hps_block_pool_slab_add(race->blocks, GPU_SLAB), HPS_OK);
+    assert_int_equal(hps_pool_new("io", 2, N_READERS, &race->pool), HPS_OK);
     open_stores(race);
     open_version(race);
     if ((tiers & GPU) != 0) {
@@ -436,6 +538,7 @@ static struct race *race_new(unsigned tiers, bool unit)
 
 static void race_free(struct race *race)
 {
+    hps_pool_free(race->pool);
     if (race->gpu != NULL) {
         hps_gpu_tier_drain(race->gpu);
         hps_gpu_space_close(race->version->gpu);
@@ -450,6 +553,7 @@ static void race_free(struct race *race)
     hps_block_pool_free(race->blocks);
     hps_tmpdir_close(&race->dir);
     pthread_mutex_destroy(&race->lock);
+    hps_free(race->log);
     hps_free(race);
 }
 
@@ -477,10 +581,11 @@ static void race_units(unsigned tiers)
 {
     struct race *race = race_new(tiers, true);
     run_race(race);
-    print_message("%llu units, %llu answers, %llu tries again, %llu held back, %llu rows of gpu\n",
+    print_message("%llu units, %llu answers, %llu torn, %llu read again beside updates, %llu while "
+                  "they were held back, %llu rows of gpu\n",
                   (unsigned long long)race->n_units, (unsigned long long)race->n_answers,
-                  (unsigned long long)race->n_aborted, (unsigned long long)race->n_held,
-                  (unsigned long long)race->n_gpu);
+                  (unsigned long long)race->n_aborted, (unsigned long long)race->n_reread,
+                  (unsigned long long)race->n_held, (unsigned long long)race->n_gpu);
     assert_string_equal(race->wrong, "");
     assert_int_equal(hps_update_sequence(race->version), race->n_units);
     race_free(race);
@@ -493,7 +598,8 @@ static void race_rows(unsigned tiers)
     run_race(race);
     print_message("found, as it must be: %s\n", race->wrong);
     assert_true(race->n_wrong > 0);
-    assert_non_null(strstr(race->wrong, "a part of a unit"));
+    assert_true(strstr(race->wrong, "a part of a unit") != NULL ||
+                strstr(race->wrong, "no state of all") != NULL);
     race_free(race);
 }
 

@@ -57,6 +57,12 @@ const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
     return "test";
 }
 
+uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
+{
+    (void)call;
+    return 1;
+}
+
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)
 {
     (void)call;
@@ -97,12 +103,17 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     atomic_fetch_sub(&call->refs, 1);
 }
 
+static bool is_held(const struct hps_version *version)
+{
+    pthread_mutex_lock(&version->updates->lock);
+    bool held = version->updates->held;
+    pthread_mutex_unlock(&version->updates->lock);
+    return held;
+}
+
 static void come_between(const struct hps_grpc_call *call)
 {
-    pthread_mutex_lock(&call->updated->updates->lock);
-    bool held = call->updated->updates->n_held > 0;
-    pthread_mutex_unlock(&call->updated->updates->lock);
-    if (!held || call->unheld) {
+    if (!is_held(call->updated) || call->unheld) {
         const hps_key key = 5; /* so that no other tier gets its row */
         hps_stamps_begin(call->updated->stamps);
         hps_stamps_mark(call->updated->stamps, 0, &key, 1);
@@ -249,6 +260,7 @@ static int teardown(void **state)
 {
     struct service_test *t = *state;
 
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET); /* of a test that failed */
     hps_pool_free(t->workers);
     hps_gpu_tier_drain(t->gpu.tier);
     hps_loop_free(t->loop);
@@ -941,21 +953,56 @@ static void open_unit_service(struct service_test *t)
 {
     struct hps_error err;
 
+    hps_pool_free(t->workers); /* one where several can wait for the thread */
+    assert_int_equal(hps_pool_new("work", 1, 8, &t->workers), HPS_OK);
     open_service(t, 1 << 20, 1 << 20);
     assert_int_equal(hps_update_open(&t->fx.version, &err), HPS_OK);
     t->unit = true;
 }
 
-static void begin_batch(struct service_test *t)
+/* One of other keys than those that are asked for, or of key 5. */
+static void begin_batch(struct service_test *t, bool has_key)
 {
+    const hps_key key = 5;
+
     update_turn_begin(t->fx.version.updates);
     hps_stamps_begin(t->fx.version.stamps);
+    if (has_key) {
+        hps_stamps_mark(t->fx.version.stamps, 0, &key, 1);
+    }
 }
 
 static void end_batch(struct service_test *t)
 {
     hps_stamps_end(t->fx.version.stamps);
     update_turn_end(t->fx.version.updates);
+}
+
+static unsigned n_in_line(struct service_test *t)
+{
+    struct hps_updates *updates = t->fx.version.updates;
+    unsigned n = 0;
+
+    pthread_mutex_lock(&updates->lock);
+    for (const struct hps_update_hold *hold = updates->waiting; hold != NULL; hold = hold->next) {
+        n++;
+    }
+    pthread_mutex_unlock(&updates->lock);
+    return n;
+}
+
+static void run_until_in_line(struct service_test *t, unsigned n)
+{
+    while (n_in_line(t) < n) {
+        hps_loop_turn(t->loop, 1000);
+    }
+}
+
+static void run_until_dropped(struct service_test *t, unsigned i)
+{
+    while (atomic_load(&t->calls[i].refs) > 1) {
+        hps_loop_turn(t->loop, 1000);
+    }
 }
 
 static bool was_read_again(const struct hps_grpc_call *call)
@@ -976,19 +1023,33 @@ static void test_unit_when_no_update_comes_then_answered_inline(void **state)
     close_call(t, 0);
 }
 
-static void test_unit_when_a_batch_is_under_way_then_answered_after_it(void **state)
+static void test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline(void **state)
 {
     struct service_test *t = *state;
 
     open_unit_service(t);
     use_key(t, FIXTURE_HOST, 5);
-    begin_batch(t);
+    begin_batch(t, false);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    check_row(&t->calls[0], t, 5);
+    assert_false(was_read_again(&t->calls[0]));
+    close_call(t, 0);
+    end_batch(t);
+}
+
+static void test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_it(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t, true);
     start(t, 0, LOOKUP, "m", "t0", 1);
     start(t, 1, LOOKUP_STREAM, "m", "t0", 1);
     t->unit = false;
     start(t, 2, LOOKUP, "m", "t0", 1);
-    hps_loop_turn(t->loop, 0);
     check_row(&t->calls[2], t, 5);
+    run_until_in_line(t, 2);
     assert_int_equal(t->calls[0].code, -1);
     assert_int_equal(t->calls[1].code, -1);
     end_batch(t);
@@ -996,14 +1057,15 @@ static void test_unit_when_a_batch_is_under_way_then_answered_after_it(void **st
     run_until_finished(t, 1);
     check_row(&t->calls[0], t, 5);
     check_row(&t->calls[1], t, 5);
-    begin_batch(t); /* neither holds it back any more */
+    assert_true(was_read_again(&t->calls[0]));
+    begin_batch(t, false); /* neither holds it back any more */
     end_batch(t);
     for (unsigned i = 0; i < 3; i++) {
         close_call(t, i);
     }
 }
 
-static void test_unit_when_updates_come_again_and_again_then_the_third_try_holds_them(void **state)
+static void test_unit_when_updates_come_again_and_again_then_they_are_held_at_last(void **state)
 {
     struct service_test *t = *state;
 
@@ -1014,7 +1076,8 @@ static void test_unit_when_updates_come_again_and_again_then_the_third_try_holds
     run_until_finished(t, 0);
     check_row(&t->calls[0], t, 5);
     assert_true(was_read_again(&t->calls[0]));
-    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 3);
+    assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET),
+                     1 + HPS_LOOKUP_REREADS_MAX + 1);
     t->calls[0].updated = NULL;
     close_call(t, 0);
 }
@@ -1041,7 +1104,7 @@ static void test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_s
 
     open_unit_service(t);
     use_key(t, FIXTURE_HOST, 5);
-    begin_batch(t);
+    begin_batch(t, true);
     update_turn_end(t->fx.version.updates);
     start(t, 0, LOOKUP, "m", "t0", 1);
     run_until_finished(t, 0);
@@ -1065,7 +1128,7 @@ static void test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates(void
     check_row(&t->calls[0], t, 5);
     assert_true(was_read_again(&t->calls[0]));
     assert_int_equal(hps_fake_calls(disk, HPS_FAKE_GET), 6);
-    assert_int_equal(t->fx.version.updates->n_held, 0);
+    assert_false(is_held(&t->fx.version));
     close_call(t, 0);
 }
 
@@ -1074,8 +1137,6 @@ static void test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so(vo
     struct service_test *t = *state;
     struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
 
-    hps_pool_free(t->workers); /* one where both can wait for the thread */
-    assert_int_equal(hps_pool_new("work", 1, 8, &t->workers), HPS_OK);
     open_unit_service(t);
     use_key(t, FIXTURE_DISK, 5);
     hps_fake_fail(disk, HPS_FAKE_GET, HPS_ABORTED, 0, UINT32_MAX, 0);
@@ -1092,14 +1153,82 @@ static void test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so(vo
     close_call(t, 0);
 }
 
-/* Call i has a hold, and waits for a thread or a store. */
-static void start_held(struct service_test *t, unsigned i)
+/* ---- units, and who waits for whom ----------------------------------------------------------- */
+
+/* The only I/O thread asks a store that hangs, for call i. */
+static void block_io(struct service_test *t, unsigned i)
 {
-    begin_batch(t);
+    t->unit = false;
+    t->keys[0] = 6;
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
     start(t, i, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
+    t->unit = true;
+    t->keys[0] = 5;
+}
+
+static void unblock_io(struct service_test *t, unsigned i)
+{
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    run_until_finished(t, i);
+    close_call(t, i);
+}
+
+/* Look-ups that need an I/O thread: to be read, to be read again, and while they stand in line. */
+static void test_unit_when_no_io_thread_is_free_then_batches_begin(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    fixture_put(&t->fx, FIXTURE_DISK, 0, 6);
+    use_key(t, FIXTURE_DISK, 5);
+    block_io(t, 0);
+    begin_batch(t, true);
+    start(t, 1, LOOKUP, "m", "t0", 1);
     end_batch(t);
-    assert_int_equal(t->fx.version.updates->n_held, 1);
-    hps_loop_turn(t->loop, 0);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t, true);
+    start(t, 2, LOOKUP, "m", "t0", 1);
+    end_batch(t);
+    for (unsigned i = 0; i < 3; i++) {
+        hps_loop_turn(t->loop, 0);
+        assert_false(is_held(&t->fx.version));
+        begin_batch(t, true); /* waits for nobody */
+        end_batch(t);
+    }
+    unblock_io(t, 0);
+    for (unsigned i = 1; i < 3; i++) {
+        run_until_finished(t, i);
+        check_row(&t->calls[i], t, 5);
+        close_call(t, i);
+    }
+}
+
+static void test_unit_when_it_stands_in_line_for_a_thread_then_batches_begin(void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    fixture_put(&t->fx, FIXTURE_DISK, 0, 6);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t, true);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 2) { /* read again, once */
+        sched_yield();
+    }
+    block_io(t, 1); /* behind it, and before it comes back */
+    run_until_in_line(t, 1);
+    end_batch(t);
+    for (unsigned i = 0; i < 3; i++) {
+        hps_loop_turn(t->loop, 0);
+        assert_false(is_held(&t->fx.version));
+        begin_batch(t, true);
+        end_batch(t);
+    }
+    unblock_io(t, 1);
+    run_until_finished(t, 0);
+    check_row(&t->calls[0], t, 5);
+    close_call(t, 0);
 }
 
 static void test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_nothing(
@@ -1110,60 +1239,137 @@ static void test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_
 
     open_unit_service(t);
     use_key(t, FIXTURE_DISK, 5);
+    begin_batch(t, true);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    run_until_in_line(t, 1);
     hps_fake_gate_shut(disk, HPS_FAKE_GET);
-    start_held(t, 0);
+    end_batch(t);
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
-    assert_int_equal(t->fx.version.updates->n_held, 1);
+    assert_true(is_held(&t->fx.version));
     close_call(t, 0);
-    assert_int_equal(t->fx.version.updates->n_held, 0);
+    assert_false(is_held(&t->fx.version));
     hps_fake_gate_open(disk, HPS_FAKE_GET);
-    while (atomic_load(&t->calls[0].refs) > 1) {
-        hps_loop_turn(t->loop, 100000);
-    }
+    run_until_dropped(t, 0);
     assert_int_equal(t->calls[0].code, -1);
 }
 
-static void test_unit_when_it_finds_no_thread_then_it_holds_nothing(void **state)
+static void test_unit_when_it_finds_no_thread_then_refused_with_pushback(void **state)
 {
     struct service_test *t = *state;
-    struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
 
-    open_unit_service(t);
+    hps_pool_free(t->workers); /* one where one can wait for the thread */
+    assert_int_equal(hps_pool_new("work", 1, 1, &t->workers), HPS_OK);
+    open_service(t, 1 << 20, 1 << 20);
+    struct hps_error err;
+    assert_int_equal(hps_update_open(&t->fx.version, &err), HPS_OK);
+    fixture_put(&t->fx, FIXTURE_DISK, 0, 6);
     use_key(t, FIXTURE_DISK, 5);
-    hps_fake_gate_shut(disk, HPS_FAKE_GET);
-    start(t, 0, LOOKUP, "m", "t0", 1);
-    hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
+    block_io(t, 0);
     start_in_queue(t, 1);
-    start_held(t, 2);
-    run_until_finished(t, 2);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t, true);
+    start(t, 2, LOOKUP, "m", "t0", 1);
     assert_int_equal(t->calls[2].code, 8);
-    assert_int_equal(t->fx.version.updates->n_held, 0); /* before the call is closed */
-    hps_fake_gate_open(disk, HPS_FAKE_GET);
-    run_until_finished(t, 0);
+    assert_string_equal(t->calls[2].pushback, "100");
+    close_call(t, 2);
+    end_batch(t);
+    unblock_io(t, 0);
     run_until_finished(t, 1);
-    for (unsigned i = 0; i < 3; i++) {
-        close_call(t, i);
-    }
+    close_call(t, 1);
 }
 
-static void test_unit_when_the_client_goes_while_it_waits_then_it_holds_nothing(void **state)
+static void test_unit_when_the_client_goes_before_its_turn_then_all_is_given_back(void **state)
 {
     struct service_test *t = *state;
 
     open_unit_service(t);
     use_key(t, FIXTURE_HOST, 5);
-    begin_batch(t);
+    begin_batch(t, true);
     start(t, 0, LOOKUP, "m", "t0", 1);
     start(t, 1, LOOKUP, "m", "t0", 1);
+    run_until_in_line(t, 2);
     close_call(t, 0);
-    assert_null(t->fx.version.updates->waiting->next);
+    assert_int_equal(n_in_line(t), 1);
+    assert_int_equal(atomic_load(&t->calls[0].refs), 1);
     end_batch(t);
-    close_call(t, 1); /* it has been granted, and does not know */
-    assert_int_equal(t->fx.version.updates->n_held, 1);
-    hps_loop_turn(t->loop, 0);
-    assert_int_equal(t->fx.version.updates->n_held, 0);
+    close_call(t, 1); /* it may be read already */
+    run_until_dropped(t, 1);
     assert_int_equal(t->calls[0].code, -1);
     assert_int_equal(t->calls[1].code, -1);
+}
+
+static void test_unit_when_the_client_goes_before_it_is_read_again_then_all_is_given_back(
+    void **state)
+{
+    struct service_test *t = *state;
+
+    open_unit_service(t);
+    fixture_put(&t->fx, FIXTURE_DISK, 0, 6);
+    block_io(t, 0);
+    use_key(t, FIXTURE_HOST, 5);
+    begin_batch(t, true);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    end_batch(t);
+    assert_int_equal(hps_pool_depth(t->workers), 1);
+    close_call(t, 1);
+    assert_int_equal(hps_pool_depth(t->workers), 0);
+    assert_int_equal(atomic_load(&t->calls[1].refs), 1);
+    unblock_io(t, 0);
+}
+
+/* Of every client. */
+static void use_up_shares(struct service_test *t)
+{
+    for (unsigned i = 0; i < UPDATE_CLIENTS; i++) {
+        t->fx.version.updates->clients[i] =
+            (struct update_client){.held_us = 1000 * HPS_UPDATE_HOLD_US_PER_S, .as_of_us = 1000};
+    }
+}
+
+static void test_unit_when_its_share_is_used_up_then_refused_with_pushback(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(1000);
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    use_up_shares(t);
+    begin_batch(t, true);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    while (t->calls[0].code < 0) {
+        hps_loop_turn(t->loop, 1000);
+        hps_clock_advance(10 * 1000);
+    }
+    assert_int_equal(t->calls[0].code, 8);
+    assert_non_null(strstr(t->calls[0].text, "for 100 ms a second, which is the limit"));
+    assert_string_equal(t->calls[0].pushback, "100");
+    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_HOLDS]) == 1);
+    assert_int_equal(n_in_line(t), 0);
+    close_call(t, 0);
+    end_batch(t);
+}
+
+static void test_unit_when_its_share_is_used_up_then_it_is_read_when_no_update_comes(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(1000);
+    open_unit_service(t);
+    use_key(t, FIXTURE_HOST, 5);
+    use_up_shares(t);
+    begin_batch(t, true);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 3) { /* again, and waited */
+        hps_loop_turn(t->loop, 1000);
+        hps_clock_advance(1000);
+    }
+    end_batch(t);
+    while (t->calls[0].code < 0) {
+        hps_loop_turn(t->loop, 1000);
+        hps_clock_advance(1000);
+    }
+    check_row(&t->calls[0], t, 5);
+    close_call(t, 0);
 }
 
 int main(void)
@@ -1186,15 +1392,21 @@ int main(void)
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
         SERVICE_TEST(test_unit_when_no_update_comes_then_answered_inline),
-        SERVICE_TEST(test_unit_when_a_batch_is_under_way_then_answered_after_it),
-        SERVICE_TEST(test_unit_when_updates_come_again_and_again_then_the_third_try_holds_them),
+        SERVICE_TEST(test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline),
+        SERVICE_TEST(test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_it),
+        SERVICE_TEST(test_unit_when_updates_come_again_and_again_then_they_are_held_at_last),
         SERVICE_TEST(test_unit_when_a_batch_does_not_wait_then_unavailable_says_so),
         SERVICE_TEST(test_unit_when_a_batch_is_in_some_tiers_only_then_unavailable_says_so),
-        SERVICE_TEST(test_unit_when_the_client_goes_while_it_waits_then_it_holds_nothing),
         SERVICE_TEST(test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates),
         SERVICE_TEST(test_unit_when_the_only_copy_stays_ahead_then_unavailable_says_so),
+        SERVICE_TEST(test_unit_when_no_io_thread_is_free_then_batches_begin),
+        SERVICE_TEST(test_unit_when_it_stands_in_line_for_a_thread_then_batches_begin),
         SERVICE_TEST(test_unit_when_the_client_goes_while_a_store_is_asked_then_it_holds_nothing),
-        SERVICE_TEST(test_unit_when_it_finds_no_thread_then_it_holds_nothing),
+        SERVICE_TEST(test_unit_when_it_finds_no_thread_then_refused_with_pushback),
+        SERVICE_TEST(test_unit_when_the_client_goes_before_its_turn_then_all_is_given_back),
+        SERVICE_TEST(test_unit_when_the_client_goes_before_it_is_read_again_then_all_is_given_back),
+        SERVICE_TEST(test_unit_when_its_share_is_used_up_then_refused_with_pushback),
+        SERVICE_TEST(test_unit_when_its_share_is_used_up_then_it_is_read_when_no_update_comes),
         SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),
         SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
         SERVICE_TEST(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps),
