@@ -44,6 +44,7 @@ static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
         of->records_per_s = view->records_per_s;
         of->same_topic_unix_ms = view->same_ms;
         of->passed_over_offset = view->skipped;
+        of->passed_over_end_offset = view->skipped_end;
         of->reason = admin_text(op, view->reason);
     }
     return of;

@@ -57,6 +57,7 @@ void update_stream_abandon(struct hps_update_stream *stream)
         if (partition->dirty) {
             partition->dirty = false;
             partition->moved = false;
+            partition->passed_over = false;
             partition->read = partition->applied;
             partition->read.as_of_ms = partition->as_of_ms;
             partition->as_of_next = partition->as_of_next < partition->applied.next
@@ -131,6 +132,17 @@ static void observe(struct hps_update_stream *stream)
     }
 }
 
+/* How far records were passed over is not stored: after a restart, up to where it begins. */
+static void note_skipped(struct update_partition *partition)
+{
+    if (partition->read.skipped == HPS_POSITION_WHOLE) {
+        partition->skipped_end = 0;
+    } else if (partition->moved || partition->passed_over || !partition->known) {
+        partition->skipped_end = partition->read.next;
+    }
+    partition->passed_over = false;
+}
+
 static void applied(struct hps_update_stream *stream, uint64_t n_keys)
 {
     observe(stream);
@@ -138,6 +150,7 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
         struct update_partition *partition = &stream->partitions[i];
         if (update_unstored(partition)) {
             stream->place_due = stream->place_due || partition->moved;
+            note_skipped(partition);
             partition->dirty = false;
             partition->moved = false;
             partition->known = true;

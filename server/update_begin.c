@@ -94,6 +94,7 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     partition->paused = position.paused;
     partition->as_of_ms = position.as_of_ms;
     partition->as_of_next = position.next;
+    partition->skipped_end = position.skipped != HPS_POSITION_WHOLE ? position.next : 0;
     snprintf(partition->reason, sizeof(partition->reason), "the log has not listed it yet");
     stream->fresh = false;
     update_note_event_time(stream, position.event_time_ms);

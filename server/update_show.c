@@ -85,6 +85,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;
     view->skipped = partition->known ? partition->applied.skipped : HPS_POSITION_WHOLE;
+    view->skipped_end = partition->skipped_end;
     view->records_per_s = rate(&partition->rate, partition->n_records);
     write_reason(stream, partition, view->state, view->reason);
 }

@@ -181,6 +181,7 @@ static void advance(struct update_partition *partition, const struct hps_consume
         read->witness = read->last;
     }
     if (is_passed_over(fate)) {
+        partition->passed_over = true;
         read->skipped = read->skipped == HPS_POSITION_WHOLE ? record->offset : read->skipped;
         read->frozen = read->frozen == HPS_POSITION_WHOLE ? record->offset : read->frozen;
     }

@@ -134,14 +134,15 @@ struct hps_partition_view {
     char topic[249];
     int32_t partition;
     enum hps_partition_state state;
-    int64_t next;     /* published; -1: not known yet */
-    int64_t high;     /* one past the last record, as its leader said last; -1: not known */
-    int64_t heard_ms; /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
-    uint64_t lag;     /* records; 0 while not known */
-    int64_t as_of_ms; /* every update logged before that is applied, proved by its leader; 0: not
-                         known */
-    int64_t same_ms;  /* when it was last known to be of the topic that was read; 0: not known */
-    int64_t skipped;  /* hps_position.skipped of what is published */
+    int64_t next;        /* published; -1: not known yet */
+    int64_t high;        /* one past the last record, as its leader said last; -1: not known */
+    int64_t heard_ms;    /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
+    uint64_t lag;        /* records; 0 while not known */
+    int64_t as_of_ms;    /* every update logged before that is applied, proved by its leader; 0: not
+                            known */
+    int64_t same_ms;     /* when it was last known to be of the topic that was read; 0: not known */
+    int64_t skipped;     /* hps_position.skipped of what is published */
+    int64_t skipped_end; /* up to there, exclusive, at most; 0: not known */
     double records_per_s;
     char reason[200]; /* of its state; what is to be known of one that runs */
 };

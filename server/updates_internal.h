@@ -39,14 +39,16 @@ struct update_partition {
     enum hps_compaction compaction;
     int64_t delete_retention_ms;
     enum hps_partition_state state;
-    bool known;     /* `applied` says something */
-    bool checking;  /* the first record must be the last one that was read */
-    bool dirty;     /* `read` is ahead of `applied`: the batch at hand has its records */
-    bool there;     /* the log has listed it */
-    bool leave;     /* it was stopped: to be unassigned */
-    bool initial;   /* without a position, listed when its version was new */
-    bool paused;    /* by the operator; stored once `applied` says so, too */
-    bool told_form; /* records that compaction does not understand were reported */
+    bool known;          /* `applied` says something */
+    bool checking;       /* the first record must be the last one that was read */
+    bool dirty;          /* `read` is ahead of `applied`: the batch at hand has its records */
+    bool there;          /* the log has listed it */
+    bool leave;          /* it was stopped: to be unassigned */
+    bool initial;        /* without a position, listed when its version was new */
+    bool paused;         /* by the operator; stored once `applied` says so, too */
+    bool told_form;      /* records that compaction does not understand were reported */
+    bool passed_over;    /* a record of the batch at hand was, as the version is frozen */
+    int64_t skipped_end; /* up to there, at most, records behind applied.skipped were; 0 */
     struct hps_position applied; /* published, also in the store */
     struct hps_position read;    /* as the batch at hand will leave it */
     int64_t accept;              /* GAP: where an accept-gap goes on */

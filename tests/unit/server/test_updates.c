@@ -620,6 +620,62 @@ static void test_seek_when_back_then_records_come_again(void **state)
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 4);
 }
 
+/* From where and up to where records were passed over, as is shown. */
+static void assert_passed_over(struct rig *rig, int64_t from, int64_t end)
+{
+    update_stream_show(rig->stream);
+    assert_int_equal(rig->stream->view.partitions[0].skipped, from);
+    assert_int_equal(rig->stream->view.partitions[0].skipped_end, end);
+}
+
+static void test_seek_when_forward_then_shown_how_far_records_were_passed_over(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_passed_over(rig, HPS_POSITION_WHOLE, 0);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
+    put(rig, 1, 11);
+    put(rig, 1, 12);
+    put(rig, 1, 13);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 3), HPS_OK);
+    assert_passed_over(rig, 1, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 13);
+    assert_passed_over(rig, 1, 3); /* what comes behind is applied */
+    restart(rig);
+    turns(rig, 2);
+    assert_passed_over(rig, 1, 4); /* nobody knows any more: no more than what was read */
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 2), HPS_OK);
+    assert_passed_over(rig, 1, 2); /* the rest comes again */
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 1), HPS_OK);
+    assert_passed_over(rig, HPS_POSITION_WHOLE, 0);
+}
+
+static void test_freeze_when_records_are_passed_over_then_shown_how_far(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    atomic_store(&rig->stream->freeze_by, 2);
+    turns(rig, 1);
+    assert_passed_over(rig, HPS_POSITION_WHOLE, 0);
+    put(rig, 1, 11);
+    turns(rig, 2);
+    assert_passed_over(rig, 1, 2);
+    put(rig, 1, 12);
+    turns(rig, 2);
+    assert_passed_over(rig, 1, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_LATEST, 0), HPS_OK);
+    put(rig, 1, 13);
+    turns(rig, 3);
+    assert_true(item(rig, 1) == 13);
+    assert_passed_over(rig, 1, 3);
+}
+
 static void test_accept_when_there_is_no_gap_then_nothing_changes(void **state)
 {
     struct rig *rig = *state;
@@ -1067,6 +1123,8 @@ int main(void)
         TEST(test_gap_when_idle_for_long_and_restarted_then_none),
         TEST(test_gap_when_retention_passes_while_paused_then_told),
         TEST(test_seek_when_back_then_records_come_again),
+        TEST(test_seek_when_forward_then_shown_how_far_records_were_passed_over),
+        TEST(test_freeze_when_records_are_passed_over_then_shown_how_far),
         TEST(test_accept_when_there_is_no_gap_then_nothing_changes),
         TEST(test_pause_when_restarted_then_holds_until_resumed),
         TEST(test_pause_when_before_the_beginning_then_holds_with_it),
