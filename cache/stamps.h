@@ -19,8 +19,9 @@
  * check too early is replaced by the update that follows.
  *
  * The same answers "may this row, or proof of absence, that somebody read since `since` be used for
- * a look-up that begins now?": yes while the key is unchanged since then. And "are these rows of one
- * state?": if all of their keys are unchanged since before the first was read, after the last was.
+ * a look-up that begins now?": yes while the key is unchanged since then. And "are these rows of
+ * one state?": if all of their keys are unchanged since before the first was read, after the last
+ * was.
  *
  * NULL stamps are those of a version that is never updated: nothing ever changes. Any thread, but
  * begin, mark and end: the one updater of the version.

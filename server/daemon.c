@@ -16,7 +16,7 @@
 #include "server/daemon_internal.h"
 #include "server/version_info.h"
 
-enum { ADMIN_THREADS = 2, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
+enum { ADMIN_THREADS = 8, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
 enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 

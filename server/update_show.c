@@ -162,39 +162,42 @@ void update_stream_show(struct hps_update_stream *stream)
 
 /* ---- records that are in no row -------------------------------------------------------------- */
 
-static bool is_shown(const struct hps_update_stream *stream, const char *topic, int32_t partition,
-                     int64_t offset)
+/* Which of them it is; n_rejected_views: none. */
+static uint32_t find_rejected(const struct hps_update_stream *stream, const char *topic,
+                              int32_t partition, int64_t offset)
 {
-    for (uint32_t i = 0; i < stream->n_rejected_views; i++) {
-        const struct hps_rejected_view *view = &stream->rejected[i];
-        if (view->offset == offset && view->partition == partition &&
-            strcmp(view->topic, topic) == 0) {
-            return true;
-        }
+    uint32_t i = 0;
+    while (i < stream->n_rejected_views &&
+           (stream->rejected[i].offset != offset || stream->rejected[i].partition != partition ||
+            strcmp(stream->rejected[i].topic, topic) != 0)) {
+        i++;
     }
-    return false;
+    return i;
 }
 
+/* One that was read again, after a failure or a seek, is the newest again. */
 void update_show_rejected(struct hps_update_stream *stream, const char *topic, int32_t partition,
                           int64_t offset, const char *reason, const char *text)
 {
     pthread_mutex_lock(&stream->lock);
-    if (is_shown(stream, topic, partition, offset)) { /* it was read again */
-        pthread_mutex_unlock(&stream->lock);
-        return;
+    uint32_t n = stream->n_rejected_views;
+    uint32_t at = find_rejected(stream, topic, partition, offset);
+    if (at == n && n == HPS_REJECTED_VIEWS_MAX) {
+        at = 0; /* the oldest goes */
     }
-    if (stream->n_rejected_views == HPS_REJECTED_VIEWS_MAX) {
-        stream->n_rejected_views--;
-        memmove(stream->rejected, stream->rejected + 1,
-                stream->n_rejected_views * sizeof(stream->rejected[0]));
+    if (at < n) {
+        n--;
+        memmove(stream->rejected + at, stream->rejected + at + 1,
+                (n - at) * sizeof(stream->rejected[0]));
     }
-    struct hps_rejected_view *view = &stream->rejected[stream->n_rejected_views++];
+    struct hps_rejected_view *view = &stream->rejected[n];
     *view = (struct hps_rejected_view){.partition = partition,
                                        .offset = offset,
                                        .read_ms = (int64_t)hps_clock_wall_ms(),
                                        .reason = reason};
     snprintf(view->topic, sizeof(view->topic), "%s", topic);
     snprintf(view->text, sizeof(view->text), "%s", text);
+    stream->n_rejected_views = n + 1;
     pthread_mutex_unlock(&stream->lock);
 }
 
