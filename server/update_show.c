@@ -239,9 +239,7 @@ void update_show_gauges(void *ctx, const struct hps_stream_view *view)
     for (uint32_t i = 0; i < view->n_partitions; i++) {
         show_partition_gauges(metrics, &view->partitions[i]);
     }
-    if (view->n_partitions > 0 || !view->listed) { /* else it has no updates to lack */
-        set(metrics, HPS_M_UPDATE_STALENESS, view->model, NULL, NULL, age_s(view->as_of_ms));
-    }
+    set(metrics, HPS_M_UPDATE_STALENESS, view->model, NULL, NULL, age_s(view->as_of_ms));
     set(metrics, HPS_M_UPDATE_SOURCE_UP, view->model, NULL, NULL,
         view->connected && view->leaders_up ? 1 : 0);
     set(metrics, HPS_M_UPDATE_FROZEN, view->model, NULL, NULL, view->frozen ? 1 : 0);
