@@ -49,6 +49,9 @@ static const struct hps_kafka_property DEFAULTS[] = {
     {"fetch.error.backoff.ms", "100"},
     /* A broker answers a connection in order: questions wait behind a fetch that waits. */
     {"fetch.wait.max.ms", "20"},
+    /* Also how much a batch of zstd may be when it is inflated: librdkafka guesses, three times as
+     * much each time. So a third of it is read in any case: two records of 128 MiB in one batch. */
+    {"receive.message.max.bytes", "1073741824"},
 };
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our consumer of update logs (backends/kafka.c) against a real broker: what the mock cluster of the unit
 tests cannot do. The program is tests/e2e/log_reader.c."""
+import glob
+import struct
+
 import pytest
 
-from log_reader import (CAUGHT_UP, COMMITS, COMPACTION, DOWN, GAP, GONE, NOT_FOUND, PATIENCE_S, UNAVAILABLE, UP, Reader)
+from log_reader import (BAD, CAUGHT_UP, COMMITS, COMPACTION, DATA_LOSS, DOWN, GAP, GONE, NOT_FOUND, OK, PATIENCE_S,
+                        UNAVAILABLE, UP, Reader)
 
 EARLIER = 1700000000000
 
@@ -186,3 +190,63 @@ def test_commit_and_letters_when_made_then_the_brokers_tools_see_them(broker):
         reader.until(lambda: tool.committed(at, PATIENCE_S)[0].offset == 1, "the commit")
         tool.close()
         assert COMMITS not in reader.kinds()
+
+
+LARGE = {"compression.type": "zstd", "message.max.bytes": 1000000000, "batch.size": 1000000000}
+MIB = 1 << 20
+
+
+def test_poll_when_records_are_as_large_as_promised_then_they_are_read(broker):
+    topic = broker.create("hps_et.large.a", 1)
+    sizes = [70 * MIB, 100 * MIB, 128 * MIB]
+    for i, size in enumerate(sizes):
+        broker.write(topic, [(b"%d" % i, b"%d" % i * size)], **LARGE)
+    # Two in one batch.
+    broker.write(topic, [(b"pair", b"5" * 128 * MIB)] * 2, **LARGE, **{"linger.ms": 60000, "batch.num.messages": 2})
+    broker.write(topic, [(b"end", b"end")])
+    with Reader(broker.bootstrap, "large") as reader:
+        reader.ask("assign", topic, 0, 0, 0)
+        assert reader.values(6) == [*sizes, 128 * MIB, 128 * MIB, b"end"]
+        assert BAD not in reader.kinds()
+        assert reader.recall(topic, 0, 2)[:4] == (OK, 2, 0, 2)
+
+
+def batches(path):
+    """[(place in the file, first offset, last offset)] of a segment of a log."""
+    with open(path, "rb") as f:
+        data = f.read()
+    found, at = [], 0
+    while at + 61 <= len(data) and data[at:at + 12] != b"\0" * 12:
+        first, length = struct.unpack_from(">qi", data, at)
+        found.append((at, first, first + struct.unpack_from(">i", data, at + 23)[0]))
+        at += 12 + length
+    return found
+
+
+def test_poll_when_batches_are_damaged_on_disk_then_they_alone_are_left_out(own_broker):
+    topic = own_broker.create("hps_et.damaged.a", 1)
+    for first in range(0, 60, 10):
+        own_broker.write(topic, numbers(first, first + 10), **{"linger.ms": 60000, "batch.num.messages": 10,
+                                                                "compression.type": "zstd"})
+    own_broker.stop()
+    [path] = glob.glob(f"{own_broker.work}/log/{topic}-0/*.log")
+    assert [b[1:] for b in batches(path)] == [(i, i + 9) for i in range(0, 60, 10)]
+    with open(path, "r+b") as f:
+        for at, first, _ in batches(path):
+            if first in (20, 50):  # one between others that are sound, and the last one
+                f.seek(at + 70)
+                byte = f.read(1)
+                f.seek(at + 70)
+                f.write(bytes([byte[0] ^ 1]))
+    own_broker.start()
+    with Reader(own_broker.bootstrap, "damaged") as reader:
+        reader.ask("assign", topic, 0, 0, 4)
+        assert reader.event(BAD)[1:6:1] == (4, 20, -1, 30, DATA_LOSS)
+        assert reader.event(BAD)[1:6:1] == (4, 50, -1, 60, DATA_LOSS)
+        assert reader.values(40) == in_order(0, 20) + in_order(30, 50)
+        assert reader.heard_now(topic, 0) == 60
+        own_broker.write(topic, numbers(60, 65))
+        assert reader.values(45)[40:] == in_order(60, 65)
+        assert BAD not in reader.kinds() and GAP not in reader.kinds()
+        assert reader.recall(topic, 0, 22)[0] == DATA_LOSS
+        assert reader.recall(topic, 0, 31)[:4] == (OK, 31, 0, 31)

@@ -4,12 +4,18 @@
  */
 #include "tests/lib/mock_kafka.h"
 
+#include <arpa/inet.h>
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
+#include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/assert.h"
+#include "base/crc32c.h"
 #include "base/heap.h"
 
 enum { ANSWER_MS = 60000 };
@@ -126,6 +132,101 @@ void hps_mock_kafka_append_many(struct hps_mock_kafka *mock, const char *topic, 
     }
     hps_free(value);
 }
+
+/* ---- what no producer makes ---- */
+
+/* Bytes of Kafka's protocol: big-endian. */
+struct bytes {
+    uint8_t data[1024];
+    size_t size;
+};
+
+static void put(struct bytes *bytes, int64_t value, size_t width)
+{
+    HPS_ASSERT(bytes->size + width <= sizeof(bytes->data));
+    for (size_t i = 0; i < width; i++) {
+        bytes->data[bytes->size++] = (uint8_t)((uint64_t)value >> (8 * (width - 1 - i)));
+    }
+}
+
+static void put_all(struct bytes *bytes, const void *data, size_t size)
+{
+    HPS_ASSERT(bytes->size + size <= sizeof(bytes->data));
+    memcpy(bytes->data + bytes->size, data, size);
+    bytes->size += size;
+}
+
+/* A batch of version 2, whose records are no records. */
+static void put_damaged(struct bytes *out, uint32_t n, enum hps_mock_damage damage)
+{
+    static const char garbage[] = "these are no records, however they are looked at";
+    struct bytes checked = {.size = 0};
+    put(&checked, damage == HPS_MOCK_BAD_CODEC ? 6 : 4, 2); /* attributes: the codec */
+    put(&checked, (int64_t)n - 1, 4);
+    put(&checked, 1700000000000, 8);
+    put(&checked, 1700000000000, 8);
+    put(&checked, -1, 8); /* no producer id, epoch and sequence */
+    put(&checked, -1, 2);
+    put(&checked, -1, 4);
+    put(&checked, n, 4);
+    put_all(&checked, garbage, sizeof(garbage));
+    uint32_t crc = hps_crc32c(0, checked.data, checked.size);
+    put(out, 0, 8); /* the base offset is the broker's to say */
+    put(out, (int64_t)checked.size + 4 + 1 + 4, 4);
+    put(out, 0, 4); /* epoch of the leader */
+    put(out, 2, 1);
+    put(out, damage == HPS_MOCK_BAD_CHECKSUM ? crc ^ 1 : crc, 4);
+    put_all(out, checked.data, checked.size);
+}
+
+static int connect_broker(const struct hps_mock_kafka *mock)
+{
+    const char *colon = strchr(hps_mock_kafka_brokers(mock), ':');
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    HPS_ASSERT(fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
+    return fd;
+}
+
+void hps_mock_kafka_append_damaged(struct hps_mock_kafka *mock, const char *topic,
+                                   int32_t partition, uint32_t n, enum hps_mock_damage damage)
+{
+    struct bytes batch = {.size = 0};
+    struct bytes request = {.size = 0};
+    struct bytes sized = {.size = 0};
+    size_t length = strlen(topic);
+    put_damaged(&batch, n, damage);
+    put(&request, 0, 2); /* Produce, version 3, number 7, of a client without a name */
+    put(&request, 3, 2);
+    put(&request, 7, 4);
+    put(&request, -1, 2);
+    put(&request, -1, 2); /* no transaction; all replicas; in time */
+    put(&request, -1, 2);
+    put(&request, ANSWER_MS, 4);
+    put(&request, 1, 4);
+    put(&request, (int64_t)length, 2);
+    put_all(&request, topic, length);
+    put(&request, 1, 4);
+    put(&request, partition, 4);
+    put(&request, (int64_t)batch.size, 4);
+    put_all(&request, batch.data, batch.size);
+    put(&sized, (int64_t)request.size, 4);
+    put_all(&sized, request.data, request.size);
+    hps_mock_kafka_leader(mock, topic, partition, 1);
+    int fd = connect_broker(mock);
+    HPS_ASSERT(send(fd, sized.data, sized.size, 0) == (ssize_t)sized.size);
+    /* Size, number, one topic, one partition: its error is what is wanted. */
+    uint8_t answer[256];
+    size_t wanted = 4 + 4 + 4 + 2 + length + 4 + 4 + 2;
+    HPS_ASSERT(wanted <= sizeof(answer) &&
+               recv(fd, answer, wanted, MSG_WAITALL) == (ssize_t)wanted);
+    HPS_ASSERT(answer[wanted - 2] == 0 && answer[wanted - 1] == 0);
+    close(fd);
+}
+
+/* ---- what happens to it ---- */
 
 void hps_mock_kafka_broker_down(struct hps_mock_kafka *mock, int32_t broker, bool down)
 {

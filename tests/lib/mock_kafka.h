@@ -25,6 +25,16 @@ void hps_mock_kafka_append_many(struct hps_mock_kafka *mock, const char *topic, 
                                 uint64_t first, uint32_t n, size_t size);
 void hps_mock_kafka_flush(struct hps_mock_kafka *mock);
 
+/* A batch of n records that cannot be read. */
+enum hps_mock_damage {
+    HPS_MOCK_BAD_CHECKSUM,
+    HPS_MOCK_BAD_ZSTD,
+    HPS_MOCK_BAD_CODEC, /* one that there is not */
+};
+/* Returns when it is there. The partition is led by broker 1 from then on. */
+void hps_mock_kafka_append_damaged(struct hps_mock_kafka *mock, const char *topic,
+                                   int32_t partition, uint32_t n, enum hps_mock_damage damage);
+
 /* All brokers: connections are closed and refused, or accepted again. */
 void hps_mock_kafka_down(struct hps_mock_kafka *mock, bool down);
 /* The same of one broker, from 1. */
