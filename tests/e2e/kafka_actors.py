@@ -32,6 +32,8 @@ UNSENT_MAX = 300  # of a topic, while its leaders are away
 TRANSACTIONAL = "hps_et.wide.b"  # where some keys are only written in transactions
 OUT_OF_REACH = (relay.CUT, relay.HANG, relay.DEAF, relay.MUTE)
 UNREACHABLE, DEADLINE, NEGATIVE = 3, 4, 5  # exit codes
+VERBS = ("updates", "--refresh", "wait-for", "now", "activate", "seek", "accept-gap", "pause",
+         "resume", "unload", "--wait")
 FAMILIES = ("update_staleness_seconds", "update_source_up", "update_lag_records", "update_lag_seconds", "update_gap",
             "update_partition_state", "update_frozen")
 
@@ -92,6 +94,7 @@ class Stage:
         self.lives = 0  # of the daemon; odd: it is away
         self.switches = 0  # of wide's active version; odd: one is under way
         self.counts, self.said = collections.Counter(), collections.Counter()
+        self.longest = collections.defaultdict(float)  # s, of a tool
 
     def fail(self, text):
         self.failures.append(text)
@@ -106,8 +109,11 @@ class Stage:
 
     def tool(self, name, *args, lines=None, patience_s=PATIENCE_S * 4):
         """Run one of the tools: (exit code, stdout, stderr)."""
-        done = subprocess.run([os.path.join(BIN, name), *map(str, args)], input=lines, capture_output=True, text=True,
+        begun, words = time.monotonic(), list(map(str, args))
+        done = subprocess.run([os.path.join(BIN, name), *words], input=lines, capture_output=True, text=True,
                               timeout=patience_s, check=False)
+        verb = f"{name} {' '.join(word for word in words if word in VERBS)}"
+        self.longest[verb] = max(self.longest[verb], time.monotonic() - begun)
         if done.returncode not in range(6) or done.returncode == 2 or REPORT.search(done.stderr):
             self.fail(f"{name} {' '.join(map(str, args))}: exit {done.returncode}: {done.stdout}{done.stderr}")
         if done.returncode != 0:
@@ -486,7 +492,8 @@ class Waiter(Claimant):
 
     def hear(self, sight_of):
         model, begun = self.rng.choice(MODELS), time.time()
-        code, _, error = self.stage.ctl("--timeout", 3 * SLOW, "wait-for", "now", "--model", model)
+        code, _, error = self.stage.ctl("--timeout", self.rng.choice((2, 4, 10)) * SLOW, "wait-for", "now", "--model",
+                                        model)
         self.stage.counts[f"wait-for now of {model}, exit {code}"] += 1
         if code == 0:
             self.judge.waited(sight_of(model), begun)
@@ -517,7 +524,7 @@ class Publisher(Claimant):
             written.append(one)
         code, _, error = self.stage.tool(
             "hps-publish", "-b", self.stage.cluster.bootstrap, "-m", "wide", "-t", "p", "--timeout", 20 * SLOW,
-            "--wait", "--wait-timeout", 4 * SLOW, "--addr", self.stage.daemon.admin, "-", lines="".join(lines))
+            "--wait", "--wait-timeout", self.rng.choice((3, 12)) * SLOW, "--addr", self.stage.daemon.admin, "-", lines="".join(lines))
         ended = time.time()
         self.stage.counts[f"hps-publish --wait, exit {code}"] += 1
         if code == 0:

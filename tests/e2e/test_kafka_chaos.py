@@ -584,14 +584,16 @@ class Story:
                     return self.eyes.see(model, 0, 1000)
 
             until(is_fresh, f"{model} to be fresh")
-            until(lambda model=model: self.check() or self.stage.ctl("wait-for", "now", "--model", model)[0] == 0,
-                  f"{model} to be waited for")
+            until(lambda model=model: self.check() or self.waits(model), f"{model} to be waited for")
             until(lambda model=model: self.check() or self.told_fresh(model), f"metrics to tell that {model} is fresh")
 
         for what in ("hps-publish --wait, exit 0", "activate, exit 0"):
             before = self.counts[what] + self.stage.counts[what]
             until(lambda what=what, n=before: self.check() or self.counts[what] + self.stage.counts[what] > n
-                  or ("activate" in what and self.activate()), what)
+                  or ("activate" in what and self.activate()), what, 2 * PATIENCE_S)
+
+    def waits(self, model):
+        return self.stage.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", model)[0] == 0
 
     def told_fresh(self, model):
         found = actors.samples(self.daemon.get("/metrics")[1])
@@ -648,6 +650,8 @@ class Story:
     def summary(self):
         print(f"{len(self.steps)} things happened in {time.time() - self.begun:.0f} s; {len(self.history.updates):,} "
               f"writes")
+        for name, seconds in sorted(self.stage.longest.items()):
+            print(f"  longest {name:45} {seconds:7.1f} s")
         for what, counts in (("happened", self.counts), ("asked", self.stage.counts), ("judged", self.judge.claims),
                              ("told", self.stage.said)):
             for name, n in sorted(counts.items()):
