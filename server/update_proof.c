@@ -71,7 +71,9 @@ static void take_word(struct hps_update_stream *stream, struct update_partition 
         return; /* of a leader that was one, and answered late */
     }
     bool answered = word.asked_us > partition->word.asked_us;
-    bool back = answered && partition->word.asked_us > 0 && word.high < partition->word.high;
+    uint64_t before_us = partition->word.asked_us;
+    bool back = answered && before_us > 0 && word.high < partition->word.high;
+    bool silent = answered && before_us > 0 && word.asked_us > before_us + UPDATE_LEADER_SILENT_US;
     partition->word = word;
     if (!answered) {
         return;
@@ -83,6 +85,11 @@ static void take_word(struct hps_update_stream *stream, struct update_partition 
     }
     if (partition->state == HPS_PARTITION_RUNNING) {
         add_end(partition, &word);
+    }
+    if (silent) { /* what it leads may be another topic by now */
+        partition->unproved = true;
+        partition->recalling = false;
+        stream->topics_due_us = 0;
     }
 }
 
@@ -214,12 +221,12 @@ void update_ask_identity(struct hps_update_stream *stream)
 {
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        bool unproved = partition->unproved;
+        bool unproved = partition->unproved; /* what was proved stays so until the answer */
         if (partition->state != HPS_PARTITION_RUNNING || partition->checking) {
             continue;
         }
         if (update_identify(stream, partition) && !known_by_id(partition)) {
-            partition->unproved = unproved; /* what was proved stays so until the answer */
+            partition->unproved = unproved && partition->read.witness.known;
         }
     }
 }

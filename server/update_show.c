@@ -23,9 +23,10 @@ static enum hps_partition_state shown_state(const struct hps_update_stream *stre
 {
     bool stands = partition->state == HPS_PARTITION_PAUSED && !partition->paused;
     bool runs = partition->state == HPS_PARTITION_RUNNING;
-    return stream->frozen && (runs || stands) ? HPS_PARTITION_FROZEN
-           : stream->held && runs             ? HPS_PARTITION_HELD
-                                              : partition->state;
+    return stream->frozen && (runs || stands)        ? HPS_PARTITION_FROZEN
+           : stream->held && runs                    ? HPS_PARTITION_HELD
+           : runs && update_leader_silent(partition) ? HPS_PARTITION_UNREACHABLE
+                                                     : partition->state;
 }
 
 static void write_reason(const struct hps_update_stream *stream,
@@ -39,7 +40,7 @@ static void write_reason(const struct hps_update_stream *stream,
                        "are passed over until `hpsctl updates seek`");
     } else if (state == HPS_PARTITION_HELD) {
         (void)snprintf(out, 200, "a batch waits: %.180s", stream->held_text);
-    } else if (state == HPS_PARTITION_RUNNING && update_leader_silent(partition)) {
+    } else if (state == HPS_PARTITION_UNREACHABLE) {
         (void)snprintf(out, 200, "its leader does not answer%s%.150s",
                        word->text[0] != '\0' ? ": " : "", word->text);
     } else if (state == HPS_PARTITION_RUNNING && partition->unproved) {
@@ -82,6 +83,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->high = partition->high < view->next ? view->next : partition->high;
     view->heard_ms = partition->heard_ms;
     view->lag = partition->known ? (uint64_t)(view->high - view->next) : 0;
+    view->silent = update_leader_silent(partition);
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;
     view->skipped = partition->known ? partition->applied.skipped : HPS_POSITION_WHOLE;
@@ -220,7 +222,8 @@ static void show_partition_gauges(struct hps_metrics *metrics, const struct hps_
 {
     char number[16];
     snprintf(number, sizeof(number), "%" PRId32, of->partition);
-    set(metrics, HPS_M_UPDATE_LAG, of->topic, number, NULL, (double)of->lag);
+    set(metrics, HPS_M_UPDATE_LAG, of->topic, number, NULL,
+        of->silent ? INFINITY : (double)of->lag);
     set(metrics, HPS_M_UPDATE_LAG_SECONDS, of->topic, number, NULL, age_s(of->as_of_ms));
     set(metrics, HPS_M_UPDATE_GAP, of->topic, number, NULL, of->state == HPS_PARTITION_GAP ? 1 : 0);
     for (int state = 0; state < HPS_PARTITION_STATES; state++) {

@@ -26,8 +26,8 @@ enum {
 
 const char *hps_partition_state_text(enum hps_partition_state state)
 {
-    static const char *const texts[] = {"starting", "running", "paused", "gap",
-                                        "gone",     "failed",  "frozen", "held"};
+    static const char *const texts[] = {"starting", "running", "paused", "gap",        "gone",
+                                        "failed",   "frozen",  "held",   "unreachable"};
     return texts[state];
 }
 

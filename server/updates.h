@@ -124,8 +124,9 @@ enum hps_partition_state {
     HPS_PARTITION_GONE,
     HPS_PARTITION_FAILED,
     /* What a RUNNING one is shown as while nothing of it becomes visible. */
-    HPS_PARTITION_FROZEN, /* its version is: records that name no version are passed over */
-    HPS_PARTITION_HELD,   /* the batch at hand cannot be applied */
+    HPS_PARTITION_FROZEN,      /* its version is: records that name no version are passed over */
+    HPS_PARTITION_HELD,        /* the batch at hand cannot be applied */
+    HPS_PARTITION_UNREACHABLE, /* its leader does not answer */
     HPS_PARTITION_STATES
 };
 const char *hps_partition_state_text(enum hps_partition_state state); /* "starting", … */
@@ -137,7 +138,8 @@ struct hps_partition_view {
     int64_t next;        /* published; -1: not known yet */
     int64_t high;        /* one past the last record, as its leader said last; -1: not known */
     int64_t heard_ms;    /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
-    uint64_t lag;        /* records; 0 while not known */
+    uint64_t lag;        /* records, up to `high`; 0 while not known */
+    bool silent;         /* the leader has not answered lately: `high` may be old */
     int64_t as_of_ms;    /* every update logged before that is applied, proved by its leader; 0: not
                             known */
     int64_t same_ms;     /* when it was last known to be of the topic that was read; 0: not known */

@@ -133,6 +133,8 @@ static void test_as_of_when_one_leader_is_silent_then_it_stands_though_others_an
     assert_true(staleness(rig) == 40);
     assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 0);
     assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "does not answer"));
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_UNREACHABLE);
+    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 1) == 11);
@@ -580,6 +582,29 @@ static void test_topic_when_retention_took_the_witness_then_no_gap(void **state)
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
 }
 
+/* While it could not be asked: it is not claimed to be fresh before it is known to be the same. */
+static void test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    put(rig, 2, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    int64_t proved_ms = now_ms();
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    wait_s(rig, 5);
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    for (int i = 0; i < 8; i++) {
+        put(rig, (hps_key)i, 20);
+    }
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+    for (int i = 0; i < 5; i++) {
+        turns(rig, 1);
+        assert_true(rig->stream->view.as_of_ms <= proved_ms);
+    }
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
 static void test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh(void **state)
 {
     struct rig *rig = *state;
@@ -662,6 +687,7 @@ int main(void)
         TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
         TEST(test_topic_when_it_has_an_id_then_that_tells),
         TEST(test_topic_when_retention_took_the_witness_then_no_gap),
+        TEST(test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh),
         TEST(test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh),
         TEST(test_start_when_the_files_are_older_than_retention_then_a_gap),
         TEST(test_start_when_retention_is_not_known_then_it_runs_and_says_so),
