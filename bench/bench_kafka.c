@@ -12,7 +12,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/heap.h"
@@ -564,7 +563,7 @@ static void *run_asker(void *ctx)
 
 /* What one round of each way saw. */
 struct units_seen {
-    double fresh_ms[3], age_ms[3]; /* p50, p99, max */
+    double age_ms[3]; /* p50, p99, max */
     uint32_t n_answers, n_refused;
 };
 
@@ -577,16 +576,21 @@ static hps_status run_askers(struct world *world, unsigned n_askers, bool unit,
     atomic_bool stop = false;
 
     *out_seen = (struct units_seen){0};
-    for (unsigned i = 0; i < n_askers; i++) {
-        askers[i] = (struct asker){.world = world, .unit = unit, .stop = &stop};
-        if (pthread_create(&askers[i].thread, NULL, run_asker, &askers[i]) != 0) {
-            abort();
-        }
+    hps_status status = HPS_OK;
+    unsigned n_started = 0;
+    while (status == HPS_OK && n_started < n_askers) {
+        struct asker *asker = &askers[n_started];
+        *asker = (struct asker){.world = world, .unit = unit, .stop = &stop};
+        status = pthread_create(&asker->thread, NULL, run_asker, asker) == 0
+                     ? HPS_OK
+                     : hps_error_set(err, HPS_EXHAUSTED, "no thread for a client");
+        n_started += status == HPS_OK ? 1 : 0;
     }
-    hps_status status =
-        run_stream_beside(world, UNIT_RATE, UNIT_S * TICKS_PER_S, 1, stream, seen, err);
+    if (status == HPS_OK) {
+        status = run_stream_beside(world, UNIT_RATE, UNIT_S * TICKS_PER_S, 1, stream, seen, err);
+    }
     atomic_store(&stop, true);
-    for (unsigned i = 0; i < n_askers; i++) {
+    for (unsigned i = 0; i < n_started; i++) {
         (void)pthread_join(askers[i].thread, NULL);
         out_seen->n_answers += askers[i].n_answers;
         out_seen->n_refused += askers[i].n_refused;
@@ -596,7 +600,6 @@ static hps_status run_askers(struct world *world, unsigned n_askers, bool unit,
         }
     }
     for (unsigned i = 0; i < 3; i++) {
-        out_seen->fresh_ms[i] = ms_of(&seen->fresh_ns, shares[i]);
         out_seen->age_ms[i] = ms_of(&seen->age_ns, shares[i]);
     }
     return status;
@@ -636,9 +639,9 @@ static void report_units(const struct units_seen seen[N_WAYS][UNIT_ROUNDS])
         }
     }
     bench_report("units / rows", metrics[0], bench_median(ratios[0], UNIT_ROUNDS), "ratio",
-                 BENCH_NO_TARGET, 0);
+                 BENCH_AT_MOST, 2);
     bench_report("units / rows", metrics[1], bench_median(ratios[1], UNIT_ROUNDS), "ratio",
-                 BENCH_NO_TARGET, 0);
+                 BENCH_AT_MOST, 2);
 }
 
 static hps_status run_units(struct world *world, struct stream *stream, struct seen *seen,
