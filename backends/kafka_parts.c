@@ -438,7 +438,7 @@ static void search_begin(struct hps_kafka_consumer *c, struct hps_kafka_part *pa
 {
     part->search = (struct hps_kafka_search){
         .going = true,
-        .from = part->next,
+        .from = message->offset > part->next ? message->offset : part->next,
         .base = message->offset,
         .in = message->offset > part->next ? message->offset : part->next,
         .out = -1,

@@ -92,7 +92,7 @@ static hps_status topic_make(struct hps_kafka_consumer *c,
         *out_topic = *known;
     }
     out_topic->name = hps_strdup(listed->topic);
-    out_topic->id = hps_strdup(known != NULL ? known->id : "");
+    out_topic->id = hps_strdup(""); /* what was told before may be another topic's by now */
     out_topic->n_partitions = listed->partition_cnt;
     return out_topic->name == NULL || out_topic->id == NULL ? HPS_NO_MEMORY : HPS_OK;
 }
@@ -266,10 +266,11 @@ static void ask_ids(struct hps_kafka_consumer *c, const struct hps_consumer_topi
 
 /* ---- asking ---- */
 
-/* takes the event. */
-static void take_answer(struct hps_kafka_consumer *c, rd_kafka_event_t *event,
+/* takes the event. fresh: ids are of a question that was asked with this list. */
+static void take_answer(struct hps_kafka_consumer *c, rd_kafka_event_t *event, bool fresh,
                         struct hps_consumer_topic *topics, uint32_t n)
 {
+    (void)fresh;
     bool answered = rd_kafka_event_error(event) == RD_KAFKA_RESP_ERR_NO_ERROR;
     struct hps_kafka_ask *ask = NULL;
     if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT) {
@@ -281,7 +282,7 @@ static void take_answer(struct hps_kafka_consumer *c, rd_kafka_event_t *event,
 #if RD_KAFKA_VERSION >= 0x020300ff
     if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBETOPICS_RESULT) {
         ask = &c->ids;
-        if (answered) {
+        if (answered && fresh) {
             take_ids(event, topics, n);
         }
     }
@@ -298,15 +299,15 @@ static bool waited_for(const struct hps_kafka_ask *ask)
 }
 
 /* Answers that are there, or come in time. */
-static void take_answers(struct hps_kafka_consumer *c, struct hps_consumer_topic *topics,
-                         uint32_t n, uint64_t end_us)
+static void take_answers(struct hps_kafka_consumer *c, bool fresh,
+                         struct hps_consumer_topic *topics, uint32_t n, uint64_t end_us)
 {
     rd_kafka_event_t *event = NULL;
     do {
         bool wait = waited_for(&c->configs) || waited_for(&c->ids);
         event = rd_kafka_queue_poll(c->answers, wait ? hps_kafka_remaining_ms(end_us) : 0);
         if (event != NULL) {
-            take_answer(c, event, topics, n);
+            take_answer(c, event, fresh, topics, n);
         }
     } while (event != NULL);
     c->configs.late = c->configs.asked || c->configs.late;
@@ -327,19 +328,20 @@ static bool any_unknown(const struct hps_consumer_topic *topics, uint32_t n)
 static void topics_ask(struct hps_kafka_consumer *c, bool controlled,
                        struct hps_consumer_topic *topics, uint32_t n, uint64_t end_us)
 {
-    take_answers(c, topics, n, 0);
+    take_answers(c, false, topics, n, 0);
     if (n == 0) {
         return;
     }
     if (!c->configs.asked && controlled) {
         ask_configs(c, topics, n);
     }
-    if (!c->ids.asked) {
+    bool fresh = !c->ids.asked;
+    if (fresh) {
         ask_ids(c, topics, n);
     }
     uint64_t wait_ms = any_unknown(topics, n) ? NEW_MS : KNOWN_MS;
     uint64_t until_us = hps_clock_us() + 1000 * wait_ms;
-    take_answers(c, topics, n, until_us < end_us ? until_us : end_us);
+    take_answers(c, fresh, topics, n, until_us < end_us ? until_us : end_us);
 }
 
 /* ---- all of it ---- */

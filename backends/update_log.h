@@ -40,7 +40,7 @@ enum hps_compaction { HPS_COMPACTION_UNKNOWN, HPS_COMPACTION_NO, HPS_COMPACTION_
 
 struct hps_consumer_topic {
     const char *name;
-    const char *id;       /* another one for a topic made anew; "": not known */
+    const char *id; /* asked for with this list: another one for a topic made anew; "": not known */
     int32_t n_partitions; /* numbered from 0; only ever grows, unless the topic was made anew */
     enum hps_compaction compaction;
     int64_t delete_retention_ms; /* how long a compacted topic keeps its tombstones; -1: unknown */

@@ -260,7 +260,7 @@ static void find_refused(struct hps_update_wait *wait, const Hps__V1__VersionUpd
 /* Since the first look, is it known to be the topic that was read? */
 static bool is_same_topic(const struct hps_update_wait *wait, const Hps__V1__PartitionUpdates *at)
 {
-    return at->same_topic_unix_ms == 0 || at->same_topic_unix_ms >= wait->begin_ms;
+    return at->same_topic_unix_ms >= wait->begin_ms;
 }
 
 static bool is_proved(const struct hps_update_wait *wait, const Hps__V1__PartitionUpdates *at)
@@ -464,7 +464,8 @@ static enum hps_update_verdict look_partition(struct hps_update_wait *wait,
     if (passed >= 0 && passed < at->offset) {
         return say_passed_over(version, at, passed, err);
     }
-    if (at->offset > last && wait->refreshed && at->end_unix_ms >= wait->begin_ms &&
+    bool other = strcmp(at->state, "gap") == 0 || strcmp(at->state, "gone") == 0;
+    if (!other && at->offset > last && wait->refreshed && at->end_unix_ms >= wait->begin_ms &&
         at->end_offset > last && is_same_topic(wait, at)) {
         return HPS_UPDATE_VISIBLE;
     }

@@ -140,6 +140,7 @@ void update_stop_partition(struct hps_update_stream *stream, struct update_parti
     partition->state = state;
     partition->leave = true;
     partition->checking = false;
+    partition->recalling = false;
     snprintf(partition->reason, sizeof(partition->reason), "%s", reason);
     if (state == HPS_PARTITION_GAP || state == HPS_PARTITION_GONE ||
         state == HPS_PARTITION_FAILED) {
@@ -431,7 +432,6 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
 {
     int64_t next = start_of(stream, partition, has);
     partition->as_of_next = next;
-    partition->base_ms = begins_buried(partition, has) ? 0 : has->time_unix_ms;
     if (begins_in_a_gap(stream, partition, next, has)) {
         return;
     }
@@ -441,9 +441,9 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
                               .skipped = skipped_at_start(stream, partition, next, has),
                               .frozen = HPS_POSITION_WHOLE};
     memcpy(partition->read.cluster, stream->cluster, sizeof(stream->cluster));
-    memcpy(partition->read.topic_id, partition->topic_id, sizeof(partition->topic_id));
-    partition->same_ms = stream->listed_ms;
-    partition->unproved = false;
+    bool by_time = has->time_unix_ms > 0 && !begins_buried(partition, has);
+    partition->read.as_of_ms = partition->as_of_ms;
+    partition->read.base_ms = by_time ? has->time_unix_ms : (int64_t)hps_clock_wall_ms();
     if (partition->read.skipped == HPS_POSITION_LOST) {
         tell_lost(stream, partition);
     }
@@ -452,6 +452,7 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
         update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
         return;
     }
+    (void)update_identify(stream, partition, false);
     update_run_from(stream, partition, next, false);
 }
 
@@ -467,15 +468,15 @@ static void begin_known(struct hps_update_stream *stream, struct update_partitio
     }
     if (at->cluster[0] != '\0' && stream->cluster[0] != '\0' &&
         strcmp(at->cluster, stream->cluster) != 0) {
-        update_gap(stream, partition, has->low, "the position is of cluster %s, this is %s",
-                   at->cluster, stream->cluster);
+        update_gap_other(stream, partition, has->low, "the position is of cluster %s, this is %s",
+                         at->cluster, stream->cluster);
         return;
     }
     if (at->next > has->high) {
-        update_gap(stream, partition, has->low,
-                   "offset %" PRId64 " is behind the end %" PRId64
-                   ": the topic was made anew or cut",
-                   at->next, has->high);
+        update_gap_other(stream, partition, has->low,
+                         "offset %" PRId64 " is behind the end %" PRId64
+                         ": the topic was made anew or cut",
+                         at->next, has->high);
         return;
     }
     if (at->next < has->low) {
@@ -488,7 +489,11 @@ static void begin_known(struct hps_update_stream *stream, struct update_partitio
         update_gap_tombstones(stream, partition);
         return;
     }
-    if (!update_identify(stream, partition)) {
+    if (!stream->frozen && at->frozen != HPS_POSITION_WHOLE) { /* the version is so no more */
+        update_move_to(stream, partition, at->frozen);
+        return;
+    }
+    if (!update_identify(stream, partition, false)) {
         return;
     }
     const struct hps_witness *last = &at->last;
@@ -637,10 +642,10 @@ void update_begin_anew(struct hps_update_stream *stream, const char *topic)
 
 static void gap_missing(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    update_gap(stream, partition, partition->low,
-               "the last record, at offset %" PRId64
-               ", is not there: the topic was made anew or cut",
-               partition->applied.last.offset);
+    update_gap_other(stream, partition, partition->low,
+                     "the last record, at offset %" PRId64
+                     ", is not there: the topic was made anew or cut",
+                     partition->applied.last.offset);
 }
 
 bool update_check_first(struct hps_update_stream *stream, struct update_partition *partition,
@@ -658,9 +663,9 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
     uint64_t hash =
         hps_update_record_hash(record->key, record->key_size, record->value, record->value_size);
     if (hash != at->last.hash || record->time_unix_ms != at->last.time_ms) {
-        update_gap(stream, partition, partition->low,
-                   "another record is at offset %" PRId64 ": the topic was made anew",
-                   at->last.offset);
+        update_gap_other(stream, partition, partition->low,
+                         "another record is at offset %" PRId64 ": the topic was made anew",
+                         at->last.offset);
     }
     return false;
 }

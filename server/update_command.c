@@ -63,7 +63,7 @@ static int64_t skipped_by(const struct update_partition *partition, int64_t offs
 }
 
 /* From here on; what was before is forgotten. Stored by the apply that follows. */
-static void move_to(struct hps_update_stream *stream, struct update_partition *partition,
+void update_move_to(struct hps_update_stream *stream, struct update_partition *partition,
                     int64_t offset)
 {
     struct hps_position *read = &partition->read;
@@ -75,23 +75,20 @@ static void move_to(struct hps_update_stream *stream, struct update_partition *p
                                   .event_time_ms = at->event_time_ms,
                                   .start = same && at->start <= offset ? at->start : offset,
                                   .skipped = skipped_by(partition, offset),
-                                  .frozen = HPS_POSITION_WHOLE};
+                                  .frozen = HPS_POSITION_WHOLE,
+                                  .base_ms = (int64_t)hps_clock_wall_ms()};
     partition->moved = true;
     memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
-    memcpy(read->topic_id, partition->topic_id, sizeof(partition->topic_id));
     partition->to_commit = -1;
     partition->committed = -1;
     partition->dirty = true;
     partition->as_of_next = offset;
-    partition->base_ms = 0;
-    partition->unproved = false;
-    partition->recalling = false;
-    partition->same_ms = stream->listed_ms;
     if (partition->paused) {
         update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
     } else {
         update_run_from(stream, partition, offset, false);
     }
+    (void)update_identify(stream, partition, false);
 }
 
 static hps_status seek_offset(const struct hps_update_command *command,
@@ -132,8 +129,9 @@ static hps_status check_move(const struct hps_update_stream *stream,
                          partition->number, partition->topic, offset, partition->applied.next);
 }
 
-/* The version is frozen no more: partitions that are not moved themselves go on with the first
- * record that was passed over, or where they stood still. */
+/* The version is frozen no more: partitions that are not moved themselves begin with the first
+ * record that was passed over, or where they stood still. What stands at a gap, say, stays there.
+ */
 static void thaw(struct hps_update_stream *stream, const struct hps_update_command *command)
 {
     stream->frozen = false;
@@ -143,9 +141,9 @@ static void thaw(struct hps_update_stream *stream, const struct hps_update_comma
         if (fits(command, partition)) {
             continue;
         }
-        if (partition->known && partition->applied.frozen != HPS_POSITION_WHOLE) {
-            move_to(stream, partition, partition->applied.frozen);
-        } else if (partition->state == HPS_PARTITION_PAUSED && !partition->paused) {
+        bool passed = partition->state == HPS_PARTITION_RUNNING &&
+                      partition->applied.frozen != HPS_POSITION_WHOLE;
+        if (passed || (partition->state == HPS_PARTITION_PAUSED && !partition->paused)) {
             update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
             stream->begin_due_us = 0;
         }
@@ -175,7 +173,7 @@ static hps_status seek(struct hps_update_stream *stream, struct update_call *cal
         if (fits(command, partition)) {
             partition->high = parts[n].high;
             status = seek_offset(command, &parts[n++], &offset, &call->error);
-            move_to(stream, partition, offset);
+            update_move_to(stream, partition, offset);
             call->n_changed++;
         }
     }
@@ -202,7 +200,7 @@ static hps_status accept_gap(struct hps_update_stream *stream, struct update_cal
                     HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
                     HPS_I64("partition", partition->number), HPS_I64("offset", partition->accept),
                     HPS_STR("reason", partition->reason));
-            move_to(stream, partition, partition->accept);
+            update_move_to(stream, partition, partition->accept);
             call->n_changed++;
         }
     }

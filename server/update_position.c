@@ -26,9 +26,9 @@ struct stored {
     int64_t start, skipped;
     int64_t witness_offset, witness_time_ms;
     uint64_t witness_hash;
-    int64_t frozen;
+    int64_t frozen, base_ms;
 };
-_Static_assert(sizeof(struct stored) == 104, "as documented");
+_Static_assert(sizeof(struct stored) == 112, "as documented");
 
 size_t hps_position_key(const char *topic, int32_t partition,
                         char out_key[HPS_POSITION_KEY_BYTES_MAX])
@@ -87,7 +87,8 @@ size_t hps_position_encode(const struct hps_position *position,
                                   .witness_offset = witness->offset,
                                   .witness_time_ms = witness->time_ms,
                                   .witness_hash = witness->hash,
-                                  .frozen = position->frozen};
+                                  .frozen = position->frozen,
+                                  .base_ms = position->base_ms};
     uint8_t *at = out_value;
     memcpy(at, &stored, sizeof(stored));
     memcpy(at + sizeof(stored), position->cluster, cluster_size);
@@ -136,7 +137,8 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
                                           .event_time_ms = stored.event_time_ms,
                                           .start = stored.start,
                                           .skipped = stored.skipped,
-                                          .frozen = stored.frozen};
+                                          .frozen = stored.frozen,
+                                          .base_ms = stored.base_ms};
     const uint8_t *ids = (const uint8_t *)value + fixed;
     memcpy(out_position->cluster, ids, stored.cluster_size);
     memcpy(out_position->topic_id, ids + stored.cluster_size, stored.topic_id_size);

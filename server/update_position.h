@@ -26,8 +26,9 @@
  *           88  u64    hash of key and value
  *           96  i64  from where on records were passed over as the version was frozen; -1: from
  *                    nowhere
- *          104       the cluster's id; none where the source did not say (a manifest)
- *                    the topic's id, likewise
+ *          104  i64  since when (Unix ms) deletes may be missing where as-of is not known; 0: not
+ * known 112       the cluster's id; none where the source did not say (a manifest) the topic's id,
+ * likewise
  *
  * Format 2 has the cluster's id at 72 and neither witness nor topic's id: the last record is the
  * witness. Format 1 has it at 56, and nobody knows whether records were passed over: as if they
@@ -47,7 +48,7 @@ enum {
     HPS_CLUSTER_BYTES_MAX = 128, /* with its NUL; Kafka's have 22 */
     HPS_TOPIC_ID_BYTES_MAX = 40, /* likewise */
     HPS_POSITION_KEY_BYTES_MAX = HPS_UPDATE_TOPIC_BYTES_MAX + 12,
-    HPS_POSITION_VALUE_BYTES_MAX = 104 + HPS_CLUSTER_BYTES_MAX + HPS_TOPIC_ID_BYTES_MAX,
+    HPS_POSITION_VALUE_BYTES_MAX = 112 + HPS_CLUSTER_BYTES_MAX + HPS_TOPIC_ID_BYTES_MAX,
     HPS_POSITION_FROZEN_BYTES = 9
 };
 
@@ -74,6 +75,8 @@ struct hps_position {
     int64_t event_time_ms;
     int64_t start;   /* -1: not known */
     int64_t skipped; /* or one of the next */
+    int64_t base_ms; /* all deletes of before are known to have been applied, or to be lost; 0: none
+                        are */
     int64_t frozen;  /* from where on they were as the version was frozen; or HPS_POSITION_WHOLE */
 };
 

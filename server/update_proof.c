@@ -16,6 +16,8 @@
  * On the stream's thread `update`.
  */
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -112,28 +114,19 @@ void update_forget_words(struct hps_update_stream *stream)
 
 /* ---- is it the same topic? ------------------------------------------------------------------- */
 
-/* What was claimed since it was last known to be the same topic was not so. */
-static void gap_made_anew(struct hps_update_stream *stream, struct update_partition *partition,
-                          int64_t low, int64_t offset)
+void update_gap_other(struct hps_update_stream *stream, struct update_partition *partition,
+                      int64_t accept, const char *fmt, ...)
 {
+    char reason[sizeof(partition->reason)];
     int64_t same_ms = partition->same_ms;
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(reason, sizeof(reason), fmt, args);
+    va_end(args);
     partition->as_of_ms = partition->as_of_ms < same_ms ? partition->as_of_ms : same_ms;
     partition->read.as_of_ms = partition->as_of_ms;
     partition->dirty = partition->known; /* to be stored, so that a restart does not claim it */
-    update_gap(stream, partition, low >= 0 ? low : 0,
-               "another record, or none, is at offset %" PRId64 ": the topic was made anew",
-               offset);
-}
-
-static void gap_other_id(struct hps_update_stream *stream, struct update_partition *partition)
-{
-    int64_t same_ms = partition->same_ms;
-    partition->as_of_ms = partition->as_of_ms < same_ms ? partition->as_of_ms : same_ms;
-    partition->read.as_of_ms = partition->as_of_ms;
-    partition->dirty = partition->known;
-    update_gap(stream, partition, 0,
-               "the topic's id is %s, of what was read it was %s: the topic was made anew",
-               partition->topic_id, partition->read.topic_id);
+    update_gap(stream, partition, accept, "%s", reason);
 }
 
 static void is_same(struct update_partition *partition, int64_t at_ms)
@@ -146,17 +139,34 @@ static void is_same(struct update_partition *partition, int64_t at_ms)
     partition->same_ms = at_ms > partition->same_ms ? at_ms : partition->same_ms;
 }
 
+/* What is at, or behind, the end of what was read before it was known by what: from now on it is
+ * known by that. */
+static void learn(struct update_partition *partition, const struct hps_recalled *now)
+{
+    if (now->offset >= 0) {
+        partition->read.witness = (struct hps_witness){
+            .known = true, .offset = now->offset, .time_ms = now->time_unix_ms, .hash = now->hash};
+        partition->dirty = partition->dirty || partition->known;
+    }
+    partition->learning = false;
+    is_same(partition, partition->recall_ms);
+}
+
 static void judge(struct hps_update_stream *stream, struct update_partition *partition,
                   const struct hps_recalled *now)
 {
     const struct hps_witness *witness = &partition->read.witness;
     bool same = now->offset == witness->offset && now->hash == witness->hash &&
                 now->time_unix_ms == witness->time_ms;
+    bool behind = now->offset > witness->offset ||
+                  (now->offset < 0 && partition->word.high > witness->offset);
     bool removed = now->low > witness->offset || /* by retention, or by compaction */
-                   (now->offset > witness->offset && partition->compaction != HPS_COMPACTION_NO);
-    partition->recalling = false;
+                   (behind && partition->compaction != HPS_COMPACTION_NO);
     if (!same && !removed) {
-        gap_made_anew(stream, partition, now->low, witness->offset);
+        update_gap_other(stream, partition, now->low >= 0 ? now->low : 0,
+                         "another record, or none, is at offset %" PRId64
+                         ": the topic was made anew",
+                         witness->offset);
         return;
     }
     if (same) {
@@ -165,50 +175,62 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
     is_same(partition, partition->recall_ms);
 }
 
+/* Of the record to be asked for; without a witness the last one before what is read next. */
+static int64_t witness_offset(const struct update_partition *partition)
+{
+    const struct hps_position *read = &partition->read;
+    return partition->learning ? read->next - 1 : read->witness.offset;
+}
+
 static void ask_witness(struct hps_update_stream *stream, struct update_partition *partition)
 {
     if (partition->watch != NULL) {
         partition->recall_ms = wall_ms();
+        partition->recall_offset = witness_offset(partition);
         partition->recalling = true;
-        ops(stream)->recall(partition->watch, partition->read.witness.offset);
+        ops(stream)->recall(partition->watch, partition->recall_offset);
     }
+}
+
+static bool stands_or_runs(const struct update_partition *partition)
+{
+    return partition->state == HPS_PARTITION_RUNNING ||
+           (partition->state == HPS_PARTITION_PAUSED && partition->known);
 }
 
 static void take_recalled(struct hps_update_stream *stream, struct update_partition *partition)
 {
     struct hps_recalled now = {0};
-    if (!partition->recalling || !ops(stream)->recalled(partition->watch, &now) ||
-        now.asked_offset != partition->read.witness.offset) {
-        return;
+    if (!partition->recalling || !stands_or_runs(partition) ||
+        !ops(stream)->recalled(partition->watch, &now) ||
+        now.asked_offset != partition->recall_offset || now.status != HPS_OK) {
+        return; /* refused: asked again with the next list of topics */
     }
-    if (now.status != HPS_OK) { /* refused: asked again with the next list of topics */
-        partition->recalling = false;
-    } else if (partition->state == HPS_PARTITION_RUNNING) {
+    partition->recalling = false;
+    if (partition->learning) {
+        learn(partition, &now);
+    } else {
         judge(stream, partition, &now);
     }
 }
 
-/* By its id alone, if both are known. */
-static bool known_by_id(const struct update_partition *partition)
-{
-    return partition->read.topic_id[0] != '\0' && partition->topic_id[0] != '\0';
-}
-
-bool update_identify(struct hps_update_stream *stream, struct update_partition *partition)
+bool update_identify(struct hps_update_stream *stream, struct update_partition *partition,
+                     bool listed)
 {
     struct hps_position *read = &partition->read;
+    bool known = read->topic_id[0] != '\0' && partition->topic_id[0] != '\0';
     partition->candidate = read->last;
     partition->recalling = false;
     partition->unproved = false;
-    if (known_by_id(partition)) {
-        if (strcmp(read->topic_id, partition->topic_id) != 0) {
-            gap_other_id(stream, partition);
-            return false;
-        }
-        is_same(partition, stream->listed_ms);
-        return true;
+    if (known && listed && strcmp(read->topic_id, partition->topic_id) != 0) {
+        update_gap_other(stream, partition, 0,
+                         "the topic's id is %s, of what was read it was %s: the topic was made "
+                         "anew",
+                         partition->topic_id, read->topic_id);
+        return false;
     }
-    if (!read->witness.known) { /* nothing was read yet */
+    partition->learning = !read->witness.known && read->next > 0;
+    if ((known && listed && !partition->learning) || (!read->witness.known && read->next == 0)) {
         is_same(partition, stream->listed_ms);
         return true;
     }
@@ -222,11 +244,12 @@ void update_ask_identity(struct hps_update_stream *stream)
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
         bool unproved = partition->unproved; /* what was proved stays so until the answer */
-        if (partition->state != HPS_PARTITION_RUNNING || partition->checking) {
+        bool learned = partition->read.witness.known;
+        if (!stands_or_runs(partition) || partition->checking) {
             continue;
         }
-        if (update_identify(stream, partition) && !known_by_id(partition)) {
-            partition->unproved = unproved && partition->read.witness.known;
+        if (update_identify(stream, partition, true) && partition->unproved && learned) {
+            partition->unproved = unproved;
         }
     }
 }
@@ -242,8 +265,8 @@ void update_hear(struct hps_update_stream *stream)
             continue; /* no memory: the next time */
         }
         take_word(stream, partition);
-        if (partition->unproved && !partition->recalling &&
-            partition->state == HPS_PARTITION_RUNNING && partition->read.witness.known) {
+        if (partition->unproved && !partition->recalling && stands_or_runs(partition) &&
+            (partition->learning || partition->read.witness.known)) {
             ask_witness(stream, partition);
         }
         take_recalled(stream, partition);
@@ -254,7 +277,9 @@ void update_hear(struct hps_update_stream *stream)
 
 bool update_lost_tombstones(const struct update_partition *partition, int64_t high)
 {
-    int64_t as_of_ms = partition->as_of_ms > 0 ? partition->as_of_ms : partition->base_ms;
+    /* Of what is read, and waits to be applied, nothing can be lost any more. */
+    const struct hps_position *read = &partition->read;
+    int64_t as_of_ms = read->as_of_ms > 0 ? read->as_of_ms : read->base_ms;
     bool logged = high > partition->as_of_next || partition->read.next > partition->as_of_next;
     return partition->compaction == HPS_COMPACTION_YES && partition->delete_retention_ms >= 0 &&
            as_of_ms > 0 && logged && wall_ms() - as_of_ms > partition->delete_retention_ms;

@@ -80,9 +80,10 @@ static void show_partition(const struct hps_update_stream *stream,
     view->partition = partition->number;
     view->state = shown_state(stream, partition);
     view->next = partition->known ? partition->applied.next : -1;
-    view->high = partition->high < view->next ? view->next : partition->high;
+    view->high = partition->high;
     view->heard_ms = partition->heard_ms;
-    view->lag = partition->known ? (uint64_t)(view->high - view->next) : 0;
+    view->lag =
+        partition->known && view->high > view->next ? (uint64_t)(view->high - view->next) : 0;
     view->silent = update_leader_silent(partition);
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;

@@ -314,15 +314,17 @@ static void take_bad(struct hps_update_stream *stream, struct update_partition *
             HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
             HPS_I64("offset", event->offset), HPS_I64("next_offset", event->high),
             HPS_STR("reason", reason), HPS_STR("error", event->text));
-    for (int64_t offset = from; offset < event->high; offset++) {
-        stream->batch_rejected++;
+    int64_t n = event->high > from ? event->high - from : 0;
+    int64_t shown = n > HPS_REJECTED_VIEWS_MAX ? event->high - HPS_REJECTED_VIEWS_MAX : from;
+    for (int64_t offset = shown; offset < event->high; offset++) {
         update_show_rejected(stream, partition->topic, partition->number, offset, reason,
                              event->text);
-        hps_metric_add(hps_server_metric(stream->updater->options.metrics,
-                                         HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
-                                         NULL),
-                       1);
     }
+    stream->batch_rejected += (uint64_t)n;
+    hps_metric_add(hps_server_metric(stream->updater->options.metrics,
+                                     HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
+                                     NULL),
+                   (uint64_t)n);
     if (event->high > partition->read.next) {
         partition->read.next = event->high;
         partition->dirty = true;
@@ -341,8 +343,13 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         take_caught_up(stream, partition, event->offset);
         break;
     case HPS_CONSUMER_GAP:
-        update_gap(stream, partition, event->low >= 0 ? event->low : partition->read.next,
-                   "offset %" PRId64 " is not there: %s", event->offset, event->text);
+        if (event->high >= 0 && event->offset > event->high) {
+            update_gap_other(stream, partition, event->low, "offset %" PRId64 " is not there: %s",
+                             event->offset, event->text);
+        } else {
+            update_gap(stream, partition, event->low >= 0 ? event->low : partition->read.next,
+                       "offset %" PRId64 " is not there: %s", event->offset, event->text);
+        }
         break;
     case HPS_CONSUMER_GONE:
         update_stop_partition(stream, partition, HPS_PARTITION_GONE, event->text);

@@ -293,7 +293,8 @@ hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model,
     hps_updater_each(updater, note_lag, &lags);
     if (!lags.met || lags.frozen || !lags.active_met ||
         (lags.as_of_ms > 0 && now_ms - lags.as_of_ms <= lag_max) ||
-        lags.active_as_of_ms - lags.as_of_ms <= lag_max) {
+        (lags.active_as_of_ms == 0 && lags.as_of_ms == 0) ||
+        (lags.active_as_of_ms > 0 && lags.active_as_of_ms - lags.as_of_ms <= lag_max)) {
         return HPS_OK;
     }
     if (lags.as_of_ms == 0) {

@@ -62,11 +62,12 @@ struct update_partition {
     uint32_t n_ends;
     int64_t as_of_ms;   /* every update logged before is published; 0: not known */
     int64_t as_of_next; /* `read.next` as that was found */
-    int64_t base_ms;    /* since when deletes may be missing where as-of is not known; 0: never */
     char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* as listed last; "": not known */
     bool recalling;                        /* the witness was asked for */
     int64_t recall_ms;                     /* ... then, Unix ms */
+    int64_t recall_offset;
     bool unproved;                /* it is not known yet that it is the topic that was read */
+    bool learning;                /* that is to be the witness: what is there is not known yet */
     int64_t same_ms;              /* until then it is known that it was; 0: not known */
     struct hps_witness candidate; /* the next witness, if this one is still there */
     int64_t kept_ms;              /* records that are younger are all there; 0: not known */
@@ -253,6 +254,9 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
 void update_check_caught_up(struct hps_update_stream *stream, struct update_partition *partition);
 void update_gap(struct hps_update_stream *stream, struct update_partition *partition,
                 int64_t accept, const char *fmt, ...) HPS_PRINTF(4, 5);
+/* Go on from there; what was before is forgotten. Stored by the apply that follows. */
+void update_move_to(struct hps_update_stream *stream, struct update_partition *partition,
+                    int64_t offset);
 void update_stop_partition(struct hps_update_stream *stream, struct update_partition *partition,
                            enum hps_partition_state state, const char *reason);
 /* Have it read from `offset`; `checking`: the first record is compared with the last one. */
@@ -284,9 +288,14 @@ void update_prove(struct hps_update_stream *stream);
 /* Ask whether each partition that runs is still of the topic that was read. After the topics were
  * listed. */
 void update_ask_identity(struct hps_update_stream *stream);
-/* ... this one, before it may count as fresh: as it begins anew. False: it is another topic, a gap.
- */
-bool update_identify(struct hps_update_stream *stream, struct update_partition *partition);
+/* ... this one, before it may count as fresh: as it begins. listed: topics were listed just now, so
+ * that ids are of now. False: it is another topic, a gap. */
+bool update_identify(struct hps_update_stream *stream, struct update_partition *partition,
+                     bool listed);
+/* A gap as it is another topic, or log: what was claimed since it was last known to be the same was
+ * not so. */
+void update_gap_other(struct hps_update_stream *stream, struct update_partition *partition,
+                      int64_t accept, const char *fmt, ...) HPS_PRINTF(4, 5);
 /* The consumer is another one. */
 void update_forget_words(struct hps_update_stream *stream);
 bool update_leader_silent(const struct update_partition *partition);

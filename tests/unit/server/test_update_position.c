@@ -11,7 +11,7 @@
 
 #include "server/update_position.h"
 
-enum { FIXED = 104, FIXED_2 = 72, FIXED_1 = 56 };
+enum { FIXED = 112, FIXED_2 = 72, FIXED_1 = 56 };
 
 static const struct hps_position some = {.cluster = "cluster-1",
                                          .topic_id = "topic-1",
@@ -23,7 +23,8 @@ static const struct hps_position some = {.cluster = "cluster-1",
                                          .event_time_ms = 20,
                                          .start = 100,
                                          .skipped = 300,
-                                         .frozen = 450};
+                                         .frozen = 450,
+                                         .base_ms = 460};
 
 static void test_position_when_stored_then_read_as_it_was(void **state)
 {
@@ -40,6 +41,7 @@ static void test_position_when_stored_then_read_as_it_was(void **state)
     assert_true(read.paused && read.last.known && read.witness.known);
     assert_int_equal(read.last.hash, 18);
     assert_int_equal(read.frozen, 450);
+    assert_int_equal(read.base_ms, 460);
     assert_int_equal(read.witness.offset, 400);
     assert_int_equal(read.witness.time_ms, 27);
     assert_int_equal(read.witness.hash, 28);

@@ -226,6 +226,8 @@ static void test_as_of_when_a_topic_grows_then_since_it_was_listed_before(void *
     assert_int_equal(view_of(rig, ITEMS, 1)->state, HPS_PARTITION_STARTING);
     assert_non_null(strstr(view_of(rig, ITEMS, 1)->reason, "does not answer"));
     hps_fake_log_leader(rig->log, ITEMS, 1, HPS_OK);
+    turns(rig, 1);
+    assert_true(rig->stream->view.as_of_ms >= listed_ms); /* also as it begins */
     wait_s(rig, 1);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
 }
@@ -472,6 +474,43 @@ static void test_tombstone_when_a_batch_is_held_that_long_then_a_gap(void **stat
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
 
+/* As-of is not known yet: since when deletes may be missing is. */
+static void test_tombstone_when_stopped_in_the_first_backlog_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.rows_per_s_max = 1;
+    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, HOUR_MS);
+    for (int i = 0; i < 6; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    wait_s(rig, 3);
+    assert_int_equal(rig->stream->view.as_of_ms, 0);
+    int64_t tombstone = put(rig, 1, -1);
+    put(rig, 50, 1);
+    close_stream(rig);
+    fixture_version_close(&rig->fx);
+    hps_clock_advance(UINT64_C(7200) * S);
+    hps_fake_log_compact(rig->log, ITEMS, 0, tombstone);
+    fixture_version(&rig->fx, 7, "run");
+    open_stream(rig);
+    wait_s(rig, 5);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
+static void test_tombstone_when_held_for_long_on_a_quiet_topic_then_no_gap(void **state)
+{
+    struct rig *rig = *state;
+    compacted(rig);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 100000, 0);
+    put(rig, 3, 30);
+    turns(rig, 1);
+    wait_s(rig, 3700);
+    put(rig, 4, 40);
+    turns(rig, 2);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_HELD);
+}
+
 static void test_tombstone_when_nothing_was_logged_meanwhile_then_no_gap(void **state)
 {
     struct rig *rig = *state;
@@ -560,11 +599,115 @@ static void test_topic_when_it_has_an_id_then_that_tells(void **state)
     hps_fake_log_ids(rig->log);
     hps_fake_log_topic(rig->log, ITEMS, 1);
     replace(rig);
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "topic's id"));
+}
+
+static void expect_other_topic(struct rig *rig)
+{
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    for (int i = 0; i < 8; i++) {
+        put(rig, (hps_key)i, 20);
+    }
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
     turns(rig, 3);
+    assert_true(item(rig, 1) == 20);
+}
+
+/* Where nothing was read yet the record before is what it is known by. */
+static void test_topic_when_made_anew_before_a_record_was_read_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.start = HPS_UPDATE_START_LATEST;
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    turns(rig, 4);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    expect_other_topic(rig);
+}
+
+static void test_topic_when_made_anew_after_a_seek_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_SEEK, 4), HPS_OK);
+    turns(rig, 3);
+    expect_other_topic(rig);
+}
+
+/* wait-for asks a paused partition, too: what it has is of another topic. */
+static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void **state)
+{
+    struct rig *rig = *state;
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    put(rig, 1, 20);
     restart(rig);
     turns(rig, 3);
+    rig->stream->refresh.asked_us = hps_clock_us();
+    (void)update_refresh_turn(rig->stream);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "id"));
+    assert_int_equal(view_of(rig, ITEMS, 0)->high, 1); /* as its leader says */
+    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 0);
+}
+
+static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    rig->stream->partitions[0].recalling = true; /* its answer is on its way */
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    hps_clock_advance(1);
+    rig->stream->refresh.asked_us = hps_clock_us();
+    assert_false(update_refresh_turn(rig->stream));
+    assert_int_equal(rig->stream->refresh.n, 1);
+}
+
+static void test_seek_when_frozen_then_another_partition_stays_at_its_gap(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic(rig->log, USERS, 1);
+    put(rig, 1, 10);
+    put_on(rig, USERS, 0, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    atomic_store(&rig->stream->freeze_by, 1);
+    turns(rig, 1);
+    put_on(rig, USERS, 0, 1, 11);
+    wait_s(rig, 2);
+    hps_fake_log_topic_replace(rig->log, USERS);
+    for (int i = 0; i < 8; i++) {
+        put_on(rig, USERS, 0, (hps_key)i, 20);
+    }
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GAP);
+    const struct hps_update_command one = {.kind = HPS_UPDATE_SEEK,
+                                           .model = "m",
+                                           .topic = ITEMS,
+                                           .partition = 0,
+                                           .to = HPS_UPDATE_SEEK_EARLIEST};
+    struct update_call call = {.command = &one};
+    update_run_command(rig->stream, &call);
+    assert_int_equal(call.error.status, HPS_OK);
+    wait_s(rig, 3);
+    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GAP);
+    assert_true(rig->stream->view.as_of_ms < now_ms() - 30000);
 }
 
 static void test_topic_when_retention_took_the_witness_then_no_gap(void **state)
@@ -686,6 +829,13 @@ int main(void)
         TEST(test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap),
         TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
         TEST(test_topic_when_it_has_an_id_then_that_tells),
+        TEST(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
+        TEST(test_topic_when_made_anew_after_a_seek_then_a_gap),
+        TEST(test_topic_when_made_anew_while_paused_then_a_refresh_finds_it),
+        TEST(test_refresh_when_paused_while_asked_then_it_ends),
+        TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),
+        TEST(test_tombstone_when_stopped_in_the_first_backlog_then_a_gap),
+        TEST(test_tombstone_when_held_for_long_on_a_quiet_topic_then_no_gap),
         TEST(test_topic_when_retention_took_the_witness_then_no_gap),
         TEST(test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh),
         TEST(test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh),
