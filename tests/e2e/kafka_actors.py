@@ -473,8 +473,6 @@ class Teller(Claimant):
             sight = sight_of(model, version)
             if int(of.get("as_of_unix_ms", 0)) > 0:
                 self.judge.as_of(sight, int(of["as_of_unix_ms"]) / 1000, begun)
-            if of.get("connected"):
-                self.judge.up(model, places_of(model), begun, ended, "updates")
             for one in of.get("partitions", []):
                 place = one["topic"], int(one.get("partition", 0))
                 self.judge.state(model, version, place, one["state"], begun, ended, "updates")
@@ -524,7 +522,8 @@ class Publisher(Claimant):
             written.append(one)
         code, _, error = self.stage.tool(
             "hps-publish", "-b", self.stage.cluster.bootstrap, "-m", "wide", "-t", "p", "--timeout", 20 * SLOW,
-            "--wait", "--wait-timeout", self.rng.choice((3, 12)) * SLOW, "--addr", self.stage.daemon.admin, "-", lines="".join(lines))
+            "--wait", "--wait-timeout", self.rng.choice((3, 12)) * SLOW, "--addr", self.stage.daemon.admin, "-",
+            lines="".join(lines))
         ended = time.time()
         self.stage.counts[f"hps-publish --wait, exit {code}"] += 1
         if code == 0:

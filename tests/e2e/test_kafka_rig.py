@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-from rig import PATIENCE_S, ROOT, SANITIZER, until
+import kafka_cluster
+import relay
+from rig import PATIENCE_S, ROOT, SANITIZER, kafka, scratch, until
 
 pytestmark = pytest.mark.skipif(SANITIZER != "", reason="nothing of ours runs in it")
 
@@ -96,3 +98,78 @@ def test_fetch_when_another_is_at_it_then_waits_for_what_that_one_gets(work):
     assert os.listdir(f"{work}/kafka/jars") == ["kafka_0.jar"]
     assert calls() == 1
     assert not glob.glob(f"{work}/kafka/jars.[0-9]*")
+
+
+# ---- three of them -------------------------------------------------------------------------------------
+
+@pytest.fixture(name="cluster", scope="module")
+def three_brokers():
+    why = kafka.missing()
+    if why is not None:
+        pytest.skip(f"no Kafka broker: {why}")
+    with scratch() as work, kafka_cluster.Cluster(work) as cluster:
+        cluster.allow("group", "*", "Read")
+        yield cluster
+
+
+def front(cluster):
+    """A client where the program under test is."""
+    config = dict(pair.split("=", 1) for pair in cluster.properties)
+    return cluster.kafka().Consumer({"bootstrap.servers": cluster.fronts.replace(";", ","), "group.id": "front",
+                                     "auto.offset.reset": "earliest", "log_level": 0, **config})
+
+
+def is_seen(cluster, topic, n):
+    """Whether a new client in front reads so many records of the first partition, and nothing else, within a moment."""
+    consumer = front(cluster)
+    try:
+        consumer.assign([cluster.kafka().TopicPartition(topic, 0, 0)])
+        return sum(message.error() is None for message in consumer.consume(n, 3)) == n
+    finally:
+        consumer.close()
+
+
+def leader(cluster, topic):
+    [one] = cluster.leaders([topic], cluster.admin())
+    return one.node
+
+
+def test_cluster_when_rights_are_taken_then_the_front_has_none_and_tests_go_on(cluster):
+    topic = cluster.create("rights", 1, replicas=3)
+    cluster.write(topic, [(b"a", b"1")])
+    assert not is_seen(cluster, topic, 1)
+    cluster.allow("topic", topic, "Read", "Describe")
+    until(lambda: is_seen(cluster, topic, 1), "the record, with rights")
+    cluster.deny("topic", topic)
+    until(lambda: not is_seen(cluster, topic, 1), "no record, without")
+    assert len(cluster.read(topic)) == 1
+
+
+def test_cluster_when_a_leader_is_behind_a_relay_that_is_cut_then_only_the_front_misses_it(cluster):
+    topic = cluster.create("cut", 1, replicas=2)
+    cluster.allow("topic", topic, "Read", "Describe")
+    cluster.write(topic, [(b"a", b"1")])
+    until(lambda: is_seen(cluster, topic, 1), "the record")
+    relays = [cluster.relays[cluster.nodes.index(leader(cluster, topic))]]
+    relays[0].set(relay.CUT)
+    cluster.write(topic, [(b"a", b"2")])
+    assert not is_seen(cluster, topic, 1)
+    relays[0].set(relay.PASS)
+    until(lambda: is_seen(cluster, topic, 2), "both records")
+
+
+def test_cluster_when_leaders_move_or_are_killed_then_nothing_is_lost(cluster):
+    topic = cluster.create("moves", 1, replicas=1)
+    cluster.write(topic, [(b"a", b"1")])
+    first, *others = [node for node in cluster.nodes if node is not leader(cluster, topic)]
+    cluster.move(topic, 0, first)
+    until(lambda: leader(cluster, topic) is first, "it to lead")
+    cluster.move(topic, 0, *cluster.nodes[1:])
+    until(lambda: leader(cluster, topic) is cluster.nodes[1], "the next one to lead")
+    cluster.nodes[1].kill()
+    until(lambda: leader(cluster, topic) is cluster.nodes[2], "the other to lead")
+    cluster.write(topic, [(b"a", b"2")])
+    cluster.start(cluster.nodes[1])
+    cluster.balance([topic])
+    assert leader(cluster, topic) is cluster.nodes[1]
+    assert [message.value() for message in cluster.read(topic)] == [b"1", b"2"]
