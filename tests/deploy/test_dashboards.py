@@ -25,7 +25,7 @@ NO_BROKER = kafka.missing()
 NO_REDIS = redis.missing()
 OF_REDIS = ("hpsd_tier_server_", "hpsd_tier_reachable_", "hpsd_shared_")
 OF_UPDATES = "hpsd_update_"
-OPERATORS = {"and", "or", "unless", "sum", "max", "min", "avg", "count"}  # a "(" need not follow at once
+OPERATORS = {"and", "or", "unless", "sum", "max", "min", "avg", "count", "Inf"}  # a "(" need not follow at once
 
 
 def read(*path):

@@ -16,7 +16,8 @@ def partition(topic, number=0, offset=10, state="running", **fields):
     """One that has read all there is, as its leader has said just now."""
     return admin_pb.PartitionUpdates(**{
         "topic": topic, "partition": number, "state": state, "offset": offset, "end_offset": max(offset, 0),
-        "as_of_unix_ms": -1, "end_unix_ms": -1, "passed_over_offset": -1, **fields})
+        "as_of_unix_ms": -1, "end_unix_ms": -1, "same_topic_unix_ms": -1, "passed_over_offset": -1,
+        **fields})
 
 
 def version(partitions, model="m", number=1, **fields):
@@ -55,7 +56,7 @@ class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer):
         for one in reply.versions:
             one.as_of_unix_ms = at_ms if one.as_of_unix_ms == -1 else one.as_of_unix_ms
             for part in one.partitions:
-                for name in ("as_of_unix_ms", "end_unix_ms"):
+                for name in ("as_of_unix_ms", "end_unix_ms", "same_topic_unix_ms"):
                     if getattr(part, name) == -1:
                         setattr(part, name, at_ms)
         return reply

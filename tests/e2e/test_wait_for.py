@@ -117,6 +117,14 @@ def test_wait_for_a_record_when_refused_or_passed_over_or_not_read_then_said():
             ctl(server, "wait-for", *wrong, code=2)
 
 
+def test_wait_for_a_record_when_it_may_be_another_topic_then_never_visible():
+    with Admin([version([partition(TOPIC, state="gap", reason="the topic was made anew")])]) as server:
+        _, error = ctl(server, "wait-for", f"{TOPIC}:0:5", code=5)
+        assert "made anew" in error
+    with Admin([version([partition(TOPIC, same_topic_unix_ms=0)])]) as server:  # not known since its start
+        ctl(server, "--timeout", 0.2, "wait-for", f"{TOPIC}:0:5", code=4)
+
+
 def test_wait_for_when_there_is_no_such_model_then_exit_5():
     with Admin(grpc.StatusCode.NOT_FOUND) as server:
         ctl(server, "wait-for", "now", "--model", "ghost", code=5)
