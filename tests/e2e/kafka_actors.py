@@ -417,7 +417,7 @@ class Scraper(Claimant):
                 labels = (place[0], str(place[1]))
                 self.judge.lag(sight, place, found["update_lag_records"].get(labels),
                                found["update_lag_seconds"].get(labels), begun, "metrics")
-                self.states(sight, place, found["update_partition_state"], begun, ended)
+                self.states(sight, place, found, begun, ended)
             if found["update_source_up"].get((model,)) == 1:
                 self.judge.up(model, places_of(model), begun, ended, "metrics")
             if "update_frozen" in found and found["update_frozen"].get((model,)) != 1:
@@ -433,13 +433,16 @@ class Scraper(Claimant):
 
     def states(self, sight, place, found, begun, ended):
         """Of all that a partition can be it is one."""
-        states = {labels[2]: value for labels, value in found.items() if labels[:2] == (place[0], str(place[1]))}
+        labels, what = (place[0], str(place[1])), f"metrics: {place[0]}:{place[1]} is"
+        states = {key[2]: value for key, value in found["update_partition_state"].items() if key[:2] == labels}
         is_so = [state for state, value in states.items() if value == 1]
         if states and len(is_so) != 1:
-            self.judge.lie("state", sight.model, begun, f"metrics: {place[0]}:{place[1]} is in {len(is_so)} states: "
-                           f"{is_so}")
+            self.judge.lie("state", sight.model, begun, f"{what} in {len(is_so)} states: {is_so}")
         for state in is_so:
             self.judge.state(sight.model, sight.version, place, state, begun, ended, "metrics")
+            if (state == "gap") != (found["update_gap"].get(labels) == 1):
+                self.judge.lie("state", sight.model, begun, f"{what} {state}, its update_gap "
+                               f"{found['update_gap'].get(labels)}")
 
 
 def samples(text):

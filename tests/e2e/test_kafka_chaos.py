@@ -21,6 +21,7 @@ import itertools
 import os
 import random
 import re
+import signal
 import threading
 import time
 import traceback
@@ -96,9 +97,9 @@ class Story:
                                defaults=[claims.DEFAULT] * len(names)) for model, names in TABLES.items()]
         source = {"type": "kafka_message_queue", "brokers": self.cluster.fronts, "start": "earliest",
                   "metadata_refresh_interval_ms": REFRESH_MS, "properties": self.cluster.properties}
-        config = default_config(models, update_source=source, server={
+        self.config = default_config(models, update_source=source, server={
             "model_roots": [self.work], "activate_lag_max_s": LAG_MAX_S, "keep_versions": 3, "hot_keys_save_s": 0})
-        one = Daemon(self.work, config, listen=(f"unix:{self.work}/lookup.sock",))
+        one = Daemon(self.work, self.config, listen=(self.lookup_address,))
         one.load("wide", f"{self.work}/wide/{SECOND}", version=SECOND)
         return one
 
@@ -337,13 +338,33 @@ class Story:
 
     @contextlib.contextmanager
     def daemon_killed(self, rng):
+        self.kill_daemon(rng)
+        yield
+
+    def kill_daemon(self, rng):
+        """It is there again soon."""
         with self.step("hpsd: killed"):
             self.stage.lives += 1
             self.daemon.kill()
             self.wait(rng.uniform(0, 1))
             self.daemon.restart()
             self.stage.lives += 1
-        yield
+
+    @contextlib.contextmanager
+    def throttled(self, rng):
+        """It may read less than is written, and is far behind soon."""
+        def set_rate(rows_per_s):
+            source = {**self.config["update_source"], "max_rows_per_s": rows_per_s}
+            self.daemon.write_config({**self.config, "update_source": source})
+            self.daemon.send(signal.SIGHUP)
+
+        rate = rng.choice((1, 10))
+        with self.step(f"hpsd: {rate} rows a second"):
+            set_rate(rate)
+            try:
+                yield
+            finally:
+                set_rate(0)
 
     @contextlib.contextmanager
     def activated(self, _):
@@ -372,13 +393,19 @@ class Story:
         with contextlib.suppress(grpc.RpcError):  # it is loaded already, or too much is away
             self.daemon.load("wide", f"{self.work}/wide/{STRANGE}", version=STRANGE, lineage="another")
         try:
-            if not self.switched(STRANGE):
+            for _ in range(20):  # it has updates to catch up with, and leaders may be away
+                if self.switched(STRANGE):
+                    break
+                self.wait(0.5)
+            else:
                 yield
                 return
             facts.append(self.judge.fact("frozen", "wide", time.time(), (FIRST, SECOND)))
             with self.step("wide: versions 1 and 2 are frozen"):
                 self.wait(rng.uniform(0, 2))
                 self.switched(FIRST)
+                if rng.random() < 0.5:
+                    self.kill_daemon(rng)
                 yield
                 facts[0].ended = time.time()
         finally:
@@ -415,7 +442,7 @@ class Story:
         "network": (cut, hang, hang, deaf, mute, slow, all_cut),
         "brokers": (leader_moved, leader_moved, leader_moved, broker_killed, broker_stopped),
         "topics": (topic_gone, topic_made_anew, tombstones_lost, read_taken, hidden, group_taken),
-        "daemon": (daemon_killed, activated, activated, frozen, paused),
+        "daemon": (daemon_killed, activated, activated, frozen, paused, throttled),
     }
     PAUSES_S = {"network": (0.5, 3), "brokers": (0.5, 3), "topics": (0.5, 2), "daemon": (1, 4)}
     LASTS_S = {"network": (1, 7), "brokers": (0.5, 5), "topics": (1, 5), "daemon": (1, 5)}
