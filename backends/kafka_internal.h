@@ -94,9 +94,10 @@ struct hps_kafka_part {
     uint32_t tag;
     int64_t next; /* to be delivered; those before it never are */
     bool assigned;
-    bool caught_up; /* to be told in this poll */
-    bool bad;       /* to be told in this poll: search.from to `next` */
-    bool stopped;   /* to be told, then forgotten */
+    bool caught_up;   /* to be told in this poll */
+    bool bad;         /* to be told in this poll: search.from to `next` */
+    bool asked_again; /* after an error that may not be of where it is read now */
+    bool stopped;     /* to be told, then forgotten */
     bool told;
     enum hps_consumer_event_kind stop;
     hps_status status;

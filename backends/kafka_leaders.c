@@ -33,8 +33,9 @@ enum {
     SILENT_US = 1000000,     /* without a word: not asked for anything else */
     ROUTE_US = 1000000,      /* between looks who leads */
     ROUTE_SOON_US = 100000,
-    ROUTE_MS = 1000, /* for an answer to that; then another broker is asked */
-    ABSENT_MIN = 2,  /* lists in a row without a partition: it is not there */
+    ROUTE_MS = 1000,     /* for an answer to that; then another broker is asked */
+    ABSENT_US = 1000000, /* of lists without it: then a partition is not there */
+    HASTE_US = 5000000,  /* so long a leader that there is not yet is looked for often */
     STACK_BYTES = 256 * 1024,
     NOBODY = -1,
     WORD_TEXT_BYTES = sizeof(((struct hps_leader_word *)0)->text),
@@ -57,7 +58,9 @@ struct hps_kafka_watched {
     rd_kafka_topic_t *in_handle; /* so that the router asks for it */
     uint32_t n_refs;             /* watches of consumers, and the thread that asks */
     int32_t broker;              /* its leader; NOBODY: none, or not known */
-    uint32_t n_absent;           /* lists in a row without it */
+    bool absent;                 /* it is not there */
+    uint64_t absent_us;          /* since when lists are without it; 0: they are not */
+    uint64_t lost_us;            /* since when it has no leader; 0: it has one */
     uint64_t since_us;           /* watched */
     uint64_t ask_us;             /* it has failed, and is not asked before; 0: it has not */
     uint64_t sent_us;            /* when the newest question was sent; 0: none */
@@ -367,10 +370,15 @@ static void route_one(struct hps_kafka_leaders *of, struct hps_kafka_watched *wa
         }
     }
     bool absent = found == NULL && (code == RD_KAFKA_RESP_ERR_NO_ERROR || status == HPS_NOT_FOUND);
-    watched->n_absent = absent ? watched->n_absent + 1 : 0;
+    if (!absent) {
+        watched->absent_us = 0;
+    } else if (watched->absent_us == 0) {
+        watched->absent_us = sent_us;
+    }
+    /* One broker may not have heard of it yet. */
+    watched->absent = absent && sent_us >= watched->absent_us + ABSENT_US;
     if (absent) {
-        route_none(watched, sent_us,
-                   watched->n_absent < ABSENT_MIN ? HPS_UNAVAILABLE : HPS_NOT_FOUND,
+        route_none(watched, sent_us, watched->absent ? HPS_NOT_FOUND : HPS_UNAVAILABLE,
                    "there is no such partition");
     } else if (found == NULL) {
         route_none(watched, sent_us, status, rd_kafka_err2str(code));
@@ -413,7 +421,12 @@ static void route(struct hps_kafka_leaders *of)
             topic = hps_kafka_topic_in(all, watched->topic);
         }
         route_one(of, watched, topic, sent_us);
-        again = again || watched->broker == NOBODY;
+        if (watched->broker != NOBODY) {
+            watched->lost_us = 0;
+        } else if (watched->lost_us == 0) {
+            watched->lost_us = now_us;
+        }
+        again = again || (watched->broker == NOBODY && now_us < watched->lost_us + HASTE_US);
     }
     if (all != NULL) {
         leaders_name(of, all);
@@ -636,7 +649,7 @@ bool hps_kafka_watch_absent(const struct hps_watch *watch)
 {
     struct hps_kafka_leaders *of = watch->log->leaders;
     pthread_mutex_lock(&of->lock);
-    bool absent = watch->watched->n_absent >= ABSENT_MIN;
+    bool absent = watch->watched->absent;
     pthread_mutex_unlock(&of->lock);
     return absent;
 }

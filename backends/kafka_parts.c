@@ -364,7 +364,9 @@ static void gap_found(struct hps_kafka_consumer *c, struct hps_kafka_part *part,
     const char *topic = rd_kafka_topic_name(part->topic);
     hps_kafka_bounds_ask(c, topic, part->number, &low, &high);
     bool known = low >= 0 && high >= 0;
-    if (offset != part->next && known && part->next >= low && part->next <= high) {
+    bool there = known ? part->next >= low && part->next <= high : !part->asked_again;
+    if (offset != part->next && there) {
+        part->asked_again = true;
         part_leave(c, part);
         if (part_start(c, part, part->next, NULL) == HPS_OK) {
             return;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our consumer of update logs (backends/kafka.c) against a real broker: what the mock cluster of the unit
+"""Our consumer of update logs (backends/kafka*.c) against a real broker: what the mock cluster of the unit
 tests cannot do. The program is tests/e2e/log_reader.c."""
 import glob
 import struct
