@@ -9,8 +9,9 @@ from rig import Daemon, default_config, kafka, scratch
 def pytest_collection_modifyitems(items):
     """Tests that share a broker go to one of the processes that run tests: there are then no two of it."""
     for item in items:
-        for broker in {"broker", "secure", "cluster"} & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group(broker))
+        for broker in ("broker", "secure", "three_brokers"):
+            if broker in item.fixturenames:
+                item.add_marker(pytest.mark.xdist_group(broker))
 
 
 @pytest.fixture(name="work")

@@ -102,74 +102,74 @@ def test_fetch_when_another_is_at_it_then_waits_for_what_that_one_gets(work):
 
 # ---- three of them -------------------------------------------------------------------------------------
 
-@pytest.fixture(name="cluster", scope="module")
-def three_brokers():
+@pytest.fixture(name="three_brokers", scope="module")
+def three_brokers_fixture():
     why = kafka.missing()
     if why is not None:
         pytest.skip(f"no Kafka broker: {why}")
-    with scratch() as work, kafka_cluster.Cluster(work) as cluster:
-        cluster.allow("group", "*", "Read")
-        yield cluster
+    with scratch() as work, kafka_cluster.Cluster(work) as three_brokers:
+        three_brokers.allow("group", "*", "Read")
+        yield three_brokers
 
 
-def front(cluster):
+def front(three_brokers):
     """A client where the program under test is."""
-    config = dict(pair.split("=", 1) for pair in cluster.properties)
-    return cluster.kafka().Consumer({"bootstrap.servers": cluster.fronts.replace(";", ","), "group.id": "front",
+    config = dict(pair.split("=", 1) for pair in three_brokers.properties)
+    return three_brokers.kafka().Consumer({"bootstrap.servers": three_brokers.fronts.replace(";", ","), "group.id": "front",
                                      "auto.offset.reset": "earliest", "log_level": 0, **config})
 
 
-def is_seen(cluster, topic, n):
+def is_seen(three_brokers, topic, n):
     """Whether a new client in front reads so many records of the first partition, and nothing else, within a moment."""
-    consumer = front(cluster)
+    consumer = front(three_brokers)
     try:
-        consumer.assign([cluster.kafka().TopicPartition(topic, 0, 0)])
+        consumer.assign([three_brokers.kafka().TopicPartition(topic, 0, 0)])
         return sum(message.error() is None for message in consumer.consume(n, 3)) == n
     finally:
         consumer.close()
 
 
-def leader(cluster, topic):
-    [one] = cluster.leaders([topic], cluster.admin())
+def leader(three_brokers, topic):
+    [one] = three_brokers.leaders([topic], three_brokers.admin())
     return one.node
 
 
-def test_cluster_when_rights_are_taken_then_the_front_has_none_and_tests_go_on(cluster):
-    topic = cluster.create("rights", 1, replicas=3)
-    cluster.write(topic, [(b"a", b"1")])
-    assert not is_seen(cluster, topic, 1)
-    cluster.allow("topic", topic, "Read", "Describe")
-    until(lambda: is_seen(cluster, topic, 1), "the record, with rights")
-    cluster.deny("topic", topic)
-    until(lambda: not is_seen(cluster, topic, 1), "no record, without")
-    assert len(cluster.read(topic)) == 1
+def test_cluster_when_rights_are_taken_then_the_front_has_none_and_tests_go_on(three_brokers):
+    topic = three_brokers.create("rights", 1, replicas=3)
+    three_brokers.write(topic, [(b"a", b"1")])
+    assert not is_seen(three_brokers, topic, 1)
+    three_brokers.allow("topic", topic, "Read", "Describe")
+    until(lambda: is_seen(three_brokers, topic, 1), "the record, with rights")
+    three_brokers.deny("topic", topic)
+    until(lambda: not is_seen(three_brokers, topic, 1), "no record, without")
+    assert len(three_brokers.read(topic)) == 1
 
 
-def test_cluster_when_a_leader_is_behind_a_relay_that_is_cut_then_only_the_front_misses_it(cluster):
-    topic = cluster.create("cut", 1, replicas=2)
-    cluster.allow("topic", topic, "Read", "Describe")
-    cluster.write(topic, [(b"a", b"1")])
-    until(lambda: is_seen(cluster, topic, 1), "the record")
-    relays = [cluster.relays[cluster.nodes.index(leader(cluster, topic))]]
+def test_cluster_when_a_leader_is_behind_a_relay_that_is_cut_then_only_the_front_misses_it(three_brokers):
+    topic = three_brokers.create("cut", 1, replicas=2)
+    three_brokers.allow("topic", topic, "Read", "Describe")
+    three_brokers.write(topic, [(b"a", b"1")])
+    until(lambda: is_seen(three_brokers, topic, 1), "the record")
+    relays = [three_brokers.relays[three_brokers.nodes.index(leader(three_brokers, topic))]]
     relays[0].set(relay.CUT)
-    cluster.write(topic, [(b"a", b"2")])
-    assert not is_seen(cluster, topic, 1)
+    three_brokers.write(topic, [(b"a", b"2")])
+    assert not is_seen(three_brokers, topic, 1)
     relays[0].set(relay.PASS)
-    until(lambda: is_seen(cluster, topic, 2), "both records")
+    until(lambda: is_seen(three_brokers, topic, 2), "both records")
 
 
-def test_cluster_when_leaders_move_or_are_killed_then_nothing_is_lost(cluster):
-    topic = cluster.create("moves", 1, replicas=1)
-    cluster.write(topic, [(b"a", b"1")])
-    first, *others = [node for node in cluster.nodes if node is not leader(cluster, topic)]
-    cluster.move(topic, 0, first)
-    until(lambda: leader(cluster, topic) is first, "it to lead")
-    cluster.move(topic, 0, *cluster.nodes[1:])
-    until(lambda: leader(cluster, topic) is cluster.nodes[1], "the next one to lead")
-    cluster.nodes[1].kill()
-    until(lambda: leader(cluster, topic) is cluster.nodes[2], "the other to lead")
-    cluster.write(topic, [(b"a", b"2")])
-    cluster.start(cluster.nodes[1])
-    cluster.balance([topic])
-    assert leader(cluster, topic) is cluster.nodes[1]
-    assert [message.value() for message in cluster.read(topic)] == [b"1", b"2"]
+def test_cluster_when_leaders_move_or_are_killed_then_nothing_is_lost(three_brokers):
+    topic = three_brokers.create("moves", 1, replicas=1)
+    three_brokers.write(topic, [(b"a", b"1")])
+    first, *others = [node for node in three_brokers.nodes if node is not leader(three_brokers, topic)]
+    three_brokers.move(topic, 0, first)
+    until(lambda: leader(three_brokers, topic) is first, "it to lead")
+    three_brokers.move(topic, 0, *three_brokers.nodes[1:])
+    until(lambda: leader(three_brokers, topic) is three_brokers.nodes[1], "the next one to lead")
+    three_brokers.nodes[1].kill()
+    until(lambda: leader(three_brokers, topic) is three_brokers.nodes[2], "the other to lead")
+    three_brokers.write(topic, [(b"a", b"2")])
+    three_brokers.start(three_brokers.nodes[1])
+    three_brokers.balance([topic])
+    assert leader(three_brokers, topic) is three_brokers.nodes[1]
+    assert [message.value() for message in three_brokers.read(topic)] == [b"1", b"2"]

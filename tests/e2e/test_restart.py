@@ -35,7 +35,7 @@ def model_of(table, directory):
 
 def check(daemon, table, n=500):
     keys = table.keys[:n]
-    result = ask(daemon.stub(), "m", {"a": keys}).results[0]
+    result = ask(daemon.stub(), "m", {"a": keys}, miss_policy=pb.MISS_POLICY_EXACT).results[0]
     np.testing.assert_array_equal(floats(result), table.expect(keys))
 
 
