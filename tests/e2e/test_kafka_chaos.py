@@ -103,18 +103,29 @@ class Story:
         one.load("wide", f"{self.work}/wide/{SECOND}", version=SECOND)
         return one
 
-    def make(self, topic, how="create"):
-        self.insist(lambda: getattr(self.cluster, how)(topic.name, topic.partitions, topic.replicas,
-                                                       **dict(topic.config)))
+    def make(self, topic, at_once=False):
+        """Back when clients see it, or at once, when it is decided."""
+        self.insist(lambda: self.cluster.make(topic.name, topic.partitions, topic.replicas, **dict(topic.config)),
+                    "TOPIC_ALREADY_EXISTS")
+        if not at_once:
+            until(lambda: self.cluster.led(topic.name), f"{topic.name} to be led", PATIENCE_S * 4)
         self.history.make(topic.name, time.time(), GRACE_S)
 
-    def insist(self, what):
-        """What it returns that is asked of brokers, of which one may be away."""
+    def unmake(self, topic):
+        self.unread.add(topic.name)
+        self.history.unmake(topic.name, time.time())
+        self.insist(lambda: self.cluster.settle("delete_topics", [topic.name]), "UNKNOWN_TOPIC_OR_PART")
+
+    def insist(self, what, done=""):
+        """What it returns that is asked of brokers, of which one may be away; None: they say that it has been done."""
         found = []
 
         def is_done():
-            with contextlib.suppress(self.cluster.kafka().KafkaException):
+            try:
                 found.append(what())
+            except self.cluster.kafka().KafkaException as error:
+                if error.args[0].name() == done:
+                    found.append(None)
             return found
 
         until(is_done, "an answer of the brokers", PATIENCE_S * 4, 0.2)
@@ -221,7 +232,6 @@ class Story:
                 with self.step(f"{topic.name}: deleted"):
                     least = max(self.ends(topic)) + 10
                     self.unmake(topic)
-                    self.insist(lambda: self.cluster.delete(topic.name))
                     yield
                 with self.step(f"{topic.name}: made anew"):
                     self.make(topic)
@@ -239,8 +249,7 @@ class Story:
                 with self.step(f"{topic.name}: deleted, made anew at once"):
                     least = max(self.ends(topic)) + rng.choice((1, 500))
                     self.unmake(topic)
-                    self.insist(lambda: self.cluster.settle("delete_topics", [topic.name]))
-                    self.make(topic, "make")
+                    self.make(topic, at_once=True)
                     self.make_known(topic, least, rng.choice((0, 20000)))
             self.wait(GRACE_S)
             yield
@@ -256,12 +265,8 @@ class Story:
     def ends(self, topic):
         return [end for _, end in self.insist(lambda: self.cluster.offsets(topic.name)).values()]
 
-    def unmake(self, topic):
-        self.unread.add(topic.name)
-        self.history.unmake(topic.name, time.time())
-
     def make_known(self, topic, least, padding=0):
-        """It is another one; fill it."""
+        """As another one; it is filled."""
         self.strangers[topic.name] = self.judge.fact("made anew", topic.model, time.time() + GRACE_S, topic=topic.name)
         self.writer.renew(topic)
         self.writer.fill(topic, least, padding)

@@ -222,7 +222,7 @@ class Log:
     def consumer(self, **config):
         return self.kafka().Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader",
                                       "enable.auto.commit": False, "enable.partition.eof": True,
-                                      "auto.offset.reset": "earliest", **config})
+                                      "auto.offset.reset": "earliest", "log_level": 0, **config})
 
     def offsets(self, topic):
         """{partition: (first offset, next offset)}"""
