@@ -219,12 +219,21 @@ static double age_s(int64_t as_of_ms)
     return as_of_ms <= 0 ? INFINITY : age_ms > 0 ? (double)age_ms / 1000 : 0;
 }
 
+/* Of a leader that does not answer the end is an old one, and that of another topic says nothing of
+ * what is missing. One that runs may have read what its leader has not told yet. */
+static bool is_lag_known(const struct hps_partition_view *of)
+{
+    bool stopped = of->state == HPS_PARTITION_GAP || of->state == HPS_PARTITION_GONE ||
+                   of->state == HPS_PARTITION_FAILED;
+    return !of->silent && !(stopped && of->high < of->next);
+}
+
 static void show_partition_gauges(struct hps_metrics *metrics, const struct hps_partition_view *of)
 {
     char number[16];
     snprintf(number, sizeof(number), "%" PRId32, of->partition);
     set(metrics, HPS_M_UPDATE_LAG, of->topic, number, NULL,
-        of->silent ? INFINITY : (double)of->lag);
+        is_lag_known(of) ? (double)of->lag : INFINITY);
     set(metrics, HPS_M_UPDATE_LAG_SECONDS, of->topic, number, NULL, age_s(of->as_of_ms));
     set(metrics, HPS_M_UPDATE_GAP, of->topic, number, NULL, of->state == HPS_PARTITION_GAP ? 1 : 0);
     for (int state = 0; state < HPS_PARTITION_STATES; state++) {

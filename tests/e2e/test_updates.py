@@ -611,7 +611,7 @@ def test_transactions_when_their_markers_are_the_last_then_nothing_lags(broker, 
         producer.produce(topic, key=record["key"], value=record["value"])
         assert producer.flush(PATIENCE_S) == 0
         (producer.commit_transaction if commit else producer.abort_transaction)(PATIENCE_S)
-    assert broker.offsets(topic)[0] == (0, 4)
+    until(lambda: broker.offsets(topic)[0] == (0, 4), "the marker, which is written behind the answer")
     wait_now(one, "marked")
     assert values(one.stub(), "marked", "a", [1, 2]) == {1: 101, 2: 2}
     assert one.metrics()[f'hpsd_update_lag_records{{topic="{topic}",partition="0"}}'] == 0

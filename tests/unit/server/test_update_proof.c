@@ -662,6 +662,7 @@ static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void 
     (void)update_refresh_turn(rig->stream);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
     assert_int_equal(view_of(rig, ITEMS, 0)->high, 1); /* as its leader says */
+    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
     assert_int_equal(view_of(rig, ITEMS, 0)->lag, 0);
 }
 
