@@ -258,6 +258,7 @@ struct hps_watch {
     enum hps_kafka_recall_state recall;
     struct hps_watch *next_waiting;
     uint64_t recall_due_us; /* not to be asked before */
+    bool recall_patient;    /* it takes its time though its leader answers */
     struct hps_recalled recalled;
 };
 

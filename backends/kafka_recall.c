@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is at an offset now: one record is read, through a handle that does nothing else, so that it
+ * What is at an offset now: one record is read, through handles that do nothing else, so that it
  * neither moves nor delays what consumers read.
  *
  *     watches that wait ─▶ under way, a few of each leader ─▶ record, end or refusal ─▶ the watch
@@ -9,6 +9,11 @@
  *
  * One thread for the log; a broker that does not answer has its few places, and no others. Of a
  * partition one thing is asked at a time.
+ *
+ * There are two handles. The first gives up a connection soon: as long as it has one that hangs,
+ * librdkafka does not learn of who leads instead. What its leader does not send in that time though
+ * it answers otherwise, a large batch on a slow line, is asked of the second, which waits as long
+ * as consumers do.
  */
 #include <string.h>
 
@@ -21,13 +26,14 @@
 enum {
     PLACES = 64,
     PLACES_OF_LEADER = 4,
-    ANSWER_US = 10000000, /* for what is at an offset; then it is asked again */
+    QUICK_MS = 3000, /* for what is at an offset; then it is asked again */
+    PATIENT_MS = 60000,
     AGAIN_US = 500000,
-    SERVE_MS = 100, /* between looks for what has waited too long */
+    SERVE_MS = 50, /* between looks for what has waited too long */
     STACK_BYTES = 256 * 1024,
 };
 
-/* Of this handle alone, whatever the operator says. Of the leader: a replica may be another topic
+/* Of these handles alone, whatever the operator says. Of the leader: a replica may be another topic
  * still. Little at a time: one batch comes in any case. */
 static const struct hps_kafka_property OWN[] = {
     {"isolation.level", "read_uncommitted"},
@@ -38,9 +44,18 @@ static const struct hps_kafka_property OWN[] = {
     {"queued.min.messages", "1"},
 };
 
+enum { QUICK, PATIENT, N_READERS };
+
+struct reader {
+    rd_kafka_t *rk; /* NULL: not needed yet. Set, as the next, by the thread, under the lock */
+    rd_kafka_queue_t *queue;
+    uint32_t n_asked;
+};
+
 /* A question that is under way. */
 struct question {
     struct hps_watch *watch; /* NULL: nobody wants to know any more */
+    struct reader *reader;
     rd_kafka_topic_t *topic;
     int32_t partition;
     int32_t broker; /* that led it as it was asked */
@@ -50,11 +65,10 @@ struct question {
 
 struct hps_kafka_recalls {
     struct hps_kafka *log;
-    rd_kafka_t *rk; /* these two are set before there is a thread */
-    rd_kafka_queue_t *queue;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under the lock: */
+    struct reader readers[N_READERS];
     struct hps_watch *waiting; /* in order */
     struct question asked[PLACES];
     uint32_t n_asked; /* added and taken away by the thread alone */
@@ -142,6 +156,61 @@ static void put_back(struct hps_kafka_recalls *of, struct hps_watch *watch)
 
 /* ---- the thread ---- */
 
+/* With the lock held. */
+static hps_status reader_open(struct hps_kafka_recalls *of, struct reader *reader)
+{
+    rd_kafka_conf_t *conf = NULL;
+    bool quick = reader == &of->readers[QUICK];
+    if (reader->rk != NULL) {
+        return HPS_OK;
+    }
+    hps_status status = hps_kafka_conf(of->log, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (quick) {
+        hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUICK_MS);
+        hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUICK_MS);
+    }
+    status =
+        hps_kafka_handle_open(of->log, RD_KAFKA_CONSUMER, conf, quick ? "recalls" : "recalls-large",
+                              "Kafka client that recalls records", &reader->rk, NULL);
+    if (status == HPS_OK) {
+        reader->queue = rd_kafka_queue_new(reader->rk);
+    }
+    return status;
+}
+
+/* Ask for it, through the handle that it is to be asked of; false: not now. With the lock held. */
+static bool begin(struct hps_kafka_recalls *of, struct hps_watch *watch, int32_t broker)
+{
+    struct reader *reader = &of->readers[watch->recall_patient ? PATIENT : QUICK];
+    rd_kafka_topic_t *topic = reader_open(of, reader) == HPS_OK
+                                  ? rd_kafka_topic_new(reader->rk, watch->topic, NULL)
+                                  : NULL;
+    if (topic == NULL) {
+        return false;
+    }
+    struct question question = {
+        .watch = watch,
+        .reader = reader,
+        .topic = topic,
+        .partition = watch->partition,
+        .broker = broker,
+        .offset = watch->recalled.asked_offset,
+        .asked_us = hps_clock_us(),
+    };
+    if (rd_kafka_consume_start_queue(topic, question.partition, question.offset, reader->queue) !=
+        0) {
+        rd_kafka_topic_destroy(topic);
+        return false;
+    }
+    watch->recall = HPS_KAFKA_RECALL_ASKED;
+    reader->n_asked++;
+    of->asked[of->n_asked++] = question;
+    return true;
+}
+
 /* Ask what can be asked now; returns when the next that waits is due. With the lock held. */
 static uint64_t ask(struct hps_kafka_recalls *of)
 {
@@ -149,25 +218,9 @@ static uint64_t ask(struct hps_kafka_recalls *of)
     int32_t broker;
     struct hps_watch *watch;
     while ((watch = take_waiting(of, &broker, &due_us)) != NULL) {
-        struct question question = {
-            .watch = watch,
-            .topic = rd_kafka_topic_new(of->rk, watch->topic, NULL),
-            .partition = watch->partition,
-            .broker = broker,
-            .offset = watch->recalled.asked_offset,
-            .asked_us = hps_clock_us(),
-        };
-        if (question.topic == NULL ||
-            rd_kafka_consume_start_queue(question.topic, question.partition, question.offset,
-                                         of->queue) != 0) {
-            if (question.topic != NULL) {
-                rd_kafka_topic_destroy(question.topic);
-            }
+        if (!begin(of, watch, broker)) {
             put_back(of, watch);
-            continue;
         }
-        watch->recall = HPS_KAFKA_RECALL_ASKED;
-        of->asked[of->n_asked++] = question;
     }
     return due_us;
 }
@@ -178,6 +231,7 @@ static void end(struct hps_kafka_recalls *of, uint32_t i)
 {
     struct question question = of->asked[i];
     of->asked[i] = of->asked[--of->n_asked];
+    question.reader->n_asked--;
     pthread_mutex_unlock(&of->lock);
     rd_kafka_consume_stop(question.topic, question.partition);
     rd_kafka_topic_destroy(question.topic);
@@ -200,8 +254,8 @@ static void answer_record(const struct question *question, const rd_kafka_messag
 }
 
 /* What the message says; false: nothing, librdkafka goes on trying. */
-static bool answer(struct hps_kafka_recalls *of, const struct question *question,
-                   const rd_kafka_message_t *message, struct hps_recalled *out)
+static bool answer(const struct question *question, const rd_kafka_message_t *message,
+                   struct hps_recalled *out)
 {
     int64_t high = -1;
     *out = (struct hps_recalled){
@@ -217,7 +271,7 @@ static bool answer(struct hps_kafka_recalls *of, const struct question *question
         out->status = hps_kafka_status(message->err);
         return out->status != HPS_UNAVAILABLE && out->status != HPS_DEADLINE;
     }
-    rd_kafka_get_watermark_offsets(of->rk, rd_kafka_topic_name(question->topic),
+    rd_kafka_get_watermark_offsets(question->reader->rk, rd_kafka_topic_name(question->topic),
                                    question->partition, &out->low, &high);
     return true;
 }
@@ -230,7 +284,7 @@ static void take(struct hps_kafka_recalls *of, const rd_kafka_message_t *message
         if (of->asked[i].topic != message->rkt || of->asked[i].partition != message->partition) {
             continue;
         }
-        if (answer(of, &of->asked[i], message, &recalled)) {
+        if (answer(&of->asked[i], message, &recalled)) {
             if (watch != NULL) {
                 watch->recalled = recalled;
                 watch->recall = HPS_KAFKA_RECALL_ANSWERED;
@@ -246,13 +300,43 @@ static void expire(struct hps_kafka_recalls *of)
 {
     uint64_t now_us = hps_clock_us();
     for (uint32_t i = of->n_asked; i-- > 0;) {
-        struct hps_watch *watch = of->asked[i].watch;
-        if (watch == NULL || now_us >= of->asked[i].asked_us + ANSWER_US || of->stopping) {
+        const struct question *question = &of->asked[i];
+        struct hps_watch *watch = question->watch;
+        bool quick = question->reader == &of->readers[QUICK];
+        uint64_t wait_us = UINT64_C(1000) * (quick ? QUICK_MS : PATIENT_MS);
+        int32_t broker;
+        if (watch == NULL || of->stopping || now_us >= question->asked_us + wait_us) {
             of->asked[i].watch = NULL;
-            put_back(of, watch);
+            if (watch != NULL) {
+                watch->recall_patient =
+                    quick && hps_kafka_watch_leader(watch, 0, &broker) == HPS_OK;
+                put_back(of, watch);
+            }
             end(of, i);
         }
     }
+}
+
+/* What a reader has by now, or gets within timeout_ms. With the lock held, which is released
+ * meanwhile. */
+static void serve(struct hps_kafka_recalls *of, struct reader *reader, int timeout_ms)
+{
+    rd_kafka_message_t *message = NULL;
+    ssize_t n = 0;
+    if (reader->n_asked == 0) {
+        return;
+    }
+    do {
+        pthread_mutex_unlock(&of->lock);
+        rd_kafka_poll(reader->rk, 0); /* callbacks: tokens of OAuth */
+        n = rd_kafka_consume_batch_queue(reader->queue, timeout_ms, &message, 1);
+        pthread_mutex_lock(&of->lock);
+        if (n == 1) {
+            take(of, message);
+            rd_kafka_message_destroy(message);
+        }
+        timeout_ms = 0;
+    } while (n == 1 && !of->stopping);
 }
 
 static void *recalls_run(void *arg)
@@ -270,15 +354,8 @@ static void *recalls_run(void *arg)
             hps_kafka_cond_wait_until(&of->changed, &of->lock, due_us);
             continue;
         }
-        rd_kafka_message_t *message = NULL;
-        pthread_mutex_unlock(&of->lock);
-        rd_kafka_poll(of->rk, 0); /* callbacks: tokens of OAuth */
-        ssize_t n = rd_kafka_consume_batch_queue(of->queue, SERVE_MS, &message, 1);
-        pthread_mutex_lock(&of->lock);
-        if (n == 1) {
-            take(of, message);
-            rd_kafka_message_destroy(message);
-        }
+        serve(of, &of->readers[PATIENT], of->readers[QUICK].n_asked == 0 ? SERVE_MS : 0);
+        serve(of, &of->readers[QUICK], SERVE_MS);
         expire(of);
     }
     expire(of);
@@ -311,42 +388,17 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
     pthread_cond_broadcast(&of->changed);
     pthread_mutex_unlock(&of->lock);
     if (of->has_thread) {
-        rd_kafka_queue_yield(of->queue);
         pthread_join(of->thread, NULL);
     }
-    if (of->queue != NULL) {
-        rd_kafka_queue_destroy(of->queue);
+    for (int i = 0; i < N_READERS; i++) {
+        if (of->readers[i].queue != NULL) {
+            rd_kafka_queue_destroy(of->readers[i].queue);
+        }
+        hps_kafka_handle_close(of->readers[i].rk);
     }
-    hps_kafka_handle_close(of->rk);
     pthread_cond_destroy(&of->changed);
     pthread_mutex_destroy(&of->lock);
     hps_free(of);
-}
-
-/* The handle and the thread. With the lock held. */
-static hps_status start(struct hps_kafka_recalls *of)
-{
-    rd_kafka_conf_t *conf = NULL;
-    hps_status status = HPS_OK;
-    if (of->rk == NULL) {
-        status = hps_kafka_conf(of->log, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
-        if (status == HPS_OK) {
-            status = hps_kafka_handle_open(of->log, RD_KAFKA_CONSUMER, conf, "recalls",
-                                           "Kafka client that recalls records", &of->rk, NULL);
-        }
-        if (status != HPS_OK) {
-            return status;
-        }
-        of->queue = rd_kafka_queue_new(of->rk);
-    }
-    if (!of->has_thread) {
-        status = hps_thread_start(STACK_BYTES, recalls_run, of, &of->thread);
-        of->has_thread = status == HPS_OK;
-        if (of->has_thread) {
-            (void)pthread_setname_np(of->thread, "kafka-recall");
-        }
-    }
-    return status;
 }
 
 /* ---- recalling ---- */
@@ -357,13 +409,21 @@ void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
     pthread_mutex_lock(&of->lock);
     drop(of, watch);
     watch->recalled = (struct hps_recalled){.asked_offset = offset};
+    watch->recall_patient = false;
     waiting_add(of, watch, 0);
-    bool started = start(of) == HPS_OK; /* else with the next one that is asked for */
-    pthread_cond_broadcast(&of->changed);
-    pthread_mutex_unlock(&of->lock);
-    if (started) {
-        rd_kafka_queue_yield(of->queue);
+    if (!of->has_thread) { /* if it cannot be, then with the next one that is asked for */
+        of->has_thread = hps_thread_start(STACK_BYTES, recalls_run, of, &of->thread) == HPS_OK;
+        if (of->has_thread) {
+            (void)pthread_setname_np(of->thread, "kafka-recall");
+        }
     }
+    pthread_cond_broadcast(&of->changed);
+    for (int i = 0; i < N_READERS; i++) {
+        if (of->readers[i].n_asked > 0) {
+            rd_kafka_queue_yield(of->readers[i].queue);
+        }
+    }
+    pthread_mutex_unlock(&of->lock);
 }
 
 bool hps_kafka_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled)

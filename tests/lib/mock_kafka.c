@@ -257,6 +257,16 @@ void hps_mock_kafka_fail(struct hps_mock_kafka *mock, int api, int error, uint32
     }
 }
 
+void hps_mock_kafka_delay(struct hps_mock_kafka *mock, int32_t broker, int api, int rtt_ms,
+                          uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        HPS_ASSERT(rd_kafka_mock_broker_push_request_error_rtts(
+                       mock->cluster, broker, (int16_t)api, 1, RD_KAFKA_RESP_ERR_NO_ERROR,
+                       rtt_ms) == RD_KAFKA_RESP_ERR_NO_ERROR);
+    }
+}
+
 void hps_mock_kafka_leader(struct hps_mock_kafka *mock, const char *topic, int32_t partition,
                            int32_t broker)
 {

@@ -58,6 +58,9 @@ enum {
     HPS_MOCK_GROUP_DENIED = 30,
     HPS_MOCK_STORAGE = 56,
 };
+/* The next n requests of that kind that come to a broker are answered so much later. */
+void hps_mock_kafka_delay(struct hps_mock_kafka *mock, int32_t broker, int api, int rtt_ms,
+                          uint32_t n);
 /* The next n requests of that kind are answered so. */
 void hps_mock_kafka_fail(struct hps_mock_kafka *mock, int api, int error, uint32_t n);
 void hps_mock_kafka_leader(struct hps_mock_kafka *mock, const char *topic, int32_t partition,

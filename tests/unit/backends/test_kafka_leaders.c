@@ -30,7 +30,7 @@ struct rig {
     struct hps_watch *watches[N + 1]; /* by partition, which is also the number of its leader */
 };
 
-static int setup(void **state)
+static int setup_with(void **state, uint32_t n_properties)
 {
     struct rig *rig = hps_calloc(1, sizeof(*rig));
     struct hps_error err = {0};
@@ -41,7 +41,7 @@ static int setup(void **state)
     struct hps_kafka_options options = {.brokers = hps_mock_kafka_brokers(rig->mock),
                                         .client_id = "test",
                                         .properties = quick,
-                                        .n_properties = 2};
+                                        .n_properties = n_properties};
     struct hps_consumer_options mine = {.name = "c", .group = "g", .model = "m"};
     assert_int_equal(hps_kafka_open(&options, &rig->log, &err), HPS_OK);
     assert_int_equal(rig->log->ops->consumer_open(rig->log, &mine, &rig->consumer, &err), HPS_OK);
@@ -53,6 +53,17 @@ static int setup(void **state)
     }
     *state = rig;
     return 0;
+}
+
+/* Connections are given up sooner than by itself, or not. */
+static int setup(void **state)
+{
+    return setup_with(state, 2);
+}
+
+static int setup_patient(void **state)
+{
+    return setup_with(state, 0);
 }
 
 static int teardown(void **state)
@@ -311,6 +322,22 @@ static void test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer(voi
     assert_int_equal(recalled.offset, 1);
 }
 
+static void test_recall_when_a_record_takes_long_to_come_then_it_is_waited_for(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_recalled recalled = {0};
+    all_heard(rig);
+    /* Longer than a connection is kept that may hang; its leader answers all else. */
+    hps_mock_kafka_delay(rig->mock, 2, HPS_MOCK_FETCH, 4000, 1000);
+    rig->consumer->ops->recall(rig->watches[2], 1);
+    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ANSWER_MS;
+    while (!rig->consumer->ops->recalled(rig->watches[2], &recalled)) {
+        linger(rig, end_us);
+    }
+    assert_int_equal(recalled.status, HPS_OK);
+    assert_int_equal(recalled.offset, 1);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -324,6 +351,9 @@ int main(void)
         TEST(test_offsets_when_a_leader_just_fell_silent_then_the_others_answer),
         TEST(test_topics_when_a_broker_hangs_then_another_one_lists_them),
         TEST(test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer),
+        cmocka_unit_test_setup_teardown(
+            test_recall_when_a_record_takes_long_to_come_then_it_is_waited_for, setup_patient,
+            teardown),
     };
 #undef TEST
     return cmocka_run_group_tests(tests, NULL, NULL);
