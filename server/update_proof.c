@@ -23,6 +23,8 @@
 #include "base/clock.h"
 #include "server/updates_internal.h"
 
+enum { RECALL_MS = 10000 }; /* after which a witness is asked for once more */
+
 static int64_t wall_ms(void)
 {
     return (int64_t)hps_clock_wall_ms();
@@ -245,8 +247,9 @@ void update_ask_identity(struct hps_update_stream *stream)
         struct update_partition *partition = &stream->partitions[i];
         bool unproved = partition->unproved; /* what was proved stays so until the answer */
         bool learned = partition->read.witness.known;
-        if (!stands_or_runs(partition) || partition->checking) {
-            continue;
+        bool asked = partition->recalling && wall_ms() - partition->recall_ms < RECALL_MS;
+        if (!stands_or_runs(partition) || partition->checking || asked) {
+            continue; /* a question that is under way is not begun anew: its answer may take time */
         }
         if (update_identify(stream, partition, true) && partition->unproved && learned) {
             partition->unproved = unproved;
