@@ -60,9 +60,10 @@ void update_stream_abandon(struct hps_update_stream *stream)
             partition->passed_over = false;
             partition->read = partition->applied;
             partition->read.as_of_ms = partition->as_of_ms;
-            partition->as_of_next = partition->as_of_next < partition->applied.next
-                                        ? partition->as_of_next
-                                        : partition->applied.next;
+            partition->seen_ms = partition->as_of_ms;
+            partition->seen_next = partition->seen_next < partition->applied.next
+                                       ? partition->seen_next
+                                       : partition->applied.next;
             if (partition->state == HPS_PARTITION_RUNNING ||
                 partition->state == HPS_PARTITION_GAP) {
                 update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");

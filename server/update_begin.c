@@ -93,7 +93,8 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     partition->read = position;
     partition->paused = position.paused;
     partition->as_of_ms = position.as_of_ms;
-    partition->as_of_next = position.next;
+    partition->seen_ms = position.as_of_ms;
+    partition->seen_next = position.next;
     partition->skipped_end = position.skipped != HPS_POSITION_WHOLE ? position.next : 0;
     snprintf(partition->reason, sizeof(partition->reason), "the log has not listed it yet");
     stream->fresh = false;
@@ -431,7 +432,8 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
                       const struct hps_consumer_offsets *has)
 {
     int64_t next = start_of(stream, partition, has);
-    partition->as_of_next = next;
+    partition->seen_ms = 0;
+    partition->seen_next = next;
     if (begins_in_a_gap(stream, partition, next, has)) {
         return;
     }

@@ -82,7 +82,8 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
     partition->to_commit = -1;
     partition->committed = -1;
     partition->dirty = true;
-    partition->as_of_next = offset;
+    partition->seen_ms = 0;
+    partition->seen_next = offset;
     if (partition->paused) {
         update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
     } else {

@@ -280,12 +280,12 @@ void update_hear(struct hps_update_stream *stream)
 
 bool update_lost_tombstones(const struct update_partition *partition, int64_t high)
 {
-    /* Of what is read, and waits to be applied, nothing can be lost any more. */
+    /* Of what is read nothing can be lost any more, be it applied and proved or not. */
     const struct hps_position *read = &partition->read;
-    int64_t as_of_ms = read->as_of_ms > 0 ? read->as_of_ms : read->base_ms;
-    bool logged = high > partition->as_of_next || partition->read.next > partition->as_of_next;
+    int64_t seen_ms = partition->seen_ms > 0 ? partition->seen_ms : read->base_ms;
+    bool logged = high > partition->seen_next || partition->read.next > partition->seen_next;
     return partition->compaction == HPS_COMPACTION_YES && partition->delete_retention_ms >= 0 &&
-           as_of_ms > 0 && logged && wall_ms() - as_of_ms > partition->delete_retention_ms;
+           seen_ms > 0 && logged && wall_ms() - seen_ms > partition->delete_retention_ms;
 }
 
 void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition)
@@ -321,9 +321,12 @@ static void prove(struct hps_update_stream *stream, struct update_partition *par
     if (n == 0) {
         return;
     }
-    read->as_of_ms =
-        partition->ends[n - 1].asked_ms; /* later than before, if by a clock set back */
-    partition->as_of_next = read->next;
+    partition->seen_ms = partition->ends[n - 1].asked_ms;
+    partition->seen_next = read->next;
+    if (partition->unproved) {
+        return; /* it may be another topic: the ends are kept */
+    }
+    read->as_of_ms = partition->seen_ms; /* later than before, if by a clock set back */
     partition->n_ends -= n;
     memmove(partition->ends, partition->ends + n, partition->n_ends * sizeof(partition->ends[0]));
     if (!partition->dirty) {
@@ -336,8 +339,7 @@ void update_prove(struct hps_update_stream *stream)
 {
     for (uint32_t i = 0; i < stream->n_partitions && !stream->frozen; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (partition->state == HPS_PARTITION_RUNNING && partition->known && !partition->checking &&
-            !partition->unproved) {
+        if (partition->state == HPS_PARTITION_RUNNING && partition->known && !partition->checking) {
             prove(stream, partition);
         }
     }

@@ -60,8 +60,9 @@ struct update_partition {
     int64_t heard_ms; /* when it was asked what it said last, by whatever consumer; 0: never */
     struct update_end ends[UPDATE_ENDS_MAX]; /* not read up to yet, oldest first */
     uint32_t n_ends;
-    int64_t as_of_ms;   /* every update logged before is published; 0: not known */
-    int64_t as_of_next; /* `read.next` as that was found */
+    int64_t as_of_ms;  /* every update logged before is published; 0: not known */
+    int64_t seen_ms;   /* every update logged before was read, applied or not; 0: not known */
+    int64_t seen_next; /* `read.next` as that was found */
     char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* as listed last; "": not known */
     bool recalling;                        /* the witness was asked for */
     int64_t recall_ms;                     /* ... then, Unix ms */

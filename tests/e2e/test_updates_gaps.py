@@ -102,7 +102,7 @@ def test_gap_when_the_new_topic_is_shorter_then_told_until_a_seek_to_its_end(bro
 # ---- compaction ----------------------------------------------------------------------------------------
 
 def test_gap_when_tombstones_were_compacted_while_down_then_told_until_loaded_anew(broker, daemon, work):
-    topic = broker.create("hps_et.buried.a", 1, cleanup_policy="compact", segment_ms=100, delete_retention_ms=500,
+    topic = broker.create("hps_et.buried.a", 1, cleanup_policy="compact", segment_ms=100, delete_retention_ms=4000,
                            min_cleanable_dirty_ratio=0.01, max_compaction_lag_ms=100)
     one = daemon(config_of(work, broker, "buried", server={"model_roots": [work]}))
     broker.write(topic, [keyed(1, 101), keyed(2, 102)])
