@@ -65,7 +65,7 @@ class Topic:
 
 
 # Segments are closed, cleaned and their tombstones removed while a leader is away.
-COMPACTED = (("cleanup_policy", "compact"), ("segment_ms", 1000), ("delete_retention_ms", 4000),
+COMPACTED = (("cleanup_policy", "compact"), ("segment_ms", 1000), ("delete_retention_ms", 5000),
              ("min_cleanable_dirty_ratio", 0.01), ("max_compaction_lag_ms", 500))
 TOPICS = (Topic("wide", "a", 6, 1, 4), Topic("wide", "b", 3, 3, 3), Topic("wide", "p", 1, 3, 0),
           Topic("dense", "c", 3, 1, 3, COMPACTED), Topic("anew", "d", 3, 1, 2), Topic("anew", "e", 2, 3, 2))
@@ -162,7 +162,7 @@ class Writer(Actor):
         self.topics = [topic for topic in TOPICS if topic.weight]
         self.producers, self.unsent = {}, collections.Counter()
         self.locks, self.held = {topic.name: threading.Lock() for topic in TOPICS}, collections.Counter()
-        for topic in self.topics:
+        for topic in TOPICS:
             self.renew(topic)
 
     def renew(self, topic):
@@ -175,7 +175,7 @@ class Writer(Actor):
         weights = [topic.weight for topic in self.topics]
         for topic in self.rng.choices(self.topics, weights, k=max(1, int(RATE * self.pause_s))):
             self.put(topic, self.rng.randrange(topic.partitions))
-        for topic in self.topics:
+        for topic in TOPICS:
             with self.locks[topic.name]:
                 self.producers[topic.name].poll(0)
 
@@ -219,8 +219,7 @@ class Writer(Actor):
                 self.held[topic.name] -= 1
 
     def flush(self, topic):
-        if topic.name in self.producers:
-            assert self.producers[topic.name].flush(PATIENCE_S * 4) == 0, f"{topic.name} takes no records"
+        assert self.producers[topic.name].flush(PATIENCE_S * 4) == 0, f"{topic.name} takes no records"
 
     def fill(self, topic, least=0, padding=0):
         """Write every key, and so many records to each partition, longer by so much; back when all are acknowledged."""
