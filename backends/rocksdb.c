@@ -31,6 +31,7 @@
 
 #include "backends/key_sort.h"
 #include "backends/rocksdb_dir.h"
+#include "backends/write_order.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/fileio.h"
@@ -276,16 +277,22 @@ static rocksdb_options_t *options_new(const struct rocks *store,
     return options;
 }
 
-/* What the log brings back stays in memory, and what is in memory is left to the log: an open and a
- * close write next to nothing, so that they work on a full disk. Only the text form has these
- * options. */
-static hps_status options_avoid_flush(struct rocks *store, struct hps_error *err)
+/* Options that only the text form has.
+ *
+ * avoid_flush: what the log brings back stays in memory, and what is in memory is left to the log:
+ * an open and a close write next to nothing, so that they work on a full disk.
+ *
+ * hint: the memory table looks for the place of a key from that of the key before in its table (the
+ * prefix of a key), as batches come in the order of their keys (write_order.h). */
+static hps_status options_set_text(struct rocks *store, struct hps_error *err)
 {
     char *text = NULL;
     rocksdb_options_t *options = rocksdb_options_create();
-    rocksdb_get_options_from_string(
-        store->options, "avoid_flush_during_recovery=true;avoid_flush_during_shutdown=true",
-        options, &text);
+    rocksdb_get_options_from_string(store->options,
+                                    "avoid_flush_during_recovery=true;"
+                                    "avoid_flush_during_shutdown=true;"
+                                    "memtable_insert_with_hint_prefix_extractor=fixed:4",
+                                    options, &text);
     if (text != NULL) {
         rocksdb_options_destroy(options);
         return fail_text(text, err, "cannot set options");
@@ -1130,7 +1137,7 @@ static hps_status rocks_open(struct rocks *store, const struct hps_rocksdb_optio
         return status;
     }
     options_fill(store, given);
-    status = options_avoid_flush(store, err);
+    status = options_set_text(store, err);
     if (status == HPS_OK) {
         status = database_start_behind(store, given, err);
     }
@@ -1709,22 +1716,36 @@ static hps_status rocks_scan(struct hps_space *space, const struct hps_table *ta
 
 /* ---- writes ---- */
 
-/* rows NULL: delete the keys. */
-static void batch_add(rocksdb_writebatch_t *batch, struct hps_space *space,
-                      const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
-                      uint32_t n)
+struct batch {
+    rocksdb_writebatch_t *writes;
+    rocksdb_column_family_handle_t *family;
+};
+
+static void batch_add_row(void *ctx, const struct hps_table *table, hps_key row_key,
+                          const uint8_t *row)
 {
-    size_t row_bytes = table->row_bytes;
-    for (uint32_t i = 0; i < n; i++) {
-        char key[KEY_BYTES];
-        key_encode(key, table->id, keys[i]);
-        if (rows != NULL) {
-            rocksdb_writebatch_put_cf(batch, handle_of(space), key, KEY_BYTES,
-                                      (const char *)rows + (size_t)i * row_bytes, row_bytes);
-        } else {
-            rocksdb_writebatch_delete_cf(batch, handle_of(space), key, KEY_BYTES);
-        }
+    const struct batch *batch = ctx;
+    char key[KEY_BYTES];
+    HPS_ASSERT(table->id != RECORD_TABLE);
+    key_encode(key, table->id, row_key);
+    if (row != NULL) {
+        rocksdb_writebatch_put_cf(batch->writes, batch->family, key, KEY_BYTES, (const char *)row,
+                                  table->row_bytes);
+    } else {
+        rocksdb_writebatch_delete_cf(batch->writes, batch->family, key, KEY_BYTES);
     }
+}
+
+/* takes `batch` where it fails. NO_MEMORY */
+static hps_status batch_add(rocksdb_writebatch_t *batch, struct hps_space *space,
+                            const struct hps_write *writes, uint32_t n_writes)
+{
+    struct batch to = {batch, handle_of(space)};
+    hps_status status = hps_write_order(writes, n_writes, batch_add_row, &to);
+    if (status != HPS_OK) {
+        rocksdb_writebatch_destroy(batch);
+    }
+    return status;
 }
 
 /* takes `batch`. out_text: RocksDB's, NULL when written. */
@@ -1764,7 +1785,11 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
     }
     char *text = NULL;
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
-    batch_add(batch, space, table, keys, rows, n);
+    const struct hps_write write = {.table = table, .keys = keys, .rows = rows, .n = n};
+    status = batch_add(batch, space, &write, 1);
+    if (status != HPS_OK) {
+        return status;
+    }
     batch_write(store, batch, &text);
     return text == NULL ? HPS_OK : log_text(text, "write failed");
 }
@@ -1861,9 +1886,8 @@ static hps_status rocks_apply(struct hps_space *space, const struct hps_call *ca
     }
     char *text = NULL;
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
-    for (uint32_t i = 0; i < n_writes; i++) {
-        HPS_ASSERT(writes[i].table->id != RECORD_TABLE);
-        batch_add(batch, space, writes[i].table, writes[i].keys, writes[i].rows, writes[i].n);
+    if (batch_add(batch, space, writes, n_writes) != HPS_OK) {
+        return fail_memory(err);
     }
     for (uint32_t i = 0; i < n_records; i++) {
         batch_add_record(batch, space, &records[i]);
