@@ -54,6 +54,15 @@ static const struct hps_kafka_property DEFAULTS[] = {
     {"receive.message.max.bytes", "1073741824"},
 };
 
+/* Before 2.2 (fetch.queue.backoff.ms) librdkafka looks once a second whether a queue that was full
+ * has room again, so that no more than a queue is read in a second: of its own size, 64 MiB or
+ * 100,000 records, while several times as much can be applied. */
+static const struct hps_kafka_property SLOW_QUEUE[] = {
+    {"queued.max.messages.kbytes", "262144"},
+    {"queued.min.messages", "300000"},
+};
+#define QUEUE_BACKOFF_VERSION 0x02020000
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- what librdkafka says ---- */
@@ -180,6 +189,9 @@ hps_status hps_kafka_conf(const struct hps_kafka *log, const struct hps_kafka_pr
     }
     for (size_t i = 0; i < COUNT(DEFAULTS); i++) {
         hps_ignore(set(conf, &DEFAULTS[i], NULL)); /* newer, or not there */
+    }
+    if (status == HPS_OK && rd_kafka_version() < QUEUE_BACKOFF_VERSION) {
+        status = set_all(conf, SLOW_QUEUE, COUNT(SLOW_QUEUE), err);
     }
     if (status == HPS_OK) {
         status = set_all(conf, log->properties, log->n_properties, err);
