@@ -167,6 +167,9 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
     stream->n_records += stream->batch_records;
     stream->n_rejected += stream->batch_rejected;
     stream->n_keys += n_keys;
+    if (stream->batch_records > 0) {
+        stream->rows_per_record = n_keys / stream->batch_records;
+    }
     hps_metric_add(stream->metrics.records, stream->batch_records);
     hps_metric_add(stream->metrics.batches, 1);
     stream->batch_records = 0;
@@ -205,7 +208,7 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
         .n_spans = update_spans(stream, parts, n_parts, spans, part_spans),
         .part_spans = part_spans,
         .apart = update_is_apart(stream),
-        .nan_allowed = atomic_load(&stream->updater->nan_allowed)};
+        .nan_allowed = true}; /* what may not be applied was not decoded */
     status = hps_update_apply(stream->version, &batch, err);
     if (status == HPS_OK) {
         pay(stream, hps_update_decoder_keys(stream->decoder));

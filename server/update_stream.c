@@ -163,6 +163,17 @@ static bool is_passed_over(const struct hps_update_fate *fate)
     return fate->for_other && fate->version == 0;
 }
 
+/* The last record, before it goes with its poll: of those before nobody asks for the hash. */
+static void hash_last(struct update_partition *partition)
+{
+    const struct hps_consumer_record *record = partition->unhashed;
+    if (record != NULL && partition->read.last.offset == record->offset) { /* not reset since */
+        partition->read.last.hash = hps_update_record_hash(record->key, record->key_size,
+                                                           record->value, record->value_size);
+    }
+    partition->unhashed = NULL;
+}
+
 static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
                     const struct hps_update_fate *fate)
 {
@@ -171,13 +182,11 @@ static void advance(struct update_partition *partition, const struct hps_consume
     int64_t now_ms = wall_ms();
     event_ms = event_ms < now_ms ? event_ms : now_ms; /* one clock that is ahead must not stay */
     read->next = record->offset + 1;
-    read->last =
-        (struct hps_witness){.known = true,
-                             .offset = record->offset,
-                             .time_ms = record->time_unix_ms,
-                             .hash = hps_update_record_hash(record->key, record->key_size,
-                                                            record->value, record->value_size)};
+    read->last = (struct hps_witness){
+        .known = true, .offset = record->offset, .time_ms = record->time_unix_ms};
+    partition->unhashed = record;
     if (!read->witness.known) {
+        hash_last(partition);
         read->witness = read->last;
     }
     if (is_passed_over(fate)) {
@@ -407,6 +416,23 @@ static bool batch_full(const struct hps_update_stream *stream)
            stream->batch_records >= rows_max;
 }
 
+/* How many records more the batch has room for, by how many rows those before had: one, where that
+ * is not known. */
+static uint32_t batch_room(const struct hps_update_stream *stream)
+{
+    uint64_t rows_max = batch_rows_max(stream);
+    uint64_t n_rows = hps_update_decoder_keys(stream->decoder);
+    uint64_t n_records = stream->batch_records;
+    if (n_records == 0 && stream->rows_per_record == 0) {
+        return 1;
+    }
+    uint64_t each = n_records > 0 ? n_rows / n_records : stream->rows_per_record;
+    uint64_t room = rows_max > n_rows ? (rows_max - n_rows) / (each > 0 ? each : 1) : 1;
+    uint64_t left = rows_max > n_records ? rows_max - n_records : 1;
+    room = room < left ? room : left;
+    return (uint32_t)(room > 0 ? room : 1);
+}
+
 /* One poll into the batch at hand. False: nothing more for now. */
 static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
 {
@@ -414,9 +440,7 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
     struct hps_consumer_poll poll = {0};
     struct hps_error err = {0};
     bool taken = true;
-    uint64_t rows_max = batch_rows_max(stream);
-    uint64_t room = rows_max > stream->batch_records ? rows_max - stream->batch_records : 1;
-    hps_status status = ops(stream)->poll(stream->consumer, poll_ms, (uint32_t)room,
+    hps_status status = ops(stream)->poll(stream->consumer, poll_ms, batch_room(stream),
                                           options->bytes_max, &poll, &err);
     if (status != HPS_OK) {
         HPS_LOG(ERROR, "updates", "the update source failed, another connection is made",
@@ -426,6 +450,12 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
     }
     for (uint32_t i = 0; i < poll.n_records && taken; i++) {
         taken = take_record(stream, &poll.records[i]);
+    }
+    for (uint32_t i = 0; i < poll.n_records; i++) {
+        struct update_partition *partition = &stream->partitions[poll.records[i].tag];
+        if (partition->unhashed == &poll.records[i]) {
+            hash_last(partition);
+        }
     }
     if (!taken) {
         for (uint32_t i = 0; i < poll.n_records; i++) {

@@ -51,6 +51,7 @@ struct update_partition {
     int64_t skipped_end; /* up to there, at most, records behind applied.skipped were; 0 */
     struct hps_position applied; /* published, also in the store */
     struct hps_position read;    /* as the batch at hand will leave it */
+    const struct hps_consumer_record *unhashed; /* read.last, until the poll ends; NULL: hashed */
     int64_t accept;              /* GAP: where an accept-gap goes on */
     int64_t low;                 /* when it began */
     int64_t high;                /* as its leader said last; -1: not known */
@@ -180,6 +181,7 @@ struct hps_update_stream {
     struct hps_buf times;                   /* struct update_time of the batch at hand */
     uint64_t n_records, n_rejected, n_keys; /* applied */
     uint64_t batch_records, batch_rejected;
+    uint64_t rows_per_record; /* of the last batch; 0: not known */
     struct update_rate record_rate, key_rate;
     int64_t event_time_ms;
 };

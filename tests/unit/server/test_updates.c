@@ -3,6 +3,7 @@
  * A stream of updates, turn by turn on the test's own thread, over a log and stores that do as they
  * are told; and the updater with its threads.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -332,6 +333,56 @@ static void test_stream_when_the_disk_is_full_then_waits_with_the_same_batch(voi
     assert_false(rig->stream->held);
     assert_true(item(rig, 1) == 10);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+}
+
+/* What may not come in any more is judged as it is read, not as it is applied. */
+static void test_nan_when_no_longer_accepted_then_a_batch_that_waits_is_applied(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.nan_allowed = true;
+    open_stream(rig);
+    turns(rig, 2);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
+    put(rig, 1, INFINITY);
+    turns(rig, 2);
+    assert_true(rig->stream->held);
+    hps_updater_nan_set(rig->updater, false);
+    put(rig, 2, INFINITY);
+    hps_clock_advance(60 * 1000);
+    turns(rig, 3);
+    assert_false(rig->stream->held);
+    assert_true(item(rig, 1) == INFINITY);
+    assert_true(item(rig, 2) == -1);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
+}
+
+/* Rows of a batch, not records: a record may have many. */
+static void test_batch_when_records_have_many_rows_then_it_is_bounded_by_rows(void **state)
+{
+    enum { N_RECORDS = 30, N_ROWS = 40, ROW_BYTES = FIXTURE_DIM * 4 };
+    struct rig *rig = *state;
+    hps_key keys[N_ROWS];
+    float rows[N_ROWS][FIXTURE_DIM];
+    uint8_t value[HPS_UPDATE_HEAD_BYTES + N_ROWS * (8 + ROW_BYTES)];
+    for (uint32_t i = 0; i < N_RECORDS; i++) {
+        for (uint32_t j = 0; j < N_ROWS; j++) {
+            keys[j] = i * N_ROWS + j + 1;
+            rows[j][0] = rows[j][1] = (float)keys[j];
+        }
+        hps_update_hctr_encode(keys, rows, N_ROWS, 8, ROW_BYTES, value);
+        const struct hps_fake_record hctr = {.value = value, .value_size = sizeof(value)};
+        hps_fake_log_append(rig->log, ITEMS, 0, &hctr);
+    }
+    open_stream(rig); /* rows_max is 100 */
+    for (uint32_t i = 0; i < N_RECORDS && rig->stream->n_records < N_RECORDS; i++) {
+        uint64_t before = rig->stream->n_keys;
+        turns(rig, 1);
+        assert_true(rig->stream->n_keys - before <= 100 + N_ROWS);
+    }
+    assert_int_equal(rig->stream->n_records, N_RECORDS);
+    assert_int_equal(rig->stream->n_keys, N_RECORDS * N_ROWS);
+    assert_true(metric(rig, HPS_M_UPDATE_BATCHES, NULL) < N_RECORDS);
+    assert_true(item(rig, N_RECORDS * N_ROWS) == N_RECORDS * N_ROWS);
 }
 
 static void test_rate_when_limited_then_a_backlog_comes_as_fast_as_is_allowed(void **state)
@@ -1109,6 +1160,8 @@ int main(void)
         TEST(test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without),
         TEST(test_stream_when_markers_follow_the_last_record_then_nothing_lags),
         TEST(test_stream_when_the_disk_is_full_then_waits_with_the_same_batch),
+        TEST(test_nan_when_no_longer_accepted_then_a_batch_that_waits_is_applied),
+        TEST(test_batch_when_records_have_many_rows_then_it_is_bounded_by_rows),
         TEST(test_rate_when_limited_then_a_backlog_comes_as_fast_as_is_allowed),
         TEST(test_start_when_latest_then_only_what_comes_later),
         TEST(test_start_when_by_files_then_from_their_time_less_the_slack),
