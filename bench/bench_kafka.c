@@ -272,11 +272,9 @@ static hps_status look_up(struct world *world, const struct stream *stream, unsi
 
 static float next_first = 1;
 
-static hps_status run_stream_beside(struct world *world, uint32_t rate, uint32_t n_ticks,
-                                    uint32_t n_keys, struct stream *stream, struct seen *seen,
-                                    struct hps_error *err)
+static hps_status start_stream(struct world *world, uint32_t rate, uint32_t n_ticks,
+                               struct stream *stream, struct hps_error *err)
 {
-    *seen = (struct seen){0};
     *stream = (struct stream){.world = world,
                               .rows_per_tick = rate / TICKS_PER_S,
                               .n_ticks = n_ticks,
@@ -286,7 +284,19 @@ static hps_status run_stream_beside(struct world *world, uint32_t rate, uint32_t
     if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) {
         return hps_error_set(err, HPS_EXHAUSTED, "no thread for a producer");
     }
-    hps_status status = look_up(world, stream, 0, n_keys, seen, err);
+    return HPS_OK;
+}
+
+static hps_status run_stream_beside(struct world *world, uint32_t rate, uint32_t n_ticks,
+                                    uint32_t n_keys, struct stream *stream, struct seen *seen,
+                                    struct hps_error *err)
+{
+    *seen = (struct seen){0};
+    hps_status status = start_stream(world, rate, n_ticks, stream, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = look_up(world, stream, 0, n_keys, seen, err);
     (void)pthread_join(stream->thread, NULL);
     return status;
 }
@@ -319,6 +329,37 @@ static double ms_of(const struct hps_hist *hist, double share)
     return (double)hps_hist_quantile(hist, share) / 1e6;
 }
 
+static hps_status control(const struct world *world, const char *verb, struct hps_error *err)
+{
+    const char *const argv[] = {
+        HPS_BIN_DIR "/hpsctl", "--addr", world->hpsd.admin, "updates", verb, NULL};
+    return bench_child_run(argv, err);
+}
+
+/* Producer and broker beside look-ups, and updates paused: what of a latency is not hpsd's doing.
+ * Then what waits in the log is applied. */
+static hps_status run_paused(struct world *world, struct stream *stream, struct seen *seen,
+                             double *out_p99_ms, struct hps_error *err)
+{
+    hps_status status = control(world, "pause", err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = start_stream(world, RATE, IDLE_S * TICKS_PER_S, stream, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    *seen = (struct seen){0};
+    status = look_up(world, NULL, IDLE_S, CALL_KEYS, seen, err);
+    *out_p99_ms = ms_of(&seen->call_ns, 0.99);
+    (void)pthread_join(stream->thread, NULL);
+    if (status == HPS_OK) {
+        status = control(world, "resume", err);
+    }
+    *seen = (struct seen){0};
+    return status == HPS_OK ? look_up(world, stream, 0, CALL_KEYS, seen, err) : status;
+}
+
 static hps_status run_promised(struct world *world, struct stream *stream, struct seen *seen,
                                struct hps_error *err)
 {
@@ -336,7 +377,10 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
     bench_report("no updates", "look-ups of 256 keys, p50", ms_of(&seen->call_ns, 0.5), "ms",
                  BENCH_NO_TARGET, 0);
     bench_report("no updates", "look-ups of 256 keys, p99", idle_ms, "ms", BENCH_NO_TARGET, 0);
-    double before_ns[3], after_ns[3];
+    double before_ns[3], after_ns[3], paused_ms = 0;
+    if (status == HPS_OK) {
+        status = run_paused(world, stream, seen, &paused_ms, err);
+    }
     read_cpus(world, before_ns);
     if (status == HPS_OK) {
         status = run_stream_beside(world, RATE, RATE_S * TICKS_PER_S, CALL_KEYS, stream, seen, err);
@@ -350,6 +394,9 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
     bench_report(name, "freshness max", ms_of(&seen->fresh_ns, 1), "ms", BENCH_NO_TARGET, 0);
     bench_report(name, "look-ups, p50", ms_of(&seen->call_ns, 0.5), "ms", BENCH_NO_TARGET, 0);
     bench_report(name, "look-ups, p99", ms_of(&seen->call_ns, 0.99), "ms", BENCH_NO_TARGET, 0);
+    bench_report("the same, updates paused", "look-ups, p99", paused_ms, "ms", BENCH_NO_TARGET, 0);
+    bench_report(name, "look-ups, p99 / paused", ms_of(&seen->call_ns, 0.99) / paused_ms, "ratio",
+                 BENCH_NO_TARGET, 0);
     bench_report(name, "look-ups, p99 / without", ms_of(&seen->call_ns, 0.99) / idle_ms, "ratio",
                  BENCH_AT_MOST, 1.5);
     report_cpus(name, before_ns, after_ns);
@@ -382,13 +429,6 @@ static hps_status run_steps(struct world *world, struct stream *stream, struct s
     bench_report("largest rate", "with freshness p99 below 1 s", largest, "rows/s", BENCH_NO_TARGET,
                  0);
     return HPS_OK;
-}
-
-static hps_status control(const struct world *world, const char *verb, struct hps_error *err)
-{
-    const char *const argv[] = {
-        HPS_BIN_DIR "/hpsctl", "--addr", world->hpsd.admin, "updates", verb, NULL};
-    return bench_child_run(argv, err);
 }
 
 /* What waits in the log, applied as fast as it goes. */
