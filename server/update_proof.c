@@ -154,6 +154,27 @@ static void learn(struct update_partition *partition, const struct hps_recalled 
     is_same(partition, partition->recall_ms);
 }
 
+static void ask_witness(struct hps_update_stream *stream, struct update_partition *partition);
+
+/* The log ends before the witness, it seems. A broker that leads since a moment ago gives out its
+ * last records only once the others have them, too, and one that led before, and does not know yet
+ * that it does no more, lacks them. Who leads now says by the end that it tells: its word is waited
+ * for, and where the witness lies before that end it is asked for again. True: it is not there. */
+static bool is_really_gone(struct hps_update_stream *stream, struct update_partition *partition,
+                           const struct hps_recalled *now)
+{
+    const struct hps_leader_word *word = &partition->word;
+    if (word->asked_us < now->asked_us) {
+        partition->recalling = true; /* the answer stays */
+        return false;
+    }
+    if (word->high > partition->read.witness.offset) {
+        ask_witness(stream, partition);
+        return false;
+    }
+    return true;
+}
+
 static void judge(struct hps_update_stream *stream, struct update_partition *partition,
                   const struct hps_recalled *now)
 {
@@ -164,6 +185,9 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
                   (now->offset < 0 && partition->word.high > witness->offset);
     bool removed = now->low > witness->offset || /* by retention, or by compaction */
                    (behind && partition->compaction != HPS_COMPACTION_NO);
+    if (!same && !removed && now->offset < 0 && !is_really_gone(stream, partition, now)) {
+        return;
+    }
     if (!same && !removed) {
         update_gap_other(stream, partition, now->low >= 0 ? now->low : 0,
                          "another record, or none, is at offset %" PRId64

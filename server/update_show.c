@@ -73,6 +73,15 @@ static double rate(struct update_rate *rate, uint64_t n)
     return rate->per_s;
 }
 
+/* Records that its rows lack; of a version that is frozen from the first on that was passed over.
+ */
+static uint64_t lag_of(const struct update_partition *partition)
+{
+    const struct hps_position *applied = &partition->applied;
+    int64_t from = applied->frozen != HPS_POSITION_WHOLE ? applied->frozen : applied->next;
+    return partition->known && partition->high > from ? (uint64_t)(partition->high - from) : 0;
+}
+
 static void show_partition(const struct hps_update_stream *stream,
                            struct update_partition *partition, struct hps_partition_view *view)
 {
@@ -82,8 +91,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->next = partition->known ? partition->applied.next : -1;
     view->high = partition->high;
     view->heard_ms = partition->heard_ms;
-    view->lag =
-        partition->known && view->high > view->next ? (uint64_t)(view->high - view->next) : 0;
+    view->lag = lag_of(partition);
     view->silent = update_leader_silent(partition);
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;

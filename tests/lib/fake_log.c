@@ -28,6 +28,7 @@ struct partition {
     int64_t high;
     int64_t delivered; /* where polls end, of a slow topic */
     hps_status leader; /* OK: it answers */
+    int64_t hidden;    /* so many of the last records nobody can recall */
 };
 
 struct topic {
@@ -340,6 +341,16 @@ void hps_fake_log_spoil(struct hps_update_log *base, const char *topic, int32_t 
     struct partition *of = must(find_partition(log, topic, partition));
     HPS_ASSERT(offset >= of->low && offset < of->high && of->records[offset] != NULL);
     of->records[offset]->spoilt = true;
+    unlock(log);
+}
+
+void hps_fake_log_recall_end(struct hps_update_log *base, const char *topic, int32_t partition,
+                             int64_t offset)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    struct partition *of = must(find_partition(log, topic, partition));
+    of->hidden = offset < 0 ? 0 : of->high - offset;
     unlock(log);
 }
 
@@ -956,7 +967,8 @@ static struct hps_recalled recall_now(const struct partition *partition, int64_t
                                     .low = partition->low,
                                     .offset = -1};
     int64_t from = asked_offset > partition->low ? asked_offset : partition->low;
-    for (int64_t i = from; i < partition->high && recalled.offset < 0; i++) {
+    int64_t high = partition->high - partition->hidden;
+    for (int64_t i = from; i < high && recalled.offset < 0; i++) {
         const struct record *record = partition->records[i];
         if (record != NULL) {
             recalled.offset = i;

@@ -66,6 +66,10 @@ void hps_fake_log_leader(struct hps_update_log *log, const char *topic, int32_t 
 void hps_fake_log_topic_replace(struct hps_update_log *log, const char *topic);
 /* Topics that are made from now on have ids. */
 void hps_fake_log_ids(struct hps_update_log *log);
+/* Who recalls what is there from `offset` on is told that there is nothing, as by a leader that is
+ * new, or one that is one no more; -1: it is there again. */
+void hps_fake_log_recall_end(struct hps_update_log *log, const char *topic, int32_t partition,
+                             int64_t offset);
 /* That record can no longer be read. */
 void hps_fake_log_spoil(struct hps_update_log *log, const char *topic, int32_t partition,
                         int64_t offset);

@@ -296,11 +296,15 @@ static void test_state_when_frozen_then_said_and_growing_old(void **state)
     assert_int_equal(view_of(rig, ITEMS, 0)->skipped, 1);
     assert_true(gauge(rig, HPS_M_UPDATE_FROZEN, "m", NULL, NULL) == 1);
     assert_true(staleness(rig) == 5);
+    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) ==
+                1); /* passed over is not applied */
     rig->n_switches = 1;
     restart(rig);
+    put(rig, 2, 22);
     wait_s(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FROZEN);
     assert_true(staleness(rig) >= 8);
+    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 2);
 }
 
 /* Else its as-of would claim what was passed over. */
@@ -592,6 +596,40 @@ static void test_topic_when_made_anew_then_a_refresh_finds_it(void **state)
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
 
+/* A leader that is new, or one that is one no more, does not give the witness out: no gap, and
+ * nothing is fresher for it. */
+static void test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again(void **state)
+{
+    struct rig *rig = *state;
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
+    wait_s(rig, 31); /* topics are listed again */
+    restart(rig);
+    turns(rig, 5);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_true(rig->stream->view.as_of_ms < now_ms()); /* not known to be the same yet */
+    hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+/* Its end is before the witness, and its leader says so, too. */
+static void test_topic_when_made_anew_and_shorter_then_a_gap(void **state)
+{
+    struct rig *rig = *state;
+    replace(rig);
+    turns(rig, 3);
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    put(rig, 1, 30);
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
 static void test_topic_when_it_has_an_id_then_that_tells(void **state)
 {
     struct rig *rig = *state;
@@ -829,6 +867,8 @@ int main(void)
         TEST(test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked),
         TEST(test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap),
         TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
+        TEST(test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again),
+        TEST(test_topic_when_made_anew_and_shorter_then_a_gap),
         TEST(test_topic_when_it_has_an_id_then_that_tells),
         TEST(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
         TEST(test_topic_when_made_anew_after_a_seek_then_a_gap),
