@@ -90,33 +90,28 @@ uint32_t hps_version_table(const struct hps_version *version, const char *name, 
 
 void hps_version_pin(struct hps_version *version)
 {
-    atomic_fetch_add(&version->pins[pin_shard()].n, 1);
+    atomic_fetch_add(&version->pins[pin_shard()].n_taken, 1);
 }
 
-/* A pin may be given back on another thread, so that one shard alone may be negative. */
 void hps_version_unpin(struct hps_version *version)
 {
-    atomic_fetch_sub(&version->pins[pin_shard()].n, 1);
+    atomic_fetch_add(&version->pins[pin_shard()].n_given, 1);
 }
 
-/* Shards are read one after another. While nobody can take a first pin, only holders move counts: a
- * pin is taken before its holder's other one is given back, so a sum of 0 over two equal passes
- * means that no holder was left. */
-bool hps_version_idle(struct hps_version *version)
+/* Shards are read one after another while holders take and give, but both counts only rise: at the
+ * moment between the two passes at least n_given had been given back, and at most n_taken had been
+ * taken. Where these are equal nobody held a pin then, and who holds none takes no further one. */
+bool hps_version_idle(const struct hps_version *version)
 {
-    long first[HPS_PIN_SHARDS];
-    long sum = 0;
+    uint64_t n_given = 0, n_taken = 0;
     for (unsigned i = 0; i < HPS_PIN_SHARDS; i++) {
-        first[i] = atomic_load(&version->pins[i].n);
-        sum += first[i];
+        n_given += atomic_load(&version->pins[i].n_given);
     }
     for (unsigned i = 0; i < HPS_PIN_SHARDS; i++) {
-        if (atomic_load(&version->pins[i].n) != first[i]) {
-            return false;
-        }
+        n_taken += atomic_load(&version->pins[i].n_taken);
     }
-    HPS_ASSERT(sum >= 0);
-    return sum == 0;
+    HPS_ASSERT(n_taken >= n_given);
+    return n_taken == n_given;
 }
 
 bool hps_version_fills(const struct hps_version *version, uint32_t tier)

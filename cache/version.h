@@ -116,8 +116,9 @@ struct hps_version {
     atomic_bool cache_full;
 
     struct {
-        atomic_long n;
-        char pad[64 - sizeof(atomic_long)]; /* no two on one cache line */
+        _Atomic uint64_t n_taken;
+        _Atomic uint64_t n_given;            /* back; by whatever thread */
+        char pad[64 - 2 * sizeof(uint64_t)]; /* no two on one cache line */
     } pins[HPS_PIN_SHARDS];
 };
 
@@ -127,8 +128,8 @@ uint32_t hps_version_table(const struct hps_version *version, const char *name, 
 /* Any thread. The first pin comes from hps_models_pin; a holder may take more. */
 void hps_version_pin(struct hps_version *version);
 void hps_version_unpin(struct hps_version *version);
-/* True when nobody holds a pin. Only meaningful once no new first pin can be taken. */
-bool hps_version_idle(struct hps_version *version);
+/* True when nobody holds a pin, and nobody will: once no new first pin can be taken. */
+bool hps_version_idle(const struct hps_version *version);
 
 /* A key that the host map does not have is in no tier: to be asked before the map is, and again
  * when it had a miss; both must be true. */
