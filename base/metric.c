@@ -37,6 +37,7 @@ struct family {
     struct hps_metric_family_def def;
     char label_names[HPS_METRIC_LABELS_MAX][LABEL_NAME_MAX];
     unsigned n_labels;
+    bool of_tables;
     const uint64_t *bounds_us;
     struct hps_metric *first; /* lock; in order of creation */
     struct hps_metric *last;  /* lock */
@@ -54,7 +55,8 @@ struct hps_metric {
     struct hps_metric *next;      /* in its family */
     struct hps_metric *next_hash; /* in its hash chain */
     uint64_t hash;
-    bool live;    /* lock; printed */
+    bool live;    /* lock; not removed */
+    bool printed; /* lock; live, and there is room for it */
     char *values; /* label values, each ended by NUL */
 };
 
@@ -66,10 +68,11 @@ struct hook {
 struct hps_metrics {
     pthread_mutex_t lock;
     struct hps_metric *hash[N_HASH]; /* lock */
-    unsigned n_live;                 /* lock */
-    unsigned series_max;
+    unsigned n_of_tables;            /* lock; printed */
+    unsigned of_tables_max;
     struct hps_metric dropped;
-    uint64_t n_dropped;           /* lock */
+    uint64_t n_unprinted;         /* lock; live ones that there is no room for */
+    uint64_t n_no_memory;         /* lock */
     struct hook hooks[HOOKS_MAX]; /* lock */
     unsigned n_hooks;             /* lock */
     double start_seconds;         /* Unix time the process started at */
@@ -139,6 +142,7 @@ static void family_init(struct family *family, const struct hps_metric_family_de
         HPS_ASSERT(length > 0 && length < LABEL_NAME_MAX);
         memcpy(family->label_names[family->n_labels], at, length);
         family->label_names[family->n_labels][length] = '\0';
+        family->of_tables |= strcmp(family->label_names[family->n_labels], "table") == 0;
         family->n_labels++;
         at += length;
         at += *at == ',' ? 1 : 0;
@@ -146,7 +150,7 @@ static void family_init(struct family *family, const struct hps_metric_family_de
 }
 
 struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, unsigned n_defs,
-                                    unsigned series_max)
+                                    unsigned table_series_max)
 {
     struct hps_metrics *metrics =
         hps_calloc(1, sizeof(*metrics) + n_defs * sizeof(metrics->families[0]));
@@ -154,7 +158,7 @@ struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, un
         return NULL;
     }
     pthread_mutex_init(&metrics->lock, NULL);
-    metrics->series_max = series_max;
+    metrics->of_tables_max = table_series_max;
     metrics->start_seconds = process_start_seconds();
     metrics->n_families = n_defs;
     for (unsigned i = 0; i < n_defs; i++) {
@@ -259,16 +263,35 @@ static struct hps_metric *series_find(struct hps_metrics *metrics, const struct 
     return metric;
 }
 
-/* Find, revive or make; NULL: no room or no memory. lock is held. */
+/* lock is held. */
+static void series_show(struct hps_metrics *metrics, struct hps_metric *metric)
+{
+    bool of_tables = metric->family->of_tables;
+    metric->live = true;
+    metric->printed = !of_tables || metrics->n_of_tables < metrics->of_tables_max;
+    metrics->n_of_tables += of_tables && metric->printed ? 1 : 0;
+    metrics->n_unprinted += metric->printed ? 0 : 1;
+}
+
+/* lock is held. */
+static void series_hide(struct hps_metrics *metrics, struct hps_metric *metric)
+{
+    metrics->n_of_tables -= metric->family->of_tables && metric->printed ? 1 : 0;
+    metrics->n_unprinted -= metric->printed ? 0 : 1;
+    metric->live = metric->printed = false;
+}
+
+/* Find, revive or make; NULL: no memory. lock is held. */
 static struct hps_metric *series_get(struct hps_metrics *metrics, struct family *family,
                                      uint64_t hash, const char *const *values)
 {
     struct hps_metric *metric = series_find(metrics, family, hash, values);
     if (metric != NULL && metric->live) {
+        if (!metric->printed) { /* there may be room now */
+            series_hide(metrics, metric);
+            series_show(metrics, metric);
+        }
         return metric;
-    }
-    if (metrics->n_live >= metrics->series_max) {
-        return NULL;
     }
     if (metric != NULL) {
         series_zero(metric);
@@ -287,8 +310,7 @@ static struct hps_metric *series_get(struct hps_metrics *metrics, struct family 
         }
         family->last = metric;
     }
-    metric->live = true;
-    metrics->n_live++;
+    series_show(metrics, metric);
     return metric;
 }
 
@@ -301,7 +323,7 @@ struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
     pthread_mutex_lock(&metrics->lock);
     struct hps_metric *metric = series_get(metrics, its, hash, values);
     if (metric == NULL) {
-        metrics->n_dropped++;
+        metrics->n_no_memory++;
         metric = &metrics->dropped;
     }
     pthread_mutex_unlock(&metrics->lock);
@@ -333,8 +355,7 @@ void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_lab
                 n_same++;
             }
             if (metric->live && n_same == n_labels) {
-                metric->live = false;
-                metrics->n_live--;
+                series_hide(metrics, metric);
             }
         }
     }
@@ -534,7 +555,7 @@ static void print_family(struct printer *printer, const struct family *family)
     static const char *const types[] = {"counter", "gauge", "histogram"};
     bool head = false;
     for (const struct hps_metric *metric = family->first; metric != NULL; metric = metric->next) {
-        if (!metric->live) {
+        if (!metric->printed) {
             continue;
         }
         if (!head) {
@@ -611,11 +632,13 @@ hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out)
     for (unsigned i = 0; i < metrics->n_families; i++) {
         print_family(&printer, &metrics->families[i]);
     }
-    uint64_t n_dropped = metrics->n_dropped;
+    uint64_t n_dropped = metrics->n_unprinted + metrics->n_no_memory;
     pthread_mutex_unlock(&metrics->lock);
-    print_single(&printer, "hpsd_metrics_series_dropped", "gauge",
-                 "Requests for a series which the limit on series or a lack of memory refused.",
-                 (double)n_dropped);
+    print_single(
+        &printer, "hpsd_metrics_series_dropped", "gauge",
+        "Series of tables that there is no room for here, and requests for a series that a "
+        "lack of memory refused.",
+        (double)n_dropped);
     print_process(&printer, metrics->start_seconds);
     if (printer.status != HPS_OK) {
         out->size = size_before;

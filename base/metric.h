@@ -26,13 +26,15 @@ struct hps_metric_family_def {
 struct hps_metrics; /* registry */
 struct hps_metric;  /* one series; lives as long as the registry, unless removed */
 
-/* series_max bounds all series together; further ones share one dropped series that is exported. */
+/* table_series_max bounds what is printed of the families that have the label `table`, all of them
+ * together, as a model may have thousands: further series count as all do, and only
+ * metrics_series_dropped tells of them. */
 struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, unsigned n_defs,
-                                    unsigned series_max);
+                                    unsigned table_series_max);
 void hps_metrics_free(struct hps_metrics *metrics);
 /* The series of `family` (index in defs) with these label values (as many as the family has
- * labels), made if new. Never NULL: past series_max or without memory it is the dropped series,
- * which takes every kind of update and forgets it. */
+ * labels), made if new. Never NULL: without memory it is the dropped series, which takes every kind
+ * of update and forgets it. */
 struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
                                   const char *const *values);
 struct hps_metric_label {

@@ -62,7 +62,7 @@ const char *hps_stage_name(enum hps_stage stage)
 
 struct hps_metrics *hps_server_metrics_new(void)
 {
-    return hps_metrics_new(FAMILIES, HPS_M_COUNT, HPS_METRIC_SERIES_MAX);
+    return hps_metrics_new(FAMILIES, HPS_M_COUNT, HPS_METRIC_TABLE_SERIES_MAX);
 }
 
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,

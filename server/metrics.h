@@ -142,7 +142,7 @@ enum hps_metric_id {
         HPS_M_COUNT
 };
 
-enum { HPS_METRIC_SERIES_MAX = 4096 };
+enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
 /* Stages of a look-up, in order; also in the slow log and in Explain. */
 #define HPS_STAGE_LIST(X) \

@@ -17,13 +17,14 @@
 #include "base/assert.h"
 #include "tests/lib/fault_heap.h"
 
-enum { REQUESTS, IN_FLIGHT, DURATION, FRESHNESS, N_FAMILIES };
+enum { REQUESTS, IN_FLIGHT, DURATION, FRESHNESS, KEYS, N_FAMILIES };
 
 static const struct hps_metric_family_def defs[N_FAMILIES] = {
     {"rpc_requests_total", "method,code", HPS_METRIC_COUNTER, "Requests answered."},
     {"requests_in_flight", "", HPS_METRIC_GAUGE, "A \\ and a\nnew line \"here\"."},
     {"rpc_duration_seconds", "method", HPS_METRIC_HISTOGRAM, "Time to answer."},
     {"update_freshness_seconds", "model", HPS_METRIC_HISTOGRAM, "Age of updates."},
+    {"lookup_keys_total", "model,table", HPS_METRIC_COUNTER, "Keys answered."},
 };
 
 static const char *const lookup_ok[] = {"Lookup", "0"};
@@ -158,24 +159,34 @@ static void test_print_when_freshness_then_buckets_to_an_hour(void **state)
     hps_metrics_free(metrics);
 }
 
-static void test_get_when_limit_reached_then_dropped_series(void **state)
+/* A thousand tables must not take the series that say whether the server is well. */
+static void test_get_when_many_tables_then_their_series_count_and_are_not_printed(void **state)
 {
     (void)state;
     struct hps_metrics *metrics = hps_metrics_new(defs, N_FAMILIES, 1);
-    struct hps_metric *kept = hps_metric_get(metrics, REQUESTS, lookup_ok);
-    struct hps_metric *dropped = hps_metric_get(metrics, REQUESTS, lookup_bad);
-    assert_ptr_not_equal(kept, dropped);
-    assert_ptr_equal(hps_metric_get(metrics, DURATION, lookup_ok), dropped);
-    assert_ptr_equal(hps_metric_get(metrics, REQUESTS, lookup_ok), kept);
-    hps_metric_add(dropped, 5);
-    hps_metric_set(dropped, 5);
-    hps_metric_gauge_add(dropped, 5);
-    hps_metric_observe_us(dropped, 5);
-    assert_true(hps_metric_value(dropped) == 0);
+    static const char *const a[] = {"m", "a"}, *const b[] = {"m", "b"};
+    struct hps_metric *kept = hps_metric_get(metrics, KEYS, a);
+    struct hps_metric *unprinted = hps_metric_get(metrics, KEYS, b);
+    assert_ptr_not_equal(kept, unprinted);
+    assert_ptr_equal(hps_metric_get(metrics, KEYS, a), kept);
+    assert_ptr_equal(hps_metric_get(metrics, KEYS, b), unprinted);
+    hps_metric_add(kept, 3);
+    hps_metric_add(unprinted, 5);
+    hps_metric_add(hps_metric_get(metrics, REQUESTS, lookup_bad), 1);
+    assert_true(hps_metric_value(unprinted) == 5);
     struct hps_buf buf;
     const char *text = printed(metrics, &buf, true);
-    assert_non_null(strstr(text, "\nhpsd_metrics_series_dropped 2\n"));
-    assert_null(strstr(text, "code=\"3\""));
+    assert_non_null(strstr(text, "\nhpsd_metrics_series_dropped 1\n"));
+    assert_non_null(strstr(text, "table=\"a\"} 3\n"));
+    assert_null(strstr(text, "table=\"b\""));
+    assert_non_null(strstr(text, "code=\"3\"} 1\n"));
+    hps_buf_fini(&buf);
+    static const struct hps_metric_label label = {"model", "m"};
+    hps_metrics_remove(metrics, &label, 1);
+    (void)hps_metric_get(metrics, KEYS, b);
+    text = printed(metrics, &buf, true);
+    assert_non_null(strstr(text, "\nhpsd_metrics_series_dropped 0\n"));
+    assert_non_null(strstr(text, "table=\"b\"} 0\n"));
     hps_buf_fini(&buf);
     hps_metrics_free(metrics);
 }
@@ -339,7 +350,7 @@ int main(void)
         cmocka_unit_test(test_print_when_label_has_specials_then_escaped),
         cmocka_unit_test(test_print_when_histogram_then_cumulative_seconds),
         cmocka_unit_test(test_print_when_freshness_then_buckets_to_an_hour),
-        cmocka_unit_test(test_get_when_limit_reached_then_dropped_series),
+        cmocka_unit_test(test_get_when_many_tables_then_their_series_count_and_are_not_printed),
         cmocka_unit_test(test_remove_when_label_matches_then_gone_and_room_again),
         cmocka_unit_test(test_remove_when_two_labels_then_only_series_with_both_go),
         cmocka_unit_test(test_update_when_type_differs_then_assert),
