@@ -142,8 +142,7 @@ static void on_log(const rd_kafka_t *rk, int level, const char *facility, const 
 
 static bool is_fixed(const char *name)
 {
-    static const char *const NAMED[] = {"group.id", "client.id", "bootstrap.servers",
-                                        "metadata.broker.list"};
+    static const char *const NAMED[] = {"group.id", "bootstrap.servers", "metadata.broker.list"};
     for (size_t i = 0; i < COUNT(FIXED); i++) {
         if (strcmp(name, FIXED[i].name) == 0) {
             return true;
@@ -316,6 +315,16 @@ static const struct hps_update_log_ops LOG_OPS = {
     .consumer_open = hps_kafka_consumer_open,
 };
 
+/* Each handle adds its name, so that quotas and a broker's log can tell them apart. */
+static hps_status client_id_set(struct hps_kafka *log, const char *value, struct hps_error *err)
+{
+    hps_free(log->client_id);
+    log->client_id = hps_strdup(value);
+    return log->client_id != NULL
+               ? HPS_OK
+               : hps_error_set(err, HPS_NO_MEMORY, "no memory for Kafka properties");
+}
+
 static hps_status properties_copy(struct hps_kafka *log, const struct hps_kafka_options *options,
                                   struct hps_error *err)
 {
@@ -329,10 +338,17 @@ static hps_status properties_copy(struct hps_kafka *log, const struct hps_kafka_
             return hps_error_set(err, HPS_INVALID, "Kafka property \"%s\" is not to be set here",
                                  from->name);
         }
-        log->properties[i].name = hps_strdup(from->name);
-        log->properties[i].value = hps_strdup(from->value);
-        log->n_properties++;
-        if (log->properties[i].name == NULL || log->properties[i].value == NULL) {
+        if (strcmp(from->name, "client.id") == 0) {
+            hps_status status = client_id_set(log, from->value, err);
+            if (status != HPS_OK) {
+                return status;
+            }
+            continue;
+        }
+        struct hps_kafka_property *to = &log->properties[log->n_properties++];
+        to->name = hps_strdup(from->name);
+        to->value = hps_strdup(from->value);
+        if (to->name == NULL || to->value == NULL) {
             return hps_error_set(err, HPS_NO_MEMORY, "no memory for Kafka properties");
         }
     }

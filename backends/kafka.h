@@ -15,9 +15,10 @@ struct hps_kafka_property {
 
 struct hps_kafka_options {
     const char *brokers;   /* host:port, separated by `,` or `;` */
-    const char *client_id; /* NULL: "hpsd"; a consumer adds "-" and its name */
-    /* [n_properties] of librdkafka, as they are: security, SASL, TLS, sizes. Those that would take
-     * the reading out of our hands are INVALID (hps_kafka_open names them). */
+    const char *client_id; /* NULL: "hpsd"; each connection adds "-" and its name */
+    /* [n_properties] of librdkafka, as they are: security, SASL, TLS, sizes; client.id in the place
+     * of the one above. Those that would take the reading out of our hands are INVALID
+     * (hps_kafka_open names them). */
     const struct hps_kafka_property *properties;
     uint32_t n_properties;
 };

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "backends/kafka_internal.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "tests/lib/mock_kafka.h"
@@ -483,10 +484,32 @@ static void test_poll_when_we_cannot_be_authenticated_then_down_says_so(void **s
     hps_mock_kafka_free(mock);
 }
 
+static void test_open_when_client_id_is_given_then_each_connection_adds_its_name(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_kafka_property given[] = {{"client.id", "fleet-7"},
+                                               {"reconnect.backoff.ms", "10"}};
+    struct hps_update_log *log = open_log(hps_mock_kafka_brokers(rig->mock), given, 2);
+    struct hps_consumer *consumer = open_consumer(log);
+    const rd_kafka_conf_t *conf = rd_kafka_conf(((struct hps_kafka_consumer *)consumer)->rk);
+    char text[64];
+    size_t size = sizeof(text);
+    assert_int_equal(rd_kafka_conf_get(conf, "client.id", text, &size), RD_KAFKA_CONF_OK);
+    assert_string_equal(text, "fleet-7-c");
+    size = sizeof(text);
+    assert_int_equal(rd_kafka_conf_get(conf, "reconnect.backoff.ms", text, &size),
+                     RD_KAFKA_CONF_OK);
+    assert_string_equal(text, "10");
+    consumer->ops->close(consumer);
+    log->ops->close(log);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_open_when_client_id_is_given_then_each_connection_adds_its_name, setup, teardown),
         TEST(test_poll_when_the_cluster_goes_and_comes_then_told_once_and_nothing_is_lost),
         cmocka_unit_test(test_consumer_when_there_is_no_cluster_then_calls_end_and_it_is_told),
         TEST(test_poll_when_the_leader_moves_then_reading_goes_on),
