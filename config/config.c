@@ -30,13 +30,19 @@ void hps_notes_fini(struct hps_notes *notes)
     hps_notes_init(notes);
 }
 
-hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
+bool hps_notes_drop(struct hps_notes *notes)
 {
     if (notes == NULL) {
-        return HPS_OK;
+        return true;
     }
-    if (notes->n == HPS_NOTES_MAX) {
-        notes->n_dropped++;
+    bool full = notes->n == HPS_NOTES_MAX;
+    notes->n_dropped += full ? 1 : 0;
+    return full;
+}
+
+hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
+{
+    if (hps_notes_drop(notes)) {
         return HPS_OK;
     }
     char text[512];

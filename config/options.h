@@ -115,7 +115,10 @@ hps_status hps_json_print_string(const char *text, struct hps_buf *buf) HPS_MUST
 /* "32MiB", "1.5 GB", "4096": bytes. INVALID, RANGE. */
 hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK;
 
-/* Append a note; a NULL `notes` drops it. */
+/* True, and counted: there is no room for another note, or `notes` is NULL. For who would go to
+ * lengths to word one. */
+bool hps_notes_drop(struct hps_notes *notes);
+/* Append a note, unless it is dropped. */
 hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
     HPS_PRINTF(3, 4) HPS_MUST_CHECK;
 

@@ -179,6 +179,9 @@ static hps_status unknown_key(const struct reader *reader, const struct hps_text
                               enum hps_option_section section)
 {
     bool ours = section == HPS_SECTION_server || section == HPS_SECTION_tls;
+    if (!ours && hps_notes_drop(reader->notes)) {
+        return HPS_OK; /* without looking for its place: a file may have thousands */
+    }
     const char *meant = hps_option_suggest(section, path->key);
     const char *other = other_section_of(section, path->key);
     char hint[128] = "";
@@ -187,9 +190,9 @@ static hps_status unknown_key(const struct reader *reader, const struct hps_text
     } else if (meant != NULL) {
         (void)snprintf(hint, sizeof(hint), "; did you mean \"%s\"?", meant);
     }
-    char got[GOT_CHARS];
-    hps_text_spelling(&reader->source, path, got, sizeof(got));
     if (ours) {
+        char got[GOT_CHARS];
+        hps_text_spelling(&reader->source, path, got, sizeof(got));
         return fail(reader, path, HPS_INVALID,
                     "unknown key (got %s), expected one of docs/config.md%s", got, hint);
     }
