@@ -91,7 +91,7 @@ static const struct hps_arg args[] = {
      "type of the rows (default fp32)"},
     {"stream", 0, HPS_ARG_FLAG, NULL, &flags.stream, "LookupStream instead of Lookup"},
     {"verify", 0, HPS_ARG_FLAG, NULL, &flags.verify,
-     "check every row of a model made by hps-gen; exit 5 if one is wrong"},
+     "check every row of a model made by hps-gen; exit 5 if one is wrong (1: a call failed)"},
     {"data-seed", 0, HPS_ARG_U64, "N", &flags.data_seed, "--seed that hps-gen had (default 1)"},
     {"hashed-keys", 0, HPS_ARG_FLAG, NULL, &flags.hashed, "hps-gen had --keys hashed"},
     {"seed", 0, HPS_ARG_U64, "N", &flags.seed, "of the keys that are drawn (default 1)"},
@@ -472,6 +472,22 @@ static int exit_of(hps_status status)
                                      : EXIT_REFUSED;
 }
 
+/* Says so where any call failed: figures of those that went well hide the others. */
+static bool any_failed(const struct bench_counts *counts)
+{
+    uint64_t n_failed = 0;
+
+    for (int code = 1; code < BENCH_CODES; code++) {
+        n_failed += counts->n_by_code[code];
+    }
+    if (n_failed > 0) {
+        (void)fprintf(stderr, "hps-bench: %" PRIu64 " of %" PRIu64 " calls failed (%.3g %%): %s\n",
+                      n_failed, n_failed + counts->n_ok, share(n_failed, n_failed + counts->n_ok),
+                      counts->error_text);
+    }
+    return n_failed > 0;
+}
+
 static int conclude(const struct bench_plan *plan, struct bench_worker *workers, unsigned n)
 {
     struct result *result = hps_calloc(1, sizeof(*result));
@@ -493,10 +509,8 @@ static int conclude(const struct bench_plan *plan, struct bench_worker *workers,
             print_table(plan, result);
         }
         bool wrong = result->counts.n_rows_wrong > 0 || result->counts.n_by_code[15] > 0;
-        code = code != 0                  ? code
-               : plan->verify && wrong    ? EXIT_NEGATIVE
-               : result->counts.n_ok == 0 ? EXIT_REFUSED
-                                          : 0;
+        bool failed = any_failed(&result->counts) || result->counts.n_ok == 0;
+        code = code != 0 ? code : plan->verify && wrong ? EXIT_NEGATIVE : failed ? EXIT_REFUSED : 0;
     }
     hps_free(result);
     return code;

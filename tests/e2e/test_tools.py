@@ -66,6 +66,20 @@ def test_bench_when_rows_are_right_then_0_and_when_one_is_not_then_5(daemon, wor
     run("hps-bench", *args, "--model", "none", code=1)
 
 
+def test_bench_when_some_calls_fail_then_1_and_how_many(daemon, work):
+    """Room for one reply at a time, and nobody waits for it."""
+    generate(f"{work}/g", "--tables", 1, "--rows", 1000, "--dim", 128)
+    one = daemon(default_config(server={"model_roots": [work], "reply_bytes_in_flight": "1MiB", "queue_ms_max": 0,
+                                        "reply_bytes_max": "1MiB"}))
+    one.load("m", f"{work}/g")
+    done = run("hps-bench", "--addr", one.grpc[0], "--admin", one.admin, "-q", "-n", 200, "-k", 1000, "-p", 32,
+               "--model", "m", "-o", "json", code=1)
+    result = json.loads(done.stdout.splitlines()[-1])
+    failed = sum(result["errors"].values())
+    assert failed > 0 and result["requests"] > 0
+    assert f"{failed} of {failed + result['requests']} calls failed" in done.stderr
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_tool_when_asked_for_help_then_0_and_when_asked_nonsense_then_2(tool):
     assert "sage:" in run(tool, "--help").stdout
