@@ -23,7 +23,10 @@
 #include "base/clock.h"
 #include "server/updates_internal.h"
 
-enum { RECALL_MS = 10000 }; /* after which a witness is asked for once more */
+enum {
+    RECALL_MS = 10000, /* after which a witness is asked for once more */
+    NONE_MS = 10000,   /* for which nothing is found at a witness before it counts as removed */
+};
 
 static int64_t wall_ms(void)
 {
@@ -154,26 +157,36 @@ static void learn(struct update_partition *partition, const struct hps_recalled 
     is_same(partition, partition->recall_ms);
 }
 
-static void ask_witness(struct hps_update_stream *stream, struct update_partition *partition);
+enum none { NONE_WAIT, NONE_ASK, NONE_GONE, NONE_REMOVED };
 
-/* The log ends before the witness, it seems. A broker that leads since a moment ago gives out its
- * last records only once the others have them, too, and one that led before, and does not know yet
- * that it does no more, lacks them. Who leads now says by the end that it tells: its word is waited
- * for, and where the witness lies before that end it is asked for again. True: it is not there. */
-static bool is_really_gone(struct hps_update_stream *stream, struct update_partition *partition,
-                           const struct hps_recalled *now)
+/* There is nothing from the witness on, it seems. A broker that leads since a moment ago gives out
+ * its last records only once the others have them, too; one that led before, and does not know yet
+ * that it does no more, lacks them; and a topic made anew grows. Who leads now says by the end that
+ * it tells: its word is waited for, and where the witness lies before that end it is asked for
+ * again. Only compaction leaves nothing for good. */
+static enum none judge_none(struct update_partition *partition, const struct hps_recalled *now)
 {
     const struct hps_leader_word *word = &partition->word;
     if (word->asked_us < now->asked_us) {
-        partition->recalling = true; /* the answer stays */
-        return false;
+        return NONE_WAIT;
     }
-    if (word->high > partition->read.witness.offset) {
-        ask_witness(stream, partition);
-        return false;
+    if (word->high <= partition->read.witness.offset) {
+        return NONE_GONE;
     }
-    return true;
+    bool lasts = partition->none_ms > 0 && wall_ms() - partition->none_ms > NONE_MS;
+    partition->none_ms = partition->none_ms > 0 ? partition->none_ms : wall_ms();
+    return lasts && partition->compaction == HPS_COMPACTION_YES ? NONE_REMOVED : NONE_ASK;
 }
+
+static void gap_witness(struct hps_update_stream *stream, struct update_partition *partition,
+                        const struct hps_recalled *now)
+{
+    update_gap_other(stream, partition, now->low >= 0 ? now->low : 0,
+                     "another record, or none, is at offset %" PRId64 ": the topic was made anew",
+                     partition->read.witness.offset);
+}
+
+static void ask_witness(struct hps_update_stream *stream, struct update_partition *partition);
 
 static void judge(struct hps_update_stream *stream, struct update_partition *partition,
                   const struct hps_recalled *now)
@@ -181,18 +194,23 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
     const struct hps_witness *witness = &partition->read.witness;
     bool same = now->offset == witness->offset && now->hash == witness->hash &&
                 now->time_unix_ms == witness->time_ms;
-    bool behind = now->offset > witness->offset ||
-                  (now->offset < 0 && partition->word.high > witness->offset);
     bool removed = now->low > witness->offset || /* by retention, or by compaction */
-                   (behind && partition->compaction != HPS_COMPACTION_NO);
-    if (!same && !removed && now->offset < 0 && !is_really_gone(stream, partition, now)) {
-        return;
+                   (now->offset > witness->offset && partition->compaction != HPS_COMPACTION_NO);
+    if (!same && !removed && now->offset < 0) {
+        enum none none = judge_none(partition, now);
+        if (none == NONE_WAIT) {
+            partition->recalling = true; /* the answer stays */
+            return;
+        }
+        if (none == NONE_ASK) {
+            ask_witness(stream, partition);
+            return;
+        }
+        removed = none == NONE_REMOVED;
     }
+    partition->none_ms = 0;
     if (!same && !removed) {
-        update_gap_other(stream, partition, now->low >= 0 ? now->low : 0,
-                         "another record, or none, is at offset %" PRId64
-                         ": the topic was made anew",
-                         witness->offset);
+        gap_witness(stream, partition, now);
         return;
     }
     if (same) {

@@ -49,12 +49,12 @@ struct update_partition {
     bool told_form;      /* records that compaction does not understand were reported */
     bool passed_over;    /* a record of the batch at hand was, as the version is frozen */
     int64_t skipped_end; /* up to there, at most, records behind applied.skipped were; 0 */
-    struct hps_position applied; /* published, also in the store */
-    struct hps_position read;    /* as the batch at hand will leave it */
+    struct hps_position applied;                /* published, also in the store */
+    struct hps_position read;                   /* as the batch at hand will leave it */
     const struct hps_consumer_record *unhashed; /* read.last, until the poll ends; NULL: hashed */
-    int64_t accept;              /* GAP: where an accept-gap goes on */
-    int64_t low;                 /* when it began */
-    int64_t high;                /* as its leader said last; -1: not known */
+    int64_t accept;                             /* GAP: where an accept-gap goes on */
+    int64_t low;                                /* when it began */
+    int64_t high;                               /* as its leader said last; -1: not known */
     /* What its leader has proved: update_proof.c. */
     struct hps_watch *watch; /* of the consumer that there is; NULL: not yet */
     struct hps_leader_word word;
@@ -68,6 +68,7 @@ struct update_partition {
     bool recalling;                        /* the witness was asked for */
     int64_t recall_ms;                     /* ... then, Unix ms */
     int64_t recall_offset;
+    int64_t none_ms;              /* since then nothing is found from it on, Unix ms; 0: not so */
     bool unproved;                /* it is not known yet that it is the topic that was read */
     bool learning;                /* that is to be the witness: what is there is not known yet */
     int64_t same_ms;              /* until then it is known that it was; 0: not known */

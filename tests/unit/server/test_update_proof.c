@@ -598,9 +598,9 @@ static void test_topic_when_made_anew_then_a_refresh_finds_it(void **state)
 
 /* A leader that is new, or one that is one no more, does not give the witness out: no gap, and
  * nothing is fresher for it. */
-static void test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again(void **state)
+static void begin_without_witness(struct rig *rig, enum hps_compaction compaction)
 {
-    struct rig *rig = *state;
+    hps_fake_log_topic_compacted(rig->log, ITEMS, compaction, 3600000);
     for (int i = 0; i < 4; i++) {
         put(rig, (hps_key)i, 10);
     }
@@ -608,12 +608,45 @@ static void test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again(v
     turns(rig, 3);
     hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
     wait_s(rig, 31); /* topics are listed again */
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     restart(rig);
     turns(rig, 5);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     assert_true(rig->stream->view.as_of_ms < now_ms()); /* not known to be the same yet */
+}
+
+static void test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again(void **state)
+{
+    struct rig *rig = *state;
+    begin_without_witness(rig, HPS_COMPACTION_NO);
     hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
     turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+static void test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing(
+    void **state)
+{
+    struct rig *rig = *state;
+    begin_without_witness(rig, HPS_COMPACTION_UNKNOWN);
+    wait_s(rig, 15);
+    assert_true(rig->stream->view.as_of_ms < now_ms());
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
+    for (int i = 0; i < 8; i++) {
+        put(rig, (hps_key)i, 20);
+    }
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
+/* What compaction leaves at the end can be nothing. */
+static void test_witness_when_it_is_compacted_away_then_that_is_believed_after_a_while(void **state)
+{
+    struct rig *rig = *state;
+    begin_without_witness(rig, HPS_COMPACTION_YES);
+    wait_s(rig, 11);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
 }
@@ -868,6 +901,8 @@ int main(void)
         TEST(test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap),
         TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
         TEST(test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again),
+        TEST(test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing),
+        TEST(test_witness_when_it_is_compacted_away_then_that_is_believed_after_a_while),
         TEST(test_topic_when_made_anew_and_shorter_then_a_gap),
         TEST(test_topic_when_it_has_an_id_then_that_tells),
         TEST(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
