@@ -479,7 +479,8 @@ class Teller(Claimant):
                 place = one["topic"], int(one.get("partition", 0))
                 self.judge.state(model, version, place, one["state"], begun, ended, "updates")
                 if int(one.get("as_of_unix_ms", 0)) > 0:
-                    self.judge.as_of(sight, int(one["as_of_unix_ms"]) / 1000, begun, place)
+                    more = f"({one['state']}, next {one.get('offset', 0)}, end {one.get('end_offset', 0)})"
+                    self.judge.as_of(sight, int(one["as_of_unix_ms"]) / 1000, begun, place, more)
                 lag_ms = int(one.get("lag_ms", 0))
                 self.judge.lag(sight, place, int(one.get("lag_record_count", 0)) if one["state"] == "running" else None,
                                lag_ms / 1000 if lag_ms >= 0 else math.inf, begun, "updates")

@@ -17,6 +17,8 @@ HPS_CHAOS_ONLY, a regular expression, has only those things happen whose names i
 """
 import collections
 import contextlib
+import datetime
+import glob
 import itertools
 import os
 import random
@@ -690,7 +692,22 @@ class Story:
                 lines.append(f"  {lie.at - self.begun:7.2f} s: {lie.text}")
                 lines += [f"      {self.span(step)} {step[2]}" for step in self.steps
                           if step[0] < lie.at + 2 and (step[1] is None or step[1] > lie.at - 12)]
+            if found[0].kind != "row for ever":
+                lines += [f"      {line}" for line in self.logged(found[0].at - 12, found[0].at + 6)]
         return "\n".join(lines)
+
+    def logged(self, begun, ended):
+        """What hpsd, in all its lives, said of updates between."""
+        said = []
+        for path in glob.glob(f"{self.work}/*.log"):
+            with open(path, encoding="utf-8", errors="replace") as f:
+                for line in f:
+                    found = re.match(r"ts=(\S+)Z .*component=(updates|kafka|catalog)", line)
+                    if found is not None:
+                        at = datetime.datetime.fromisoformat(found[1] + "+00:00").timestamp()
+                        if begun < at < ended:
+                            said.append((at, f"{at - self.begun:7.2f} {line[len(found[1]) + 5:].rstrip()[:300]}"))
+        return [line for _, line in sorted(said)][:SHOWN * 20]
 
     def span(self, step):
         ended = "      …" if step[1] is None else f"{step[1] - self.begun:7.2f}"

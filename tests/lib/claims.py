@@ -307,9 +307,9 @@ class Judge:
         if seconds is not None and math.isfinite(seconds):
             self.known("lag_seconds", sight, begun - seconds - self.margin_s, begun, f"{what} {seconds:.3f} s", place)
 
-    def as_of(self, sight, at, begun, place=None):
-        """`hpsctl updates`: of the version, or a partition of it."""
-        whose = "" if place is None else f"{place[0]}:{place[1]} "
+    def as_of(self, sight, at, begun, place=None, more=""):
+        """`hpsctl updates`: of the version, or a partition of it, of which it says `more`."""
+        whose = "" if place is None else f"{place[0]}:{place[1]} {more} "
         self.known("as_of", sight, at - self.margin_s, begun, f"updates: {whose}as of {begun - at:.3f} s ago", place)
 
     def state(self, model, version, place, state, begun, ended, where):
