@@ -372,6 +372,7 @@ static void slow_request(struct admin_op *op, const struct hps_slow_request *fro
     hps__v1__slow_request__init(to);
     to->unix_ms = (int64_t)from->unix_ms;
     to->request_id = admin_text(op, from->request_id);
+    to->trace_id = admin_text(op, from->trace_id);
     to->peer = admin_text(op, from->peer);
     to->model = admin_text(op, from->model);
     to->version = from->version;

@@ -317,6 +317,9 @@ static void note_identity(struct request *request, const struct hps_lookup_reque
     if (id == NULL) {
         id = hps_grpc_call_header(request->call, "x-request-id", &id_size);
     }
+    size_t parent_size = 0;
+    const char *parent = hps_grpc_call_header(request->call, "traceparent", &parent_size);
+    (void)hps_trace_id(parent, parent_size, slow->trace_id);
     copy_text(slow->request_id, sizeof(slow->request_id), id, id == NULL ? 0 : id_size);
     copy_text(slow->model, sizeof(slow->model), message->model, message->model_size);
     copy_text(slow->peer, sizeof(slow->peer), peer, peer == NULL ? 0 : strlen(peer));

@@ -6,6 +6,7 @@
 #define HPS_SERVER_SLOWLOG_H
 
 #include "server/metrics.h"
+#include "server/trace.h"
 
 enum { HPS_SLOWLOG_SIZE = 128, HPS_REQUEST_ID_MAX = 128 };
 
@@ -13,6 +14,7 @@ struct hps_slow_request {
     uint64_t sequence; /* by the log: 1 for the first since start */
     uint64_t unix_ms;  /* by the log: when it ended */
     char request_id[HPS_REQUEST_ID_MAX + 1];
+    char trace_id[HPS_TRACE_ID_CHARS + 1]; /* of its traceparent; "": none */
     char peer[64];
     char model[96];
     int64_t version;

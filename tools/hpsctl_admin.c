@@ -257,7 +257,7 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
     static const char *const columns[] = {"TIME",     "MODEL",   ">VER",  ">KEYS", ">TOTAL US",
                                           ">DECODE",  ">QUEUE",  ">GPU",  ">HOST", ">REDIS",
                                           ">ROCKSDB", ">ENCODE", ">SEND", "CODE",  "PEER",
-                                          "REQUEST",  NULL};
+                                          "REQUEST",  "TRACE",   NULL};
     const Hps__V1__GetSlowLogResponse *log = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];
@@ -278,6 +278,7 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
         hpsctl_table_cell(&table, "%s", code_text(slow->code));
         hpsctl_table_cell(&table, "%s", slow->peer);
         hpsctl_table_cell(&table, "%s", slow->request_id);
+        hpsctl_table_cell(&table, "%s", slow->trace_id);
     }
     return hpsctl_table_print(&table);
 }

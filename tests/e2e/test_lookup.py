@@ -390,6 +390,13 @@ def test_request_id_when_given_then_the_slow_log_has_it(daemon, work):
     listed, = one.ctl("-o", "json", "slowlog", "get")
     assert [r["request_id"] for r in listed["requests"]][:2] == ["from-the-metadata", "from-the-field"]
     assert all(r["model"] == "m" and r["key_count"] == 1000 for r in listed["requests"])
+    assert not any(r.get("trace_id") for r in listed["requests"])
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    ask(one.stub(), "m", {"a": table.keys}, request_id="traced",
+        metadata=[("traceparent", f"00-{trace}-00f067aa0ba902b7-01")])
+    newest = one.ctl("-o", "json", "slowlog", "get")[0]["requests"][0]
+    assert (newest["request_id"], newest["trace_id"]) == ("traced", trace)
+    assert f"trace_id={trace}" in one.log()
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "request_id"):
         ask(one.stub(), "m", {"a": [1]}, request_id="x" * 5000)
     one.ctl("slowlog", "reset")
