@@ -169,6 +169,20 @@ static hps_status add_root(struct hps_strings *roots, const char *root)
     return hps_strings_append(roots, root);
 }
 
+/* The directory of a version's siblings: that above the one with the files, unless it is "/". */
+static char *root_of(const char *path)
+{
+    char *dir = directory_of(path);
+    if (dir == NULL || strcmp(dir, ".") == 0 || strcmp(dir, "..") == 0 ||
+        (strlen(dir) > 3 && strcmp(dir + strlen(dir) - 3, "/..") == 0)) {
+        return dir;
+    }
+    char *parent = directory_of(dir);
+    bool all = parent != NULL && strcmp(parent, "/") == 0;
+    hps_free(all ? parent : dir);
+    return all ? dir : parent;
+}
+
 static hps_status derive_model_roots(struct hps_config *config, struct hps_error *err)
 {
     struct hps_strings *roots = &config->server.model_roots;
@@ -178,9 +192,9 @@ static hps_status derive_model_roots(struct hps_config *config, struct hps_error
     hps_status status = HPS_OK;
     for (size_t i = 0; i < config->n_models && status == HPS_OK; i++) {
         for (size_t j = 0; j < config->models[i].n_tables && status == HPS_OK; j++) {
-            char *dir = directory_of(config->models[i].tables[j].path);
-            status = dir == NULL ? HPS_NO_MEMORY : add_root(roots, dir);
-            hps_free(dir);
+            char *root = root_of(config->models[i].tables[j].path);
+            status = root == NULL ? HPS_NO_MEMORY : add_root(roots, root);
+            hps_free(root);
         }
     }
     char *own = status == HPS_OK ? hps_file_path("%s/models", config->server.state_dir) : NULL;

@@ -61,7 +61,8 @@ static hps_status check_directory(struct hps_catalog *catalog, const char *direc
     } else if (!allowed) {
         status = hps_error_set(
             err, HPS_PERMISSION,
-            "directory \"%s\" is not below any of server.model_roots (%zu; first \"%s\")",
+            "directory \"%s\" is not below any of server.model_roots (%zu; first \"%s\"); put it "
+            "below one of them, or add its parent to server.model_roots and reload hpsd (SIGHUP)",
             directory, roots.n, roots.n > 0 ? roots.items[0] : "");
     }
     hps_strings_fini(&roots);

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rig import (BIN, PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, generate, hpsgen,
-                 pb_grpc, refused, scratch, until)
+                 model_config, pb_grpc, refused, scratch, until)
 
 ROWS, DIM, TABLES = 3000, 16, 3
 
@@ -85,6 +85,17 @@ def test_load_when_the_number_is_taken_or_the_place_forbidden_then_refused(loade
         with refused(grpc.StatusCode.PERMISSION_DENIED, "model_roots"):
             loaded.load("m", f"{work}/link")
     assert loaded.versions("m") == {1: "active"}
+
+
+def test_load_when_no_roots_are_given_then_what_lies_beside_the_files_is_taken(work, daemon):
+    path = Table.random("a", 9, 4).save(f"{work}/m/1")
+    Table.random("a", 9, 4, seed=2).save(f"{work}/m/2")
+    Table.random("a", 9, 4, seed=3).save(f"{work}/other/3")
+    one = daemon(default_config([model_config("m", [path], [4], ["a"])]))
+    one.load("m", f"{work}/m/2")
+    assert set(one.versions("m")) == {1, 2}
+    with refused(grpc.StatusCode.PERMISSION_DENIED, "model_roots", "SIGHUP"):
+        one.load("m", f"{work}/other/3")
 
 
 def truncate(path, n_bytes):

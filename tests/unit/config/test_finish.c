@@ -34,7 +34,7 @@ static void test_finish_when_nothing_is_said_then_defaults_of_the_machine(void *
                 config->volatile_db.num_partitions <= 16);
     assert_string_equal(server->admin_listen.address, "unix:/var/lib/hpsd/admin.sock");
     assert_int_equal(server->model_roots.n, 2);
-    assert_string_equal(server->model_roots.items[0], "d/m/1");
+    assert_string_equal(server->model_roots.items[0], "d/m");
     assert_string_equal(server->model_roots.items[1], "/var/lib/hpsd/models");
     assert_string_equal(config->persistent_db.path, "");
     hps_config_free(config);
@@ -363,19 +363,20 @@ static void test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_s
     hps_notes_fini(&notes);
 }
 
-static void test_roots_when_tables_share_directories_then_each_once(void **state)
+static void test_roots_when_tables_share_directories_then_their_parents_once(void **state)
 {
     (void)state;
-    const char *const args[] = {"a=x.npy", "b=/m/1/b/", "c=/m/1//c", "d=/d"};
+    const char *const args[] = {"a=x.npy",  "b=/m/1/b/", "c=/m/1//c", "d=/d",
+                                "e=/m/2/e", "f=/n/f",    "g=../../g", "h=../h"};
+    const char *const expected[] = {".", "/m", "/", "/n", "../..", "..", "/var/lib/hpsd/models"};
     struct hps_config *config = NULL;
-    assert_int_equal(hps_config_for_tables(args, 4, &config, NULL), HPS_OK);
+    assert_int_equal(hps_config_for_tables(args, 8, &config, NULL), HPS_OK);
     finish_good(config, NULL);
     const struct hps_strings *roots = &config->server.model_roots;
-    assert_int_equal(roots->n, 4);
-    assert_string_equal(roots->items[0], ".");
-    assert_string_equal(roots->items[1], "/m/1");
-    assert_string_equal(roots->items[2], "/");
-    assert_string_equal(roots->items[3], "/var/lib/hpsd/models");
+    assert_int_equal(roots->n, 7);
+    for (size_t i = 0; i < 7; i++) {
+        assert_string_equal(roots->items[i], expected[i]);
+    }
     hps_config_free(config);
 }
 
@@ -417,7 +418,7 @@ int main(void)
         cmocka_unit_test(test_notes_when_cache_is_static_or_fp8_then_said),
         cmocka_unit_test(
             test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_said_once),
-        cmocka_unit_test(test_roots_when_tables_share_directories_then_each_once),
+        cmocka_unit_test(test_roots_when_tables_share_directories_then_their_parents_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
