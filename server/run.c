@@ -272,7 +272,8 @@ static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
     bool alive = true;
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         struct loop_thread *thread = &daemon->threads[i];
-        alive = alive && now_us - atomic_load(&thread->alive_us) < daemon->watchdog_us;
+        /* A loop may have answered since this turn began, which is when now_us was read. */
+        alive = alive && atomic_load(&thread->alive_us) + daemon->watchdog_us > now_us;
         if (!atomic_exchange(&thread->echo_pending, true)) {
             thread->echo.run = run_echo;
             hps_loop_post(thread->loop, &thread->echo);
@@ -427,7 +428,8 @@ static void begin_drain(struct hps_daemon *daemon)
     refresh_readiness(daemon);
     hps_notify_stopping();
     hps_notify_status("draining");
-    HPS_LOG(INFO, "daemon", "draining", HPS_U64("delay_ms", config->drain_delay_ms),
+    HPS_LOG(INFO, "daemon", "draining; a second signal stops at once",
+            HPS_U64("delay_ms", config->drain_delay_ms),
             HPS_U64("timeout_ms", config->drain_timeout_ms));
     hps_timer_set_after(daemon->loop, &daemon->phase_timer,
                         (uint64_t)config->drain_delay_ms * 1000);

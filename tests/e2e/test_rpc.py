@@ -16,7 +16,7 @@ from grpc.reflection.v1 import reflection_pb2 as reflection_v1
 from grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha
 
 from rig import (BIN, PATIENCE_S, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config,
-                 floats, health_grpc, health_pb2, key_bytes, model_config, pb, pb_grpc, reflected, refused,
+                 floats, generate, health_grpc, health_pb2, key_bytes, model_config, pb, pb_grpc, reflected, refused,
                  run_hpsd, scratch, until)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -70,6 +70,7 @@ def test_health_when_drained_then_watchers_are_told_and_the_daemon_ends(work):
     small.daemon.send(signal.SIGTERM)
     assert [next(watch).status for watch in watches] == [NOT_SERVING, NOT_SERVING]
     assert small.daemon.wait_end() == 0
+    assert "a second signal stops at once" in small.daemon.log()
     small.daemon.stop()
 
 
@@ -89,6 +90,21 @@ def test_http_when_asked_then_pages_and_types_are_those_documented(small):
     text = small.daemon.get("/metrics")[1]
     assert "# TYPE hpsd_rpc_duration_seconds histogram" in text
     assert "hpsd_build_info{" in text and "process_resident_memory_bytes" in text
+
+
+def test_metrics_when_a_model_has_many_tables_then_only_series_of_tables_are_left_out(daemon, work):
+    n_tables = 700  # with more series than are exported
+    generate(f"{work}/g", "--tables", n_tables, "--rows", 3, "--dim", 4)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", f"{work}/g")
+    ask(one.stub(), "m", {f"feature_{n_tables - 1}": [0, 1, 2], "feature_0": [0]})
+    text = one.get("/metrics")[1]
+    for name in ("hpsd_store_read_only 0", "hpsd_tier_capacity_bytes{", "hpsd_metrics_series_dropped "):
+        assert f"\n{name}" in text
+    assert "\nhpsd_metrics_series_dropped 0\n" not in text
+    stats, = one.ctl("-o", "json", "stats", "m")
+    found = {one["table"]: int(one.get("found_key_count", 0)) for one in stats["tables"]}
+    assert len(found) == n_tables and (found["feature_0"], found[f"feature_{n_tables - 1}"]) == (1, 3)
 
 
 # ---- reflection --------------------------------------------------------------------------------------
