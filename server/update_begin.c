@@ -534,6 +534,12 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
     } else {
         begin_new(stream, partition, has);
     }
+    HPS_LOG(DEBUG, "updates", "a partition begins", HPS_STR("model", stream->model),
+            HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
+            HPS_I64("partition", partition->number), HPS_I64("offset", partition->read.next),
+            HPS_I64("low", has->low), HPS_I64("high", has->high),
+            HPS_STR("known", partition->known ? "yes" : "no"),
+            HPS_STR("state", hps_partition_state_text(partition->state)));
 }
 
 /* Ask for the offsets of those that are wanted. out_parts: in order of the partitions; hps_free. */

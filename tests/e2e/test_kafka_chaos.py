@@ -101,7 +101,8 @@ class Story:
         source = {"type": "kafka_message_queue", "brokers": self.cluster.fronts, "start": "earliest",
                   "metadata_refresh_interval_ms": REFRESH_MS, "properties": self.cluster.properties}
         self.config = default_config(models, update_source=source, server={
-            "model_roots": [self.work], "activate_lag_max_s": LAG_MAX_S, "keep_versions": 3, "hot_keys_save_s": 0})
+            "model_roots": [self.work], "activate_lag_max_s": LAG_MAX_S, "keep_versions": 3, "hot_keys_save_s": 0,
+            "log_level": "debug"})
         one = Daemon(self.work, self.config, listen=(self.lookup_address,))
         one.load("wide", f"{self.work}/wide/{SECOND}", version=SECOND)
         return one
@@ -707,7 +708,7 @@ class Story:
                         at = datetime.datetime.fromisoformat(found[1] + "+00:00").timestamp()
                         if begun < at < ended:
                             said.append((at, f"{at - self.begun:7.2f} {line[len(found[1]) + 5:].rstrip()[:300]}"))
-        return [line for _, line in sorted(said)][:SHOWN * 20]
+        return [line for _, line in sorted(said)][-SHOWN * 50:]
 
     def span(self, step):
         ended = "      …" if step[1] is None else f"{step[1] - self.begun:7.2f}"
