@@ -199,15 +199,16 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
                            int32_t number, const struct hps_update_route *route)
 {
     struct update_partition *partition = find(stream, topic->name, number);
+    const struct update_partition *first = find(stream, topic->name, 0);
     bool is_new = partition == NULL;
-    bool grown = is_new && number > 0 && stream->listed && find(stream, topic->name, 0) != NULL;
+    bool grown = is_new && first != NULL && first->was_there;
     if (is_new) {
         partition = add_partition(stream, topic->name, number, route);
     }
     if (partition == NULL) {
         return false;
     }
-    if (grown) { /* it was not there as the topic was listed before: nothing older is missing */
+    if (grown) { /* the list before had the topic without it: nothing older is missing */
         partition->as_of_ms = stream->listed_ms;
     }
     partition->initial = is_new ? stream->fresh && !stream->listed : partition->initial;
@@ -284,6 +285,7 @@ void update_list_topics(struct hps_update_stream *stream)
     }
     note_cluster(stream, topics.cluster_id);
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        stream->partitions[i].was_there = stream->partitions[i].there;
         stream->partitions[i].there = false;
     }
     for (uint32_t i = 0; i < topics.n_topics && added; i++) {

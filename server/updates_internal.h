@@ -43,6 +43,7 @@ struct update_partition {
     bool checking;       /* the first record must be the last one that was read */
     bool dirty;          /* `read` is ahead of `applied`: the batch at hand has its records */
     bool there;          /* the log has listed it */
+    bool was_there;      /* ... in the list before that one */
     bool leave;          /* it was stopped: to be unassigned */
     bool initial;        /* without a position, listed when its version was new */
     bool paused;         /* by the operator; stored once `applied` says so, too */

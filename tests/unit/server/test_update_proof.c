@@ -596,6 +596,28 @@ static void test_topic_when_made_anew_then_a_refresh_finds_it(void **state)
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
 
+/* All of its partitions are new, and none is known to be new in the log: it may have been hidden.
+ */
+static void test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions(
+    void **state)
+{
+    struct rig *rig = *state;
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    hps_fake_log_topic(rig->log, USERS, 2);
+    hps_fake_log_leader(rig->log, USERS, 0, HPS_UNAVAILABLE);
+    hps_fake_log_leader(rig->log, USERS, 1, HPS_UNAVAILABLE);
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, USERS, 0)->as_of_ms, 0);
+    assert_int_equal(view_of(rig, USERS, 1)->as_of_ms, 0);
+    int64_t listed_ms = rig->stream->listed_ms;
+    hps_fake_log_topic(rig->log, USERS, 3); /* it grows */
+    hps_fake_log_leader(rig->log, USERS, 2, HPS_UNAVAILABLE);
+    wait_s(rig, 31);
+    assert_int_equal(view_of(rig, USERS, 2)->as_of_ms, listed_ms);
+}
+
 /* A leader that is new, or one that is one no more, does not give the witness out: no gap, and
  * nothing is fresher for it. */
 static void begin_without_witness(struct rig *rig, enum hps_compaction compaction)
@@ -900,6 +922,7 @@ int main(void)
         TEST(test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked),
         TEST(test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap),
         TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
+        TEST(test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions),
         TEST(test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again),
         TEST(test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing),
         TEST(test_witness_when_it_is_compacted_away_then_that_is_believed_after_a_while),
