@@ -142,6 +142,7 @@ void update_stop_partition(struct hps_update_stream *stream, struct update_parti
     partition->leave = true;
     partition->checking = false;
     partition->recalling = false;
+    partition->none_us = 0;
     snprintf(partition->reason, sizeof(partition->reason), "%s", reason);
     if (state == HPS_PARTITION_GAP || state == HPS_PARTITION_GONE ||
         state == HPS_PARTITION_FAILED) {

@@ -25,8 +25,10 @@
 
 enum {
     RECALL_MS = 10000, /* after which a witness is asked for once more */
-    NONE_MS = 10000,   /* for which nothing is found at a witness before it counts as removed */
 };
+/* For how long nothing is found at a witness before it counts as removed; and between questions. */
+#define NONE_US       UINT64_C(10000000)
+#define NONE_AGAIN_US UINT64_C(100000)
 
 static int64_t wall_ms(void)
 {
@@ -114,6 +116,7 @@ void update_forget_words(struct hps_update_stream *stream)
         partition->word = (struct hps_leader_word){0};
         partition->n_ends = 0;
         partition->recalling = false;
+        partition->none_us = 0;
     }
 }
 
@@ -141,6 +144,7 @@ static void is_same(struct update_partition *partition, int64_t at_ms)
         read->witness = partition->candidate;
     }
     partition->unproved = false;
+    partition->none_us = 0;
     partition->same_ms = at_ms > partition->same_ms ? at_ms : partition->same_ms;
 }
 
@@ -173,8 +177,10 @@ static enum none judge_none(struct update_partition *partition, const struct hps
     if (word->high <= partition->read.witness.offset) {
         return NONE_GONE;
     }
-    bool lasts = partition->none_ms > 0 && wall_ms() - partition->none_ms > NONE_MS;
-    partition->none_ms = partition->none_ms > 0 ? partition->none_ms : wall_ms();
+    uint64_t now_us = hps_clock_us();
+    bool lasts = partition->none_us > 0 && now_us - partition->none_us > NONE_US;
+    partition->none_us = partition->none_us > 0 ? partition->none_us : now_us;
+    partition->none_again_us = now_us + NONE_AGAIN_US;
     return lasts && partition->compaction == HPS_COMPACTION_YES ? NONE_REMOVED : NONE_ASK;
 }
 
@@ -185,8 +191,6 @@ static void gap_witness(struct hps_update_stream *stream, struct update_partitio
                      "another record, or none, is at offset %" PRId64 ": the topic was made anew",
                      partition->read.witness.offset);
 }
-
-static void ask_witness(struct hps_update_stream *stream, struct update_partition *partition);
 
 static void judge(struct hps_update_stream *stream, struct update_partition *partition,
                   const struct hps_recalled *now)
@@ -203,12 +207,11 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
             return;
         }
         if (none == NONE_ASK) {
-            ask_witness(stream, partition);
+            partition->unproved = true; /* update_hear asks again */
             return;
         }
         removed = none == NONE_REMOVED;
     }
-    partition->none_ms = 0;
     if (!same && !removed) {
         gap_witness(stream, partition, now);
         return;
@@ -310,7 +313,8 @@ void update_hear(struct hps_update_stream *stream)
             continue; /* no memory: the next time */
         }
         take_word(stream, partition);
-        if (partition->unproved && !partition->recalling && stands_or_runs(partition) &&
+        bool due = partition->none_us == 0 || hps_clock_us() >= partition->none_again_us;
+        if (partition->unproved && !partition->recalling && due && stands_or_runs(partition) &&
             (partition->learning || partition->read.witness.known)) {
             ask_witness(stream, partition);
         }

@@ -69,7 +69,8 @@ struct update_partition {
     bool recalling;                        /* the witness was asked for */
     int64_t recall_ms;                     /* ... then, Unix ms */
     int64_t recall_offset;
-    int64_t none_ms;              /* since then nothing is found from it on, Unix ms; 0: not so */
+    uint64_t none_us;             /* since then nothing is found from it on; 0: not so */
+    uint64_t none_again_us;       /* when it is asked for again */
     bool unproved;                /* it is not known yet that it is the topic that was read */
     bool learning;                /* that is to be the witness: what is there is not known yet */
     int64_t same_ms;              /* until then it is known that it was; 0: not known */

@@ -642,9 +642,31 @@ static void test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again(v
     struct rig *rig = *state;
     begin_without_witness(rig, HPS_COMPACTION_NO);
     hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
-    turns(rig, 3);
+    wait_s(rig, 1);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+}
+
+/* One look that finds nothing, long after another one, proves nothing: it must last. */
+static void test_witness_when_none_is_found_now_and_then_then_that_is_not_believed(void **state)
+{
+    struct rig *rig = *state;
+    begin_without_witness(rig, HPS_COMPACTION_YES);
+    hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
+    wait_s(rig, 1);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    for (int i = 0; i < 2; i++) {
+        wait_s(rig, 15);
+        hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
+        rig->stream->topics_due_us = 0; /* listed now */
+        turns(rig, 1);
+        int64_t as_of_ms = rig->stream->view.as_of_ms;
+        wait_s(rig, 5);
+        assert_int_equal(rig->stream->view.as_of_ms, as_of_ms); /* stands still until found */
+        hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
+        wait_s(rig, 1);
+        assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    }
 }
 
 static void test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing(
@@ -926,6 +948,7 @@ int main(void)
         TEST(test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again),
         TEST(test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing),
         TEST(test_witness_when_it_is_compacted_away_then_that_is_believed_after_a_while),
+        TEST(test_witness_when_none_is_found_now_and_then_then_that_is_not_believed),
         TEST(test_topic_when_made_anew_and_shorter_then_a_gap),
         TEST(test_topic_when_it_has_an_id_then_that_tells),
         TEST(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
