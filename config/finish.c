@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -169,6 +170,14 @@ static hps_status add_root(struct hps_strings *roots, const char *root)
     return hps_strings_append(roots, root);
 }
 
+/* By whatever name. */
+static bool is_all(const char *path)
+{
+    char resolved[PATH_MAX];
+    return strcmp(path, "/") == 0 ||
+           (realpath(path, resolved) != NULL && strcmp(resolved, "/") == 0);
+}
+
 /* The directory of a version's siblings: that above the one with the files, unless it is "/". */
 static char *root_of(const char *path)
 {
@@ -178,7 +187,7 @@ static char *root_of(const char *path)
         return dir;
     }
     char *parent = directory_of(dir);
-    bool all = parent != NULL && strcmp(parent, "/") == 0;
+    bool all = parent != NULL && is_all(parent);
     hps_free(all ? parent : dir);
     return all ? dir : parent;
 }

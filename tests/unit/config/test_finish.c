@@ -366,15 +366,16 @@ static void test_notes_when_buffers_refresh_and_threads_are_given_then_each_is_s
 static void test_roots_when_tables_share_directories_then_their_parents_once(void **state)
 {
     (void)state;
-    const char *const args[] = {"a=x.npy",  "b=/m/1/b/", "c=/m/1//c", "d=/d",
-                                "e=/m/2/e", "f=/n/f",    "g=../../g", "h=../h"};
-    const char *const expected[] = {".", "/m", "/", "/n", "../..", "..", "/var/lib/hpsd/models"};
+    const char *const args[] = {"a=x.npy", "b=/m/1/b/", "c=/m/1//c", "d=/d",          "e=/m/2/e",
+                                "f=/n/f",  "g=../../g", "h=../h",    "i=/usr/../n/i", "j=/./n/j"};
+    const char *const expected[] = {
+        ".", "/m", "/", "/n", "../..", "..", "/usr/../n", "/./n", "/var/lib/hpsd/models"};
     struct hps_config *config = NULL;
-    assert_int_equal(hps_config_for_tables(args, 8, &config, NULL), HPS_OK);
+    assert_int_equal(hps_config_for_tables(args, 10, &config, NULL), HPS_OK);
     finish_good(config, NULL);
     const struct hps_strings *roots = &config->server.model_roots;
-    assert_int_equal(roots->n, 7);
-    for (size_t i = 0; i < 7; i++) {
+    assert_int_equal(roots->n, 9);
+    for (size_t i = 0; i < 9; i++) {
         assert_string_equal(roots->items[i], expected[i]);
     }
     hps_config_free(config);
