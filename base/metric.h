@@ -28,7 +28,7 @@ struct hps_metric;  /* one series; lives as long as the registry, unless removed
 
 /* table_series_max bounds what is printed of the families that have the label `table`, all of them
  * together, as a model may have thousands: further series count as all do, and only
- * metrics_series_dropped tells of them. */
+ * metrics_series_dropped tells of them, until they are asked for again when there is room. */
 struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, unsigned n_defs,
                                     unsigned table_series_max);
 void hps_metrics_free(struct hps_metrics *metrics);

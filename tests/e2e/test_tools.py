@@ -72,7 +72,7 @@ def test_bench_when_some_calls_fail_then_1_and_how_many(daemon, work):
     one = daemon(default_config(server={"model_roots": [work], "reply_bytes_in_flight": "1MiB", "queue_ms_max": 0,
                                         "reply_bytes_max": "1MiB"}))
     one.load("m", f"{work}/g")
-    done = run("hps-bench", "--addr", one.grpc[0], "--admin", one.admin, "-q", "-n", 200, "-k", 1000, "-p", 32,
+    done = run("hps-bench", "--addr", one.grpc[0], "--admin", one.admin, "-q", "-n", 200, "-k", 1500, "-p", 32,
                "--model", "m", "-o", "json", code=1)
     result = json.loads(done.stdout.splitlines()[-1])
     failed = sum(result["errors"].values())
