@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of a batch in the order of their keys. A sorted memory table, as RocksDB's, finds the
- * place of a key from that of the key before: keys in order cost it a part of what keys in any
- * order do. Any thread.
+ * The rows of a batch in the order of their keys. RocksDB's memory table, with its insert hint,
+ * looks for the place of a key from that of the key before: a short way, if keys are in order. Any
+ * thread.
  */
 #ifndef HPS_BACKENDS_WRITE_ORDER_H
 #define HPS_BACKENDS_WRITE_ORDER_H
