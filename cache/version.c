@@ -26,6 +26,41 @@ static unsigned pin_shard(void)
     return my_shard;
 }
 
+hps_status hps_version_set_places(struct hps_version *version, const uint32_t *places,
+                                  uint32_t n_places)
+{
+    uint32_t *by_place = hps_calloc(n_places, sizeof(*by_place));
+    if (by_place == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    memset(by_place, 0xff, n_places * sizeof(*by_place));
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        HPS_ASSERT(places[i] < n_places && by_place[places[i]] == UINT32_MAX);
+        by_place[places[i]] = i;
+        version->places[i] = places[i];
+    }
+    hps_free(version->by_place);
+    version->by_place = by_place;
+    version->n_places = n_places;
+    return HPS_OK;
+}
+
+static bool alloc_places(struct hps_version *version)
+{
+    uint32_t n = version->n_tables;
+    version->places = hps_calloc(n, sizeof(*version->places));
+    version->by_place = hps_calloc(n, sizeof(*version->by_place));
+    if (version->places == NULL || version->by_place == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        version->places[i] = i;
+        version->by_place[i] = i;
+    }
+    version->n_places = n;
+    return true;
+}
+
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables)
 {
     struct hps_version *version = hps_calloc(1, sizeof(*version));
@@ -45,7 +80,7 @@ struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t 
     version->flight = hps_flight_new();
     if (version->model == NULL || version->tables == NULL || version->metrics == NULL ||
         version->hot == NULL || version->absent == NULL || version->fetched == NULL ||
-        version->flight == NULL) {
+        version->flight == NULL || !alloc_places(version)) {
         hps_version_free(version);
         return NULL;
     }
@@ -67,6 +102,8 @@ void hps_version_free(struct hps_version *version)
     hps_fetched_free(version->fetched);
     hps_flight_free(version->flight);
     hps_free(version->tables);
+    hps_free(version->places);
+    hps_free(version->by_place);
     hps_free(version->metrics);
     hps_free(version->hot);
     hps_free(version->model);

@@ -63,6 +63,11 @@ struct hps_version {
 
     struct hps_table *tables;
     uint32_t n_tables;
+    /* The model's order of tables, in which a place means the same table in every version. A new
+     * version has that of `tables`; set before the version is published. */
+    uint32_t *places;   /* [n_tables] of each table */
+    uint32_t *by_place; /* [n_places] index of the table; UINT32_MAX: this version lacks it */
+    uint32_t n_places;
     struct hps_table_metrics *metrics; /* [n_tables] */
     /* [n_tables] where look-ups note what is asked for, shared by all versions of the model; NULL:
      * nowhere. Set before the version is published. */
@@ -124,6 +129,16 @@ struct hps_version {
 
 /* Index of a table by name, or UINT32_MAX. A scan: versions have few tables. */
 uint32_t hps_version_table(const struct hps_version *version, const char *name, size_t size);
+
+/* Index of the table at a place of the model's order, or UINT32_MAX. */
+static inline uint32_t hps_version_table_at(const struct hps_version *version, uint32_t place)
+{
+    return place < version->n_places ? version->by_place[place] : UINT32_MAX;
+}
+/* places: [n_tables], each below n_places and no two the same; copied. Before the version is
+ * published. NO_MEMORY: the version is as it was. */
+hps_status hps_version_set_places(struct hps_version *version, const uint32_t *places,
+                                  uint32_t n_places) HPS_MUST_CHECK;
 
 /* Any thread. The first pin comes from hps_models_pin; a holder may take more. */
 void hps_version_pin(struct hps_version *version);

@@ -118,16 +118,20 @@ hps_status hps_records_delete_version(struct hps_store *store, const char *model
     return store->ops->record_delete(store, key, version_key(key, model, number), err);
 }
 
-hps_status hps_records_put_model(struct hps_store *store, const char *model, int64_t active,
-                                 int64_t previous, uint64_t n_switches, struct hps_error *err)
+hps_status hps_records_put_model(struct hps_store *store, const struct hps_model_record *record,
+                                 struct hps_error *err)
 {
-    Hps__V1__ModelRecord record = HPS__V1__MODEL_RECORD__INIT;
-    record.model = (char *)model;
-    record.active_version = active;
-    record.previous_version = previous;
-    record.switch_count = n_switches;
+    Hps__V1__ModelRecord message = HPS__V1__MODEL_RECORD__INIT;
+    message.model = (char *)record->model;
+    message.active_version = record->active;
+    message.previous_version = record->previous;
+    message.switch_count = record->n_switches;
+    message.tables = (char **)record->tables;
+    message.n_tables = record->n_tables;
+    message.past_versions = (int64_t *)record->past;
+    message.n_past_versions = record->n_past;
     char key[RECORD_KEY_BYTES_MAX];
-    return put_message(store, key, model_key(key, model), &record.base, err);
+    return put_message(store, key, model_key(key, record->model), &message.base, err);
 }
 
 hps_status hps_records_delete_model(struct hps_store *store, const char *model,
@@ -212,9 +216,15 @@ static hps_status read_model(struct scan *scan, size_t size, const uint8_t *valu
     if (record == NULL) {
         return HPS_DATA_LOSS;
     }
-    hps_status status =
-        scan->reader->model(scan->reader->ctx, record->model, record->active_version,
-                            record->previous_version, record->switch_count);
+    const struct hps_model_record model = {.model = record->model,
+                                           .active = record->active_version,
+                                           .previous = record->previous_version,
+                                           .n_switches = record->switch_count,
+                                           .tables = (const char *const *)record->tables,
+                                           .n_tables = (uint32_t)record->n_tables,
+                                           .past = record->past_versions,
+                                           .n_past = (uint32_t)record->n_past_versions};
+    hps_status status = scan->reader->model(scan->reader->ctx, &model);
     hps__v1__model_record__free_unpacked(record, NULL);
     if (status != HPS_OK) {
         return hps_error_set(scan->err, status, "no memory for the catalog");
@@ -271,9 +281,9 @@ hps_status hps_records_read(struct hps_store *store, const struct hps_records_re
                             struct hps_error *err)
 {
     struct scan scan = {reader, err};
-    hps_status status = store->ops->record_scan(store, MODEL_PREFIX, read_record, &scan, err);
+    hps_status status = store->ops->record_scan(store, VERSION_PREFIX, read_record, &scan, err);
     if (status == HPS_OK) {
-        status = store->ops->record_scan(store, VERSION_PREFIX, read_record, &scan, err);
+        status = store->ops->record_scan(store, MODEL_PREFIX, read_record, &scan, err);
     }
     return status;
 }

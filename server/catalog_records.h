@@ -7,15 +7,27 @@
 #define HPS_SERVER_CATALOG_RECORDS_H
 
 #include "cache/version.h"
+#include "server/table_order.h"
+
+/* What is kept of a model beside its versions. Pointers are borrowed. */
+struct hps_model_record {
+    const char *model;
+    int64_t active;            /* 0: none */
+    int64_t previous;          /* what rollback goes back to; 0: nothing */
+    uint64_t n_switches;       /* activations so far */
+    const char *const *tables; /* [n_tables] in the model's order */
+    uint32_t n_tables;
+    const int64_t *past; /* [n_past] versions that have been active, the latest first */
+    uint32_t n_past;
+};
 
 /* All write synced and may block. */
 hps_status hps_records_put_version(struct hps_store *store, const struct hps_version *version,
                                    struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
                                       struct hps_error *err) HPS_MUST_CHECK;
-hps_status hps_records_put_model(struct hps_store *store, const char *model, int64_t active,
-                                 int64_t previous, uint64_t n_switches, struct hps_error *err)
-    HPS_MUST_CHECK;
+hps_status hps_records_put_model(struct hps_store *store, const struct hps_model_record *record,
+                                 struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
@@ -41,11 +53,11 @@ struct hps_records_reader {
     void *ctx;
     /* takes `version` (no tiers yet), whatever it returns */
     hps_status (*version)(void *ctx, struct hps_version *version, struct hps_error *err);
-    hps_status (*model)(void *ctx, const char *model, int64_t active, int64_t previous,
-                        uint64_t n_switches);
+    /* `record` of an earlier build has no tables and no past versions */
+    hps_status (*model)(void *ctx, const struct hps_model_record *record);
 };
 
-/* Every record. DATA_LOSS names the record that cannot be read. */
+/* Every record, versions before models. DATA_LOSS names the record that cannot be read. */
 hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,
                             struct hps_error *err) HPS_MUST_CHECK;
 

@@ -374,17 +374,23 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
                              struct hps_error *err)
 {
     const struct hps_version *version = index->version;
-    uint32_t table = UINT32_MAX;
+    uint32_t table = hps_version_table_at(version, i);
 
-    if (query->table_size == 0 ||
-        (i < version->n_tables &&
-         hps_text_is(version->tables[i].name, query->table, query->table_size))) {
-        if (i >= version->n_tables) {
-            return hps_error_set(err, HPS_INVALID,
-                                 "queries[%u].table: empty, and model '%s' has %u tables", i,
-                                 version->model, version->n_tables);
-        }
-        *out_table = i;
+    if (query->table_size == 0 && i >= version->n_places) {
+        return hps_error_set(err, HPS_INVALID,
+                             "queries[%u].table: empty, and model '%s' has %u tables", i,
+                             version->model, version->n_places);
+    }
+    if (query->table_size == 0 && table == UINT32_MAX) {
+        return hps_error_set(err, HPS_NOT_FOUND,
+                             "queries[%u].table: empty, and version %" PRId64
+                             " of model '%s' lacks that table, which other versions have",
+                             i, version->number, version->model);
+    }
+    if (table != UINT32_MAX &&
+        (query->table_size == 0 ||
+         hps_text_is(version->tables[table].name, query->table, query->table_size))) {
+        *out_table = table;
         return HPS_OK;
     }
     if (version->n_tables <= TABLES_SCANNED_MAX) {

@@ -4,6 +4,7 @@
  */
 #include "server/source.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/heap.h"
@@ -60,31 +61,21 @@ hps_status hps_source_check_unchanged(const struct hps_source_table *table, stru
     return status;
 }
 
-/* Position of `name` in the manifest; behind all others when it is not there. */
-static size_t manifest_rank(const struct hps_manifest *manifest, const char *name)
+static hps_status order_by_manifest(struct hps_source *source, struct hps_error *err)
 {
-    for (size_t i = 0; i < manifest->n_tables; i++) {
-        if (strcmp(manifest->tables[i].name, name) == 0) {
-            return i;
-        }
+    struct hps_table_order order = {0};
+    hps_status status = HPS_OK;
+    for (size_t i = 0; status == HPS_OK && i < source->manifest.n_tables; i++) {
+        status = hps_table_order_add(&order, source->manifest.tables[i].name);
     }
-    return manifest->n_tables;
-}
-
-/* Stable insertion sort: tables are few, and mostly in order. */
-static void order_by_manifest(struct hps_source *source)
-{
-    for (uint32_t i = 1; i < source->n_tables; i++) {
-        struct hps_source_table moving = source->tables[i];
-        size_t rank = manifest_rank(&source->manifest, moving.files.name);
-        uint32_t at = i;
-        while (at > 0 &&
-               manifest_rank(&source->manifest, source->tables[at - 1].files.name) > rank) {
-            source->tables[at] = source->tables[at - 1];
-            at--;
-        }
-        source->tables[at] = moving;
+    if (status == HPS_OK) {
+        hps_source_sort(source, &order);
+    } else {
+        status = hps_error_set(err, status, "no memory for the order of %zu tables",
+                               source->manifest.n_tables);
     }
+    hps_table_order_free(&order);
+    return status;
 }
 
 /* takes the tables of `dir`. */
@@ -108,8 +99,8 @@ static hps_status source_from_dir(struct hps_source *source, struct hps_model_di
             table->n_default_values = known->n_default_values;
         }
     }
-    order_by_manifest(source);
-    return source_print(source, err);
+    hps_status status = order_by_manifest(source, err);
+    return status == HPS_OK ? source_print(source, err) : status;
 }
 
 hps_status hps_source_open_dir(const char *path, const struct hps_config_model *model,
@@ -176,26 +167,21 @@ hps_status hps_source_open_config(const struct hps_config_model *model,
     return HPS_OK;
 }
 
-void hps_source_order_like(struct hps_source *source, const struct hps_version *version)
+static int by_place(const void *a, const void *b)
 {
-    if (source->n_tables != version->n_tables) {
-        return;
+    const struct hps_source_table *left = a, *right = b;
+    if (left->place != right->place) {
+        return left->place < right->place ? -1 : 1;
     }
+    return 0;
+}
+
+/* A table without a place comes behind those that have one, in the order in which it is now. */
+void hps_source_sort(struct hps_source *source, const struct hps_table_order *order)
+{
     for (uint32_t i = 0; i < source->n_tables; i++) {
-        const char *name = source->tables[i].files.name;
-        if (hps_version_table(version, name, strlen(name)) == UINT32_MAX) {
-            return;
-        }
+        uint32_t place = hps_table_order_find(order, source->tables[i].files.name);
+        source->tables[i].place = place != UINT32_MAX ? place : (uint64_t)UINT32_MAX + i;
     }
-    for (uint32_t i = 0; i < source->n_tables;) {
-        const char *name = source->tables[i].files.name;
-        uint32_t to = hps_version_table(version, name, strlen(name));
-        if (to == i) {
-            i++;
-            continue;
-        }
-        struct hps_source_table moving = source->tables[to];
-        source->tables[to] = source->tables[i];
-        source->tables[i] = moving;
-    }
+    qsort(source->tables, source->n_tables, sizeof(*source->tables), by_place);
 }

@@ -10,6 +10,7 @@
 #include "cache/version.h"
 #include "config/config.h"
 #include "config/manifest.h"
+#include "server/table_order.h"
 
 struct hps_source_table {
     struct hps_model_table files;
@@ -17,6 +18,7 @@ struct hps_source_table {
     const float *default_values; /* borrowed from the configuration; NULL: zeros */
     uint32_t n_default_values;   /* 1: the value of a whole row; else dim */
     struct hps_fingerprint print;
+    uint64_t place; /* of the last sort */
 };
 
 struct hps_source {
@@ -40,8 +42,9 @@ hps_status hps_source_open_config(const struct hps_config_model *model,
 /* Are the files of the table those that were there at the open? PRECONDITION names the table. */
 hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Put the tables into the order of `version`, if both have the same names. */
-void hps_source_order_like(struct hps_source *source, const struct hps_version *version);
+/* Put the tables into an order; those that it lacks come behind the others, among themselves as
+ * they were. */
+void hps_source_sort(struct hps_source *source, const struct hps_table_order *order);
 void hps_source_close(struct hps_source *source); /* a zeroed one is legal */
 
 #endif

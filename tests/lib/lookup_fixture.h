@@ -21,6 +21,7 @@ struct fixture {
     struct hps_version version;
     struct hps_table tables[FIXTURE_TABLES];
     uint8_t default_rows[FIXTURE_TABLES][FIXTURE_DIM_MAX * 4];
+    uint32_t places[FIXTURE_TABLES]; /* the order of the tables */
 };
 
 /* Bits of value `d` of a row: small multiples of 1/8, exact in fp16 and fp32. */
@@ -99,6 +100,12 @@ static inline void fixture_open(struct fixture *fx, uint64_t host_bytes_max)
     fx->version.number = 7;
     fx->version.tables = fx->tables;
     fx->version.n_tables = FIXTURE_TABLES;
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
+        fx->places[t] = t;
+    }
+    fx->version.places = fx->places;
+    fx->version.by_place = fx->places;
+    fx->version.n_places = FIXTURE_TABLES;
     fx->version.n_tiers = 2;
     fx->stores[FIXTURE_HOST] = hps_fake_store_new(&host);
     fx->stores[FIXTURE_DISK] = hps_fake_store_new(&disk);
