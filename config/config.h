@@ -228,6 +228,7 @@ struct hps_config_server {
     uint32_t hot_keys_save_s;  /* 0: never */
     uint32_t warmup_timeout_s; /* 0: none before a switch */
     uint32_t activate_lag_max_s;
+    double activate_rows_loss_max;
     enum hps_config_nan_policy nan_policy;
     enum hps_config_device_loss on_device_loss;
     uint64_t gpu_memory_bytes; /* of each device; 0: 80 % of what is free */

@@ -12,10 +12,36 @@
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin_op.h"
 
-static char *dtype_text(enum hps_dtype dtype)
+char *admin_dtype_text(enum hps_dtype dtype)
 {
     static char fp32[] = "fp32", fp16[] = "fp16", bf16[] = "bf16";
     return dtype == HPS_DTYPE_FP32 ? fp32 : dtype == HPS_DTYPE_FP16 ? fp16 : bf16;
+}
+
+Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps_version_diff *diff)
+{
+    Hps__V1__TableDiff **pointers =
+        hps_arena_calloc(arena, diff->n_tables + 1, sizeof(Hps__V1__TableDiff *));
+    Hps__V1__TableDiff *messages = hps_arena_calloc(arena, diff->n_tables + 1, sizeof(*messages));
+    if (pointers == NULL || messages == NULL) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < diff->n_tables; i++) {
+        const struct hps_table_diff *table = &diff->tables[i];
+        hps__v1__table_diff__init(&messages[i]);
+        messages[i].table = hps_arena_strndup(arena, table->table, strlen(table->table));
+        if (messages[i].table == NULL) {
+            return NULL;
+        }
+        messages[i].dim_before = table->dim_before;
+        messages[i].dim_after = table->dim_after;
+        messages[i].data_type_before = admin_dtype_text(table->dtype_before);
+        messages[i].data_type_after = admin_dtype_text(table->dtype_after);
+        messages[i].row_count_before = table->n_rows_before;
+        messages[i].row_count_after = table->n_rows_after;
+        pointers[i] = &messages[i];
+    }
+    return pointers;
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -106,7 +132,7 @@ void admin_list_models(struct admin_op *op)
     op->reply = &reply->base;
 }
 
-/* usages: of its embedding caches, [n_tables]; NULL: it has none */
+/* In the model's order. usages: of its embedding caches, [n_tables]; NULL: it has none */
 static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_version *version,
                                         const struct hps_embed_range_usage *usages)
 {
@@ -115,18 +141,24 @@ static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_ve
     if (pointers == NULL || infos == NULL) {
         return NULL;
     }
-    for (uint32_t i = 0; i < version->n_tables; i++) {
+    uint32_t n = 0;
+    for (uint32_t place = 0; place < version->n_places; place++) {
+        uint32_t i = hps_version_table_at(version, place);
+        if (i == UINT32_MAX) {
+            continue;
+        }
         const struct hps_table *table = &version->tables[i];
         hps__v1__table_info__init(&infos[i]);
         infos[i].model = admin_text(op, version->model);
         infos[i].version = version->number;
         infos[i].table = admin_text(op, table->name);
         infos[i].dim = table->dim;
-        infos[i].data_type = dtype_text(table->dtype);
+        infos[i].data_type = admin_dtype_text(table->dtype);
         infos[i].row_count = table->n_rows;
         infos[i].device_bytes = usages != NULL ? usages[i].bytes : 0;
         infos[i].device_row_count = usages != NULL ? usages[i].n_rows : 0;
-        pointers[i] = &infos[i];
+        infos[i].place = place;
+        pointers[n++] = &infos[i];
     }
     return pointers;
 }
@@ -192,19 +224,31 @@ void admin_list_tables(struct admin_op *op)
 
 /* ---- loads and switches ---------------------------------------------------------------------- */
 
+static int64_t *gone_copy(struct admin_op *op, const struct hps_versions_gone *gone)
+{
+    int64_t *numbers = admin_alloc(op, gone->n, sizeof(*numbers));
+    if (numbers != NULL) {
+        memcpy(numbers, gone->numbers, gone->n * sizeof(*numbers));
+    }
+    return numbers;
+}
+
 static void dry_run(struct admin_op *op, const struct hps_load_request *request)
 {
     struct hps_load_plan plan;
     struct hps_version *version = NULL;
+    struct hps_switched effect;
     hps_status status =
-        hps_catalog_load_plan(op->parts->catalog, request, &plan, &version, &op->error);
+        hps_catalog_load_plan(op->parts->catalog, request, &plan, &version, &effect, &op->error);
     if (status != HPS_OK) {
         return;
     }
     Hps__V1__LoadProgress *reply = admin_alloc(op, 1, sizeof(*reply));
     Hps__V1__LoadPlan *answer = admin_alloc(op, 1, sizeof(*answer));
     Hps__V1__TableInfo **tables = table_infos(op, version, NULL);
-    if (reply != NULL && answer != NULL && tables != NULL) {
+    Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &effect.diff);
+    int64_t *gone = gone_copy(op, &effect.gone);
+    if (reply != NULL && answer != NULL && tables != NULL && diffs != NULL && gone != NULL) {
         hps__v1__load_progress__init(reply);
         hps__v1__load_plan__init(answer);
         answer->disk_bytes_needed = plan.disk_bytes_needed;
@@ -215,15 +259,21 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
         answer->device_bytes_needed = plan.device_bytes_needed;
         answer->tables = tables;
         answer->n_tables = version->n_tables;
+        answer->diffs = diffs;
+        answer->n_diffs = effect.diff.n_tables;
+        answer->unload_versions = gone;
+        answer->n_unload_versions = effect.gone.n;
         reply->model = admin_text(op, version->model);
         reply->version = version->number;
         reply->stage = (char *)"plan";
         reply->rows_total = plan.n_rows;
         reply->bytes_total = plan.row_bytes;
         reply->done = true;
+        reply->active_version = effect.previous;
         reply->plan = answer;
         op->reply = &reply->base;
     }
+    hps_version_diff_free(&effect.diff);
     hps_version_free(version);
 }
 
@@ -235,7 +285,9 @@ void admin_load_model(struct admin_op *op)
                                              .version = message->version,
                                              .label = message->label,
                                              .lineage = message->lineage,
-                                             .activate = message->activate};
+                                             .activate = message->activate,
+                                             .force = message->force,
+                                             .replace = message->replace};
     op->model = message->model;
     op->version = message->version;
     if (message->directory[0] == '\0') {
@@ -253,17 +305,25 @@ void admin_load_model(struct admin_op *op)
     }
 }
 
-static void reply_activated(struct admin_op *op, int64_t version, int64_t previous,
-                            uint64_t pause_us)
+/* takes the differences. */
+static void reply_activated(struct admin_op *op, struct hps_switched *switched)
 {
     Hps__V1__ActivateVersionResponse *reply = admin_alloc(op, 1, sizeof(*reply));
-    if (reply != NULL) {
+    Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &switched->diff);
+    int64_t *gone = gone_copy(op, &switched->gone);
+    if (reply != NULL && gone != NULL) {
         hps__v1__activate_version_response__init(reply);
-        reply->version = version;
-        reply->previous_version = previous;
-        reply->pause_us = pause_us;
+        reply->version = switched->version;
+        reply->previous_version = switched->previous;
+        reply->pause_us = switched->pause_us;
+        reply->diffs = diffs;
+        reply->n_diffs =
+            diffs != NULL ? switched->diff.n_tables : 0; /* it is active all the same */
+        reply->unload_versions = gone;
+        reply->n_unload_versions = switched->gone.n;
         op->reply = &reply->base;
     }
+    hps_version_diff_free(&switched->diff);
 }
 
 static void on_switched(struct hps_switch *waiter, const struct hps_error *error)
@@ -272,7 +332,7 @@ static void on_switched(struct hps_switch *waiter, const struct hps_error *error
         (struct admin_op *)(void *)((char *)waiter - offsetof(struct admin_op, waiter));
     op->error = *error;
     if (error->status == HPS_OK) {
-        reply_activated(op, op->version, waiter->previous, waiter->pause_us);
+        reply_activated(op, &waiter->switched);
     }
     admin_finish(op);
 }
@@ -284,6 +344,7 @@ void admin_activate(struct admin_op *op)
     op->model = request->model;
     op->version = request->version;
     op->waiter.done = on_switched;
+    op->waiter.force = request->force;
     hps_catalog_switch(op->parts->catalog, request->model, request->version, &op->waiter);
 }
 
@@ -291,13 +352,11 @@ void admin_rollback(struct admin_op *op)
 {
     const Hps__V1__RollbackModelRequest *request =
         (const Hps__V1__RollbackModelRequest *)op->request;
-    int64_t version, previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     op->model = request->model;
-    if (hps_catalog_rollback(op->parts->catalog, request->model, &version, &previous, &pause_us,
-                             &op->error) == HPS_OK) {
-        op->version = version;
-        reply_activated(op, version, previous, pause_us);
+    if (hps_catalog_rollback(op->parts->catalog, request->model, &switched, &op->error) == HPS_OK) {
+        op->version = switched.version;
+        reply_activated(op, &switched);
     }
 }
 

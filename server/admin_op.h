@@ -35,6 +35,13 @@ void *admin_alloc(struct admin_op *op, size_t count, size_t size);
 /* A copy in the arena; "" for NULL or without memory. */
 char *admin_text(struct admin_op *op, const char *text);
 
+/* "fp32", "fp16", "bf16": static text. */
+char *admin_dtype_text(enum hps_dtype dtype);
+struct Hps__V1__TableDiff;
+/* Messages of the differences, [diff->n_tables], all in the arena; NULL: no memory. */
+struct Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena,
+                                              const struct hps_version_diff *diff);
+
 /* The work of each method (admin_models.c, admin_state.c, admin_updates.c,
  * admin_snapshot.c). When it returns the
  * call is answered; ActivateVersion and UnloadVersion call admin_finish themselves, once. */

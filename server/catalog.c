@@ -81,6 +81,11 @@ struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *nam
         return NULL;
     }
     model->config = hps_config_model_find(catalog->options.config, name);
+    if (catalog_configured_order(model) != HPS_OK) {
+        hps_free(model->name);
+        hps_free(model);
+        return NULL;
+    }
     set_policies(catalog, model);
     model->next = *at;
     *at = model;
@@ -125,6 +130,7 @@ static void model_free(struct hps_catalog *catalog, struct catalog_model *model)
         at = &(*at)->next;
     }
     *at = model->next;
+    hps_table_order_free(&model->order);
     hps_free(model->name);
     hps_free(model);
 }
@@ -139,8 +145,14 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
     *at = entry->next;
     hps_free(entry->gpu_usages);
     hps_free(entry);
-    if (model->entries == NULL && model->config == NULL) {
+    if (model->entries != NULL) {
+        return;
+    }
+    if (model->config == NULL) {
         model_free(catalog, model);
+    } else {
+        model->order_stored = false;
+        hps_ignore(catalog_configured_order(model)); /* without memory it is the next load's */
     }
 }
 
@@ -219,19 +231,6 @@ static hps_status adopt_version(void *ctx, struct hps_version *version, struct h
     if (catalog_entry_add(catalog, model, version, ENTRY_LOADING) == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
     }
-    return HPS_OK;
-}
-
-static hps_status adopt_model(void *ctx, const char *name, int64_t active, int64_t previous,
-                              uint64_t n_switches)
-{
-    struct catalog_model *model = catalog_model(ctx, name, true);
-    if (model == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    model->active = active;
-    model->previous = previous;
-    model->n_switches = n_switches;
     return HPS_OK;
 }
 
@@ -440,8 +439,10 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     }
     HPS_LOG(WARN, "catalog", "no version was active: the newest one is now",
             HPS_STR("model", model->name), HPS_I64("version", model->active));
-    if (hps_records_put_model(catalog->options.env.durable, model->name, model->active,
-                              model->previous, model->n_switches, &err) != HPS_OK) {
+    catalog_note_active(model, catalog_entry(model, model->active));
+    const struct catalog_model_change change = {
+        .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
+    if (catalog_put_model(catalog, model, &change, &err) != HPS_OK) {
         HPS_LOG(WARN, "catalog", "which version is active was not written down",
                 HPS_STR("model", model->name), HPS_STR("error", err.text));
     }
@@ -450,12 +451,15 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
 static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
 {
     struct hps_store *durable = catalog->options.env.durable;
-    const struct hps_records_reader reader = {catalog, adopt_version, adopt_model};
+    const struct hps_records_reader reader = {catalog, adopt_version, catalog_adopt_model};
     hps_status status = hps_records_read(durable, &reader, err);
     if (status == HPS_OK) {
         status = drop_orphans(catalog, err);
     }
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        if (status == HPS_OK && catalog_settle_order(model) != HPS_OK) {
+            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+        }
         for (struct catalog_entry *entry = model->entries; status == HPS_OK && entry != NULL;
              entry = entry->next) {
             status = open_spaces(catalog, entry, err);
@@ -490,6 +494,7 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
     catalog->keep_versions = config->server.keep_versions;
     catalog->warmup_timeout_s = config->server.warmup_timeout_s;
     catalog->activate_lag_max_s = config->server.activate_lag_max_s;
+    catalog->activate_rows_loss_max = config->server.activate_rows_loss_max;
     catalog->hot_keys_save_s = config->server.hot_keys_save_s;
     catalog->async_without_gpu = config->server.async_without_gpu;
     catalog->options.env.memory_bytes = config->server.load_memory_bytes;

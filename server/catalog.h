@@ -14,6 +14,7 @@
 #include "server/devices.h"
 #include "server/loader.h"
 #include "server/updates.h"
+#include "server/version_diff.h"
 
 struct hps_catalog;
 
@@ -60,6 +61,24 @@ struct hps_load_request {
     const char *label;   /* "" or NULL: none */
     const char *lineage; /* "" or NULL: that of the newest version */
     bool activate;
+    bool force;   /* activate it however much it differs from the active version */
+    bool replace; /* when it is loaded, versions that never were active go */
+};
+
+/* Versions that go with a switch or a load. */
+enum { HPS_VERSIONS_GONE_MAX = 64 };
+struct hps_versions_gone {
+    int64_t numbers[HPS_VERSIONS_GONE_MAX];
+    uint32_t n;
+};
+
+/* What a switch did, or a load without one. Free `diff`. */
+struct hps_switched {
+    int64_t version;              /* 0: none was activated, as yet */
+    int64_t previous;             /* 0: none was active */
+    uint64_t pause_us;            /* that others were held up */
+    struct hps_version_diff diff; /* to the version that was active */
+    struct hps_versions_gone gone;
 };
 
 struct hps_load; /* a load under way; reference-counted, outlives the catalog's own interest */
@@ -70,6 +89,9 @@ struct hps_load_state {
     char table[128];
     uint64_t rows_done, rows_total, bytes_done, bytes_total, remaining_ms;
     uint64_t duplicate_keys;
+    uint64_t n_rows; /* that the version has, once `done`; without duplicates */
+    struct hps_versions_gone
+        going; /* versions that are to go with it, as foreseen; gone, if done */
     bool done;
     bool activated;
     struct hps_error error; /* status OK unless the load failed */
@@ -77,36 +99,42 @@ struct hps_load_state {
 
 /* Check the request and begin. May block (opens the files). out_load: a reference of the caller's.
  * error   INVALID, NOT_FOUND, EXISTS (the version), PERMISSION (outside model_roots), EXHAUSTED,
+ *         PRECONDITION (to be activated, but it differs too much from the active version),
  *         UNAVAILABLE (draining) */
 hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
                             struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
-/* What hps_catalog_load would need. May block. out_version holds the tables; free it with
- * hps_version_free. Errors as above. */
+/* What hps_catalog_load would need and change. May block. out_version holds the tables; free it
+ * with hps_version_free. out_effect: `diff`, to be freed, and what would go. Errors as above, but
+ * for PRECONDITION: the difference tells. */
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
-                                 struct hps_error *err) HPS_MUST_CHECK;
+                                 struct hps_switched *out_effect, struct hps_error *err)
+    HPS_MUST_CHECK;
 void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state);
+/* Once it is done: what it did, as long as the caller has the load. */
+const struct hps_switched *hps_load_outcome(const struct hps_load *load);
 void hps_load_unref(struct hps_load *load);
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
 /* All may block. At once, without a warm-up before. NOT_FOUND: no such model or version;
- * PRECONDITION: not possible now. */
+ * PRECONDITION: not possible now; activate without `force`: it differs too much from the active
+ * version. out_switched: set on success, `diff` to be freed. */
 hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *model, int64_t version,
-                                int64_t *out_previous, uint64_t *out_pause_us,
+                                bool force, struct hps_switched *out_switched,
                                 struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model,
-                                int64_t *out_version, int64_t *out_previous, uint64_t *out_pause_us,
-                                struct hps_error *err) HPS_MUST_CHECK;
+                                struct hps_switched *out_switched, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Who wants to know how a switch ends. */
 struct hps_switch {
     /* Called once, with status OK or why it failed: on the caller's thread (also before
      * hps_catalog_switch returns), the warm-up thread, or that of hps_catalog_stop. Must not block.
      */
     void (*done)(struct hps_switch *waiter, const struct hps_error *error);
-    int64_t previous; /* set before a `done` with OK, as the next */
-    uint64_t pause_us;
+    bool force;                   /* as of hps_catalog_activate */
+    struct hps_switched switched; /* set before a `done` with OK; whoever waits frees its diff */
 };
 
 /* hps_catalog_activate, after a warm-up of server.warmup_timeout_s at most where that is of use.

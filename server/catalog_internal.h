@@ -10,6 +10,8 @@
 
 #include "base/pool.h"
 #include "server/catalog.h"
+#include "server/catalog_records.h"
+#include "server/table_order.h"
 #include "server/warmup.h"
 
 enum entry_state { ENTRY_LOADING, ENTRY_RESIDENT, ENTRY_UNLOADING };
@@ -22,7 +24,8 @@ struct catalog_entry {
     struct hps_gpu_space *gpu;                /* version->gpu, as the last */
     struct hps_embed_range_usage *gpu_usages; /* [n_tables] as the metrics know them */
     enum entry_state state;
-    unsigned n_switching;                 /* switches to it that wait for its warm-up */
+    uint64_t last_active; /* of two, the one that became active later has more; 0: never was */
+    unsigned n_switching; /* switches to it that wait for its warm-up */
     struct catalog_entry *next_unloading; /* of catalog->unloading */
     struct hps_unload *unload;            /* UNLOADING: who waits for the end; NULL: nobody */
 };
@@ -34,6 +37,8 @@ struct catalog_model {
     int64_t previous;    /* what rollback goes back to; 0: nothing */
     uint64_t n_switches; /* activations so far */
     struct catalog_entry *entries;
+    struct hps_table_order order; /* of its tables, over all versions */
+    bool order_stored;            /* it is what a record says, or versions that are there */
     const struct hps_config_model *config; /* NULL: only loaded at run time */
     enum hps_miss_policy miss_policy;      /* of its versions, as the next */
     enum hps_unknown_policy unknown_policy;
@@ -53,15 +58,18 @@ struct hps_load {
     struct hps_load_progress progress;
     struct catalog_model *model;
     struct catalog_entry *entry;
-    bool activate;
+    bool activate, force, replace;
     char model_name[128];
     struct catalog_entry *waiting; /* published, and to be activated once it has its updates */
     uint64_t waiting_until_us;
     bool published; /* by the loader thread; `entry` and `model` are then the catalog's alone */
-    _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next */
+    _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next two */
+    _Atomic uint64_t n_rows;
     atomic_bool activated;
     /* under the catalog's lock */
     int64_t number;
+    struct hps_versions_gone going; /* foreseen when it began */
+    struct hps_switched outcome;    /* final when `done` */
     bool done;
     struct hps_error error;
 };
@@ -81,6 +89,7 @@ struct hps_catalog {
     uint32_t keep_versions;
     uint32_t warmup_timeout_s;
     uint32_t activate_lag_max_s;
+    double activate_rows_loss_max;
     uint32_t hot_keys_save_s; /* 0: never */
     bool async_without_gpu;
     pthread_mutex_t
@@ -125,10 +134,47 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version);
 uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
 
+/* ---- catalog_model.c: the lock held, or nobody else knows the catalog ---- */
+
+/* What the model's record says from now on; `without`: a version that goes, 0: none. */
+struct catalog_model_change {
+    int64_t active, previous;
+    uint64_t n_switches;
+    int64_t without;
+};
+
+/* Write the model's record. May block. */
+hps_status catalog_put_model(struct hps_catalog *catalog, const struct catalog_model *model,
+                             const struct catalog_model_change *change, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Take over a record; versions are in the list already. ctx: the catalog. */
+hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record);
+/* From now on it is the one that became active last. */
+void catalog_note_active(struct catalog_model *model, struct catalog_entry *active);
+/* The model has no versions: its tables are in the order of models[], or in none. */
+hps_status catalog_configured_order(struct catalog_model *model) HPS_MUST_CHECK;
+/* All that was stored of the model is known: complete the order of its tables from its versions,
+ * and give each version its own. */
+hps_status catalog_settle_order(struct catalog_model *model) HPS_MUST_CHECK;
+
+/* ---- catalog_switch.c ---- */
+
 /* Make a resident version the active one and write it down. switch_lock held, lock not. */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
-                                   int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
+                                   int64_t number, struct hps_switched *out_switched,
                                    struct hps_error *err) HPS_MUST_CHECK;
+/* How `version` (its tables; it need not be resident) differs from the model's active one; empty:
+ * that is the same, or none. Lock held. */
+hps_status catalog_diff(struct catalog_model *model, const struct hps_version *version,
+                        struct hps_version_diff *out_diff) HPS_MUST_CHECK;
+/* catalog_diff and catalog_check_diff of a resident version. switch_lock held, lock not. */
+hps_status catalog_check_active(struct hps_catalog *catalog, struct catalog_model *model,
+                                const struct catalog_entry *entry, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* May it become the active one without `force`? PRECONDITION says why not. Lock held. */
+hps_status catalog_check_diff(const struct hps_catalog *catalog, struct catalog_model *model,
+                              int64_t number, const struct hps_version_diff *diff,
+                              struct hps_error *err) HPS_MUST_CHECK;
 /* Has the version its updates, as activate_lag_max_s demands? PRECONDITION. lock not held. */
 hps_status catalog_check_lag(struct hps_catalog *catalog, const char *model, int64_t number,
                              struct hps_error *err) HPS_MUST_CHECK;
@@ -186,9 +232,16 @@ void catalog_load_again(struct hps_catalog *catalog);
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
 /* `closing` is set. Who still waits is told UNAVAILABLE. */
 void catalog_reaper_stop(struct hps_catalog *catalog);
-/* Unpublish the oldest versions beyond keep_versions, but neither the active one nor `keep`; let
- * catalog_reap follow. switch_lock held, lock not. */
-void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep);
+/* Unpublish, beyond keep_versions, the versions that have been active, those first that were it the
+ * longest time ago; let catalog_reap follow. switch_lock held, lock not. */
+void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model,
+                           struct hps_versions_gone *out_gone);
+/* Unpublish the versions that never were active, but `keep`; otherwise as catalog_retire_locked. */
+void catalog_replace_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep,
+                            struct hps_versions_gone *out_gone);
+/* What a load will take out, as far as can be foreseen. Lock held. */
+void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_model *model,
+                     bool activate, bool replace, struct hps_versions_gone *out_gone);
 /* Remove the unloading versions that nobody uses; the reaper does so with the others later. No lock
  * held. */
 void catalog_reap(struct hps_catalog *catalog);

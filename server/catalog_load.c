@@ -124,16 +124,6 @@ static struct hps_version *newest(struct catalog_model *model)
     return version;
 }
 
-/* The newest version whose tables are known for good. Lock held. */
-static struct hps_version *newest_resident(struct catalog_model *model)
-{
-    struct hps_version *version = NULL;
-    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
-        version = entry->state == ENTRY_RESIDENT ? entry->version : version;
-    }
-    return version;
-}
-
 /* Number, lineage and names of the new version. Lock held. */
 static hps_status name_version(struct catalog_model *model, const struct hps_load_request *request,
                                const struct hps_source *source, struct hps_version **out_version,
@@ -190,6 +180,7 @@ void hps_load_unref(struct hps_load *load)
         return;
     }
     hps_source_close(&load->source);
+    hps_version_diff_free(&load->outcome.diff);
     hps_free(load);
 }
 
@@ -219,6 +210,57 @@ static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
     return status;
 }
 
+/* Give the tables of the version their places in the model's order, which gets those that are new.
+ * switch_lock held. */
+static hps_status place_tables(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct catalog_model *model = load->model;
+    pthread_mutex_lock(&catalog->lock);
+    uint32_t n = model->order.n;
+    hps_status status = hps_table_order_apply(&model->order, load->entry->version);
+    if (status != HPS_OK) {
+        status = hps_error_set(err, status, "no memory for the order of tables");
+    } else if (model->order.n > n && model->active != 0 &&
+               catalog->options.env.durable != NULL) { /* else the activation writes it */
+        const struct catalog_model_change as_is = {
+            .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
+        status = catalog_put_model(catalog, model, &as_is, err);
+    }
+    model->order_stored = model->order_stored || status == HPS_OK;
+    pthread_mutex_unlock(&catalog->lock);
+    return status;
+}
+
+static void add_gone(struct hps_versions_gone *to, const struct hps_versions_gone *from)
+{
+    for (uint32_t i = 0; i < from->n && to->n < HPS_VERSIONS_GONE_MAX; i++) {
+        to->numbers[to->n++] = from->numbers[i];
+    }
+}
+
+/* switch_lock held. */
+static hps_status activate_loaded(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_switched switched;
+    hps_status status = HPS_OK;
+    if (!load->force) {
+        status = catalog_check_active(catalog, load->model, load->entry, err);
+    }
+    if (status == HPS_OK) {
+        status = catalog_activate_locked(catalog, load->model, load->number, &switched, err);
+    }
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "loaded, but not activated");
+    }
+    add_gone(&switched.gone, &load->outcome.gone);
+    hps_version_diff_free(&load->outcome.diff);
+    load->outcome = switched;
+    load->activated = true;
+    return HPS_OK;
+}
+
 /* Visible, written down, active if wanted. switch_lock held. */
 static hps_status publish(struct hps_load *load, struct hps_error *err)
 {
@@ -227,7 +269,10 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     struct hps_store *durable = catalog->options.env.durable;
     const struct hps_config_model *config = entry->model->config;
     entry->version->row_versions = config != NULL && config->row_versions;
-    hps_status status = hps_update_open(entry->version, err);
+    hps_status status = place_tables(load, err);
+    if (status == HPS_OK) {
+        status = hps_update_open(entry->version, err);
+    }
     if (status == HPS_OK) {
         status = seed_updates(load, err);
     }
@@ -254,6 +299,8 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     }
     pthread_mutex_lock(&catalog->lock);
     entry->state = ENTRY_RESIDENT;
+    hps_ignore(catalog_diff(load->model, entry->version, &load->outcome.diff)); /* else untold */
+    load->outcome.previous = load->model->active;
     load->published = true;
     bool activate =
         load->model->active == 0 || (load->activate && catalog->options.updater == NULL);
@@ -266,17 +313,10 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     }
     pthread_mutex_unlock(&catalog->lock);
     hps_updater_add(catalog->options.updater, entry->version, load->model->n_switches);
-    if (activate) {
-        int64_t previous;
-        uint64_t pause_us;
-        status =
-            catalog_activate_locked(catalog, load->model, load->number, &previous, &pause_us, err);
-        if (status != HPS_OK) {
-            return hps_error_prefix(err, status, "loaded, but not activated");
-        }
-        load->activated = true;
+    if (load->replace) {
+        catalog_replace_locked(catalog, load->model, load->number, &load->outcome.gone);
     }
-    return HPS_OK;
+    return activate ? activate_loaded(load, err) : HPS_OK;
 }
 
 /* Undo what a failed publish left: the version must not be seen by anybody. */
@@ -309,7 +349,7 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
     uint64_t us = hps_clock_us() - atomic_load(&load->progress.started_us);
     if (status == HPS_OK) {
         HPS_LOG(INFO, "catalog", "version loaded", HPS_STR("model", load->model->name),
-                HPS_I64("version", load->number), HPS_U64("rows", load->plan.n_rows),
+                HPS_I64("version", load->number), HPS_U64("rows", load->n_rows),
                 HPS_U64("bytes", load->plan.row_bytes), HPS_U64("duplicates", load->duplicate_keys),
                 HPS_U64("duration_us", us));
     } else {
@@ -339,22 +379,22 @@ static hps_status activate_fresh(struct hps_load *load, hps_status status, struc
 {
     struct hps_catalog *catalog = load->catalog;
     struct catalog_entry *entry = load->waiting;
-    int64_t previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     if (status == HPS_OK) {
-        status = hps_catalog_activate(catalog, load->model_name, load->number, &previous, &pause_us,
-                                      err);
+        status = hps_catalog_activate(catalog, load->model_name, load->number, load->force,
+                                      &switched, err);
+    }
+    if (status == HPS_OK) {
+        add_gone(&switched.gone, &load->outcome.gone);
+        hps_version_diff_free(&load->outcome.diff);
+        load->outcome = switched;
     }
     load->activated = status == HPS_OK;
     atomic_store(&load->progress.stage, "done");
-    pthread_mutex_lock(&catalog->switch_lock);
     pthread_mutex_lock(&catalog->lock);
-    struct catalog_model *model = entry->model;
     entry->n_switching--;
     pthread_mutex_unlock(&catalog->lock);
-    catalog_retire_locked(catalog, model, load->number);
     hps_version_unpin(entry->version);
-    pthread_mutex_unlock(&catalog->switch_lock);
     return status == HPS_OK ? HPS_OK : hps_error_prefix(err, status, "loaded, but not activated");
 }
 
@@ -373,14 +413,13 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
         return status;
     }
     load->duplicate_keys = load->entry->version->duplicate_keys;
+    load->n_rows = load->plan.n_rows - load->duplicate_keys;
     catalog_gpu_open(catalog, load->entry);
     catalog_warm_load(load);
     pthread_mutex_lock(&catalog->switch_lock);
     status = publish(load, err);
     if (status != HPS_OK) {
         unpublish(load);
-    } else {
-        catalog_retire_locked(catalog, load->model, load->number);
     }
     log_end(load, status, err);
     pthread_mutex_unlock(&catalog->switch_lock); /* from here a published version may be unloaded */
@@ -431,9 +470,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a model");
         goto out;
     }
-    if (newest_resident(model) != NULL) {
-        hps_source_order_like(source, newest_resident(model));
-    }
+    hps_source_sort(source, &model->order);
     status = name_version(model, request, source, &version, err);
     if (status != HPS_OK) {
         goto out;
@@ -467,6 +504,26 @@ static void abandon(struct hps_load *load)
     hps_load_unref(load);
 }
 
+/* What the load will change, as far as its files and the versions that are there tell; and whether
+ * it may, before hours of work are done for nothing. */
+static hps_status foresee(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_version_diff diff = {0};
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&catalog->lock);
+    catalog_foresee(catalog, load->model, load->activate, load->replace, &load->going);
+    if (load->activate && !load->force) {
+        status = catalog_diff(load->model, load->entry->version, &diff);
+        status = status == HPS_OK
+                     ? catalog_check_diff(catalog, load->model, load->number, &diff, err)
+                     : hps_error_set(err, status, "no memory to compare versions");
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    hps_version_diff_free(&diff);
+    return status;
+}
+
 /* takes what is in `source`, also on failure. */
 static hps_status begin(struct hps_catalog *catalog, const struct hps_load_request *request,
                         struct hps_source *source, struct hps_load **out_load,
@@ -480,6 +537,8 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
     load->task.run = run_load;
     load->catalog = catalog;
     load->activate = request->activate;
+    load->force = request->force;
+    load->replace = request->replace;
     atomic_store(&load->refs, 1);
     atomic_store(&load->progress.stage, "plan");
     hps_status status = reserve(catalog, request, source, load, err);
@@ -492,6 +551,9 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
     status = hps_load_plan(&load->env, &load->source, 0, load->entry->version, &load->plan, err);
     load->plan.start_hash = hps_updater_start_hash(catalog->options.updater, &load->source.manifest,
                                                    load->source.print.mtime_ms_oldest);
+    if (status == HPS_OK) {
+        status = foresee(load, err);
+    }
     if (status == HPS_OK && atomic_load(&catalog->closing)) {
         status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
     }
@@ -526,10 +588,41 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
     return begin(catalog, request, &source, out_load, err);
 }
 
+/* What the load of a dry run would change; its tables get their places. */
+static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load_request *request,
+                              struct hps_version *version, struct hps_switched *out_effect,
+                              struct hps_error *err)
+{
+    struct hps_table_order order = {0};
+    struct hps_switched effect = {0};
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, request->model, false);
+    if (model != NULL) {
+        effect.previous = model->active;
+        catalog_foresee(catalog, model, request->activate, request->replace, &effect.gone);
+        status = catalog_diff(model, version, &effect.diff);
+    }
+    if (model != NULL && status == HPS_OK) {
+        status = hps_table_order_copy(&model->order, &order);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    if (status == HPS_OK) {
+        status = hps_table_order_apply(&order, version);
+    }
+    hps_table_order_free(&order);
+    if (status != HPS_OK) {
+        hps_version_diff_free(&effect.diff);
+        return hps_error_set(err, status, "no memory to compare versions");
+    }
+    *out_effect = effect;
+    return HPS_OK;
+}
+
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
-                                 struct hps_error *err)
+                                 struct hps_switched *out_effect, struct hps_error *err)
 {
     char resolved[PATH_MAX];
     struct hps_source source;
@@ -545,6 +638,9 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     }
     pthread_mutex_lock(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, request->model, false);
+    if (model != NULL) {
+        hps_source_sort(&source, &model->order);
+    }
     status = name_version(model != NULL ? model : &unknown, request, &source, &version, err);
     uint64_t used = catalog_host_used(catalog);
     const struct hps_load_env env = catalog->options.env;
@@ -554,6 +650,7 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     }
     if (status == HPS_OK) {
         out_plan->device_bytes_needed = catalog_gpu_bytes(catalog, version);
+        status = plan_effect(catalog, request, version, out_effect, err);
     }
     hps_source_close(&source);
     if (status != HPS_OK) {
@@ -586,11 +683,19 @@ void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
     pthread_mutex_lock(&load->catalog->lock);
     state.version = load->number;
     state.duplicate_keys = load->duplicate_keys;
+    state.n_rows = load->n_rows;
+    state.going = load->done ? load->outcome.gone : load->going;
     state.done = load->done;
     state.activated = load->activated;
     state.error = load->error;
     pthread_mutex_unlock(&load->catalog->lock);
     *out_state = state;
+}
+
+const struct hps_switched *hps_load_outcome(const struct hps_load *load)
+{
+    HPS_ASSERT(load->done);
+    return &load->outcome;
 }
 
 /* ---- models[] -------------------------------------------------------------------------------- */

@@ -38,46 +38,102 @@ void catalog_share_memory(const struct catalog_model *model)
     }
 }
 
-hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
-                                   int64_t number, int64_t *out_previous, uint64_t *out_pause_us,
-                                   struct hps_error *err)
+/* ---- how it differs -------------------------------------------------------------------------- */
+
+hps_status catalog_diff(struct catalog_model *model, const struct hps_version *version,
+                        struct hps_version_diff *out_diff)
 {
-    struct hps_store *durable = catalog->options.env.durable;
-    int64_t before = model->active;
-    int64_t previous = before != number ? before : model->previous;
-    if (durable != NULL) {
-        hps_status status = hps_records_put_model(durable, model->name, number, previous,
-                                                  model->n_switches + 1, err);
-        if (status != HPS_OK) {
-            return status;
-        }
+    const struct catalog_entry *active = catalog_entry(model, model->active);
+    if (active == NULL || active->version == version) {
+        return HPS_OK;
+    }
+    return hps_version_diff(active->version, version, out_diff);
+}
+
+hps_status catalog_check_diff(const struct hps_catalog *catalog, struct catalog_model *model,
+                              int64_t number, const struct hps_version_diff *diff,
+                              struct hps_error *err)
+{
+    hps_status status = hps_version_diff_check(diff, catalog->activate_rows_loss_max, err);
+    if (status == HPS_OK) {
+        return HPS_OK;
+    }
+    struct hps_error why = *err;
+    return hps_error_set(err, status,
+                         "version %" PRId64 " of model \"%s\" differs too much from the active "
+                         "version %" PRId64 ": %s; say --force if it is right all the same",
+                         number, model->name, model->active, why.text);
+}
+
+/* ---- the switch ------------------------------------------------------------------------------ */
+
+/* lock not held */
+static hps_status make_active(struct hps_catalog *catalog, struct catalog_model *model,
+                              int64_t number, struct hps_switched *switched, struct hps_error *err)
+{
+    int64_t previous = model->active != number ? model->active : model->previous;
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&catalog->lock);
+    status = catalog_diff(model, catalog_entry(model, number)->version, &switched->diff);
+    if (status != HPS_OK) {
+        status = hps_error_set(err, status, "no memory to compare versions");
+    } else if (catalog->options.env.durable != NULL) {
+        const struct catalog_model_change change = {
+            .active = number, .previous = previous, .n_switches = model->n_switches + 1};
+        status = catalog_put_model(catalog, model, &change, err);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    if (status != HPS_OK) {
+        return status;
     }
     uint64_t start_us = hps_clock_us();
-    hps_status status = hps_models_activate(catalog->options.models, model->name, number);
+    status = hps_models_activate(catalog->options.models, model->name, number);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "version %" PRId64 " of \"%s\" cannot be activated: %s",
                              number, model->name, hps_status_text(status));
     }
-    *out_pause_us = hps_clock_us() - start_us;
-    *out_previous = before;
+    switched->pause_us = hps_clock_us() - start_us;
+    switched->version = number;
+    switched->previous = model->active;
     pthread_mutex_lock(&catalog->lock);
-    struct catalog_entry *entry = catalog_entry(model, number);
-    struct catalog_entry *last = before != number ? catalog_entry(model, before) : NULL;
     model->active = number;
+    catalog_note_active(model, catalog_entry(model, number));
     model->n_switches++;
     model->previous = previous;
     model->drift = false;
     catalog_share_memory(model);
+    pthread_mutex_unlock(&catalog->lock);
+    return HPS_OK;
+}
+
+hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
+                                   int64_t number, struct hps_switched *out_switched,
+                                   struct hps_error *err)
+{
+    struct hps_switched switched = {0};
+    hps_status status = make_active(catalog, model, number, &switched, err);
+    if (status != HPS_OK) {
+        hps_version_diff_free(&switched.diff);
+        return status;
+    }
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_entry *entry = catalog_entry(model, number);
+    struct catalog_entry *last =
+        switched.previous != number ? catalog_entry(model, switched.previous) : NULL;
     pthread_mutex_unlock(&catalog->lock);
     catalog_gpu_active(last, false);
     catalog_gpu_active(entry, true);
     hps_updater_activated(catalog->options.updater, entry->version, model->n_switches);
     catalog_show_active(catalog, model);
     HPS_LOG(INFO, "catalog", "version activated", HPS_STR("model", model->name),
-            HPS_I64("version", number), HPS_I64("previous", before));
+            HPS_I64("version", number), HPS_I64("previous", switched.previous));
     catalog_warm_behind(catalog, catalog->warmer, entry->version);
+    catalog_retire_locked(catalog, model, &switched.gone);
+    *out_switched = switched;
     return HPS_OK;
 }
+
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64_t number,
                             struct catalog_model **out_model, struct catalog_entry **out_entry,
@@ -104,24 +160,43 @@ hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64
     return status;
 }
 
+hps_status catalog_check_active(struct hps_catalog *catalog, struct catalog_model *model,
+                                const struct catalog_entry *entry, struct hps_error *err)
+{
+    struct hps_version_diff diff = {0};
+    pthread_mutex_lock(&catalog->lock);
+    hps_status status = catalog_diff(model, entry->version, &diff);
+    status = status != HPS_OK
+                 ? hps_error_set(err, status, "no memory to compare versions")
+                 : catalog_check_diff(catalog, model, entry->version->number, &diff, err);
+    pthread_mutex_unlock(&catalog->lock);
+    hps_version_diff_free(&diff);
+    return status;
+}
+
 hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *name, int64_t version,
-                                int64_t *out_previous, uint64_t *out_pause_us,
+                                bool force, struct hps_switched *out_switched,
                                 struct hps_error *err)
 {
     struct catalog_model *model;
     struct catalog_entry *entry;
     pthread_mutex_lock(&catalog->switch_lock);
     hps_status status = catalog_resident(catalog, name, version, &model, &entry, err);
+    if (status == HPS_OK && !force) {
+        status = catalog_check_active(catalog, model, entry, err);
+    }
     if (status == HPS_OK) {
-        status = catalog_activate_locked(catalog, model, version, out_previous, out_pause_us, err);
+        status = catalog_activate_locked(catalog, model, version, out_switched, err);
     }
     pthread_mutex_unlock(&catalog->switch_lock);
+    if (status == HPS_OK) {
+        catalog_reap(catalog);
+    }
     return status;
 }
 
-hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name, int64_t *out_version,
-                                int64_t *out_previous, uint64_t *out_pause_us,
-                                struct hps_error *err)
+hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name,
+                                struct hps_switched *out_switched, struct hps_error *err)
 {
     struct catalog_entry *entry;
     int64_t target = 0;
@@ -138,11 +213,11 @@ hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name, i
         status = catalog_resident(catalog, name, target, &model, &entry, err);
     }
     if (status == HPS_OK) {
-        status = catalog_activate_locked(catalog, model, target, out_previous, out_pause_us, err);
-    }
-    if (status == HPS_OK) {
-        *out_version = target;
+        status = catalog_activate_locked(catalog, model, target, out_switched, err);
     }
     pthread_mutex_unlock(&catalog->switch_lock);
+    if (status == HPS_OK) {
+        catalog_reap(catalog);
+    }
     return status;
 }

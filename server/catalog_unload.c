@@ -46,9 +46,15 @@ static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry
     }
     if (model->active == number) {
         status = hps_records_delete_model(durable, model->name, err);
-    } else if (model->previous == number) {
-        status =
-            hps_records_put_model(durable, model->name, model->active, 0, model->n_switches, err);
+    } else if (model->previous == number || entry->last_active > 0) {
+        const struct catalog_model_change change = {
+            .active = model->active,
+            .previous = model->previous == number ? 0 : model->previous,
+            .n_switches = model->n_switches,
+            .without = number};
+        pthread_mutex_lock(&catalog->lock);
+        status = catalog_put_model(catalog, model, &change, err);
+        pthread_mutex_unlock(&catalog->lock);
     }
     return status == HPS_OK ? hps_records_delete_version(durable, model->name, number, err)
                             : status;
@@ -123,43 +129,114 @@ hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int
     return status;
 }
 
-/* The oldest version that may go, or NULL while there are no more than keep_versions. Lock held. */
-static struct catalog_entry *superfluous(struct hps_catalog *catalog, struct catalog_model *model,
-                                         int64_t keep)
+/* ---- one too many ---------------------------------------------------------------------------- */
+
+/* keep_versions counts the active version and those that were active before it. One that never was
+ * stands beside them until it is activated, unloaded or replaced. */
+
+static void note_gone(struct hps_versions_gone *gone, int64_t number)
+{
+    if (gone->n < HPS_VERSIONS_GONE_MAX) {
+        gone->numbers[gone->n++] = number;
+    }
+}
+
+static bool is_among(const struct hps_versions_gone *gone, int64_t number)
+{
+    for (uint32_t i = 0; i < gone->n; i++) {
+        if (gone->numbers[i] == number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of those that have been active and are not among `gone`, the one that was it the longest time
+ * ago, or NULL while there are no more than `keep`. Lock held. */
+static struct catalog_entry *superfluous(const struct catalog_model *model, int64_t active,
+                                         const struct hps_versions_gone *gone, uint32_t keep)
 {
     struct catalog_entry *oldest = NULL;
     uint32_t n = 0;
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
-        if (entry->state != ENTRY_RESIDENT) {
+        int64_t number = entry->version->number;
+        if (entry->state != ENTRY_RESIDENT || entry->last_active == 0 || is_among(gone, number)) {
             continue;
         }
         n++;
-        int64_t number = entry->version->number;
-        if (oldest == NULL && number != model->active && number != keep &&
-            entry->n_switching == 0) {
+        if (number != active && entry->n_switching == 0 &&
+            (oldest == NULL || entry->last_active < oldest->last_active)) {
             oldest = entry;
         }
     }
-    return n > catalog->keep_versions ? oldest : NULL;
+    return n > keep ? oldest : NULL;
 }
 
-void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep)
+/* One that never was active and nobody is about to make it so. Lock held. */
+static struct catalog_entry *replaceable(const struct catalog_model *model, int64_t keep,
+                                         const struct hps_versions_gone *gone)
 {
-    for (;;) {
+    struct catalog_entry *entry = model->entries;
+    while (entry != NULL &&
+           (entry->state != ENTRY_RESIDENT || entry->last_active > 0 || entry->n_switching > 0 ||
+            entry->version->number == keep || is_among(gone, entry->version->number))) {
+        entry = entry->next;
+    }
+    return entry;
+}
+
+/* False: it is still there. */
+static bool retire(struct hps_catalog *catalog, struct catalog_entry *entry,
+                   struct hps_versions_gone *gone)
+{
+    int64_t number = entry->version->number;
+    struct hps_error err = {0};
+    if (unpublish(catalog, entry, NULL, &err) != HPS_OK) {
+        HPS_LOG(WARN, "catalog", "an old version was not removed",
+                HPS_STR("model", entry->model->name), HPS_I64("version", number),
+                HPS_STR("error", err.text));
+        return false;
+    }
+    note_gone(gone, number);
+    return true;
+}
+
+void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model,
+                           struct hps_versions_gone *out_gone)
+{
+    static const struct hps_versions_gone none = {.n = 0};
+    struct catalog_entry *entry;
+    do {
         pthread_mutex_lock(&catalog->lock);
-        struct catalog_entry *entry = superfluous(catalog, model, keep);
+        entry = superfluous(model, model->active, &none, catalog->keep_versions);
         pthread_mutex_unlock(&catalog->lock);
-        struct hps_error err = {0};
-        if (entry == NULL) {
-            return;
-        }
-        int64_t number = entry->version->number;
-        if (unpublish(catalog, entry, NULL, &err) != HPS_OK) {
-            HPS_LOG(WARN, "catalog", "an old version was not removed",
-                    HPS_STR("model", model->name), HPS_I64("version", number),
-                    HPS_STR("error", err.text));
-            return;
-        }
+    } while (entry != NULL && retire(catalog, entry, out_gone));
+}
+
+void catalog_replace_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep,
+                            struct hps_versions_gone *out_gone)
+{
+    static const struct hps_versions_gone none = {.n = 0};
+    struct catalog_entry *entry;
+    do {
+        pthread_mutex_lock(&catalog->lock);
+        entry = replaceable(model, keep, &none);
+        pthread_mutex_unlock(&catalog->lock);
+    } while (entry != NULL && retire(catalog, entry, out_gone));
+}
+
+void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_model *model,
+                     bool activate, bool replace, struct hps_versions_gone *out_gone)
+{
+    struct catalog_entry *entry;
+    while (replace && out_gone->n < HPS_VERSIONS_GONE_MAX &&
+           (entry = replaceable(model, 0, out_gone)) != NULL) {
+        note_gone(out_gone, entry->version->number);
+    }
+    /* The new one is one more, and none of these is active then. */
+    while (activate && model->active != 0 && out_gone->n < HPS_VERSIONS_GONE_MAX &&
+           (entry = superfluous(model, 0, out_gone, catalog->keep_versions - 1)) != NULL) {
+        note_gone(out_gone, entry->version->number);
     }
 }
 

@@ -203,7 +203,7 @@ static void activate_now(struct hps_catalog *catalog, const char *model, int64_t
 {
     struct hps_error err = {0};
     err.status =
-        hps_catalog_activate(catalog, model, number, &waiter->previous, &waiter->pause_us, &err);
+        hps_catalog_activate(catalog, model, number, waiter->force, &waiter->switched, &err);
     waiter->done(waiter, &err);
 }
 
@@ -253,8 +253,9 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
         return;
     }
     pthread_mutex_lock(&catalog->switch_lock);
-    if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK) {
-        us = time_before(catalog, model, entry->version);
+    if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK &&
+        (waiter->force || catalog_check_active(catalog, model, entry, &err) == HPS_OK)) {
+        us = time_before(catalog, model, entry->version); /* 0: it is refused, or soon active */
     }
     if (us > 0) {
         task = task_new(catalog, entry->version, run_switch, waiter);

@@ -102,8 +102,9 @@ static void stream_free(struct progress_stream *stream)
     hps_free(stream);
 }
 
-static void send_progress(struct progress_stream *stream, const struct hps_load_state *state)
+static void send_progress(struct progress_stream *stream, struct hps_load_state *state)
 {
+    struct hps_arena *arena = NULL;
     Hps__V1__LoadProgress progress = HPS__V1__LOAD_PROGRESS__INIT;
     progress.model = stream->model;
     progress.version = state->version;
@@ -117,7 +118,19 @@ static void send_progress(struct progress_stream *stream, const struct hps_load_
     progress.done = state->done;
     progress.activated = state->activated;
     progress.duplicate_key_count = state->duplicate_keys;
+    progress.unload_versions = state->going.numbers;
+    progress.n_unload_versions = state->going.n;
+    if (state->done) {
+        const struct hps_switched *outcome = hps_load_outcome(stream->load);
+        const struct hps_version_diff *diff = &outcome->diff;
+        progress.active_version = outcome->previous;
+        progress.row_count = state->n_rows;
+        arena = hps_arena_new(ADMIN_ARENA_BYTES, ADMIN_ARENA_BYTES_MAX);
+        progress.diffs = arena != NULL ? admin_table_diffs(arena, diff) : NULL;
+        progress.n_diffs = progress.diffs != NULL ? diff->n_tables : 0;
+    }
     hps_message_send(stream->call, &progress.base);
+    hps_arena_free(arena);
 }
 
 static void on_progress(void *ctx)

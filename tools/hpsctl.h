@@ -129,6 +129,7 @@ int hpsctl_snapshot(struct hpsctl *ctl);
 int hpsctl_completion(struct hpsctl *ctl);
 
 extern const struct hps_arg hpsctl_load_args[];
+extern const struct hps_arg hpsctl_activate_args[];
 extern const struct hps_arg hpsctl_tables_args[];
 extern const struct hps_arg hpsctl_lookup_args[];
 extern const struct hps_arg hpsctl_explain_args[];

@@ -89,6 +89,7 @@ static void table_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *in
 {
     hpsctl_table_cell(table, "%s", info->model);
     hpsctl_table_cell(table, "%" PRId64, info->version);
+    hpsctl_table_cell(table, "%" PRIu32, info->place);
     hpsctl_table_cell(table, "%s", info->table);
     hpsctl_table_cell(table, "%" PRIu32, info->dim);
     hpsctl_table_cell(table, "%s", info->data_type);
@@ -115,8 +116,9 @@ static void cache_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *in
 
 static int print_tables(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"MODEL", ">VERSION", "TABLE",     ">DIM",       "TYPE",
-                                          ">ROWS", ">GPU",     ">GPU ROWS", ">GPU SHARE", NULL};
+    static const char *const columns[] = {"MODEL",     ">VERSION",   ">PLACE", "TABLE",
+                                          ">DIM",      "TYPE",       ">ROWS",  ">GPU",
+                                          ">GPU ROWS", ">GPU SHARE", NULL};
     const Hps__V1__ListTablesResponse *list = reply;
     struct hpsctl_table table;
 
@@ -151,6 +153,8 @@ static struct {
     bool activate;
     bool dry_run;
     bool no_wait;
+    bool force;
+    bool replace;
 } load_flags;
 
 const struct hps_arg hpsctl_load_args[] = {
@@ -161,8 +165,12 @@ const struct hps_arg hpsctl_load_args[] = {
     {"lineage", 0, HPS_ARG_TEXT, "NAME", &load_flags.lineage,
      "training run it belongs to (default: that of the newest version)"},
     {"activate", 0, HPS_ARG_FLAG, NULL, &load_flags.activate, "switch to it when it is loaded"},
+    {"force", 0, HPS_ARG_FLAG, NULL, &load_flags.force,
+     "with --activate: however much it differs from the active version"},
+    {"replace", 0, HPS_ARG_FLAG, NULL, &load_flags.replace,
+     "unload versions that never were active, once this one is loaded"},
     {"dry-run", 0, HPS_ARG_FLAG, NULL, &load_flags.dry_run,
-     "check the files, say what disk and memory they need"},
+     "check the files, say what disk and memory they need and what they would change"},
     {"no-wait", 0, HPS_ARG_FLAG, NULL, &load_flags.no_wait, "return once the load has begun"},
     {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
 };
@@ -184,6 +192,7 @@ struct load_view {
     char stage[24];
     unsigned percent_shown;
     size_t line_width; /* of the bar last drawn */
+    bool going_told;   /* which versions go */
 };
 
 static unsigned progress_percent(const Hps__V1__LoadProgress *progress)
@@ -276,8 +285,8 @@ static void only_needed_cells(struct hpsctl_table *table, const char *resource, 
 
 static void print_plan(const Hps__V1__LoadPlan *plan)
 {
-    static const char *const tables[] = {"MODEL", ">VERSION", "TABLE", ">DIM",
-                                         "TYPE",  ">ROWS",    NULL};
+    static const char *const tables[] = {"MODEL", ">VERSION", ">PLACE", "TABLE",
+                                         ">DIM",  "TYPE",     ">ROWS",  NULL};
     static const char *const columns[] = {"RESOURCE", ">NEEDED", ">AVAILABLE", "FITS", NULL};
     struct hpsctl_table table;
 
@@ -295,11 +304,79 @@ static void print_plan(const Hps__V1__LoadPlan *plan)
     (void)hpsctl_table_print(&table);
 }
 
+/* "before -> after", or what there is of a table that only one version has. */
+static void change_cell(struct hpsctl_table *table, const Hps__V1__TableDiff *diff, uint64_t before,
+                        uint64_t after)
+{
+    if (diff->dim_before == 0) {
+        hpsctl_table_cell(table, "%" PRIu64, after);
+    } else if (diff->dim_after == 0 || before == after) {
+        hpsctl_table_cell(table, "%" PRIu64, before);
+    } else {
+        hpsctl_table_cell(table, "%" PRIu64 " -> %" PRIu64, before, after);
+    }
+}
+
+static void diff_cells(struct hpsctl_table *table, const Hps__V1__TableDiff *diff)
+{
+    bool same_type = strcmp(diff->data_type_before, diff->data_type_after) == 0;
+
+    hpsctl_table_cell(table, "%s", diff->table);
+    hpsctl_table_cell(table, "%s",
+                      diff->dim_before == 0  ? "new"
+                      : diff->dim_after == 0 ? "gone"
+                                             : "changed");
+    change_cell(table, diff, diff->dim_before, diff->dim_after);
+    hpsctl_table_cell(table, "%s%s%s", diff->data_type_before, same_type ? "" : " -> ",
+                      same_type ? "" : diff->data_type_after);
+    change_cell(table, diff, diff->row_count_before, diff->row_count_after);
+    if (diff->row_count_before > 0 && diff->dim_after > 0) {
+        double before = (double)diff->row_count_before;
+        hpsctl_table_cell(table, "%+.1f %%",
+                          100.0 * ((double)diff->row_count_after - before) / before);
+    } else {
+        hpsctl_table_cell(table, "%s", "");
+    }
+}
+
+/* What another version changes, table by table; nothing where nothing does. */
+static void print_diffs(int64_t version, int64_t before, Hps__V1__TableDiff **diffs, size_t n)
+{
+    static const char *const columns[] = {"TABLE", "STATE",   ">DIM", ">TYPE",
+                                          ">ROWS", ">CHANGE", NULL};
+    struct hpsctl_table table;
+
+    if (n == 0) {
+        return;
+    }
+    printf("\nversion %" PRId64 " against version %" PRId64
+           " (rows as loaded; tables not named are the same):\n",
+           version, before);
+    hpsctl_table_init(&table, columns);
+    for (size_t i = 0; i < n; i++) {
+        diff_cells(&table, diffs[i]);
+    }
+    (void)hpsctl_table_print(&table);
+}
+
+static void print_numbers(FILE *to, const char *model, const char *what, const int64_t *numbers,
+                          size_t n)
+{
+    if (n == 0) {
+        return;
+    }
+    (void)fprintf(to, "%s: %s: version", model, what);
+    for (size_t i = 0; i < n; i++) {
+        (void)fprintf(to, "%s %" PRId64, i > 0 ? "," : "", numbers[i]);
+    }
+    (void)fputc('\n', to);
+}
+
 static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
     end_bar(view);
     printf("%s version %" PRId64 " loaded, %" PRIu64 " rows%s", progress->model, progress->version,
-           progress->rows_done, progress->activated ? ", active" : "");
+           progress->row_count, progress->activated ? ", active" : "");
     if (progress->duplicate_key_count > 0) {
         printf("; %" PRIu64 " duplicate keys, the last row of each was kept",
                progress->duplicate_key_count);
@@ -309,13 +386,39 @@ static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progr
         printf("it is not active yet: hpsctl activate %s %" PRId64 "\n", progress->model,
                progress->version);
     }
+    print_numbers(stdout, progress->model, "unloaded", progress->unload_versions,
+                  progress->n_unload_versions);
+    print_diffs(progress->version, progress->active_version, progress->diffs, progress->n_diffs);
+}
+
+static void show_plan(const Hps__V1__LoadProgress *progress)
+{
+    const Hps__V1__LoadPlan *plan = progress->plan;
+
+    print_plan(plan);
+    print_diffs(progress->version, progress->active_version, plan->diffs, plan->n_diffs);
+    if (plan->n_unload_versions > 0) {
+        printf("\n");
+    }
+    print_numbers(stdout, progress->model, "would be unloaded", plan->unload_versions,
+                  plan->n_unload_versions);
+}
+
+static void tell_going(struct load_view *view, const Hps__V1__LoadProgress *progress)
+{
+    if (!view->going_told && !progress->done) {
+        view->going_told = true;
+        print_numbers(stderr, progress->model, "will be unloaded", progress->unload_versions,
+                      progress->n_unload_versions);
+    }
 }
 
 static void show_progress(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
+    tell_going(view, progress);
     if (progress->plan != NULL) {
         end_bar(view);
-        print_plan(progress->plan);
+        show_plan(progress);
     } else if (progress->done && !load_flags.dry_run) {
         show_done(view, progress);
     } else if (progress->done) {
@@ -403,6 +506,8 @@ int hpsctl_load(struct hpsctl *ctl)
     request.activate = load_flags.activate;
     request.dry_run = load_flags.dry_run;
     request.no_wait = load_flags.no_wait;
+    request.force = load_flags.force;
+    request.replace = load_flags.replace;
     hps_buf_init(&encoded, 1 << 20);
     hps_status status = hps_message_encode(&request.base, &encoded, &err);
     if (status == HPS_OK) {
@@ -427,6 +532,9 @@ static void print_activated(const struct hpsctl *ctl,
         printf(" (was %" PRId64 ")", answer->previous_version);
     }
     printf(", switched in %" PRIu64 " us\n", answer->pause_us);
+    print_numbers(stdout, ctl->words[0], "unloaded", answer->unload_versions,
+                  answer->n_unload_versions);
+    print_diffs(answer->version, answer->previous_version, answer->diffs, answer->n_diffs);
 }
 
 /* A version of another lineage may have frozen this one before: it is served as it was then, and
@@ -481,11 +589,20 @@ static int switch_version(struct hpsctl *ctl, const char *method, const Protobuf
     return code;
 }
 
+static bool activate_force;
+
+const struct hps_arg hpsctl_activate_args[] = {
+    {"force", 0, HPS_ARG_FLAG, NULL, &activate_force,
+     "however much it differs from the active version (tables, widths, rows)"},
+    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+};
+
 int hpsctl_activate(struct hpsctl *ctl)
 {
     Hps__V1__ActivateVersionRequest request = HPS__V1__ACTIVATE_VERSION_REQUEST__INIT;
 
     request.model = ctl->words[0];
+    request.force = activate_force;
     if (!hpsctl_version_arg(ctl, ctl->words[1], &request.version)) {
         return HPSCTL_USAGE;
     }

@@ -192,15 +192,13 @@ static void unload_one(struct scenario *s)
 
 static void serve_two(struct scenario *s)
 {
-    int64_t previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     struct hps_error err = {0};
     bool one = load(s, "one", 1, true);
     bool two = load(s, "two", 2, false);
     assert_true(whole(s, 1, 1000) || !one);
     assert_true(whole(s, 2, 2000) || !two);
-    if (one && two &&
-        hps_catalog_activate(s->catalog, "m", 2, &previous, &pause_us, &err) == HPS_OK) {
+    if (one && two && hps_catalog_activate(s->catalog, "m", 2, false, &switched, &err) == HPS_OK) {
         assert_int_equal(active(s), 2);
     }
     s->active = active(s);

@@ -288,11 +288,9 @@ static void test_load_when_first_then_active_and_later_only_when_asked(void **st
     load_ok(rig, "two", false);
     assert_int_equal(served(rig, 0), 1);
     assert_int_equal(served(rig, 2), 2);
-    int64_t previous;
-    uint64_t pause_us;
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, NULL),
-                     HPS_OK);
-    assert_int_equal(previous, 1);
+    struct hps_switched switched;
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, NULL), HPS_OK);
+    assert_int_equal(switched.previous, 1);
     assert_int_equal(served(rig, 0), 2);
 }
 
@@ -300,20 +298,15 @@ static void test_rollback_when_twice_then_back_again(void **state)
 {
     struct rig *rig = *state;
     struct hps_error err;
-    int64_t version, previous;
-    uint64_t pause_us;
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-                     HPS_NOT_FOUND);
+    struct hps_switched switched;
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_NOT_FOUND);
     load_ok(rig, "one", false);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-                     HPS_PRECONDITION);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
     load_ok(rig, "two", true);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-                     HPS_OK);
-    assert_int_equal(version, 1);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
+    assert_int_equal(switched.version, 1);
     assert_int_equal(served(rig, 0), 1);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
     assert_int_equal(served(rig, 0), 2);
 }
 
@@ -321,19 +314,16 @@ static void test_rollback_when_the_number_went_to_another_version_then_refused(v
 {
     struct rig *rig = *state;
     struct hps_error err;
-    int64_t version, previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     load_ok(rig, "one", true);
     load_ok(rig, "two", true);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
     assert_int_equal(unload(rig, 2, &err), HPS_OK);
     load_ok(rig, "three", false); /* is 2 now, and was never active */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(served(rig, 2), 3);
-        assert_int_equal(
-            hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-            HPS_PRECONDITION);
+        assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err),
+                         HPS_PRECONDITION);
         close_catalog(rig);
         open_catalog(rig);
     }
@@ -371,8 +361,7 @@ static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
     struct rig *rig = *state;
     struct hps_error err;
     struct wait wait = wait_new();
-    int64_t previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     load_ok(rig, "one", true);
     load_ok(rig, "two", true);
     struct hps_version *used = pin(rig, 1);
@@ -386,13 +375,10 @@ static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
     struct hps_load_state load_state;
     assert_int_equal(load(rig, "one", 1, false, &load_state, &err), HPS_EXISTS);
     assert_non_null(strstr(err.text, "still unloading"));
-    int64_t version;
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-                     HPS_PRECONDITION);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
     /* Others come, are switched to, and go. */
     load_ok(rig, "three", false);
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, &previous, &pause_us, NULL),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, false, &switched, NULL), HPS_OK);
     assert_int_equal(unload(rig, 2, &err), HPS_OK);
     expect_states(rig, "1=unloading 3=active ");
     assert_false(wait.done);
@@ -452,10 +438,8 @@ static void test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left(v
     open_catalog(rig);
     assert_int_equal(served(rig, 0), 2);
     expect_states(rig, "2=active ");
-    int64_t version, previous;
-    uint64_t pause_us;
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &version, &previous, &pause_us, &err),
-                     HPS_PRECONDITION);
+    struct hps_switched switched;
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_PRECONDITION);
 }
 
 static void test_open_when_restarted_then_serves_the_same(void **state)
@@ -463,10 +447,8 @@ static void test_open_when_restarted_then_serves_the_same(void **state)
     struct rig *rig = *state;
     load_ok(rig, "one", true);
     load_ok(rig, "two", true);
-    int64_t previous;
-    uint64_t pause_us;
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, &previous, &pause_us, NULL),
-                     HPS_OK);
+    struct hps_switched switched;
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, false, &switched, NULL), HPS_OK);
     close_catalog(rig);
     open_catalog(rig);
     assert_int_equal(served(rig, 0), 1);
@@ -486,13 +468,9 @@ static hps_status ignore_version(void *ctx, struct hps_version *version, struct 
     return HPS_OK;
 }
 
-static hps_status take_switches(void *ctx, const char *model, int64_t active, int64_t previous,
-                                uint64_t n_switches)
+static hps_status take_switches(void *ctx, const struct hps_model_record *record)
 {
-    (void)model;
-    (void)active;
-    (void)previous;
-    *(uint64_t *)ctx = n_switches;
+    *(uint64_t *)ctx = record->n_switches;
     return HPS_OK;
 }
 
@@ -507,8 +485,7 @@ static uint64_t switches(struct rig *rig)
 static void test_switches_when_counted_then_over_restarts_and_never_anew(void **state)
 {
     struct rig *rig = *state;
-    int64_t previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     load_ok(rig, "one", true);
     assert_int_equal(switches(rig), 1);
     load_ok(rig, "two", true);
@@ -516,8 +493,7 @@ static void test_switches_when_counted_then_over_restarts_and_never_anew(void **
     assert_int_equal(switches(rig), 2);
     close_catalog(rig);
     open_catalog(rig);
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, &previous, &pause_us, NULL),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, false, &switched, NULL), HPS_OK);
     assert_int_equal(switches(rig), 3);
     assert_int_equal(hps_records_delete_model(rig->env.durable, "m", NULL), HPS_OK);
     close_catalog(rig);
@@ -718,9 +694,11 @@ static void test_plan_when_asked_then_nothing_is_loaded(void **state)
     struct rig *rig = *state;
     struct hps_load_plan plan;
     struct hps_version *version;
+    struct hps_switched effect;
     const struct hps_load_request request = {.model = "m",
                                              .directory = hps_tmpdir_join(&rig->dir, "one")};
-    assert_int_equal(hps_catalog_load_plan(rig->catalog, &request, &plan, &version, NULL), HPS_OK);
+    assert_int_equal(hps_catalog_load_plan(rig->catalog, &request, &plan, &version, &effect, NULL),
+                     HPS_OK);
     assert_int_equal(plan.n_rows, N_ROWS);
     assert_int_equal(plan.row_bytes, N_ROWS * DIM * sizeof(float));
     assert_true(plan.disk_bytes_needed >= plan.row_bytes);

@@ -262,8 +262,7 @@ static void test_switch_when_the_version_is_cold_then_warm_first_and_nobody_else
     struct rig *rig = *state;
     struct wait wait = {.waiter = {.done = on_switched}};
     struct hps_error err;
-    int64_t previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     load(rig, "two", false);
     uint32_t n = heat(rig);
     hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
@@ -272,13 +271,12 @@ static void test_switch_when_the_version_is_cold_then_warm_first_and_nobody_else
     assert_false(wait.done);
     assert_int_equal(active(rig), 1);
     /* Other switches and loads go on meanwhile. */
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, &previous, &pause_us, &err),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, false, &switched, &err), HPS_OK);
     load(rig, "one", false);
     hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
     wait_done(&wait);
     assert_int_equal(wait.error.status, HPS_OK);
-    assert_int_equal(wait.waiter.previous, 1);
+    assert_int_equal(wait.waiter.switched.previous, 1);
     assert_int_equal(active(rig), 2);
     assert_int_equal(host_rows(rig, 2), n);
 }
@@ -353,15 +351,13 @@ static void test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_fo
     struct rig *rig = *state;
     struct wait wait = {.waiter = {.done = on_switched}};
     struct hps_error err;
-    int64_t previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     stop_clock();
     load(rig, "two", false);
     heat(rig);
     uint64_t n_saved = hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT);
     hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, &err),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, &err), HPS_OK);
     n_saved++; /* which version is active */
     hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
     hps_clock_advance(301 * UINT64_C(1000000));
@@ -381,19 +377,16 @@ static void test_warm_up_behind_when_another_version_takes_over_then_it_stops(vo
 {
     struct rig *rig = *state;
     struct hps_error err;
-    int64_t previous;
-    uint64_t pause_us;
+    struct hps_switched switched;
     load(rig, "two", false);
     uint32_t n = heat(rig);
     assert_int_equal(progress_of(rig, 2).n_keys_hot, 0);
     hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
-    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, &previous, &pause_us, &err),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, &err), HPS_OK);
     hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
     assert_int_equal(progress_of(rig, 2).n_keys_warm, 0);
     assert_int_equal(progress_of(rig, 2).n_keys_hot, n);
-    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &previous, &previous, &pause_us, &err),
-                     HPS_OK);
+    assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
     hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
     wait_rows(rig, 1, n);
     assert_int_equal(host_rows(rig, 2), 1024); /* the batch that was under way */

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What another version may change: the order of tables, tables and rows that are lost, versions that go; and a store
+that an earlier build has written."""
+import os
+import signal
+import tarfile
+
+import grpc
+import numpy as np
+import pytest
+
+from rig import Table, admin_pb, ask, default_config, floats, key_bytes, model_config, pb, refused, until
+
+DIM = 4
+N = 40
+
+
+def table(name, base, n=N, dim=DIM):
+    """Key k has a row of base + k."""
+    keys = np.arange(n, dtype="<i8")
+    return Table(name, keys, np.repeat((base + keys).astype("<f4")[:, None], dim, axis=1), default=-1.0)
+
+
+def save(directory, **bases):
+    return [table(name, base).save(directory) for name, base in bases.items()]
+
+
+def by_place(daemon, n_tables, model="m", **fields):
+    """The value of key 0 in each table, none of them named."""
+    queries = [pb.TableQuery(keys=key_bytes([0])) for _ in range(n_tables)]
+    reply = daemon.stub().Lookup(pb.LookupRequest(model=model, queries=queries, **fields))
+    return [(result.table, floats(result)[0][0]) for result in reply.results]
+
+
+def again(daemon):
+    daemon.stop()
+    daemon.restart()
+
+
+def configured(work, names=("users", "items"), **server):
+    paths = [f"{work}/m/1/{name}.rows.npy" for name in names]
+    return default_config([model_config("m", paths, [DIM] * len(names), list(names), defaults=[-1.0] * len(names))],
+                          server={"model_roots": [work], **server})
+
+
+@pytest.fixture(name="served")
+def two_tables_served(work, daemon):
+    """Version 1 of "m" with users (1000) and items (2000), in this order."""
+    save(f"{work}/m/1", users=1000, items=2000)
+    return daemon(configured(work))
+
+
+# ---- the order of tables -------------------------------------------------------------------------------
+
+def test_order_when_later_versions_have_other_tables_then_a_place_means_the_same(served, work):
+    save(f"{work}/m/2", extra=21000, items=22000, users=23000)
+    save(f"{work}/m/3", items=32000, users=33000)
+    save(f"{work}/m/4", items=42000)
+    for number in (2, 3, 4):
+        served.load("m", f"{work}/m/{number}")
+
+    def check():
+        assert by_place(served, 2) == [("users", 1000), ("items", 2000)]
+        assert by_place(served, 3, version=2) == [("users", 23000), ("items", 22000), ("extra", 21000)]
+        assert by_place(served, 2, version=3) == [("users", 33000), ("items", 32000)]
+        with refused(grpc.StatusCode.NOT_FOUND, "queries[0].table", "version 4"):
+            by_place(served, 2, version=4)
+        queries = [pb.TableQuery(table="items", keys=key_bytes([0])), pb.TableQuery(keys=key_bytes([0]))]
+        reply = served.stub().Lookup(pb.LookupRequest(model="m", queries=queries, version=4))
+        assert [result.table for result in reply.results] == ["items", "items"]
+        with pytest.raises(grpc.RpcError):  # by what it knows of later versions it says one or the other
+            by_place(served, 3)
+        tables = served.ctl("tables", "m", "--version", 2, "-o", "json")[0]["tables"]
+        assert [(int(one.get("place", 0)), one["table"]) for one in tables] == [
+            (0, "users"), (1, "items"), (2, "extra")]
+        assert "items" in served.ctl("tables", "m", "--version", 4)
+
+    check()
+    again(served)
+    check()
+    served.ctl("activate", "m", 2, "--force")
+    again(served)
+    assert by_place(served, 3) == [("users", 23000), ("items", 22000), ("extra", 21000)]
+
+
+def test_order_when_the_first_version_comes_from_a_directory_then_that_of_the_configuration(work, daemon):
+    save(f"{work}/m/2", items=2000, users=1000)
+    one = daemon(configured(work), ready=False)
+    one.load("m", f"{work}/m/2")
+    assert by_place(one, 2) == [("users", 1000), ("items", 2000)]
+
+
+def test_order_when_every_version_goes_then_it_is_forgotten(daemon, work):
+    save(f"{work}/a", b=1)
+    save(f"{work}/b", a=2, b=3)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("n", f"{work}/a")
+    one.load("n", f"{work}/b")
+    assert by_place(one, 2, "n", version=2) == [("b", 3), ("a", 2)]
+    one.ctl("unload", "n", 2)
+    one.ctl("unload", "n", 1)
+    one.load("n", f"{work}/b")
+    assert by_place(one, 2, "n") == [("a", 2), ("b", 3)]
+
+
+# ---- what differs too much -----------------------------------------------------------------------------
+
+def test_activate_when_a_table_is_gone_or_most_rows_then_refused_unless_forced(served, work):
+    save(f"{work}/m/2", users=1)
+    for name in ("users", "items"):
+        table(name, 1, n=5).save(f"{work}/m/3")
+    for number in (2, 3):
+        shown = served.ctl("load", "m", "--from", f"{work}/m/{number}")
+        assert "against version 1" in shown
+    assert "items" in shown and "40 -> 5" in shown and "-87.5 %" in shown
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, '"items" is gone', "--force"):
+        served.admin_stub().ActivateVersion(admin_pb.ActivateVersionRequest(model="m", version=2))
+    refusal = served.ctl("activate", "m", 3, code=1)
+    assert "5 rows, were 40" in refusal and "activate_rows_loss_max" in refusal
+    assert by_place(served, 2) == [("users", 1000), ("items", 2000)]
+    assert "gone" in served.ctl("activate", "m", 2, "--force")
+    served.ctl("rollback", "m")
+    assert by_place(served, 2) == [("users", 1000), ("items", 2000)]
+
+
+def test_load_when_to_be_activated_and_it_differs_too_much_then_nothing_is_loaded(served, work):
+    save(f"{work}/m/2", users=1)
+    assert '"items" is gone' in served.ctl("load", "m", "--from", f"{work}/m/2", "--activate", code=1)
+    assert served.versions("m") == {1: "active"}
+    plan = served.ctl("load", "m", "--from", f"{work}/m/2", "--dry-run")
+    assert "gone" in plan and "against version 1" in plan
+    served.ctl("load", "m", "--from", f"{work}/m/2", "--activate", "--force")
+    assert served.versions("m") == {1: "resident", 2: "active"}
+
+
+def test_activate_when_the_limit_is_reloaded_then_it_holds(served, work):
+    for name in ("users", "items"):
+        table(name, 1, n=5).save(f"{work}/m/2")
+    served.load("m", f"{work}/m/2")
+    served.ctl("activate", "m", 2, code=1)
+    served.write_config(configured(work, activate_rows_loss_max=0.9))
+    served.send(signal.SIGHUP)
+
+    def activated():
+        try:
+            return served.admin_stub().ActivateVersion(admin_pb.ActivateVersionRequest(model="m", version=2)).version == 2
+        except grpc.RpcError:
+            return False
+
+    until(activated, "an activation")
+
+
+def test_load_when_keys_repeat_then_the_rows_that_the_version_has_are_told(served, work):
+    Table("t", np.array([5, 6, 5]), np.ones((3, DIM), "<f4")).save_hugectr(f"{work}/twice")
+    assert "loaded, 2 rows" in served.ctl("load", "twice", "--from", f"{work}/twice")
+
+
+# ---- versions that go ----------------------------------------------------------------------------------
+
+def test_keep_versions_when_versions_were_never_active_then_they_stay(served, work):
+    for number in (2, 3, 4, 5, 6):
+        save(f"{work}/m/{number}", users=number, items=number)
+    for number in (2, 3, 4):
+        assert not list(served.load("m", f"{work}/m/{number}").unload_versions)
+    assert served.versions("m") == {1: "active", 2: "resident", 3: "resident", 4: "resident"}
+    served.ctl("activate", "m", 3)
+    again(served)
+    assert "unloaded: version 1\n" in served.ctl("activate", "m", 2)
+    assert served.versions("m") == {2: "active", 3: "resident", 4: "resident"}
+    plan = served.ctl("load", "m", "--from", f"{work}/m/5", "--activate", "--dry-run")
+    assert "would be unloaded: version 3\n" in plan
+    again(served)
+    assert list(served.load("m", f"{work}/m/5", activate=True).unload_versions) == [3]
+    assert served.versions("m") == {2: "resident", 4: "resident", 5: "active"}
+    assert list(served.load("m", f"{work}/m/6", replace=True).unload_versions) == [4]
+    assert served.versions("m") == {2: "resident", 5: "active", 6: "resident"}
+    assert by_place(served, 2) == [("users", 5), ("items", 5)]
+
+
+# ---- a store of an earlier build -----------------------------------------------------------------------
+
+STORES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "stores")
+
+
+@pytest.mark.parametrize("archive", sorted(os.listdir(STORES)))
+def test_store_when_an_earlier_build_has_written_it_then_opened_completed_and_served(work, daemon, archive):
+    """Of "m" versions 1 (active: users, items; users has had updates), 2 (extra, items, users; active before it) and 3
+    (items, users; never active); of "n" 1 and 2 (active), with one table. Its files are not there any more."""
+    with tarfile.open(f"{STORES}/{archive}") as packed:
+        packed.extractall(f"{work}/state")
+    one = daemon(configured(work, keep_versions=2))
+    assert by_place(one, 2) == [("users", 1000), ("items", 2000)]
+    assert by_place(one, 3, version=2) == [("users", 22000), ("items", 21000), ("extra", 20000)]
+    assert by_place(one, 2, version=3) == [("users", 31000), ("items", 30000)]
+    assert by_place(one, 1, "n") == [("only", 200)]
+    reply = ask(one.stub(), "m", {"users": [6, 7, 8, 900]})
+    assert floats(reply.results[0])[:, 0].tolist() == [1006, 7777, -1, 9000]
+    assert reply.update_sequence > 0
+    one.ctl("activate", "m", 3)  # the first change
+    assert by_place(one, 2) == [("users", 31000), ("items", 30000)]
+    assert one.versions("m") == {1: "resident", 3: "active"}
+    again(one)
+    assert by_place(one, 2) == [("users", 31000), ("items", 30000)]
+    one.ctl("rollback", "m")
+    assert by_place(one, 2) == [("users", 1000), ("items", 2000)]
