@@ -7,7 +7,9 @@
  */
 #include "cache/models.h"
 
+#include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -26,7 +28,16 @@ struct snapshot {
     struct model_entry entries[];
 };
 
+/* A model that has no version and is to have one. */
+struct expected {
+    struct expected *next;
+    char *model;
+    char why[640];
+};
+
 struct hps_models {
+    pthread_mutex_t lock; /* over what is expected; only those take it that find no version */
+    struct expected *expected;
     _Atomic(struct snapshot *) current;
     struct snapshot *spare; /* writers: as large as the current one */
     struct hps_epoch *epoch;
@@ -55,10 +66,21 @@ struct hps_models *hps_models_new(void)
         hps_free(models);
         return NULL;
     }
+    pthread_mutex_init(&models->lock, NULL);
     models->epoch = epoch;
     models->spare = spare;
     atomic_store(&models->current, empty);
     return models;
+}
+
+/* Takes the one at `at` off the list. */
+static void expected_free(struct hps_models *models, struct expected **at)
+{
+    struct expected *one = *at;
+    HPS_ASSERT(models->expected != NULL);
+    *at = one->next;
+    hps_free(one->model);
+    hps_free(one);
 }
 
 void hps_models_free(struct hps_models *models)
@@ -68,10 +90,69 @@ void hps_models_free(struct hps_models *models)
     }
     struct snapshot *last = atomic_load(&models->current);
     HPS_ASSERT(last->n == 0);
+    while (models->expected != NULL) {
+        expected_free(models, &models->expected);
+    }
+    pthread_mutex_destroy(&models->lock);
     hps_free(last);
     hps_free(models->spare);
     hps_epoch_free(models->epoch);
     hps_free(models);
+}
+
+/* Where it is, or should be. Lock held. */
+static struct expected **expected_find(struct hps_models *models, const char *model, size_t size)
+{
+    struct expected **at = &models->expected;
+    while (*at != NULL && !hps_text_is((*at)->model, model, size)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static struct expected *expected_new(const char *model)
+{
+    struct expected *one = hps_calloc(1, sizeof(*one));
+    if (one == NULL) {
+        return NULL;
+    }
+    one->model = hps_strdup(model);
+    if (one->model == NULL) {
+        hps_free(one);
+        return NULL;
+    }
+    return one;
+}
+
+hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)
+{
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&models->lock);
+    struct expected **at = expected_find(models, model, strlen(model));
+    if (*at == NULL && why != NULL) {
+        *at = expected_new(model); /* at the end of the list */
+        status = *at != NULL ? HPS_OK : HPS_NO_MEMORY;
+    }
+    if (*at != NULL && why != NULL) {
+        snprintf((*at)->why, sizeof((*at)->why), "%s", why);
+    } else if (*at != NULL) {
+        expected_free(models, at);
+    }
+    pthread_mutex_unlock(&models->lock);
+    return status;
+}
+
+/* False: nobody expects the model. */
+static bool is_expected(struct hps_models *models, const char *model, size_t size,
+                        struct hps_error *err)
+{
+    pthread_mutex_lock(&models->lock);
+    const struct expected *one = *expected_find(models, model, size);
+    if (one != NULL) {
+        hps_error_set(err, HPS_UNAVAILABLE, "%s", one->why);
+    }
+    pthread_mutex_unlock(&models->lock);
+    return one != NULL;
 }
 
 static hps_status not_there(bool model_known, const char *model, size_t size, int64_t number,
@@ -89,11 +170,12 @@ static hps_status not_there(bool model_known, const char *model, size_t size, in
                          (long long)number, (int)size, model);
 }
 
-hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
-                          int64_t number, struct hps_version **out_version, struct hps_error *err)
+/* Pinned, or NULL. out_known: there is some version of the model. */
+static struct hps_version *find_pinned(struct hps_models *models, const char *model,
+                                       size_t model_size, int64_t number, bool *out_known)
 {
     struct hps_version *found = NULL;
-    bool model_known = false;
+    bool known = false;
     struct hps_epoch_slot *slot = hps_epoch_enter(models->epoch);
     const struct snapshot *now = atomic_load(&models->current);
     for (size_t i = 0; i < now->n && found == NULL; i++) {
@@ -101,15 +183,31 @@ hps_status hps_models_pin(struct hps_models *models, const char *model, size_t m
         if (!hps_text_is(entry->version->model, model, model_size)) {
             continue;
         }
-        model_known = true;
+        known = true;
         if (number == 0 ? entry->active : entry->version->number == number) {
             found = entry->version;
             hps_version_pin(found);
         }
     }
     hps_epoch_leave(models->epoch, slot);
+    *out_known = known;
+    return found;
+}
+
+hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
+                          int64_t number, struct hps_version **out_version, struct hps_error *err)
+{
+    bool known;
+    struct hps_version *found = find_pinned(models, model, model_size, number, &known);
+    if (found == NULL && !known) {
+        if (is_expected(models, model, model_size, err)) {
+            return HPS_UNAVAILABLE;
+        }
+        /* It may have come between the two looks, and is then expected no more. */
+        found = find_pinned(models, model, model_size, number, &known);
+    }
     if (found == NULL) {
-        return not_there(model_known, model, model_size, number, err);
+        return not_there(known, model, model_size, number, err);
     }
     *out_version = found;
     return HPS_OK;

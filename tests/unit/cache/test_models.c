@@ -100,6 +100,32 @@ static void test_names_when_a_nul_follows_a_known_one_then_unknown(void **state)
     hps_models_free(models);
 }
 
+static void test_pin_when_a_model_is_expected_then_unavailable_says_why(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    assert_int_equal(hps_models_expect(models, "dlrm", NULL), HPS_OK); /* nobody did */
+    assert_int_equal(hps_models_expect(models, "dlrm", "dlrm comes, 1 %"), HPS_OK);
+    assert_int_equal(hps_models_expect(models, "other", "other comes"), HPS_OK);
+    assert_int_equal(hps_models_expect(models, "dlrm", "dlrm comes, 25 %"), HPS_OK);
+    for (int64_t number = 0; number < 2; number++) {
+        assert_int_equal(hps_models_pin(models, "dlrm", 4, number, &version, &err),
+                         HPS_UNAVAILABLE);
+        assert_string_equal(err.text, "dlrm comes, 25 %");
+    }
+    assert_int_equal(hps_models_pin(models, "dlrm", 3, 0, &version, &err), HPS_NOT_FOUND);
+    struct hps_version *one = make("dlrm", 1);
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    assert_int_equal(hps_models_activate(models, "dlrm", 1), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 1); /* what is there is not awaited */
+    assert_int_equal(hps_models_expect(models, "dlrm", NULL), HPS_OK);
+    drop(models, one);
+    assert_int_equal(hps_models_pin(models, "dlrm", 4, 0, &version, &err), HPS_NOT_FOUND);
+    hps_models_free(models); /* with one that is still expected */
+}
+
 struct race {
     struct hps_models *models;
     atomic_bool stop;
@@ -121,6 +147,48 @@ static void *pin_for_ever(void *arg)
         }
     }
     return NULL;
+}
+
+/* From expected to active a reader never hears that the model is not there. */
+static void *pin_until_there(void *arg)
+{
+    struct race *race = arg;
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    hps_status status;
+    do {
+        status = hps_models_pin(race->models, "m", 1, 0, &version, &err);
+        atomic_fetch_add(&race->pins, 1);
+    } while (status == HPS_UNAVAILABLE);
+    if (status != HPS_OK) {
+        return "not found";
+    }
+    hps_version_unpin(version);
+    return NULL;
+}
+
+static void test_pin_when_what_is_expected_comes_then_there_is_no_gap(void **state)
+{
+    (void)state;
+    for (int turn = 0; turn < 200; turn++) {
+        struct race race = {.models = hps_models_new()};
+        pthread_t reader;
+        void *failure = NULL;
+        struct hps_version *one = make("m", 1);
+        assert_int_equal(hps_models_expect(race.models, "m", "it comes"), HPS_OK);
+        assert_int_equal(pthread_create(&reader, NULL, pin_until_there, &race), 0);
+        while (atomic_load(&race.pins) == 0) {
+        }
+        assert_int_equal(hps_models_add(race.models, one), HPS_OK);
+        assert_int_equal(hps_models_activate(race.models, "m", 1), HPS_OK);
+        assert_int_equal(hps_models_expect(race.models, "m", NULL), HPS_OK);
+        pthread_join(reader, &failure);
+        if (failure != NULL) {
+            fail_msg("%s", (const char *)failure);
+        }
+        drop(race.models, one);
+        hps_models_free(race.models);
+    }
 }
 
 static void test_remove_when_readers_pin_then_never_freed_under_them(void **state)
@@ -160,6 +228,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pin_when_active_switches_then_follows),
+        cmocka_unit_test(test_pin_when_a_model_is_expected_then_unavailable_says_why),
+        cmocka_unit_test(test_pin_when_what_is_expected_comes_then_there_is_no_gap),
         cmocka_unit_test(test_pin_when_unknown_then_error_names_it),
         cmocka_unit_test(test_names_when_a_nul_follows_a_known_one_then_unknown),
         cmocka_unit_test(test_remove_when_readers_pin_then_never_freed_under_them),
