@@ -48,13 +48,19 @@ Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps
 
 struct model_list {
     struct admin_op *op;
-    size_t n_views;
+    size_t n_views; /* of versions, and of models that none serves for */
     Hps__V1__ModelInfo **models;
     size_t n_models;
     Hps__V1__VersionInfo **versions; /* of the last model */
 };
 
 static void count_view(void *ctx, const struct hps_version_view *view)
+{
+    (void)view;
+    ((struct model_list *)ctx)->n_views++;
+}
+
+static void count_unserved(void *ctx, const struct hps_unserved_view *view)
 {
     (void)view;
     ((struct model_list *)ctx)->n_views++;
@@ -77,6 +83,7 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->source_fingerprint = admin_text(op, version->fingerprint);
     info->load_id = admin_text(op, loaded ? version->load_id : NULL);
     info->loaded_unix_ms = loaded ? (int64_t)version->loaded_unix_ms : 0;
+    info->load_ratio = view->load_ratio;
     info->table_count = version->n_tables;
     info->row_count = view->n_rows;
     info->host_bytes = view->host_bytes;
@@ -105,6 +112,7 @@ static void add_view(void *ctx, const struct hps_version_view *view)
         hps__v1__model_info__init(last);
         last->model = admin_text(op, view->model);
         last->active_version = view->active_version;
+        last->state = (char *)"active";
         last->versions = versions;
         list->models[list->n_models++] = last;
     }
@@ -114,18 +122,50 @@ static void add_view(void *ctx, const struct hps_version_view *view)
     }
 }
 
+/* Of models by name, where `name` is or should be. */
+static size_t model_place(const struct model_list *list, const char *name)
+{
+    size_t at = 0;
+    while (at < list->n_models && strcmp(list->models[at]->model, name) < 0) {
+        at++;
+    }
+    return at;
+}
+
+static void add_unserved(void *ctx, const struct hps_unserved_view *view)
+{
+    struct model_list *list = ctx;
+    size_t at = model_place(list, view->model);
+    Hps__V1__ModelInfo *model = at < list->n_models ? list->models[at] : NULL;
+    if (model == NULL || strcmp(model->model, view->model) != 0) {
+        model = admin_alloc(list->op, 1, sizeof(*model));
+        if (model == NULL || list->n_models == list->n_views) {
+            return;
+        }
+        hps__v1__model_info__init(model);
+        model->model = admin_text(list->op, view->model);
+        memmove(&list->models[at + 1], &list->models[at],
+                (list->n_models++ - at) * sizeof(list->models[0]));
+        list->models[at] = model;
+    }
+    model->state = (char *)view->state;
+    model->reason = admin_text(list->op, view->why);
+}
+
 void admin_list_models(struct admin_op *op)
 {
     static Hps__V1__ListModelsResponse empty = HPS__V1__LIST_MODELS_RESPONSE__INIT;
     struct model_list list = {.op = op};
     /* A version that comes between count and list is left out, never written past the end. */
     hps_catalog_each(op->parts->catalog, count_view, &list);
+    hps_catalog_each_unserved(op->parts->catalog, count_unserved, &list);
     Hps__V1__ListModelsResponse *reply = admin_alloc(op, 1, sizeof(*reply));
     list.models = admin_alloc(op, list.n_views, sizeof(Hps__V1__ModelInfo *));
     if (reply == NULL || list.models == NULL) {
         return;
     }
     hps_catalog_each(op->parts->catalog, add_view, &list);
+    hps_catalog_each_unserved(op->parts->catalog, add_unserved, &list);
     *reply = empty;
     reply->n_models = list.n_models;
     reply->models = list.models;

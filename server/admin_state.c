@@ -246,12 +246,8 @@ void admin_get_status(struct admin_op *op)
     reply->version = (char *)hps_build_version;
     reply->revision = (char *)hps_build_revision;
     reply->uptime_s = (hps_clock_us() - state.started_us) / 1000000;
-    reply->ready = state.ready;
+    reply->ready = hps_readiness_get(parts->readiness, add_text, &reasons);
     reply->draining = state.draining;
-    if (state.draining) {
-        add_text(&reasons, "draining");
-    }
-    hps_catalog_ready(parts->catalog, add_text, &reasons);
     hps_catalog_drift(parts->catalog, add_text, &drift);
     for (unsigned i = 0; i < state.n_grpc_addresses; i++) {
         add_text(&addresses, state.grpc_addresses[i]);

@@ -16,7 +16,6 @@
 #include "server/catalog_internal.h"
 #include "server/catalog_records.h"
 #include "server/metrics.h"
-#include "server/store_servers.h"
 
 /* The configuration's numbers are those of the messages, as ours are. */
 _Static_assert((int)HPS_CONFIG_MISS_EXACT == (int)HPS_MISS_EXACT &&
@@ -131,6 +130,7 @@ static void model_free(struct hps_catalog *catalog, struct catalog_model *model)
     }
     *at = model->next;
     hps_table_order_free(&model->order);
+    hps_ignore(hps_models_expect(catalog->options.models, model->name, NULL)); /* needs no memory */
     hps_free(model->name);
     hps_free(model);
 }
@@ -153,6 +153,7 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
     } else {
         model->order_stored = false;
         hps_ignore(catalog_configured_order(model)); /* without memory it is the next load's */
+        catalog_expect(catalog, model);
     }
 }
 
@@ -192,7 +193,10 @@ void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hp
     char number[32];
     snprintf(number, sizeof(number), "%" PRId64, version->number);
     const struct hps_metric_label labels[] = {{"model", version->model}, {"version", number}};
-    hps_metrics_remove(catalog->options.metrics, labels, last ? 1 : 2);
+    hps_metrics_remove(catalog->options.metrics, labels, 2);
+    if (last) {
+        catalog_model_metrics_remove(catalog, model);
+    }
 }
 
 static uint64_t space_bytes(struct hps_space *space, uint64_t *out_rows)
@@ -534,9 +538,11 @@ static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *
     }
     configure(catalog, config, &roots);
     for (size_t i = 0; i < config->n_models; i++) {
-        if (catalog_model(catalog, config->models[i].name, true) == NULL) {
+        struct catalog_model *model = catalog_model(catalog, config->models[i].name, true);
+        if (model == NULL) {
             return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
         }
+        catalog_failures_show(catalog, model);
     }
     return HPS_OK;
 }
@@ -682,7 +688,7 @@ static const char *state_text(const struct catalog_model *model, const struct ca
     return entry->version->number == model->active ? "active" : "resident";
 }
 
-static double load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry)
+double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry)
 {
     if (entry->state != ENTRY_LOADING) {
         return 1;
@@ -706,7 +712,7 @@ void hps_catalog_each(struct hps_catalog *catalog,
                                             .active_version = model->active,
                                             .state = state_text(model, entry),
                                             .version = entry->version,
-                                            .load_ratio = load_ratio(catalog, entry)};
+                                            .load_ratio = catalog_load_ratio(catalog, entry)};
             for (uint32_t i = 0; entry->state != ENTRY_LOADING && i < entry->version->n_tables;
                  i++) {
                 view.n_rows += entry->version->tables[i].n_rows;
@@ -720,59 +726,6 @@ void hps_catalog_each(struct hps_catalog *catalog,
         }
     }
     pthread_mutex_unlock(&catalog->lock);
-}
-
-/* What is lost of the only copy of a version fails look-ups until it is loaded again. */
-static bool is_whole(const struct catalog_entry *entry, char *out_reason, size_t size)
-{
-    struct hps_store_usage usage;
-    char what[48] = "updates that the log does not have";
-    if (entry->redis == NULL || entry->durable != NULL) {
-        return true;
-    }
-    entry->redis->store->ops->space_usage(entry->redis, &usage);
-    if (usage.n_shards_lost == 0 && !atomic_load(&entry->version->shared_lost)) {
-        return true;
-    }
-    if (usage.n_shards_lost > 0) {
-        snprintf(what, sizeof(what), "%" PRIu32 " shards", usage.n_shards_lost);
-    }
-    snprintf(out_reason, size,
-             "%s has lost %s of the only copy of model \"%s\" version %" PRId64 ": load it again",
-             entry->redis->store->ops->name, what, entry->model->name, entry->version->number);
-    return false;
-}
-
-bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
-                       void *ctx)
-{
-    const struct hps_load_env *env = &catalog->options.env;
-    char reason[256];
-    bool ready = env->durable != NULL || env->redis == NULL ||
-                 hps_store_servers_all_up(env->redis, reason, sizeof(reason));
-    if (!ready && fn != NULL) {
-        fn(ctx, reason);
-    }
-    pthread_mutex_lock(&catalog->lock);
-    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
-        struct catalog_entry *entry = catalog_entry(model, model->active);
-        bool there = entry != NULL && entry->state != ENTRY_LOADING;
-        if (there && is_whole(entry, reason, sizeof(reason))) {
-            continue;
-        }
-        if (entry == NULL && model->config == NULL) {
-            continue; /* a first load at run time, which nobody waits for yet */
-        }
-        ready = false;
-        if (!there) {
-            snprintf(reason, sizeof(reason), "model \"%s\" has no active version", model->name);
-        }
-        if (fn != NULL) {
-            fn(ctx, reason);
-        }
-    }
-    pthread_mutex_unlock(&catalog->lock);
-    return ready;
 }
 
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),

@@ -32,9 +32,11 @@ struct hps_catalog_options {
  * error   DATA_LOSS: a record cannot be read; what the store says */
 hps_status hps_catalog_open(const struct hps_catalog_options *options,
                             struct hps_catalog **out_catalog, struct hps_error *err) HPS_MUST_CHECK;
-/* Begin to load each models[] entry that has no version yet; what fails is logged and keeps the
- * server unready. */
+/* Have each models[] entry that has no version yet loaded; what fails is logged and keeps the
+ * server unready. Their files are opened on the loader thread: this does not wait. */
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
+/* The same of those whose load has failed. */
+void hps_catalog_retry_models(struct hps_catalog *catalog);
 /* What an operator may change while the catalog is open, as `config` says now: policies of models,
  * and for loads that begin from now on their limits, the versions that are kept and the roots.
  * takes `model_roots`: a copy of the configuration's. Main thread; `config` has the models of the
@@ -61,6 +63,7 @@ struct hps_load_request {
     const char *label;   /* "" or NULL: none */
     const char *lineage; /* "" or NULL: that of the newest version */
     bool activate;
+    bool only_first; /* EXISTS if the model has a version, or one is loading */
     bool force;   /* activate it however much it differs from the active version */
     bool replace; /* when it is loaded, versions that never were active go */
 };
@@ -177,9 +180,22 @@ struct hps_version_view {
  * what is needed, call nothing of the catalog. */
 void hps_catalog_each(struct hps_catalog *catalog,
                       void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx);
+enum { HPS_MODEL_WHY_BYTES = 640 };
+
+/* A model that has no version that serves. */
+struct hps_unserved_view {
+    const char *model;
+    const char *state; /* "loading", "failed", "absent" */
+    const char *why;   /* a sentence that names the model, with the progress of a load */
+};
+
+/* Calls `fn` for each, by name, as hps_catalog_each. */
+void hps_catalog_each_unserved(struct hps_catalog *catalog,
+                               void (*fn)(void *ctx, const struct hps_unserved_view *view),
+                               void *ctx);
 /* Every models[] entry and every model has an active version, and no rows are out of reach because
  * the one store that has them is made of servers of which some are away. Otherwise `fn` gets each
- * reason. */
+ * reason. Whoever wants to know whether the server is ready asks server/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
 /* Models whose configured files are not those that are served; returns how many. */

@@ -44,7 +44,9 @@ struct catalog_model {
     enum hps_unknown_policy unknown_policy;
     double hit_rate_threshold;
     bool drift;
+    bool waiting;   /* for the loader thread to begin its first load */
     bool unreached; /* a load failed as a store was away: if it is configured, then once more */
+    struct hps_error failure; /* of its last load; OK: none, or it has had a version since */
 };
 
 struct hps_load {
@@ -133,6 +135,8 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
  * still in the list. */
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version);
 uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
+/* Share of a load that is done; 1 of a version that is loaded. Lock held. */
+double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
 
 /* ---- catalog_model.c: the lock held, or nobody else knows the catalog ---- */
 
@@ -223,6 +227,27 @@ void catalog_warm_stop(struct hps_catalog *catalog);
 
 /* ---- catalog_load.c ---- */
 
+/* Begin the first load of a configured model. Loader thread, no lock held. EXISTS: it has a
+ * version; else as hps_catalog_load. */
+hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
+                               struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- catalog_ready.c ---- */
+
+/* Have look-ups of the model told whether it is to come, and how far it is. Lock held. */
+void catalog_expect(struct hps_catalog *catalog, struct catalog_model *model);
+/* The same of all models. Lock not held. */
+void catalog_expect_all(struct hps_catalog *catalog);
+/* Make the series that counts failures. Lock held, as the next three. */
+void catalog_failures_show(const struct hps_catalog *catalog, const struct catalog_model *model);
+/* A load of the model failed: count it, and keep why. */
+void catalog_load_failed(const struct hps_catalog *catalog, struct catalog_model *model,
+                         const struct hps_error *err);
+/* The model has a version, and the model set knows. */
+void catalog_load_succeeded(struct hps_catalog *catalog, struct catalog_model *model);
+/* Forget the series of a model, but for that of its failures. */
+void catalog_model_metrics_remove(const struct hps_catalog *catalog,
+                                  const struct catalog_model *model);
 /* Load the configured models without versions whose last load could not reach a store. Loader
  * thread, no lock held. */
 void catalog_load_again(struct hps_catalog *catalog);

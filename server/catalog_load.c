@@ -316,7 +316,15 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     if (load->replace) {
         catalog_replace_locked(catalog, load->model, load->number, &load->outcome.gone);
     }
-    return activate ? activate_loaded(load, err) : HPS_OK;
+    if (activate) {
+        status = activate_loaded(load, err);
+    }
+    if (status == HPS_OK) {
+        pthread_mutex_lock(&catalog->lock);
+        catalog_load_succeeded(catalog, load->model);
+        pthread_mutex_unlock(&catalog->lock);
+    }
+    return status;
 }
 
 /* Undo what a failed publish left: the version must not be seen by anybody. */
@@ -443,8 +451,11 @@ static void run_load(struct hps_task *task)
     pthread_mutex_lock(&catalog->lock);
     load_unlink(load);
     if (!load->published) {
-        load->model->unreached = load->model->unreached || status == HPS_UNAVAILABLE;
         struct hps_version *version = load->entry->version;
+        if (status != HPS_CANCELLED) {
+            err.status = status;
+            catalog_load_failed(catalog, load->model, &err);
+        }
         catalog_version_metrics_remove(catalog, version);
         catalog_entry_remove(catalog, load->model, load->entry);
         hps_version_free(version);
@@ -470,6 +481,10 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a model");
         goto out;
     }
+    if (request->only_first && model->entries != NULL) {
+        status = hps_error_set(err, HPS_EXISTS, "model \"%s\" has a version", model->name);
+        goto out;
+    }
     hps_source_sort(source, &model->order);
     status = name_version(model, request, source, &version, err);
     if (status != HPS_OK) {
@@ -487,6 +502,8 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
     memset(source, 0, sizeof(*source));
     load->next = catalog->loads;
     catalog->loads = load;
+    catalog_failures_show(catalog, model);
+    catalog_expect(catalog, model);
 out:
     pthread_mutex_unlock(&catalog->lock);
     return status;
@@ -498,6 +515,7 @@ static void abandon(struct hps_load *load)
     pthread_mutex_lock(&catalog->lock);
     struct hps_version *version = load->entry->version;
     load_unlink(load);
+    catalog_version_metrics_remove(catalog, version);
     catalog_entry_remove(catalog, load->model, load->entry);
     pthread_mutex_unlock(&catalog->lock);
     hps_version_free(version);
@@ -700,52 +718,21 @@ const struct hps_switched *hps_load_outcome(const struct hps_load *load)
 
 /* ---- models[] -------------------------------------------------------------------------------- */
 
-static void ensure_model(struct hps_catalog *catalog, const struct hps_config_model *config)
+hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
+                               struct hps_error *err)
 {
     const struct hps_load_request request = {.model = config->name,
                                              .version = (int64_t)config->version,
                                              .label = config->label,
                                              .lineage = config->lineage,
-                                             .activate = true};
+                                             .activate = true,
+                                             .only_first = true};
     struct hps_source source;
     struct hps_load *load = NULL;
-    struct hps_error err = {0};
-    pthread_mutex_lock(&catalog->lock);
-    bool there = catalog_model(catalog, config->name, false)->entries != NULL;
-    pthread_mutex_unlock(&catalog->lock);
-    if (there) {
-        return;
-    }
-    hps_status status = hps_source_open_config(config, &source, &err);
+    hps_status status = hps_source_open_config(config, &source, err);
     if (status == HPS_OK) {
-        status = begin(catalog, &request, &source, &load, &err);
-    }
-    if (status != HPS_OK) {
-        HPS_LOG(ERROR, "catalog", "a configured model cannot be loaded",
-                HPS_STR("model", config->name), HPS_STR("error", err.text));
-        return;
+        status = begin(catalog, &request, &source, &load, err);
     }
     hps_load_unref(load);
-}
-
-void catalog_load_again(struct hps_catalog *catalog)
-{
-    const struct hps_config *config = catalog->options.config;
-    for (size_t i = 0; i < config->n_models && !atomic_load(&catalog->closing); i++) {
-        pthread_mutex_lock(&catalog->lock);
-        struct catalog_model *model = catalog_model(catalog, config->models[i].name, false);
-        bool again = model->unreached;
-        model->unreached = false;
-        pthread_mutex_unlock(&catalog->lock);
-        if (again) {
-            ensure_model(catalog, &config->models[i]);
-        }
-    }
-}
-
-void hps_catalog_ensure_models(struct hps_catalog *catalog)
-{
-    for (size_t i = 0; i < catalog->options.config->n_models; i++) {
-        ensure_model(catalog, &catalog->options.config->models[i]);
-    }
+    return status;
 }

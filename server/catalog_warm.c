@@ -295,6 +295,7 @@ static void run_save(struct hps_task *task)
 void hps_catalog_tick(struct hps_catalog *catalog)
 {
     uint64_t now_us = hps_clock_us();
+    catalog_expect_all(catalog);
     catalog_tidy(catalog);
     pthread_mutex_lock(&catalog->lock);
     uint64_t period_us =

@@ -295,8 +295,17 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
         .metrics = &daemon->series,
         .path = (enum hps_lookup_path)daemon->options.config->server.lookup_path};
     daemon_lookup_limits(&daemon->options.config->server, &lookup.limits);
+    daemon->health = hps_health_service_new(service_names, N_NAMES);
+    const struct hps_readiness_parts readiness = {
+        .catalog = daemon->catalog,
+        .health = daemon->health,
+        .ready = hps_server_metric(daemon->metrics, HPS_M_READY, NULL, NULL, NULL, NULL),
+        .first = daemon_first_ready,
+        .ctx = daemon};
+    daemon->readiness = daemon->health != NULL ? hps_readiness_new(&readiness) : NULL;
     const struct hps_admin_parts admin = {.pool = daemon->admin_pool,
                                           .catalog = daemon->catalog,
+                                          .readiness = daemon->readiness,
                                           .models = daemon->models,
                                           .devices = daemon->devices,
                                           .blocks = daemon->blocks,
@@ -310,10 +319,9 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .print_config = print_config};
     daemon->lookup = hps_lookup_service_new(&lookup);
     daemon->admin = hps_admin_service_new(&admin);
-    daemon->health = hps_health_service_new(service_names, N_NAMES);
     daemon->reflection = hps_reflection_service_new(service_names, N_PUBLIC);
     daemon->admin_reflection = hps_reflection_service_new(service_names, N_NAMES);
-    if (daemon->lookup == NULL || daemon->admin == NULL || daemon->health == NULL ||
+    if (daemon->lookup == NULL || daemon->admin == NULL || daemon->readiness == NULL ||
         daemon->reflection == NULL || daemon->admin_reflection == NULL) {
         return no_memory(err);
     }
@@ -545,6 +553,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_loop_free(daemon->loop);
     hps_lookup_service_free(daemon->lookup);
     hps_admin_service_free(daemon->admin);
+    hps_readiness_free(daemon->readiness);
     hps_health_service_free(daemon->health);
     hps_reflection_service_free(daemon->reflection);
     hps_reflection_service_free(daemon->admin_reflection);

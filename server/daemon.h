@@ -22,7 +22,8 @@ struct hps_daemon_options {               /* borrowed for the life of the daemon
  * error   BUSY: an address is taken; what the catalog or TLS files say */
 hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_daemon **out_daemon,
                            struct hps_error *err) HPS_MUST_CHECK;
-/* Print the ready line, serve until drained or told to stop at once. */
+/* Print the line that says where it listens, and once, when it is ready for the first time, the one
+ * that says so; serve until drained or told to stop at once. */
 void hps_daemon_run(struct hps_daemon *daemon);
 /* It was ended by a failure that the log tells: after hps_daemon_run. */
 bool hps_daemon_failed(const struct hps_daemon *daemon);

@@ -15,6 +15,7 @@
 #include "server/catalog.h"
 #include "server/daemon.h"
 #include "server/listeners.h"
+#include "server/readiness.h"
 #include "server/rpc_metrics.h"
 #include "server/service_admin.h"
 #include "server/service_health.h"
@@ -64,6 +65,7 @@ struct hps_daemon {
     struct hps_lookup_service *lookup;
     struct hps_admin_service *admin;
     struct hps_health_service *health;
+    struct hps_readiness *readiness;
     struct hps_reflection_service *reflection;
     struct hps_reflection_service *admin_reflection;
     struct hps_grpc_server *server;
@@ -85,7 +87,6 @@ struct hps_daemon {
     uint64_t watchdog_at_us;
     enum daemon_phase phase;
     bool failed; /* what ends it is a failure */
-    atomic_bool ready;
     atomic_bool draining;
     unsigned n_draining; /* loops that have connections left; main thread */
 
@@ -113,5 +114,6 @@ void daemon_reload(struct hps_daemon *daemon);
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 void daemon_status(void *ctx, struct hps_admin_status *out_status); /* any thread */
 void daemon_ask_drain(void *ctx);                                   /* any thread */
+void daemon_first_ready(void *ctx); /* prints the line that says so */
 
 #endif

@@ -132,6 +132,9 @@
       "Number of the active version.")                                                           \
     X(MODEL_LOAD_PROGRESS, GAUGE, "model_load_progress_ratio", "model,version",                  \
       "Share of a load that is done.")                                                           \
+    X(MODEL_LOAD_FAILURES, COUNTER, "model_load_failures_total", "model",                        \
+      "Loads that failed, also of configured models whose files cannot be opened.")              \
+    X(READY, GAUGE, "ready", "", "1 while /readyz answers 200.")                                 \
     X(CONFIG_DRIFT, GAUGE, "config_drift", "",                                                   \
       "Models whose configured files are not those that are served.")
 

@@ -295,12 +295,9 @@ static hps_status reload(struct hps_daemon *daemon, struct hps_error *err)
     return status;
 }
 
-void daemon_reload(struct hps_daemon *daemon)
+static void reload_file(struct hps_daemon *daemon)
 {
     struct hps_error err = {0};
-    if (daemon->phase != PHASE_SERVING) {
-        return; /* on its way out */
-    }
     if (daemon->options.config_file == NULL) {
         HPS_LOG(INFO, "config", "started without a file: there is nothing to reload");
         return;
@@ -311,4 +308,13 @@ void daemon_reload(struct hps_daemon *daemon)
                 HPS_STR("error", err.text));
     }
     hps_notify_ready();
+}
+
+void daemon_reload(struct hps_daemon *daemon)
+{
+    if (daemon->phase != PHASE_SERVING) {
+        return; /* on its way out */
+    }
+    reload_file(daemon);
+    hps_catalog_retry_models(daemon->catalog); /* as the configuration says now */
 }

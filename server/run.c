@@ -21,8 +21,7 @@ enum {
     HTTP_CONNECTIONS_MAX = 64,
     ADMIN_CONNECTIONS_MAX = 64,
     FILES_RESERVED = 512, /* for stores, loads, probes and the admin listener */
-    METRICS_BYTES_MAX = 64 << 20,
-    REASON_BYTES = 256 /* why it is not ready */
+    METRICS_BYTES_MAX = 64 << 20
 };
 
 /* ---- accepting ------------------------------------------------------------------------------- */
@@ -127,16 +126,10 @@ static hps_status on_get(void *ctx, const char *path, struct hps_http1_reply *re
         return hps_buf_append(&reply->body, "ok\n", 3);
     }
     if (strcmp(path, "/readyz") == 0) {
-        bool ready = atomic_load(&daemon->ready);
+        hps_readiness_refresh(daemon->readiness);
+        bool ready = hps_readiness_get(daemon->readiness, append_reason, &reply->body);
         reply->status = ready ? 200 : 503;
-        if (ready) {
-            return hps_buf_append(&reply->body, "ready\n", 6);
-        }
-        if (atomic_load(&daemon->draining)) {
-            append_reason(&reply->body, "draining");
-        }
-        hps_catalog_ready(daemon->catalog, append_reason, &reply->body);
-        return HPS_OK;
+        return ready ? hps_buf_append(&reply->body, "ready\n", 6) : HPS_OK;
     }
     if (strcmp(path, "/metrics") == 0) {
         reply->status = 200;
@@ -236,6 +229,7 @@ static void refresh_gauges(void *ctx)
 {
     struct hps_daemon *daemon = ctx;
     const struct hps_load_env *env = &daemon->options.env;
+    hps_readiness_refresh(daemon->readiness);
     hps_catalog_each(daemon->catalog, version_gauges, daemon);
     device_gauges(daemon);
     hps_updater_gauges(daemon->updater);
@@ -285,40 +279,6 @@ static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
     }
 }
 
-/* The service manager shows one line: the first reason. */
-static void take_reason(void *ctx, const char *reason)
-{
-    char *text = ctx;
-    if (text[0] == '\0') {
-        snprintf(text, REASON_BYTES, "not ready: %s", reason);
-    }
-}
-
-static bool is_ready(struct hps_daemon *daemon, char out_reason[REASON_BYTES])
-{
-    out_reason[0] = '\0';
-    return daemon->phase == PHASE_SERVING &&
-           hps_catalog_ready(daemon->catalog, take_reason, out_reason);
-}
-
-static void refresh_readiness(struct hps_daemon *daemon)
-{
-    char reason[REASON_BYTES];
-    bool ready = is_ready(daemon, reason);
-    if (atomic_exchange(&daemon->ready, ready) == ready) {
-        return;
-    }
-    hps_health_service_set(daemon->health, ready);
-    if (daemon->phase == PHASE_SERVING) {
-        hps_notify_status(ready ? "ready" : reason);
-        if (ready) {
-            HPS_LOG(INFO, "daemon", "ready");
-        } else {
-            HPS_LOG(INFO, "daemon", "not ready", HPS_STR("reason", reason));
-        }
-    }
-}
-
 static void begin_drain(struct hps_daemon *daemon);
 
 /* What comes behind the line that tells of the loss. */
@@ -346,7 +306,7 @@ static void on_tick(void *ctx)
         begin_drain(daemon); /* asked for by hpsctl */
     }
     check_devices(daemon);
-    refresh_readiness(daemon);
+    hps_readiness_refresh(daemon->readiness);
     hps_catalog_tick(daemon->catalog);
     if (daemon->watchdog_us != 0) {
         feed_watchdog(daemon, hps_loop_now_us(daemon->loop));
@@ -425,9 +385,8 @@ static void begin_drain(struct hps_daemon *daemon)
     const struct hps_config_server *config = &daemon->options.config->server;
     daemon->phase = PHASE_UNREADY;
     atomic_store(&daemon->draining, true);
-    refresh_readiness(daemon);
     hps_notify_stopping();
-    hps_notify_status("draining");
+    hps_readiness_drain(daemon->readiness);
     HPS_LOG(INFO, "daemon", "draining; a second signal stops at once",
             HPS_U64("delay_ms", config->drain_delay_ms),
             HPS_U64("timeout_ms", config->drain_timeout_ms));
@@ -444,7 +403,6 @@ void daemon_status(void *ctx, struct hps_admin_status *out_status)
 {
     struct hps_daemon *daemon = ctx;
     *out_status = (struct hps_admin_status){
-        .ready = atomic_load(&daemon->ready),
         .draining = atomic_load(&daemon->draining),
         .started_us = daemon->started_us,
         .grpc_addresses = daemon->grpc_addresses,
@@ -468,7 +426,7 @@ static void log_version(void *ctx, const struct hps_version_view *view)
 static void log_state(struct hps_daemon *daemon)
 {
     HPS_LOG(INFO, "state", "daemon",
-            HPS_STR("ready", atomic_load(&daemon->ready) ? "true" : "false"),
+            HPS_STR("ready", hps_readiness_get(daemon->readiness, NULL, NULL) ? "true" : "false"),
             HPS_U64("connections", connections(daemon)),
             HPS_U64("reply_bytes_in_flight", hps_admission_bytes(daemon->admission)),
             HPS_U64("worker_queue", hps_pool_depth(daemon->workers)));
@@ -519,9 +477,10 @@ hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err
     return status;
 }
 
-static void print_ready(struct hps_daemon *daemon)
+/* For whoever started it. Nobody need read more than the first line. */
+static void print_line(struct hps_daemon *daemon, const char *word)
 {
-    printf("ready grpc=");
+    printf("%s grpc=", word);
     for (unsigned i = 0; i < daemon->n_grpc_addresses; i++) {
         printf("%s%s", i > 0 ? "," : "", daemon->grpc_addresses[i]);
     }
@@ -531,6 +490,13 @@ static void print_ready(struct hps_daemon *daemon)
     fflush(stdout);
 }
 
+void daemon_first_ready(void *ctx)
+{
+    print_line(ctx, "ready");
+}
+
+/* The service manager is told READY as soon as we listen: who asks for models asks /readyz, and a
+ * load must not run into its time for starting. */
 void hps_daemon_run(struct hps_daemon *daemon)
 {
     daemon->watchdog_us = hps_notify_watchdog_us();
@@ -538,12 +504,10 @@ void hps_daemon_run(struct hps_daemon *daemon)
         atomic_store(&daemon->threads[i].alive_us, hps_clock_us());
     }
     hps_catalog_ensure_models(daemon->catalog);
-    char reason[REASON_BYTES];
-    hps_notify_status(is_ready(daemon, reason) ? "ready" : reason); /* until it changes */
-    refresh_readiness(daemon);
-    hps_timer_set_after(daemon->loop, &daemon->tick, 0);
-    print_ready(daemon);
+    print_line(daemon, "listening");
+    hps_readiness_refresh(daemon->readiness); /* if there is nothing to load: the other line */
     hps_notify_ready();
+    hps_timer_set_after(daemon->loop, &daemon->tick, 0);
     hps_loop_run(daemon->loop);
 }
 

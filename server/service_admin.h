@@ -10,12 +10,12 @@
 #include "net/grpc.h"
 #include "server/catalog.h"
 #include "server/metrics.h"
+#include "server/readiness.h"
 #include "server/slowlog.h"
 
 /* What only the daemon as a whole knows; filled by its callback. Text is borrowed from the daemon.
  */
 struct hps_admin_status {
-    bool ready;
     bool draining;
     uint64_t started_us;
     const char *const *grpc_addresses;
@@ -28,6 +28,7 @@ struct hps_admin_status {
 struct hps_admin_parts { /* all borrowed for the life of the service */
     struct hps_pool *pool;
     struct hps_catalog *catalog;
+    struct hps_readiness *readiness;
     struct hps_models *models;
     struct hps_devices *devices; /* NULL: none */
     struct hps_block_pool *blocks;

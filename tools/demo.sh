@@ -61,7 +61,7 @@ progress() {
     awk -v ratio="${ratio:-0}" 'BEGIN { printf "%d", 100 * ratio }'
 }
 
-# start CONFIG: start hpsd, wait for its one line on stdout, and for every model.
+# start CONFIG: start hpsd, wait for its first line on stdout, which tells where it listens, and for every model.
 start() {
     local line began
     began=$(now_ms)
@@ -69,7 +69,7 @@ start() {
     "$bin/hpsd" --config "$demo/$1.json" >"$demo/stdout" 2>>"$log" &
     pid=$!
     if ! IFS= read -r line <"$demo/stdout"; then
-        echo "demo: hpsd ended before it was ready to listen" >&2
+        echo "demo: hpsd ended before it listened" >&2
         exit 1
     fi
     rm "$demo/stdout"

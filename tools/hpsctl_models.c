@@ -37,6 +37,28 @@ static void device_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *
                           : hpsctl_bytes_text(version->device_bytes, text));
 }
 
+/* When it was loaded, or how much of it is. */
+static void loaded_cell(struct hpsctl_table *table, const Hps__V1__VersionInfo *version)
+{
+    char text[HPSCTL_TEXT_BYTES];
+
+    if (strcmp(version->state, "loading") == 0) {
+        hpsctl_table_cell(table, "%d %%", (int)(100.0 * version->load_ratio));
+    } else {
+        hpsctl_table_cell(table, "%s", hpsctl_time_text(version->loaded_unix_ms, text));
+    }
+}
+
+/* Models that have no version yet, and why. */
+static void print_reasons(const Hps__V1__ListModelsResponse *list)
+{
+    for (size_t m = 0; m < list->n_models; m++) {
+        if (list->models[m]->reason[0] != '\0') {
+            printf("%s\n", list->models[m]->reason);
+        }
+    }
+}
+
 static int print_models(struct hpsctl *ctl, const void *reply)
 {
     static const char *const columns[] = {"MODEL",  ">VERSION", "STATE",  "LABEL", ">TABLES",
@@ -62,12 +84,14 @@ static int print_models(struct hpsctl *ctl, const void *reply)
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->host_bytes, text));
             warm_cell(&table, version);
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->persistent_bytes, text));
-            hpsctl_table_cell(&table, "%s", hpsctl_time_text(version->loaded_unix_ms, text));
+            loaded_cell(&table, version);
             hpsctl_table_cell(&table, "%s", version->lineage);
             hpsctl_table_cell(&table, "%s", version->source);
         }
     }
-    return hpsctl_table_print(&table);
+    int code = hpsctl_table_print(&table);
+    print_reasons(list);
+    return code;
 }
 
 int hpsctl_models(struct hpsctl *ctl)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 
 import grpc
@@ -13,7 +14,7 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 from rig import (PATIENCE_S, Daemon, ask, default_config, generate, kafka, key_bytes, pb, refused,  # noqa: E402
-                 scratch)
+                 scratch, until)
 import redis  # noqa: E402  beside the rig's own
 
 DEPLOY = os.path.join(ROOT, "deploy")
@@ -162,6 +163,29 @@ def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series
     kept = grouping(expr) or {label for name, _ in found for labels in series.get(name, []) for label in labels}
     if not any(":" in name for name, _ in found):
         assert words - OF_PROMETHEUS <= kept, where
+
+
+def firing(name, samples):
+    """Is a rule true now that compares one metric with a number?"""
+    (expr,) = [rule["expr"] for rule in rules() if rule.get("alert") == name]
+    metric, number = re.fullmatch(r"(\w+) == (\d+)", expr).groups()
+    return samples[metric] == float(number)
+
+
+def test_alert_when_a_model_cannot_be_loaded_then_it_is_told_until_it_can():
+    with scratch() as work:
+        generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
+        with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
+            config = default_config(json.load(f)["models"])
+        os.rename(f"{work}/v1", f"{work}/away")
+        with Daemon(work, config, ready=False) as one:
+            until(lambda: sum(value for name, value in one.metrics().items()
+                              if name.startswith("hpsd_model_load_failures_total{")) == 1, "the failure")
+            assert firing("HpsdNotReady", one.metrics())
+            os.rename(f"{work}/away", f"{work}/v1")
+            one.send(signal.SIGHUP)
+            one.read_line("ready")
+            assert not firing("HpsdNotReady", one.metrics())
 
 
 def test_variables_of_the_dashboard_when_asked_then_the_metric_is_there(series):

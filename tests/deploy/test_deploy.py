@@ -200,7 +200,8 @@ def serve(work, sample, command):
     with subprocess.Popen([os.path.join(BIN, "hpsd"), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as hpsd:
         try:
             line = hpsd.stdout.readline()
-            assert line.startswith(b"ready"), hpsd.stderr.read()
+            assert line.startswith(b"listening "), hpsd.stderr.read()
+            assert hpsd.stdout.readline() == line.replace(b"listening ", b"ready ")  # there are no models
 
             def knows_redis():  # which it may reach for the first time when it is ready
                 done = run(os.path.join(BIN, "hpsctl"), "--addr", f"unix:{work}/admin.sock", "-o", "json", "status")

@@ -78,7 +78,7 @@ class Service:
 
     def start(self, sockets=(), notify=False):
         """`sockets`: [(name, socket)]; `notify`: messages are sent, and must be read. Returns the
-        addresses of the ready line."""
+        addresses of the line that says that it listens."""
         env = {"PATH": "/usr/bin:/bin"}
         if notify:
             env.update(NOTIFY_SOCKET=f"{self.work}/notify", WATCHDOG_USEC=str(WATCHDOG_US))
@@ -92,10 +92,19 @@ class Service:
                 [sys.executable, "-c", LAUNCH, self.unit["UMask"], str(len(numbers)), *numbers,
                  *self.command()], env=env, stdout=subprocess.PIPE, stderr=log, cwd="/",
                 pass_fds=[int(number) for number in numbers])
-        assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], "no ready line"
-        words = self.process.stdout.readline().decode().split()
-        assert words and words[0] == "ready", self.log()
-        return dict(word.split("=", 1) for word in words[1:])
+        return self.read_line("listening")
+
+    def read_line(self, word):
+        assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], f"no line {word!r}"
+        words = b""
+        while not words.endswith(b"\n"):  # unbuffered: a select must see the next line
+            byte = os.read(self.process.stdout.fileno(), 1)
+            if not byte:
+                break
+            words += byte
+        words = words.decode().split()
+        assert words and words[0] == word, self.log()
+        return dict(pair.split("=", 1) for pair in words[1:])
 
     def log(self):
         with open(f"{self.work}/log", encoding="utf-8") as f:
@@ -148,8 +157,9 @@ def get(address, path):
 def test_service_when_started_reloaded_and_stopped_then_systemd_is_told(service):
     assert service.unit["Type"] == "notify" and service.unit["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert int(service.unit["WatchdogSec"]) > 0
-    service.start(notify=True)
+    addresses = service.start(notify=True)
     assert "STATUS=ready" in service.expect("READY=1")
+    assert service.read_line("ready") == addresses
     for _ in range(3):
         service.expect("WATCHDOG=1")
     service.process.send_signal(signal.SIGHUP)
@@ -170,9 +180,13 @@ def test_service_when_a_model_cannot_be_loaded_then_status_says_not_ready(servic
         "max_batch_size": 8, "gpucache": False}]
     service.write_config(service.config)
     addresses = service.start(notify=True)
-    # It is up; who wants ready models asks /readyz.
-    assert service.expect("READY=1")[-1] == 'STATUS=not ready: model "m" has no active version'
+    # It is up; who wants ready models asks /readyz, or waits for the other line.
+    assert service.expect("READY=1")[-1].startswith('STATUS=not ready: model "m" ')
+    until_failed = 'STATUS=not ready: model "m" failed to load: '
+    while not service.notify.recv(4096).decode().startswith(until_failed):
+        assert select.select([service.notify], [], [], PATIENCE_S)[0], service.log()
     assert get(addresses["http"], "/readyz") == 503
+    assert not select.select([service.process.stdout], [], [], 0)[0]
 
 
 # ---- permissions --------------------------------------------------------------------------------------

@@ -294,6 +294,7 @@ class Daemon:
         self.work, self.state = work, os.path.join(work, state)
         self.config_file = os.path.join(work, f"{state}.json")
         self.process = None
+        self.said = b""  # on stdout, and not read yet
         self.log_file = None
         self.channels = []
         self.admin_channel = None
@@ -317,28 +318,31 @@ class Daemon:
         with open(self.log_file, "wb") as log:
             self.process = subprocess.Popen(self.args, stdout=subprocess.PIPE, stderr=log,
                                             stdin=subprocess.DEVNULL, env=self.env)
-        self.addresses = self.read_ready_line()
+        self.said = b""
+        self.addresses = self.read_line("listening")
         self.grpc = self.addresses["grpc"].split(",")
         self.http = self.addresses["http"]
         self.admin = self.addresses["admin"]
         if ready:
-            self.wait_ready()
+            assert self.read_line("ready") == self.addresses
 
-    def read_ready_line(self):
-        out, line = self.process.stdout, b""
-        while not line.endswith(b"\n"):
+    def read_line(self, word):
+        """Wait for the next line on stdout, which begins with this word; its addresses."""
+        out = self.process.stdout
+        while b"\n" not in self.said:
             if not select.select([out], [], [], PATIENCE_S * 2)[0]:
                 self.kill()
-                raise AssertionError(f"no ready line, got {line!r}\n{self.log()}")
+                raise AssertionError(f"no line {word!r}, got {self.said!r}\n{self.log()}")
             piece = os.read(out.fileno(), 4096)
             if not piece:
                 code = self.process.wait(PATIENCE_S)
-                raise AssertionError(f"hpsd ended with {code} before it was ready\n{self.log()}")
-            line += piece
+                raise AssertionError(f"hpsd ended with {code} before it was {word}\n{self.log()}")
+            self.said += piece
+        line, self.said = self.said.split(b"\n", 1)
         words = line.decode().split()
-        assert words[0] == "ready", line
-        found = dict(word.split("=", 1) for word in words[1:])
-        assert set(found) >= {"grpc", "http", "admin", "pid"}, line
+        assert words[0] == word, line
+        found = dict(pair.split("=", 1) for pair in words[1:])
+        assert set(found) == {"grpc", "http", "admin", "pid"}, line
         return found
 
     def alive(self):
@@ -494,10 +498,11 @@ class Daemon:
 
 class Killpoint:
     """hpsd under `wrapper` runs with a library that ends it before a chosen one of the calls that change files
-    below a directory, or within it. The file at `path` is shared with it: struct control of tests/fault/killpoint.c."""
+    below a directory, or within it, or holds its thread there. The file at `path` is shared with it: struct control of tests/fault/killpoint.c."""
 
     LIBRARY = os.path.join(os.path.dirname(BIN), "tests", "libkillpoint.so")
     PATTERN_AT, PATTERN_BYTES, TRACE_AT, SIZE = 24, 240, 264, 1 << 20
+    HOLD = 2
 
     def __init__(self, path, below):
         with open(path, "w+b") as f:
@@ -516,6 +521,16 @@ class Killpoint:
 
     def disarm(self):
         struct.pack_into("<q", self.map, 0, 0)
+
+    def hold(self, pattern):
+        """Hold the thread that makes the next call of this kind, until `let_go`."""
+        self.arm(pattern, 1, self.HOLD)
+
+    def holds(self):
+        return struct.unpack_from("<q", self.map, 0)[0] == 0
+
+    def let_go(self):
+        struct.pack_into("<q", self.map, 16, 0)
 
     def take_trace(self):
         """The calls since the last time."""

@@ -3,7 +3,8 @@
  * A library to be preloaded into hpsd: it counts the calls that change files below one directory,
  * and ends the process, as kill -9 does, before the one that it is told to. What a killed process
  * leaves is what these calls had made of its files, so that every state that a kill can leave has a
- * number, the shortest ones too. Any thread.
+ * number, the shortest ones too. Or it holds the thread there until it is told to let go. Any
+ * thread.
  *
  * HPS_KILLPOINT names a file of 1 MiB, shared with the test (struct control), HPS_KILLPOINT_BELOW
  * the directory.
@@ -11,6 +12,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -24,12 +26,14 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+enum how { END = 0, END_TORN = 1 /* half of what is written gets there */, HOLD = 2 };
+
 enum { CONTROL_BYTES = 1 << 20, PATTERN_BYTES = 240, LINE_BYTES = 600, PATH_BYTES = 512 };
 
 struct control {
     _Atomic int64_t left;        /* calls that match until the kill; 0: none */
     _Atomic uint64_t used;       /* bytes of trace, also those that had no room */
-    int64_t torn;                /* 1: half of what is written then gets there */
+    _Atomic int64_t how;         /* enum how; what is held goes on when this is changed */
     char pattern[PATTERN_BYTES]; /* of lines of the trace */
     char trace[];                /* a line of each call: its name, and the path */
 };
@@ -83,10 +87,20 @@ static _Noreturn void end(void)
     }
 }
 
+static void stop_here(void)
+{
+    if (atomic_load(&control->how) != HOLD) {
+        end();
+    }
+    while (atomic_load(&control->how) == HOLD) {
+        (void)poll(NULL, 0, 1); /* the test writes into the file */
+    }
+}
+
 static void before(const char *name, const char *path)
 {
     if (control != NULL && is_due(name, path)) {
-        end();
+        stop_here();
     }
 }
 
@@ -103,7 +117,7 @@ static void before_fd(const char *name, int fd)
 {
     char path[PATH_BYTES];
     if (control != NULL && is_due(name, path_of(fd, path))) {
-        end();
+        stop_here();
     }
 }
 
@@ -114,8 +128,9 @@ static bool half(const char *name, int fd)
     if (control == NULL || !is_due(name, path_of(fd, path))) {
         return false;
     }
-    if (control->torn == 0) {
-        end();
+    if (atomic_load(&control->how) != END_TORN) {
+        stop_here();
+        return false;
     }
     return true;
 }

@@ -378,16 +378,16 @@ def hpsctl(admin, *args):
         raise Wrong(f"hpsctl {args[0]} ended with {done.returncode}: {done.stdout}{done.stderr}")
 
 
-def read_ready_line(process, patience_s=60):
+def read_listening_line(process, patience_s=60):
     line = b""
-    while not line.endswith(b"\n"):
+    while b"\n" not in line:
         if not select.select([process.stdout], [], [], patience_s)[0]:
-            raise Wrong("hpsd did not become ready to listen")
+            raise Wrong("hpsd did not come to listen")
         piece = os.read(process.stdout.fileno(), 4096)
         if not piece:
             raise Wrong(f"hpsd ended with {process.wait()} before it listened")
         line += piece
-    return dict(word.split("=", 1) for word in line.decode().split()[1:])
+    return dict(word.split("=", 1) for word in line.decode().splitlines()[0].split()[1:])
 
 
 @contextlib.contextmanager
@@ -408,7 +408,7 @@ def daemon(work, options):
                                    stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
                                    start_new_session=True)
     try:
-        yield read_ready_line(process)
+        yield read_listening_line(process)
         process.terminate()
         code = process.wait(CALL_TIMEOUT_S)
         if code != 0:
