@@ -1303,6 +1303,7 @@ static void rocks_space_usage(struct hps_space *space, struct hps_store_usage *o
 {
     *out_usage = (struct hps_store_usage){
         .n_rows = property(space, "rocksdb.estimate-num-keys"),
+        .rows_estimated = true,
         .used_bytes = property(space, "rocksdb.live-sst-files-size") +
                       property(space, "rocksdb.cur-size-all-mem-tables"),
     };

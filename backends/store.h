@@ -151,7 +151,8 @@ struct hps_log_report {
 };
 
 struct hps_store_usage {
-    uint64_t n_rows;         /* of the space (estimate where a store cannot count) */
+    uint64_t n_rows;         /* of the space */
+    bool rows_estimated;     /* the store cannot count, and writes of a key may count twice */
     uint64_t used_bytes;     /* of the space */
     uint64_t capacity_bytes; /* of the whole store, 0 = unbounded */
     uint64_t huge_bytes;     /* of the space, in areas that have huge pages (memory tiers) */

@@ -28,6 +28,7 @@ struct apply {
     struct hps_version *version;
     const struct hps_update_batch *batch;
     struct update_plan plan;
+    struct update_rows rows;
     struct update_records records;
     struct saved *saved; /* [plan.n_writes], NULL: there is a store below the map */
     bool begun;          /* tiers have changed, and were not put back */
@@ -244,6 +245,24 @@ static void write_gpu(const struct apply *apply)
 
 /* ---- the batch ------------------------------------------------------------------------------- */
 
+/* Where others write the lowest tier, too, it has its own count. */
+static hps_status count_rows(struct apply *apply, struct hps_error *err)
+{
+    const struct update_plan *plan = &apply->plan;
+    hps_status status = update_rows_make(apply->version, plan, &apply->rows);
+    if (status == HPS_OK && apply->saved == NULL &&
+        !update_is_shared(lowest_tier(apply->version))) {
+        status = update_rows_sample(apply->version, plan, &apply->rows);
+    }
+    for (uint32_t i = 0; status == HPS_OK && apply->saved != NULL && i < plan->n_writes; i++) {
+        uint32_t n_new = apply->saved[i].n_new;
+        const struct hps_write *write = &plan->writes[i];
+        update_rows_note(&apply->rows, write, write->rows != NULL ? n_new : write->n - n_new);
+    }
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(err, status, "no memory to count the rows of a batch");
+}
+
 /* All that can fail before anything is touched. */
 static hps_status prepare(struct apply *apply, const struct hps_update_batch *batch,
                           struct hps_error *err)
@@ -260,11 +279,14 @@ static hps_status prepare(struct apply *apply, const struct hps_update_batch *ba
         }
     }
     hps_status status = update_plan_make(version, batch, version->row_versions, &apply->plan, err);
-    if (status == HPS_OK) {
-        status = update_records_make(version, batch, &apply->records, err);
-    }
     if (status == HPS_OK && memory) {
         status = save_all(apply, err);
+    }
+    if (status == HPS_OK) {
+        status = count_rows(apply, err);
+    }
+    if (status == HPS_OK) {
+        status = update_records_make(version, batch, &apply->rows, &apply->records, err);
     }
     return status;
 }
@@ -311,6 +333,7 @@ static void apply_free(struct apply *apply)
     }
     hps_free(apply->saved);
     update_records_free(&apply->records);
+    update_rows_free(&apply->rows);
     update_plan_free(&apply->plan);
 }
 
@@ -330,6 +353,7 @@ hps_status hps_update_apply(struct hps_version *version, const struct hps_update
         update_turn_end(updates);
     }
     if (status == HPS_OK) {
+        update_rows_publish(updates, &apply.rows);
         update_records_publish(updates, &apply.records);
         count(version, &apply.plan);
     }

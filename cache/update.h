@@ -131,6 +131,15 @@ hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
 bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
     HPS_MUST_CHECK;
 
+/* Rows of the version: what was loaded, exact until the first update; then with what updates have
+ * added and taken away, which is an estimate but for a version in memory alone. Any thread, as the
+ * next two. */
+uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated);
+uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
+                               bool *out_estimated);
+/* What a tier has of the version; where the store can only estimate its rows, hps_update_rows. */
+void hps_update_usage(const struct hps_version *version, struct hps_space *space,
+                      struct hps_store_usage *out_usage);
 /* Batches that every look-up which begins now sees. 0: none. Any thread. */
 uint64_t hps_update_sequence(const struct hps_version *version);
 /* For look-ups, by whoever applies: the newest event time that is applied, and the time since when

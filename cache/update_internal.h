@@ -50,6 +50,10 @@ struct hps_updates {
      * durable store alone. */
     struct hps_table *version_tables;
 
+    /* [n_tables] rows that batches have added to those of the load, less what they took away */
+    _Atomic int64_t *rows_changed;
+    atomic_bool rows_updated; /* some batch has had rows or deletes, for all that is known */
+
     struct hps_log_report shared; /* thread `update` alone: since it was last taken */
 };
 
@@ -100,18 +104,42 @@ hps_status update_versions_compare(const struct hps_version *version,
                                    const struct hps_update_part *part, uint8_t *lost,
                                    uint32_t *out_n_older, struct hps_error *err) HPS_MUST_CHECK;
 
+/* ---- update_rows.c: how many rows there are ---- */
+
+enum { UPDATE_ROWS_KEY_BYTES = 16 };
+
+/* What a batch makes of it. */
+struct update_rows {
+    int64_t *changed; /* [n_tables] of the updates behind the batch; NULL: it has no writes */
+    bool *touched;    /* [n_tables] by the batch */
+    char (*keys)[UPDATE_ROWS_KEY_BYTES]; /* [n_writes] of the records, one a table */
+    uint32_t n_tables;
+};
+
+/* As before the batch. NO_MEMORY */
+hps_status update_rows_make(const struct hps_version *version, const struct update_plan *plan,
+                            struct update_rows *out_rows) HPS_MUST_CHECK;
+/* The write puts n new keys, or takes n away. */
+void update_rows_note(struct update_rows *rows, const struct hps_write *write, uint64_t n);
+/* The same of all writes, by asking the version for some of their keys. NO_MEMORY */
+hps_status update_rows_sample(const struct hps_version *version, const struct update_plan *plan,
+                              struct update_rows *rows) HPS_MUST_CHECK;
+/* The batch is applied. */
+void update_rows_publish(struct hps_updates *updates, const struct update_rows *rows);
+void update_rows_free(struct update_rows *rows); /* a zeroed one is legal */
+
 /* ---- update_state.c: sequence and positions, stored and published ---- */
 
 struct update_records {
-    struct hps_record *records; /* [n] the positions, then the sequence */
+    struct hps_record *records; /* [n] the positions, rows of tables, then the sequence */
     uint32_t n;
     struct update_position *positions; /* in the order of the batch */
     uint64_t sequence;
 };
 
-/* INVALID, NO_MEMORY. The records point into out_records: it must not move. */
+/* INVALID, NO_MEMORY. The records point into out_records and `rows`: they must not move. */
 hps_status update_records_make(const struct hps_version *version,
-                               const struct hps_update_batch *batch,
+                               const struct hps_update_batch *batch, struct update_rows *rows,
                                struct update_records *out_records, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Make the batch's positions and its sequence the published ones. */

@@ -5,6 +5,8 @@
  *
  *     update/sequence         batches applied, u64 LE
  *     update/position/KEY     a position, key and value as the source has them
+ *     update/rows/TABLE       rows that updates have added to a table (u32 LE, its id), i64 LE
+ *     update/rows/            these are counted since the first batch
  */
 #include <inttypes.h>
 #include <string.h>
@@ -18,12 +20,17 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the sequence is store
 
 #define SEQUENCE_KEY    "update/sequence"
 #define POSITION_PREFIX "update/position/"
+#define ROWS_PREFIX     "update/rows/"
 
 enum {
     SEQUENCE_KEY_SIZE = sizeof(SEQUENCE_KEY) - 1,
     PREFIX_SIZE = sizeof(POSITION_PREFIX) - 1,
+    ROWS_PREFIX_SIZE = sizeof(ROWS_PREFIX) - 1,
+    ROWS_KEY_SIZE = ROWS_PREFIX_SIZE + sizeof(uint32_t),
     NAME_BYTES_MAX = HPS_RECORD_KEY_BYTES_MAX - PREFIX_SIZE
 };
+
+_Static_assert((int)ROWS_KEY_SIZE == (int)UPDATE_ROWS_KEY_BYTES, "room for the name of a record");
 
 /* ---- positions ------------------------------------------------------------------------------- */
 
@@ -165,14 +172,33 @@ static hps_status copy_positions(const struct hps_update_batch *batch,
     return HPS_OK;
 }
 
+/* The rows of the tables that the batch touches; with the first batch that they are counted. */
+static void add_rows(struct update_rows *rows, struct update_records *records)
+{
+    uint32_t n = 0;
+    if (records->sequence == 1) {
+        records->records[records->n++] = (struct hps_record){ROWS_PREFIX, ROWS_PREFIX_SIZE, "", 0};
+    }
+    for (uint32_t i = 0; rows->changed != NULL && i < rows->n_tables; i++) {
+        if (rows->touched[i]) {
+            char *key = rows->keys[n++];
+            memcpy(key, ROWS_PREFIX, ROWS_PREFIX_SIZE);
+            memcpy(key + ROWS_PREFIX_SIZE, &i, sizeof(i));
+            records->records[records->n++] =
+                (struct hps_record){key, ROWS_KEY_SIZE, &rows->changed[i], sizeof(int64_t)};
+        }
+    }
+}
+
 hps_status update_records_make(const struct hps_version *version,
-                               const struct hps_update_batch *batch,
+                               const struct hps_update_batch *batch, struct update_rows *rows,
                                struct update_records *out_records, struct hps_error *err)
 {
     struct update_records *records = out_records;
+    size_t n_max = (size_t)batch->n_positions + version->n_tables + 2;
     memset(records, 0, sizeof(*records));
     records->sequence = hps_update_sequence(version) + 1;
-    records->records = hps_calloc((size_t)batch->n_positions + 1, sizeof(struct hps_record));
+    records->records = hps_calloc(n_max, sizeof(struct hps_record));
     if (records->records == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for %" PRIu32 " positions",
                              batch->n_positions);
@@ -182,8 +208,10 @@ hps_status update_records_make(const struct hps_version *version,
         update_records_free(records);
         return status;
     }
+    add_rows(rows, records);
     records->records[records->n++] = (struct hps_record){
         SEQUENCE_KEY, SEQUENCE_KEY_SIZE, &records->sequence, sizeof(records->sequence)};
+    HPS_ASSERT(records->n <= n_max);
     return HPS_OK;
 }
 
@@ -209,6 +237,8 @@ void update_records_free(struct update_records *records)
 
 struct reading {
     struct hps_updates *updates;
+    uint32_t n_tables;
+    bool counted; /* rows are, since the first batch */
     struct hps_error *err;
 };
 
@@ -225,12 +255,38 @@ static hps_status read_sequence(const struct reading *reading, const void *value
     return HPS_OK;
 }
 
+static hps_status read_rows(struct reading *reading, const uint8_t *key, size_t key_size,
+                            const void *value, size_t size)
+{
+    uint32_t table = 0;
+    int64_t changed = 0;
+    if (key_size == ROWS_PREFIX_SIZE) {
+        reading->counted = true;
+        return HPS_OK;
+    }
+    if (key_size == ROWS_KEY_SIZE) {
+        memcpy(&table, key + ROWS_PREFIX_SIZE, sizeof(table));
+    }
+    if (key_size != ROWS_KEY_SIZE || table >= reading->n_tables || size != sizeof(changed)) {
+        return hps_error_set(reading->err, HPS_DATA_LOSS,
+                             "record \"%s\" of table %" PRIu32 " has %zu bytes, expected %zu",
+                             ROWS_PREFIX, table, size, sizeof(changed));
+    }
+    memcpy(&changed, value, sizeof(changed));
+    atomic_store(&reading->updates->rows_changed[table], changed);
+    atomic_store(&reading->updates->rows_updated, true);
+    return HPS_OK;
+}
+
 static hps_status read_record(void *ctx, const void *key, size_t key_size, const void *value,
                               size_t value_size)
 {
-    const struct reading *reading = ctx;
+    struct reading *reading = ctx;
     if (key_size == SEQUENCE_KEY_SIZE && memcmp(key, SEQUENCE_KEY, SEQUENCE_KEY_SIZE) == 0) {
         return read_sequence(reading, value, value_size);
+    }
+    if (key_size >= ROWS_PREFIX_SIZE && memcmp(key, ROWS_PREFIX, ROWS_PREFIX_SIZE) == 0) {
+        return read_rows(reading, key, key_size, value, value_size);
     }
     if (key_size < PREFIX_SIZE || memcmp(key, POSITION_PREFIX, PREFIX_SIZE) != 0) {
         return HPS_OK; /* somebody else's */
@@ -244,10 +300,15 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
     return HPS_OK;
 }
 
-static struct hps_updates *updates_new(void)
+static struct hps_updates *updates_new(uint32_t n_tables)
 {
     struct hps_updates *updates = hps_calloc(1, sizeof(*updates));
-    if (updates != NULL && update_holds_init(updates) != HPS_OK) {
+    if (updates == NULL) {
+        return NULL;
+    }
+    updates->rows_changed = hps_calloc(n_tables, sizeof(*updates->rows_changed));
+    if (updates->rows_changed == NULL || update_holds_init(updates) != HPS_OK) {
+        hps_free(updates->rows_changed);
         hps_free(updates);
         return NULL;
     }
@@ -260,9 +321,25 @@ void hps_updates_free(struct hps_updates *updates)
         HPS_ASSERT(!atomic_load(&updates->busy));
         positions_free(updates->positions);
         hps_free(updates->version_tables);
+        hps_free(updates->rows_changed);
         update_holds_fini(updates);
         hps_free(updates);
     }
+}
+
+static hps_status read_state(struct hps_version *version, struct hps_space *lowest,
+                             struct hps_error *err)
+{
+    struct hps_updates *updates = version->updates;
+    struct reading reading = {.updates = updates, .n_tables = version->n_tables, .err = err};
+    const struct hps_store_ops *ops = lowest->store->ops;
+    hps_status status = ops->space_record_scan == NULL
+                            ? HPS_OK
+                            : ops->space_record_scan(lowest, read_record, &reading, err);
+    if (atomic_load(&updates->sequence) > 0 && !reading.counted) {
+        atomic_store(&updates->rows_updated, true); /* by an earlier hpsd, which did not count */
+    }
+    return status;
 }
 
 hps_status hps_update_open(struct hps_version *version, struct hps_error *err)
@@ -271,7 +348,7 @@ hps_status hps_update_open(struct hps_version *version, struct hps_error *err)
     HPS_ASSERT(version->updates == NULL && version->stamps == NULL);
     struct hps_space *lowest = version->tiers[version->n_tiers - 1];
     version->stamps = hps_stamps_new();
-    version->updates = updates_new();
+    version->updates = updates_new(version->n_tables);
     if (version->stamps == NULL || version->updates == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
     }
@@ -279,8 +356,5 @@ hps_status hps_update_open(struct hps_version *version, struct hps_error *err)
     if (status != HPS_OK) {
         return status;
     }
-    struct reading reading = {.updates = version->updates, .err = err};
-    return lowest->store->ops->space_record_scan == NULL
-               ? HPS_OK
-               : lowest->store->ops->space_record_scan(lowest, read_record, &reading, err);
+    return read_state(version, lowest, err);
 }

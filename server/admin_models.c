@@ -9,6 +9,7 @@
 #include "base/block.h"
 #include "base/clock.h"
 #include "cache/gpu_tier.h"
+#include "cache/update.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin_op.h"
 
@@ -86,6 +87,7 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->load_ratio = view->load_ratio;
     info->table_count = version->n_tables;
     info->row_count = view->n_rows;
+    info->row_count_estimated = view->rows_estimated;
     info->host_bytes = view->host_bytes;
     info->persistent_bytes = view->persistent_bytes;
     info->warm_key_count = view->n_keys_warm;
@@ -194,7 +196,9 @@ static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_ve
         infos[i].table = admin_text(op, table->name);
         infos[i].dim = table->dim;
         infos[i].data_type = admin_dtype_text(table->dtype);
-        infos[i].row_count = table->n_rows;
+        bool estimated;
+        infos[i].row_count = hps_update_table_rows(version, i, &estimated);
+        infos[i].row_count_estimated = estimated;
         infos[i].device_bytes = usages != NULL ? usages[i].bytes : 0;
         infos[i].device_row_count = usages != NULL ? usages[i].n_rows : 0;
         infos[i].place = place;

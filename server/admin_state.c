@@ -225,6 +225,9 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
         bool up = env->durable_breaker == NULL || hps_breaker_up(env->durable_breaker);
         tier = tier_status(op, env->durable, up, true, totals.persistent_rows,
                            totals.persistent_bytes, 0);
+        if (tier != NULL) {
+            tier->row_count_estimated = totals.persistent_estimated;
+        }
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }

@@ -199,14 +199,15 @@ void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hp
     }
 }
 
-static uint64_t space_bytes(struct hps_space *space, uint64_t *out_rows)
+/* Adds the rows of the version that it has to `rows`, which may be NULL. */
+static uint64_t space_bytes(struct hps_space *space, uint64_t *rows)
 {
     struct hps_store_usage usage = {0};
     if (space != NULL) {
         space->store->ops->space_usage(space, &usage);
     }
-    if (out_rows != NULL) {
-        *out_rows += usage.n_rows;
+    if (rows != NULL) {
+        *rows += usage.n_rows;
     }
     return usage.used_bytes;
 }
@@ -713,9 +714,8 @@ void hps_catalog_each(struct hps_catalog *catalog,
                                             .state = state_text(model, entry),
                                             .version = entry->version,
                                             .load_ratio = catalog_load_ratio(catalog, entry)};
-            for (uint32_t i = 0; entry->state != ENTRY_LOADING && i < entry->version->n_tables;
-                 i++) {
-                view.n_rows += entry->version->tables[i].n_rows;
+            if (entry->host != NULL || entry->redis != NULL || entry->durable != NULL) {
+                view.n_rows = hps_update_rows(entry->version, &view.rows_estimated);
             }
             catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
@@ -750,6 +750,17 @@ const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog)
     return &catalog->options.env;
 }
 
+static void add_persistent(const struct catalog_entry *entry, struct hps_catalog_totals *totals)
+{
+    struct hps_store_usage usage = {0};
+    if (entry->durable != NULL) {
+        hps_update_usage(entry->version, entry->durable, &usage);
+    }
+    totals->persistent_rows += usage.n_rows;
+    totals->persistent_bytes += usage.used_bytes;
+    totals->persistent_estimated = totals->persistent_estimated || usage.rows_estimated;
+}
+
 void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals)
 {
     struct hps_catalog_totals totals = {0};
@@ -758,7 +769,7 @@ void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_tota
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             totals.host_bytes += space_bytes(entry->host, &totals.host_rows);
             totals.redis_bytes += space_bytes(entry->redis, &totals.redis_rows);
-            totals.persistent_bytes += space_bytes(entry->durable, &totals.persistent_rows);
+            add_persistent(entry, &totals);
             totals.n_loading += entry->state == ENTRY_LOADING;
         }
     }

@@ -167,6 +167,7 @@ struct hps_version_view {
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
     uint64_t n_rows, host_bytes, redis_bytes, persistent_bytes;
+    bool rows_estimated;       /* n_rows are: it has had updates */
     struct hps_gpu_space *gpu; /* NULL: it has no embedding cache */
     uint64_t gpu_rows, gpu_bytes;
     const struct hps_embed_range_usage *gpu_usages; /* [n_tables]; NULL: as gpu */
@@ -204,6 +205,7 @@ unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, co
 const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);
 struct hps_catalog_totals {
     uint64_t host_rows, host_bytes, redis_rows, redis_bytes, persistent_rows, persistent_bytes;
+    bool persistent_estimated; /* persistent_rows are */
     unsigned n_loading;
 };
 void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals);

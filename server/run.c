@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
+#include "cache/update.h"
 #include "server/daemon_internal.h"
 #include "server/notify.h"
 
@@ -194,7 +195,7 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
     for (uint32_t i = 0; i < view->version->n_tiers; i++) {
         const struct hps_store_ops *ops = view->version->tiers[i]->store->ops;
         struct hps_store_usage usage;
-        ops->space_usage(view->version->tiers[i], &usage);
+        hps_update_usage(view->version, view->version->tiers[i], &usage);
         set(daemon, HPS_M_TIER_ROWS, view->model, number, ops->name, (double)usage.n_rows);
         set(daemon, HPS_M_TIER_USED_BYTES, view->model, number, ops->name,
             (double)usage.used_bytes);

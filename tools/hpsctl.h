@@ -92,6 +92,8 @@ struct hpsctl_table {
 /* `columns` ends with NULL; a name that begins with '>' is a column of numbers. */
 void hpsctl_table_init(struct hpsctl_table *table, const char *const *columns);
 void hpsctl_table_cell(struct hpsctl_table *table, const char *fmt, ...) HPS_PRINTF(2, 3);
+/* A number of rows; `~` before it if it is an estimate. */
+void hpsctl_rows_cell(struct hpsctl_table *table, uint64_t n_rows, bool estimated);
 /* Print and free. Returns the exit code. */
 int hpsctl_table_print(struct hpsctl_table *table);
 

@@ -106,7 +106,7 @@ static int print_tiers(const Hps__V1__GetStatusResponse *status)
                           tier->capacity_bytes == 0
                               ? (tier->up ? "unbounded" : "-")
                               : hpsctl_bytes_text(tier->capacity_bytes, text));
-        hpsctl_table_cell(&table, "%" PRIu64, tier->row_count);
+        hpsctl_rows_cell(&table, tier->row_count, tier->row_count_estimated);
         hpsctl_table_cell(&table, "%s", tier->note);
     }
     return hpsctl_table_print(&table);

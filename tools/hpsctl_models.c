@@ -79,7 +79,7 @@ static int print_models(struct hpsctl *ctl, const void *reply)
             hpsctl_table_cell(&table, "%s", version->state);
             hpsctl_table_cell(&table, "%s", version->label);
             hpsctl_table_cell(&table, "%" PRIu32, version->table_count);
-            hpsctl_table_cell(&table, "%" PRIu64, version->row_count);
+            hpsctl_rows_cell(&table, version->row_count, version->row_count_estimated);
             device_cell(&table, version);
             hpsctl_table_cell(&table, "%s", hpsctl_bytes_text(version->host_bytes, text));
             warm_cell(&table, version);
@@ -117,7 +117,7 @@ static void table_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *in
     hpsctl_table_cell(table, "%s", info->table);
     hpsctl_table_cell(table, "%" PRIu32, info->dim);
     hpsctl_table_cell(table, "%s", info->data_type);
-    hpsctl_table_cell(table, "%" PRIu64, info->row_count);
+    hpsctl_rows_cell(table, info->row_count, info->row_count_estimated);
 }
 
 /* The embedding cache of a table, and which part of the rows is there. */

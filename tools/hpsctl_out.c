@@ -65,6 +65,11 @@ static void print_cell(const char *text, size_t width, bool number, bool last)
     printf("%*s", last ? 0 : GAP, "");
 }
 
+void hpsctl_rows_cell(struct hpsctl_table *table, uint64_t n_rows, bool estimated)
+{
+    hpsctl_table_cell(table, "%s%" PRIu64, estimated ? "~" : "", n_rows);
+}
+
 int hpsctl_table_print(struct hpsctl_table *table)
 {
     size_t width[COLUMNS_MAX] = {0};

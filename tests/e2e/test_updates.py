@@ -116,6 +116,39 @@ def test_records_of_all_forms_when_written_then_in_every_tier(broker, daemon, wo
     assert metrics['hpsd_update_rows_total{model="forms",op="delete"}'] == 4
 
 
+def rows_told(daemon, model, tables=("a", "b")):
+    """({where: rows}, {where: is it an estimate}) of a model that is the only one."""
+    (of_model,) = daemon.ctl("models", "-o", "json")[0]["models"][0]["versions"]
+    of_tables = {one["table"]: one for one in daemon.ctl("tables", model, "-o", "json")[0]["tables"]}
+    (of_tier,) = [one for one in daemon.ctl("status", "-o", "json")[0]["tiers"] if one["tier"] == "rocksdb"]
+    told = {"model": of_model, "tier": of_tier, **{name: of_tables[name] for name in tables}}
+    rows = {where: int(one["row_count"]) for where, one in told.items()}
+    rows["metric"] = int(daemon.metrics()[f'hpsd_tier_rows{{model="{model}",version="1",tier="rocksdb"}}'])
+    return rows, {bool(one["row_count_estimated"]) for one in told.values()}
+
+
+def test_rows_when_updated_then_exact_before_and_marked_as_an_estimate_behind(broker, daemon, work):
+    for name in "ab":
+        broker.create(f"hps_et.counted.{name}", 1)
+    one = daemon(config_of(work, broker, "counted"))
+    wait_now(one, "counted")  # positions are stored, and no row has changed
+    exact = {"model": 2 * KEYS, "tier": 2 * KEYS, "a": KEYS, "b": KEYS, "metric": 2 * KEYS}
+    assert rows_told(one, "counted") == (exact, {False})
+    one.stop()
+    one.start()
+    assert rows_told(one, "counted") == (exact, {False})
+    broker.write("hps_et.counted.a", [keyed(key, key + 1000) for key in range(KEYS)])
+    broker.write("hps_et.counted.b", [keyed(KEYS + 7, 7), keyed(KEYS + 8, 8), keyed(3, None)])
+    wait_now(one, "counted")
+    expected = {"model": 2 * KEYS + 1, "tier": 2 * KEYS + 1, "a": KEYS, "b": KEYS + 1, "metric": 2 * KEYS + 1}
+    assert rows_told(one, "counted") == (expected, {True})
+    for verb, n in (("models", 2 * KEYS + 1), ("tables", KEYS + 1), ("status", 2 * KEYS + 1)):
+        assert f"~{n} " in one.ctl(verb)
+    one.stop()
+    one.start()
+    assert rows_told(one, "counted") == (expected, {True})
+
+
 def test_bad_records_when_between_good_ones_then_left_out_counted_and_kept(broker, daemon, work):
     broker.create("hps_et.bad.a", 1)
     letters = broker.create("bad.letters", 1)
