@@ -332,9 +332,9 @@ def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(w
 
 def test_start_when_a_device_must_be_there_and_is_not_then_exit_1(work):
     config = config_of(work, tables_of(), server={"on_device_loss": "exit"})
-    with pytest.raises(AssertionError, match="ended with 1 before it was ready(.|\n)*no GPU can be used"):
+    with pytest.raises(AssertionError, match="ended with 1 before it was listening(.|\n)*no GPU can be used"):
         Daemon(work, config, env=NO_GPU)
-    with pytest.raises(AssertionError, match="ended with 2 before it was ready(.|\n)*HPS_DEVICE: got"):
+    with pytest.raises(AssertionError, match="ended with 2 before it was listening(.|\n)*HPS_DEVICE: got"):
         Daemon(work, config, env={"HPS_DEVICE": "sim:fial=1"})
 
 
