@@ -391,3 +391,31 @@ fail:
     kafka_close(&log->base);
     return status;
 }
+
+hps_status hps_kafka_check(const struct hps_kafka_options *options, struct hps_error *err)
+{
+    const struct hps_kafka_property group = {"group.id", "hpsd.check"};
+    const struct hps_kafka_property nobody = {"bootstrap.servers", NULL};
+    struct hps_update_log *log = NULL;
+    rd_kafka_conf_t *conf = NULL;
+    rd_kafka_t *rk = NULL;
+    hps_status status = hps_kafka_open(options, &log, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    const struct hps_kafka *kafka = (const struct hps_kafka *)log;
+    status = hps_kafka_conf(kafka, &group, 1, &conf, err);
+    if (status == HPS_OK) {
+        status = set(conf, &nobody, err); /* without brokers nothing is connected to */
+        if (status != HPS_OK) {
+            rd_kafka_conf_destroy(conf);
+        }
+    }
+    if (status == HPS_OK) {
+        status = hps_kafka_handle_open(kafka, RD_KAFKA_CONSUMER, conf, "check", "Kafka consumer",
+                                       &rk, err);
+    }
+    hps_kafka_handle_close(rk);
+    log->ops->close(log);
+    return status;
+}

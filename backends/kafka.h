@@ -27,5 +27,10 @@ struct hps_kafka_options {
  * know, or a value that it refuses; NO_MEMORY. */
 hps_status hps_kafka_open(const struct hps_kafka_options *options, struct hps_update_log **out_log,
                           struct hps_error *err) HPS_MUST_CHECK;
+/* The same, and whether librdkafka can make a consumer of them: it loads certificates and looks for
+ * what its build lacks only then. Does not connect, leaves nothing open. Errors as above, with
+ * librdkafka's reason. */
+hps_status hps_kafka_check(const struct hps_kafka_options *options, struct hps_error *err)
+    HPS_MUST_CHECK;
 
 #endif

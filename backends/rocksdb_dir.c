@@ -120,6 +120,16 @@ hps_status hps_rocksdb_dir_look(const struct hps_rocksdb_dir *dir,
     return status;
 }
 
+bool hps_rocksdb_dir_has_database(const char *dir)
+{
+    enum hps_rocksdb_dir_state state = HPS_ROCKSDB_DIR_ABSENT;
+    struct hps_error err;
+    struct hps_rocksdb_dir at = {.path = hps_rocksdb_dir_join(dir, "hpsd")};
+    bool known = at.path != NULL && hps_rocksdb_dir_look(&at, &state, &err) == HPS_OK;
+    hps_free(at.path);
+    return known && state == HPS_ROCKSDB_DIR_DATABASE;
+}
+
 static hps_status remove_load(void *ctx, int dir_fd, const char *name, struct hps_error *err)
 {
     (void)dir_fd;

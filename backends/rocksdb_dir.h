@@ -48,6 +48,8 @@ void hps_rocksdb_dir_close(struct hps_rocksdb_dir *dir);
 hps_status hps_rocksdb_dir_look(const struct hps_rocksdb_dir *dir,
                                 enum hps_rocksdb_dir_state *out_state, struct hps_error *err)
     HPS_MUST_CHECK;
+/* Is there a database below `dir`, as far as names of files tell? Opens and locks nothing. */
+bool hps_rocksdb_dir_has_database(const char *dir);
 /* Remove what loads left in the database that a crash cut short. */
 hps_status hps_rocksdb_dir_remove_loads(const struct hps_rocksdb_dir *dir, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -515,6 +515,16 @@ static hps_status check_size(const struct hps_manifest_file *file, const char *d
     return status;
 }
 
+static hps_status check_sizes(const struct hps_manifest_table *table, const char *dir_path,
+                              struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < table->n_files && status == HPS_OK; i++) {
+        status = check_size(&table->files[i], dir_path, err);
+    }
+    return status;
+}
+
 hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
                                   const struct hps_model_dir *dir, struct hps_error *err)
 {
@@ -540,14 +550,19 @@ hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
             return hps_error_set(err, HPS_PRECONDITION, "%s: table '%s' is in %s but has no files",
                                  dir->path, table->name, source);
         }
-        for (size_t k = 0; k < table->n_files; k++) {
-            hps_status status = check_size(&table->files[k], dir->path, err);
-            if (status != HPS_OK) {
-                return status;
-            }
+        hps_status status = check_sizes(table, dir->path, err);
+        if (status != HPS_OK) {
+            return status;
         }
     }
     return HPS_OK;
+}
+
+hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const char *table,
+                                    const char *dir_path, struct hps_error *err)
+{
+    const struct hps_manifest_table *said = hps_manifest_find(manifest, table);
+    return said == NULL ? HPS_OK : check_sizes(said, dir_path, err);
 }
 
 hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,

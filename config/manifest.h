@@ -82,6 +82,10 @@ hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
 hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,
                                     const struct hps_row_desc *desc, struct hps_error *err)
     HPS_MUST_CHECK;
+/* Files of a table are there, with the sizes that the manifest says. A table that it does not name:
+ * OK. PRECONDITION, NOT_FOUND. */
+hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const char *table,
+                                    const char *dir_path, struct hps_error *err) HPS_MUST_CHECK;
 /* Read all files of a table and compare their checksums. DATA_LOSS names the file; CANCELLED. */
 hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const char *table,
                                     const char *dir_path, const atomic_bool *cancel,

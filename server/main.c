@@ -14,12 +14,14 @@
 #include "backends/kafka.h"
 #include "backends/redis.h"
 #include "backends/rocksdb.h"
+#include "backends/rocksdb_dir.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "cache/device.h"
 #include "cache/gpu_tier.h"
 #include "config/limits.h"
+#include "server/check.h"
 #include "server/daemon.h"
 #include "server/export.h"
 #include "server/options.h"
@@ -103,14 +105,10 @@ static hps_status read_config(const struct hps_options *options, struct hps_conf
     return HPS_OK;
 }
 
-static int print_check(const struct hps_config *config, const struct hps_notes *notes)
+static int print_effective(const struct hps_config *config)
 {
     struct hps_buf text;
     hps_buf_init(&text, 64 << 20);
-    for (size_t i = 0; i < notes->n; i++) {
-        fprintf(stderr, "hpsd: %s%s\n", notes->items[i].warning ? "warning: " : "",
-                notes->items[i].text);
-    }
     int code = EXIT_FATAL;
     if (hps_config_print_effective(config, &text) == HPS_OK &&
         fwrite(text.data, 1, text.size, stdout) == text.size && fflush(stdout) == 0) {
@@ -269,7 +267,8 @@ static void close_stores(struct hps_load_env *env)
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* The text of a property is taken apart where it is: names end at their first "=". */
+/* The text of a property is taken apart where it is: names end at their first "=". out_log: NULL to
+ * check them only. */
 static hps_status open_kafka(const struct hps_config_update_source *source,
                              struct hps_update_log **out_log, struct hps_error *err)
 {
@@ -287,7 +286,8 @@ static hps_status open_kafka(const struct hps_config_update_source *source,
         const struct hps_kafka_options options = {.brokers = source->brokers,
                                                   .properties = properties,
                                                   .n_properties = (uint32_t)texts->n};
-        status = hps_kafka_open(&options, out_log, err);
+        status = out_log != NULL ? hps_kafka_open(&options, out_log, err)
+                                 : hps_kafka_check(&options, err);
     } else {
         status = hps_error_set(err, status, "no memory for update_source");
     }
@@ -297,6 +297,38 @@ static hps_status open_kafka(const struct hps_config_update_source *source,
     hps_free(names);
     hps_free(properties);
     return status;
+}
+
+/* ---- what --check finds ---------------------------------------------------------------------- */
+
+static void tell(void *ctx, bool is_error, const char *text)
+{
+    (void)ctx;
+    fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", text);
+}
+
+/* The configuration is good: is what it names? Opens no store and connects to nothing. */
+static int check(const struct hps_config *config, const struct hps_notes *notes)
+{
+    const struct hps_config_persistent_db *db = &config->persistent_db;
+    const struct hps_check models = {.config = config,
+                                     .stored = db->type == HPS_CONFIG_PERSISTENT_ROCKS_DB &&
+                                               hps_rocksdb_dir_has_database(db->path),
+                                     .tell = tell};
+    struct hps_error err = {0};
+    for (size_t i = 0; i < notes->n; i++) {
+        tell(NULL, !notes->items[i].warning, notes->items[i].text);
+    }
+    unsigned n_errors = hps_check_models(&models);
+    if (config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA &&
+        open_kafka(&config->update_source, NULL, &err) != HPS_OK) {
+        hps_ignore(
+            hps_error_prefix(&err, err.status, "%s: update_source.properties", config->file));
+        n_errors++;
+        tell(NULL, true, err.text);
+    }
+    int code = print_effective(config);
+    return code == EXIT_DRAINED && n_errors > 0 ? EXIT_USAGE : code;
 }
 
 /* ---- serving --------------------------------------------------------------------------------- */
@@ -454,7 +486,7 @@ int main(int argc, char **argv)
     if (read_config(&options, &config, &notes, &err) != HPS_OK) {
         complain(&err, code);
     } else if (options.check) {
-        code = print_check(config, &notes);
+        code = check(config, &notes);
     } else {
         hps_log_setup((enum hps_log_level)config->server.log_level,
                       (enum hps_log_format)config->server.log_format, STDERR_FILENO);

@@ -42,6 +42,9 @@ static hps_status source_print(struct hps_source *source, struct hps_error *err)
     for (uint32_t i = 0; status == HPS_OK && i < source->n_tables; i++) {
         files[i] = source->tables[i].files;
         status = hps_model_fingerprint(&files[i], 1, &source->tables[i].print, err);
+        if (status != HPS_OK) {
+            status = hps_error_prefix(err, status, "table \"%s\"", files[i].name);
+        }
     }
     if (status == HPS_OK) {
         status = hps_model_fingerprint(files, source->n_tables, &source->print, err);

@@ -455,6 +455,25 @@ static void test_consumer_when_the_ca_file_is_not_there_then_it_is_refused(void 
     log->ops->close(log);
 }
 
+static void test_check_when_only_a_consumer_would_find_it_then_it_is_found_without_one(void **state)
+{
+    (void)state;
+    const struct hps_kafka_property tls[] = {{"security.protocol", "ssl"},
+                                             {"ssl.ca.location", "/does/not/exist.pem"}};
+    struct hps_mock_kafka *mock = hps_mock_kafka_new(1);
+    struct hps_kafka_options options = {
+        .brokers = hps_mock_kafka_brokers(mock), .properties = tls, .n_properties = 2};
+    struct hps_error err = {0};
+    assert_int_equal(hps_kafka_check(&options, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "ssl.ca.location"));
+    options.n_properties = 1;
+    assert_int_equal(hps_kafka_check(&options, &err), HPS_OK);
+    options.properties = &(const struct hps_kafka_property){"no.such.property", "1"};
+    assert_int_equal(hps_kafka_check(&options, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "no.such.property"));
+    hps_mock_kafka_free(mock);
+}
+
 static void test_poll_when_we_cannot_be_authenticated_then_down_says_so(void **state)
 {
     (void)state;
@@ -523,6 +542,8 @@ int main(void)
         cmocka_unit_test(test_open_when_a_property_is_wrong_or_ours_then_the_error_names_it),
         cmocka_unit_test(test_open_when_properties_are_librdkafkas_then_they_pass),
         cmocka_unit_test(test_consumer_when_the_ca_file_is_not_there_then_it_is_refused),
+        cmocka_unit_test(
+            test_check_when_only_a_consumer_would_find_it_then_it_is_found_without_one),
         cmocka_unit_test(test_poll_when_we_cannot_be_authenticated_then_down_says_so),
     };
 #undef TEST

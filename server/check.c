@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Model files before there is a daemon. See server/check.h.
+ */
+#include "server/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fileio.h"
+#include "base/heap.h"
+#include "server/loader.h"
+
+struct checking {
+    const struct hps_check *check;
+    const struct hps_config_model *model;
+    unsigned n_errors;
+};
+
+static void tell(struct checking *checking, bool is_error, const struct hps_error *err,
+                 const char *advice)
+{
+    char text[1024];
+    snprintf(text, sizeof(text), "%s: models[%s]: %s; %s", checking->check->config->file,
+             checking->model->name, err->text, advice);
+    checking->n_errors += is_error;
+    checking->check->tell(checking->check->ctx, is_error, text);
+}
+
+static void tell_unloadable(struct checking *checking, const struct hps_error *err)
+{
+    if (err->status == HPS_NOT_FOUND && checking->check->stored) {
+        tell(checking, false, err,
+             "a version in the store is served without its files, a first start needs them");
+    } else {
+        tell(checking, true, err, "hpsd would start, but not be ready: the model is not loaded");
+    }
+}
+
+/* ---- manifest.json beside a table ------------------------------------------------------------ */
+
+/* The name of a table by its files, as a model directory would have it. */
+static void entry_name(const struct hps_model_table *files, char *out_name, size_t size)
+{
+    static const char *const tails[] = {".rows.npy", ".npy"};
+    const char *slash = strrchr(files->path, '/');
+    const char *base = slash != NULL ? slash + 1 : files->path;
+    size_t n = strlen(base);
+    for (size_t i = 0; files->form != HPS_ROW_FORM_HUGECTR && i < 2; i++) {
+        size_t n_tail = strlen(tails[i]);
+        if (n > n_tail && strcmp(base + n - n_tail, tails[i]) == 0) {
+            n -= n_tail;
+            break;
+        }
+    }
+    snprintf(out_name, size, "%.*s", (int)n, base);
+}
+
+/* owner: the caller; NULL: no memory */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? hps_strdup(".") : hps_strndup(path, (size_t)(slash - path) + 1);
+}
+
+/* A load from models[] does not read it, `load --from` does: files that are not those that it was
+ * written for are an error all the same, one that cannot be read is not. */
+static void check_manifest(struct checking *checking, const struct hps_model_table *files,
+                           const struct hps_table *table)
+{
+    char name[HPS_MODEL_NAME_BYTES_MAX + 16];
+    struct hps_manifest manifest = {0};
+    struct hps_error err = {0};
+    char *dir = parent_of(files->path);
+    char *path = dir != NULL ? hps_file_path("%s/manifest.json", dir) : NULL;
+    hps_status status = path == NULL
+                            ? hps_error_set(&err, HPS_NO_MEMORY, "no memory for its manifest")
+                            : hps_manifest_read(path, &manifest, &err);
+    if (status == HPS_OK) {
+        const struct hps_row_desc desc = {
+            .dim = table->dim, .dtype = table->dtype, .n_rows = table->n_rows};
+        entry_name(files, name, sizeof(name));
+        status = hps_manifest_check_table(&manifest, name, &desc, &err);
+        if (status == HPS_OK) {
+            status = hps_manifest_check_sizes(&manifest, name, dir, &err);
+        }
+        if (status != HPS_OK) {
+            hps_ignore(hps_error_prefix(&err, status, "table \"%s\"", table->name));
+            tell(checking, true, &err, "the files are not those that their manifest.json names");
+        }
+    } else if (status != HPS_NOT_FOUND) {
+        tell(checking, false, &err, "models[] is loaded without it, `hpsctl load --from` is not");
+    }
+    hps_manifest_close(&manifest);
+    hps_free(path);
+    hps_free(dir);
+}
+
+/* ---- a table --------------------------------------------------------------------------------- */
+
+/* As a load does it, of this one table. */
+static void check_table(struct checking *checking, struct hps_config_table *table)
+{
+    const struct hps_config *config = checking->check->config;
+    const struct hps_load_env env = {.key_bytes = config->key_bytes,
+                                     .nan_allowed =
+                                         config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT};
+    struct hps_config_model one = *checking->model;
+    struct hps_source source = {0};
+    struct hps_version *version = NULL;
+    struct hps_load_plan plan;
+    struct hps_error err = {0};
+    one.tables = table;
+    one.n_tables = 1;
+    hps_status status = hps_source_open_config(&one, &source, &err);
+    if (status == HPS_OK) {
+        version = hps_version_new(one.name, 1, 1);
+        status = version == NULL ? hps_error_set(&err, HPS_NO_MEMORY, "no memory for a version")
+                                 : hps_load_plan(&env, &source, 0, version, &plan, &err);
+    }
+    if (status == HPS_OK) {
+        check_manifest(checking, &source.tables[0].files, &version->tables[0]);
+    } else {
+        tell_unloadable(checking, &err);
+    }
+    hps_version_free(version);
+    hps_source_close(&source);
+}
+
+unsigned hps_check_models(const struct hps_check *check)
+{
+    struct checking checking = {.check = check};
+    for (size_t i = 0; i < check->config->n_models; i++) {
+        checking.model = &check->config->models[i];
+        for (size_t k = 0; k < checking.model->n_tables; k++) {
+            check_table(&checking, &checking.model->tables[k]);
+        }
+    }
+    return checking.n_errors;
+}

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `hpsd --check` says of model files and of properties for librdkafka."""
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+from rig import BIN, PATIENCE_S, Daemon, Table, default_config, generate, model_config
+
+
+def check(work, config, *flags):
+    """The finished process of `hpsd --check`; `config`: None for the flags alone."""
+    args = [os.path.join(BIN, "hpsd"), "--check", "--state-dir", os.path.join(work, "state"), *flags]
+    if config is not None:
+        path = os.path.join(work, "checked.json")
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump(config, out)
+        args += ["--config", path]
+    return subprocess.run(args, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def refused(done, *words):
+    assert done.returncode == 2, done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+def passed(done):
+    assert done.returncode == 0, done.stderr
+    assert "models[" not in done.stderr and "properties" not in done.stderr, done.stderr
+
+
+def tables(work):
+    one, other = Table.random("one", 50, 8), Table.random("two", 40, 4, number=1)
+    return one.save_hugectr(work + "/m"), other.save(work + "/m")
+
+
+def config_of(paths, dims=(8, 4), **more):
+    return default_config([model_config("m", list(paths), list(dims), ["one", "two"])], **more)
+
+
+def test_check_when_all_files_are_good_then_it_passes_and_opens_no_store(work):
+    done = check(work, config_of(tables(work)))
+    passed(done)
+    assert json.loads(done.stdout)["models"][0]["model"]["value"] == "m"
+    assert not os.path.exists(work + "/state")
+
+
+def test_check_when_files_are_wrong_then_each_table_is_named_with_its_reason(work):
+    paths = tables(work)
+    refused(check(work, config_of(paths, dims=(8, 5))), "checked.json: models[m]: ", 'table "two"', "two.rows.npy")
+    refused(check(work, config_of(paths, dims=(7, 4))), 'table "one"', "emb_vector")
+    with open(paths[0] + "/emb_vector", "ab") as out:
+        out.truncate(33)
+    np.save(work + "/m/two.keys.npy", np.arange(39))
+    done = check(work, config_of(paths))
+    refused(done, 'table "one"', 'table "two"', "not be ready")
+    assert json.loads(done.stdout)["models"][0]["model"]["value"] == "m"  # what applies is printed all the same
+
+
+def test_check_when_files_are_missing_then_it_is_an_error_unless_a_store_may_have_the_rows(work):
+    paths = tables(work)
+    config = config_of(paths)
+    os.rename(paths[1], paths[1] + ".away")
+    refused(check(work, config), 'table "two"', "No such file")
+    os.rename(paths[1] + ".away", paths[1])
+    Daemon(work, config).stop()
+    os.rename(paths[1], paths[1] + ".away")
+    done = check(work, config)
+    assert done.returncode == 0, done.stderr
+    assert "warning: " in done.stderr and 'table "two"' in done.stderr and "first start" in done.stderr
+    refused(check(work, {**config, "persistent_db": {"type": "disabled"}}), 'table "two"', "No such file")
+    again = Daemon(work, config)  # and so it is
+    again.stop()
+
+
+def test_check_when_a_manifest_says_otherwise_then_it_is_an_error(work):
+    generate(work + "/m", "--tables", 2, "--rows", 100, "--dim", 4, "--format", "npy")
+    config = default_config([model_config("m", [work + f"/m/t{i}.npy" for i in range(2)], [4, 4], ["a", "b"])])
+    manifest = work + "/m/manifest.json"
+    with open(manifest, encoding="utf-8") as text:
+        said = json.load(text)
+    names = [table["name"] for table in said["tables"]]
+    config["models"][0]["sparse_files"] = [f"{work}/m/{name}.npy" for name in names]
+    done = check(work, config)
+    passed(done)
+    said["tables"][1]["rows"] = 101
+    with open(manifest, "w", encoding="utf-8") as text:
+        json.dump(said, text)
+    refused(check(work, config), 'table "b"', "manifest says 101")
+    said["tables"][1]["rows"] = 100
+    said["tables"][0]["files"][0]["bytes"] += 1
+    with open(manifest, "w", encoding="utf-8") as text:
+        json.dump(said, text)
+    refused(check(work, config), 'table "a"', "bytes, manifest.json says")
+    with open(manifest, "w", encoding="utf-8") as text:
+        text.write('{"written": "by another program"}')
+    done = check(work, config)
+    assert done.returncode == 0, done.stderr
+    assert "warning: " in done.stderr and "manifest.json" in done.stderr
+
+
+def test_check_when_tables_come_from_flags_then_their_files_are_looked_at_too(work):
+    table = Table.random("items", 30, 4)
+    path = table.save(work + "/m")
+    passed(check(work, None, "--table", f"items={path}"))
+    refused(check(work, None, "--table", f"items={path}.no"), "models[default]", 'table "items"', "No such file")
+
+
+@pytest.mark.parametrize("wrong, words", [
+    ("no.such.property=1", ('"no.such.property"', "No such configuration property")),
+    ("security.protocol=carrier pigeon", ('"security.protocol"', "carrier pigeon")),
+    ("socket.timeout.ms=-7", ('"socket.timeout.ms"',)),
+    ("group.id=mine", ('"group.id"', "not to be set")),
+    ("ssl.ca.location=/does/not/exist.pem", ("ssl.ca.location",)),
+])
+def test_check_when_a_property_is_wrong_then_it_is_named_with_librdkafkas_reason(work, wrong, words):
+    config = default_config(update_source={"type": "kafka", "brokers": "127.0.0.1:1",
+                                           "properties": ["security.protocol=ssl", "client.id=mine"]})
+    done = check(work, config)
+    passed(done)
+    config["update_source"]["properties"].append(wrong)
+    refused(check(work, config), "checked.json: update_source.properties", *words)
