@@ -321,26 +321,54 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
     hps_version_free(version);
 }
 
-void admin_load_model(struct admin_op *op)
+/* Of the request's tables; NULL: no memory. */
+static struct hps_source_named *load_tables(struct admin_op *op,
+                                            const Hps__V1__LoadModelRequest *message)
 {
-    const Hps__V1__LoadModelRequest *message = (const Hps__V1__LoadModelRequest *)op->request;
+    struct hps_source_named *tables = admin_alloc(op, message->n_tables, sizeof(*tables));
+    for (size_t i = 0; tables != NULL && i < message->n_tables; i++) {
+        tables[i].name = message->tables[i]->table;
+        tables[i].path = message->tables[i]->path;
+    }
+    return tables;
+}
+
+static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *message)
+{
     const struct hps_load_request request = {.model = message->model,
                                              .directory = message->directory,
+                                             .tables = load_tables(op, message),
+                                             .n_tables = message->n_tables,
                                              .version = message->version,
                                              .label = message->label,
                                              .lineage = message->lineage,
                                              .activate = message->activate,
                                              .force = message->force,
                                              .replace = message->replace};
-    op->model = message->model;
-    op->version = message->version;
-    if (message->directory[0] == '\0') {
-        hps_ignore(hps_error_set(&op->error, HPS_INVALID, "directory: missing"));
-    } else if (message->dry_run) {
+    if (request.tables == NULL && request.n_tables > 0) {
+        return;
+    }
+    if (message->dry_run) {
         op->changes = false;
         dry_run(op, &request);
     } else {
         op->error.status = hps_catalog_load(op->parts->catalog, &request, &op->load, &op->error);
+    }
+}
+
+void admin_load_model(struct admin_op *op)
+{
+    const Hps__V1__LoadModelRequest *message = (const Hps__V1__LoadModelRequest *)op->request;
+    op->model = message->model;
+    op->version = message->version;
+    if (message->directory[0] == '\0' && message->n_tables == 0) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID, "directory: missing, and no tables"));
+    } else if (message->directory[0] != '\0' && message->n_tables > 0) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                                 "directory: got \"%s\" and %zu tables, expected one of both",
+                                 message->directory, message->n_tables));
+    } else {
+        load_model(op, message);
     }
     if (op->load != NULL) {
         struct hps_load_state state;

@@ -411,7 +411,7 @@ static void check_drift(struct catalog_model *model)
         hps_source_open_config(model->config, &source, &err) != HPS_OK) {
         return; /* files may be gone: the store has the rows */
     }
-    model->drift = strcmp(source.print.text, entry->version->fingerprint) != 0;
+    model->drift = !hps_source_has_print(&source, entry->version->fingerprint);
     hps_source_close(&source);
     if (model->drift) {
         HPS_LOG(WARN, "catalog",

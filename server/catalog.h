@@ -58,7 +58,9 @@ void hps_catalog_close(struct hps_catalog *catalog);
 
 struct hps_load_request {
     const char *model;
-    const char *directory;
+    const char *directory;                 /* of all tables; "" or NULL: `tables` names them */
+    const struct hps_source_named *tables; /* [n_tables] in the order that the model has them */
+    size_t n_tables;
     int64_t version;     /* 0: the highest + 1 */
     const char *label;   /* "" or NULL: none */
     const char *lineage; /* "" or NULL: that of the newest version */

@@ -252,6 +252,13 @@ void catalog_model_metrics_remove(const struct hps_catalog *catalog,
  * thread, no lock held. */
 void catalog_load_again(struct hps_catalog *catalog);
 
+/* ---- catalog_source.c ---- */
+
+/* The files that a request names, all below server.model_roots. May block; lock not held. error
+ * INVALID, NOT_FOUND, PERMISSION, NO_MEMORY; out_source: hps_source_close */
+hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_load_request *request,
+                               struct hps_source *out_source, struct hps_error *err) HPS_MUST_CHECK;
+
 /* ---- catalog_unload.c ---- */
 
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;

@@ -4,7 +4,6 @@
  * thread, made visible by one switch.
  */
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,50 +24,6 @@ enum { TEXT_BYTES_MAX = 256, CATCH_UP_POLL_NS = 20 * 1000 * 1000 };
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Is `path` one of the roots or below it? Both resolved, so that no link leads out. */
-static bool below_root(const char *path, const char *root)
-{
-    char resolved[PATH_MAX];
-    if (realpath(root, resolved) == NULL) {
-        return false;
-    }
-    size_t size = strlen(resolved);
-    return strncmp(path, resolved, size) == 0 &&
-           (path[size] == '\0' || path[size] == '/' || strcmp(resolved, "/") == 0);
-}
-
-static hps_status check_directory(struct hps_catalog *catalog, const char *directory,
-                                  char out_resolved[PATH_MAX], struct hps_error *err)
-{
-    struct hps_strings roots; /* a copy: no lock while the file system is asked */
-    bool allowed = false;
-    pthread_mutex_lock(&catalog->lock);
-    hps_status status = hps_strings_copy(&catalog->model_roots, &roots);
-    pthread_mutex_unlock(&catalog->lock);
-    if (status != HPS_OK) {
-        return hps_error_set(err, status, "no memory for server.model_roots");
-    }
-    bool there = realpath(directory, out_resolved) != NULL;
-    if (!there) {
-        snprintf(out_resolved, PATH_MAX, "%s", directory);
-    }
-    for (size_t i = 0; i < roots.n && !allowed; i++) {
-        allowed = below_root(out_resolved, roots.items[i]);
-    }
-    if (!there) {
-        status = hps_error_set(err, HPS_NOT_FOUND,
-                               "directory \"%s\" is not there, or hpsd may not see it", directory);
-    } else if (!allowed) {
-        status = hps_error_set(
-            err, HPS_PERMISSION,
-            "directory \"%s\" is not below any of server.model_roots (%zu; first \"%s\"); put it "
-            "below one of them, or add its parent to server.model_roots and reload hpsd (SIGHUP)",
-            directory, roots.n, roots.n > 0 ? roots.items[0] : "");
-    }
-    hps_strings_fini(&roots);
-    return status;
-}
-
 /* Answers carry these: a stock client refuses an answer with a string that is not UTF-8. */
 static hps_status check_text(const char *field, const char *text, struct hps_error *err)
 {
@@ -88,8 +43,8 @@ static hps_status check_text(const char *field, const char *text, struct hps_err
     return HPS_OK;
 }
 
-static hps_status check_request(struct hps_catalog *catalog, const struct hps_load_request *request,
-                                char out_resolved[PATH_MAX], struct hps_error *err)
+static hps_status check_request(const struct hps_catalog *catalog,
+                                const struct hps_load_request *request, struct hps_error *err)
 {
     if (!hps_model_name_valid(request->model)) {
         return hps_error_set(err, HPS_INVALID,
@@ -111,7 +66,7 @@ static hps_status check_request(struct hps_catalog *catalog, const struct hps_lo
     if (hps_load_env_lowest(&catalog->options.env) == NULL) {
         return hps_error_set(err, HPS_PRECONDITION, "no store is configured");
     }
-    return check_directory(catalog, request->directory, out_resolved, err);
+    return HPS_OK;
 }
 
 /* The version with the highest number, loading ones included. Lock held. */
@@ -593,12 +548,10 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
 hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
                             struct hps_load **out_load, struct hps_error *err)
 {
-    char resolved[PATH_MAX];
     struct hps_source source;
-    hps_status status = check_request(catalog, request, resolved, err);
+    hps_status status = check_request(catalog, request, err);
     if (status == HPS_OK) {
-        status = hps_source_open_dir(
-            resolved, hps_config_model_find(catalog->options.config, request->model), &source, err);
+        status = catalog_source_open(catalog, request, &source, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -642,14 +595,12 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  struct hps_load_plan *out_plan, struct hps_version **out_version,
                                  struct hps_switched *out_effect, struct hps_error *err)
 {
-    char resolved[PATH_MAX];
     struct hps_source source;
     struct hps_version *version = NULL;
     struct catalog_model unknown = {.name = (char *)request->model};
-    hps_status status = check_request(catalog, request, resolved, err);
+    hps_status status = check_request(catalog, request, err);
     if (status == HPS_OK) {
-        status = hps_source_open_dir(
-            resolved, hps_config_model_find(catalog->options.config, request->model), &source, err);
+        status = catalog_source_open(catalog, request, &source, err);
     }
     if (status != HPS_OK) {
         return status;

@@ -4,9 +4,11 @@
  */
 #include "server/source.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fileio.h"
 #include "base/heap.h"
 
 void hps_source_close(struct hps_source *source)
@@ -131,18 +133,20 @@ hps_status hps_source_open_dir(const char *path, const struct hps_config_model *
     return HPS_OK;
 }
 
-static hps_status source_add_config(struct hps_source *source, const struct hps_config_table *table,
-                                    struct hps_error *err)
+static hps_status source_add(struct hps_source *source, const char *name, const char *path,
+                             const struct hps_config_table *known, struct hps_error *err)
 {
     struct hps_source_table *to = &source->tables[source->n_tables];
-    hps_status status = hps_model_table_open(table->name, table->path, &to->files, err);
+    hps_status status = hps_model_table_open(name, path, &to->files, err);
     if (status != HPS_OK) {
-        return hps_error_prefix(err, status, "table \"%s\"", table->name);
+        return hps_error_prefix(err, status, "table \"%s\"", name);
     }
     source->n_tables++;
-    to->dim = table->dim;
-    to->default_values = table->default_values;
-    to->n_default_values = table->n_default_values;
+    if (known != NULL) {
+        to->dim = known->dim;
+        to->default_values = known->default_values;
+        to->n_default_values = known->n_default_values;
+    }
     return HPS_OK;
 }
 
@@ -157,7 +161,8 @@ hps_status hps_source_open_config(const struct hps_config_model *model,
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", model->n_tables);
     }
     for (size_t i = 0; status == HPS_OK && i < model->n_tables; i++) {
-        status = source_add_config(&source, &model->tables[i], err);
+        const struct hps_config_table *table = &model->tables[i];
+        status = source_add(&source, table->name, table->path, table, err);
     }
     if (status == HPS_OK) {
         status = source_print(&source, err);
@@ -168,6 +173,123 @@ hps_status hps_source_open_config(const struct hps_config_model *model,
     }
     *out_source = source;
     return HPS_OK;
+}
+
+static hps_status check_named(const struct hps_source_named *tables, size_t n_tables,
+                              struct hps_error *err)
+{
+    if (n_tables == 0 || n_tables > HPS_MODEL_TABLES_MAX) {
+        return hps_error_set(err, HPS_INVALID, "tables: got %zu, expected 1 to %d", n_tables,
+                             HPS_MODEL_TABLES_MAX);
+    }
+    for (size_t i = 1; i < n_tables; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(tables[i].name, tables[k].name) == 0) {
+                return hps_error_set(err, HPS_INVALID, "tables: \"%.130s\" twice: %s and %s",
+                                     tables[i].name, tables[k].path, tables[i].path);
+            }
+        }
+    }
+    return HPS_OK;
+}
+
+/* For people: where the first table is, and how many there are besides. owner: the caller */
+static char *named_text(const struct hps_source_named *tables, size_t n_tables)
+{
+    return n_tables == 1 ? hps_strdup(tables[0].path)
+                         : hps_file_path("%s and %zu more", tables[0].path, n_tables - 1);
+}
+
+hps_status hps_source_open_tables(const struct hps_source_named *tables, size_t n_tables,
+                                  const struct hps_config_model *model,
+                                  struct hps_source *out_source, struct hps_error *err)
+{
+    struct hps_source source = {0};
+    hps_status status = check_named(tables, n_tables, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    source.text = named_text(tables, n_tables);
+    source.tables = hps_calloc(n_tables, sizeof(*source.tables));
+    if (source.text == NULL || source.tables == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", n_tables);
+    }
+    for (size_t i = 0; status == HPS_OK && i < n_tables; i++) {
+        status = source_add(&source, tables[i].name, tables[i].path,
+                            config_table(model, tables[i].name), err);
+    }
+    if (status == HPS_OK) {
+        status = source_print(&source, err);
+    }
+    if (status != HPS_OK) {
+        hps_source_close(&source);
+        return status;
+    }
+    *out_source = source;
+    return HPS_OK;
+}
+
+bool hps_source_canonical(const char *path, char out_path[PATH_MAX])
+{
+    char above[PATH_MAX];
+    char resolved[PATH_MAX];
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/') {
+        size--;
+    }
+    size_t begin = size;
+    while (begin > 0 && path[begin - 1] != '/') {
+        begin--;
+    }
+    int n = snprintf(above, sizeof(above), "%.*s", (int)begin, begin > 0 ? path : "");
+    const char *last = path + begin;
+    bool is_name = size > begin && strncmp(last, ".", size - begin) != 0 &&
+                   strncmp(last, "..", size - begin) != 0;
+    bool fits = n >= 0 && (size_t)n < sizeof(above) && size < PATH_MAX;
+    if (fits && realpath(!is_name ? path : begin > 0 ? above : ".", resolved) != NULL) {
+        n = !is_name
+                ? snprintf(out_path, PATH_MAX, "%s", resolved)
+                : snprintf(out_path, PATH_MAX, "%s/%.*s",
+                           strcmp(resolved, "/") == 0 ? "" : resolved, (int)(size - begin), last);
+        if (n >= 0 && n < PATH_MAX) {
+            return true;
+        }
+    }
+    snprintf(out_path, PATH_MAX, "%s", path);
+    return false;
+}
+
+/* The fingerprint of the same files by their canonical paths. */
+static hps_status canonical_print(const struct hps_source *source,
+                                  struct hps_fingerprint *out_print)
+{
+    char path[PATH_MAX];
+    struct hps_error err;
+    struct hps_model_table *files = hps_calloc(source->n_tables, sizeof(*files));
+    hps_status status = files != NULL ? HPS_OK : HPS_NO_MEMORY;
+    for (uint32_t i = 0; status == HPS_OK && i < source->n_tables; i++) {
+        files[i] = source->tables[i].files;
+        hps_source_canonical(source->tables[i].files.path, path);
+        files[i].path = hps_strdup(path);
+        status = files[i].path != NULL ? HPS_OK : HPS_NO_MEMORY;
+    }
+    if (status == HPS_OK) {
+        status = hps_model_fingerprint(files, source->n_tables, out_print, &err);
+    }
+    for (uint32_t i = 0; files != NULL && i < source->n_tables; i++) {
+        if (files[i].path != source->tables[i].files.path) {
+            hps_free(files[i].path);
+        }
+    }
+    hps_free(files);
+    return status;
+}
+
+bool hps_source_has_print(const struct hps_source *source, const char *fingerprint)
+{
+    struct hps_fingerprint print;
+    return strcmp(source->print.text, fingerprint) == 0 ||
+           (canonical_print(source, &print) == HPS_OK && strcmp(print.text, fingerprint) == 0);
 }
 
 static int by_place(const void *a, const void *b)

@@ -6,6 +6,8 @@
 #ifndef HPS_SERVER_SOURCE_H
 #define HPS_SERVER_SOURCE_H
 
+#include <limits.h>
+
 #include "base/modeldir.h"
 #include "cache/version.h"
 #include "config/config.h"
@@ -35,10 +37,29 @@ struct hps_source {
  * caller: hps_source_close. */
 hps_status hps_source_open_dir(const char *dir, const struct hps_config_model *model,
                                struct hps_source *out_source, struct hps_error *err) HPS_MUST_CHECK;
+/* A table and where its files are, as hps_model_table_open takes them. */
+struct hps_source_named {
+    const char *name;
+    const char *path;
+};
+
+/* Tables that lie anywhere, under the names that they are to have, in this order. Widths and
+ * default rows come from `model` (may be NULL). A manifest beside them is not read, as for
+ * models[]. error   also INVALID: no table, too many, a name twice */
+hps_status hps_source_open_tables(const struct hps_source_named *tables, size_t n_tables,
+                                  const struct hps_config_model *model,
+                                  struct hps_source *out_source, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* The tables of models[], in its order. */
 hps_status hps_source_open_config(const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
+/* Absolute, without links in the directories above the last name: the same for whoever names a
+ * file. False: no such directory; out_path is `path` then. `path` need not exist. */
+bool hps_source_canonical(const char *path, char out_path[PATH_MAX]);
+/* Is this the fingerprint of these files, by their paths as they are or as hps_source_canonical has
+ * them? */
+bool hps_source_has_print(const struct hps_source *source, const char *fingerprint);
 /* Are the files of the table those that were there at the open? PRECONDITION names the table. */
 hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -107,6 +107,31 @@ const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT
 /* Print the bytes and a newline to stdout; frees the buffer. Returns the exit code. */
 int hpsctl_print_buf(struct hps_buf *buf, hps_status status);
 
+/* ---- what a load reads ----------------------------------------------------------------------- */
+
+struct hpsctl_load_from {
+    const char *directory;             /* NULL: not given, as the next three */
+    const struct hps_arg_list *tables; /* "NAME=PATH"; n 0: not given */
+    const char *config;                /* a configuration file */
+    const char *model;                 /* of its models[]; NULL: that of the command line */
+};
+
+struct hpsctl_load_files {
+    char *directory; /* NULL: the tables */
+    Hps__V1__TableSource *tables;
+    Hps__V1__TableSource **pointers; /* [n_tables] to them */
+    size_t n_tables;
+    struct hps_config *config;
+    int64_t version; /* that the configuration says; 0: none, as NULL and "" of the next two */
+    const char *label;
+    const char *lineage;
+};
+
+/* Returns HPSCTL_OK, or what to exit with after saying why. */
+int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
+                           struct hpsctl_load_files *out_files);
+void hpsctl_load_files_free(struct hpsctl_load_files *files);
+
 /* ---- verbs ----------------------------------------------------------------------------------- */
 
 int hpsctl_ping(struct hpsctl *ctl);

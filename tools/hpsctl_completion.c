@@ -46,9 +46,12 @@ int hpsctl_completion(struct hpsctl *ctl)
     }
     printf("'\n"
            "    COMPREPLY=()\n"
+           "    if [[ $word == = ]]; then before=\"=\" word=; fi\n"
            "    case $before in\n"
            "    --from) COMPREPLY=($(compgen -d -- \"$word\")); return ;;\n"
-           "    --token-file|--tls-ca|--tls-cert|--tls-key)\n"
+           "    --table) return ;;\n"
+           "    =) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+           "    --config|--token-file|--tls-ca|--tls-cert|--tls-key)\n"
            "        COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
            "    -o|--output) COMPREPLY=($(compgen -W 'table json' -- \"$word\")); return ;;\n"
            "    esac\n"

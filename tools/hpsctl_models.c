@@ -167,10 +167,13 @@ int hpsctl_tables(struct hpsctl *ctl)
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
-enum { BAR_WIDTH = 28, LINE_STEP_PERCENT = 10 };
+enum { BAR_WIDTH = 28, LINE_STEP_PERCENT = 10, LOAD_REQUEST_BYTES_MAX = 16 << 20 };
 
 static struct {
     const char *from;
+    struct hps_arg_list tables;
+    const char *config;
+    const char *model;
     int64_t version;
     const char *label;
     const char *lineage;
@@ -184,6 +187,11 @@ static struct {
 const struct hps_arg hpsctl_load_args[] = {
     {"from", 0, HPS_ARG_TEXT, "DIR", &load_flags.from,
      "directory of the model files, on the server's machine and below its model_roots"},
+    {"table", 0, HPS_ARG_LIST, "NAME=PATH", &load_flags.tables,
+     "instead: a table's directory or file; repeatable, in the order of the model's tables"},
+    {"config", 0, HPS_ARG_TEXT, "FILE", &load_flags.config,
+     "instead: the sparse_files of the model in this ps.json, under its table names"},
+    {"model", 0, HPS_ARG_TEXT, "NAME", &load_flags.model, "its name in that file (default: MODEL)"},
     {"version", 0, HPS_ARG_I64, "N", &load_flags.version, "its number (default: the highest + 1)"},
     {"label", 0, HPS_ARG_TEXT, "TEXT", &load_flags.label, "a name for people"},
     {"lineage", 0, HPS_ARG_TEXT, "NAME", &load_flags.lineage,
@@ -505,34 +513,43 @@ static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status st
     return HPSCTL_OK;
 }
 
+/* What the command line says comes before what the configuration file does. */
+static void load_request(struct hpsctl *ctl, const struct hpsctl_load_files *files,
+                         Hps__V1__LoadModelRequest *out_request)
+{
+    const char *label = load_flags.label != NULL ? load_flags.label : files->label;
+    const char *lineage = load_flags.lineage != NULL ? load_flags.lineage : files->lineage;
+    Hps__V1__LoadModelRequest request = HPS__V1__LOAD_MODEL_REQUEST__INIT;
+    request.model = ctl->words[0];
+    request.directory = files->directory != NULL ? files->directory : request.directory;
+    request.tables = files->pointers;
+    request.n_tables = files->n_tables;
+    request.version = load_flags.version != 0 ? load_flags.version : files->version;
+    request.label = label != NULL ? (char *)(uintptr_t)label : request.label;
+    request.lineage = lineage != NULL ? (char *)(uintptr_t)lineage : request.lineage;
+    request.activate = load_flags.activate;
+    request.dry_run = load_flags.dry_run;
+    request.no_wait = load_flags.no_wait;
+    *out_request = request;
+}
+
 int hpsctl_load(struct hpsctl *ctl)
 {
-    Hps__V1__LoadModelRequest request = HPS__V1__LOAD_MODEL_REQUEST__INIT;
+    const struct hpsctl_load_from from = {load_flags.from, &load_flags.tables, load_flags.config,
+                                          load_flags.model};
+    struct hpsctl_load_files files;
+    Hps__V1__LoadModelRequest request;
     struct load_view view = {.ctl = ctl, .terminal = isatty(STDERR_FILENO) == 1};
     struct sigaction action = {.sa_handler = on_interrupt};
     struct hps_error err = {0};
     struct hps_buf encoded;
-    char directory[PATH_MAX];
 
-    if (load_flags.from == NULL) {
-        return hpsctl_usage(ctl, "load: --from DIR is missing");
+    int code = hpsctl_load_files_open(ctl, &from, &files);
+    if (code != HPSCTL_OK) {
+        return code;
     }
-    /* A directory that the server cannot see from here is its business to judge. */
-    if (realpath(load_flags.from, directory) == NULL) {
-        (void)snprintf(directory, sizeof(directory), "%s", load_flags.from);
-    }
-    request.model = ctl->words[0];
-    request.directory = directory;
-    request.version = load_flags.version;
-    request.label = load_flags.label != NULL ? (char *)(uintptr_t)load_flags.label : request.label;
-    request.lineage =
-        load_flags.lineage != NULL ? (char *)(uintptr_t)load_flags.lineage : request.lineage;
-    request.activate = load_flags.activate;
-    request.dry_run = load_flags.dry_run;
-    request.no_wait = load_flags.no_wait;
-    request.force = load_flags.force;
-    request.replace = load_flags.replace;
-    hps_buf_init(&encoded, 1 << 20);
+    load_request(ctl, &files, &request);
+    hps_buf_init(&encoded, LOAD_REQUEST_BYTES_MAX);
     hps_status status = hps_message_encode(&request.base, &encoded, &err);
     if (status == HPS_OK) {
         (void)sigaction(SIGINT, &action, NULL);
@@ -541,6 +558,7 @@ int hpsctl_load(struct hpsctl *ctl)
                               ctl->timeout_us, on_progress, &view, &load_interrupted, &err);
     }
     hps_buf_fini(&encoded);
+    hpsctl_load_files_free(&files);
     return load_result(ctl, &view, status, &err);
 }
 
