@@ -16,14 +16,22 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/crc32c.h"
 #include "base/fileio.h"
 #include "base/heap.h"
 
 #define LIST_NAME   "snapshot"
 #define FORMAT_WORD "hpsd-snapshot "
 #define FILE_WORD   "file "
+#define END_WORD    "end "
 
-enum { LIST_BYTES_MAX = 64 << 20, COPY_BYTES = 1 << 20, N_LOCKS = 2 };
+enum {
+    LIST_BYTES_MAX = 64 << 20,
+    COPY_BYTES = 1 << 20,
+    N_LOCKS = 2,
+    CRC_DIGITS = 8,
+    FORMAT_PLAIN = 1 /* without checksums */
+};
 
 static hps_status no_memory(struct hps_error *err)
 {
@@ -72,9 +80,31 @@ hps_status hps_snapshot_begin(const char *dir, struct hps_error *err)
 }
 
 struct listing {
+    const char *files; /* DIR/hpsd */
+    const atomic_bool *cancel;
     struct hps_buf text;
     struct hps_snapshot_report report;
 };
+
+/* What it has now is what it must have when it is restored. */
+static hps_status list_file(struct listing *listing, const char *name, struct hps_error *err)
+{
+    uint64_t bytes = 0;
+    uint32_t crc = 0;
+    char *path = hps_file_path("%s/%s", listing->files, name);
+    hps_status status =
+        path != NULL ? hps_crc32c_file(path, listing->cancel, &crc, &bytes, err) : no_memory(err);
+    hps_free(path);
+    if (status != HPS_OK) {
+        return status;
+    }
+    listing->report.n_files++;
+    listing->report.n_bytes += bytes;
+    return hps_buf_printf(&listing->text, FILE_WORD "%" PRIu64 " %08" PRIx32 " %s\n", bytes, crc,
+                          name) == HPS_OK
+               ? HPS_OK
+               : no_memory(err);
+}
 
 static hps_status list_entry(void *ctx, int dir_fd, const char *name, struct hps_error *err)
 {
@@ -86,20 +116,23 @@ static hps_status list_entry(void *ctx, int dir_fd, const char *name, struct hps
     if (!S_ISREG(info.st_mode)) {
         return hps_error_set(err, HPS_IO, "%.200s of a snapshot is no file", name);
     }
-    listing->report.n_files++;
-    listing->report.n_bytes += (uint64_t)info.st_size;
-    return hps_buf_printf(&listing->text, FILE_WORD "%" PRIu64 " %s\n", (uint64_t)info.st_size,
-                          name) == HPS_OK
-               ? HPS_OK
-               : no_memory(err);
+    return list_file(listing, name, err);
+}
+
+static hps_status list_end(struct hps_buf *text, struct hps_error *err)
+{
+    uint32_t crc = hps_crc32c(0, text->data, text->size);
+    return hps_buf_printf(text, END_WORD "%08" PRIx32 "\n", crc) == HPS_OK ? HPS_OK
+                                                                           : no_memory(err);
 }
 
 hps_status hps_snapshot_finish(const char *dir, const char *version, uint64_t unix_ms,
-                               struct hps_snapshot_report *out_report, struct hps_error *err)
+                               const atomic_bool *cancel, struct hps_snapshot_report *out_report,
+                               struct hps_error *err)
 {
-    struct listing listing = {.report = {0}};
     char *files = hps_file_path("%s/hpsd", dir);
     char *list = hps_file_path("%s/" LIST_NAME, dir);
+    struct listing listing = {.files = files, .cancel = cancel, .report = {.verified = true}};
     hps_buf_init(&listing.text, LIST_BYTES_MAX);
     hps_status status = files != NULL && list != NULL ? HPS_OK : no_memory(err);
     if (status == HPS_OK) {
@@ -107,6 +140,9 @@ hps_status hps_snapshot_finish(const char *dir, const char *version, uint64_t un
                                 HPS_SNAPSHOT_FORMAT, version, unix_ms) == HPS_OK
                      ? each_entry(files, list_entry, &listing, err)
                      : no_memory(err);
+    }
+    if (status == HPS_OK) {
+        status = list_end(&listing.text, err);
     }
     if (status == HPS_OK) {
         status = hps_file_replace(list, listing.text.data, listing.text.size, err);
@@ -132,6 +168,8 @@ struct restore {
     char *part;   /* PATH/hpsd.restoring: becomes PATH/hpsd */
     char *target; /* PATH/hpsd */
     char *list;   /* its lines; NUL behind */
+    size_t list_size;
+    long format;
     struct stat owner;
     int locks[N_LOCKS];
     struct hps_snapshot_report report;
@@ -209,6 +247,7 @@ static hps_status read_list(struct restore *restore, struct hps_error *err)
         status = hps_error_set(err, HPS_DATA_LOSS, "%s is no list of a snapshot", path);
     }
     if (status == HPS_OK) {
+        restore->list_size = size;
         restore->list = hps_calloc(1, size + 1);
         status = restore->list != NULL ? hps_file_pread(fd, path, restore->list, size, 0, err)
                                        : no_memory(err);
@@ -220,7 +259,43 @@ static hps_status read_list(struct restore *restore, struct hps_error *err)
     return status;
 }
 
-static hps_status check_format(const struct restore *restore, struct hps_error *err)
+/* Eight digits of hexadecimal, then `end`. */
+static bool read_crc(const char *text, char end, uint32_t *out_crc)
+{
+    char digits[CRC_DIGITS + 1] = "";
+    size_t n = strspn(text, "0123456789abcdef");
+    if (n != CRC_DIGITS || text[n] != end) {
+        return false;
+    }
+    memcpy(digits, text, CRC_DIGITS);
+    *out_crc = (uint32_t)strtoul(digits, NULL, 16);
+    return true;
+}
+
+/* The last line is the checksum of those before it. */
+static hps_status check_list(const struct restore *restore, struct hps_error *err)
+{
+    enum { END_BYTES = sizeof(END_WORD) - 1 + CRC_DIGITS + 1 };
+    const char *list = restore->list;
+    size_t size = restore->list_size;
+    uint32_t crc = 0;
+    if (size <= END_BYTES || list[size - END_BYTES - 1] != '\n' ||
+        strncmp(list + size - END_BYTES, END_WORD, strlen(END_WORD)) != 0 ||
+        !read_crc(list + size - CRC_DIGITS - 1, '\n', &crc)) {
+        return hps_error_set(err, HPS_DATA_LOSS, "%s/" LIST_NAME " is cut short, or damaged",
+                             restore->from);
+    }
+    uint32_t there = hps_crc32c(0, list, size - END_BYTES);
+    if (crc != there) {
+        return hps_error_set(err, HPS_DATA_LOSS,
+                             "%s/" LIST_NAME " is damaged: its lines have CRC-32C %08" PRIx32
+                             ", expected %08" PRIx32,
+                             restore->from, there, crc);
+    }
+    return HPS_OK;
+}
+
+static hps_status check_format(struct restore *restore, struct hps_error *err)
 {
     const char *text = restore->list;
     if (strncmp(text, FORMAT_WORD, strlen(FORMAT_WORD)) != 0) {
@@ -237,7 +312,9 @@ static hps_status check_format(const struct restore *restore, struct hps_error *
                              "%s has format %ld, this hpsctl knows %d: use a newer one",
                              restore->from, format, HPS_SNAPSHOT_FORMAT);
     }
-    return HPS_OK;
+    restore->format = format;
+    restore->report.verified = format > FORMAT_PLAIN;
+    return restore->report.verified ? check_list(restore, err) : HPS_OK;
 }
 
 /* RocksDB never writes into a file of rows again; all others it may. A link has the owner that the
@@ -250,31 +327,35 @@ static bool may_link(const struct restore *restore, int fd, const char *name)
     return ours && dot != NULL && strcmp(dot, ".sst") == 0;
 }
 
-static hps_status copy_bytes(int from, int to, const char *path, uint64_t size,
+/* to: -1 to read only. out_crc: of what was read. */
+static hps_status copy_bytes(int from, int to, const char *path, uint64_t size, uint32_t *out_crc,
                              struct hps_error *err)
 {
     uint8_t *piece = hps_alloc(COPY_BYTES);
+    uint32_t crc = 0;
     hps_status status = piece != NULL ? HPS_OK : no_memory(err);
     for (uint64_t at = 0; at < size && status == HPS_OK;) {
         size_t n = size - at < COPY_BYTES ? (size_t)(size - at) : COPY_BYTES;
         status = hps_file_pread(from, path, piece, n, at, err);
         if (status == HPS_OK) {
-            status = hps_file_pwrite(to, path, piece, n, at, err);
+            crc = hps_crc32c(crc, piece, n);
+            status = to < 0 ? HPS_OK : hps_file_pwrite(to, path, piece, n, at, err);
         }
         at += n;
     }
     hps_free(piece);
+    *out_crc = crc;
     return status;
 }
 
 static hps_status copy_file(const struct restore *restore, int from, const char *to, uint64_t size,
-                            struct hps_error *err)
+                            uint32_t *out_crc, struct hps_error *err)
 {
     int fd = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
     if (fd < 0) {
         return hps_file_error(err, errno, "cannot make", to);
     }
-    hps_status status = copy_bytes(from, fd, to, size, err);
+    hps_status status = copy_bytes(from, fd, to, size, out_crc, err);
     if (status == HPS_OK) {
         status = give(restore, fd, to, err);
     }
@@ -285,29 +366,57 @@ static hps_status copy_file(const struct restore *restore, int from, const char 
     return status;
 }
 
-static hps_status take_file(struct restore *restore, const char *name, uint64_t size,
+/* A line of the list. */
+struct kept_file {
+    const char *name;
+    uint64_t size;
+    uint32_t crc; /* not of FORMAT_PLAIN */
+};
+
+static hps_status take_opened(const struct restore *restore, const struct kept_file *file, int fd,
+                              const char *from, const char *to, struct hps_error *err)
+{
+    bool plain = restore->format == FORMAT_PLAIN;
+    bool linked = may_link(restore, fd, file->name) && link(from, to) == 0;
+    uint32_t crc = file->crc;
+    hps_status status = HPS_OK;
+    if (!linked) {
+        status = copy_file(restore, fd, to, file->size, &crc, err);
+    } else if (!plain) {
+        status = copy_bytes(fd, -1, from, file->size, &crc, err);
+    }
+    if (status == HPS_OK && !plain && crc != file->crc) {
+        status = hps_error_set(err, HPS_DATA_LOSS,
+                               "the snapshot is damaged: %s has CRC-32C %08" PRIx32
+                               ", expected %08" PRIx32,
+                               from, crc, file->crc);
+    }
+    return status;
+}
+
+static hps_status take_file(struct restore *restore, const struct kept_file *file,
                             struct hps_error *err)
 {
     uint64_t size_there = 0;
     int fd = -1;
-    char *from = hps_file_path("%s/%s", restore->files, name);
-    char *to = hps_file_path("%s/%s", restore->part, name);
+    char *from = hps_file_path("%s/%s", restore->files, file->name);
+    char *to = hps_file_path("%s/%s", restore->part, file->name);
     hps_status status = from != NULL && to != NULL ? HPS_OK : no_memory(err);
     if (status == HPS_OK) {
         status = hps_file_open_read(from, &fd, &size_there, err);
     }
-    if (status == HPS_NOT_FOUND || (status == HPS_OK && size_there != size)) {
+    if (status == HPS_NOT_FOUND || (status == HPS_OK && size_there != file->size)) {
         status = hps_error_set(err, HPS_DATA_LOSS,
                                "the snapshot is not whole: %s has %" PRIu64 " bytes, expected "
                                "%" PRIu64,
-                               from, size_there, size);
+                               from, size_there, file->size);
     }
-    if (status == HPS_OK && (!may_link(restore, fd, name) || link(from, to) != 0)) {
-        status = copy_file(restore, fd, to, size, err);
+    if (status == HPS_OK) {
+        status = take_opened(restore, file, fd, from, to, err);
     }
     if (status == HPS_OK) {
         restore->report.n_files++;
-        restore->report.n_bytes += size;
+        restore->report.n_bytes += file->size;
     }
     if (fd >= 0) {
         close(fd);
@@ -317,18 +426,24 @@ static hps_status take_file(struct restore *restore, const char *name, uint64_t 
     return status;
 }
 
-/* "BYTES NAME" */
+/* "BYTES CRC32C NAME", or "BYTES NAME" */
 static hps_status take_line(struct restore *restore, char *line, struct hps_error *err)
 {
-    char *name = NULL;
+    struct kept_file file = {0};
+    char *at = NULL;
     errno = 0;
-    uint64_t size = strtoull(line, &name, 10);
-    if (errno != 0 || name == line || name[0] != ' ' || name[1] == '\0' || name[1] == '.' ||
-        strchr(name + 1, '/') != NULL) {
+    file.size = strtoull(line, &at, 10);
+    bool good = errno == 0 && at != line && at[0] == ' ';
+    if (good && restore->format != FORMAT_PLAIN) {
+        good = read_crc(at + 1, ' ', &file.crc);
+        at += good ? 1 + CRC_DIGITS : 0;
+    }
+    file.name = at + 1;
+    if (!good || file.name[0] == '\0' || file.name[0] == '.' || strchr(file.name, '/') != NULL) {
         return hps_error_set(err, HPS_DATA_LOSS, "%s/" LIST_NAME ": \"%.200s\" names no file",
                              restore->from, line);
     }
-    return take_file(restore, name + 1, size, err);
+    return take_file(restore, &file, err);
 }
 
 static hps_status take_files(struct restore *restore, struct hps_error *err)

@@ -15,6 +15,7 @@
 
 /* One at a time: it may copy for long, and other calls need a thread of the pool, too. */
 static atomic_bool under_way;
+static atomic_bool cancel; /* the process ends */
 
 struct version_list {
     struct admin_op *op;
@@ -70,7 +71,8 @@ static hps_status create(struct admin_op *op, struct hps_store *store, const cha
         status = store->ops->checkpoint(store, directory, &op->error);
     }
     if (status == HPS_OK) {
-        status = hps_snapshot_finish(directory, hps_build_version, unix_ms, out_report, &op->error);
+        status = hps_snapshot_finish(directory, hps_build_version, unix_ms, &cancel, out_report,
+                                     &op->error);
     }
     if (status == HPS_OK) {
         HPS_LOG(INFO, "snapshot", "snapshot made", HPS_STR("directory", directory),
@@ -78,6 +80,11 @@ static hps_status create(struct admin_op *op, struct hps_store *store, const cha
                 HPS_U64("duration_us", hps_clock_us() - start_us));
     }
     return status;
+}
+
+void hps_admin_snapshot_cancel(void)
+{
+    atomic_store(&cancel, true);
 }
 
 void admin_create_snapshot(struct admin_op *op)

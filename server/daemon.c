@@ -543,6 +543,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_pool_free(daemon->workers); /* before io, to which workers hand over */
     hps_pool_free(daemon->io);
     hps_devices_drain(daemon->devices); /* answers go to the loops */
+    hps_admin_snapshot_cancel();
     hps_pool_free(daemon->admin_pool);
     hps_catalog_stop(daemon->catalog);
     for (unsigned i = 0; i < daemon->n_threads; i++) {

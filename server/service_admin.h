@@ -48,6 +48,9 @@ struct hps_admin_service;
 struct hps_admin_service *hps_admin_service_new(
     const struct hps_admin_parts *parts);                       /* NULL: memory */
 void hps_admin_service_free(struct hps_admin_service *service); /* no call may be left */
+/* A snapshot under way ends soon, with CANCELLED: its checksums may take as long as the disk takes
+ * to read all rows. For good. Any thread. */
+void hps_admin_snapshot_cancel(void);
 const struct hps_grpc_service *hps_admin_service_grpc(const struct hps_admin_service *service);
 
 #endif

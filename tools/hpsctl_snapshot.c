@@ -75,11 +75,19 @@ static int restore(struct hpsctl *ctl, const char *dir)
         return hpsctl_usage(ctl, "snapshot restore: --state-dir is missing");
     }
     if (hps_snapshot_restore(dir, flags.state_dir, &report, &err) != HPS_OK) {
-        return hpsctl_fail(ctl, &err);
+        int code = hpsctl_fail(ctl, &err);
+        return err.status == HPS_DATA_LOSS ? HPSCTL_NEGATIVE : code;
+    }
+    if (!report.verified) {
+        (void)fprintf(
+            stderr,
+            "hpsctl: note: %s is of format 1, which has no checksums: its bytes cannot be "
+            "verified, only their number\n",
+            dir);
     }
     if (hpsctl_json(ctl)) {
-        printf("{\"file_count\":%" PRIu32 ",\"byte_count\":%" PRIu64 "}\n", report.n_files,
-               report.n_bytes);
+        printf("{\"file_count\":%" PRIu32 ",\"byte_count\":%" PRIu64 ",\"verified\":%s}\n",
+               report.n_files, report.n_bytes, report.verified ? "true" : "false");
     } else {
         printf("%s/hpsd: %" PRIu32 " files, %s\n", flags.state_dir, report.n_files,
                hpsctl_bytes_text(report.n_bytes, text));

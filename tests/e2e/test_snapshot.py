@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rig import BIN, PATIENCE_S, default_config, until
+from rig import BIN, PATIENCE_S, default_config, generate, until
 from test_updates import KEYS, config_of, keyed, states, updates, values, wait_now
 
 
@@ -153,3 +153,63 @@ def test_restore_when_the_state_directory_is_used_or_full_then_refused(kept):
     one.ctl("snapshot", "restore", snapshot, "--state-dir", one.state)
     one.restart()
     one.ctl("--timeout", PATIENCE_S, "ping")
+
+
+# ---- damage --------------------------------------------------------------------------------------------
+
+def change_byte(path, at):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        was = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([was ^ 1]))
+
+
+@pytest.fixture(name="rows_kept")
+def snapshot_with_rows(daemon, work):
+    """A stopped daemon, its address for hpsctl, a copy of its snapshot that may be damaged; where to restore it."""
+    generate(work + "/m", "--tables", 2, "--rows", 500, "--dim", 8, "--model", "m")
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", work + "/m")
+    one.ctl("snapshot", "create", f"{work}/linked")
+    shutil.copytree(f"{work}/linked", f"{work}/kept")
+    return one, f"{work}/kept", f"{work}/restored"
+
+
+def refused(one, snapshot, to, name):
+    told = one.ctl("snapshot", "restore", snapshot, "--state-dir", to, code=5)
+    assert f"{snapshot}/hpsd/{name}" in told
+    assert not os.path.exists(f"{to}/hpsd") and not os.path.exists(f"{to}/hpsd.restoring")
+
+
+def test_restore_when_a_byte_of_any_file_is_damaged_then_5_and_nothing_to_start_from(rows_kept):
+    one, snapshot, to = rows_kept
+    names = [name for name in os.listdir(f"{snapshot}/hpsd") if os.path.getsize(f"{snapshot}/hpsd/{name}")]
+    assert any(name.endswith(".sst") for name in names) and any(name.startswith("MANIFEST") for name in names)
+    for name in names:
+        path = f"{snapshot}/hpsd/{name}"
+        middle = os.path.getsize(path) // 2
+        change_byte(path, middle)
+        refused(one, snapshot, to, name)
+        change_byte(path, middle)
+    path = f"{snapshot}/hpsd/{names[0]}"
+    os.rename(path, path + ".away")
+    refused(one, snapshot, to, names[0])
+    os.rename(path + ".away", path)
+    restored = one.ctl("snapshot", "restore", snapshot, "--state-dir", to, "-o", "json")[0]
+    assert restored["verified"] is True and restored["file_count"] >= len(names)
+
+
+def test_restore_when_made_without_checksums_then_it_works_and_says_what_it_cannot(rows_kept, daemon):
+    one, snapshot, to = rows_kept
+    with open(f"{snapshot}/snapshot", encoding="utf-8") as text:
+        lines = text.read().splitlines()
+    assert lines[0] == "hpsd-snapshot 2" and lines[-1].startswith("end ")
+    plain = ["hpsd-snapshot 1", *lines[1:3]]
+    plain += [f"file {size} {name}" for _, size, _, name in (line.split(" ", 3) for line in lines[3:-1])]
+    with open(f"{snapshot}/snapshot", "w", encoding="utf-8") as text:
+        text.write("\n".join(plain) + "\n")
+    told = one.ctl("snapshot", "restore", snapshot, "--state-dir", to)
+    assert "note: " in told and "cannot be verified" in told
+    other = daemon(default_config(), state="restored")
+    assert other.versions("m") == {1: "active"}

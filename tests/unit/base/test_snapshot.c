@@ -38,8 +38,8 @@ static int setup(void **state)
     hps_tmpdir_write(&rig.dir, "kept/hpsd/CURRENT", "MANIFEST-1\n", 11);
     hps_tmpdir_write(&rig.dir, "kept/hpsd/000007.sst", "rows", 4);
     hps_tmpdir_write(&rig.dir, "kept/hpsd/000008.log", "", 0);
-    assert_int_equal(hps_snapshot_finish(rig.kept, "9.9.9", 1700000000000, &rig.report, &rig.err),
-                     HPS_OK);
+    assert_int_equal(
+        hps_snapshot_finish(rig.kept, "9.9.9", 1700000000000, NULL, &rig.report, &rig.err), HPS_OK);
     assert_int_equal(rig.report.n_files, 3);
     assert_int_equal(rig.report.n_bytes, 15);
     return 0;
@@ -84,6 +84,7 @@ static void test_restore_when_whole_then_all_files_are_there(void **state)
     assert_int_equal(restore(), HPS_OK);
     assert_int_equal(rig.report.n_files, 3);
     assert_int_equal(rig.report.n_bytes, 15);
+    assert_true(rig.report.verified);
     assert_int_equal(hps_tmpdir_entries(&rig.dir, "to/hpsd"), 3);
     assert_int_equal(hps_tmpdir_entries(&rig.dir, "to"), 3); /* it, and two locks */
     FILE *file = fopen(hps_tmpdir_join(&rig.dir, "to/hpsd/CURRENT"), "re");
@@ -169,8 +170,74 @@ static void test_restore_when_the_list_is_bad_then_refused(void **state)
         hps_tmpdir_write(&rig.dir, "kept/snapshot", bad[i], strlen(bad[i]));
         expect_refusal(HPS_DATA_LOSS, "snapshot");
     }
-    hps_tmpdir_write(&rig.dir, "kept/snapshot", "hpsd-snapshot 2\n", 16);
+    hps_tmpdir_write(&rig.dir, "kept/snapshot", "hpsd-snapshot 3\n", 16);
     expect_refusal(HPS_NEWER_FORMAT, "newer");
+}
+
+static void change_byte(const char *name, long at)
+{
+    FILE *file = fopen(hps_tmpdir_join(&rig.dir, name), "r+e");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, at, SEEK_SET), 0);
+    int was = fgetc(file);
+    assert_true(was != EOF);
+    assert_int_equal(fseek(file, at, SEEK_SET), 0);
+    assert_true(fputc(was ^ 1, file) != EOF);
+    assert_int_equal(fclose(file), 0);
+}
+
+static long size_of(const char *name)
+{
+    struct stat info;
+    assert_int_equal(stat(hps_tmpdir_join(&rig.dir, name), &info), 0);
+    return (long)info.st_size;
+}
+
+/* Of each file, linked or copied, and of the list: no byte of it is less worth than another. */
+static void test_restore_when_any_byte_is_another_then_the_file_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *word;
+    } files[] = {{"kept/hpsd/000007.sst", "000007.sst has CRC-32C"},
+                 {"kept/hpsd/CURRENT", "CURRENT has CRC-32C"},
+                 {"kept/snapshot", "kept"}};
+    for (unsigned i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        for (long at = 0; at < size_of(files[i].file); at++) {
+            change_byte(files[i].file, at);
+            assert_true(restore() != HPS_OK);
+            assert_non_null(strstr(rig.err.text, files[i].word));
+            assert_int_not_equal(access(hps_tmpdir_join(&rig.dir, "to/hpsd"), F_OK), 0);
+            assert_int_not_equal(access(hps_tmpdir_join(&rig.dir, "to/hpsd.restoring"), F_OK), 0);
+            change_byte(files[i].file, at);
+        }
+    }
+    for (long size = size_of("kept/snapshot") - 1; size >= 0; size--) {
+        assert_int_equal(truncate(hps_tmpdir_join(&rig.dir, "kept/snapshot"), size), 0);
+        expect_refusal(HPS_DATA_LOSS, "snapshot");
+    }
+}
+
+static void test_restore_when_the_format_has_no_checksums_then_it_is_not_verified(void **state)
+{
+    (void)state;
+    static const char list[] = "hpsd-snapshot 1\nhpsd 0.0.9\ncreated 1\nfile 11 CURRENT\n"
+                               "file 4 000007.sst\nfile 0 000008.log\n";
+    hps_tmpdir_write(&rig.dir, "kept/snapshot", list, strlen(list));
+    assert_int_equal(restore(), HPS_OK);
+    assert_int_equal(rig.report.n_files, 3);
+    assert_int_equal(rig.report.n_bytes, 15);
+    assert_false(rig.report.verified);
+}
+
+static void test_finish_when_cancelled_then_there_is_no_snapshot(void **state)
+{
+    (void)state;
+    const atomic_bool cancel = true;
+    assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/snapshot")), 0);
+    assert_int_equal(hps_snapshot_finish(rig.kept, "9", 1, &cancel, &rig.report, &rig.err),
+                     HPS_CANCELLED);
+    expect_refusal(HPS_DATA_LOSS, "no snapshot");
 }
 
 static void test_begin_when_there_is_something_then_refused(void **state)
@@ -191,6 +258,9 @@ int main(void)
         TEST(test_restore_when_the_directory_is_used_then_refused),
         TEST(test_restore_when_not_whole_then_refused_and_nothing_is_left),
         TEST(test_restore_when_the_list_is_bad_then_refused),
+        TEST(test_restore_when_any_byte_is_another_then_the_file_is_named),
+        TEST(test_restore_when_the_format_has_no_checksums_then_it_is_not_verified),
+        TEST(test_finish_when_cancelled_then_there_is_no_snapshot),
         TEST(test_begin_when_there_is_something_then_refused),
 #undef TEST
     };
