@@ -207,6 +207,7 @@ void hps_lookup_again(struct hps_lookup *lookup)
         reset_part(&lookup->parts[i]);
     }
     memset(lookup->tier_us, 0, sizeof(lookup->tier_us));
+    lookup->others_us = 0;
     lookup->begun = false;
     lookup->ahead = false;
     lookup->torn = false;
@@ -627,6 +628,7 @@ static void count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
     }
     tier_asked[HPS_TIER_GPU] = tier_asked[HPS_TIER_GPU] || part->walk.gpu.n_asked > 0;
     lookup->tier_us[HPS_TIER_GPU] += part->walk.gpu.duration_us;
+    lookup->others_us += part->walk.wait_us;
     count_tier(lookup->metrics, &part->walk.gpu, HPS_TIER_GPU, series, false);
     if (series != NULL) {
         count_unasked(&part->walk, series);

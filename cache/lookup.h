@@ -156,7 +156,8 @@ struct hps_lookup {
     uint64_t update_sequence; /* every row is at least as new as that batch left it */
     int64_t event_time_ms;    /* newest event time of the batches up to it; 0: none */
     uint64_t tier_us[HPS_TIER_COUNT];
-    uint32_t *set; /* [set_size] of the dedupe, shared by all parts */
+    uint64_t others_us; /* waiting for rows that other look-ups were fetching already */
+    uint32_t *set;      /* [set_size] of the dedupe, shared by all parts */
     uint32_t set_size;
     uint64_t wait_deadline_us;
     uint64_t gpu_deadline_us; /* the gpu is waited for until then; 0: until it answers */

@@ -229,6 +229,7 @@ static hps_status put(struct again *again)
     for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
         whole->tier_us[kind] += again->some.tier_us[kind];
     }
+    whole->others_us += again->some.others_us;
     return status;
 }
 

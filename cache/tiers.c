@@ -934,13 +934,16 @@ static uint32_t wait_us(const struct hps_walk_call *call)
 static hps_status await_others(struct rest *rest, struct hps_error *err)
 {
     uint32_t n_promoted = 0;
+    uint64_t start_us = hps_clock_us();
+    hps_status status = HPS_OK;
 
-    while (!hps_flight_wait(&rest->trip, wait_us(rest->call))) {
-        hps_status status = check_interrupted(rest->call);
-        if (status != HPS_OK) {
-            return hps_error_set(err, status, "%s while another look-up fetches the same keys",
-                                 hps_status_text(status));
-        }
+    while (status == HPS_OK && !hps_flight_wait(&rest->trip, wait_us(rest->call))) {
+        status = check_interrupted(rest->call);
+    }
+    rest->first->wait_us += hps_clock_us() - start_us;
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "%s while another look-up fetches the same keys",
+                             hps_status_text(status));
     }
     for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
         n_promoted += collect(walk);

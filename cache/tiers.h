@@ -71,6 +71,7 @@ struct hps_walk {
     struct hps_tier_report gpu; /* of a version with a gpu space; n_asked is the look-up's */
     const struct hps_gpu_space *gpu_missed; /* the device that was asked; NULL: none */
     struct hps_walk *next;                  /* of those given to a step together */
+    uint64_t wait_us; /* for rows that others fetch; of walks linked together: with the first */
     struct hps_walk_fetch fetch;
 };
 

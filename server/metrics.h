@@ -147,15 +147,22 @@ enum hps_metric_id {
 
 enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
-/* Stages of a look-up, in order; also in the slow log and in Explain. */
-#define HPS_STAGE_LIST(X) \
-    X(DECODE, "decode")   \
-    X(QUEUE, "queue")     \
-    X(GPU, "gpu")         \
-    X(HOST, "host")       \
-    X(REDIS, "redis")     \
-    X(ROCKSDB, "rocksdb") \
-    X(ENCODE, "encode")   \
+/* Stages of a look-up, which add up to its duration; also in the slow log and in Explain, which has
+ * those up to ENCODE. */
+#define HPS_STAGE_LIST(X)                                                                         \
+    X(DECODE, "decode")                                                                           \
+    X(RECEIVE, "receive")     /* before: from its head to its last byte */                        \
+    X(ADMISSION, "admission") /* waiting for room for its reply */                                \
+    X(QUEUE, "queue")         /* waiting for a worker or an I/O thread */                         \
+    X(GPU, "gpu")             /* asked of a device until it has answered */                       \
+    X(HOST, "host")           /* in the tier, as the next two */                                  \
+    X(REDIS, "redis")                                                                             \
+    X(ROCKSDB, "rocksdb")                                                                         \
+    X(WAIT, "wait") /* for rows that another look-up was fetching already */                      \
+    X(UNIT, "unit") /* of one that wants a unit: waiting for updates, or until they are held */   \
+    X(WORK, "work") /* its own: duplicates, policies, rows put into higher tiers and the reply */ \
+    X(LOOP, "loop") /* waiting for its event loop, which is busy with others */                   \
+    X(ENCODE, "encode")                                                                           \
     X(SEND, "send")
 
 enum hps_stage {

@@ -40,6 +40,7 @@
 #include "net/loop.h"
 #include "server/decode.h"
 #include "server/encode.h"
+#include "server/stages.h"
 
 enum {
     ARENA_BYTES_FIRST = 32 * 1024,
@@ -105,9 +106,10 @@ struct request {
     struct hps_error err;
     int code; /* of the call, -1: not ended by us */
     uint64_t start_us;
-    uint64_t queued_us; /* since when it waits */
-    uint64_t encoded_us;
     uint64_t closed_us;
+    bool encoded;
+    uint64_t gpu_done_us; /* by the gpu tier's thread, before gpu_task is posted */
+    struct hps_stages stages;
     struct hps_slow_request slow;
 };
 
@@ -224,6 +226,25 @@ static int code_of_closed(const struct request *request)
         deadline_us != 0 && request->closed_us >= deadline_us ? HPS_DEADLINE : HPS_CANCELLED);
 }
 
+/* What tiers, and waiting for other look-ups, had of the time that the look-up worked since this
+ * was asked last. The stage of work has ended. */
+static void name_work(struct request *request)
+{
+    static const enum hps_stage stages[HPS_TIER_COUNT] = {[HPS_TIER_HOST] = HPS_STAGE_HOST,
+                                                          [HPS_TIER_REDIS] = HPS_STAGE_REDIS,
+                                                          [HPS_TIER_ROCKSDB] = HPS_STAGE_ROCKSDB};
+    struct hps_lookup *lookup = &request->lookup;
+
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        if (kind != HPS_TIER_GPU) { /* nobody works while it is asked */
+            hps_stages_name(&request->stages, HPS_STAGE_WORK, stages[kind], lookup->tier_us[kind]);
+        }
+        lookup->tier_us[kind] = 0;
+    }
+    hps_stages_name(&request->stages, HPS_STAGE_WORK, HPS_STAGE_WAIT, lookup->others_us);
+    lookup->others_us = 0;
+}
+
 static void account(struct request *request)
 {
     const struct hps_service_metrics *metrics = request->service->parts.metrics;
@@ -232,8 +253,10 @@ static void account(struct request *request)
     slow->grpc_code = code_of_closed(request);
     slow->duration_us = request->closed_us - request->start_us;
     slow->n_keys = request->lookup.n_keys;
-    if (request->encoded_us != 0) {
-        slow->stage_us[HPS_STAGE_SEND] = request->closed_us - request->encoded_us;
+    hps_stages_enter_at(&request->stages, request->stages.now, request->closed_us);
+    name_work(request);
+    memcpy(slow->stage_us, request->stages.us, sizeof(slow->stage_us));
+    if (request->encoded) {
         for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
             hps_metric_observe_us(metrics->stage_duration[i], slow->stage_us[i]);
         }
@@ -265,6 +288,7 @@ static void request_fail(struct request *request, hps_status status, const struc
     if (request->closed || request->code >= 0) {
         return;
     }
+    hps_stages_enter(&request->stages, HPS_STAGE_SEND);
     request->code = hps_status_grpc_code(status);
     hps_grpc_call_fail(request->call, err);
 }
@@ -620,7 +644,7 @@ static const struct hps_encode_explain *make_explain(struct request *request)
     }
     for (unsigned i = 0; i < HPS_STAGE_ENCODE; i++) { /* those that have ended */
         stages[i].name = hps_stage_name(i);
-        stages[i].duration_us = request->slow.stage_us[i];
+        stages[i].duration_us = request->stages.us[i];
     }
     explain->stages = stages;
     explain->n_stages = HPS_STAGE_ENCODE;
@@ -644,10 +668,6 @@ static void count_answer(struct request *request)
         slow->n_defaulted += lookup->parts[i].n_defaulted;
         slow->n_unknown += lookup->parts[i].n_unknown;
     }
-    slow->stage_us[HPS_STAGE_GPU] = lookup->tier_us[HPS_TIER_GPU];
-    slow->stage_us[HPS_STAGE_HOST] = lookup->tier_us[HPS_TIER_HOST];
-    slow->stage_us[HPS_STAGE_REDIS] = lookup->tier_us[HPS_TIER_REDIS];
-    slow->stage_us[HPS_STAGE_ROCKSDB] = lookup->tier_us[HPS_TIER_ROCKSDB];
 }
 
 static void finish_ok(struct request *request)
@@ -702,12 +722,13 @@ static hps_status send_whole(struct request *request, const struct hps_encode_ex
 /* The look-up is done: encode, let go of the version, send. Loop thread. */
 static void reply(struct request *request)
 {
-    uint64_t start_us = hps_clock_us();
     hps_status status;
 
     if (request->closed) {
         return;
     }
+    hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
+    name_work(request);
     count_answer(request);
     const struct hps_encode_explain *explain = make_explain(request);
     if (request->streaming) {
@@ -717,8 +738,8 @@ static void reply(struct request *request)
         status = send_whole(request, explain);
     }
     unpin(request);
-    request->encoded_us = hps_clock_us();
-    request->slow.stage_us[HPS_STAGE_ENCODE] = request->encoded_us - start_us;
+    request->encoded = true;
+    hps_stages_enter(&request->stages, HPS_STAGE_SEND);
     if (status != HPS_OK) {
         struct hps_error err;
         hps_error_set(&err, status, "no memory to encode %" PRIu64 " keys", request->lookup.n_keys);
@@ -732,13 +753,17 @@ static void reply(struct request *request)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-static void note_queue_end(struct request *request)
-{
-    request->slow.stage_us[HPS_STAGE_QUEUE] += hps_clock_us() - request->queued_us;
-}
-
 /* Loop thread: the look-up from its beginning; there is a block for its rows. */
 static void start_try(struct request *request);
+
+/* Once more, and the times of what was in vain are kept. */
+static void try_again(struct request *request)
+{
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+    name_work(request);
+    hps_lookup_again(&request->lookup);
+    start_try(request);
+}
 
 /* Wait for updates, or for what a client may have. False: it has waited for long enough. */
 static bool wait_a_little(struct request *request)
@@ -747,6 +772,7 @@ static bool wait_a_little(struct request *request)
         return false;
     }
     request->unit_waits = true;
+    hps_stages_enter(&request->stages, HPS_STAGE_UNIT);
     hps_timer_set_after(request->loop, &request->wait_timer,
                         (uint64_t)UNIT_WAIT_US << request->n_waits++);
     return true;
@@ -779,8 +805,7 @@ static void finish_torn(struct request *request, const struct hps_error *err)
         return;
     }
     if (!lookup->torn && !lookup->ahead && request->n_tries < HPS_LOOKUP_TRIES_MAX) {
-        hps_lookup_again(&request->lookup);
-        start_try(request);
+        try_again(request);
         return;
     }
     last.status = HPS_UNAVAILABLE;
@@ -801,6 +826,7 @@ static void finish(struct request *request, hps_status status, const struct hps_
 static void post_back(struct request *request, void (*run)(struct hps_task *task))
 {
     request->task.run = run;
+    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
     hps_loop_post(request->loop, &request->task);
 }
 
@@ -811,6 +837,7 @@ static void on_io_done(struct hps_task *task)
 
     request->pool = NULL;
     request->rereads = false;
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     hps_timer_stop(&request->wait_timer);
     finish(request, request->status, &request->err);
     request_drop(request);
@@ -828,7 +855,7 @@ static void on_io(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
-    note_queue_end(request);
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     if (hps_grpc_call_cancelled(request->call)) {
         request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
         hps_lookup_abandon(&request->lookup);
@@ -846,7 +873,7 @@ static void on_reread(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
-    note_queue_end(request);
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     reread(request);
     post_back(request, on_io_done);
 }
@@ -859,7 +886,7 @@ static bool withdraw(struct request *request)
     }
     request->pool = NULL;
     hps_timer_stop(&request->wait_timer);
-    note_queue_end(request);
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     return true;
 }
 
@@ -871,6 +898,7 @@ static void take_step(struct request *request, enum step step);
 static void leave_gpu(struct request *request)
 {
     request->at_gpu = false;
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     request->gpu_version = request->lookup.version;
     hps_version_pin(request->gpu_version);
     hps_lookup_leave_gpu(&request->lookup);
@@ -896,8 +924,7 @@ static void on_wait_over(void *ctx)
         if (request->lookup.torn) {
             hand_to_reread(request);
         } else {
-            hps_lookup_again(&request->lookup);
-            start_try(request);
+            try_again(request);
         }
     } else if (request->at_gpu) {
         leave_gpu(request);
@@ -911,11 +938,12 @@ static void on_wait_over(void *ctx)
 static hps_status post_to(struct request *request, struct hps_pool *pool, const char *name,
                           void (*run)(struct hps_task *task))
 {
-    request->queued_us = hps_clock_us();
+    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
     request->task.run = run;
     request->pool = pool;
     if (hps_pool_post(pool, &request->task) != HPS_OK) {
         request->pool = NULL;
+        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
         return hps_error_set(&request->err, HPS_EXHAUSTED, "%zu look-ups wait for %s already",
                              hps_pool_depth(pool), name);
     }
@@ -977,6 +1005,7 @@ static void on_hold_done(struct hps_task *task)
     struct request *request = CONTAINER_OF(task, struct request, task);
 
     request->hold_waits = false;
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     if (request->held) {
         finish(request, request->status, &request->err);
     } else {
@@ -990,7 +1019,7 @@ static void on_hold(struct hps_update_hold *hold, bool held)
 {
     struct request *request = CONTAINER_OF(hold, struct request, hold);
 
-    note_queue_end(request);
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     request->held = held;
     if (hps_grpc_call_cancelled(request->call)) {
         request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
@@ -1005,7 +1034,7 @@ static void stand_in_line(struct request *request)
     struct hps_error err;
 
     request_hold(request); /* until on_hold_done */
-    request->queued_us = hps_clock_us();
+    hps_stages_enter(&request->stages, HPS_STAGE_UNIT);
     request->hold.run = on_hold;
     request->hold.client = hps_grpc_call_client(request->call);
     request->hold_waits = true; /* it is not ours when it waits */
@@ -1031,8 +1060,12 @@ static void ask_gpu(struct request *request, bool first)
 {
     request_hold(request); /* by the gpu */
     request->gpu_first = first;
+    if (request->lookup.version->gpu != NULL) {
+        hps_stages_enter(&request->stages, HPS_STAGE_GPU);
+    }
     request->at_gpu = hps_lookup_ask_gpu(&request->lookup);
     if (!request->at_gpu) {
+        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
         take_step(request, first ? STEP_MEMORY : STEP_GPU);
         request_drop(request);
     } else if (request->lookup.gpu_deadline_us != 0) {
@@ -1060,6 +1093,7 @@ static void on_worked(struct hps_task *task)
     struct request *request = CONTAINER_OF(task, struct request, task);
 
     request->pool = NULL;
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     end_step(request, request->step, request->status, request->step_done, &request->err);
     request_drop(request);
 }
@@ -1076,7 +1110,7 @@ static void on_worker(struct hps_task *task)
 {
     struct request *request = CONTAINER_OF(task, struct request, task);
 
-    note_queue_end(request);
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     request->step_done = false;
     if (hps_grpc_call_cancelled(request->call)) {
         request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
@@ -1125,6 +1159,8 @@ static void on_gpu(struct hps_task *task)
         return;
     }
     request->at_gpu = false;
+    hps_stages_enter_at(&request->stages, HPS_STAGE_LOOP, request->gpu_done_us);
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     hps_timer_stop(&request->wait_timer);
     if (request->closed) {
         hps_lookup_abandon(&request->lookup);
@@ -1139,6 +1175,7 @@ static void on_gpu_done(struct hps_lookup *lookup)
 {
     struct request *request = CONTAINER_OF(lookup, struct request, lookup);
 
+    request->gpu_done_us = hps_clock_us();
     request->gpu_task.run = on_gpu;
     hps_loop_post(request->loop, &request->gpu_task);
 }
@@ -1157,7 +1194,7 @@ static void start_work(struct request *request)
     struct hps_lookup *lookup = &request->lookup;
     struct hps_error err;
 
-    note_queue_end(request);
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     if (hps_lookup_take_block(lookup) != HPS_OK) {
         hps_error_set(&err, HPS_NO_MEMORY, "no memory for %" PRIu64 " bytes of rows",
                       lookup->rows_bytes);
@@ -1187,6 +1224,7 @@ static void on_granted(struct hps_admission_ticket *ticket)
 {
     struct request *request = CONTAINER_OF(ticket, struct request, ticket);
 
+    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
     request->task.run = on_admitted;
     hps_loop_post(request->loop, &request->task);
 }
@@ -1222,7 +1260,7 @@ static void admit(struct request *request)
     if (bytes < request->lookup.rows_bytes) { /* rows that shrink when they change type */
         bytes = request->lookup.rows_bytes;
     }
-    request->queued_us = hps_clock_us();
+    hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);
     request->queue_us_max = atomic_load(&service->queue_us_max);
     request->ticket.on_granted = on_granted;
     request_hold(request); /* by the queue, if it has to wait */
@@ -1261,6 +1299,7 @@ static struct request *request_begin(struct hps_lookup_service *service, struct 
     request->streaming = streaming;
     request->code = -1;
     request->start_us = hps_grpc_call_start_us(call);
+    hps_stages_begin(&request->stages, HPS_STAGE_RECEIVE, request->start_us);
     request->n_holders = 1; /* the call */
     hps_timer_init(&request->queue_timer, on_queue_timeout, request);
     hps_timer_init(&request->wait_timer, on_wait_over, request);
@@ -1274,7 +1313,6 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
 {
     struct hps_lookup_service *service = hps_grpc_call_ctx(call);
     struct request *request = request_begin(service, call, streaming);
-    uint64_t start_us = hps_clock_us();
     struct hps_error err;
 
     if (request == NULL) {
@@ -1283,8 +1321,8 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
         return;
     }
     request_hold(request);
+    hps_stages_enter(&request->stages, HPS_STAGE_DECODE);
     hps_status status = prepare(request, data, size, &err);
-    request->slow.stage_us[HPS_STAGE_DECODE] = hps_clock_us() - start_us;
     if (status == HPS_OK) {
         admit(request);
     } else {

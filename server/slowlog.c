@@ -61,11 +61,19 @@ static void log_line(const struct hps_slow_request *request)
             HPS_I64("code", request->grpc_code), HPS_U64("keys", request->n_keys),
             HPS_U64("unique", request->n_unique), HPS_U64("defaulted", request->n_defaulted),
             HPS_U64("unknown", request->n_unknown), HPS_U64("duration_us", request->duration_us),
+            HPS_U64("receive_us", request->stage_us[HPS_STAGE_RECEIVE]),
+            HPS_U64("decode_us", request->stage_us[HPS_STAGE_DECODE]),
+            HPS_U64("admission_us", request->stage_us[HPS_STAGE_ADMISSION]),
             HPS_U64("queue_us", request->stage_us[HPS_STAGE_QUEUE]),
             HPS_U64("gpu_us", request->stage_us[HPS_STAGE_GPU]),
             HPS_U64("host_us", request->stage_us[HPS_STAGE_HOST]),
             HPS_U64("redis_us", request->stage_us[HPS_STAGE_REDIS]),
             HPS_U64("rocksdb_us", request->stage_us[HPS_STAGE_ROCKSDB]),
+            HPS_U64("wait_us", request->stage_us[HPS_STAGE_WAIT]),
+            HPS_U64("unit_us", request->stage_us[HPS_STAGE_UNIT]),
+            HPS_U64("work_us", request->stage_us[HPS_STAGE_WORK]),
+            HPS_U64("loop_us", request->stage_us[HPS_STAGE_LOOP]),
+            HPS_U64("encode_us", request->stage_us[HPS_STAGE_ENCODE]),
             HPS_U64("send_us", request->stage_us[HPS_STAGE_SEND]));
 }
 

@@ -24,7 +24,8 @@ struct hps_slow_request {
     uint64_t n_unknown;
     int grpc_code;
     uint64_t duration_us;
-    uint64_t stage_us[HPS_STAGE_COUNT];
+    uint64_t stage_us[HPS_STAGE_COUNT]; /* they add up to duration_us; of a client that went, to
+                                           more: what was under way went on */
 };
 
 struct hps_slowlog;

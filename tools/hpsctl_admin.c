@@ -254,10 +254,10 @@ static const char *code_text(uint32_t code)
 
 static int print_slowlog(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"TIME",     "MODEL",   ">VER",  ">KEYS", ">TOTAL US",
-                                          ">DECODE",  ">QUEUE",  ">GPU",  ">HOST", ">REDIS",
-                                          ">ROCKSDB", ">ENCODE", ">SEND", "CODE",  "PEER",
-                                          "REQUEST",  "TRACE",   NULL};
+    static const char *const columns[] = {
+        "TIME",   "MODEL",   ">VER",  ">KEYS",  ">TOTAL US", ">RECEIVE", ">DECODE", ">ADMISSION",
+        ">QUEUE", ">GPU",    ">HOST", ">REDIS", ">ROCKSDB",  ">WAIT",    ">UNIT",   ">WORK",
+        ">LOOP",  ">ENCODE", ">SEND", "CODE",   "PEER",      "REQUEST",  "TRACE",   NULL};
     const Hps__V1__GetSlowLogResponse *log = reply;
     struct hpsctl_table table;
     char text[HPSCTL_TEXT_BYTES];
@@ -267,8 +267,10 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
     for (size_t i = 0; i < log->n_requests; i++) {
         const Hps__V1__SlowRequest *slow = log->requests[i];
         const uint64_t numbers[] = {
-            slow->key_count, slow->duration_us, slow->decode_us,  slow->queue_us,  slow->gpu_us,
-            slow->host_us,   slow->redis_us,    slow->rocksdb_us, slow->encode_us, slow->send_us};
+            slow->key_count,    slow->duration_us, slow->receive_us, slow->decode_us,
+            slow->admission_us, slow->queue_us,    slow->gpu_us,     slow->host_us,
+            slow->redis_us,     slow->rocksdb_us,  slow->wait_us,    slow->unit_us,
+            slow->work_us,      slow->loop_us,     slow->encode_us,  slow->send_us};
         hpsctl_table_cell(&table, "%s", hpsctl_time_text(slow->unix_ms, text));
         hpsctl_table_cell(&table, "%s", slow->model);
         hpsctl_table_cell(&table, "%" PRId64, slow->version);

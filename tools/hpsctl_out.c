@@ -8,9 +8,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/assert.h"
 #include "tools/hpsctl.h"
 
-enum { CELL_BYTES_MAX = 400, COLUMNS_MAX = 16, GAP = 2 };
+enum { CELL_BYTES_MAX = 400, COLUMNS_MAX = 24, GAP = 2 };
 
 /* Columns a terminal needs for the text: code points, near enough. */
 static size_t text_width(const char *text)
@@ -27,7 +28,8 @@ void hpsctl_table_init(struct hpsctl_table *table, const char *const *columns)
 {
     *table = (struct hpsctl_table){.columns = columns};
     hps_buf_init(&table->text, HPS_CLIENT_REPLY_BYTES_MAX);
-    while (columns[table->n_columns] != NULL && table->n_columns < COLUMNS_MAX) {
+    while (columns[table->n_columns] != NULL) {
+        HPS_ASSERT(table->n_columns < COLUMNS_MAX);
         table->n_columns++;
     }
 }

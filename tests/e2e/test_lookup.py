@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rig import (BF16, FP16, FP32, GPU, PATIENCE_S, VALUE_BYTES, Daemon, Table, ask, default_config, encoded,
-                 floats, key_bytes, model_config, pb, refused, scratch, statuses)
+                 floats, key_bytes, model_config, pb, refused, scratch, statuses, until)
 
 DIMS = (1, 2, 3, 7, 16, 128, 1000, 4096)
 DTYPES = {"fp32": np.float32, "fp16": np.float16}
@@ -401,6 +401,31 @@ def test_request_id_when_given_then_the_slow_log_has_it(daemon, work):
         ask(one.stub(), "m", {"a": [1]}, request_id="x" * 5000)
     one.ctl("slowlog", "reset")
     assert not one.ctl("-o", "json", "slowlog", "get")[0].get("requests")
+
+
+STAGES = ("receive", "decode", "admission", "queue", "gpu", "host", "redis", "rocksdb", "wait", "unit", "work", "loop",
+          "encode", "send")
+
+
+def test_slow_log_when_look_ups_are_beside_each_other_then_named_times_are_the_whole_time(daemon, work):
+    table = Table.random("a", 20000, 64)
+    one = daemon(default_config([model_config("m", [table.save(work + "/m")], [64], ["a"], gpucache=False)],
+                                volatile_db={"type": "disabled"},
+                                server={"slow_request_ms": 0, "loop_threads": 1, "worker_threads": 1, "io_threads": 2}))
+    stub = one.stub()
+    calls = [stub.Lookup.future(pb.LookupRequest(model="m", queries=[pb.TableQuery(table="a", keys=key_bytes(keys))],
+                                                 consistency=i % 3))
+             for i, keys in enumerate([table.keys, table.keys[:10], table.keys[::-1]] * 8)]
+    assert all(call.result(timeout=PATIENCE_S).version == 1 for call in calls)
+    requests = until(lambda: (lambda seen: seen if len(seen) == len(calls) else None)(
+        one.ctl("-o", "json", "slowlog", "get")[0].get("requests", [])), "all of them")
+    for request in requests:
+        named = {stage: int(request.get(f"{stage}_us", 0)) for stage in STAGES}
+        assert sum(named.values()) == int(request["duration_us"]), (named, request)
+    assert sum(int(request.get("rocksdb_us", 0)) for request in requests) > 0
+    told = one.ctl("slowlog", "get").splitlines()[0].split()
+    assert {stage.upper() for stage in STAGES} <= set(told)
+    assert all(f"{stage}_us=" in one.log() for stage in STAGES)
 
 
 # ---- LookupStream ------------------------------------------------------------------------------------

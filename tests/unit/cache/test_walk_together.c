@@ -209,6 +209,25 @@ static void test_walks_when_they_miss_the_same_keys_then_each_is_fetched_once(vo
     assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 10);
 }
 
+static void test_walk_when_it_waits_for_another_then_the_wait_is_told_apart(void **state)
+{
+    struct together_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    put_range(t, FIXTURE_DISK, 0, 8);
+    start_leader(t);
+    start(&t->walkers[1], 0, 10);
+    until_it_waits(&t->walkers[1]);
+    hps_clock_advance(5000);
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    join(&t->walkers[1]);
+    assert_int_equal(t->walkers[0].walk.wait_us, 0);
+    assert_int_equal(disk_report(&t->walkers[0])->duration_us, 5000);
+    assert_int_equal(t->walkers[1].walk.wait_us, 5000);
+    assert_int_equal(disk_report(&t->walkers[1])->duration_us, 0);
+}
+
 static void test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_at_once(
     void **state)
 {
@@ -683,6 +702,7 @@ int main(void)
 #define TOGETHER_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         TOGETHER_TEST(test_walks_when_they_miss_the_same_keys_then_each_is_fetched_once),
+        TOGETHER_TEST(test_walk_when_it_waits_for_another_then_the_wait_is_told_apart),
         TOGETHER_TEST(test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_at_once),
         TOGETHER_TEST(test_walks_when_the_leader_fails_then_one_that_waits_fetches),
         TOGETHER_TEST(test_walk_when_it_waits_and_its_deadline_passes_then_it_ends),

@@ -30,7 +30,9 @@ struct hps_grpc_call {
     void *user;
     atomic_int refs;
     atomic_bool cancelled;
+    atomic_uint n_looks; /* whether it is */
     uint64_t deadline_us;
+    uint64_t received_us;        /* so long did its message take */
     struct hps_version *updated; /* a batch comes while it is looked up; NULL: none does */
     bool unheld;                 /* the batch waits for nobody */
     Hps__V1__LookupResponse *messages[MESSAGES_MAX];
@@ -65,8 +67,7 @@ uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
 
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)
 {
-    (void)call;
-    return hps_clock_us();
+    return hps_clock_us() - call->received_us;
 }
 
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call)
@@ -127,6 +128,7 @@ static void come_between(const struct hps_grpc_call *call)
 /* Asked by whoever asks a store. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)
 {
+    atomic_fetch_add(&((struct hps_grpc_call *)(uintptr_t)call)->n_looks, 1);
     if (call->updated != NULL) {
         come_between(call);
     }
@@ -259,6 +261,25 @@ static int setup(void **state)
     return 0;
 }
 
+/* Whatever a test did: times with a name are the whole time. What was under way when its client
+ * went goes on. */
+static void check_times(struct service_test *t)
+{
+    static struct hps_slow_request slow[HPS_SLOWLOG_SIZE];
+    unsigned n = hps_slowlog_snapshot(t->slowlog, slow, HPS_SLOWLOG_SIZE);
+
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t named_us = 0;
+        for (unsigned stage = 0; stage < HPS_STAGE_COUNT; stage++) {
+            named_us += slow[i].stage_us[stage];
+        }
+        if (slow[i].grpc_code != 1) {
+            assert_int_equal(named_us, slow[i].duration_us);
+        }
+        assert_true(named_us >= slow[i].duration_us);
+    }
+}
+
 static int teardown(void **state)
 {
     struct service_test *t = *state;
@@ -271,6 +292,7 @@ static int teardown(void **state)
     assert_int_equal(hps_admission_bytes(t->admission), 0);
     assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
     assert_true(hps_version_idle(&t->fx.version));
+    check_times(t);
     hps_updates_free(t->fx.version.updates); /* nobody holds them back */
     hps_stamps_free(t->fx.version.stamps);
     t->fx.version.stamps = NULL;
@@ -703,6 +725,116 @@ static void test_service_when_room_does_not_come_then_refused_with_pushback(void
     assert_string_equal(t->calls[1].pushback, "100");
     close_call(t, 1);
     close_call(t, 0);
+}
+
+/* ---- where the time goes --------------------------------------------------------------------- */
+
+static struct hps_slow_request newest(struct service_test *t)
+{
+    struct hps_slow_request slow;
+    assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
+    return slow;
+}
+
+static void test_times_when_a_store_is_slow_then_each_wait_has_its_name(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_latency(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, 30);
+    hps_fake_latency(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT, 7);
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
+    t->calls[1].received_us = 900;
+    start(t, 1, LOOKUP, "m", "t0", 1); /* waits for the worker */
+    hps_clock_advance(2000);
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT) == 0) {
+        (void)sched_yield();
+    }
+    run_until_finished(t, 0);
+    hps_clock_advance(400); /* the clients read slowly */
+    close_call(t, 0);
+    struct hps_slow_request slow = newest(t);
+    assert_true(slow.stage_us[HPS_STAGE_ROCKSDB] >= 2000); /* the gate */
+    assert_true(slow.stage_us[HPS_STAGE_HOST] >= 30);
+    assert_true(slow.stage_us[HPS_STAGE_WORK] >= 7); /* its row was put above */
+    assert_true(slow.stage_us[HPS_STAGE_SEND] >= 400);
+    run_until_finished(t, 1);
+    close_call(t, 1);
+    slow = newest(t);
+    assert_int_equal(slow.stage_us[HPS_STAGE_RECEIVE], 900);
+    assert_true(slow.stage_us[HPS_STAGE_QUEUE] >= 2000);
+    assert_true(slow.duration_us >= 2900);
+}
+
+static void test_times_when_the_loop_is_busy_then_that_is_named(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_pool_free(t->workers); /* its work is done, and posted to the loop */
+    t->workers = NULL;
+    hps_clock_advance(3000);
+    run_until_finished(t, 0);
+    close_call(t, 0);
+    assert_int_equal(newest(t).stage_us[HPS_STAGE_LOOP], 3000);
+}
+
+static void test_times_when_there_is_no_room_for_the_reply_then_admission_is_named(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    open_service(t, 100, 1 << 20); /* one reply at a time */
+    use_key(t, FIXTURE_HOST, 5);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    hps_clock_advance(700);
+    close_call(t, 0);
+    run_until_finished(t, 1);
+    close_call(t, 1);
+    struct hps_slow_request slow = newest(t);
+    assert_int_equal(slow.stage_us[HPS_STAGE_ADMISSION], 700);
+    assert_int_equal(slow.stage_us[HPS_STAGE_QUEUE], 0);
+    assert_int_equal(slow.duration_us, 700);
+}
+
+static void test_times_when_another_fetches_the_row_then_the_wait_is_named(void **state)
+{
+    struct service_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    hps_pool_free(t->workers);
+    assert_int_equal(hps_pool_new("work", 2, 2, &t->workers), HPS_OK);
+    t->fx.version.flight = hps_flight_new();
+    assert_non_null(t->fx.version.flight);
+    open_service(t, 1 << 20, 1 << 20);
+    use_key(t, FIXTURE_DISK, 5);
+    hps_fake_gate_shut(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    hps_fake_gate_wait(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, 1);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    unsigned n_looks = atomic_load(&t->calls[1].n_looks);
+    while (atomic_load(&t->calls[1].n_looks) < n_looks + 4) { /* again and again while it waits */
+        (void)sched_yield();
+    }
+    hps_clock_advance(6000);
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
+    run_until_finished(t, 0);
+    run_until_finished(t, 1);
+    close_call(t, 0);
+    close_call(t, 1);
+    assert_int_equal(newest(t).stage_us[HPS_STAGE_WAIT], 6000);
+    assert_int_equal(newest(t).stage_us[HPS_STAGE_ROCKSDB], 0);
+    hps_flight_free(t->fx.version.flight);
+    t->fx.version.flight = NULL;
 }
 
 static void test_service_when_streamed_then_sent_as_it_drains(void **state)
@@ -1393,6 +1525,10 @@ int main(void)
         SERVICE_TEST(test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
+        SERVICE_TEST(test_times_when_a_store_is_slow_then_each_wait_has_its_name),
+        SERVICE_TEST(test_times_when_the_loop_is_busy_then_that_is_named),
+        SERVICE_TEST(test_times_when_there_is_no_room_for_the_reply_then_admission_is_named),
+        SERVICE_TEST(test_times_when_another_fetches_the_row_then_the_wait_is_named),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
         SERVICE_TEST(test_unit_when_no_update_comes_then_answered_inline),
         SERVICE_TEST(test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline),
