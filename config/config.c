@@ -290,6 +290,7 @@ hps_status hps_config_for_tables(const char *const *args, size_t n_args,
     }
     status = hps_config_add_model(config, &model);
     if (status == HPS_OK) {
+        config->from_tables = true;
         status = set_table_mode(config, model);
     }
     if (status != HPS_OK) {

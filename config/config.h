@@ -240,7 +240,8 @@ struct hps_config_server {
 
 struct hps_config {
     struct hps_option_set set;
-    char *file; /* where it came from, for messages; "--table" when from the command line */
+    char *file;       /* where it came from, for messages; "--table" when from the command line */
+    bool from_tables; /* of --table: what its files have is what is served */
     bool supportlonglong;
     uint32_t key_bytes; /* 8, or 4 when supportlonglong is false */
     bool fuse_embedding_table;

@@ -363,7 +363,7 @@ static void run_fill(struct hps_task *task)
     hps_free(fill);
 }
 
-static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
+void catalog_fill(struct hps_catalog *catalog, struct hps_version *version)
 {
     struct hps_load_env *env = &catalog->options.env;
     struct fill_task *fill = NULL;
@@ -384,39 +384,24 @@ static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
     }
 }
 
-/* One after the other: the hot rows of every active version, then all rows of those, then the
- * others. */
+/* One after the other, but of models whose next version is awaited: the hot rows of every active
+ * version, then all rows of those, then the others. */
 static void start_fills(struct hps_catalog *catalog)
 {
     for (int round = 0; round < 3; round++) {
         for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
             for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
                 bool active = entry->version->number == model->active;
+                if (model->awaits) { /* it would take the room of what is to be served */
+                    continue;
+                }
                 if (active && round == 0) {
                     catalog_warm_behind(catalog, catalog->loader, entry->version);
                 } else if (round == (active ? 1 : 2)) {
-                    start_fill(catalog, entry->version);
+                    catalog_fill(catalog, entry->version);
                 }
             }
         }
-    }
-}
-
-static void check_drift(struct catalog_model *model)
-{
-    struct catalog_entry *entry = catalog_entry(model, model->active);
-    struct hps_source source;
-    struct hps_error err;
-    if (model->config == NULL || entry == NULL ||
-        hps_source_open_config(model->config, &source, &err) != HPS_OK) {
-        return; /* files may be gone: the store has the rows */
-    }
-    model->drift = !hps_source_has_print(&source, entry->version->fingerprint);
-    hps_source_close(&source);
-    if (model->drift) {
-        HPS_LOG(WARN, "catalog",
-                "configured files differ from those that are served; load them when wanted",
-                HPS_STR("model", model->name), HPS_I64("version", model->active));
     }
 }
 
@@ -479,7 +464,7 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
             hps_updater_activated(catalog->options.updater,
                                   catalog_entry(model, model->active)->version, model->n_switches);
             catalog_show_active(catalog, model);
-            check_drift(model);
+            catalog_check_files(catalog, model);
         }
     }
     if (status == HPS_OK) {

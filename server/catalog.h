@@ -33,7 +33,10 @@ struct hps_catalog_options {
 hps_status hps_catalog_open(const struct hps_catalog_options *options,
                             struct hps_catalog **out_catalog, struct hps_error *err) HPS_MUST_CHECK;
 /* Have each models[] entry that has no version yet loaded; what fails is logged and keeps the
- * server unready. Their files are opened on the loader thread: this does not wait. */
+ * server unready. And those of --table whose files have changed since they were loaded, as the next
+ * version, which becomes the active one; until then the server is unready, too. If that fails it is
+ * logged, and what is stored is served. Their files are opened on the loader thread: this does not
+ * wait. */
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
 /* The same of those whose load has failed. */
 void hps_catalog_retry_models(struct hps_catalog *catalog);
@@ -65,9 +68,10 @@ struct hps_load_request {
     const char *label;   /* "" or NULL: none */
     const char *lineage; /* "" or NULL: that of the newest version */
     bool activate;
+    bool awaited;    /* its model, a configured one, is not ready before it has ended */
     bool only_first; /* EXISTS if the model has a version, or one is loading */
-    bool force;   /* activate it however much it differs from the active version */
-    bool replace; /* when it is loaded, versions that never were active go */
+    bool force;      /* activate it however much it differs from the active version */
+    bool replace;    /* when it is loaded, versions that never were active go */
 };
 
 /* Versions that go with a switch or a load. */
@@ -196,9 +200,10 @@ struct hps_unserved_view {
 void hps_catalog_each_unserved(struct hps_catalog *catalog,
                                void (*fn)(void *ctx, const struct hps_unserved_view *view),
                                void *ctx);
-/* Every models[] entry and every model has an active version, and no rows are out of reach because
- * the one store that has them is made of servers of which some are away. Otherwise `fn` gets each
- * reason. Whoever wants to know whether the server is ready asks server/readiness.h. */
+/* Every models[] entry and every model has an active version, no other is awaited, and no rows are
+ * out of reach because the one store that has them is made of servers of which some are away.
+ * Otherwise `fn` gets each reason. Whoever wants to know whether the server is ready asks
+ * server/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
 /* Models whose configured files are not those that are served; returns how many. */

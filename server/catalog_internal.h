@@ -43,8 +43,10 @@ struct catalog_model {
     enum hps_miss_policy miss_policy;      /* of its versions, as the next */
     enum hps_unknown_policy unknown_policy;
     double hit_rate_threshold;
-    bool drift;
-    bool waiting;   /* for the loader thread to begin its first load */
+    bool drift; /* what is configured is not what is served */
+    bool
+        awaits; /* a load of its configured files is to begin, or under way: not ready until then */
+    bool waiting;   /* for the loader thread to begin its load */
     bool unreached; /* a load failed as a store was away: if it is configured, then once more */
     struct hps_error failure; /* of its last load; OK: none, or it has had a version since */
 };
@@ -61,6 +63,7 @@ struct hps_load {
     struct catalog_model *model;
     struct catalog_entry *entry;
     bool activate, force, replace;
+    struct catalog_model *awaited; /* its `awaits` ends with this load; NULL: nothing does */
     char model_name[128];
     struct catalog_entry *waiting; /* published, and to be activated once it has its updates */
     uint64_t waiting_until_us;
@@ -137,6 +140,9 @@ void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hp
 uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
 /* Share of a load that is done; 1 of a version that is loaded. Lock held. */
 double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
+/* Have the loader thread put the rows of a resident version into the host map, if that is of use.
+ */
+void catalog_fill(struct hps_catalog *catalog, struct hps_version *version);
 
 /* ---- catalog_model.c: the lock held, or nobody else knows the catalog ---- */
 
@@ -227,10 +233,11 @@ void catalog_warm_stop(struct hps_catalog *catalog);
 
 /* ---- catalog_load.c ---- */
 
-/* Begin the first load of a configured model. Loader thread, no lock held. EXISTS: it has a
- * version; else as hps_catalog_load. */
+/* Begin the first load of a configured model, or, `awaited`, that of its changed files: if a
+ * resident version has those already it is only activated. Loader thread, no lock held. EXISTS: the
+ * first one, and the model has a version; else as hps_catalog_load. */
 hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
-                               struct hps_error *err) HPS_MUST_CHECK;
+                               bool awaited, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- catalog_ready.c ---- */
 
@@ -258,6 +265,15 @@ void catalog_load_again(struct hps_catalog *catalog);
  * INVALID, NOT_FOUND, PERMISSION, NO_MEMORY; out_source: hps_source_close */
 hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_load_request *request,
                                struct hps_source *out_source, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Are the configured files of a model with an active version those that are served? If not, set
+ * drift, or awaits, and say so. Nobody else knows the catalog. */
+void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model *model);
+/* The configured files are not awaited any more. Lock held. */
+void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model);
+/* The resident version that was loaded from these files; 0: there is none. lock not held. */
+int64_t catalog_find_print(struct hps_catalog *catalog, const char *model,
+                           const struct hps_source *source);
 
 /* ---- catalog_unload.c ---- */
 

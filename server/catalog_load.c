@@ -415,6 +415,9 @@ static void run_load(struct hps_task *task)
         catalog_entry_remove(catalog, load->model, load->entry);
         hps_version_free(version);
     }
+    if (load->awaited != NULL) {
+        catalog_await_end(catalog, load->awaited);
+    }
     load->entry = NULL;
     load->model = NULL;
     load->error = err;
@@ -451,6 +454,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
         goto out;
     }
     load->model = model;
+    load->awaited = request->awaited ? model : NULL;
     load->env = catalog->options.env;
     load->number = version->number;
     load->source = *source;
@@ -669,20 +673,46 @@ const struct hps_switched *hps_load_outcome(const struct hps_load *load)
 
 /* ---- models[] -------------------------------------------------------------------------------- */
 
+/* One that was loaded from these files is there, resident but not active. False: none is. */
+static bool activate_print(struct hps_catalog *catalog, const char *model,
+                           const struct hps_source *source)
+{
+    struct hps_error err = {0};
+    int64_t number = catalog_find_print(catalog, model, source);
+    struct hps_switched switched;
+    if (number == 0 ||
+        hps_catalog_activate(catalog, model, number, true, &switched, &err) != HPS_OK) {
+        return false;
+    }
+    hps_version_diff_free(&switched.diff);
+    return true;
+}
+
 hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
-                               struct hps_error *err)
+                               bool awaited, struct hps_error *err)
 {
     const struct hps_load_request request = {.model = config->name,
                                              .version = (int64_t)config->version,
                                              .label = config->label,
                                              .lineage = config->lineage,
                                              .activate = true,
-                                             .only_first = true};
+                                             .only_first = !awaited,
+                                             .force = awaited, /* nobody is there to say so */
+                                             .awaited = awaited};
     struct hps_source source;
     struct hps_load *load = NULL;
+    bool waits = false; /* for the load */
     hps_status status = hps_source_open_config(config, &source, err);
-    if (status == HPS_OK) {
+    if (status == HPS_OK && awaited && activate_print(catalog, config->name, &source)) {
+        hps_source_close(&source);
+    } else if (status == HPS_OK) {
         status = begin(catalog, &request, &source, &load, err);
+        waits = status == HPS_OK;
+    }
+    if (awaited && !waits) {
+        pthread_mutex_lock(&catalog->lock);
+        catalog_await_end(catalog, catalog_model(catalog, config->name, false));
+        pthread_mutex_unlock(&catalog->lock);
     }
     hps_load_unref(load);
     return status;

@@ -181,7 +181,7 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
     pthread_mutex_lock(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         const struct catalog_entry *entry = catalog_entry(model, model->active);
-        if (serves(model) && is_whole(entry, reason)) {
+        if (serves(model) && !model->awaits && is_whole(entry, reason)) {
             continue;
         }
         if (entry == NULL && model->config == NULL) {
@@ -189,6 +189,9 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
         }
         if (!serves(model)) {
             describe(catalog, model, reason);
+        } else if (model->awaits) {
+            snprintf(reason, sizeof(reason), "model \"%s\": its files have changed and are loaded",
+                     model->name);
         }
         ready = false;
         if (fn != NULL) {
@@ -226,11 +229,12 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
     const struct catalog_model *model = catalog_model(catalog, config->name, false);
     bool waiting = model->waiting;
     bool there = model->entries != NULL;
+    bool awaits = model->awaits;
     pthread_mutex_unlock(&catalog->lock);
     if (!waiting) {
         return;
     }
-    err.status = there ? HPS_EXISTS : catalog_load_config(catalog, config, &err);
+    err.status = there && !awaits ? HPS_EXISTS : catalog_load_config(catalog, config, awaits, &err);
     if (err.status == HPS_EXISTS || err.status == HPS_CANCELLED) {
         err = (struct hps_error){0}; /* somebody has loaded one meanwhile, or the server stops */
     }
@@ -273,14 +277,16 @@ static bool is_unreached(const struct catalog_model *model)
     return model->unreached;
 }
 
-/* Have configured models without versions wait for their load; returns how many now do. */
+/* Have configured models without versions, or whose files have changed, wait for their load;
+ * returns how many now do. */
 static unsigned mark_waiting(struct hps_catalog *catalog,
                              bool (*wanted)(const struct catalog_model *model))
 {
     unsigned n = 0;
     pthread_mutex_lock(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
-        if (model->config != NULL && model->entries == NULL && !model->waiting && wanted(model)) {
+        bool lacks = model->config != NULL && (model->entries == NULL || model->awaits);
+        if (lacks && !model->waiting && wanted(model)) {
             model->waiting = true;
             catalog_expect(catalog, model);
             n++;

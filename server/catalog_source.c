@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which files a load at run time may read, and the source that they make. On the thread of whoever
- * asks for the load.
+ * Which files a load at run time may read, and the source that they make: on the thread of whoever
+ * asks for the load. And whether what is configured is what is served.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -9,7 +9,10 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "base/log.h"
+#include "cache/update.h"
 #include "server/catalog_internal.h"
+#include "server/update_position.h"
 
 /* Is `path` one of the roots or below it? Both resolved, so that no link leads out. */
 static bool below_root(const char *path, const char *root)
@@ -122,4 +125,119 @@ hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_loa
     }
     hps_strings_fini(&roots);
     return status;
+}
+
+/* ---- what is configured, and what is served ------------------------------------------------- */
+
+static void log_drift(const struct hps_config *config, const struct catalog_model *model)
+{
+    char file[PATH_MAX];
+    char command[2 * PATH_MAX];
+    bool found = realpath(config->file, file) != NULL;
+    if (config->from_tables) {
+        snprintf(command, sizeof(command), "hpsctl load %s --table NAME=PATH --activate",
+                 model->name);
+    } else {
+        snprintf(command, sizeof(command), "hpsctl load %s --config %s --activate", model->name,
+                 found ? file : config->file);
+    }
+    HPS_LOG(WARN, "catalog",
+            "configured files differ from those that are served: they have changed since they were "
+            "loaded; load them when wanted",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("command", command));
+}
+
+/* The store has the rows. With --table the files were to be served, whatever it has. */
+static void log_unread(const struct hps_config *config, const struct catalog_model *model,
+                       const struct hps_error *err)
+{
+    if (config->from_tables) {
+        HPS_LOG(WARN, "catalog",
+                "the rows of an earlier run are served: a file of --table cannot be read; bring it "
+                "back and start hpsd again",
+                HPS_STR("model", model->name), HPS_I64("version", model->active),
+                HPS_STR("error", err->text));
+    }
+}
+
+/* ABORTED, which ends the search: a record of this partition was read. */
+static hps_status find_read(void *ctx, const void *key, size_t key_size, const void *value,
+                            size_t value_size)
+{
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    int32_t partition;
+    struct hps_position position;
+    (void)ctx;
+    if (!hps_position_key_parse(key, key_size, topic, &partition)) {
+        return HPS_OK;
+    }
+    hps_status status = hps_position_decode(value, value_size, &position);
+    return status == HPS_OK && position.last.known ? HPS_ABORTED : status;
+}
+
+/* By another configuration, that is: there are none with --table. They are in no file. */
+static bool has_updates(struct hps_version *version)
+{
+    return hps_update_positions(version, find_read, NULL) != HPS_OK;
+}
+
+void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model *model)
+{
+    const struct hps_config *config = catalog->options.config;
+    const struct catalog_entry *entry = catalog_entry(model, model->active);
+    struct hps_source source;
+    struct hps_error err = {0};
+    if (model->config == NULL || entry == NULL) {
+        return;
+    }
+    if (hps_source_open_config(model->config, &source, &err) != HPS_OK) {
+        log_unread(config, model, &err);
+        return;
+    }
+    model->drift = !hps_source_has_print(&source, entry->version->fingerprint);
+    hps_source_close(&source);
+    if (model->drift && config->from_tables && !has_updates(entry->version)) {
+        model->awaits = true;
+        HPS_LOG(INFO, "catalog",
+                "files of --table differ from those of an earlier run: they are loaded as the next "
+                "version",
+                HPS_STR("model", model->name), HPS_I64("version", model->active));
+    } else if (model->drift) {
+        log_drift(config, model);
+    }
+}
+
+void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    const struct catalog_entry *entry = catalog_entry(model, model->active);
+    model->awaits = false;
+    /* After a load that came to nothing: it was not filled as long as that was awaited. */
+    if (entry != NULL && entry->state == ENTRY_RESIDENT &&
+        !atomic_load(&entry->version->host_complete)) {
+        catalog_fill(catalog, entry->version);
+    }
+    if (model->drift && !atomic_load(&catalog->closing)) {
+        HPS_LOG(WARN, "catalog",
+                "the rows of an earlier run are served: the files of --table were not loaded; mend "
+                "them and start hpsd again",
+                HPS_STR("model", model->name), HPS_I64("version", model->active));
+    }
+}
+
+int64_t catalog_find_print(struct hps_catalog *catalog, const char *name,
+                           const struct hps_source *source)
+{
+    int64_t number = 0;
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, name, false);
+    for (struct catalog_entry *entry = model == NULL ? NULL : model->entries; entry != NULL;
+         entry = entry->next) {
+        if (entry->state == ENTRY_RESIDENT &&
+            hps_source_has_print(source, entry->version->fingerprint)) {
+            number = entry->version->number;
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return number;
 }

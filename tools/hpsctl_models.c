@@ -530,6 +530,8 @@ static void load_request(struct hpsctl *ctl, const struct hpsctl_load_files *fil
     request.activate = load_flags.activate;
     request.dry_run = load_flags.dry_run;
     request.no_wait = load_flags.no_wait;
+    request.force = load_flags.force;
+    request.replace = load_flags.replace;
     *out_request = request;
 }
 
