@@ -124,7 +124,7 @@ def test_kill_when_a_load_is_under_way_then_nothing_of_it_is_left(daemon, work):
             result = ask(one.stub(), "m", {f"feature_{number}": keys}, version=2).results[0]
             np.testing.assert_array_equal(floats(result), hpsgen.rows(1, number, keys, 32))
     assert glob.glob(f"{one.state}/tmp/*") == []
-    assert one.load("m", f"{work}/big", activate=True).version in (2, 3)
+    assert one.load("m", f"{work}/big", activate=True, force=True).version in (2, 3)
 
 
 # ---- starts that are refused -------------------------------------------------------------------------
