@@ -91,7 +91,7 @@ static uint64_t empty_at(const struct hps_embed_cache *cache)
 
 static uint64_t small_bytes(const struct hps_embed_cache *cache)
 {
-    return empty_at(cache) + (uint64_t)EMPTY_SETS * HPS_EMBED_SET_BYTES;
+    return empty_at(cache) + hps_embed_index_bytes(EMPTY_SETS);
 }
 
 static uint64_t device_bytes(const struct hps_embed_cache *cache)

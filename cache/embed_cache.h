@@ -3,8 +3,9 @@
  * The embedding cache: hot rows in the memory of one device, for all tables of all resident
  * versions. No type of a driver is seen here.
  *
- * A *range* is the cache of one table of one version: sets of 8 keys (64 bytes), a row per key, and
- * a sketch of how often keys are asked for. All ranges lie in one arena that is allocated once.
+ * A *range* is the cache of one table of one version: sets of 8 keys (64 bytes), a row per key, a
+ * *spill* per 32 sets for rows whose set is full, and a sketch of how often keys are asked for. All
+ * ranges lie in one arena that is allocated once.
  *
  *     look-up    submit ─▶ poll … OK ─▶ hits of each part ─▶ release
  *     change     stage ─▶ (applied in the order of submit and stage, between look-ups)
@@ -73,8 +74,9 @@ struct hps_embed_range_config {
 };
 
 /* Memory that a range takes so that `n_rows_cached` of n_rows rows can be resident: slots as rows
- * where less than half of them are to be cached, else rows / 0.6, as at slots = rows one row in
- * seven has no place among the 8 ways of its set (2 % at rows / 0.6). */
+ * where less than half of them are to be cached, else rows / 0.6 in sets and 9 % of that in spills
+ * (more in a range of fewer than 128 sets): then 3 rows in 10^8 have no place, which is none of
+ * most tables. Without spills it would be 2 in a hundred, and one in seven at slots = rows. */
 uint64_t hps_embed_range_bytes(uint32_t row_bytes, uint64_t n_rows, uint64_t n_rows_cached);
 /* INVALID: row_bytes, or bytes_max is less than the smallest range takes. EXHAUSTED: the arena has
  * no room for it in one piece (needed and free bytes are named). AGAIN: it will have, as soon as
@@ -90,9 +92,9 @@ void hps_embed_range_retire(struct hps_embed_range *range);
 void hps_embed_range_free(struct hps_embed_range *range);
 
 struct hps_embed_range_usage {
-    uint64_t bytes; /* of the arena; 0 once it is retired and nothing uses it */
-    uint64_t n_slots;
-    uint64_t n_rows; /* resident, as of the last application that was seen to end; so are: */
+    uint64_t bytes;   /* of the arena; 0 once it is retired and nothing uses it */
+    uint64_t n_slots; /* of sets and spills */
+    uint64_t n_rows;  /* resident, as of the last application that was seen to end; so are: */
     uint64_t n_inserted;
     uint64_t n_evicted;
     uint64_t n_erased;
@@ -162,8 +164,8 @@ void hps_embed_release(struct hps_embed_ticket *ticket);
 
 enum hps_embed_op {
     HPS_EMBED_INSERT, /* rows found below: not in place of a row that is there; by frequency */
-    HPS_EMBED_INSERT_WANTED, /* likewise, but never refused: in a full set the row that was asked
-                                for least goes, even if this one was asked for less */
+    HPS_EMBED_INSERT_WANTED, /* likewise, but never refused: where set and spill are full the row
+                                that was asked for least goes, even if this one was less */
     HPS_EMBED_UPDATE,        /* only keys that are there */
     HPS_EMBED_ERASE          /* rows: NULL */
 };

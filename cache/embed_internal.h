@@ -167,10 +167,13 @@ void hps_embed_check(struct hps_embed_cache *cache, struct hps_event *event);
 struct hps_embed_layout {
     uint32_t n_sets;
     uint32_t row_stride;
-    uint64_t rows; /* offsets in the range */
+    uint64_t n_slots; /* of sets and spills */
+    uint64_t rows;    /* offsets in the range */
     uint64_t sketch;
     uint64_t bytes;
 };
+/* Of sets, spills and marks. */
+uint64_t hps_embed_index_bytes(uint32_t n_sets);
 /* The layout with the most sets that has room in bytes_max; n_sets 0: none has. */
 void hps_embed_layout(uint32_t row_bytes, uint64_t bytes_max, uint64_t n_sets_max,
                       struct hps_embed_layout *out_layout);
@@ -200,7 +203,8 @@ hps_status hps_embed_slice_close(struct hps_embed_cache *cache) HPS_MUST_CHECK;
 /* The slice that is being filled; one is begun if there is none. NULL: none is free. */
 struct hps_embed_slice *hps_embed_slice_open(struct hps_embed_cache *cache);
 void hps_embed_slices_advance(struct hps_embed_cache *cache);
-/* What the changes of a slice are sorted by: range, set, and the order they came in. */
+/* What the changes of a slice are sorted by: range, set (so that those of one block are
+ * neighbours), and the order they came in. */
 enum { HPS_EMBED_ORDER_NUMBER_BITS = 14 };
 static inline uint64_t hps_embed_order(uint32_t range, uint32_t set, uint32_t number)
 {

@@ -9,6 +9,8 @@
 
 enum { UNROLL = 4 }; /* rows that a lane has under way; 8 spills registers */
 
+#define EMBED_NO_SLOT UINT64_MAX
+
 HPS_DEVICE_CODE void *embed_at(uint64_t address)
 {
     return (void *)(uintptr_t)address;
@@ -68,6 +70,35 @@ HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
         }
     }
     return way;
+}
+
+/* Lane i, of a key that misses in its set: its slot in the spill of its block, or NO_SLOT. Nothing
+ * but the marks is read where no set is marked. */
+HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint64_t key,
+                                            uint32_t set, bool missed)
+{
+    uint32_t shift = hps_embed_block_shift(n_sets), block = set >> shift;
+    uint32_t lines = hps_embed_spill_lines(n_sets);
+    uint32_t marks = 0;
+    uint64_t slot = EMBED_NO_SLOT;
+
+    if (missed) {
+        marks = hps_load_u32(embed_at(hps_embed_marks_at(sets, n_sets, block)));
+    }
+    bool wants = (marks >> (set & ((1u << shift) - 1)) & 1) != 0;
+    for (uint32_t line = 0; line < lines; line++) {
+        if (hps_ballot(wants) == 0) {
+            break;
+        }
+        /* who wants nothing reads what others read */
+        uint32_t at = wants ? hps_embed_spill(n_sets, block) + line : 0;
+        uint32_t way = embed_find(sets, key, at);
+        if (wants && way < HPS_EMBED_KERNEL_WAYS) {
+            slot = hps_embed_slot(at, way);
+            wants = false;
+        }
+    }
+    return slot;
 }
 
 /* Rows of one tile on their way. */
@@ -141,10 +172,17 @@ HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args
     if (lane < tile.w) {
         key = hps_load_u64(embed_at(args->keys + (uint64_t)(tile.y + lane) * 8));
     }
-    uint32_t set =
-        hps_embed_set(hps_embed_mix(key, hps_load_u64(&part->seed)), hps_load_u32(&part->n_sets));
-    uint32_t way = embed_find(hps_load_u64(&part->sets), key, set);
-    copy.hits = hps_ballot(lane < tile.w && way < HPS_EMBED_KERNEL_WAYS);
+    uint32_t n_sets = hps_load_u32(&part->n_sets);
+    uint64_t sets = hps_load_u64(&part->sets);
+    uint32_t set = hps_embed_set(hps_embed_mix(key, hps_load_u64(&part->seed)), n_sets);
+    uint32_t way = embed_find(sets, key, set);
+    uint64_t slot = way < HPS_EMBED_KERNEL_WAYS ? hps_embed_slot(set, way) : EMBED_NO_SLOT;
+    bool missed = lane < tile.w && slot == EMBED_NO_SLOT;
+    if (hps_ballot(missed) != 0) {
+        uint64_t spilled = embed_find_spilled(sets, n_sets, key, set, missed);
+        slot = missed ? spilled : slot;
+    }
+    copy.hits = hps_ballot(lane < tile.w && slot != EMBED_NO_SLOT);
     if (lane == 0) {
         hps_store_u32(embed_at(args->hits + (uint64_t)index * 4), copy.hits);
     }
@@ -155,7 +193,6 @@ HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args
     copy.units = hps_load_u32(&part->row_units);
     copy.lanes = hps_load_u32(&part->lanes);
     copy.n = tile.w;
-    uint64_t slot = hps_embed_slot(set, way);
     uint32_t unit_bytes = hps_load_u32(&part->unit_bytes);
     if (copy.hits == 0) {
         return;
@@ -247,46 +284,49 @@ HPS_KERNEL(hps_embed_kernel_halve, struct hps_embed_halve_args, args, HPS_EMBED_
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* What a warp knows while it makes the changes of one set. */
+/* What a warp knows while it makes the changes of one block: lane i below WAYS has way i of the set
+ * at hand, the lanes behind them the ways of the block's spill. */
 struct embed_change {
     const struct hps_embed_desc *desc;
-    uint64_t marker;
-    uint64_t way_key; /* lanes below WAYS: the key of that way */
+    uint64_t way_key; /* the key of the lane's way */
+    uint64_t marker;  /* the key that it holds if it is empty */
+    uint64_t before;  /* the key that it holds in memory */
+    uint32_t n_ways;  /* lanes that have one */
+    uint32_t spill;   /* the number of its first line */
+    uint32_t set;     /* at hand */
     uint32_t n_inserted, n_evicted, n_erased, n_refused;
 };
 
 /* The way whose key was asked for least, if that is less than `key` was, or `key` is wanted in any
- * case; else WAYS. Of ways that were asked for as often the newcomer's hash chooses, so that two
+ * case; else WARP. Of ways that were asked for as often the newcomer's hash chooses, so that two
  * that are wanted do not push each other out for ever. */
 HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_t key, bool wanted)
 {
     const struct hps_embed_desc *desc = change->desc;
     uint32_t lane = hps_lane(), n_cells = hps_embed_sketch_cells(hps_load_u32(&desc->n_sets));
-    uint64_t of = lane < HPS_EMBED_KERNEL_WAYS ? change->way_key : key;
-    uint32_t mine = UINT32_MAX, best;
-    uint64_t twice = hps_mix64(hps_embed_mix(of, hps_load_u64(&desc->seed)));
+    uint64_t sketch = hps_load_u64(&desc->sketch), seed = hps_load_u64(&desc->seed);
+    uint64_t twice = hps_mix64(hps_embed_mix(change->way_key, seed));
+    uint32_t mine = embed_estimate(sketch, n_cells, twice);
 
-    if (lane <= HPS_EMBED_KERNEL_WAYS) { /* the ways, and the newcomer behind them */
-        mine = embed_estimate(hps_load_u64(&desc->sketch), n_cells, twice);
-    }
-    uint32_t newcomer = hps_shuffle_u32(mine, HPS_EMBED_KERNEL_WAYS);
-    uint32_t turn = hps_shuffle_u32((uint32_t)twice, HPS_EMBED_KERNEL_WAYS) & 7;
-    best = mine << 3 | ((lane ^ turn) & 7); /* the estimate, then the way */
-    for (uint32_t distance = 4; distance > 0; distance /= 2) {
+    twice = hps_mix64(hps_embed_mix(key, seed));
+    uint32_t newcomer = embed_estimate(sketch, n_cells, twice);
+    uint32_t turn = (uint32_t)twice & (HPS_WARP - 1);
+    mine = lane < change->n_ways ? mine : HPS_EMBED_COUNT_MAX + 1;
+    uint32_t best = mine << 5 | (lane ^ turn); /* the estimate, then the way */
+    for (uint32_t distance = HPS_WARP / 2; distance > 0; distance /= 2) {
         uint32_t other = hps_shuffle_u32(best, lane ^ distance);
         best = other < best ? other : best;
     }
-    best = hps_shuffle_u32(best, 0);
-    return wanted || newcomer > best >> 3 ? (best & 7) ^ turn : HPS_EMBED_KERNEL_WAYS;
+    return wanted || newcomer > best >> 5 ? (best & (HPS_WARP - 1)) ^ turn : HPS_WARP;
 }
 
-/* The way that the entry writes its row to, or WAYS. Counts. */
+/* The way that the entry writes its row to, or WARP. Counts. */
 HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key, uint32_t op)
 {
-    bool is_way = hps_lane() < HPS_EMBED_KERNEL_WAYS;
+    bool is_way = hps_lane() < change->n_ways;
     uint32_t present = hps_ballot(is_way && change->way_key == key);
     uint32_t empty = hps_ballot(is_way && change->way_key == change->marker);
-    uint32_t way = HPS_EMBED_KERNEL_WAYS;
+    uint32_t way = HPS_WARP;
 
     if (op != HPS_EMBED_ENTRY_INSERT && op != HPS_EMBED_ENTRY_INSERT_WANTED) {
         if (present != 0 && op == HPS_EMBED_ENTRY_ERASE) {
@@ -300,11 +340,11 @@ HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key
     if (present != 0) {
         return way;
     }
-    if (empty != 0) {
+    if (empty != 0) { /* of the set, rather than of the spill */
         way = hps_first_bit(empty);
     } else {
         way = embed_victim(change, key, op == HPS_EMBED_ENTRY_INSERT_WANTED);
-        if (way == HPS_EMBED_KERNEL_WAYS) {
+        if (way == HPS_WARP) {
             change->n_refused++;
             return way;
         }
@@ -315,6 +355,81 @@ HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key
         change->way_key = key;
     }
     return way;
+}
+
+/* Where the lane's way lies. */
+HPS_DEVICE_CODE uint64_t *embed_way_at(const struct embed_change *change)
+{
+    uint32_t lane = hps_lane();
+    bool spilled = lane >= HPS_EMBED_KERNEL_WAYS;
+    uint64_t line =
+        hps_embed_set_at(hps_load_u64(&change->desc->sets), spilled ? change->spill : change->set);
+
+    return (uint64_t *)embed_at(line) + (spilled ? lane - HPS_EMBED_KERNEL_WAYS : lane);
+}
+
+/* Write back what has changed of the set at hand; spill: of the block's spill. */
+HPS_DEVICE_CODE void embed_put_ways(struct embed_change *change, bool spill)
+{
+    if (hps_lane() < change->n_ways && (hps_lane() >= HPS_EMBED_KERNEL_WAYS) == spill &&
+        change->way_key != change->before) {
+        *embed_way_at(change) = change->way_key;
+        change->before = change->way_key;
+    }
+}
+
+HPS_DEVICE_CODE void embed_take_ways(struct embed_change *change, bool spill, uint64_t marker)
+{
+    if (hps_lane() < change->n_ways && (hps_lane() >= HPS_EMBED_KERNEL_WAYS) == spill) {
+        change->marker = marker;
+        change->way_key = *embed_way_at(change);
+        change->before = change->way_key;
+    }
+}
+
+/* The marker of the set or spill that the first marker does, or does not, belong into. */
+HPS_DEVICE_CODE uint64_t embed_marker(const struct hps_embed_desc *desc, bool home)
+{
+    return hps_load_u64(home ? &desc->marker_home : &desc->marker);
+}
+
+HPS_DEVICE_CODE uint32_t embed_set_of(const struct hps_embed_desc *desc, uint64_t key)
+{
+    return hps_embed_set(hps_embed_mix(key, hps_load_u64(&desc->seed)),
+                         hps_load_u32(&desc->n_sets));
+}
+
+/* The set that the next entry is for. */
+HPS_DEVICE_CODE void embed_change_set(struct embed_change *change, uint32_t set)
+{
+    if (set != change->set) {
+        embed_put_ways(change, false);
+        change->set = set;
+        embed_take_ways(change, false,
+                        embed_marker(change->desc, set == hps_load_u32(&change->desc->home_set)));
+    }
+}
+
+/* The spill has changed: write it back, and which sets of the block have rows there. */
+HPS_DEVICE_CODE void embed_put_spill(struct embed_change *change, uint32_t block)
+{
+    const struct hps_embed_desc *desc = change->desc;
+    uint32_t n_sets = hps_load_u32(&desc->n_sets), lane = hps_lane();
+    uint32_t in_block = (1u << hps_embed_block_shift(n_sets)) - 1;
+    uint32_t marks = 0;
+
+    embed_put_ways(change, true);
+    if (lane >= HPS_EMBED_KERNEL_WAYS && lane < change->n_ways &&
+        change->way_key != change->marker) {
+        marks = 1u << (embed_set_of(desc, change->way_key) & in_block);
+    }
+    for (uint32_t distance = HPS_WARP / 2; distance > 0; distance /= 2) {
+        marks |= hps_shuffle_u32(marks, lane ^ distance);
+    }
+    if (lane == 0) {
+        hps_store_u32(embed_at(hps_embed_marks_at(hps_load_u64(&desc->sets), n_sets, block)),
+                      marks);
+    }
 }
 
 HPS_DEVICE_CODE void embed_add_counts(const struct embed_change *change, uint64_t counts,
@@ -336,42 +451,52 @@ HPS_DEVICE_CODE void embed_add_counts(const struct embed_change *change, uint64_
     }
 }
 
+/* The warp copies a staged row to where the way's rows lie. Of one row a lane always writes the
+ * same quads. */
+HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t from, uint32_t way)
+{
+    const struct hps_embed_desc *desc = change->desc;
+    uint64_t slot = way < HPS_EMBED_KERNEL_WAYS
+                        ? hps_embed_slot(change->set, way)
+                        : hps_embed_slot(change->spill, way - HPS_EMBED_KERNEL_WAYS);
+    uint64_t to =
+        hps_embed_row_at(hps_load_u64(&desc->rows), slot, hps_load_u32(&desc->row_stride));
+    uint32_t quads = hps_load_u32(&desc->row_quads);
+
+    for (uint32_t j = hps_lane(); j < quads; j += HPS_WARP) {
+        hps_store_quad(embed_at(to + (uint64_t)j * 16),
+                       hps_load_quad(embed_at(from + (uint64_t)j * 16)));
+    }
+}
+
 HPS_DEVICE_CODE void embed_apply_group(const struct hps_embed_apply_args *args, uint32_t index)
 {
     const struct hps_embed_group *groups = (const struct hps_embed_group *)embed_at(args->groups);
     const struct hps_embed_desc *descs = (const struct hps_embed_desc *)embed_at(args->descs);
-    struct hps_quad group = hps_load_quad(&groups[index]); /* range, set, first, n */
-    struct embed_change change = {&descs[group.x], 0, 0, 0, 0, 0, 0};
-    uint32_t lane = hps_lane();
-    bool home = group.y == hps_load_u32(&change.desc->home_set);
-    uint64_t rows = hps_load_u64(&change.desc->rows);
-    uint32_t stride = hps_load_u32(&change.desc->row_stride);
-    uint32_t quads = hps_load_u32(&change.desc->row_quads);
-    uint64_t *ways =
-        (uint64_t *)embed_at(hps_embed_set_at(hps_load_u64(&change.desc->sets), group.y));
+    struct hps_quad group = hps_load_quad(&groups[index]); /* range, block, first, n */
+    const struct hps_embed_desc *desc = &descs[group.x];
+    uint32_t n_sets = hps_load_u32(&desc->n_sets);
+    uint32_t home = hps_load_u32(&desc->home_set) >> hps_embed_block_shift(n_sets);
+    struct embed_change change = {desc, 0, 0, 0, 0, 0, UINT32_MAX, 0, 0, 0, 0};
 
-    change.marker = hps_load_u64(home ? &change.desc->marker_home : &change.desc->marker);
-    if (lane < HPS_EMBED_KERNEL_WAYS) {
-        change.way_key = ways[lane];
-    }
-    uint64_t before = change.way_key;
+    change.n_ways = HPS_EMBED_KERNEL_WAYS * (1 + hps_embed_spill_lines(n_sets));
+    change.spill = hps_embed_spill(n_sets, group.y);
+    embed_take_ways(&change, true, embed_marker(desc, group.y == home));
     for (uint32_t i = 0; i < group.w; i++) {
         struct hps_quad entry =
             hps_load_quad(embed_at(args->entries + (uint64_t)(group.z + i) * 16));
-        uint32_t way = embed_way_for(&change, embed_pair(entry.x, entry.y), entry.w);
-        if (way < HPS_EMBED_KERNEL_WAYS) { /* of one row a lane always writes the same quads */
-            uint64_t from = args->rows + (uint64_t)entry.z * 16;
-            uint64_t to = hps_embed_row_at(rows, hps_embed_slot(group.y, way), stride);
-            for (uint32_t j = lane; j < quads; j += HPS_WARP) {
-                hps_store_quad(embed_at(to + (uint64_t)j * 16),
-                               hps_load_quad(embed_at(from + (uint64_t)j * 16)));
-            }
+        uint64_t key = embed_pair(entry.x, entry.y);
+        embed_change_set(&change, embed_set_of(desc, key));
+        uint32_t way = embed_way_for(&change, key, entry.w);
+        if (way < HPS_WARP) {
+            embed_put_row(&change, args->rows + (uint64_t)entry.z * 16, way);
         }
     }
-    if (lane < HPS_EMBED_KERNEL_WAYS && change.way_key != before) {
-        ways[lane] = change.way_key;
+    embed_put_ways(&change, false);
+    if (hps_ballot(change.way_key != change.before) != 0) {
+        embed_put_spill(&change, group.y);
     }
-    if (lane == 0) {
+    if (hps_lane() == 0) {
         embed_add_counts(&change, args->counts, group.x);
     }
 }

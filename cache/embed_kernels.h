@@ -5,12 +5,21 @@
  *
  * A range in device memory:
  *
- *     sets    [n_sets][8] keys     64 bytes per set; an empty way holds the marker
- *     rows    [n_sets * 8]         row_stride bytes each; the row of way w of set s is s * 8 + w
- *     sketch  [4][n_cells] counts  a byte each
+ *     sets    [n_sets][8] keys            64 bytes per set; an empty way holds the marker
+ *     spill   [n_blocks][lines][8] keys   likewise; numbered as sets, from n_sets on
+ *     marks   [n_blocks] bits             bit b of word i: set b of block i has rows in its spill
+ *     rows    [(n_sets + n_blocks * lines) * 8]
+ *                                         row_stride bytes each; that of way w of set s is s * 8 +
+ * w sketch  [4][n_cells] counts         a byte each
  *
- * All 2^64 keys are legal, so the marker is one of them: a key that belongs into another set can
- * never be asked for in this one. The set that the marker itself belongs into has a second marker.
+ * A *block* is up to 32 neighbouring sets that share a spill: rows that find their set full lie
+ * there. So 1 to 3 lines of 8 ways per block give nearly every row of a whole table a place, of
+ * which at slots = rows / 0.6 two in a hundred have none in their set. Who misses in a set looks at
+ * its mark, and into the spill only if that is set.
+ *
+ * All 2^64 keys are legal, so the marker is one of them: a key that belongs into another block can
+ * never be asked for in this one. The set that the marker itself belongs into, and the spill of its
+ * block, have a second marker, which belongs into another block.
  */
 #ifndef HPS_CACHE_EMBED_KERNELS_H
 #define HPS_CACHE_EMBED_KERNELS_H
@@ -23,7 +32,8 @@
 enum {
     HPS_EMBED_KERNEL_WAYS = 8,
     HPS_EMBED_SET_BYTES = 64,
-    HPS_EMBED_TILE_KEYS = 32, /* one warp's */
+    HPS_EMBED_SPILL_LINES_MAX = 3, /* with a set's own ways as many as a warp has lanes */
+    HPS_EMBED_TILE_KEYS = 32,      /* one warp's */
     HPS_EMBED_BLOCK_THREADS = 256,
     HPS_EMBED_BLOCK_WARPS = HPS_EMBED_BLOCK_THREADS / 32,
     HPS_EMBED_SKETCH_ROWS = 4,
@@ -46,9 +56,46 @@ HPS_HASH_ANYWHERE static inline uint32_t hps_embed_set(uint64_t mixed, uint32_t 
     return (uint32_t)(((mixed >> 32) * n_sets) >> 32);
 }
 
+/* Sets that share a spill, as a power of two: few where there are few sets, so that there are
+ * always two blocks at least. */
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_block_shift(uint32_t n_sets)
+{
+    return n_sets >= 128  ? 5
+           : n_sets >= 64 ? 4
+           : n_sets >= 32 ? 3
+           : n_sets >= 16 ? 2
+           : n_sets >= 8  ? 1
+                          : 0;
+}
+
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_blocks(uint32_t n_sets)
+{
+    return ((n_sets - 1) >> hps_embed_block_shift(n_sets)) + 1;
+}
+
+/* Of the spill of a block, 8 ways each: HPS_EMBED_SPILL_LINES_MAX at most. */
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_spill_lines(uint32_t n_sets)
+{
+    return n_sets >= 128 ? 3 : n_sets >= 8 ? 2 : 1;
+}
+
+/* The first line of a block's spill, as the number of a set. */
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_spill(uint32_t n_sets, uint32_t block)
+{
+    return n_sets + block * hps_embed_spill_lines(n_sets);
+}
+
 HPS_HASH_ANYWHERE static inline uint64_t hps_embed_set_at(uint64_t sets, uint32_t set)
 {
     return sets + (uint64_t)set * HPS_EMBED_SET_BYTES;
+}
+
+/* The marks of a block. */
+HPS_HASH_ANYWHERE static inline uint64_t hps_embed_marks_at(uint64_t sets, uint32_t n_sets,
+                                                            uint32_t block)
+{
+    return hps_embed_set_at(sets, hps_embed_spill(n_sets, hps_embed_blocks(n_sets))) +
+           (uint64_t)block * 4;
 }
 
 HPS_HASH_ANYWHERE static inline uint64_t hps_embed_slot(uint32_t set, uint32_t way)
@@ -86,7 +133,7 @@ struct hps_embed_desc {
     uint64_t sketch;
     uint64_t seed;
     uint64_t marker;
-    uint64_t marker_home; /* of the set that the marker belongs into */
+    uint64_t marker_home; /* of the set that the marker belongs into, and its block's spill */
     uint32_t n_sets;
     uint32_t home_set;
     uint32_t row_stride;
@@ -123,8 +170,8 @@ enum {
     HPS_EMBED_ENTRY_ERASE
 };
 
-/* One change. Those of one set of one range are neighbours, in the order they were staged in, and a
- * *group*: one warp makes them all, one after the other. */
+/* One change. Those of one block of one range are neighbours, by set and then in the order they
+ * were staged in, and a *group*: one warp makes them all, one after the other. */
 struct hps_embed_entry {
     uint64_t key;
     uint32_t row; /* in the staging area, in steps of 16 bytes */
@@ -132,7 +179,7 @@ struct hps_embed_entry {
 };
 struct hps_embed_group {
     uint32_t range; /* index into the descriptors of the slice */
-    uint32_t set;
+    uint32_t block;
     uint32_t first; /* entry */
     uint32_t n;
 };

@@ -10,8 +10,12 @@
 enum {
     ALIGN = 256,
     N_SETS_MIN = 2, /* else no key belongs elsewhere, and nothing can mark a way as empty */
-    SLOTS_PER_10_ROWS = 6,
+    ROWS_PER_10_SLOTS = 6,
+    BLOCK_SETS = 32, /* of a range of GROWN_SETS or more */
+    GROWN_SETS = 128,
 };
+
+#define N_SETS_MAX (UINT32_MAX / 8 * 7) /* so that those and the lines of spills have numbers */
 
 static uint64_t align_up(uint64_t bytes, uint64_t step)
 {
@@ -26,54 +30,101 @@ static uint32_t stride_of(uint32_t row_bytes)
     return (uint32_t)align_up(row_bytes, row_bytes <= 16 ? 16 : 32);
 }
 
+uint64_t hps_embed_index_bytes(uint32_t n_sets)
+{
+    return hps_embed_marks_at(0, n_sets, hps_embed_blocks(n_sets));
+}
+
+static uint64_t slots_of(uint32_t n_sets)
+{
+    return (uint64_t)hps_embed_spill(n_sets, hps_embed_blocks(n_sets)) * HPS_EMBED_WAYS;
+}
+
 static void layout_sets(uint32_t row_bytes, uint64_t n_sets, struct hps_embed_layout *out)
 {
     out->n_sets = (uint32_t)n_sets;
+    out->n_slots = slots_of(out->n_sets);
     out->row_stride = stride_of(row_bytes);
-    out->rows = align_up(n_sets * HPS_EMBED_SET_BYTES, ALIGN);
-    out->sketch = out->rows + align_up(n_sets * HPS_EMBED_WAYS * out->row_stride, ALIGN);
+    out->rows = align_up(hps_embed_index_bytes(out->n_sets), ALIGN);
+    out->sketch = out->rows + align_up(out->n_slots * out->row_stride, ALIGN);
     out->bytes = out->sketch + align_up(n_sets * HPS_EMBED_SKETCH_BYTES_PER_SET, ALIGN);
+}
+
+/* Of so many bytes; of a small range, whose spills are larger, too many: one block's more at most
+ * otherwise. */
+static uint64_t sets_at_most(uint32_t row_bytes, uint64_t bytes)
+{
+    uint64_t spill = (uint64_t)HPS_EMBED_SPILL_LINES_MAX *
+                     (HPS_EMBED_SET_BYTES + (uint64_t)HPS_EMBED_WAYS * stride_of(row_bytes));
+    uint64_t per_set = HPS_EMBED_SET_BYTES + HPS_EMBED_SKETCH_BYTES_PER_SET +
+                       (uint64_t)HPS_EMBED_WAYS * stride_of(row_bytes);
+    uint64_t per_block = BLOCK_SETS * per_set + spill;
+
+    return bytes / per_block * BLOCK_SETS + (bytes % per_block) * BLOCK_SETS / per_block;
 }
 
 void hps_embed_layout(uint32_t row_bytes, uint64_t bytes_max, uint64_t n_sets_max,
                       struct hps_embed_layout *out_layout)
 {
-    uint64_t per_set = HPS_EMBED_SET_BYTES + HPS_EMBED_SKETCH_BYTES_PER_SET +
-                       (uint64_t)HPS_EMBED_WAYS * stride_of(row_bytes);
-    uint64_t n_sets = bytes_max / per_set;
+    uint64_t n_sets = sets_at_most(row_bytes, bytes_max);
 
     n_sets = n_sets < n_sets_max ? n_sets : n_sets_max;
-    n_sets = n_sets < UINT32_MAX ? n_sets : UINT32_MAX;
+    n_sets = n_sets < N_SETS_MAX ? n_sets : N_SETS_MAX;
+    if (n_sets < N_SETS_MIN) {
+        *out_layout = (struct hps_embed_layout){0};
+        return;
+    }
     layout_sets(row_bytes, n_sets, out_layout);
-    while (n_sets >= N_SETS_MIN && out_layout->bytes > bytes_max) {
+    while (n_sets > N_SETS_MIN && out_layout->bytes > bytes_max) {
         n_sets--;
         layout_sets(row_bytes, n_sets, out_layout);
     }
-    if (n_sets < N_SETS_MIN) {
+    if (out_layout->bytes > bytes_max) {
         *out_layout = (struct hps_embed_layout){0};
     }
 }
 
-static uint64_t sets_for_slots(uint64_t n_slots)
+/* Where blocks grow there are fewer of them, and of slots: whether no more sets have too few. */
+static bool has_slots(uint64_t n_sets, uint64_t n_slots)
 {
-    uint64_t n_sets = n_slots / HPS_EMBED_WAYS + (n_slots % HPS_EMBED_WAYS != 0);
-    return n_sets < N_SETS_MIN ? N_SETS_MIN : n_sets;
+    uint64_t larger = N_SETS_MIN;
+
+    while (larger <= n_sets) {
+        larger *= 2;
+    }
+    return slots_of((uint32_t)n_sets) >= n_slots &&
+           (n_sets >= GROWN_SETS || slots_of((uint32_t)larger) >= n_slots);
 }
 
-/* Slots so that n rows have a place almost surely: n / 0.6. */
-static uint64_t slots_for_rows(uint64_t n)
+/* The fewest sets that have so many slots, those of their spills among them. */
+static uint64_t sets_for_slots(uint64_t n_slots)
 {
-    uint64_t slots = n / SLOTS_PER_10_ROWS * 10 + (n % SLOTS_PER_10_ROWS) * 10 / SLOTS_PER_10_ROWS;
-    return n > UINT64_MAX / 16 ? UINT64_MAX / 16 : slots + 1;
+    const uint64_t per_block = (uint64_t)HPS_EMBED_WAYS * (BLOCK_SETS + HPS_EMBED_SPILL_LINES_MAX);
+    uint64_t n_blocks = n_slots / per_block; /* of a small range, more than it needs */
+    uint64_t n_sets = n_blocks > 8 ? (n_blocks - 1) * BLOCK_SETS : N_SETS_MIN;
+
+    while (n_sets < N_SETS_MAX && !has_slots(n_sets, n_slots)) {
+        n_sets++;
+    }
+    return n_sets < N_SETS_MAX ? n_sets : N_SETS_MAX;
+}
+
+/* Sets so that nearly all of n rows have a place in them or in their spills: n / 0.6 ways. */
+static uint64_t sets_for_rows(uint64_t n)
+{
+    uint64_t slots = n / ROWS_PER_10_SLOTS * 10 + (n % ROWS_PER_10_SLOTS) * 10 / ROWS_PER_10_SLOTS;
+    uint64_t n_sets = n > UINT64_MAX / 16 ? N_SETS_MAX : slots / HPS_EMBED_WAYS + 1;
+
+    n_sets = n_sets < N_SETS_MAX ? n_sets : N_SETS_MAX;
+    return n_sets < N_SETS_MIN ? N_SETS_MIN : n_sets;
 }
 
 uint64_t hps_embed_range_bytes(uint32_t row_bytes, uint64_t n_rows, uint64_t n_rows_cached)
 {
     uint64_t n = n_rows_cached < n_rows ? n_rows_cached : n_rows;
-    uint64_t n_sets = sets_for_slots(n >= n_rows - n ? slots_for_rows(n) : n);
     struct hps_embed_layout layout;
 
-    layout_sets(row_bytes, n_sets < UINT32_MAX ? n_sets : UINT32_MAX, &layout);
+    layout_sets(row_bytes, n >= n_rows - n ? sets_for_rows(n) : sets_for_slots(n), &layout);
     return layout.bytes;
 }
 
@@ -90,27 +141,52 @@ static uint32_t set_of(const struct hps_embed_desc *desc, uint64_t key)
     return hps_embed_set(hps_embed_mix(key, desc->seed), desc->n_sets);
 }
 
+static uint32_t block_of(const struct hps_embed_desc *desc, uint32_t set)
+{
+    return set >> hps_embed_block_shift(desc->n_sets);
+}
+
 void hps_embed_desc_init(struct hps_embed_desc *desc, uint64_t sets, uint32_t n_sets, uint64_t seed)
 {
     unsigned byte = 0;
+    uint32_t home;
 
     *desc = (struct hps_embed_desc){.sets = sets, .seed = seed, .n_sets = n_sets};
     desc->marker = byte_key(0xff);
     desc->home_set = set_of(desc, desc->marker);
-    while (set_of(desc, byte_key(byte)) == desc->home_set) {
+    home = block_of(desc, desc->home_set);
+    while (block_of(desc, set_of(desc, byte_key(byte))) == home) {
         byte++;
-        HPS_ASSERT(byte < 0xff); /* 255 keys and 2 sets: once in 2^255 seeds */
+        HPS_ASSERT(byte < 0xff); /* 255 keys and 2 blocks: once in 2^255 seeds */
     }
     desc->marker_home = byte_key(byte);
 }
 
+/* Lines from the given one on, numbered as sets. */
+static hps_status fill_lines(struct hps_stream_q *stream, const struct hps_embed_desc *desc,
+                             uint32_t line, uint32_t n, uint64_t marker)
+{
+    return hps_fill_on_device(stream, hps_embed_set_at(desc->sets, line), (uint8_t)marker,
+                              (size_t)n * HPS_EMBED_SET_BYTES);
+}
+
 hps_status hps_embed_clear(struct hps_stream_q *stream, const struct hps_embed_desc *desc)
 {
-    hps_status status = hps_fill_on_device(stream, desc->sets, (uint8_t)desc->marker,
-                                           (size_t)desc->n_sets * HPS_EMBED_SET_BYTES);
+    uint32_t n_blocks = hps_embed_blocks(desc->n_sets);
+    uint32_t home = hps_embed_spill(desc->n_sets, block_of(desc, desc->home_set));
+    hps_status status =
+        fill_lines(stream, desc, 0, hps_embed_spill(desc->n_sets, n_blocks), desc->marker);
+
     if (status == HPS_OK) {
-        status = hps_fill_on_device(stream, hps_embed_set_at(desc->sets, desc->home_set),
-                                    (uint8_t)desc->marker_home, HPS_EMBED_SET_BYTES);
+        status = fill_lines(stream, desc, desc->home_set, 1, desc->marker_home);
+    }
+    if (status == HPS_OK) {
+        status =
+            fill_lines(stream, desc, home, hps_embed_spill_lines(desc->n_sets), desc->marker_home);
+    }
+    if (status == HPS_OK) {
+        status = hps_fill_on_device(stream, hps_embed_marks_at(desc->sets, desc->n_sets, 0), 0,
+                                    (size_t)n_blocks * 4);
     }
     if (status == HPS_OK && desc->sketch != 0) {
         status = hps_fill_on_device(stream, desc->sketch, 0,
@@ -233,8 +309,7 @@ static hps_status check_config(const struct hps_embed_range_config *config,
         return hps_error_set(err, HPS_INVALID, "rows of %u bytes: a range takes 1 to %u",
                              config->row_bytes, (unsigned)HPS_EMBED_ROW_BYTES_MAX);
     }
-    hps_embed_layout(config->row_bytes, config->bytes_max,
-                     sets_for_slots(slots_for_rows(config->n_rows)), layout);
+    hps_embed_layout(config->row_bytes, config->bytes_max, sets_for_rows(config->n_rows), layout);
     if (layout->n_sets == 0) {
         struct hps_embed_layout least;
         layout_sets(config->row_bytes, N_SETS_MIN, &least);
@@ -255,7 +330,7 @@ static void describe(struct hps_embed_range *range, const struct hps_embed_layou
     range->desc.sketch = base + layout->sketch;
     range->desc.row_stride = layout->row_stride;
     range->desc.row_quads = (range->config.row_bytes + 15) / 16;
-    range->usage.n_slots = (uint64_t)layout->n_sets * HPS_EMBED_WAYS;
+    range->usage.n_slots = layout->n_slots;
 }
 
 hps_status hps_embed_range_new(struct hps_embed_cache *cache,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Applying changes. When a slice is closed its changes are sorted by set, so that one warp makes
- * all of one set, in the order they were staged in; records and rows are copied on stream `in`
- * while look-ups run, and the application follows on stream `work`:
+ * all of one block of sets, those of a set in the order they were staged in; records and rows are
+ * copied on stream `in` while look-ups run, and the application follows on stream `work`:
  *
  *     in     rows … rows, records ─▶ event
  *     work   look-up   look-up      └ apply ─▶ event    look-up
@@ -113,17 +113,31 @@ static uint64_t *sort(uint64_t *order, uint64_t *other, uint32_t n)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static uint64_t set_of(uint64_t order)
+static uint32_t range_of(uint64_t order)
 {
-    return order >> HPS_EMBED_ORDER_NUMBER_BITS;
+    return (uint32_t)(order >> (HPS_EMBED_ORDER_NUMBER_BITS + 32));
 }
 
-static uint32_t count_groups(const uint64_t *order, uint32_t n)
+static uint32_t block_of_sets(const struct hps_embed_slice *slice, uint64_t order)
+{
+    uint32_t set = (uint32_t)(order >> HPS_EMBED_ORDER_NUMBER_BITS);
+
+    return set >> hps_embed_block_shift(slice->ranges[range_of(order)]->desc.n_sets);
+}
+
+/* Whether two changes are of one block of one range. */
+static bool same_group(const struct hps_embed_slice *slice, uint64_t one, uint64_t other)
+{
+    return range_of(one) == range_of(other) &&
+           block_of_sets(slice, one) == block_of_sets(slice, other);
+}
+
+static uint32_t count_groups(const struct hps_embed_slice *slice, const uint64_t *order)
 {
     uint32_t n_groups = 1;
 
-    for (uint32_t i = 1; i < n; i++) {
-        n_groups += set_of(order[i]) != set_of(order[i - 1]);
+    for (uint32_t i = 1; i < slice->n_entries; i++) {
+        n_groups += !same_group(slice, order[i], order[i - 1]);
     }
     return n_groups;
 }
@@ -141,10 +155,10 @@ static void fill(const struct hps_embed_cache *cache, const struct hps_embed_sli
     }
     groups--;
     for (uint32_t i = 0; i < slice->n_entries; i++) {
-        if (i == 0 || set_of(order[i]) != set_of(order[i - 1])) {
+        if (i == 0 || !same_group(slice, order[i], order[i - 1])) {
             *++groups = (struct hps_embed_group){
-                .range = (uint32_t)(set_of(order[i]) >> 32),
-                .set = (uint32_t)set_of(order[i]),
+                .range = range_of(order[i]),
+                .block = block_of_sets(slice, order[i]),
                 .first = i,
             };
         }
@@ -218,7 +232,7 @@ hps_status hps_embed_slice_close(struct hps_embed_cache *cache)
         return HPS_OK;
     }
     uint64_t *order = sort(cache->order, cache->order_other, slice->n_entries);
-    uint32_t n_groups = count_groups(order, slice->n_entries);
+    uint32_t n_groups = count_groups(slice, order);
     struct block block = block_of(slice->n_ranges, n_groups, slice->n_entries);
     fill(cache, slice, order, &block);
     uint64_t began_us = hps_embed_begins(cache);

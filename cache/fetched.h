@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How often rows of one version were fetched behind answers of late. A row that was, and misses
- * again when it is asked for, is being pushed out of the cache as often as it comes in: whoever
- * asks next waits for it, or it would be answered with the default row for ever. Then it begins
- * anew: a threshold that is reached is not to be given up for good. Bounded: it forgets. Any
- * thread; nothing takes a lock, but the first note.
+ * Which rows of one version were fetched behind answers of late. A row that was, and misses again
+ * when it is asked for, has found no place in the cache, or lost it before anybody had the use of
+ * it: whoever asks next waits for it, so that it is never answered with the default row twice in a
+ * row for want of a place. Then it begins anew: a threshold that is reached is not to be given up
+ * for good. Bounded: it forgets. Any thread; nothing takes a lock, but the first note.
  */
 #ifndef HPS_CACHE_FETCHED_H
 #define HPS_CACHE_FETCHED_H
@@ -14,7 +14,7 @@
 #include "base/types.h"
 
 /* Times that a row is fetched behind answers, before one waits for it. */
-enum { HPS_FETCHED_OFTEN = 3, HPS_FETCHED_KEYS = 65536 };
+enum { HPS_FETCHED_OFTEN = 1, HPS_FETCHED_KEYS = 65536 };
 
 struct hps_fetched;
 

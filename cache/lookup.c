@@ -774,7 +774,7 @@ static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t 
                                   .exact = lookup->unit};
 }
 
-/* A row that misses has come behind answers again and again, and did not stay. */
+/* A row that misses has come behind an answer before, and did not stay. */
 static bool misses_what_came(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
     const struct hps_fetched *fetched = lookup->version->fetched;

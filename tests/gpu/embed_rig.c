@@ -134,12 +134,52 @@ static uint32_t set_of(const struct embed_table *table, hps_key key)
     return hps_embed_set(hps_embed_mix(key, desc->seed), desc->n_sets);
 }
 
+/* How many keys a set has, and the spill of its block. What is erased makes room in the set for the
+ * next that comes, so a spill never has more than what its sets have in all beyond their ways. */
+struct places {
+    uint32_t *in_set;
+    uint32_t *in_spill;
+};
+
+static struct places places_new(const struct embed_table *table)
+{
+    uint32_t n_sets = table->range->desc.n_sets;
+
+    return (struct places){hps_calloc(n_sets, sizeof(uint32_t)),
+                           hps_calloc(hps_embed_blocks(n_sets), sizeof(uint32_t))};
+}
+
+static void places_free(struct places *places)
+{
+    hps_free(places->in_set);
+    hps_free(places->in_spill);
+}
+
+/* Whether there is a place for one more key. */
+static bool place(struct places *places, const struct embed_table *table, hps_key key)
+{
+    uint32_t n_sets = table->range->desc.n_sets, set = set_of(table, key);
+    uint32_t *in_set = &places->in_set[set];
+    uint32_t *in_spill = &places->in_spill[set >> hps_embed_block_shift(n_sets)];
+    uint32_t *in = *in_set < HPS_EMBED_WAYS ? in_set : in_spill;
+    bool room = in == in_set || *in < HPS_EMBED_WAYS * hps_embed_spill_lines(n_sets);
+
+    if (room) {
+        ++*in;
+    }
+    return room;
+}
+
 static bool table_alloc(struct embed_rig *rig, struct embed_table *table, uint32_t row_bytes,
                         uint64_t n_slots, uint32_t n_keys)
 {
     struct hps_embed_range_config config = {
         .row_bytes = row_bytes, .n_rows = 4 * n_slots, .bytes_max = bytes_for(row_bytes, n_slots)};
 
+    if (n_slots == EMBED_WHOLE) {
+        config.n_rows = n_keys;
+        config.bytes_max = hps_embed_range_bytes(row_bytes, n_keys, n_keys);
+    }
     *table = (struct embed_table){.row_bytes = row_bytes};
     table->keys = hps_calloc(n_keys, sizeof(*table->keys));
     table->versions = hps_calloc(n_keys, sizeof(*table->versions));
@@ -162,17 +202,16 @@ void embed_table_open(struct embed_rig *rig, struct embed_table *table, uint32_t
     if (!table_alloc(rig, table, row_bytes, n_slots, n_keys)) {
         return;
     }
-    uint8_t *n_of_set = hps_calloc(table->range->desc.n_sets, 1);
+    struct places places = places_new(table);
     table->exact = true;
     for (uint64_t i = 0; table->n_keys < n_keys && i < 1000 * (uint64_t)n_keys; i++) {
         hps_key key = stride != 0 ? i * stride : hps_random_next(&rig->random);
-        if (n_of_set[set_of(table, key)] < HPS_EMBED_WAYS) {
-            n_of_set[set_of(table, key)]++;
+        if (place(&places, table, key)) {
             table->keys[table->n_keys++] = key;
         }
     }
     (void)embed_expect(rig, table->n_keys == n_keys, "%u keys of %u fit", table->n_keys, n_keys);
-    hps_free(n_of_set);
+    places_free(&places);
 }
 
 void embed_table_open_keys(struct embed_rig *rig, struct embed_table *table, uint32_t row_bytes,
@@ -181,14 +220,14 @@ void embed_table_open_keys(struct embed_rig *rig, struct embed_table *table, uin
     if (!table_alloc(rig, table, row_bytes, n_slots, n_keys)) {
         return;
     }
-    uint32_t *n_of_set = hps_calloc(table->range->desc.n_sets, sizeof(*n_of_set));
+    struct places places = places_new(table);
     table->exact = true;
     table->n_keys = n_keys;
     for (uint32_t i = 0; i < n_keys; i++) {
         table->keys[i] = keys[i];
-        table->exact = table->exact && ++n_of_set[set_of(table, keys[i])] <= HPS_EMBED_WAYS;
+        table->exact = place(&places, table, keys[i]) && table->exact;
     }
-    hps_free(n_of_set);
+    places_free(&places);
 }
 
 void embed_table_close(struct embed_table *table)

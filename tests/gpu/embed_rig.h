@@ -4,9 +4,9 @@
  * answer. No test library: the device run has none.
  *
  * A row is made from its table, its key and a version that grows with every write, so a row that is
- * torn, stale or another key's is seen. Of a table whose keys leave no set with more than 8 of them
- * the dictionary knows every hit ("exact"); of any other it learns from look-ups of all keys what
- * was evicted or refused, and everything else must still be right.
+ * torn, stale or another key's is seen. Of a table whose keys all have a place in their sets and
+ * the spills of those the dictionary knows every hit ("exact"); of any other it learns from
+ * look-ups of all keys what was evicted or refused, and everything else must still be right.
  *
  * Thread: the caller's. The first thing that differs is kept in `err`, and all that follows does
  * nothing.
@@ -16,6 +16,8 @@
 
 #include "cache/embed_internal.h"
 #include "client/zipf.h"
+
+#define EMBED_WHOLE 0
 
 enum { EMBED_QUERIES = 4, EMBED_QUERY_PARTS = 64, EMBED_PADDING = 32 };
 
@@ -76,7 +78,8 @@ bool embed_expect(struct embed_rig *rig, bool holds, const char *fmt, ...) HPS_P
  * stride (those that would not fit are left out). */
 void embed_table_open(struct embed_rig *rig, struct embed_table *table, uint32_t row_bytes,
                       uint64_t n_slots, uint32_t n_keys, uint64_t stride);
-/* The same with given keys; exact only if they fit. */
+/* The same with given keys; exact only if they fit. n_slots EMBED_WHOLE: of a table that has n_keys
+ * rows, all of which are to be cached. */
 void embed_table_open_keys(struct embed_rig *rig, struct embed_table *table, uint32_t row_bytes,
                            uint64_t n_slots, const hps_key *keys, uint32_t n_keys);
 void embed_table_close(struct embed_table *table);

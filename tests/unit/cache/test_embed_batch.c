@@ -308,17 +308,21 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
     struct embed_rig *rig = &fixture->f.rig;
     struct embed_table table;
     struct hps_embed_range_usage usage;
-    hps_key keys[10];
-    uint32_t first[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    enum { N = HPS_EMBED_WAYS * (1 + HPS_EMBED_SPILL_LINES_MAX) };
+    hps_key keys[N + 2];
+    uint32_t ways[N];
 
-    embed_keys_of_one_set(rig, 100, 64, 1, keys, 10);
-    embed_table_open_keys(rig, &table, 64, 100, keys, 10);
-    embed_change(rig, &table, HPS_EMBED_INSERT, first, 8);
-    for (uint32_t round = 0; round < 6; round++) { /* key 5 once, the others six times */
-        for (uint32_t i = 0; i < 10; i++) {
-            fixture->keys[i] = keys[i == 5 && round > 0 ? 4 : i == 8 && round > 2 ? 9 : i];
+    for (uint32_t i = 0; i < N; i++) {
+        ways[i] = i;
+    }
+    embed_keys_of_one_set(rig, 2000, 64, 1, keys, N + 2);
+    embed_table_open_keys(rig, &table, 64, 2000, keys, N + 2);
+    embed_change(rig, &table, HPS_EMBED_INSERT, ways, N); /* the set and its spill are full */
+    for (uint32_t round = 0; round < 6; round++) {        /* key 5 once, the others six times */
+        for (uint32_t i = 0; i < N + 2; i++) {
+            fixture->keys[i] = keys[i == 5 && round > 0 ? 4 : i == N && round > 2 ? N + 1 : i];
         }
-        struct hps_embed_part part = part_of(fixture, 0, 10);
+        struct hps_embed_part part = part_of(fixture, 0, N + 2);
         struct hps_embed_ticket *ticket;
         part.range = table.range;
         assert_int_equal(hps_embed_submit(rig->cache, &part, 1, &ticket), HPS_OK);
@@ -326,15 +330,15 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
         hps_embed_release(ticket);
         embed_drain(rig);
     }
-    embed_change(rig, &table, HPS_EMBED_INSERT, (uint32_t[]){8, 9}, 2); /* 3 and 9 times */
+    embed_change(rig, &table, HPS_EMBED_INSERT, (uint32_t[]){N, N + 1}, 2); /* 3 and 9 times */
     embed_drain(rig);
     hps_embed_range_usage(table.range, &usage);
-    assert_int_equal(usage.n_evicted, 2); /* 8 in place of 5, then 9 in place of 8 */
+    assert_int_equal(usage.n_evicted, 2); /* the first in place of 5, the other in place of that */
     assert_int_equal(usage.n_refused, 0);
-    table.versions[5] = table.versions[8] = 0;
+    table.versions[5] = table.versions[N] = 0;
     embed_look_up_all(rig, &table);
     embed_expect_counts(rig, &table);
-    embed_change(rig, &table, HPS_EMBED_INSERT, (uint32_t[]){5, 8}, 2);
+    embed_change(rig, &table, HPS_EMBED_INSERT, (uint32_t[]){5, N}, 2);
     embed_drain(rig);
     hps_embed_range_usage(table.range, &usage);
     assert_int_equal(usage.n_refused, 2);
@@ -343,7 +347,7 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
     hps_embed_range_usage(table.range, &usage);
     assert_int_equal(usage.n_evicted, 3); /* one of those that were asked for six times */
     assert_int_equal(usage.n_refused, 2);
-    assert_int_equal(usage.n_rows, 8);
+    assert_int_equal(usage.n_rows, N);
     embed_table_close(&table);
 }
 

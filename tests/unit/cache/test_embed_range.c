@@ -40,8 +40,8 @@ static void test_bytes_when_less_than_half_is_cached_then_slots_are_as_rows(void
     uint64_t bytes = hps_embed_range_bytes(512, 1000000, 100000);
     struct hps_embed_layout layout;
     hps_embed_layout(512, bytes, UINT32_MAX, &layout);
-    assert_int_equal(layout.n_sets, 12500);
-    assert_true(bytes < UINT64_C(100000) * (512 + 16) + 1024);
+    assert_in_range(layout.n_slots, 100000, 100032);
+    assert_true(bytes < UINT64_C(100000) * (512 + 16) + 1024 + 32 * 528);
 }
 
 static void test_bytes_when_half_or_more_is_cached_then_most_rows_have_a_place(void **state)
@@ -60,7 +60,7 @@ static void test_range_when_given_more_than_its_table_needs_then_takes_what_it_n
     struct hps_embed_range_usage usage;
     assert_int_equal(new_range(*state, 64, 600, 1 << 20, &range), HPS_OK);
     hps_embed_range_usage(range, &usage);
-    assert_in_range(usage.n_slots, 1000, 1016);
+    assert_in_range(usage.n_slots, 1000 + 125 / 16 * 16, 1016 + 128 / 16 * 16);
     assert_int_equal(usage.bytes, hps_embed_range_bytes(64, 600, 600));
     hps_embed_range_free(range);
 }
@@ -99,7 +99,7 @@ static void test_arena_when_a_range_between_two_is_freed_then_its_room_is_used_a
     }
     uint64_t offset = ranges[1]->offset;
     hps_embed_range_free(ranges[1]);
-    assert_int_equal(new_range(f, 16, UINT64_C(1) << 40, 1 << 20, &ranges[1]), HPS_OK);
+    assert_int_equal(new_range(f, 16, UINT64_C(1) << 40, 255 << 12, &ranges[1]), HPS_OK);
     assert_int_equal(ranges[1]->offset, offset);
     for (int i = 0; i < 4; i++) {
         hps_embed_range_free(ranges[i]);
@@ -160,6 +160,17 @@ static void test_usage_when_rows_are_resident_then_says_their_share(void **state
     embed_table_close(&table);
 }
 
+static void test_slots_when_any_number_is_wanted_then_no_fewer_and_few_more(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n < 20000; n += 1 + n / 50) {
+        struct hps_embed_layout layout;
+        hps_embed_layout(16, hps_embed_range_bytes(16, 4 * n, n), UINT32_MAX, &layout);
+        assert_in_range(layout.n_slots, n,
+                        n + 32 + (n < 2000 ? n / 2 : 0)); /* of small ones more */
+    }
+}
+
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 /* Nothing is stored there: where things would lie is what counts. */
@@ -170,12 +181,18 @@ static void test_addresses_when_arena_exceeds_4_gib_then_nothing_wraps(void **st
     uint64_t bytes = UINT64_C(3) << 40; /* more than 2^31 slots, rows of 1 KiB */
     hps_embed_layout(1024, bytes, UINT32_MAX, &layout);
     assert_true((uint64_t)layout.n_sets * 8 > UINT64_C(1) << 31);
-    uint64_t n_slots = (uint64_t)layout.n_sets * 8;
-    assert_true(layout.bytes <= bytes && layout.bytes > bytes - 2048 * 8);
+    uint64_t n_slots = layout.n_slots;
+    uint32_t n_blocks = hps_embed_blocks(layout.n_sets);
+    assert_true(layout.bytes <= bytes && layout.bytes > bytes - 2048 * 8 * (1 + 3));
     uint64_t last_set = hps_embed_set_at(0, layout.n_sets - 1);
     assert_int_equal(last_set, ((uint64_t)layout.n_sets - 1) * 64);
-    assert_true(last_set + 64 <= layout.rows);
-    uint64_t last_slot = hps_embed_slot(layout.n_sets - 1, 7);
+    uint32_t last_line = hps_embed_spill(layout.n_sets, n_blocks - 1) + 2;
+    assert_true(last_line > layout.n_sets && n_slots == ((uint64_t)last_line + 1) * 8);
+    assert_int_equal(hps_embed_set_at(0, last_line), (uint64_t)last_line * 64);
+    uint64_t last_marks = hps_embed_marks_at(0, layout.n_sets, n_blocks - 1);
+    assert_true(last_marks >= hps_embed_set_at(0, last_line) + 64);
+    assert_true(last_marks + 4 <= layout.rows);
+    uint64_t last_slot = hps_embed_slot(last_line, 7);
     assert_int_equal(last_slot, n_slots - 1);
     uint64_t last_row = hps_embed_row_at(layout.rows, last_slot, layout.row_stride);
     assert_int_equal(last_row, layout.rows + (n_slots - 1) * 1024);
@@ -208,8 +225,11 @@ static void test_markers_when_any_number_of_sets_then_belong_elsewhere(void **st
         hps_embed_desc_init(&desc, 0, n_sets, n_sets);
         uint32_t home = hps_embed_set(hps_embed_mix(desc.marker, desc.seed), n_sets);
         assert_int_equal(home, desc.home_set);
-        assert_int_not_equal(hps_embed_set(hps_embed_mix(desc.marker_home, desc.seed), n_sets),
-                             desc.home_set);
+        uint32_t other = hps_embed_set(hps_embed_mix(desc.marker_home, desc.seed), n_sets);
+        uint32_t shift = hps_embed_block_shift(n_sets);
+        assert_int_not_equal(other >> shift, desc.home_set >> shift);
+        assert_true(hps_embed_blocks(n_sets) >= 2);
+        assert_int_equal(hps_embed_blocks(n_sets), ((n_sets - 1) >> shift) + 1);
     }
 }
 
@@ -269,6 +289,7 @@ int main(void)
         TEST(test_arena_when_a_retired_range_is_in_use_then_its_room_comes_later),
         TEST(test_range_when_freed_with_changes_staged_then_is_freed_after_them),
         TEST(test_usage_when_rows_are_resident_then_says_their_share),
+        cmocka_unit_test(test_slots_when_any_number_is_wanted_then_no_fewer_and_few_more),
         cmocka_unit_test(test_addresses_when_arena_exceeds_4_gib_then_nothing_wraps),
         cmocka_unit_test(test_sets_when_there_are_2_to_the_32_then_all_of_them_are_used),
         cmocka_unit_test(test_markers_when_any_number_of_sets_then_belong_elsewhere),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that were fetched behind answers often: counted by table and key, bounded, and forgotten.
+ * Rows that were fetched behind answers: counted by table and key, bounded, and forgotten.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -56,8 +56,11 @@ static void test_note_when_many_others_come_then_it_is_forgotten(void **state)
         assert_true(other < UINT64_C(100) * HPS_FETCHED_KEYS);
         hps_fetched_note(fetched, 0, &other, 1);
     }
-    hps_fetched_note(fetched, 0, &key, 1); /* from the beginning */
-    assert_false(hps_fetched_often(fetched, 0, key));
+    for (unsigned i = 0; i < HPS_FETCHED_OFTEN; i++) { /* from the beginning */
+        assert_false(hps_fetched_often(fetched, 0, key));
+        hps_fetched_note(fetched, 0, &key, 1);
+    }
+    assert_true(hps_fetched_often(fetched, 0, key));
 }
 
 static void test_forget_when_waited_for_then_counted_anew_and_others_are_not(void **state)
