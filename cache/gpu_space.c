@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caches of a version's tables on a device: whoever is active has its caches before others do.
+ * The caches of a version's tables on a device: whoever is active has its caches before others do,
+ * in the order of its tables; where not all fit, those that do are made.
  * The functions for all threads run their work on the tier's.
  */
 #include <inttypes.h>
@@ -35,6 +36,36 @@ static void give_up_table(const struct hps_gpu_tier *tier, struct gpu_table *tab
         hps_embed_range_free(table->range);
     }
     table->range = NULL;
+    atomic_store(&table->there, false);
+}
+
+static bool wants_cache(const struct gpu_table *table)
+{
+    return table->share.n_rows_cached > 0;
+}
+
+static uint64_t cache_bytes(const struct gpu_table *table)
+{
+    return hps_embed_range_bytes(table->row_bytes, table->share.n_rows, table->share.n_rows_cached);
+}
+
+/* Write down which caches there are. */
+static void note_caches(struct hps_gpu_space *space)
+{
+    uint32_t n_there = 0, n_missing = 0;
+
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        const struct gpu_table *table = &space->tables[i];
+        n_there += table->range != NULL;
+        n_missing += table->range == NULL && wants_cache(table);
+    }
+    atomic_store(&space->n_missing, n_missing);
+    atomic_store(&space->present, n_there > 0 || n_missing == 0);
+}
+
+static bool is_complete(const struct hps_gpu_space *space)
+{
+    return atomic_load(&space->n_missing) == 0;
 }
 
 static void give_up(struct hps_gpu_space *space)
@@ -42,7 +73,7 @@ static void give_up(struct hps_gpu_space *space)
     for (uint32_t i = 0; i < space->n_tables; i++) {
         give_up_table(space->tier, &space->tables[i]);
     }
-    atomic_store(&space->present, false);
+    note_caches(space);
 }
 
 /* Lock of what is published held. */
@@ -65,33 +96,52 @@ void gpu_spaces_publish(struct hps_gpu_tier *tier)
     }
 }
 
-/* All caches of the space, or none. EXHAUSTED: no room; AGAIN: there will be */
-static hps_status get_caches(struct hps_gpu_space *space)
+static hps_status get_cache(struct hps_gpu_tier *tier, struct gpu_table *table)
 {
-    struct hps_gpu_tier *tier = space->tier;
+    const struct hps_embed_range_config config = {.row_bytes = table->row_bytes,
+                                                  .n_rows = table->share.n_rows,
+                                                  .bytes_max = cache_bytes(table)};
+    hps_status status = hps_embed_range_new(tier->cache, &config, &table->range, NULL);
+
+    if (status == HPS_OK) {
+        atomic_fetch_add(&table->n_made, 1);
+        atomic_store(&table->there, true);
+    }
+    return status;
+}
+
+/* Those caches of the space that it has not, in the order of its tables, up to the first that does
+ * not fit; all_that_fit: also those behind it. Returns what became of that one. EXHAUSTED: no room;
+ * AGAIN: there will be */
+static hps_status get_caches(struct hps_gpu_space *space, bool all_that_fit)
+{
     hps_status status = HPS_OK;
 
-    for (uint32_t i = 0; i < space->n_tables && status == HPS_OK; i++) {
+    for (uint32_t i = 0; i < space->n_tables && (status == HPS_OK || all_that_fit); i++) {
         struct gpu_table *table = &space->tables[i];
-        const struct hps_embed_range_config config = {
-            .row_bytes = table->row_bytes,
-            .n_rows = table->share.n_rows,
-            .bytes_max = hps_embed_range_bytes(table->row_bytes, table->share.n_rows,
-                                               table->share.n_rows_cached)};
-
-        if (table->share.n_rows_cached > 0) {
-            status = hps_embed_range_new(tier->cache, &config, &table->range, NULL);
+        hps_status its = HPS_OK;
+        if (wants_cache(table) && table->range == NULL) {
+            its = get_cache(space->tier, table);
         }
+        status = status == HPS_OK ? its : status;
     }
-    if (status != HPS_OK) {
-        give_up(space);
-    }
-    atomic_store(&space->present, status == HPS_OK);
+    note_caches(space);
     if (status == HPS_OK) {
         atomic_store(&space->coming, false);
     }
     space->told = space->told && status != HPS_OK;
+    space->made_anew = space->made_anew && status != HPS_OK;
     return status;
+}
+
+static bool has_caches(const struct hps_gpu_space *space)
+{
+    uint32_t i = 0;
+
+    while (i < space->n_tables && space->tables[i].range == NULL) {
+        i++;
+    }
+    return i < space->n_tables;
 }
 
 /* Memory of the others comes back when what is under way has ended. */
@@ -100,7 +150,7 @@ static bool push_out_inactive(struct hps_gpu_tier *tier)
     bool any = false;
 
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (!space->active && atomic_load(&space->present)) {
+        if (!space->active && has_caches(space)) {
             give_up(space);
             any = true;
         }
@@ -125,43 +175,92 @@ static bool clear_away(struct hps_gpu_tier *tier)
     return again;
 }
 
-/* That a version's caches do not fit. */
+/* The names of tables that have no cache for want of room, as many as there is room for. Returns
+ * how much memory they need. */
+static uint64_t list_missing(const struct hps_gpu_space *space, char *names, size_t size)
+{
+    uint64_t needed = 0;
+    size_t n = 0;
+
+    names[0] = '\0';
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        const struct gpu_table *table = &space->tables[i];
+        if (!wants_cache(table) || table->range != NULL) {
+            continue;
+        }
+        needed += cache_bytes(table);
+        if (n < size) {
+            int wrote = snprintf(names + n, size - n, "%s%s", n > 0 ? "," : "",
+                                 table->name != NULL ? table->name : "?");
+            n += wrote > 0 ? (size_t)wrote : 0;
+        }
+    }
+    return needed;
+}
+
+/* That caches of a version do not fit. */
 static void tell(const struct hps_gpu_space *space)
 {
     struct hps_embed_cache_usage usage;
-    uint64_t needed = 0;
+    char names[GPU_NAMES_BYTES];
+    uint64_t needed = list_missing(space, names, sizeof(names));
+    const char *text =
+        atomic_load(&space->present)
+            ? (space->active ? "caches of a version do not fit: these tables are served without"
+                             : "caches of a version do not fit beside those of others: these "
+                               "tables are served without until it is the active one")
+        : space->active ? "the caches of a version do not fit: it is served without"
+                        : "the caches of a version do not fit beside those of others: it is "
+                          "served without until it is the active one";
 
-    for (uint32_t i = 0; i < space->n_tables; i++) {
-        const struct gpu_table *table = &space->tables[i];
-        needed += table->share.n_rows_cached == 0
-                      ? 0
-                      : hps_embed_range_bytes(table->row_bytes, table->share.n_rows,
-                                              table->share.n_rows_cached);
-    }
     hps_embed_cache_usage(space->tier->cache, &usage);
-    HPS_LOG(WARN, "gpu",
-            space->active ? "the caches of a version do not fit: it is served without"
-                          : "the caches of a version do not fit beside those of others: it is "
-                            "served without until it is the active one",
-            HPS_STR("version", space->label), HPS_I64("device", space->tier->options.index),
+    HPS_LOG(WARN, "gpu", text, HPS_STR("version", space->label),
+            HPS_I64("device", space->tier->options.index), HPS_STR("tables", names),
             HPS_U64("needed_bytes", needed), HPS_U64("free_bytes", usage.free_bytes),
             HPS_U64("free_piece_bytes_max", usage.free_piece_bytes_max),
             HPS_U64("cache_bytes", usage.arena_bytes));
 }
 
-/* Once each. */
-static void tell_of_missing(struct hps_gpu_tier *tier)
+/* What is missing would fit into what is free, were it in one piece: once, all caches of the space
+ * are made anew. */
+static bool make_anew(struct hps_gpu_space *space)
 {
+    struct hps_embed_cache_usage usage;
+    char names[GPU_NAMES_BYTES];
+
+    hps_embed_cache_usage(space->tier->cache, &usage);
+    if (space->made_anew || list_missing(space, names, sizeof(names)) > usage.free_bytes) {
+        return false;
+    }
+    space->made_anew = true;
+    give_up(space);
+    return true;
+}
+
+/* There is no more room to come: those caches that fit are made, and of the others it is told, once
+ * each. Returns whether any was made. out_again: there is, after all */
+static bool settle_for_less(struct hps_gpu_tier *tier, bool *out_again)
+{
+    bool any = false;
+
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (!space->active || atomic_load(&space->present)) {
+        if (!space->active || space->spoiled || is_complete(space)) {
             continue;
         }
+        if (make_anew(space)) {
+            *out_again = true;
+            continue;
+        }
+        uint32_t n_missing = atomic_load(&space->n_missing);
+        hps_status status = get_caches(space, true);
+        any |= atomic_load(&space->n_missing) < n_missing;
         atomic_store(&space->coming, false);
-        if (!space->told) {
+        if (status != HPS_OK && !space->told) {
             space->told = true;
             tell(space);
         }
     }
+    return any;
 }
 
 bool gpu_spaces_settle(struct hps_gpu_tier *tier)
@@ -174,8 +273,8 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
     }
     bool again = clear_away(tier);
     for (struct hps_gpu_space *space = tier->spaces; space != NULL; space = space->next) {
-        if (space->active && !space->spoiled && !atomic_load(&space->present)) {
-            hps_status status = get_caches(space);
+        if (space->active && !space->spoiled && !is_complete(space)) {
+            hps_status status = get_caches(space, false);
             any |= status == HPS_OK;
             again |= status == HPS_AGAIN;
             missing |= status != HPS_OK && status != HPS_AGAIN;
@@ -183,7 +282,7 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
     }
     again |= missing && push_out_inactive(tier);
     if (missing && !again) {
-        tell_of_missing(tier);
+        any |= settle_for_less(tier, &again);
     }
     tier->wanted = again;
     return any;
@@ -201,8 +300,9 @@ static void do_open(void *ctx)
 
     space->next = tier->spaces;
     tier->spaces = space;
-    if (!atomic_load(&tier->lost) && get_caches(space) != HPS_OK) {
-        tell(space); /* it gets them when there is room and it is active */
+    note_caches(space);
+    if (!atomic_load(&tier->lost) && get_caches(space, true) != HPS_OK) {
+        tell(space); /* it gets the others when there is room and it is active */
     }
 }
 
@@ -212,7 +312,7 @@ static void do_active(void *ctx)
     struct hps_gpu_tier *tier = call->space->tier;
 
     call->space->active = call->active;
-    atomic_store(&call->space->coming, call->active && !atomic_load(&call->space->present));
+    atomic_store(&call->space->coming, call->active && !is_complete(call->space));
     tier->wanted = !atomic_load(&tier->lost);
 }
 
@@ -252,8 +352,9 @@ static hps_status open_on(struct hps_gpu_tier *tier, const struct hps_gpu_space_
     for (uint32_t i = 0; i < n_tables; i++) {
         const struct hps_table *table = &options->tables[i];
         HPS_ASSERT(table->id == i);
-        space->tables[i] =
-            (struct gpu_table){.row_bytes = table->row_bytes, .share = options->shares[i]};
+        space->tables[i] = (struct gpu_table){.name = hps_strdup(table->name),
+                                              .row_bytes = table->row_bytes,
+                                              .share = options->shares[i]};
         if (table->row_bytes > HPS_EMBED_ROW_BYTES_MAX) {
             space->tables[i].share.n_rows_cached = 0;
         }
@@ -302,6 +403,9 @@ void hps_gpu_space_close(struct hps_gpu_space *space)
         struct hps_gpu_space *sibling = space->sibling;
         struct space_call call = {.space = space};
         gpu_tier_call(space->tier, do_close, &call);
+        for (uint32_t i = 0; i < space->n_tables; i++) {
+            hps_free(space->tables[i].name);
+        }
         hps_free(space);
         space = sibling;
     }
@@ -375,8 +479,7 @@ uint64_t hps_gpu_space_rows(struct hps_gpu_space *space, const struct hps_gpu_ti
 
 bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)
 {
-    return space->tables[table_id].share.n_rows_cached > 0 && atomic_load(&space->present) &&
-           !atomic_load(&space->tier->lost);
+    return atomic_load(&space->tables[table_id].there) && !atomic_load(&space->tier->lost);
 }
 
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)
@@ -410,6 +513,50 @@ bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct 
     }
     return space != NULL && !atomic_load(&space->present) && !atomic_load(&space->coming) &&
            !atomic_load(&tier->lost);
+}
+
+uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
+                                           const struct hps_gpu_tier *tier)
+{
+    uint32_t most = 0;
+
+    for (; space != NULL; space = space->sibling) {
+        uint32_t n = atomic_load(&space->n_missing);
+        if ((tier == NULL || space->tier == tier) && atomic_load(&space->present) &&
+            !atomic_load(&space->coming) && !atomic_load(&space->tier->lost) && n > most) {
+            most = n;
+        }
+    }
+    return most;
+}
+
+bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id)
+{
+    bool any = false;
+
+    for (; space != NULL; space = space->sibling) {
+        const struct gpu_table *table = &space->tables[table_id];
+        any |= table->share.n_rows_cached >= table->share.n_rows &&
+               gpu_space_caches(space, table_id) &&
+               atomic_load(&table->filled) != atomic_load(&table->n_made);
+    }
+    return any;
+}
+
+void hps_gpu_space_fill_begin(struct hps_gpu_space *space, uint32_t table_id)
+{
+    for (; space != NULL; space = space->sibling) {
+        struct gpu_table *table = &space->tables[table_id];
+        atomic_store(&table->filling, atomic_load(&table->n_made));
+    }
+}
+
+void hps_gpu_space_fill_end(struct hps_gpu_space *space, uint32_t table_id)
+{
+    for (; space != NULL; space = space->sibling) {
+        struct gpu_table *table = &space->tables[table_id];
+        atomic_store(&table->filled, atomic_load(&table->filling));
+    }
 }
 
 uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id)

@@ -89,8 +89,9 @@ struct hps_gpu_space_options {
     uint32_t n_tables;
 };
 
-/* The caches of a version's tables. Where they do not fit that is logged, and the space has none
- * for now (every key is a miss); it gets them as soon as there is room and the version is active.
+/* The caches of a version's tables, made in the order of the tables. One that does not fit is left
+ * out for now (every key is a miss), and that is logged; those behind it that fit are made. The
+ * space gets what it lacks as soon as there is room and the version is active.
  * thread  one that may block
  * error   NO_MEMORY, UNAVAILABLE (lost) */
 hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
@@ -121,17 +122,28 @@ void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
 /* Of all tables: [n_tables]. */
 void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_usage *out_usages);
-/* Whether rows of the table can be there now: the device is not lost, and the space has its caches.
+/* Whether rows of the table can be there now: the device is not lost, and the table has its cache.
  * Any thread. */
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
-/* Whether the space has its caches on a device. Any thread, as the next ones. */
+/* Whether the space has caches on a device, all or some. Any thread, as the next ones. */
 bool hps_gpu_space_present(const struct hps_gpu_space *space);
 /* It is active and a device has yet to see whether there is room, which it does soon. */
 bool hps_gpu_space_coming(const struct hps_gpu_space *space);
 /* It is to have caches on that tier's device, and has none for want of room. NULL is legal. */
 bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
+/* It has some there, and so many tables have none for want of room; tier NULL: of the device where
+ * most have none. A space of NULL is legal. */
+uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
+                                           const struct hps_gpu_tier *tier);
 /* So many rows of the table are to be cached when the space has its caches. */
 uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id);
+/* All rows of the table are to be cached, and nobody has yet put them there since its cache was
+ * last made; false where there is none. */
+bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id);
+/* Whoever puts them all there says so before it reads the first, and once all are queued. One
+ * thread per table at a time, else the table may count as filled too late. */
+void hps_gpu_space_fill_begin(struct hps_gpu_space *space, uint32_t table_id);
+void hps_gpu_space_fill_end(struct hps_gpu_space *space, uint32_t table_id);
 /* Memory that caches with these shares take. */
 uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gpu_share *shares,
                              uint32_t n_tables);

@@ -11,7 +11,7 @@
 
 #include "cache/gpu_tier.h"
 
-enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128 };
+enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128, GPU_NAMES_BYTES = 200 };
 
 /* A part, or as much of it as a batch has room for. */
 struct gpu_piece {
@@ -105,7 +105,7 @@ struct hps_gpu_tier {
     uint32_t first;               /* of the batches under way, in a ring */
     uint32_t n_batches;
     bool packed; /* the batch behind them is, and not known to be taken by the cache */
-    bool wanted; /* an active space has no caches, and there may be room now */
+    bool wanted; /* an active space lacks caches, and there may be room now */
     bool stopping;
 };
 
@@ -118,15 +118,22 @@ struct hps_gpu_space {
     atomic_uint n_turns; /* look-ups, of the first one: whose turn it is among equals */
     uint32_t n_tables;
     bool active;         /* the tier's thread */
-    bool told;           /* the tier's thread: that there is no room for it */
+    bool told;           /* the tier's thread: that there is no room for all of it */
+    bool made_anew;      /* the tier's thread: for want of room in one piece */
     bool spoiled;        /* the tier's thread: a cache was emptied; all are made anew */
-    atomic_bool present; /* it has its caches; written on the tier's thread, as the next */
-    atomic_bool coming;  /* it is active, and it is not known yet whether it gets them */
+    atomic_bool present; /* it has caches, all or some; written on the tier's thread, as the next */
+    atomic_uint n_missing; /* tables that are to have one and have none */
+    atomic_bool coming;    /* it is active, and it is not known yet whether it gets those */
     /* No sooner than all changes up to this number are staged: old rows may be among them. */
     _Atomic uint64_t spoiled_until;
     char label[GPU_LABEL_BYTES]; /* for logs */
     struct gpu_table {
+        char *name; /* for logs; NULL: no memory */
         uint32_t row_bytes;
+        atomic_bool there; /* `range`, for all threads; written on the tier's, as the next */
+        atomic_uint n_made;
+        atomic_uint filling; /* n_made when somebody last began to fill it whole, */
+        atomic_uint filled;  /* and when that was done; 0: never */
         struct hps_gpu_share share;
         struct hps_embed_range *range;      /* the tier's thread, as the next; NULL: none */
         struct hps_embed_range_usage past;  /* counts of ranges that were given up */

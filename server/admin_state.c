@@ -87,7 +87,8 @@ static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *s
 struct device_rows {
     const struct hps_gpu_tier *tier;
     uint64_t n_rows;
-    unsigned n_without_room; /* versions */
+    unsigned n_without_room;        /* versions */
+    unsigned n_tables_without_room; /* of others */
 };
 
 static void add_rows(void *ctx, const struct hps_version_view *view)
@@ -95,13 +96,14 @@ static void add_rows(void *ctx, const struct hps_version_view *view)
     struct device_rows *rows = ctx;
     rows->n_rows += hps_gpu_space_rows(view->gpu, rows->tier);
     rows->n_without_room += hps_gpu_space_without_room(view->gpu, rows->tier);
+    rows->n_tables_without_room += hps_gpu_space_tables_without_room(view->gpu, rows->tier);
 }
 
 static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
 {
     struct hps_device_view view;
     Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
-    char note[128];
+    char note[192];
     if (tier == NULL) {
         return NULL;
     }
@@ -113,8 +115,12 @@ static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
     int n = snprintf(note, sizeof(note), "device %s: %s%s", view.node, view.name,
                      view.tier != NULL && !view.up ? ", lost" : "");
     if (rows.n_without_room > 0 && view.up) {
-        snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u version%s",
-                 rows.n_without_room, rows.n_without_room == 1 ? "" : "s");
+        n += snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u version%s",
+                      rows.n_without_room, rows.n_without_room == 1 ? "" : "s");
+    }
+    if (rows.n_tables_without_room > 0 && view.up && n > 0 && (size_t)n < sizeof(note)) {
+        snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u table%s",
+                 rows.n_tables_without_room, rows.n_tables_without_room == 1 ? "" : "s");
     }
     hps__v1__tier_status__init(tier);
     tier->tier = (char *)hps_tier_name(HPS_TIER_GPU);

@@ -177,8 +177,8 @@ struct hps_version_view {
     struct hps_gpu_space *gpu; /* NULL: it has no embedding cache */
     uint64_t gpu_rows, gpu_bytes;
     const struct hps_embed_range_usage *gpu_usages; /* [n_tables]; NULL: as gpu */
-    const char *gpu_note; /* why it has none, though its model is to have one; NULL: it has */
-    double load_ratio;    /* share of the load that is done; 1 once it is */
+    char gpu_note[64]; /* why it has none, or not all, though its model is to; "": it has */
+    double load_ratio; /* share of the load that is done; 1 once it is */
     /* Of a warm-up that is under way: hot keys that were tried, and all; 0: there is none. */
     uint64_t n_keys_warm, n_keys_hot;
 };

@@ -3,6 +3,8 @@
  * Embedding caches of versions: opened before a version is published, closed when nobody uses it,
  * and preferred while it is active. Admin, loader and reaper threads; main for views.
  */
+#include <stdio.h>
+
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/catalog_internal.h"
@@ -113,22 +115,35 @@ static void count_table(struct hps_catalog *catalog, const struct hps_version *v
                    now->n_evicted - before->n_evicted);
 }
 
-/* NULL: it has its caches, or is to have none. */
-static const char *missing_text(const struct catalog_entry *entry)
+static uint32_t count_wanted(const struct hps_gpu_space *space, uint32_t n_tables)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        n += hps_gpu_space_rows_max(space, i) > 0;
+    }
+    return n;
+}
+
+/* "": it has its caches, or is to have none. */
+static void note_missing(const struct catalog_entry *entry, char *out_note, size_t size)
 {
     const struct hps_config_model *config = entry->model->config;
+    out_note[0] = '\0';
     if (config == NULL || !config->gpucache || entry->state == ENTRY_LOADING) {
-        return NULL;
+        return;
     }
-    if (entry->gpu == NULL) {
-        return "no device";
+    uint32_t n = hps_gpu_space_tables_without_room(entry->gpu, NULL);
+    const char *text = entry->gpu == NULL                  ? "no device"
+                       : hps_gpu_space_lost(entry->gpu)    ? "device lost"
+                       : hps_gpu_space_present(entry->gpu) ? ""
+                       : hps_gpu_space_coming(entry->gpu)  ? "coming"
+                                                           : "no room";
+    if (text[0] == '\0' && n > 0) {
+        snprintf(out_note, size, "no room for %u of %u tables", n,
+                 count_wanted(entry->gpu, entry->version->n_tables));
+    } else {
+        snprintf(out_note, size, "%s", text);
     }
-    if (hps_gpu_space_lost(entry->gpu)) {
-        return "device lost";
-    }
-    return hps_gpu_space_present(entry->gpu)  ? NULL
-           : hps_gpu_space_coming(entry->gpu) ? "coming"
-                                              : "no room";
 }
 
 void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
@@ -137,7 +152,7 @@ void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
     const struct hps_version *version = entry->version;
     struct hps_embed_range_usage now;
     out_view->gpu = entry->gpu;
-    out_view->gpu_note = missing_text(entry);
+    note_missing(entry, out_view->gpu_note, sizeof(out_view->gpu_note));
     if (entry->gpu == NULL) {
         return;
     }

@@ -573,12 +573,12 @@ static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(voi
     open_tier(bytes * 3 / 2, 0, 0);
     rig.space = open_space();
     hps_gpu_space_active(rig.space, true);
-    insert(rig.space, 0, 0, 100, 1, NULL, &report);
-    assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    insert(rig.space, 2, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 2, 0, 100, 1) > 90);
     struct hps_gpu_space *next = open_space();
-    insert(next, 0, 0, 100, 2, NULL, &report);
-    assert_int_equal(found(next, 0, 0, 100, 2), 0);
-    assert_true(found(rig.space, 0, 0, 100, 1) > 90); /* it did not push the active one out */
+    insert(next, 2, 0, 100, 2, NULL, &report);
+    assert_int_equal(found(next, 2, 0, 100, 2), 0);
+    assert_true(found(rig.space, 2, 0, 100, 1) > 90); /* it did not push the active one out */
 
     hps_gpu_space_active(rig.space, false);
     hps_gpu_space_active(next, true);
@@ -586,12 +586,80 @@ static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(voi
     uint32_t n = 0;
     while (n == 0) { /* once what was under way has ended */
         assert_true(hps_clock_us() < give_up_us);
-        insert(next, 0, 0, 100, 2, NULL, &report);
-        n = found(next, 0, 0, 100, 2);
+        insert(next, 2, 0, 100, 2, NULL, &report);
+        n = found(next, 2, 0, 100, 2);
     }
-    assert_int_equal(found(rig.space, 0, 0, 100, 1), 0);
+    assert_int_equal(found(rig.space, 2, 0, 100, 1), 0);
     hps_gpu_space_close(rig.space);
     rig.space = next;
+}
+
+static uint64_t bytes_of(uint32_t table)
+{
+    return hps_embed_range_bytes(row_bytes_of[table], ROWS, ROWS);
+}
+
+/* The first one that does not fit is left out, those behind it that do are made. */
+static void test_caches_when_not_all_fit_then_those_that_do_are_made(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint32_t sizes[2];
+    open_tier(bytes_of(0) - 4096, 0, 0);
+    rig.space = open_space();
+    for (uint32_t i = 0; i < 2; i++) { /* before it is active, and after */
+        assert_false(hps_gpu_space_caches(rig.space, 0));
+        assert_true(hps_gpu_space_caches(rig.space, 1));
+        assert_false(hps_gpu_space_caches(rig.space, 2));
+        assert_true(hps_gpu_space_present(rig.space));
+        assert_false(hps_gpu_space_without_room(rig.space, rig.tier));
+        sizes[i] = hps_gpu_space_tables_without_room(rig.space, rig.tier);
+        hps_gpu_space_active(rig.space, true);
+        uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+        while (hps_gpu_space_coming(rig.space)) {
+            assert_true(hps_clock_us() < give_up_us);
+            sched_yield();
+        }
+    }
+    assert_int_equal(sizes[0], 2);
+    assert_int_equal(sizes[1], 2);
+    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, NULL), 2);
+    assert_int_equal(hps_gpu_space_tables_without_room(NULL, NULL), 0);
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 100, 1, NULL, &report);
+        assert_int_equal(report.n_inserted, t == 1 ? 100 : 0);
+        assert_int_equal(found(rig.space, t, 0, 100, 1), t == 1 ? 100 : 0);
+    }
+}
+
+/* What others give up is for the cache that is missing: also where it is not in one piece. */
+static void test_caches_when_room_comes_then_the_missing_ones_are_made(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_gpu_share shares[N_TABLES];
+    memcpy(shares, rig.shares, sizeof(shares));
+    open_tier(bytes_of(0) + bytes_of(1) + bytes_of(2) + bytes_of(0) - 4096, 0, 0);
+    rig.shares[1].n_rows_cached = rig.shares[2].n_rows_cached = 0;
+    struct hps_gpu_space *other = open_space();
+    memcpy(rig.shares, shares, sizeof(shares));
+    rig.space = open_space();
+    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, rig.tier), 1);
+    assert_int_equal(hps_gpu_space_tables_without_room(other, rig.tier), 0);
+    assert_false(hps_gpu_space_caches(rig.space, 2));
+    hps_gpu_space_active(rig.space, true);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    while (hps_gpu_space_coming(rig.space)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, rig.tier), 0);
+    assert_false(hps_gpu_space_caches(other, 0));
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 100, 1, NULL, &report);
+        assert_int_equal(found(rig.space, t, 0, 100, 1), 100);
+    }
+    hps_gpu_space_close(other);
 }
 
 /* What was logged until this was, which is cut off behind it. */
@@ -617,6 +685,7 @@ static void test_space_when_it_does_not_fit_then_said_once_with_both_sizes(void 
     char log[4096];
     char needed[64];
     int fds[2];
+    rig.shares[0].n_rows_cached = rig.shares[1].n_rows_cached = 0;
     uint64_t bytes = hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES);
     assert_int_equal(pipe(fds), 0);
     hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, fds[1]);
@@ -1174,6 +1243,10 @@ int main(void)
             test_insert_when_wanted_then_in_however_seldom_it_was_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_space_when_it_does_not_fit_then_cached_once_active_and_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_caches_when_not_all_fit_then_those_that_do_are_made,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_caches_when_room_comes_then_the_missing_ones_are_made,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_change_when_large_then_queued_in_pieces, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
