@@ -385,7 +385,7 @@ void catalog_fill(struct hps_catalog *catalog, struct hps_version *version)
 }
 
 /* One after the other, but of models whose next version is awaited: the hot rows of every active
- * version, then all rows of those, then the others. */
+ * version, and tables that are cached whole, then all rows of those, then the others. */
 static void start_fills(struct hps_catalog *catalog)
 {
     for (int round = 0; round < 3; round++) {
@@ -399,6 +399,9 @@ static void start_fills(struct hps_catalog *catalog)
                     catalog_warm_behind(catalog, catalog->loader, entry->version);
                 } else if (round == (active ? 1 : 2)) {
                     catalog_fill(catalog, entry->version);
+                }
+                if (!active && round == 2) {
+                    catalog_warm_whole(catalog, catalog->loader, entry->version);
                 }
             }
         }

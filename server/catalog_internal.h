@@ -222,7 +222,11 @@ uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_v
  * is resident and stays so for the call. */
 void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
                          struct hps_version *version);
-/* Warm up what a load that will be activated has loaded. Loader thread, no lock held. */
+/* The same of one that is not the active one: only its tables that are cached whole. */
+void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
+                        struct hps_version *version);
+/* Fill the caches of tables that are cached whole with what a load has loaded; and warm it up, if
+ * it will be activated. Loader thread, no lock held. */
 void catalog_warm_load(struct hps_load *load);
 /* How far the warm-up of a version is: keys done, of how many; 0 of 0: none is under way. Lock
  * held. */

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When host maps are warmed up with hot keys: after a start and after a switch behind what is
- * served, and for a bounded time before a switch. Runs on the loader thread (starts, loads), the
- * warm-up thread (behind a switch) and the switch thread (before one; saves), so that no admin
- * thread waits for it, and what is bounded never waits for what is not.
+ * When host maps and embedding caches are warmed up with hot keys: after a start and after a switch
+ * behind what is served, and for a bounded time before a switch. And when tables that are cached
+ * whole are filled: by a load before it is published, after a start and after a switch behind. Runs
+ * on the loader thread (starts, loads), the warm-up thread (behind a switch) and the switch thread
+ * (before one; saves), so that no admin thread waits for it, and what is bounded never waits for
+ * what is not.
  */
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/catalog_internal.h"
+#include "server/whole.h"
 
 enum { AGE_S = 300 }; /* of counts, where nothing is saved */
 
@@ -133,6 +136,33 @@ static void fill(struct hps_catalog *catalog, const struct hps_version *version,
             HPS_U64("gpu_rows", report.n_gpu_rows), HPS_U64("duration_us", report.duration_us));
 }
 
+/* behind: of use only while the version is the active one */
+static void fill_whole(struct hps_catalog *catalog, const struct hps_version *version, bool behind,
+                       const atomic_bool *cancel)
+{
+    struct warm_fill ctx = {
+        .catalog = catalog, .version = version, .cancel = cancel, .behind = behind};
+    const struct hps_warmup_limits limits = {0, go_on, &ctx};
+    struct hps_warmup_report report;
+    if (!hps_whole_useful(catalog->options.config, version)) {
+        return;
+    }
+    fill_link(&ctx);
+    hps_whole_fill(version, &limits, &report);
+    fill_unlink(&ctx);
+    if (report.end == HPS_WARMUP_FAILED) {
+        HPS_LOG(WARN, "warmup",
+                "embedding caches were not filled: their rows come in as they are "
+                "asked for",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", report.error.text));
+    }
+    HPS_LOG(INFO, "warmup", "embedding caches filled", HPS_STR("model", version->model),
+            HPS_I64("version", version->number), HPS_STR("end", hps_warmup_end_text(report.end)),
+            HPS_U64("keys", report.n_keys), HPS_U64("gpu_rows", report.n_gpu_rows),
+            HPS_U64("duration_us", report.duration_us));
+}
+
 /* ---- behind what is served ------------------------------------------------------------------- */
 
 static void task_free(struct warm_task *task)
@@ -156,19 +186,42 @@ static struct warm_task *task_new(struct hps_catalog *catalog, struct hps_versio
 static void run_behind(struct hps_task *base)
 {
     struct warm_task *task = (struct warm_task *)base;
-    fill(task->catalog, task->version, 0, &task->catalog->closing);
+    struct hps_catalog *catalog = task->catalog;
+    if (hps_warmup_useful(catalog->warmup, task->version)) {
+        fill(catalog, task->version, 0, &catalog->closing);
+    }
+    fill_whole(catalog, task->version, true, &catalog->closing);
     task_free(task);
+}
+
+static void run_whole(struct hps_task *base)
+{
+    struct warm_task *task = (struct warm_task *)base;
+    fill_whole(task->catalog, task->version, false, &task->catalog->closing);
+    task_free(task);
+}
+
+static void post_task(struct hps_pool *pool, struct warm_task *task)
+{
+    if (task != NULL && hps_pool_post(pool, &task->task) != HPS_OK) {
+        task_free(task);
+    }
+}
+
+void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
+                        struct hps_version *version)
+{
+    if (hps_whole_useful(catalog->options.config, version)) {
+        post_task(pool, task_new(catalog, version, run_whole, NULL));
+    }
 }
 
 void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
                          struct hps_version *version)
 {
-    struct warm_task *task = NULL;
-    if (hps_warmup_useful(catalog->warmup, version)) {
-        task = task_new(catalog, version, run_behind, NULL);
-    }
-    if (task != NULL && hps_pool_post(pool, &task->task) != HPS_OK) {
-        task_free(task);
+    if (hps_warmup_useful(catalog->warmup, version) ||
+        hps_whole_useful(catalog->options.config, version)) {
+        post_task(pool, task_new(catalog, version, run_behind, NULL));
     }
 }
 
@@ -190,11 +243,15 @@ void catalog_warm_load(struct hps_load *load)
     struct hps_catalog *catalog = load->catalog;
     const struct hps_version *version = load->entry->version;
     uint64_t us = load->activate ? time_before(catalog, load->model, version) : 0;
-    if (us == 0) {
+    bool whole = hps_whole_useful(catalog->options.config, version);
+    if (us == 0 && !whole) {
         return;
     }
     atomic_store(&load->progress.stage, "warm");
-    fill(catalog, version, hps_clock_us() + us, &load->progress.cancel);
+    fill_whole(catalog, version, false, &load->progress.cancel);
+    if (us > 0) {
+        fill(catalog, version, hps_clock_us() + us, &load->progress.cancel);
+    }
     atomic_store(&load->progress.stage, "done");
 }
 

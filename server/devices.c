@@ -342,11 +342,16 @@ unsigned hps_devices_take_lost(struct hps_devices *devices)
     return n;
 }
 
+bool hps_devices_whole(const struct hps_config_model *model)
+{
+    return model->embedding_cache_type == HPS_CONFIG_CACHE_STATIC || model->use_static_table ||
+           model->gpucacheper >= 1;
+}
+
 void hps_devices_shares(const struct hps_config_model *model, const struct hps_table *tables,
                         uint32_t n_tables, struct hps_gpu_share *out_shares)
 {
-    bool whole = model->embedding_cache_type == HPS_CONFIG_CACHE_STATIC ||
-                 model->use_static_table || model->gpucacheper >= 1;
+    bool whole = hps_devices_whole(model);
     for (uint32_t i = 0; i < n_tables; i++) {
         double share = (double)tables[i].n_rows * model->gpucacheper;
         uint64_t n = whole ? tables[i].n_rows : (uint64_t)share;

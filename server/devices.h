@@ -53,6 +53,8 @@ void hps_devices_view(const struct hps_devices *devices, unsigned i,
 /* Devices that were lost since the last call. Main thread. */
 unsigned hps_devices_take_lost(struct hps_devices *devices);
 
+/* Whether the model's tables are to be cached whole: `gpucacheper` 1 or more, or a static table. */
+bool hps_devices_whole(const struct hps_config_model *model);
 /* How much of a version's tables is cached. out_shares: [n_tables] */
 void hps_devices_shares(const struct hps_config_model *model, const struct hps_table *tables,
                         uint32_t n_tables, struct hps_gpu_share *out_shares);

@@ -641,8 +641,8 @@ static void end_host(struct fill *fill, struct queue *queue)
 }
 
 /* A version that has just taken over gets its caches a little later. false: they come soon, wait.
- * Where they do not come what is left is for the map alone. */
-static bool settle_gpu(const struct fill *fill, const struct queue *queue)
+ * Where that of the table does not come what is left of it is for the map alone. */
+static bool settle_gpu(const struct fill *fill, struct queue *queue)
 {
     const struct hps_gpu_space *gpu = fill->version->gpu;
     if (queue->at >= queue->n_gpu || hps_gpu_space_caches(gpu, queue->table->id)) {
@@ -651,10 +651,7 @@ static bool settle_gpu(const struct fill *fill, const struct queue *queue)
     if (hps_gpu_space_coming(gpu)) {
         return false;
     }
-    for (uint32_t i = 0; i < fill->version->n_tables; i++) {
-        struct queue *other = &fill->queues[i];
-        other->n_gpu = other->at < other->n_gpu ? other->at : other->n_gpu;
-    }
+    queue->n_gpu = queue->at; /* other tables may have theirs */
     return true;
 }
 

@@ -251,6 +251,78 @@ def test_versions_when_both_do_not_fit_then_the_active_one_gets_its_caches(work)
         until(lambda: from_gpu(first, old), "version 1 on the device again")
 
 
+def all_from_gpu(stub, tables, version=0):
+    """Every row of the tables is right and from the device, whatever was asked before."""
+    for name, table in tables.items():
+        for at in range(0, len(table.keys), 3000):
+            keys = table.keys[at:at + 3000]
+            result = ask(stub, "m", {name: keys}, version=version).results[0]
+            assert set(statuses(result)) == {FOUND}
+            assert result.rows == encoded(table.expect(keys), 0)
+            assert tiers(result) == {"gpu": len(keys)}
+
+
+@pytest.mark.parametrize("model", [{"gpucacheper": 1.0}, {"embedding_cache_type": "static", "gpucacheper": 0.1}],
+                         ids=["all rows", "static"])
+def test_whole_tables_when_loaded_started_or_switched_then_all_rows_are_there_before_they_are_asked_for(work, model):
+    first, second = tables_of(seed=1), tables_of(seed=2)
+    config = config_of(work, first, hit_rate_threshold=0.0, **model)
+
+    def ratios(version):
+        return [sample(daemon, "tier_resident_ratio", 'tier="gpu"', f'table="{name}"', f'version="{version}"')
+                for name in first]
+
+    with Daemon(work, config, env=SIM) as daemon:
+        all_from_gpu(daemon.stub(), first)
+        assert ratios(1) == [1, 1, 1]
+        for table in second.values():
+            table.save(work + "/v2")
+        daemon.load("m", work + "/v2", activate=True)
+        all_from_gpu(daemon.stub(), second)
+        assert ratios(2) == [1, 1, 1]
+        assert not [v for v in daemon.ctl("-o", "json", "models")[0]["models"][0]["versions"] if v.get("device_note")]
+        daemon.stop()
+        daemon.restart()
+        until(lambda: daemon.log().count('msg="embedding caches filled"') == 2, "the caches of both versions")
+        filled = [line for line in daemon.log().splitlines() if 'msg="embedding caches filled"' in line]
+        assert all("end=done" in line and "gpu_rows=19000" in line for line in filled)
+        all_from_gpu(daemon.stub(), second)
+        all_from_gpu(daemon.stub(), first, version=1)
+
+
+def test_whole_tables_when_not_all_fit_then_those_that_do_are_cached_whole(work):
+    tables = tables_of()
+    config = config_of(work, tables, hit_rate_threshold=0.0, gpucacheper=1.0, server={"gpu_memory_bytes": 1 << 20})
+    with Daemon(work, config, env=SIM) as daemon:
+        stub = daemon.stub()
+        version = daemon.ctl("-o", "json", "models")[0]["models"][0]["versions"][0]
+        assert version["device_note"] == "no room for 1 of 3 tables"
+        says = [line for line in daemon.log().splitlines() if "caches of a version do not fit" in line]
+        assert says and all("tables=c " in line for line in says)
+        all_from_gpu(stub, {name: tables[name] for name in "ab"})
+        for _ in range(2):  # without a cache each answer is exact
+            result = ask(stub, "m", {"c": tables["c"].keys[:500]}).results[0]
+            assert set(statuses(result)) == {FOUND} and tiers(result) == {"rocksdb": 500}
+        assert "no room for 1 table" in daemon.ctl("status")
+
+
+def test_policy_when_a_set_has_no_place_for_a_row_then_no_key_is_defaulted_twice_in_a_row(work):
+    """One row in fifty finds its set full: there is a place for it all the same."""
+    tables = {"c": tables_of()["c"]}
+    keys = tables["c"].keys
+    with Daemon(work, config_of(work, tables, hit_rate_threshold=0.0), env=SIM) as daemon:
+        stub, before = daemon.stub(), set()
+        for round_number in range(3):
+            now = set()
+            for at in range(0, len(keys), 2000):
+                result = ask(stub, "m", {"c": keys[at:at + 2000]}).results[0]
+                now |= {int(key) for key, status in zip(keys[at:at + 2000], statuses(result)) if status == DEFAULTED}
+            assert not now & before, f"round {round_number}: {len(now & before)} keys defaulted again"
+            before = now
+            until(lambda: sample(daemon, "insertion_queue_rows") == 0, "the rows behind the answers")
+        all_from_gpu(stub, tables)
+
+
 @pytest.mark.parametrize("init_ec", [True, False])
 def test_start_when_hot_keys_are_known_then_the_cache_is_warm_if_asked(work, init_ec):
     tables = tables_of()

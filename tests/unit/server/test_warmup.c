@@ -19,6 +19,7 @@
 #include "cache/gpu_tier_internal.h"
 #include "cache/hot.h"
 #include "server/warmup.h"
+#include "server/whole.h"
 #include "tests/lib/fake_store.h"
 
 enum { DIM = 4, ROW_BYTES = 16, N_ROWS = 4000, HOST_ROW_BYTES = ROW_BYTES + 24 };
@@ -656,6 +657,195 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
     hps_block_pool_free(blocks);
 }
 
+/* ---- whole tables ---------------------------------------------------------------------------- */
+
+static char whole_name[] = "m";
+
+/* Both tables are cached whole, on a device of its own. */
+static struct hps_gpu_tier *whole_open(struct rig *rig, struct hps_block_pool **out_blocks)
+{
+    const struct hps_gpu_share shares[2] = {{N_ROWS, N_ROWS}, {N_ROWS, N_ROWS}};
+    struct hps_gpu_tier *tier = NULL;
+    struct hps_error err;
+    *out_blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(*out_blocks, 1 << 20), HPS_OK);
+    const struct hps_gpu_tier_options options = {
+        .kind = HPS_DEVICE_SIM,
+        .cache = {.arena_bytes = hps_gpu_share_bytes(rig->version->tables, shares, 2),
+                  .gather_bytes = 1 << 20,
+                  .stage_bytes = 1 << 20},
+        .blocks = *out_blocks,
+        .stall_us_max = UINT64_C(600) * 1000 * 1000};
+    assert_int_equal(hps_gpu_tier_open(&options, &tier, &err), HPS_OK);
+    rig->version->gpu = space_open(tier, rig, shares);
+    return tier;
+}
+
+static void whole_close(struct rig *rig, struct hps_gpu_tier *tier, struct hps_block_pool *blocks)
+{
+    hps_gpu_space_close(rig->version->gpu);
+    rig->version->gpu = NULL;
+    hps_gpu_tier_close(tier);
+    hps_block_pool_free(blocks);
+}
+
+struct whole_question {
+    struct hps_gpu_lookup lookup;
+    atomic_bool done;
+};
+
+static void on_whole_answer(struct hps_gpu_lookup *lookup)
+{
+    atomic_store(&((struct whole_question *)lookup)->done, true);
+}
+
+/* Is the key's row on the device, and which? */
+static bool on_device(struct rig *rig, struct hps_block_pool *blocks, uint32_t table, hps_key key,
+                      float out_row[DIM])
+{
+    uint32_t hits = 0;
+    struct hps_gpu_part part = {
+        .table_id = table, .n = 1, .keys = (const uint8_t *)&key, .hits = &hits};
+    struct whole_question question = {.lookup = {.space = rig->version->gpu,
+                                                 .block = hps_block_new_slab(blocks, ROW_BYTES),
+                                                 .parts = &part,
+                                                 .n_parts = 1,
+                                                 .done = on_whole_answer}};
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    while (!atomic_load(&question.done)) {
+        sched_yield();
+    }
+    memcpy(out_row, question.lookup.block->data, ROW_BYTES);
+    hps_block_unref(question.lookup.block);
+    return hits != 0;
+}
+
+static struct hps_warmup_report fill_whole(struct rig *rig)
+{
+    const struct hps_warmup_limits limits = {0, go_on, rig};
+    struct hps_warmup_report report;
+    hps_whole_fill(rig->version, &limits, &report);
+    hps_gpu_tier_sync(rig->version->gpu->tier);
+    return report;
+}
+
+static void expect_row(struct rig *rig, struct hps_block_pool *blocks, uint32_t table, hps_key key)
+{
+    float row[DIM], expected[DIM];
+    row_of((uint32_t)rig->version->tables[table].name[0], key, expected);
+    assert_true(on_device(rig, blocks, table, key, row));
+    assert_memory_equal(row, expected, ROW_BYTES);
+}
+
+static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_config_model model = {.name = whole_name, .init_ec = true, .gpucacheper = 1};
+    const struct hps_config config = {.models = &model, .n_models = 1};
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    struct hps_embed_range_usage usage;
+    assert_true(hps_whole_useful(&config, rig->version));
+    model.init_ec = false;
+    assert_false(hps_whole_useful(&config, rig->version));
+    model.init_ec = true;
+    model.gpucacheper = 0.5;
+    assert_false(hps_whole_useful(&config, rig->version));
+    model.embedding_cache_type = HPS_CONFIG_CACHE_STATIC;
+    rig->stop_at = 5;
+    struct hps_warmup_report report = fill_whole(rig);
+    assert_int_equal(report.end, HPS_WARMUP_STOPPED);
+    assert_int_equal(report.n_keys_all, 2 * N_ROWS);
+    assert_true(report.n_keys > 0 && report.n_keys < N_ROWS);
+    assert_true(hps_whole_useful(&config, rig->version));
+    rig->stop_at = 0;
+    report = fill_whole(rig);
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_int_equal(report.n_keys, 2 * N_ROWS);
+    assert_false(hps_whole_useful(&config, rig->version));
+    for (uint32_t t = 0; t < 2; t++) {
+        for (hps_key key = 0; key < N_ROWS; key += 37) {
+            expect_row(rig, blocks, t, key);
+        }
+        do {
+            hps_gpu_space_usage(rig->version->gpu, t, &usage);
+            sched_yield();
+        } while (usage.n_inserted < N_ROWS); /* as soon as all has been applied */
+        assert_int_equal(usage.n_rows, N_ROWS);
+        assert_true(usage.resident_share >= 1);
+    }
+    whole_close(rig, tier, blocks);
+}
+
+static struct {
+    struct rig *rig;
+    uint32_t n_asked;
+} overtaker;
+
+/* Before a batch goes in, rows of it and of later ones are updated. */
+static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
+{
+    struct rig *rig = ctx;
+    struct hps_space *space = rig->version->tiers[1];
+    const struct hps_call call = {0};
+    const hps_key keys[3] = {100, 101, N_ROWS - 1};
+    const float row[DIM] = {-1, -2, -3, -4};
+    (void)so_far;
+    *out_room_bytes = 0;
+    if (overtaker.n_asked++ == 1) {
+        hps_stamps_begin(rig->version->stamps);
+        hps_stamps_mark(rig->version->stamps, 0, keys, 3);
+        for (uint32_t i = 0; i < 3; i += 2) {
+            assert_int_equal(space->store->ops->put(space, &call, &rig->version->tables[0],
+                                                    &keys[i], (const uint8_t *)row, 1),
+                             HPS_OK);
+            hps_gpu_update(rig->version->gpu, 0, &keys[i], (const uint8_t *)row, 1);
+        }
+        assert_int_equal(
+            space->store->ops->erase(space, &call, &rig->version->tables[0], &keys[1], 1), HPS_OK);
+        hps_gpu_update(rig->version->gpu, 0, &keys[1], NULL, 1);
+        hps_stamps_end(rig->version->stamps);
+    }
+    return true;
+}
+
+static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    const struct hps_warmup_limits limits = {0, overtake, rig};
+    struct hps_warmup_report report;
+    float row[DIM];
+    rig->version->stamps = hps_stamps_new();
+    overtaker.n_asked = 0;
+    hps_whole_fill(rig->version, &limits, &report);
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_true(on_device(rig, blocks, 0, 100, row) && row[0] == -1);
+    assert_false(on_device(rig, blocks, 0, 101, row));
+    assert_true(on_device(rig, blocks, 0, N_ROWS - 1, row) && row[0] == -1);
+    assert_false(hps_gpu_space_unfilled(rig->version->gpu, 0));
+    expect_row(rig, blocks, 0, 99);
+    whole_close(rig, tier, blocks);
+}
+
+static void test_whole_when_a_table_cannot_be_read_then_the_other_is_filled(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    float row[DIM];
+    hps_fake_fail(rig->durable, HPS_FAKE_SCAN, HPS_DATA_LOSS, 0, 1, 0);
+    struct hps_warmup_report report = fill_whole(rig);
+    assert_int_equal(report.end, HPS_WARMUP_FAILED);
+    assert_non_null(strstr(report.error.text, "table \"a\""));
+    assert_true(hps_gpu_space_unfilled(rig->version->gpu, 0));
+    assert_false(hps_gpu_space_unfilled(rig->version->gpu, 1));
+    assert_false(on_device(rig, blocks, 0, 5, row));
+    expect_row(rig, blocks, 1, 5);
+    whole_close(rig, tier, blocks);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -678,6 +868,9 @@ int main(void)
         TEST(test_save_when_not_allowed_then_the_store_is_left_alone),
         TEST(test_attach_when_nothing_may_be_counted_then_nothing_is),
         TEST(test_fill_when_the_caches_come_late_then_it_waits_for_them),
+        TEST(test_whole_when_filled_then_every_row_is_there_and_it_is_done_once),
+        TEST(test_whole_when_updates_overtake_rows_then_they_are_read_again),
+        TEST(test_whole_when_a_table_cannot_be_read_then_the_other_is_filled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
