@@ -50,20 +50,23 @@ def tables_of(names):
     return [Table(name, keys, rows, default=-1.0) for name in names]
 
 
-def config_of(work, broker, model, names=("a", "b"), source=(), durable=True, **more):
+def config_of(work, broker, model, names=("a", "b"), source=(), durable=True, device=True, **more):
+    """device=False: without an embedding cache also where others have one, for the sake of the tiers below."""
     tables = tables_of(names)
     paths = [table.save(f"{work}/files-{model}") for table in tables]
     return default_config(
-        [model_config(model, paths, [DIM] * len(names), list(names), defaults=[-1.0] * len(names))],
+        [model_config(model, paths, [DIM] * len(names), list(names), defaults=[-1.0] * len(names),
+                      **({} if device else {"gpucache": False}))],
         durable=durable,
         update_source={"type": "kafka_message_queue", "brokers": broker.bootstrap,
                        "metadata_refresh_interval_ms": 200, "start": "earliest", **dict(source)}, **more)
 
 
 def values(stub, model, table, keys=range(KEYS), **fields):
-    """{key: value}, -1 for a key that is not there."""
+    """{key: value}, -1 for a key that is not there; none is a default row that stands for the true one."""
     query = pb.TableQuery(table=table, keys=key_bytes(list(keys)))
-    reply = stub.Lookup(pb.LookupRequest(model=model, queries=[query], **fields), timeout=PATIENCE_S)
+    request = pb.LookupRequest(model=model, queries=[query], **{"miss_policy": pb.MISS_POLICY_EXACT, **fields})
+    reply = stub.Lookup(request, timeout=PATIENCE_S)
     rows = np.frombuffer(reply.results[0].rows, "<f4").reshape(-1, DIM)
     assert (rows == rows[:, :1]).all(), "a torn row"
     return dict(zip(keys, rows[:, 0].tolist()))
@@ -86,10 +89,11 @@ def wait_now(daemon, model, *args, code=0):
 
 
 def in_every_tier(daemon, model, table, key):
-    """{tier: the value there, or None}"""
+    """{tier: the value there, or None}; a device has what was asked of it, or not."""
     reply = daemon.admin_stub().ExplainKey(admin_pb.ExplainKeyRequest(model=model, table=table, key=key),
                                            timeout=PATIENCE_S)
-    return {tier.tier: np.frombuffer(tier.row, "<f4")[0] if tier.found else None for tier in reply.tiers}
+    return {tier.tier: np.frombuffer(tier.row, "<f4")[0] if tier.found else None
+            for tier in reply.tiers if tier.found or tier.tier != "gpu"}
 
 
 # ---- records in every tier -----------------------------------------------------------------------------

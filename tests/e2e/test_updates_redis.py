@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missin
 SHARDS = 8
 
 
-def shared_config(work, broker, model, servers, durable=True, **volatile):
+def shared_config(work, broker, model, servers, durable=True, device=True, **volatile):
     address = servers.addresses if isinstance(servers, redis.Cluster) else servers.address
-    return config_of(work, broker, model, names=("a",), durable=durable,
+    return config_of(work, broker, model, names=("a",), durable=durable, device=device,
                      server={"model_roots": [work]},
                      volatile_db={"type": "redis_cluster", "address": address, "num_partitions": SHARDS,
                                   "redis_command_timeout_ms": int(1000 * SLOW), "cache_missed_embeddings": True, **volatile})
@@ -139,7 +139,7 @@ def test_updates_when_one_daemon_seeks_forward_then_others_never_find_its_rows(b
 
 def test_updates_when_redis_loses_everything_then_the_rows_come_back(broker, daemon, work, cluster):
     broker.create("hps_et.lost.a", 2)
-    config = shared_config(work, broker, "lost", cluster)
+    config = shared_config(work, broker, "lost", cluster, device=False)
     one, two = daemon(config, state="one"), daemon(config, state="two")
     rows = write(broker, "lost", 100)
     for each in (one, two):
@@ -158,7 +158,7 @@ def test_updates_when_redis_loses_everything_then_the_rows_come_back(broker, dae
 
 def test_updates_when_a_daemon_comes_after_retention_then_the_others_keep_their_rows(broker, daemon, work, cluster):
     topic = broker.create("hps_et.late.a", 1)
-    config = shared_config(work, broker, "late", cluster)
+    config = shared_config(work, broker, "late", cluster, device=False)
     one = daemon(config, state="one")
     rows = write(broker, "late", 100)
     check(one, "late", rows)
@@ -233,7 +233,7 @@ def test_look_up_when_updates_are_published_before_redis_answers_it_then_its_row
     broker.create(f"hps_et.{model}.a", 1)
     with redis.Redis(os.path.join(work, "redis")) as server, redis.Gate(server) as gate, \
             concurrent.futures.ThreadPoolExecutor(1) as pool:
-        patient = {"durable": durable, "redis_command_timeout_ms": 60000}
+        patient = {"durable": durable, "device": False, "redis_command_timeout_ms": 60000}
         one = daemon(shared_config(work, broker, model, gate, **patient), state="one")
         two = daemon(shared_config(work, broker, model, server, **patient), state="two")
         for each in (one, two):
