@@ -309,7 +309,8 @@ HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_
     uint32_t mine = embed_estimate(sketch, n_cells, twice);
 
     twice = hps_mix64(hps_embed_mix(key, seed));
-    uint32_t newcomer = embed_estimate(sketch, n_cells, twice);
+    /* what one lane has seen: counts change meanwhile, and all must come to the same */
+    uint32_t newcomer = hps_shuffle_u32(embed_estimate(sketch, n_cells, twice), 0);
     uint32_t turn = (uint32_t)twice & (HPS_WARP - 1);
     mine = lane < change->n_ways ? mine : HPS_EMBED_COUNT_MAX + 1;
     uint32_t best = mine << 5 | (lane ^ turn); /* the estimate, then the way */

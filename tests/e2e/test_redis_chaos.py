@@ -31,7 +31,7 @@ import redis
 from chaos import (ACTIVE, DIMS, FILE_KEYS, GONE, GUEST, KEYS, MODEL, N_DAEMONS, PLACES, THERE, VERSIONS,
                    topic_of)
 from rig import (PATIENCE_S, ROOT, SANITIZER, SLOW, Authority, Daemon, Table, admin_grpc, admin_pb, ask, default_config,
-                 kill_seed, model_config, records, until)
+                 kill_seed, model_config, pb, records, until)
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=f"no Redis server: {redis.missing()}")
 
@@ -143,13 +143,14 @@ class Story:
                 "tls_cert_file": certificate, "tls_key_file": key, "tls_auth_clients": "no"}
 
     def add_daemon(self, number):
-        """The first has no memory of its own: all its look-ups ask Redis."""
+        """The first has no memory of its own, and no device: all its look-ups ask Redis."""
         paths = {}
         keys = np.arange(FILE_KEYS, dtype="<i8")
         for version in VERSIONS:
             paths[version] = [Table(table, keys, chaos.rows_of(table, keys, np.full(FILE_KEYS, -version)))
                               .save(f"{self.work}/v{version}") for table in DIMS]
-        model = model_config(MODEL, paths[1], list(DIMS.values()), list(DIMS), defaults=[chaos.DEFAULT] * len(DIMS))
+        model = model_config(MODEL, paths[1], list(DIMS.values()), list(DIMS), defaults=[chaos.DEFAULT] * len(DIMS),
+                             **({} if number else {"gpucache": False}))
         tier = {"type": "redis_cluster", "address": self.cluster.addresses, "user_name": USER,
                 "password": PASSWORD, "num_partitions": SHARDS, "cache_missed_embeddings": True,
                 "enable_tls": True, "tls_ca_certificate": self.good[0], "tls_server_name_identification": "localhost",
@@ -601,7 +602,8 @@ class Story:
         """Every row of it; whether the one without memory had all of them from Redis."""
         n_redis = n_there = 0
         for version in self.versions(number):
-            reply = ask(self.daemons[number].stub(), MODEL, {table: range(KEYS) for table in DIMS}, version=version)
+            reply = ask(self.daemons[number].stub(), MODEL, {table: range(KEYS) for table in DIMS}, version=version,
+                        miss_policy=pb.MISS_POLICY_EXACT)
             for table, result in zip(DIMS, reply.results):
                 status = result.key_status or bytes([chaos.FOUND]) * KEYS
                 rows = np.frombuffer(result.rows, "<f4").reshape(KEYS, DIMS[table])

@@ -332,6 +332,48 @@ static bool whole_table(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
+static void hold(struct hps_device *device, bool on)
+{
+    if (!is_gpu(device)) {
+        hps_device_sim_hold(device, on);
+    }
+}
+
+/* Keys are counted while others are judged by the same counts: whatever comes of that, all lanes of
+ * a warp come to the same, and no key has another one's row. */
+static bool counts_race_changes(struct hps_device *device, struct hps_error *err)
+{
+    struct hps_embed_cache_config config = small_config();
+    hps_key keys[60];
+    struct embed_table table;
+    struct embed_rig rig;
+
+    embed_rig_open(&rig, device, &config, 1 << 20, 0, err);
+    embed_keys_of_one_set(&rig, 400, 16, 7, keys, 60);
+    embed_table_open_keys(&rig, &table, 16, 400, keys, 60);
+    for (uint32_t round = 0; round < 150 && !rig.failed; round++) {
+        uint32_t indices[60], n = 0;
+        for (uint32_t i = 0; i < table.n_keys; i++) {
+            indices[n] = i;
+            n += table.versions[i] == 0 ? 1 : 0;
+        }
+        hold(device, true); /* so that both begin at once */
+        embed_change(&rig, &table, HPS_EMBED_INSERT, indices, n);
+        for (uint32_t i = 0; i < 2; i++) { /* behind the changes, but not their counts */
+            embed_query_random(&rig, &rig.queries[i], &table, 1000, 0);
+            embed_begin(&rig, &rig.queries[i]);
+        }
+        hold(device, false);
+        embed_finish(&rig, &rig.queries[0]);
+        embed_finish(&rig, &rig.queries[1]);
+        embed_look_up_all(&rig, &table); /* which of them came in, and who went for them */
+    }
+    embed_look_up_all(&rig, &table);
+    embed_expect_counts(&rig, &table);
+    embed_table_close(&table);
+    return embed_rig_close(&rig);
+}
+
 /* ---- order ----------------------------------------------------------------------------------- */
 
 /* Look-ups under way while the rows that they look for change: each sees just the changes that were
@@ -345,7 +387,7 @@ static bool changes_in_order(struct hps_device *device, struct hps_error *err)
     config.mapped_bytes_max = 2048;
     embed_rig_open(&rig, device, &config, 1 << 20, 1, err);
     embed_table_open(&rig, &table, 96, 64, 30, 0);
-    for (uint32_t round = 0; round < 60 && !rig.failed; round++) {
+    for (uint32_t round = 0; round < 150 && !rig.failed; round++) {
         struct embed_query *query = &rig.queries[round % 3];
         embed_finish(&rig, query);
         if (round % 5 == 0) {
@@ -534,6 +576,7 @@ const struct embed_check embed_checks[] = {
     {"special_keys", special_keys},
     {"smallest_range", smallest_range},
     {"crowded_sets", crowded_sets},
+    {"counts_race_changes", counts_race_changes},
     {"changes_in_order", changes_in_order},
     {"early_releases", early_releases},
     {"ranges_in_turn", ranges_in_turn},
