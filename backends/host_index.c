@@ -19,8 +19,9 @@ enum {
     AREA_BYTES = 64 << 10, /* arrays from here on have pages of their own */
     HUGE_ARRAY_BYTES = 32 << 20, /* grown arrays from here on take huge pages from the start */
     CHUNKS = 64,                 /* in which smaller ones give their pages back */
-    SLACK_CHUNKS = 3, /* memory of both arrays of a growth beyond that of the larger one */
-    GROWTH_SHARE = 5, /* more makes for fewer growths, less for less memory just after one */
+    SLACK_CHUNKS = 3,      /* memory of both arrays of a growth beyond that of the larger one */
+    GROWTH_SHARE = 5,      /* more makes for fewer growths, less for less memory just after one */
+    SHRINK_HOMES_MIN = 64, /* smaller arrays stay */
 };
 
 /* What a table without rows has for an index. Never counted and never written. */
@@ -114,6 +115,16 @@ static bool array_make(struct hps_host_index *index, struct hps_host_buckets *bu
     return true;
 }
 
+/* The most that an array and the one that it replaces bit by bit have at one time. */
+static size_t both_bytes(const struct hps_host_buckets *from, uint64_t n_homes)
+{
+    size_t bytes = charge_of(n_homes);
+    size_t old = charge_of(from->n_homes);
+    size_t spread = SLACK_CHUNKS * chunk_bytes(from);
+    size_t less = bytes < old ? bytes : old;
+    return bytes + old - less + (in_area(from) && spread < less ? spread : less);
+}
+
 /* from: NULL, or the array that the new one replaces bit by bit. EXHAUSTED or NO_MEMORY. */
 static hps_status buckets_new(struct hps_host_index *index, uint64_t n_homes,
                               struct hps_host_buckets *from, struct hps_host_buckets **out_buckets)
@@ -121,10 +132,9 @@ static hps_status buckets_new(struct hps_host_index *index, uint64_t n_homes,
     size_t bytes = charge_of(n_homes);
     size_t slack = 0;
     if (from != NULL) {
-        size_t old = charge_of(from->n_homes);
-        size_t spread = SLACK_CHUNKS * chunk_bytes(from);
-        slack = in_area(from) && spread < old ? spread : old;
-        bytes = bytes - old + slack;
+        size_t both = both_bytes(from, n_homes);
+        slack = both - bytes;
+        bytes = both - charge_of(from->n_homes);
     }
     if (!hps_host_charge(index->account, bytes)) {
         return HPS_EXHAUSTED;
@@ -161,7 +171,8 @@ static uint64_t moved_of(const struct hps_host_buckets *now)
 hps_status hps_host_index_open(struct hps_host_index *index, struct hps_host_account *account,
                                struct hps_epoch *epoch, uint64_t seed, uint64_t n_rows)
 {
-    *index = (struct hps_host_index){.account = account, .epoch = epoch, .seed = seed};
+    *index = (struct hps_host_index){
+        .account = account, .epoch = epoch, .seed = seed, .n_foretold = n_rows};
     struct hps_host_buckets *buckets = &no_buckets;
     if (n_rows != 0) {
         hps_status status = buckets_new(index, homes_for(n_rows), NULL, &buckets);
@@ -187,6 +198,7 @@ void hps_host_index_close(struct hps_host_index *index)
         bytes += gone->slack_bytes;
         buckets_free(index, gone);
     }
+    index->gone_last = NULL;
     buckets_free(index, now);
     hps_host_discharge(index->account, bytes);
 }
@@ -211,8 +223,52 @@ static void passed_add(struct hps_host_bucket *bucket, int by)
     }
 }
 
-/* Put a key into the first free slot from its home on; false: there is none. A reader that finds
- * the slot live finds key and row in it, and that the buckets before it were passed. */
+/* Make a slot that has key and row live: a reader that finds it so finds them in it, and that the
+ * buckets before it were passed. */
+static void slot_open(struct hps_host_buckets *buckets, uint64_t home, struct hps_host_place place,
+                      bool marked)
+{
+    uint64_t at = (uint64_t)(place.bucket - buckets->array);
+    for (uint64_t i = home; i < at; i++) {
+        passed_add(&buckets->array[i], 1);
+    }
+    uint32_t mark = UINT32_C(1) << (HPS_HOST_MARK_SHIFT + place.slot);
+    uint32_t state = (state_of(place.bucket) & ~mark) | (marked ? mark : 0);
+    state_set(place.bucket, state | UINT32_C(1) << place.slot);
+}
+
+/* The slots of a bucket that a new key cannot have. */
+static uint32_t taken_in(uint32_t state)
+{
+    return (state | state >> HPS_HOST_MARK_SHIFT) & HPS_HOST_LIVE_ALL;
+}
+
+/* Put a key that was erased into the slot that it had, while readers of then may still be there:
+ * they find the old row or the new one, and both are the key's. Otherwise a key that comes and goes
+ * under their eyes would take one slot after the other around its home. False: it has none. */
+static bool slot_revive(struct hps_host_buckets *buckets, uint64_t hash, hps_key key, uint32_t row,
+                        bool marked)
+{
+    uint64_t home = hps_host_home(hash, buckets->n_homes);
+    uint64_t end = buckets_of(buckets->n_homes);
+    uint32_t taken = HPS_HOST_LIVE_ALL;
+    for (uint64_t at = home; at < end && taken == HPS_HOST_LIVE_ALL; at++) {
+        struct hps_host_bucket *bucket = &buckets->array[at];
+        uint32_t state = state_of(bucket);
+        taken = taken_in(state);
+        uint32_t dead = taken & ~state & hps_host_match(bucket, key);
+        if (dead != 0) {
+            struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(dead)};
+            atomic_store_explicit(&bucket->rows[place.slot], row, memory_order_release);
+            hps_host_heat_set(place, 0);
+            slot_open(buckets, home, place, marked);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Put a key into the first free slot from its home on; false: there is none. */
 static bool slot_fill(struct hps_host_buckets *buckets, uint64_t hash, hps_key key, uint32_t row,
                       bool marked, unsigned heat)
 {
@@ -224,19 +280,14 @@ static bool slot_fill(struct hps_host_buckets *buckets, uint64_t hash, hps_key k
         if (at == end) {
             return false;
         }
-        uint32_t state = state_of(&buckets->array[at++]);
-        taken = (state | state >> HPS_HOST_MARK_SHIFT) & HPS_HOST_LIVE_ALL;
+        taken = taken_in(state_of(&buckets->array[at++]));
     }
-    struct hps_host_bucket *bucket = &buckets->array[--at];
-    for (uint64_t i = home; i < at; i++) {
-        passed_add(&buckets->array[i], 1);
-    }
+    struct hps_host_bucket *bucket = &buckets->array[at - 1];
     struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(~taken)};
     atomic_store_explicit(&bucket->rows[place.slot], row, memory_order_relaxed);
     atomic_store_explicit(&bucket->keys[place.slot], key, memory_order_relaxed);
     hps_host_heat_set(place, heat);
-    uint32_t bits = 1 | (marked ? UINT32_C(1) << HPS_HOST_MARK_SHIFT : 0);
-    state_set(bucket, state_of(bucket) | bits << place.slot);
+    slot_open(buckets, home, place, marked);
     return true;
 }
 
@@ -258,6 +309,11 @@ hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_
 {
     uint64_t hash = hps_host_hash(index->seed, key);
     bool more = true;
+    if (index->n_dead != 0 && slot_revive(array_for(index, hash), hash, key, row, probation)) {
+        index->n_dead--;
+        index->n_keys++;
+        return HPS_OK;
+    }
     while (!slot_fill(array_for(index, hash), hash, key, row, probation, 0)) {
         if (!more) {
             return HPS_EXHAUSTED;
@@ -265,6 +321,9 @@ hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_
         more = hps_host_index_step(index); /* next to never: the end of its old array is full */
     }
     index->n_keys++;
+    if (index->n_keys >= index->n_foretold) {
+        index->n_foretold = 0; /* they have come: from here on it has what its keys need */
+    }
     return HPS_OK;
 }
 
@@ -286,20 +345,40 @@ void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place pla
     *out_slot = at * HPS_HOST_BUCKET_KEYS + place.slot;
 }
 
-void hps_host_index_bury(struct hps_host_index *index, uint32_t generation, uint64_t slot)
+/* The bucket of a slot that was killed; NULL: it went with its array. */
+static struct hps_host_bucket *bucket_of(const struct hps_host_index *index, uint32_t generation,
+                                         uint64_t slot)
 {
     struct hps_host_buckets *buckets = now_of(index);
     struct hps_host_buckets *from = from_of(buckets);
     uint64_t at = slot / HPS_HOST_BUCKET_KEYS;
     if (from != NULL && from->generation == generation && at >= moved_of(buckets)) {
-        buckets = from;
-    } else if (buckets->generation != generation) {
-        return; /* went with its array */
+        return &from->array[at];
+    }
+    return buckets->generation == generation ? &buckets->array[at] : NULL;
+}
+
+bool hps_host_index_is_dead(const struct hps_host_index *index, uint32_t generation, uint64_t slot,
+                            uint32_t row)
+{
+    struct hps_host_bucket *bucket = bucket_of(index, generation, slot);
+    if (bucket == NULL) {
+        return false;
+    }
+    struct hps_host_place place = {bucket, (unsigned)(slot % HPS_HOST_BUCKET_KEYS)};
+    return (state_of(bucket) >> place.slot & 1) == 0 && hps_host_row_of(place) == row;
+}
+
+void hps_host_index_bury(struct hps_host_index *index, uint32_t generation, uint64_t slot)
+{
+    struct hps_host_bucket *bucket = bucket_of(index, generation, slot);
+    if (bucket == NULL) {
+        return;
     }
     uint32_t bit = UINT32_C(1) << (slot % HPS_HOST_BUCKET_KEYS);
-    uint32_t state = state_of(&buckets->array[at]);
+    uint32_t state = state_of(bucket);
     HPS_ASSERT((state & bit) == 0);
-    state_set(&buckets->array[at], state & ~(bit << HPS_HOST_MARK_SHIFT));
+    state_set(bucket, state & ~(bit << HPS_HOST_MARK_SHIFT));
     index->n_dead--;
 }
 
@@ -333,7 +412,32 @@ void hps_host_index_each(const struct hps_host_index *index, void (*fn)(void *ct
     }
 }
 
-/* ---- growth ---- */
+bool hps_host_index_walk(const struct hps_host_index *index, struct hps_host_cursor *cursor,
+                         uint32_t n_buckets, bool (*fn)(void *ctx, struct hps_host_place place),
+                         void *ctx)
+{
+    struct hps_host_buckets *now = now_of(index);
+    if (from_of(now) != NULL || cursor->generation != now->generation) {
+        *cursor = (struct hps_host_cursor){.generation = now->generation};
+    }
+    if (from_of(now) != NULL) {
+        return false;
+    }
+    uint64_t n = buckets_of(now->n_homes);
+    for (uint32_t i = 0; i < n_buckets && cursor->at < n; i++, cursor->at++) {
+        struct hps_host_bucket *bucket = &now->array[cursor->at];
+        uint32_t live = state_of(bucket) & HPS_HOST_LIVE_ALL;
+        for (; live != 0; live &= live - 1) {
+            struct hps_host_place place = {bucket, (unsigned)__builtin_ctz(live)};
+            if (!fn(ctx, place)) {
+                return false;
+            }
+        }
+    }
+    return cursor->at >= n;
+}
+
+/* ---- growth, and the other way ---- */
 
 /* Copy the live keys of a bucket over. They stay where they are, for readers who came before. */
 static void bucket_move(struct hps_host_index *index, struct hps_host_buckets *now,
@@ -349,7 +453,9 @@ static void bucket_move(struct hps_host_index *index, struct hps_host_buckets *n
         hps_key key = atomic_load_explicit(&bucket->keys[place.slot], memory_order_relaxed);
         bool filled = slot_fill(now, hps_host_hash(index->seed, key), key, hps_host_row_of(place),
                                 (marked >> place.slot & 1) != 0, hps_host_heat(place));
-        HPS_ASSERT(filled); /* a larger array has its tail less full than the old one had */
+        /* A larger array has its tail less full than the old one had; a smaller one is taken when
+         * less than half of its slots will be, and the seed is a secret. */
+        HPS_ASSERT(filled);
     }
 }
 
@@ -378,21 +484,22 @@ static void chunks_give_back(struct hps_host_index *index, struct hps_host_bucke
 
 static void gone_add(struct hps_host_index *index, struct hps_host_buckets *buckets)
 {
-    buckets->next = index->gone;
+    buckets->next = NULL;
     buckets->stamp = hps_epoch_retire(index->epoch);
-    index->gone = buckets;
+    if (index->gone == NULL) {
+        index->gone = buckets;
+    } else {
+        index->gone_last->next = buckets;
+    }
+    index->gone_last = buckets;
 }
 
+/* Those behind one that has readers have some, too. */
 static void gone_free(struct hps_host_index *index)
 {
-    struct hps_host_buckets **link = &index->gone;
-    while (*link != NULL) {
-        struct hps_host_buckets *gone = *link;
-        if (!hps_epoch_passed(index->epoch, gone->stamp)) {
-            link = &gone->next;
-            continue;
-        }
-        *link = gone->next;
+    while (index->gone != NULL && hps_epoch_passed(index->epoch, index->gone->stamp)) {
+        struct hps_host_buckets *gone = index->gone;
+        index->gone = gone->next;
         size_t bytes = gone->slack_bytes; /* all that is still charged for it, see buckets_new */
         buckets_free(index, gone);
         hps_host_discharge(index->account, bytes);
@@ -438,7 +545,7 @@ bool hps_host_index_step(struct hps_host_index *index)
     return false;
 }
 
-/* Start to grow to n_homes; not while another growth is under way. */
+/* Start to move to an array of n_homes; not while another move is under way. */
 static hps_status growth_begin(struct hps_host_index *index, uint64_t n_homes)
 {
     struct hps_host_buckets *now = now_of(index);
@@ -454,6 +561,7 @@ static hps_status growth_begin(struct hps_host_index *index, uint64_t n_homes)
 hps_status hps_host_index_reserve(struct hps_host_index *index, uint64_t n_rows)
 {
     uint64_t n_homes = homes_for(n_rows);
+    index->n_foretold = n_rows > index->n_keys ? n_rows : 0;
     if (now_of(index)->n_homes >= n_homes) {
         return HPS_OK;
     }
@@ -489,6 +597,31 @@ hps_status hps_host_index_make_room(struct hps_host_index *index)
     return status == HPS_OK || n_taken < n_hard ? HPS_OK : status;
 }
 
+/* The end of the array is what fills up alone, and a larger one spreads it. Not so where the rest
+ * is empty: then it is the keys. */
+hps_status hps_host_index_widen(struct hps_host_index *index)
+{
+    uint64_t n_homes = now_of(index)->n_homes;
+    if (index->n_keys + index->n_dead < n_homes) {
+        return HPS_EXHAUSTED;
+    }
+    while (hps_host_index_step(index)) {
+    }
+    return growth_begin(index, n_homes + more_of(n_homes, GROWTH_SHARE));
+}
+
+void hps_host_index_fit(struct hps_host_index *index)
+{
+    struct hps_host_buckets *now = now_of(index);
+    uint64_t n_homes = now->n_homes / 2;
+    bool sparse = index->n_keys + index->n_dead <= n_homes * 2 && now->n_homes >= SHRINK_HOMES_MIN;
+    if (sparse && from_of(now) == NULL && index->gone == NULL &&
+        homes_for(index->n_foretold) <= n_homes) {
+        hps_status status = growth_begin(index, n_homes);
+        hps_ignore(status); /* without memory it stays as it is */
+    }
+}
+
 void hps_host_index_clear(struct hps_host_index *index)
 {
     struct hps_host_buckets *now = now_of(index);
@@ -506,6 +639,7 @@ void hps_host_index_clear(struct hps_host_index *index)
     index->giving_to = 0;
     index->n_keys = 0;
     index->n_dead = 0;
+    index->n_foretold = 0;
 }
 
 bool hps_host_index_lingers(const struct hps_host_index *index)

@@ -9,14 +9,15 @@
  *     heat     0-9 two bits per slot: how often readers found the key, up to 3
  *
  * A live slot that is marked is on probation (host_evict.h); one that is marked but not live held a
- * key that was erased, and is not used again before every reader has left who may have seen it.
- * Readers write `heat` and nothing else.
+ * key that was erased, and is not used for another one before every reader has left who may have
+ * seen it. Readers write `heat` and nothing else.
  *
- * Growth. `now` may have an older array behind it, `from`, whose keys move over a few buckets at a
- * time, in order. Multiply-high keeps the order of hashes, so both arrays are walked from front to
- * back: the new one takes pages as the old one gives them back. Keys whose home in `from` is at
- * `moved` or behind it are in `from`, all others in `now`; `moved` only ever stands where no key
- * passes over it. What was moved stays readable in `from` until its readers have left.
+ * Growth, and shrinking. `now` may have an older array behind it, `from`, whose keys move over a
+ * few buckets at a time, in order. Multiply-high keeps the order of hashes, so both arrays are
+ * walked from front to back: the new one takes pages as the old one gives them back. Keys whose
+ * home in `from` is at `moved` or behind it are in `from`, all others in `now`; `moved` only ever
+ * stands where no key passes over it. What was moved stays readable in `from` until its readers
+ * have left.
  */
 #ifndef HPS_BACKENDS_HOST_INDEX_H
 #define HPS_BACKENDS_HOST_INDEX_H
@@ -67,11 +68,13 @@ struct hps_host_index {
     struct hps_epoch *epoch;
     uint64_t seed;
     uint64_t n_keys;
-    uint64_t n_dead; /* slots of erased keys */
+    uint64_t n_dead;     /* slots of erased keys */
+    uint64_t n_foretold; /* keys that it was made for and that have not all come; 0: they have */
     uint32_t generation;
-    struct hps_host_buckets *gone; /* replaced arrays, the newest first */
-    size_t given_back;             /* bytes of `from` that are */
-    size_t giving_to; /* 0, or bytes that are given back when giving_stamp has passed */
+    struct hps_host_buckets *gone; /* replaced arrays, the oldest first */
+    struct hps_host_buckets *gone_last;
+    size_t given_back; /* bytes of `from` that are */
+    size_t giving_to;  /* 0, or bytes that are given back when giving_stamp has passed */
     uint64_t giving_stamp;
 };
 
@@ -194,9 +197,10 @@ hps_status hps_host_index_open(struct hps_host_index *index, struct hps_host_acc
 /* No reader is inside. Legal for a zeroed index. */
 void hps_host_index_close(struct hps_host_index *index);
 
-/* Begin to grow for n_rows keys, if it is too small. EXHAUSTED, NO_MEMORY. */
+/* Begin to grow for n_rows keys, if it is too small; until so many have come it does not shrink.
+ * EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_index_reserve(struct hps_host_index *index, uint64_t n_rows) HPS_MUST_CHECK;
-/* One bounded step of what is to be done: move buckets of a growth on, give memory back. True:
+/* One bounded step of what is to be done: move buckets on to the new array, give memory back. True:
  * there is more to move. */
 bool hps_host_index_step(struct hps_host_index *index);
 
@@ -205,14 +209,23 @@ struct hps_host_place hps_host_index_find(const struct hps_host_index *index, hp
 /* See to it that one more key finds a slot: at most 4/5 are taken before it grows, 17/20 when
  * there is no room for a larger one. EXHAUSTED, NO_MEMORY: it is full. */
 hps_status hps_host_index_make_room(struct hps_host_index *index) HPS_MUST_CHECK;
-/* Add a key that is not there. EXHAUSTED: no slot is left near its home. */
+/* Add a key that is not there, if it was erased lately in the slot that it had. EXHAUSTED: no slot
+ * is left near its home: behind it there are only few buckets. */
 hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_t row,
                               bool probation) HPS_MUST_CHECK;
 /* Erase the key at a place; the name of its slot, for hps_host_index_bury. */
 void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place place,
                          uint32_t *out_generation, uint64_t *out_slot);
+/* Whether a slot is as it was left when the key with this row was killed in it: it may have gone
+ * with its array, and the same key may have come again. */
+bool hps_host_index_is_dead(const struct hps_host_index *index, uint32_t generation, uint64_t slot,
+                            uint32_t row);
 /* A slot that was killed may be used again: no reader can have seen the key in it any more. */
 void hps_host_index_bury(struct hps_host_index *index, uint32_t generation, uint64_t slot);
+/* After an EXHAUSTED of _add: begin to grow, so that it fits. EXHAUSTED, NO_MEMORY: it does not. */
+hps_status hps_host_index_widen(struct hps_host_index *index) HPS_MUST_CHECK;
+/* Begin to shrink by half where few slots are in use. */
+void hps_host_index_fit(struct hps_host_index *index);
 /* Forget all keys: readers find none from now on. Memory comes back by steps. */
 void hps_host_index_clear(struct hps_host_index *index);
 /* Whether it still has memory of arrays that were replaced. */
@@ -224,6 +237,18 @@ static inline bool hps_host_is_marked(struct hps_host_place place)
 }
 /* Off probation. */
 void hps_host_unmark(struct hps_host_place place);
+
+/* How far a walk has come. Begins zeroed. */
+struct hps_host_cursor {
+    uint32_t generation; /* of the array */
+    uint64_t at;         /* the next bucket */
+};
+/* Call fn for the live slots of the next n_buckets buckets; where it returns false the walk stays
+ * at that bucket. True: all keys that were there since the walk began have been seen. Where the
+ * index grows or shrinks it begins anew, once that has ended. */
+bool hps_host_index_walk(const struct hps_host_index *index, struct hps_host_cursor *cursor,
+                         uint32_t n_buckets, bool (*fn)(void *ctx, struct hps_host_place place),
+                         void *ctx);
 
 /* Every key, in no order. */
 void hps_host_index_each(const struct hps_host_index *index, void (*fn)(void *ctx, hps_key key),

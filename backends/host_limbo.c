@@ -7,7 +7,10 @@
 #include "base/assert.h"
 #include "base/heap.h"
 
-enum { BLOCK_GONE = 128 };
+enum {
+    BLOCK_GONE = 128,
+    SPARE_BLOCKS = 8, /* kept; after a reader that stayed long there would be thousands */
+};
 
 struct hps_host_limbo_block {
     uint64_t stamp; /* once sealed */
@@ -68,6 +71,7 @@ bool hps_host_limbo_push(struct hps_host_limbo *limbo, const struct hps_host_gon
         struct hps_host_limbo_block *fresh = limbo->spare;
         if (fresh != NULL) {
             limbo->spare = fresh->next;
+            limbo->n_spare--;
         } else {
             fresh = hps_alloc(sizeof(*fresh));
             if (fresh == NULL) {
@@ -112,10 +116,15 @@ bool hps_host_limbo_pop(struct hps_host_limbo *limbo, struct hps_host_gone *out_
     }
     if (block == limbo->tail) {
         block_reset(block);
-    } else {
-        limbo->head = block->next;
-        block->next = limbo->spare;
-        limbo->spare = block;
+        return true;
     }
+    limbo->head = block->next;
+    if (limbo->n_spare == SPARE_BLOCKS) {
+        hps_free(block);
+        return true;
+    }
+    block->next = limbo->spare;
+    limbo->spare = block;
+    limbo->n_spare++;
     return true;
 }

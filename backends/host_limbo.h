@@ -19,6 +19,9 @@ struct hps_host_gone {
     uint64_t slot;
 };
 
+/* What an entry takes beside its row. */
+enum { HPS_HOST_GONE_BYTES = sizeof(struct hps_host_gone) };
+
 struct hps_host_limbo_block;
 
 struct hps_host_limbo {
@@ -26,6 +29,7 @@ struct hps_host_limbo {
     struct hps_host_limbo_block *head;  /* the oldest: popped from */
     struct hps_host_limbo_block *tail;  /* open: pushed to */
     struct hps_host_limbo_block *spare; /* empty ones */
+    uint32_t n_spare;
     uint64_t n;
 };
 

@@ -14,6 +14,8 @@ enum {
     /* A table takes small pages up to here, and huge ones from then on: the last one is empty for
      * the most part, and charged step by step. With a thousand tables that would be gigabytes. */
     SMALL_SLABS = 8,
+    SORT_ROWS = 32,          /* free rows looked at in one step of giving memory back ... */
+    DISCARD_BYTES = 4 << 20, /* ... and bytes that the system takes back */
 };
 
 /* A process has 2^47 bytes of addresses, which a thousand tables with a large budget could use up.
@@ -70,7 +72,10 @@ hps_status hps_host_rows_open(struct hps_host_rows *rows, struct hps_host_accoun
                                    .stride = stride,
                                    .extra_bytes = extra_bytes,
                                    .step_shift = step_shift_of(stride),
-                                   .free_row = HPS_HOST_ROW_NONE};
+                                   .free = {.head = HPS_HOST_ROW_NONE},
+                                   .mixed = {.head = HPS_HOST_ROW_NONE},
+                                   .out = {.head = HPS_HOST_ROW_NONE},
+                                   .limit = HPS_HOST_ROW_NONE};
     uint64_t n_step = UINT64_C(1) << rows->step_shift;
     uint64_t n_steps = steps_to_reserve(account->budget, rows->step_shift, n_step * stride, n_rows);
     /* the system may have less to give: a limit of the process, say */
@@ -107,6 +112,15 @@ void hps_host_rows_close(struct hps_host_rows *rows)
 static uint64_t slabs_of(const struct hps_host_rows *rows, uint64_t n_rows)
 {
     return (n_rows * rows->stride + HPS_HOST_HUGE_BYTES - 1) / HPS_HOST_HUGE_BYTES;
+}
+
+/* Bytes from the start that have, or may have, what is paid for: the last huge page is whole. */
+static size_t paid_end(const struct hps_host_rows *rows)
+{
+    size_t bytes = (size_t)rows->n_paid * rows->stride;
+    size_t slabs = (size_t)slabs_of(rows, rows->n_paid) * HPS_HOST_HUGE_BYTES;
+    slabs = slabs < rows->area.bytes ? slabs : rows->area.bytes;
+    return rows->huge ? slabs : bytes;
 }
 
 /* The rows go on into the n_slabs-th slab, beyond the small pages: each takes one of those slabs
@@ -146,13 +160,61 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows)
     return HPS_OK;
 }
 
+/* ---- free rows ---- */
+
+static void list_push(const struct hps_host_rows *rows, struct hps_host_free_rows *list,
+                      uint32_t row)
+{
+    memcpy(hps_host_row_at(rows, row), &list->head, sizeof(list->head));
+    list->last = list->n == 0 ? row : list->last;
+    list->head = row;
+    list->n++;
+}
+
+static uint32_t list_pop(const struct hps_host_rows *rows, struct hps_host_free_rows *list)
+{
+    uint32_t row = list->head;
+    memcpy(&list->head, hps_host_row_at(rows, row), sizeof(list->head));
+    list->n--;
+    return row;
+}
+
+/* All of `more` to the front of `list`. */
+static void list_join(const struct hps_host_rows *rows, struct hps_host_free_rows *list,
+                      struct hps_host_free_rows *more)
+{
+    if (more->n != 0) {
+        memcpy(hps_host_row_at(rows, more->last), &list->head, sizeof(list->head));
+        list->last = list->n == 0 ? more->last : list->last;
+        list->head = more->head;
+        list->n += more->n;
+        *more = (struct hps_host_free_rows){.head = HPS_HOST_ROW_NONE};
+    }
+}
+
+/* Look at some of the free rows that lie on either side of the limit. */
+static void mixed_sort(struct hps_host_rows *rows)
+{
+    for (unsigned i = 0; i < SORT_ROWS && rows->mixed.n != 0; i++) {
+        uint32_t row = list_pop(rows, &rows->mixed);
+        list_push(rows, row < rows->limit ? &rows->free : &rows->out, row);
+    }
+}
+
 uint32_t hps_host_rows_take(struct hps_host_rows *rows)
 {
-    uint32_t row = rows->free_row;
-    if (row != HPS_HOST_ROW_NONE) {
-        memcpy(&rows->free_row, hps_host_row_at(rows, row), sizeof(rows->free_row));
-        rows->n_free--;
-        return row;
+    if (rows->free.n == 0) {
+        mixed_sort(rows);
+    }
+    if (rows->free.n != 0) {
+        return list_pop(rows, &rows->free);
+    }
+    bool fresh = rows->n_used < rows->n_paid && rows->n_used < rows->limit;
+    if (!fresh && rows->mixed.n != 0) {
+        return list_pop(rows, &rows->mixed);
+    }
+    if (!fresh && rows->out.n != 0) { /* there is nothing else: it stays in use */
+        return list_pop(rows, &rows->out);
     }
     HPS_ASSERT(rows->n_used < rows->n_paid);
     return (uint32_t)rows->n_used++;
@@ -160,13 +222,76 @@ uint32_t hps_host_rows_take(struct hps_host_rows *rows)
 
 void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row)
 {
-    memcpy(hps_host_row_at(rows, row), &rows->free_row, sizeof(rows->free_row));
-    rows->free_row = row;
-    rows->n_free++;
+    list_push(rows, row < rows->limit ? &rows->free : &rows->out, row);
+}
+
+/* ---- memory given back ---- */
+
+bool hps_host_rows_shrink_begin(struct hps_host_rows *rows, uint64_t n_keep)
+{
+    uint64_t n_step = UINT64_C(1) << rows->step_shift;
+    uint64_t limit = (n_keep + n_step - 1) >> rows->step_shift << rows->step_shift;
+    HPS_ASSERT(rows->limit == HPS_HOST_ROW_NONE);
+    if (limit >= rows->n_paid) {
+        return false;
+    }
+    rows->limit = (uint32_t)limit;
+    list_join(rows, &rows->mixed, &rows->free);
+    return true;
+}
+
+void hps_host_rows_shrink_cancel(struct hps_host_rows *rows)
+{
+    list_join(rows, &rows->free, &rows->mixed);
+    list_join(rows, &rows->free, &rows->out);
+    rows->limit = HPS_HOST_ROW_NONE;
+}
+
+/* No row from the limit on is in use. */
+static void truncate_to_limit(struct hps_host_rows *rows)
+{
+    uint64_t n = rows->limit;
+    hps_host_discharge(rows->account, (rows->n_paid - n) * (rows->stride + rows->extra_bytes));
+    rows->n_paid = n;
+    rows->n_used = rows->n_used < n ? rows->n_used : n;
+    rows->out = (struct hps_host_free_rows){.head = HPS_HOST_ROW_NONE};
+    rows->limit = HPS_HOST_ROW_NONE;
+    if (rows->huge && slabs_of(rows, n) > SMALL_SLABS) {
+        huge_set(rows, paid_end(rows));
+    } else if (rows->huge) {
+        huge_set(rows, 0);
+        rows->huge = false;
+        (void)hps_host_area_advise(&rows->area, rows->account->budget, false);
+    }
+    rows->stale_end = rows->area.committed;
+}
+
+bool hps_host_rows_discard(struct hps_host_rows *rows)
+{
+    size_t end = hps_host_pages_round(paid_end(rows));
+    if (rows->stale_end > end) {
+        size_t from = rows->stale_end - end > DISCARD_BYTES ? rows->stale_end - DISCARD_BYTES : end;
+        hps_host_area_discard(&rows->area, from, rows->stale_end);
+        rows->stale_end = from;
+    }
+    return rows->stale_end > end;
+}
+
+bool hps_host_rows_shrink_step(struct hps_host_rows *rows)
+{
+    HPS_ASSERT(rows->limit != HPS_HOST_ROW_NONE);
+    mixed_sort(rows);
+    uint64_t n_beyond = rows->n_used > rows->limit ? rows->n_used - rows->limit : 0;
+    if (rows->mixed.n != 0 || rows->out.n != n_beyond) {
+        return false;
+    }
+    truncate_to_limit(rows);
+    return true;
 }
 
 void hps_host_rows_clear(struct hps_host_rows *rows)
 {
+    const struct hps_host_free_rows none = {.head = HPS_HOST_ROW_NONE};
     hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
     hps_host_area_discard(&rows->area, 0, rows->area.committed);
     huge_set(rows, 0);
@@ -174,6 +299,9 @@ void hps_host_rows_clear(struct hps_host_rows *rows)
     (void)hps_host_area_advise(&rows->area, rows->account->budget, false);
     rows->n_used = 0;
     rows->n_paid = 0;
-    rows->n_free = 0;
-    rows->free_row = HPS_HOST_ROW_NONE;
+    rows->stale_end = 0;
+    rows->free = none;
+    rows->mixed = none;
+    rows->out = none;
+    rows->limit = HPS_HOST_ROW_NONE;
 }

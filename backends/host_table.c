@@ -18,8 +18,11 @@ enum {
     SPARE_SHARE = 512,          /* one row in so many is kept to replace others with ... */
     SPARE_SHARE_EVICTING = 256, /* ... where rows come and go all the time */
     SPARE_MAX = 4096,
-    ROW_TRIES = 64,       /* looks for a row that readers leave, before it is refused */
-    RESERVE_STEPS = 1024, /* of a growth, without letting go of the lock */
+    WAIT_BYTES = 16 << 20, /* rows that may wait for readers in a small table: a batch of updates */
+    WALK_BUCKETS = 4,      /* looked at per call for rows that have to move */
+    EXCESS_STEPS = 4,      /* of rows that nobody needs, before they are given back ... */
+    EXCESS_SHARE = 4,      /* ... where they are one in so many, too */
+    RESERVE_STEPS = 1024,  /* of a growth, without letting go of the lock */
     VICTIM_TRIES = 8,
     GIVE_WAY_EVERY = 256, /* failures to grow: it looks at all tables */
     DRAIN_ROWS = 2,       /* that go for each that comes, from rows_max to rows_target */
@@ -94,10 +97,12 @@ static bool limbo_pop(struct hps_host_table *table)
     if (!hps_host_limbo_pop(&table->limbo, &gone)) {
         return false;
     }
-    hps_host_rows_give(&table->rows, gone.row);
-    if (gone.generation != 0) {
+    /* the row says of which erasure the slot is: the key may have come and gone again */
+    if (gone.generation != 0 &&
+        hps_host_index_is_dead(&table->index, gone.generation, gone.slot, gone.row)) {
         hps_host_index_bury(&table->index, gone.generation, gone.slot);
     }
+    hps_host_rows_give(&table->rows, gone.row);
     return true;
 }
 
@@ -118,14 +123,88 @@ static void retire(struct hps_host_table *table, const struct hps_host_gone *gon
     }
 }
 
+/* Rows that may wait for readers: as many as the table has, and those of a batch in any case. A
+ * reader that stays for long must not make a small table a large one. */
+static uint64_t wait_max(const struct hps_host_table *table)
+{
+    uint64_t n = WAIT_BYTES / (table->rows.stride + HPS_HOST_GONE_BYTES) + 1;
+    return n > table->index.n_keys ? n : table->index.n_keys;
+}
+
+static uint32_t row_write(struct hps_host_table *table, const uint8_t *data)
+{
+    uint32_t row = hps_host_rows_take(&table->rows);
+    memcpy(hps_host_row_at(&table->rows, row), data, table->rows.row_bytes);
+    return row;
+}
+
+static void row_publish(struct hps_host_table *table, struct hps_host_place place,
+                        const uint8_t *data)
+{
+    struct hps_host_gone old = {.row = hps_host_row_of(place)};
+    atomic_store_explicit(&place.bucket->rows[place.slot], row_write(table, data),
+                          memory_order_release);
+    retire(table, &old);
+}
+
+/* ---- memory given back ---- */
+
+/* Move a row to below the limit. False: there is no row for it now. */
+static bool row_move(void *ctx, struct hps_host_place place)
+{
+    struct hps_host_table *table = ctx;
+    uint32_t row = hps_host_row_of(place);
+    if (!hps_host_rows_leaves(&table->rows, row)) {
+        return true;
+    }
+    if (hps_host_rows_below(&table->rows) == 0 || table->limbo.n >= wait_max(table)) {
+        return false;
+    }
+    row_publish(table, place, hps_host_row_at(&table->rows, row));
+    return true;
+}
+
+/* Begin where more rows are ready than will be wanted. A table that evicts wants all it can have
+ * once it was full. */
+static void shrink_begin(struct hps_host_table *table)
+{
+    uint64_t n_keep = table->index.n_keys + spare_for(table->shared, table->index.n_keys);
+    uint64_t n_ready = hps_host_rows_ready(&table->rows);
+    uint64_t n_least = (uint64_t)EXCESS_STEPS << table->rows.step_shift;
+    if (!table->evict.on && n_ready >= n_least && n_ready >= n_keep / EXCESS_SHARE &&
+        n_ready >= table->limbo.n) {
+        n_keep += table->limbo.n + n_keep / (2 * EXCESS_SHARE) + n_least / 2;
+        table->moved = (struct hps_host_cursor){0};
+        (void)hps_host_rows_shrink_begin(&table->rows, n_keep);
+    }
+}
+
+/* One bounded step of giving memory back that rows and index do not need any more. */
+static void shrink(struct hps_host_table *table)
+{
+    struct hps_host_rows *rows = &table->rows;
+    hps_host_index_fit(&table->index);
+    (void)hps_host_rows_discard(rows);
+    if (!hps_host_rows_shrinking(rows)) {
+        shrink_begin(table);
+    } else if (table->index.n_keys + spare_for(table->shared, table->index.n_keys) > rows->limit) {
+        hps_host_rows_shrink_cancel(rows); /* it has grown since */
+    } else if (!hps_host_rows_shrink_step(rows) &&
+               hps_host_index_walk(&table->index, &table->moved, WALK_BUCKETS, row_move, table)) {
+        table->moved = (struct hps_host_cursor){0}; /* some may have been used again meanwhile */
+        hps_host_limbo_seal(&table->limbo);
+    }
+}
+
 /* A share of what is to be done behind the calls. */
 static void work(struct hps_host_table *table)
 {
     uint64_t n_few = table->evict.on ? spare_for(table->shared, table->index.n_keys) / 2 : 0;
     (void)hps_host_index_step(&table->index);
+    shrink(table);
     if (hps_host_rows_ready(&table->rows) < n_few) {
         hps_host_limbo_seal(&table->limbo); /* so that it comes back before it is wanted */
-    } else if (table->limbo.n <= LIMBO_USUAL) {
+    } else if (table->limbo.n <= LIMBO_USUAL && !hps_host_rows_shrinking(&table->rows)) {
         return;
     }
     for (unsigned i = 0; i < LIMBO_POPS && limbo_pop(table); i++) {
@@ -159,7 +238,8 @@ static hps_status rows_grow(struct hps_host_table *table)
 }
 
 /* Have a row ready to be taken while n_keep others stay, be it in limbo: a full table must still be
- * able to replace its rows. */
+ * able to replace its rows. EXHAUSTED: the budget is used up, or readers have all that may wait for
+ * them; nobody waits here until they leave. */
 static hps_status row_ready(struct hps_host_table *table, uint64_t n_keep)
 {
     struct hps_host_rows *rows = &table->rows;
@@ -169,21 +249,13 @@ static hps_status row_ready(struct hps_host_table *table, uint64_t n_keep)
             return status;
         }
     }
-    unsigned n_tries = table->shared->evicts ? 1 : ROW_TRIES; /* there it may go without */
-    for (unsigned i = 0; hps_host_rows_ready(rows) == 0 && i < n_tries; i++) {
+    if (hps_host_rows_ready(rows) == 0) {
         limbo_empty(table);
-        if (hps_host_rows_ready(rows) == 0 && hps_host_rows_grow(rows) != HPS_OK) {
-            sched_yield();
-        }
+    }
+    if (hps_host_rows_ready(rows) == 0 && table->limbo.n < wait_max(table)) {
+        return hps_host_rows_grow(rows);
     }
     return hps_host_rows_ready(rows) != 0 ? HPS_OK : HPS_EXHAUSTED;
-}
-
-static uint32_t row_write(struct hps_host_table *table, const uint8_t *data)
-{
-    uint32_t row = hps_host_rows_take(&table->rows);
-    memcpy(hps_host_row_at(&table->rows, row), data, table->rows.row_bytes);
-    return row;
 }
 
 /* ---- keys ---- */
@@ -240,10 +312,7 @@ static hps_status row_replace(struct hps_host_table *table, struct hps_host_plac
         }
         return status;
     }
-    struct hps_host_gone old = {.row = hps_host_row_of(place)};
-    atomic_store_explicit(&place.bucket->rows[place.slot], row_write(table, data),
-                          memory_order_release);
-    retire(table, &old);
+    row_publish(table, place, data);
     return HPS_OK;
 }
 
@@ -294,6 +363,9 @@ static hps_status row_add(struct hps_host_table *table, hps_key key, const uint8
     bool probation = hps_host_evict_probation(&table->evict, hash);
     uint32_t row = row_write(table, data);
     hps_status status = hps_host_index_add(&table->index, key, row, probation);
+    if (status == HPS_EXHAUSTED && hps_host_index_widen(&table->index) == HPS_OK) {
+        status = hps_host_index_add(&table->index, key, row, probation);
+    }
     if (status != HPS_OK) {
         hps_host_rows_give(&table->rows, row); /* no reader has seen it */
         return status;

@@ -47,14 +47,15 @@ struct hps_host_table {
     struct hps_host_rows rows;
     struct hps_host_limbo limbo;
     struct hps_host_evict evict;
-    uint64_t n_refused;      /* times that the budget had no room, and no other table gave way */
-    bool awaits;             /* what it lacks comes back soon: no key need go for it */
-    bool draining;           /* from rows_max to rows_target */
-    atomic_bool clearing;    /* all rows were let go; their memory comes back ... */
-    uint64_t clearing_stamp; /* ... when this has passed */
-    atomic_bool active;      /* its version is the one that is served by default */
-    atomic_bool touched;     /* finds are noted, for eviction */
-    atomic_bool *incomplete; /* of the space: set before a row is lost */
+    uint64_t n_refused; /* times that the budget had no room, and no other table gave way */
+    bool awaits;        /* what it lacks comes back soon: no key need go for it */
+    bool draining;      /* from rows_max to rows_target */
+    struct hps_host_cursor moved; /* rows that lie where memory is given back, so far */
+    atomic_bool clearing;         /* all rows were let go; their memory comes back ... */
+    uint64_t clearing_stamp;      /* ... when this has passed */
+    atomic_bool active;           /* its version is the one that is served by default */
+    atomic_bool touched;          /* finds are noted, for eviction */
+    atomic_bool *incomplete;      /* of the space: set before a row is lost */
     _Atomic(uint64_t) n_rows;
     _Atomic(uint64_t) n_evicted; /* since it was last asked, those of all rows let go too */
 };
@@ -76,7 +77,8 @@ void hps_host_table_free(struct hps_host_table *table);
 /* All that follow but _get: with the lock held. */
 
 /* Replace the row of a key that is there, or add one where there is room. EXHAUSTED, NO_MEMORY: a
- * table that evicts does not have the key any more; any other has what it had. */
+ * table that evicts does not have the key any more; any other has what it had. EXHAUSTED also where
+ * readers still have as many rows as may wait for them: the same call works when they have left. */
 hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)
     HPS_MUST_CHECK;
 /* Add a key that is not there, evicting others if the table does that; n_evicted is raised by so

@@ -14,6 +14,13 @@
 #include "cache/gpu_tier.h"
 #include "cache/update_internal.h"
 
+enum {
+    /* Looks for a row, without any lock: readers that have the last ones leave after microseconds,
+     * unless their thread does not run. */
+    TRIES_MAX = 1000,
+    SOME_KEYS = 64, /* that are tried again together */
+};
+
 static const struct hps_call no_limit = {0};
 
 /* What the keys of one write had before, in a host map that nothing can restore. */
@@ -155,7 +162,6 @@ static hps_status save_all(struct apply *apply, struct hps_error *err)
 static hps_status put_back_row(struct hps_space *space, const struct hps_write *write,
                                const struct saved *saved, uint32_t i)
 {
-    enum { TRIES_MAX = 1000 }; /* readers that hold the last free rows leave after microseconds */
     const uint8_t *row = saved->rows + (size_t)saved->slots[i] * write->table->row_bytes;
     hps_status status = HPS_UNKNOWN;
     for (unsigned try = 0; status != HPS_OK && try < TRIES_MAX; try++) {
@@ -197,18 +203,110 @@ static hps_status put_back(struct apply *apply, uint32_t n_added, uint32_t n_wri
                          ops->name, apply->plan.n_put, hps_status_text(why));
 }
 
+static bool keeps(const struct hps_space *space)
+{
+    return (space->store->ops->caps & HPS_STORE_KEEPS) != 0;
+}
+
+/* Add keys [first, first + n) of those that are not there; some may have come in before. */
+static hps_status add_some(struct hps_space *space, const struct hps_write *write,
+                           const struct saved *saved, uint32_t first, uint32_t n)
+{
+    uint32_t n_tries = keeps(space) ? TRIES_MAX : 1;
+    uint32_t n_in = 0;
+    hps_status status = HPS_OK;
+    for (uint32_t try = 0; status == HPS_OK && n_in < n && try < n_tries; try++) {
+        struct hps_insert_report report = {0};
+        if (try > 0) {
+            sched_yield();
+        }
+        status = space->store->ops->insert(space, &no_limit, write->table, saved->keys + first,
+                                           saved->slots + first, write->rows, n, NULL, &report);
+        n_in += report.n_inserted;
+    }
+    return status == HPS_OK && n_in < n ? HPS_EXHAUSTED : status;
+}
+
 /* Put the keys of a write that are not there; whatever is there stays. */
 static hps_status add_new(struct hps_space *space, const struct hps_write *write,
                           const struct saved *saved)
 {
-    struct hps_insert_report report = {0};
-    if (write->rows == NULL || saved->n_new == 0) {
-        return HPS_OK;
+    uint32_t n = write->rows != NULL ? saved->n_new : 0;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i += SOME_KEYS) {
+        status = add_some(space, write, saved, i, n - i < SOME_KEYS ? n - i : SOME_KEYS);
     }
-    hps_status status =
-        space->store->ops->insert(space, &no_limit, write->table, saved->keys, saved->slots,
-                                  write->rows, saved->n_new, NULL, &report);
-    return status == HPS_OK && report.n_inserted < saved->n_new ? HPS_EXHAUSTED : status;
+    return status;
+}
+
+/* Old rows of a map that keeps them are not needed any more: in their place come the new rows of
+ * those keys whose row is another one, in the order of saved->keys from n_new on. Returns how many.
+ */
+static uint32_t changed_rows(const struct hps_write *write, struct saved *saved)
+{
+    size_t row_bytes = write->table->row_bytes;
+    uint32_t n = saved->n_new;
+    for (uint32_t i = saved->n_new; i < write->n; i++) {
+        size_t at = saved->slots[i] * row_bytes;
+        if (memcmp(saved->rows + at, write->rows + at, row_bytes) != 0) {
+            saved->keys[n] = saved->keys[i];
+            saved->slots[n++] = saved->slots[i];
+        }
+    }
+    for (uint32_t i = saved->n_new; i < n; i++) {
+        memcpy(saved->rows + (i - saved->n_new) * row_bytes,
+               write->rows + saved->slots[i] * row_bytes, row_bytes);
+    }
+    return n - saved->n_new;
+}
+
+/* The same rows one by one: each takes the place of one that readers leave. */
+static hps_status replace_patiently(struct hps_space *space, const struct hps_write *write,
+                                    const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        const uint8_t *row = rows + (size_t)i * write->table->row_bytes;
+        status = HPS_EXHAUSTED;
+        for (uint32_t try = 0; status == HPS_EXHAUSTED && try < TRIES_MAX; try++) {
+            if (try > 0) {
+                sched_yield();
+            }
+            status = space->store->ops->put(space, &no_limit, write->table, &keys[i], row, 1);
+        }
+    }
+    return status;
+}
+
+/* Replace what was there, in a map that keeps its rows where there are none for new ones. What has
+ * its new row already, since this batch came before, needs none. */
+static hps_status replace(struct hps_space *space, const struct hps_write *write,
+                          struct saved *saved)
+{
+    uint32_t n = changed_rows(write, saved);
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i += SOME_KEYS) {
+        const hps_key *keys = saved->keys + saved->n_new + i;
+        const uint8_t *rows = saved->rows + (size_t)i * write->table->row_bytes;
+        uint32_t n_some = n - i < SOME_KEYS ? n - i : SOME_KEYS;
+        status = space->store->ops->put(space, &no_limit, write->table, keys, rows, n_some);
+        if (status == HPS_EXHAUSTED) {
+            status = replace_patiently(space, write, keys, rows, n_some);
+        }
+    }
+    return status;
+}
+
+/* All keys are in, and the rest of the batch needs no more memory but rows that readers still have:
+ * what has been replaced stays, and the same batch goes on from there. */
+static hps_status stay_half_way(struct apply *apply, hps_status why, struct hps_error *err)
+{
+    apply->begun = true;
+    return hps_error_set(err, why,
+                         "tier %s has a part of a batch of %" PRIu64
+                         " rows, the rest waits for readers to leave: %s",
+                         lowest_tier(apply->version)->store->ops->name, apply->plan.n_put,
+                         hps_status_text(why));
 }
 
 /* New keys first: they are what may not fit, and until they are in, nothing has been replaced. */
@@ -223,11 +321,18 @@ static hps_status write_whole(struct apply *apply, struct hps_error *err)
         status = add_new(space, &plan->writes[n_added], &apply->saved[n_added]);
     }
     for (; n_written < plan->n_writes && status == HPS_OK; n_written++) {
-        if (apply->saved[n_written].n_new < plan->writes[n_written].n) {
-            status = write_keys(space, &plan->writes[n_written]);
+        const struct hps_write *write = &plan->writes[n_written];
+        struct saved *saved = &apply->saved[n_written];
+        if (saved->n_new < write->n) {
+            bool one_by_one = write->rows != NULL && keeps(space);
+            status = one_by_one ? replace(space, write, saved) : write_keys(space, write);
         }
     }
-    return status == HPS_OK ? HPS_OK : put_back(apply, n_added, n_written, status, err);
+    if (status == HPS_OK) {
+        return HPS_OK;
+    }
+    return n_written > 0 && keeps(space) ? stay_half_way(apply, status, err)
+                                         : put_back(apply, n_added, n_written, status, err);
 }
 
 /* ---- the gpu --------------------------------------------------------------------------------- */
