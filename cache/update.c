@@ -23,7 +23,7 @@ enum {
 
 static const struct hps_call no_limit = {0};
 
-/* What the keys of one write had before, in a host map that nothing can restore. */
+/* What the keys of one write had before, in a host map that has no store below it. */
 struct saved {
     hps_key *keys;   /* [n] new ones first */
     uint32_t *slots; /* [n] index of keys[i] in the write */

@@ -87,8 +87,9 @@ hps_status hps_update_check(const struct hps_version *version, const struct hps_
 /* Apply a batch.
  * owner   everything is borrowed for the call
  * error   INVALID; NO_MEMORY; EXHAUSTED: no room on the disk, or in a host map without a store
- *         below it: pause and try again; PRECONDITION: the lowest tier takes no updates; DATA_LOSS:
- *         such a host map could not be put back; what the stores answered
+ *         below it: pause and try the same batch again, which goes on where readers had the rows
+ *         that it needed; PRECONDITION: the lowest tier takes no updates; DATA_LOSS: such a map
+ *         that loses rows could not be put back; what the stores answered
  */
 hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
                             struct hps_error *err) HPS_MUST_CHECK;

@@ -585,6 +585,42 @@ static void test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_ref
     assert_int_equal(apply_many(t, (hps_key)n * MANY, 3), HPS_OK);
 }
 
+/* A reader that stays inside has the rows that the batch needs: what was replaced stays so, the
+ * rest follows when it has left, and no row is lost. */
+static void test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_where_it_was(
+    void **state)
+{
+    struct update_test *t = *state;
+    uint32_t n = 0;
+    while (apply_many(t, (hps_key)n * MANY, 1) == HPS_OK) {
+        n++;
+        assert_true(n < 100);
+    }
+    struct hps_epoch *epoch = hps_host_map_epoch(t->stores[0]);
+    struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
+    hps_status status = HPS_OK;
+    uint32_t b = 0;
+    for (; status == HPS_OK; b += status == HPS_OK ? 1 : 0) {
+        status = apply_many(t, (hps_key)(b % n) * MANY, (float)(2 + b));
+        assert_true(b < 1000);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        status = apply_many(t, (hps_key)(b % n) * MANY, (float)(2 + b));
+        assert_int_equal(status, HPS_EXHAUSTED); /* as long as it stays, and no more than that */
+        assert_non_null(strstr(t->err.text, "the rest waits for readers to leave"));
+    }
+    assert_int_not_equal(hps_stamps_now(t->version->stamps) % 2, 0);
+    for (hps_key key = 0; key < (hps_key)n * MANY; key++) {
+        assert_true(row_in(t->version, 0, key) != 0);
+    }
+    hps_epoch_leave(epoch, slot);
+    assert_int_equal(apply_many(t, (hps_key)(b % n) * MANY, (float)(2 + b)), HPS_OK);
+    assert_int_equal(hps_stamps_now(t->version->stamps) % 2, 0);
+    for (hps_key key = (hps_key)(b % n) * MANY; key < (hps_key)(b % n + 1) * MANY; key++) {
+        check(t, key, (float)(2 + b));
+    }
+}
+
 /* As a tier above a durable store. */
 static int setup_host_map_above(void **state)
 {
@@ -895,6 +931,9 @@ int main(void)
         MEMORY(test_memory_when_it_cannot_be_put_back_then_data_loss),
         cmocka_unit_test_setup_teardown(
             test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one,
+            setup_host_map, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_where_it_was,
             setup_host_map, teardown),
         cmocka_unit_test_setup_teardown(
             test_host_map_above_when_it_refuses_rows_then_has_no_old_ones, setup_host_map_above,
