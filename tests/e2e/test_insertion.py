@@ -30,7 +30,7 @@ class Small:
         self.work, self.paths = work, paths
         memory = {"type": "parallel_hash_map", "memory_bytes": "8MiB"}
         if cache == "gpu":
-            entry |= {"gpucache": True, "gpucacheper": 1.0}
+            entry |= {"gpucache": True, "gpucacheper": 0.95}
             memory = {"type": "disabled"}
         self.config = default_config(
             [entry], volatile_db=memory,
