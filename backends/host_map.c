@@ -78,6 +78,12 @@ static void set_free(struct table_set *set)
     }
 }
 
+/* Of so many rows, those that a table will have in the end. */
+static uint64_t rows_kept(const struct hps_host_shared *shared, uint64_t n_rows)
+{
+    return shared->lossy && n_rows > shared->rows_max ? shared->rows_max : n_rows;
+}
+
 /* sized: with room in the indexes for the rows the tables expect. */
 static hps_status set_new(struct host_map *store, struct host_space *space,
                           const struct hps_table *tables, uint32_t n_tables, bool sized,
@@ -88,9 +94,9 @@ static hps_status set_new(struct host_map *store, struct host_space *space,
         return HPS_NO_MEMORY;
     }
     for (uint32_t i = 0; i < n_tables; i++) {
-        hps_status status =
-            hps_host_table_new(&store->shared, tables[i].row_bytes, tables[i].n_rows, sized,
-                               &space->base.incomplete, &set->tables[i]);
+        hps_status status = hps_host_table_new(&store->shared, tables[i].row_bytes,
+                                               rows_kept(&store->shared, tables[i].n_rows), sized,
+                                               &space->base.incomplete, &set->tables[i]);
         if (status != HPS_OK) {
             set_free(set);
             return status;
@@ -118,7 +124,8 @@ static uint64_t tables_bytes(const struct host_map *store, const struct hps_tabl
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_tables; i++) {
-        uint64_t one = hps_host_table_bytes(&store->shared, tables[i].row_bytes, tables[i].n_rows);
+        uint64_t one = hps_host_table_bytes(&store->shared, tables[i].row_bytes,
+                                            rows_kept(&store->shared, tables[i].n_rows));
         if (__builtin_add_overflow(bytes, one, &bytes)) {
             return UINT64_MAX;
         }
@@ -227,8 +234,8 @@ static uint64_t shares_level(const struct host_map *store)
  * keep the others out. With the store's lock held. */
 static void shares_update(struct host_map *store)
 {
-    if (!store->shared.evicts) {
-        return;
+    if (!store->shared.evicts || store->shared.lossy) {
+        return; /* nobody gives way */
     }
     uint64_t level = shares_level(store);
     for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
@@ -444,6 +451,8 @@ static void host_space_usage(struct hps_space *base, struct hps_store_usage *out
     for (uint32_t i = 0; i < set->n_tables; i++) {
         struct hps_host_account *account = &set->tables[i]->account;
         usage.n_rows += hps_host_table_rows(set->tables[i]);
+        usage.n_rows_dropped +=
+            atomic_load_explicit(&set->tables[i]->n_dropped, memory_order_relaxed);
         usage.used_bytes += atomic_load_explicit(&account->used_bytes, memory_order_relaxed);
         usage.huge_bytes += atomic_load_explicit(&account->huge_bytes, memory_order_relaxed);
     }
@@ -591,10 +600,11 @@ static void load_set(struct host_space *space, bool loading, struct hps_store_lo
 }
 
 /* What no budget helps against. */
-static hps_status check_rows(const struct host_space *space, struct hps_error *err)
+static hps_status check_rows(struct host_space *space, struct hps_error *err)
 {
+    const struct hps_host_shared *shared = &host_of(&space->base)->shared;
     for (uint32_t i = 0; i < space->n_tables; i++) {
-        if (space->tables[i].n_rows > HPS_HOST_TABLE_ROWS_MAX) {
+        if (rows_kept(shared, space->tables[i].n_rows) > HPS_HOST_TABLE_ROWS_MAX) {
             return hps_error_set(err, HPS_EXHAUSTED,
                                  "host: table %" PRIu32 " has %" PRIu64 " rows, at most %" PRIu32
                                  " are possible",
@@ -612,12 +622,12 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
     struct host_map *store = host_of(base);
     bool sized = tables_rows(space->tables, space->n_tables) == rows_expected;
     uint64_t needed = bytes_expected;
-    if (sized) {
+    if (sized || store->shared.lossy) {
         needed = tables_bytes(store, space->tables, space->n_tables);
     } else if (__builtin_add_overflow(needed, hps_host_index_bytes(rows_expected), &needed)) {
         needed = UINT64_MAX;
     }
-    hps_status status = store->shared.lossy ? HPS_OK : check_rows(space, err);
+    hps_status status = check_rows(space, err);
     if (status == HPS_OK) {
         status = load_claim(space, err);
     }
@@ -627,11 +637,10 @@ static hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected
     struct hps_store_load *load = hps_calloc(1, sizeof(*load));
     if (load == NULL) {
         status = HPS_NO_MEMORY;
-    } else if (needed > hps_host_available(&store->shared.budget) && !store->shared.lossy) {
+    } else if (needed > hps_host_available(&store->shared.budget)) {
         status = HPS_EXHAUSTED;
     } else {
-        bool fits = needed <= hps_host_available(&store->shared.budget);
-        status = set_new(store, space, space->tables, space->n_tables, sized && fits, &load->set);
+        status = set_new(store, space, space->tables, space->n_tables, sized, &load->set);
     }
     if (status != HPS_OK) {
         load_set(space, false, NULL);
@@ -844,7 +853,7 @@ static void shared_init(struct hps_host_shared *shared, const struct hps_host_ma
     shared->lossy = options->lossy;
     shared->rows_max = options->rows_max != 0 ? options->rows_max : UINT64_MAX;
     shared->rows_target = options->rows_max != 0 ? (uint64_t)target : UINT64_MAX;
-    shared->give_way = shared->evicts ? host_give_way : NULL;
+    shared->give_way = options->evicts ? host_give_way : NULL;
     if (!shared->budget.huge) {
         HPS_LOG(WARN, "host", "no huge pages: look-ups take up to 4 times as long",
                 HPS_STR("why", why));
@@ -862,7 +871,7 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
         return hps_error_set(err, HPS_NO_MEMORY, "host: no memory for the store");
     }
     store->ops = host_ops;
-    store->ops.caps = options->evicts || options->lossy ? 0 : HPS_STORE_KEEPS;
+    store->ops.caps = options->evicts ? 0 : HPS_STORE_KEEPS;
     store->base.ops = &store->ops;
     shared_init(&store->shared, options, epoch);
     pthread_mutex_init(&store->lock, NULL);

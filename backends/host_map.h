@@ -13,8 +13,10 @@ struct hps_host_map_options {
     /* A store below has every row: what is asked for pushes out what is not. Otherwise rows that
      * find no room are refused. */
     bool evicts;
-    bool lossy; /* evicts although no store below has the rows: loads and updates push out, too */
-    uint64_t rows_max;   /* of each table that evicts, 0: only bytes_max counts */
+    /* No store below has the rows, and yet a table drops some when it has rows_max: loads and
+     * updates push out, too. For want of bytes it refuses, as one that never evicts. */
+    bool lossy;
+    uint64_t rows_max;   /* of each table that evicts or is lossy, 0: only bytes_max counts */
     double target_ratio; /* of rows_max: down to it a table evicts that has reached rows_max */
 };
 

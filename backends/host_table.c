@@ -295,6 +295,9 @@ static bool evict_one(struct hps_host_table *table, uint32_t *n_evicted)
             key_remove(table, place);
             (*n_evicted)++;
             atomic_fetch_add_explicit(&table->n_evicted, 1, memory_order_relaxed);
+            if (table->shared->lossy) {
+                atomic_fetch_add_explicit(&table->n_dropped, 1, memory_order_relaxed);
+            }
             return true;
         }
     }
@@ -306,7 +309,7 @@ static hps_status row_replace(struct hps_host_table *table, struct hps_host_plac
 {
     hps_status status = row_ready(table, 0);
     if (status != HPS_OK) {
-        if (table->shared->evicts) { /* rather no row than an old one */
+        if (table->shared->evicts && !table->shared->lossy) { /* rather no row than an old one */
             lose(table);
             key_remove(table, place);
         }
@@ -384,14 +387,15 @@ hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const u
     if (place.bucket != NULL) {
         return row_replace(table, place, data);
     }
-    bool full = table->clearing || table->index.n_keys >= table->shared->rows_max;
+    uint32_t n_evicted = 0;
+    if (table->shared->lossy) {
+        drain(table, &n_evicted);
+    }
+    bool full = table->clearing ||
+                (!table->shared->lossy && table->index.n_keys >= table->shared->rows_max);
     hps_status status = full ? HPS_EXHAUSTED : make_room(table);
     if (status == HPS_OK) {
         status = row_add(table, key, data);
-    }
-    if (status == HPS_EXHAUSTED && table->shared->lossy) {
-        uint32_t n_evicted = 0;
-        status = hps_host_table_insert(table, key, data, &n_evicted);
     }
     if (status != HPS_OK) {
         lose(table); /* the stores below may have it */
@@ -410,8 +414,8 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
         drain(table, n_evicted);
     }
     hps_status status = make_room(table);
-    if (status != HPS_OK && table->shared->evicts && !table->awaits &&
-        evict_one(table, n_evicted)) {
+    bool pushes_out = table->shared->evicts && !table->shared->lossy;
+    if (status != HPS_OK && pushes_out && !table->awaits && evict_one(table, n_evicted)) {
         status = make_room(table);
     }
     return status == HPS_OK ? row_add(table, key, data) : status;

@@ -30,7 +30,7 @@ struct hps_host_shared {
     uint64_t seed; /* clients must not be able to aim at one bucket */
     const struct hps_host_kernel *kernel;
     bool evicts;          /* a store below has every row, or it is */
-    bool lossy;           /* also for rows that are put */
+    bool lossy;           /* for rows_max alone, and for rows that are put, too */
     uint64_t rows_max;    /* of a table that evicts, beside the budget */
     uint64_t rows_target; /* down to which it evicts, bit by bit, once it had rows_max */
     /* Make one give way that has less right to the memory than this table, which lacks it now.
@@ -57,6 +57,7 @@ struct hps_host_table {
     atomic_bool touched;          /* finds are noted, for eviction */
     atomic_bool *incomplete;      /* of the space: set before a row is lost */
     _Atomic(uint64_t) n_rows;
+    _Atomic(uint64_t) n_dropped; /* of a lossy table: by rows_max, ever */
     _Atomic(uint64_t) n_evicted; /* since it was last asked, those of all rows let go too */
 };
 

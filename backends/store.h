@@ -156,7 +156,10 @@ struct hps_store_usage {
     uint64_t used_bytes;     /* of the space */
     uint64_t capacity_bytes; /* of the whole store, 0 = unbounded */
     uint64_t huge_bytes;     /* of the space, in areas that have huge pages (memory tiers) */
-    uint32_t n_shards_lost;  /* of a shared store that has the only copy: look-ups there fail */
+    /* of the space, let go by a limit in rows though no store below has them; since it was opened
+     */
+    uint64_t n_rows_dropped;
+    uint32_t n_shards_lost; /* of a shared store that has the only copy: look-ups there fail */
 };
 
 /* One of the servers that a store is made of. Counts are since the store was opened. */

@@ -88,6 +88,7 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
     info->table_count = version->n_tables;
     info->row_count = view->n_rows;
     info->row_count_estimated = view->rows_estimated;
+    info->dropped_row_count = view->n_rows_dropped;
     info->host_bytes = view->host_bytes;
     info->persistent_bytes = view->persistent_bytes;
     info->warm_key_count = view->n_keys_warm;
@@ -297,6 +298,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
         hps__v1__load_plan__init(answer);
         answer->disk_bytes_needed = plan.disk_bytes_needed;
         answer->disk_bytes_available = plan.disk_bytes_available;
+        answer->dropped_row_count = plan.n_rows_dropped;
         answer->host_bytes_needed = plan.host_bytes_needed;
         answer->host_bytes_available = plan.host_bytes_available;
         answer->redis_bytes_needed = plan.redis_bytes_needed;

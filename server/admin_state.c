@@ -219,6 +219,13 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
     if (env->host != NULL) {
         tier = tier_status(op, env->host, true, hps_load_env_lowest(env) == env->host,
                            totals.host_rows, totals.host_bytes, env->host_bytes_max);
+        if (tier != NULL && totals.host_rows_dropped > 0) {
+            char note[128];
+            snprintf(note, sizeof(note), "%" PRIu64 " rows dropped by overflow_margin",
+                     totals.host_rows_dropped);
+            tier->dropped_row_count = totals.host_rows_dropped;
+            tier->note = admin_text(op, note);
+        }
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }

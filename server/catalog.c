@@ -212,6 +212,15 @@ static uint64_t space_bytes(struct hps_space *space, uint64_t *rows)
     return usage.used_bytes;
 }
 
+uint64_t catalog_rows_dropped(const struct catalog_entry *entry)
+{
+    struct hps_store_usage usage = {0};
+    if (entry->host != NULL) {
+        entry->host->store->ops->space_usage(entry->host, &usage);
+    }
+    return usage.n_rows_dropped;
+}
+
 uint64_t catalog_host_used(struct hps_catalog *catalog)
 {
     uint64_t bytes = 0;
@@ -341,7 +350,7 @@ static void run_fill(struct hps_task *task)
     struct hps_store_usage usage = {0};
     hps_status status = HPS_OK;
     struct hps_load_env *env = &catalog->options.env;
-    uint64_t needed = hps_load_host_bytes(fill->version->tables, fill->version->n_tables);
+    uint64_t needed = hps_load_host_bytes(env, fill->version->tables, fill->version->n_tables);
     pthread_mutex_lock(&catalog->lock);
     uint64_t used = catalog_host_used(catalog);
     pthread_mutex_unlock(&catalog->lock);
@@ -707,6 +716,7 @@ void hps_catalog_each(struct hps_catalog *catalog,
             }
             catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
+            view.n_rows_dropped = catalog_rows_dropped(entry);
             view.redis_bytes = space_bytes(entry->redis, NULL);
             view.persistent_bytes = space_bytes(entry->durable, NULL);
             catalog_gpu_view(catalog, entry, &view);
@@ -756,6 +766,7 @@ void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_tota
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             totals.host_bytes += space_bytes(entry->host, &totals.host_rows);
+            totals.host_rows_dropped += catalog_rows_dropped(entry);
             totals.redis_bytes += space_bytes(entry->redis, &totals.redis_rows);
             add_persistent(entry, &totals);
             totals.n_loading += entry->state == ENTRY_LOADING;

@@ -68,8 +68,9 @@ struct hps_load {
     struct catalog_entry *waiting; /* published, and to be activated once it has its updates */
     uint64_t waiting_until_us;
     bool published; /* by the loader thread; `entry` and `model` are then the catalog's alone */
-    _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next two */
+    _Atomic uint64_t duplicate_keys; /* by the loader thread, as the next ones */
     _Atomic uint64_t n_rows;
+    _Atomic uint64_t n_rows_dropped;
     atomic_bool activated;
     /* under the catalog's lock */
     int64_t number;
@@ -138,6 +139,8 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
  * still in the list. */
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version);
 uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
+/* Rows of the only copy that overflow_margin has let go. Lock held. */
+uint64_t catalog_rows_dropped(const struct catalog_entry *entry);
 /* Share of a load that is done; 1 of a version that is loaded. Lock held. */
 double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
 /* Have the loader thread put the rows of a resident version into the host map, if that is of use.

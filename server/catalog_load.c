@@ -253,6 +253,7 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
         return hps_error_set(err, status, "no memory for the model set");
     }
     pthread_mutex_lock(&catalog->lock);
+    load->n_rows_dropped = catalog_rows_dropped(entry);
     entry->state = ENTRY_RESIDENT;
     hps_ignore(catalog_diff(load->model, entry->version, &load->outcome.diff)); /* else untold */
     load->outcome.previous = load->model->active;
@@ -315,6 +316,13 @@ static void log_end(const struct hps_load *load, hps_status status, const struct
                 HPS_I64("version", load->number), HPS_U64("rows", load->n_rows),
                 HPS_U64("bytes", load->plan.row_bytes), HPS_U64("duplicates", load->duplicate_keys),
                 HPS_U64("duration_us", us));
+        if (load->n_rows_dropped > 0) {
+            HPS_LOG(WARN, "catalog",
+                    "rows dropped: a table has more of them than volatile_db.overflow_margin times "
+                    "num_partitions, and no other store has them; raise it and load again",
+                    HPS_STR("model", load->model->name), HPS_I64("version", load->number),
+                    HPS_U64("rows", load->n_rows_dropped));
+        }
     } else {
         HPS_LOG(ERROR, "catalog", "load failed", HPS_STR("model", load->model->name),
                 HPS_I64("version", load->number), HPS_STR("error", err->text));
@@ -657,6 +665,7 @@ void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
     state.version = load->number;
     state.duplicate_keys = load->duplicate_keys;
     state.n_rows = load->n_rows;
+    state.n_rows_dropped = load->n_rows_dropped;
     state.going = load->done ? load->outcome.gone : load->going;
     state.done = load->done;
     state.activated = load->activated;

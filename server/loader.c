@@ -98,12 +98,26 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
     return fill_default_row(from, table, err);
 }
 
-uint64_t hps_load_host_bytes(const struct hps_table *tables, uint32_t n_tables)
+static bool host_is_lowest(const struct hps_load_env *env)
+{
+    return env->host != NULL && hps_load_env_lowest(env) == env->host;
+}
+
+/* Of a table: those that its only copy has no place for. */
+static uint64_t rows_dropped(const struct hps_load_env *env, const struct hps_table *table)
+{
+    bool beyond =
+        env->host_rows_max != 0 && host_is_lowest(env) && table->n_rows > env->host_rows_max;
+    return beyond ? table->n_rows - env->host_rows_max : 0;
+}
+
+uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_table *tables,
+                             uint32_t n_tables)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_tables; i++) {
         uint64_t row = ((uint64_t)tables[i].row_bytes + 15) / 16 * 16;
-        bytes += tables[i].n_rows * (row + 24) + 4096;
+        bytes += (tables[i].n_rows - rows_dropped(env, &tables[i])) * (row + 24) + 4096;
     }
     return bytes;
 }
@@ -142,10 +156,13 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
     if (env->redis != NULL && env->redis->ops->load_begin != NULL) {
         plan.redis_bytes_needed = redis_bytes(env, version);
     }
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        plan.n_rows_dropped += rows_dropped(env, &version->tables[i]);
+    }
     if (env->host != NULL) {
         bool filled = env->durable != NULL || env->redis == NULL; /* by a load, that is */
         plan.host_bytes_needed =
-            filled ? hps_load_host_bytes(version->tables, version->n_tables) : 0;
+            filled ? hps_load_host_bytes(env, version->tables, version->n_tables) : 0;
         plan.host_bytes_available =
             env->host_bytes_max > host_used_bytes ? env->host_bytes_max - host_used_bytes : 0;
     }

@@ -19,7 +19,8 @@ struct hps_load_env {
     const char *spill_dir;               /* for the runs of a sort */
     uint64_t memory_bytes;               /* of a sort */
     uint64_t host_bytes_max;
-    uint32_t key_bytes; /* 8 or 4, as supportlonglong says */
+    uint64_t host_rows_max; /* of a table whose only copy is in the host map; 0: no limit */
+    uint32_t key_bytes;     /* 8 or 4, as supportlonglong says */
     bool nan_allowed;
     uint64_t disk_free_min_bytes;
     double redis_fill_ratio; /* share of the rows of a load that redis gets, above durable */
@@ -53,6 +54,7 @@ struct hps_load_plan {
     uint64_t disk_bytes_available; /* 0 and needed 0: nothing goes to disk */
     uint64_t host_bytes_needed;
     uint64_t host_bytes_available;
+    uint64_t n_rows_dropped;      /* beyond host_rows_max: no store will have them */
     uint64_t redis_bytes_needed;  /* about; what there is is not known here */
     uint64_t device_bytes_needed; /* of a dry run; by its embedding caches, 0: it has none */
     uint64_t start_hash; /* set by whoever loads: of where updates begin (server/updates.h) */
@@ -89,7 +91,8 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
  * there, and mark it complete. Used after a restart, while the version already serves. */
 hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
                               const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
-/* What the host map needs for all rows of these tables. */
-uint64_t hps_load_host_bytes(const struct hps_table *tables, uint32_t n_tables);
+/* What the host map needs for all rows of these tables, or as many as it takes of each. */
+uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_table *tables,
+                             uint32_t n_tables);
 
 #endif

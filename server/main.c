@@ -142,22 +142,28 @@ static void warn_limited(const struct hps_config *config)
     }
 }
 
+/* Of a table, by HPS's limit; 0: none. That limit is Redis's where there is one. */
+static uint64_t host_rows_max(const struct hps_config *config)
+{
+    const struct hps_config_volatile_db *db = &config->volatile_db;
+    uint64_t rows_max = 0;
+    if (db->overflow_margin == UINT64_MAX || db->type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER ||
+        __builtin_mul_overflow(db->overflow_margin, db->num_partitions, &rows_max)) {
+        return 0;
+    }
+    return rows_max;
+}
+
 /* Above another store the map evicts; as the only one it refuses rows, unless HPS's limit asks for
  * eviction. That limit is Redis's where there is one. */
 static hps_status open_host(const struct hps_config *config, uint64_t bytes_max, bool lowest,
                             struct hps_store **out_host, struct hps_error *err)
 {
-    uint64_t margin = config->volatile_db.overflow_margin;
-    bool limited =
-        margin != UINT64_MAX && config->volatile_db.type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER;
-    uint64_t rows_max = 0;
-    if (limited && __builtin_mul_overflow(margin, config->volatile_db.num_partitions, &rows_max)) {
-        rows_max = UINT64_MAX;
-    }
+    uint64_t rows_max = host_rows_max(config);
     const struct hps_host_map_options options = {
         .bytes_max = bytes_max,
         .evicts = !lowest,
-        .lossy = limited && lowest,
+        .lossy = rows_max != 0 && lowest,
         .rows_max = rows_max,
         .target_ratio = config->volatile_db.overflow_resolution_target};
     return hps_host_map_open_with(&options, out_host, err);
@@ -240,6 +246,7 @@ static hps_status open_stores(const struct hps_config *config, const char *membe
         env->redis_takes_missed = config->volatile_db.cache_missed_embeddings;
     }
     env->host_bytes_max = hps_config_host_bytes(config);
+    env->host_rows_max = host_rows_max(config);
     if (status == HPS_OK && env->host_bytes_max > 0) {
         bool lowest = env->durable == NULL && env->redis == NULL;
         status = open_host(config, env->host_bytes_max, lowest, &env->host, err);

@@ -67,6 +67,8 @@
       "Bytes sent to and received from a server.")                                               \
     X(TIER_SERVER_FAILURES, COUNTER, "tier_server_failures_total", "tier,node,reason",           \
       "Errors, silence, broken connections, and commands not sent to a server left alone.")      \
+    X(TIER_DROPPED_ROWS, GAUGE, "tier_dropped_rows", "model,version,tier",                       \
+      "Rows of the only copy that overflow_margin has let go: look-ups of them find nothing.")   \
     X(SHARED_ROWS, COUNTER, "shared_rows_total", "tier,result",                                  \
       "What became of rows of a tier that daemons share.")                                       \
     X(SHARED_LOST_SHARDS, GAUGE, "shared_lost_shards", "model,version,tier",                     \

@@ -204,6 +204,8 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
                 usage.n_shards_lost);
         }
         if (ops->tier == HPS_TIER_HOST) {
+            set(daemon, HPS_M_TIER_DROPPED_ROWS, view->model, number, ops->name,
+                (double)usage.n_rows_dropped);
             set(daemon, HPS_M_TIER_HUGE_PAGE_BYTES, view->model, number, ops->name,
                 (double)usage.huge_bytes);
         }

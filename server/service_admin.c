@@ -125,6 +125,7 @@ static void send_progress(struct progress_stream *stream, struct hps_load_state 
         const struct hps_version_diff *diff = &outcome->diff;
         progress.active_version = outcome->previous;
         progress.row_count = state->n_rows;
+        progress.dropped_row_count = state->n_rows_dropped;
         arena = hps_arena_new(ADMIN_ARENA_BYTES, ADMIN_ARENA_BYTES_MAX);
         progress.diffs = arena != NULL ? admin_table_diffs(arena, diff) : NULL;
         progress.n_diffs = progress.diffs != NULL ? diff->n_tables : 0;

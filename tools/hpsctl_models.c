@@ -334,6 +334,11 @@ static void print_plan(const Hps__V1__LoadPlan *plan)
     only_needed_cells(&table, "redis", plan->redis_bytes_needed);
     only_needed_cells(&table, "device memory", plan->device_bytes_needed);
     (void)hpsctl_table_print(&table);
+    if (plan->dropped_row_count > 0) {
+        printf("\nwarning: %" PRIu64 " rows are beyond volatile_db.overflow_margin and would be "
+               "dropped; no other store has them\n",
+               plan->dropped_row_count);
+    }
 }
 
 /* "before -> after", or what there is of a table that only one version has. */
@@ -414,6 +419,12 @@ static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progr
                progress->duplicate_key_count);
     }
     printf("\n");
+    if (progress->dropped_row_count > 0) {
+        printf("warning: %" PRIu64
+               " of its rows were dropped by volatile_db.overflow_margin, and no "
+               "other store has them\n",
+               progress->dropped_row_count);
+    }
     if (!progress->activated) {
         printf("it is not active yet: hpsctl activate %s %" PRId64 "\n", progress->model,
                progress->version);

@@ -4,10 +4,11 @@ import resource
 import re
 import shutil
 
+import grpc
 import numpy as np
 import pytest
 
-from rig import SANITIZER, Daemon, ask, default_config, floats, generate, hpsgen
+from rig import SANITIZER, Daemon, Table, ask, default_config, floats, generate, hpsgen, refused
 
 LIMIT_BYTES = 120 << 20
 STACK_BYTES = 1 << 20  # the limit counts stacks in full, and a thread more would pass it
@@ -35,3 +36,34 @@ def test_load_when_five_times_larger_than_memory_then_every_row_is_right(work):
             result = ask(one.stub(), "m", {"feature_0": piece}).results[0]
             np.testing.assert_array_equal(floats(result), hpsgen.rows(1, 0, piece, DIM))
             assert result.unknown_key_count == 0
+
+
+def only_in_memory(work, **volatile):
+    """No persistent store: what the host map drops is lost."""
+    config = default_config(durable=False, server={"model_roots": [work]})
+    config["volatile_db"].update(num_partitions=1, **volatile)
+    return config
+
+
+def test_load_when_the_budget_is_too_small_then_refused_whatever_the_margin(work, daemon):
+    Table.random("a", 200_000, 16).save(f"{work}/m")
+    one = daemon(only_in_memory(work, memory_bytes="4MiB", overflow_margin=180_000))
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "bytes", "available"):
+        one.load("m", f"{work}/m")
+    assert one.versions("m") == {}
+
+
+def test_load_when_the_margin_drops_rows_then_everybody_is_told(work, daemon):
+    table = Table.random("a", 5000, 4)
+    table.save(f"{work}/m")
+    Table.random("a", 900, 4).save(f"{work}/fits")
+    one = daemon(only_in_memory(work, overflow_margin=1000, overflow_resolution_target=1))
+    assert "4000 rows are beyond volatile_db.overflow_margin" in one.ctl("load", "m", "--from", f"{work}/m", "--dry-run")
+    assert "4000 of its rows were dropped" in one.ctl("load", "m", "--from", f"{work}/m")
+    assert "4000 rows dropped by overflow_margin" in one.ctl("status")
+    assert one.metrics()['hpsd_tier_dropped_rows{model="m",version="1",tier="host"}'] == 4000
+    assert "rows dropped" in one.log()
+    result = ask(one.stub(), "m", {"a": table.keys}).results[0]
+    assert result.unknown_key_count == 4000
+    assert "dropped" not in one.ctl("load", "fits", "--from", f"{work}/fits")
+    assert one.metrics()['hpsd_tier_dropped_rows{model="fits",version="1",tier="host"}'] == 0

@@ -526,6 +526,38 @@ static void test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows(vo
     }
     assert_in_range(usage_of(&f).n_rows, 790, 1000);
     assert_true(n_rows <= 1000);
+    assert_int_equal(usage_of(&f).n_rows + usage_of(&f).n_rows_dropped, 2 * N);
+    close_all(&f);
+}
+
+/* The limit in rows lets rows go; want of memory never does. */
+static void test_lossy_when_the_budget_is_too_small_then_refused_and_nothing_goes(void **state)
+{
+    (void)state;
+    enum { N = 50000, MARGIN = 40000 };
+    struct hps_table table = narrow;
+    struct fixture f = {0};
+    struct hps_store_load *load = NULL;
+    const struct hps_host_map_options options = {
+        .bytes_max = 400000, .lossy = true, .rows_max = MARGIN, .target_ratio = 1};
+    table.n_rows = N;
+    assert_int_equal(hps_host_map_open_with(&options, &f.store, &error), HPS_OK);
+    struct hps_space_id id = {.model = "m", .version = 1, .tables = &table, .n_tables = 1};
+    assert_int_equal(f.store->ops->space_open(f.store, &id, &f.space, &error), HPS_OK);
+    assert_int_equal(f.store->ops->load_begin(f.space, N, N * 8, &load, &error), HPS_EXHAUSTED);
+    assert_non_null(strstr(error.text, "are available"));
+    uint64_t n = 0, value = 0;
+    while (n < MARGIN && put(&f, n, n) == HPS_OK) {
+        n++;
+    }
+    assert_in_range(n, 1, MARGIN - 1);
+    assert_int_equal(put(&f, n + 1, 1), HPS_EXHAUSTED);
+    assert_int_equal(usage_of(&f).n_rows, n);
+    assert_int_equal(usage_of(&f).n_rows_dropped, 0);
+    for (uint64_t key = 0; key < n; key++) {
+        assert_true(get(&f, key, &value));
+        assert_int_equal(value, key);
+    }
     close_all(&f);
 }
 
@@ -805,6 +837,7 @@ int main(void)
         cmocka_unit_test(test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full),
         cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_bit_by_bit),
         cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows),
+        cmocka_unit_test(test_lossy_when_the_budget_is_too_small_then_refused_and_nothing_goes),
         cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
         cmocka_unit_test(
             test_version_when_another_gives_way_soon_then_no_row_of_the_active_one_goes),

@@ -64,7 +64,7 @@ static hps_status fill(uint32_t n_rows, bool loses, bool *out_complete, struct h
                                             .n_rows = n_rows,
                                             .default_row = hps_calloc(1, ROW_BYTES)};
     struct hps_load_env env = {0};
-    uint64_t bytes = hps_load_host_bytes(version->tables, 1);
+    uint64_t bytes = hps_load_host_bytes(&env, version->tables, 1);
     assert_int_equal(hps_host_map_open(bytes > 1 << 20 ? bytes : 1 << 20, &env.host, err), HPS_OK);
     const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     struct below below = {.store = {&ops}, .space = {&below.store}, .loses = loses};
