@@ -181,10 +181,11 @@ def test_service_when_a_model_cannot_be_loaded_then_status_says_not_ready(servic
     service.write_config(service.config)
     addresses = service.start(notify=True)
     # It is up; who wants ready models asks /readyz, or waits for the other line.
-    assert service.expect("READY=1")[-1].startswith('STATUS=not ready: model "m" ')
-    until_failed = 'STATUS=not ready: model "m" failed to load: '
-    while not service.notify.recv(4096).decode().startswith(until_failed):
+    status = service.expect("READY=1")[-1]
+    assert status.startswith('STATUS=not ready: model "m" ')
+    while not status.startswith('STATUS=not ready: model "m" failed to load: '):  # it may have by then
         assert select.select([service.notify], [], [], PATIENCE_S)[0], service.log()
+        status = service.notify.recv(4096).decode()
     assert get(addresses["http"], "/readyz") == 503
     assert not select.select([service.process.stdout], [], [], 0)[0]
 
