@@ -63,6 +63,14 @@ static const struct hps_kafka_property SLOW_QUEUE[] = {
 };
 #define QUEUE_BACKOFF_VERSION 0x02020000
 
+/* From 2.4 to 2.9 librdkafka forgets to take a topic out of its cache of metadata by id when the
+ * same name comes with another id: of a topic that was made anew it uses memory that it has freed.
+ * What has expired is taken out, so nothing may be in the cache for longer than a topic takes to go
+ * and come; the next question asks the brokers again. */
+static const struct hps_kafka_property SHORT_CACHE = {"metadata.max.age.ms", "100"};
+#define TOPIC_IDS_VERSION        0x02040000
+#define TOPIC_IDS_MENDED_VERSION 0x020a0000
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- what librdkafka says ---- */
@@ -191,6 +199,10 @@ hps_status hps_kafka_conf(const struct hps_kafka *log, const struct hps_kafka_pr
     }
     if (status == HPS_OK && rd_kafka_version() < QUEUE_BACKOFF_VERSION) {
         status = set_all(conf, SLOW_QUEUE, COUNT(SLOW_QUEUE), err);
+    }
+    if (status == HPS_OK && rd_kafka_version() >= TOPIC_IDS_VERSION &&
+        rd_kafka_version() < TOPIC_IDS_MENDED_VERSION) {
+        status = set(conf, &SHORT_CACHE, err);
     }
     if (status == HPS_OK) {
         status = set_all(conf, log->properties, log->n_properties, err);
