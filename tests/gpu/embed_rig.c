@@ -419,21 +419,38 @@ static void poison(struct embed_rig *rig, const struct embed_query *query)
     }
 }
 
-void embed_begin(struct embed_rig *rig, struct embed_query *query)
+/* False: the cache has no place for it before others have ended. */
+static bool submit(struct embed_rig *rig, struct embed_query *query)
+{
+    hps_status status = hps_embed_submit(rig->cache, query->parts, query->n_parts, &query->ticket);
+    if (status == HPS_AGAIN) {
+        hps_embed_advance(rig->cache);
+        return false;
+    }
+    (void)embed_ok(rig, status, "submit");
+    return true;
+}
+
+bool embed_begin_now(struct embed_rig *rig, struct embed_query *query)
 {
     query->bytes += EMBED_PADDING;
     if (!rig->failed) {
         poison(rig, query);
     }
-    while (!rig->failed) {
-        hps_status status =
-            hps_embed_submit(rig->cache, query->parts, query->n_parts, &query->ticket);
-        if (status != HPS_AGAIN) {
-            (void)embed_ok(rig, status, "submit");
-            return;
-        }
-        hps_embed_advance(rig->cache);
+    return rig->failed || submit(rig, query);
+}
+
+void embed_begin_later(struct embed_rig *rig, struct embed_query *query)
+{
+    while (!rig->failed && !submit(rig, query)) {
         (void)sched_yield();
+    }
+}
+
+void embed_begin(struct embed_rig *rig, struct embed_query *query)
+{
+    if (!embed_begin_now(rig, query)) {
+        embed_begin_later(rig, query);
     }
 }
 

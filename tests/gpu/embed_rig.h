@@ -104,6 +104,10 @@ void embed_query_random(struct embed_rig *rig, struct embed_query *query, struct
 void embed_query_all(struct embed_rig *rig, struct embed_query *query, struct embed_table *table);
 /* Submit what was put together; what the dictionary says now must be answered. */
 void embed_begin(struct embed_rig *rig, struct embed_query *query);
+/* The same without waiting: false if the cache has no place before others have ended; then
+ * embed_begin_later is to be called, which waits. */
+bool embed_begin_now(struct embed_rig *rig, struct embed_query *query);
+void embed_begin_later(struct embed_rig *rig, struct embed_query *query);
 /* Wait, compare, release; the query is empty again. */
 void embed_finish(struct embed_rig *rig, struct embed_query *query);
 /* Forget it without waiting. */
