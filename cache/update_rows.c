@@ -166,15 +166,29 @@ static bool updated(const struct hps_version *version)
     return version->updates != NULL && atomic_load(&version->updates->rows_updated);
 }
 
+/* The only copy is in the host map, which can count. out_usage: set then. */
+static bool counted(const struct hps_version *version, struct hps_store_usage *out_usage)
+{
+    if (version->n_tiers == 0 || lowest_tier(version)->store->ops->tier != HPS_TIER_HOST) {
+        return false;
+    }
+    *out_usage = (struct hps_store_usage){.rows_estimated = true};
+    lowest_tier(version)->store->ops->space_usage(lowest_tier(version), out_usage);
+    return !out_usage->rows_estimated;
+}
+
 uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
                                bool *out_estimated)
 {
     uint64_t n = version->tables[table_id].n_rows;
-    *out_estimated = false;
+    struct hps_store_usage usage;
+    bool all_counted = counted(version, &usage);
+    /* Of which table rows were dropped, and which of them came again, is not known. */
+    *out_estimated = all_counted && usage.n_rows_dropped > 0;
     if (!updated(version)) {
         return n;
     }
-    *out_estimated = lowest_tier(version)->store->ops->tier != HPS_TIER_HOST;
+    *out_estimated = *out_estimated || lowest_tier(version)->store->ops->tier != HPS_TIER_HOST;
     int64_t changed = atomic_load(&version->updates->rows_changed[table_id]);
     return changed < 0 && (uint64_t)-changed > n ? 0 : n + (uint64_t)changed;
 }
@@ -185,6 +199,9 @@ uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated)
     uint64_t n = 0;
     int64_t changed = 0;
     *out_estimated = false;
+    if (counted(version, &usage)) {
+        return usage.n_rows;
+    }
     for (uint32_t i = 0; i < version->n_tables; i++) {
         n += version->tables[i].n_rows;
     }

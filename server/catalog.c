@@ -152,6 +152,7 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
         model_free(catalog, model);
     } else {
         model->order_stored = false;
+        model->n_order_stored = 0;
         hps_ignore(catalog_configured_order(model)); /* without memory it is the next load's */
         catalog_expect(catalog, model);
     }
@@ -372,7 +373,7 @@ static void run_fill(struct hps_task *task)
     hps_free(fill);
 }
 
-void catalog_fill(struct hps_catalog *catalog, struct hps_version *version)
+static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
 {
     struct hps_load_env *env = &catalog->options.env;
     struct fill_task *fill = NULL;
@@ -393,27 +394,45 @@ void catalog_fill(struct hps_catalog *catalog, struct hps_version *version)
     }
 }
 
+enum { FILL_ROUNDS = 3 };
+
+/* In the first round what is hot in the active version, in the second all of it, then the others.
+ */
+static void fill_model(struct hps_catalog *catalog, struct catalog_model *model, int round)
+{
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        bool active = entry->version->number == model->active;
+        if (entry->state != ENTRY_RESIDENT) {
+            continue;
+        }
+        if (active && round == 0) {
+            catalog_warm_behind(catalog, catalog->loader, entry->version);
+        } else if (round == (active ? 1 : 2) && !atomic_load(&entry->version->host_complete)) {
+            start_fill(catalog, entry->version);
+        }
+        if (!active && round == 2) {
+            catalog_warm_whole(catalog, catalog->loader, entry->version);
+        }
+    }
+}
+
 /* One after the other, but of models whose next version is awaited: the hot rows of every active
  * version, and tables that are cached whole, then all rows of those, then the others. */
 static void start_fills(struct hps_catalog *catalog)
 {
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < FILL_ROUNDS; round++) {
         for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
-            for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
-                bool active = entry->version->number == model->active;
-                if (model->awaits) { /* it would take the room of what is to be served */
-                    continue;
-                }
-                if (active && round == 0) {
-                    catalog_warm_behind(catalog, catalog->loader, entry->version);
-                } else if (round == (active ? 1 : 2)) {
-                    catalog_fill(catalog, entry->version);
-                }
-                if (!active && round == 2) {
-                    catalog_warm_whole(catalog, catalog->loader, entry->version);
-                }
+            if (!model->awaits) { /* it would take the room of what is to be served */
+                fill_model(catalog, model, round);
             }
         }
+    }
+}
+
+void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    for (int round = 0; round < FILL_ROUNDS; round++) {
+        fill_model(catalog, model, round);
     }
 }
 
@@ -424,6 +443,7 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
 {
     struct hps_error err;
     if (catalog_entry(model, model->previous) == NULL) {
+        model->record_outdated = model->record_outdated || model->previous != 0;
         model->previous = 0; /* unloaded since that was written */
     }
     if (catalog_entry(model, model->active) != NULL) {
@@ -450,6 +470,17 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     }
 }
 
+/* Of these a crash left the record alone. */
+static void forget_empty_models(struct hps_catalog *catalog)
+{
+    for (struct catalog_model *model = catalog->models, *next; model != NULL; model = next) {
+        next = model->next;
+        if (model->entries == NULL && model->config == NULL) {
+            model_free(catalog, model);
+        }
+    }
+}
+
 static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
 {
     struct hps_store *durable = catalog->options.env.durable;
@@ -468,6 +499,7 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
         }
         if (status == HPS_OK) {
             settle_active(catalog, model);
+            status = catalog_mend_model(catalog, model, err);
         }
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);
@@ -480,6 +512,7 @@ static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
         }
     }
     if (status == HPS_OK) {
+        forget_empty_models(catalog);
         hps_warmup_read(catalog->warmup);
         start_fills(catalog);
     }

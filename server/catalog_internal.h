@@ -39,6 +39,8 @@ struct catalog_model {
     struct catalog_entry *entries;
     struct hps_table_order order; /* of its tables, over all versions */
     bool order_stored;            /* it is what a record says, or versions that are there */
+    uint32_t n_order_stored;      /* tables of it that the record has */
+    bool record_outdated;         /* it is of an earlier build, or names versions that are gone */
     const struct hps_config_model *config; /* NULL: only loaded at run time */
     enum hps_miss_policy miss_policy;      /* of its versions, as the next */
     enum hps_unknown_policy unknown_policy;
@@ -143,11 +145,11 @@ uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
 uint64_t catalog_rows_dropped(const struct catalog_entry *entry);
 /* Share of a load that is done; 1 of a version that is loaded. Lock held. */
 double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
-/* Have the loader thread put the rows of a resident version into the host map, if that is of use.
- */
-void catalog_fill(struct hps_catalog *catalog, struct hps_version *version);
+/* Have the loader thread warm up and fill the resident versions of a model, as after a start. Lock
+ * held, or nobody else knows the catalog. */
+void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model);
 
-/* ---- catalog_model.c: the lock held, or nobody else knows the catalog ---- */
+/* ---- catalog_model.c: under switch_lock, or nobody else knows the catalog ---- */
 
 /* What the model's record says from now on; `without`: a version that goes, 0: none. */
 struct catalog_model_change {
@@ -156,15 +158,19 @@ struct catalog_model_change {
     int64_t without;
 };
 
-/* Write the model's record. May block. */
-hps_status catalog_put_model(struct hps_catalog *catalog, const struct catalog_model *model,
+/* Write the model's record. May block; lock not held. */
+hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *model,
                              const struct catalog_model_change *change, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Take over a record; versions are in the list already. ctx: the catalog. */
 hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record);
-/* From now on it is the one that became active last. */
+/* After the versions are known for good: write the record anew if it is of an earlier build or
+ * names versions that are gone, before another version gets such a number. May block. */
+hps_status catalog_mend_model(struct hps_catalog *catalog, struct catalog_model *model,
+                              struct hps_error *err) HPS_MUST_CHECK;
+/* From now on it is the one that became active last. Lock held. */
 void catalog_note_active(struct catalog_model *model, struct catalog_entry *active);
-/* The model has no versions: its tables are in the order of models[], or in none. */
+/* The model has no versions: its tables are in the order of models[], or in none. Lock held. */
 hps_status catalog_configured_order(struct catalog_model *model) HPS_MUST_CHECK;
 /* All that was stored of the model is known: complete the order of its tables from its versions,
  * and give each version its own. */

@@ -172,18 +172,18 @@ static hps_status place_tables(struct hps_load *load, struct hps_error *err)
     struct hps_catalog *catalog = load->catalog;
     struct catalog_model *model = load->model;
     pthread_mutex_lock(&catalog->lock);
-    uint32_t n = model->order.n;
     hps_status status = hps_table_order_apply(&model->order, load->entry->version);
+    model->order_stored = model->order_stored || status == HPS_OK;
+    pthread_mutex_unlock(&catalog->lock);
     if (status != HPS_OK) {
-        status = hps_error_set(err, status, "no memory for the order of tables");
-    } else if (model->order.n > n && model->active != 0 &&
-               catalog->options.env.durable != NULL) { /* else the activation writes it */
+        return hps_error_set(err, status, "no memory for the order of tables");
+    }
+    if (model->order.n > model->n_order_stored && model->active != 0 &&
+        catalog->options.env.durable != NULL) { /* else the activation writes it */
         const struct catalog_model_change as_is = {
             .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
         status = catalog_put_model(catalog, model, &as_is, err);
     }
-    model->order_stored = model->order_stored || status == HPS_OK;
-    pthread_mutex_unlock(&catalog->lock);
     return status;
 }
 
@@ -476,12 +476,15 @@ out:
     return status;
 }
 
-static void abandon(struct hps_load *load)
+static void abandon(struct hps_load *load, const struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
     pthread_mutex_lock(&catalog->lock);
     struct hps_version *version = load->entry->version;
     load_unlink(load);
+    if (load->model->config != NULL && load->model->entries->next == NULL) {
+        catalog_load_failed(catalog, load->model, err); /* whoever began its own load gave way */
+    }
     catalog_version_metrics_remove(catalog, version);
     catalog_entry_remove(catalog, load->model, load->entry);
     pthread_mutex_unlock(&catalog->lock);
@@ -550,7 +553,8 @@ static hps_status begin(struct hps_catalog *catalog, const struct hps_load_reque
         }
     }
     if (status != HPS_OK) {
-        abandon(load);
+        err->status = status;
+        abandon(load, err);
         return status;
     }
     *out_load = load;

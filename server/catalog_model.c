@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the catalog keeps of a model beside its versions: the order of its tables, and which
- * versions have been active. Under the catalog's lock, or while nobody else knows the catalog.
+ * versions have been active. Under switch_lock, or while nobody else knows the catalog.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ static hps_status past_versions(const struct catalog_model *model, int64_t activ
     }
     for (const struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
         int64_t number = entry->version->number;
-        if (entry->last_active > 0 && number != active && number != without) {
+        if (entry->last_active > 0 && entry->state != ENTRY_UNLOADING && number != active &&
+            number != without) {
             past[n_past++] = entry;
         }
     }
@@ -62,12 +63,16 @@ static hps_status past_versions(const struct catalog_model *model, int64_t activ
 
 /* ---- the record ------------------------------------------------------------------------------ */
 
-hps_status catalog_put_model(struct hps_catalog *catalog, const struct catalog_model *model,
+/* Only the numbers are gathered under the lock: the write may take long, and who holds switch_lock
+ * keeps the order as it is. */
+hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *model,
                              const struct catalog_model_change *change, struct hps_error *err)
 {
     int64_t *past = NULL;
     uint32_t n_past = 0;
+    pthread_mutex_lock(&catalog->lock);
     hps_status status = past_versions(model, change->active, change->without, &past, &n_past);
+    pthread_mutex_unlock(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for a catalog record");
     }
@@ -81,6 +86,9 @@ hps_status catalog_put_model(struct hps_catalog *catalog, const struct catalog_m
                                             .n_past = n_past};
     status = hps_records_put_model(catalog->options.env.durable, &record, err);
     hps_free(past);
+    if (status == HPS_OK) {
+        model->n_order_stored = record.n_tables;
+    }
     return status;
 }
 
@@ -113,6 +121,7 @@ hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record)
     model->active = record->active;
     model->previous = record->previous;
     model->n_switches = record->n_switches;
+    model->record_outdated = record->n_tables == 0;
     if (record->n_tables == 0) {
         guess_past(model);
         return HPS_OK;
@@ -122,6 +131,7 @@ hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record)
         if (entry != NULL) {
             entry->last_active = record->n_past - i;
         }
+        model->record_outdated = model->record_outdated || entry == NULL;
     }
     hps_table_order_free(&model->order);
     for (uint32_t i = 0; i < record->n_tables; i++) {
@@ -130,7 +140,24 @@ hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record)
         }
     }
     model->order_stored = true;
+    model->n_order_stored = record->n_tables;
     return HPS_OK;
+}
+
+hps_status catalog_mend_model(struct hps_catalog *catalog, struct catalog_model *model,
+                              struct hps_error *err)
+{
+    struct hps_store *durable = catalog->options.env.durable;
+    if (!model->record_outdated || catalog->options.config->persistent_db.read_only) {
+        return HPS_OK;
+    }
+    model->record_outdated = false;
+    if (model->entries == NULL) {
+        return hps_records_delete_model(durable, model->name, err);
+    }
+    const struct catalog_model_change as_is = {
+        .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
+    return catalog_put_model(catalog, model, &as_is, err);
 }
 
 /* ---- the order of tables --------------------------------------------------------------------- */
@@ -167,8 +194,10 @@ hps_status catalog_settle_order(struct catalog_model *model)
 {
     const struct catalog_entry *first = catalog_entry(model, model->active);
     hps_status status = HPS_OK;
-    if (model->entries == NULL) {
-        return HPS_OK;
+    if (model->entries == NULL) { /* a crash left its record: it says nothing any more */
+        model->record_outdated = model->record_outdated || model->order_stored;
+        model->order_stored = false;
+        return catalog_configured_order(model);
     }
     if (!model->order_stored) {
         for (const struct catalog_entry *entry = first == NULL ? model->entries : NULL;

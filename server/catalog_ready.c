@@ -217,6 +217,7 @@ static void ensured(struct hps_catalog *catalog, const char *name, const struct 
     model->waiting = false;
     if (err->status != HPS_OK) {
         catalog_load_failed(catalog, model, err);
+        catalog_await_end(catalog, model);
     }
     catalog_expect(catalog, model);
     pthread_mutex_unlock(&catalog->lock);

@@ -210,13 +210,11 @@ void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model
 
 void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
 {
-    const struct catalog_entry *entry = catalog_entry(model, model->active);
-    model->awaits = false;
-    /* After a load that came to nothing: it was not filled as long as that was awaited. */
-    if (entry != NULL && entry->state == ENTRY_RESIDENT &&
-        !atomic_load(&entry->version->host_complete)) {
-        catalog_fill(catalog, entry->version);
+    if (!model->awaits) {
+        return;
     }
+    model->awaits = false;
+    catalog_fill_model(catalog, model); /* nothing was filled as long as that was awaited */
     if (model->drift && !atomic_load(&catalog->closing)) {
         HPS_LOG(WARN, "catalog",
                 "the rows of an earlier run are served: the files of --table were not loaded; mend "

@@ -75,14 +75,15 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
     hps_status status = HPS_OK;
     pthread_mutex_lock(&catalog->lock);
     status = catalog_diff(model, catalog_entry(model, number)->version, &switched->diff);
+    pthread_mutex_unlock(&catalog->lock);
     if (status != HPS_OK) {
-        status = hps_error_set(err, status, "no memory to compare versions");
-    } else if (catalog->options.env.durable != NULL) {
+        return hps_error_set(err, status, "no memory to compare versions");
+    }
+    if (catalog->options.env.durable != NULL) {
         const struct catalog_model_change change = {
             .active = number, .previous = previous, .n_switches = model->n_switches + 1};
         status = catalog_put_model(catalog, model, &change, err);
     }
-    pthread_mutex_unlock(&catalog->lock);
     if (status != HPS_OK) {
         return status;
     }

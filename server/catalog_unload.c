@@ -25,14 +25,14 @@ enum {
 
 /* ---- out of sight ---------------------------------------------------------------------------- */
 
-/* The model's record first: it never names a version that is gone, so that another one which gets
- * the number is not taken for it. After a crash the next open removes the rows that no record
- * names. */
+/* The version's record first: without it the version is gone, whatever the model's says. That one
+ * is written anew then, and after a crash in between by the next open, before another version can
+ * get the number. */
 static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry *entry,
                          struct hps_error *err)
 {
     struct hps_store *durable = catalog->options.env.durable;
-    const struct catalog_model *model = entry->model;
+    struct catalog_model *model = entry->model;
     int64_t number = entry->version->number;
     hps_status status = HPS_OK;
     if (durable == NULL) {
@@ -40,6 +40,9 @@ static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry
     }
     if (entry->redis != NULL) {
         status = hps_records_put_unused(durable, entry->version, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_records_delete_version(durable, model->name, number, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -52,12 +55,16 @@ static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry
             .previous = model->previous == number ? 0 : model->previous,
             .n_switches = model->n_switches,
             .without = number};
-        pthread_mutex_lock(&catalog->lock);
         status = catalog_put_model(catalog, model, &change, err);
-        pthread_mutex_unlock(&catalog->lock);
     }
-    return status == HPS_OK ? hps_records_delete_version(durable, model->name, number, err)
-                            : status;
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "catalog",
+                "record of a model outdated: it could not be written, and names a version that is "
+                "gone; the next change or start writes it",
+                HPS_STR("model", model->name), HPS_I64("version", number),
+                HPS_STR("error", err->text));
+    }
+    return HPS_OK;
 }
 
 /* switch_lock held, lock not. */

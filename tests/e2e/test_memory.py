@@ -63,6 +63,8 @@ def test_load_when_the_margin_drops_rows_then_everybody_is_told(work, daemon):
     assert "4000 rows dropped by overflow_margin" in one.ctl("status")
     assert one.metrics()['hpsd_tier_dropped_rows{model="m",version="1",tier="host"}'] == 4000
     assert "rows dropped" in one.log()
+    assert one.ctl("models", "-o", "json")[0]["models"][0]["versions"][0]["row_count"] in (1000, "1000")
+    assert "~5000" in one.ctl("tables", "m")  # whose rows they were is not known
     result = ask(one.stub(), "m", {"a": table.keys}).results[0]
     assert result.unknown_key_count == 4000
     assert "dropped" not in one.ctl("load", "fits", "--from", f"{work}/fits")

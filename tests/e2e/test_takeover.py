@@ -2,14 +2,17 @@
 """What another version may change: the order of tables, tables and rows that are lost, versions that go; and a store
 that an earlier build has written."""
 import os
+import shutil
 import signal
+import subprocess
 import tarfile
 
 import grpc
 import numpy as np
 import pytest
 
-from rig import Table, admin_pb, ask, default_config, floats, key_bytes, model_config, pb, refused, until
+from rig import (BIN, PATIENCE_S, Daemon, Killpoint, Table, admin_pb, ask, default_config, floats, key_bytes,
+                 model_config, pb, refused, scratch, until)
 
 DIM = 4
 N = 40
@@ -203,3 +206,97 @@ def test_store_when_an_earlier_build_has_written_it_then_opened_completed_and_se
     assert by_place(one, 2) == [("users", 31000), ("items", 30000)]
     one.ctl("rollback", "m")
     assert by_place(one, 2) == [("users", 1000), ("items", 2000)]
+
+
+# ---- crashes in the middle -----------------------------------------------------------------------------
+
+def killed_at(work, n, operation, **server):
+    """A daemon on `work` without models[] that ends before write number n to the log of the store that `operation`
+    makes; started again. None: the operation makes fewer writes."""
+    point = Killpoint(f"{work}/point", f"{work}/state")
+    one = Daemon(work, default_config(server={"model_roots": [work], "hot_keys_save_s": 0, **server}),
+                 wrapper=point.wrapper)
+    prepare, verb = operation
+    prepare(one)
+    point.arm("write *.log", n, 0)
+    subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", one.admin, *map(str, verb)], capture_output=True,
+                   check=False, timeout=PATIENCE_S)
+    killed = point.holds()  # the count is used up
+    point.disarm()
+    if killed:
+        one.wait_end()
+    one.kill()
+    one.restart()
+    return one, killed
+
+
+def test_kill_when_a_version_is_retired_then_it_is_so_later_and_no_other_one(work):
+    for number in range(1, 5):
+        save(f"{work}/m/{number}", a=number)
+
+    def prepare(one):
+        one.load("m", f"{work}/m/1")
+        one.load("m", f"{work}/m/2")
+
+    for n in range(1, 9):
+        with scratch() as place:
+            os.rename(f"{work}/m", f"{place}/m")
+            work, old = place, work
+            one, killed = killed_at(work, n, (lambda daemon: prepare(daemon), ("activate", "m", 2)), keep_versions=1)
+            one.load("m", f"{work}/m/3", activate=True)
+            one.load("m", f"{work}/m/4", activate=True)
+            until(lambda: set(one.versions("m")) in ({4}, {2, 4}), f"a kill at write {n}")
+            one.stop()
+            os.rename(f"{work}/m", f"{old}/m")
+            work = old
+        if not killed:
+            return
+    raise AssertionError("an activation that makes more than 8 writes")
+
+
+def test_kill_when_the_last_version_is_unloaded_then_a_place_means_the_same_or_it_is_gone(work):
+    save(f"{work}/m/1", a=1, b=2, c=3)
+    save(f"{work}/m/2", a=11, c=13)
+    for n in range(1, 9):
+        with scratch() as place:
+            def prepare(one, place=place):
+                for number in (1, 2):
+                    shutil.copytree(f"{work}/m/{number}", f"{place}/m/{number}")
+                one.load("m", f"{place}/m/1")
+                one.load("m", f"{place}/m/2", activate=True, force=True)
+                one.ctl("unload", "m", 1)
+                until(lambda: one.versions("m") == {2: "active"}, "one version")
+
+            one, killed = killed_at(place, n, (prepare, ("unload", "m", 2)))
+            if one.versions("m"):
+                assert one.versions("m") == {2: "active"}
+                tables = one.ctl("tables", "m", "-o", "json")[0]["tables"]
+                assert [(int(t.get("place", 0)), t["table"]) for t in tables] == [(0, "a"), (2, "c")]
+            else:  # nothing of it is left
+                save(f"{place}/next", c=1, a=2)
+                one.load("m", f"{place}/next")
+                assert by_place(one, 2) == [("a", 2), ("c", 1)]
+            one.stop()
+        if not killed:
+            return
+    raise AssertionError("an unload that makes more than 8 writes")
+
+
+def test_activate_when_its_write_takes_long_then_the_daemon_answers(work):
+    for number in (1, 2):
+        save(f"{work}/m/{number}", a=number)
+    point = Killpoint(f"{work}/point", f"{work}/state")
+    with Daemon(work, default_config(server={"model_roots": [work], "hot_keys_save_s": 0}),
+                wrapper=point.wrapper) as one:
+        one.load("m", f"{work}/m/1")
+        one.load("m", f"{work}/m/2")
+        point.hold("fdatasync *.log")
+        with subprocess.Popen([os.path.join(BIN, "hpsctl"), "--addr", one.admin, "activate", "m", "2"],
+                              stdout=subprocess.DEVNULL) as activate:
+            until(point.holds, "a write")
+            for path in ("/healthz", "/readyz", "/metrics"):
+                assert one.get(path)[0] == 200, path
+            assert by_place(one, 1) == [("a", 1)]
+            point.let_go()
+            assert activate.wait(PATIENCE_S) == 0
+        assert by_place(one, 1) == [("a", 2)]
