@@ -95,7 +95,8 @@ hps_status update_rows_sample(const struct hps_version *version, const struct up
         return HPS_NO_MEMORY;
     }
     uint64_t at = hps_mix64(hps_update_sequence(version)) % step;
-    sample.weight = (double)n_keys / (double)((n_keys - at + step - 1) / step);
+    uint64_t n_sampled = (n_keys - at + step - 1) / step;
+    sample.weight = (double)n_keys / (double)n_sampled;
     for (uint32_t i = 0; i < plan->n_writes; i++) {
         const struct hps_write *write = &plan->writes[i];
         for (; at < write->n; at += step) {
