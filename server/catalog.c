@@ -151,7 +151,6 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
     if (model->config == NULL) {
         model_free(catalog, model);
     } else {
-        model->order_stored = false;
         model->n_order_stored = 0;
         hps_ignore(catalog_configured_order(model)); /* without memory it is the next load's */
         catalog_expect(catalog, model);

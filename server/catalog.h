@@ -173,9 +173,9 @@ struct hps_version_view {
     int64_t active_version; /* of the model */
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
-    uint64_t n_rows_dropped; /* of the only copy, by overflow_margin */
     uint64_t n_rows, host_bytes, redis_bytes, persistent_bytes;
     bool rows_estimated;       /* n_rows are: it has had updates */
+    uint64_t n_rows_dropped;   /* of the only copy, by overflow_margin */
     struct hps_gpu_space *gpu; /* NULL: it has no embedding cache */
     uint64_t gpu_rows, gpu_bytes;
     const struct hps_embed_range_usage *gpu_usages; /* [n_tables]; NULL: as gpu */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files of the catalog share. `lock` protects everything that is not immutable; it is
- * never held while rows are read or written, only over the small synced records.
+ * never held while rows or records are read or written, as probes wait for it.
  */
 #ifndef HPS_SERVER_CATALOG_INTERNAL_H
 #define HPS_SERVER_CATALOG_INTERNAL_H
@@ -38,8 +38,7 @@ struct catalog_model {
     uint64_t n_switches; /* activations so far */
     struct catalog_entry *entries;
     struct hps_table_order order; /* of its tables, over all versions */
-    bool order_stored;            /* it is what a record says, or versions that are there */
-    uint32_t n_order_stored;      /* tables of it that the record has */
+    uint32_t n_order_stored;      /* tables of it that the record has; 0: it says none */
     bool record_outdated;         /* it is of an earlier build, or names versions that are gone */
     const struct hps_config_model *config; /* NULL: only loaded at run time */
     enum hps_miss_policy miss_policy;      /* of its versions, as the next */

@@ -173,7 +173,6 @@ static hps_status place_tables(struct hps_load *load, struct hps_error *err)
     struct catalog_model *model = load->model;
     pthread_mutex_lock(&catalog->lock);
     hps_status status = hps_table_order_apply(&model->order, load->entry->version);
-    model->order_stored = model->order_stored || status == HPS_OK;
     pthread_mutex_unlock(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the order of tables");

@@ -139,7 +139,6 @@ hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record)
             return HPS_NO_MEMORY;
         }
     }
-    model->order_stored = true;
     model->n_order_stored = record->n_tables;
     return HPS_OK;
 }
@@ -195,11 +194,11 @@ hps_status catalog_settle_order(struct catalog_model *model)
     const struct catalog_entry *first = catalog_entry(model, model->active);
     hps_status status = HPS_OK;
     if (model->entries == NULL) { /* a crash left its record: it says nothing any more */
-        model->record_outdated = model->record_outdated || model->order_stored;
-        model->order_stored = false;
+        model->record_outdated = model->record_outdated || model->n_order_stored > 0;
+        model->n_order_stored = 0;
         return catalog_configured_order(model);
     }
-    if (!model->order_stored) {
+    if (model->n_order_stored == 0) {
         for (const struct catalog_entry *entry = first == NULL ? model->entries : NULL;
              entry != NULL; entry = entry->next) {
             first = entry;
@@ -212,7 +211,6 @@ hps_status catalog_settle_order(struct catalog_model *model)
         status = hps_table_order_apply(&model->order, entry->version);
     }
     if (status == HPS_OK) {
-        model->order_stored = true;
         warn_of_configured_order(model);
     }
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of the catalog: what is written to and read from the persistent store. Used under the
- * catalog's lock.
+ * Records of the catalog: what is written to and read from the persistent store. Used under
+ * the catalog's switch_lock, or while nobody else knows the catalog.
  */
 #ifndef HPS_SERVER_CATALOG_RECORDS_H
 #define HPS_SERVER_CATALOG_RECORDS_H

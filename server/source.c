@@ -150,6 +150,21 @@ static hps_status source_add(struct hps_source *source, const char *name, const 
     return HPS_OK;
 }
 
+/* takes `source`, whose tables have been added as far as `status` says. */
+static hps_status source_finish(struct hps_source *source, hps_status status,
+                                struct hps_source *out_source, struct hps_error *err)
+{
+    if (status == HPS_OK) {
+        status = source_print(source, err);
+    }
+    if (status != HPS_OK) {
+        hps_source_close(source);
+        return status;
+    }
+    *out_source = *source;
+    return HPS_OK;
+}
+
 hps_status hps_source_open_config(const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
 {
@@ -164,15 +179,7 @@ hps_status hps_source_open_config(const struct hps_config_model *model,
         const struct hps_config_table *table = &model->tables[i];
         status = source_add(&source, table->name, table->path, table, err);
     }
-    if (status == HPS_OK) {
-        status = source_print(&source, err);
-    }
-    if (status != HPS_OK) {
-        hps_source_close(&source);
-        return status;
-    }
-    *out_source = source;
-    return HPS_OK;
+    return source_finish(&source, status, out_source, err);
 }
 
 static hps_status check_named(const struct hps_source_named *tables, size_t n_tables,
@@ -218,15 +225,7 @@ hps_status hps_source_open_tables(const struct hps_source_named *tables, size_t 
         status = source_add(&source, tables[i].name, tables[i].path,
                             config_table(model, tables[i].name), err);
     }
-    if (status == HPS_OK) {
-        status = source_print(&source, err);
-    }
-    if (status != HPS_OK) {
-        hps_source_close(&source);
-        return status;
-    }
-    *out_source = source;
-    return HPS_OK;
+    return source_finish(&source, status, out_source, err);
 }
 
 bool hps_source_canonical(const char *path, char out_path[PATH_MAX])

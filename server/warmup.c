@@ -622,8 +622,7 @@ static hps_status fill_batch(struct fill *fill, struct queue *queue, uint32_t n,
     return status;
 }
 
-/* As long again as the work took: half of the time is for others, and so is the disk. */
-static void pause_after(uint64_t start_us)
+void hps_warmup_pause_after(uint64_t start_us)
 {
     uint64_t us = hps_clock_us() - start_us;
     us = us < PAUSE_US_MAX ? us : PAUSE_US_MAX;
@@ -722,7 +721,7 @@ static bool fill_some(struct fill *fill)
     if (n > 0) { /* else the map is full, and so it is for the other tables */
         hps_status status = fill_batch(fill, queue, n, &batch);
         note_batch(fill, queue, n, &batch, status);
-        pause_after(start_us);
+        hps_warmup_pause_after(start_us);
     }
     return report->end == HPS_WARMUP_DONE;
 }

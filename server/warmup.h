@@ -82,5 +82,8 @@ bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *vers
  * several at once. */
 void hps_warmup_fill(struct hps_warmup *warmup, const struct hps_version *version,
                      const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
+/* Sleep as long again as the work since then took, 50 ms at most: half of the time is for others,
+ * and so is the disk. Of threads that fill behind what is served. */
+void hps_warmup_pause_after(uint64_t start_us);
 
 #endif

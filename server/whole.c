@@ -18,7 +18,6 @@
 enum {
     BATCH_KEYS_MAX = 1024,
     BATCH_BYTES_MAX = 1 << 20,
-    PAUSE_US_MAX = 50 * 1000,
     COMING_POLL_NS = 1000 * 1000,
     TRIES = 8 /* for a row that is updated each time it is read; then it comes as it is asked for */
 };
@@ -70,17 +69,6 @@ static bool goes_on(struct whole *whole)
         whole->report->end = HPS_WARMUP_STOPPED;
     }
     return whole->report->end != HPS_WARMUP_TIME && whole->report->end != HPS_WARMUP_STOPPED;
-}
-
-/* As long again as the work took: half of the time is for others. */
-static void pause_after(uint64_t start_us)
-{
-    uint64_t us = hps_clock_us() - start_us;
-    us = us < PAUSE_US_MAX ? us : PAUSE_US_MAX;
-    const struct timespec pause = {0, (long)us * 1000};
-    if (us > 0) {
-        nanosleep(&pause, NULL);
-    }
 }
 
 /* ---- rows to the device ---------------------------------------------------------------------- */
@@ -160,7 +148,7 @@ static hps_status take_batch(struct whole *whole, const hps_key *keys, const uin
     }
     hps_status status = read_again(whole, n_again);
     whole->report->n_keys += n;
-    pause_after(start_us);
+    hps_warmup_pause_after(start_us);
     return status;
 }
 
