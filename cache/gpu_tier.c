@@ -44,13 +44,21 @@ struct gpu_call {
     bool is_done; /* lock */
 };
 
-/* Once this has been written down nobody sees less of it. */
+static bool under_way(const struct hps_gpu_tier *tier)
+{
+    return tier->head != NULL || tier->n_batches > 0 || tier->changes.staging != NULL ||
+           tier->packed || tier->wanted ||
+           (!atomic_load(&tier->lost) && !hps_embed_idle(tier->cache));
+}
+
+/* Once this has been written down nobody sees less of it. While something is under way its end is
+ * still to be written down. */
 static void publish(struct hps_gpu_tier *tier)
 {
     struct gpu_published *published = &tier->published;
 
     published->at_us = hps_clock_us();
-    published->due = false;
+    published->due = under_way(tier);
     if (tier->seized) { /* what the cache says may be half of something */
         return;
     }
@@ -120,13 +128,6 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
     if (tier->options.lost != NULL) {
         tier->options.lost(tier->options.lost_ctx, &err);
     }
-}
-
-static bool under_way(const struct hps_gpu_tier *tier)
-{
-    return tier->head != NULL || tier->n_batches > 0 || tier->changes.staging != NULL ||
-           tier->packed || tier->wanted ||
-           (!atomic_load(&tier->lost) && !hps_embed_idle(tier->cache));
 }
 
 /* What is taken stays on the list until it is run: another thread may have to go on with it. */
@@ -203,7 +204,6 @@ static void serve(struct hps_gpu_tier *tier)
         }
         if (tier->published.due && hps_clock_us() - tier->published.at_us >= PUBLISH_US) {
             publish(tier);
-            tier->published.due = true; /* until nothing is under way */
         }
     }
 }

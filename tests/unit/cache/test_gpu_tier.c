@@ -347,6 +347,23 @@ static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void 
     assert_int_equal(device.arena_bytes - device.free_bytes, bytes);
 }
 
+/* Somebody who waits for the tier has written down what is used while the rows are on their way. */
+static void test_usage_when_asked_for_while_rows_come_then_they_are_counted_later(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usage;
+    open_all();
+    hps_device_sim_hold(rig.tier->device, true);
+    insert(rig.space, 2, 0, 100, 1, NULL, &report);
+    hps_gpu_tier_sync(rig.tier); /* the second time for what the first one's turn has staged */
+    hps_gpu_tier_sync(rig.tier);
+    hps_gpu_space_usage(rig.space, 2, &usage);
+    assert_int_equal(usage.n_inserted, 0);
+    hps_device_sim_hold(rig.tier->device, false);
+    await_changes(2, 100);
+}
+
 static void test_lookup_when_larger_than_a_batch_then_split_and_whole(void **state)
 {
     (void)state;
@@ -1233,6 +1250,8 @@ int main(void)
             test_lookup_when_inserted_then_rows_are_there_and_others_are_not, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_usage_when_rows_came_then_of_each_table_and_of_the_device, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_usage_when_asked_for_while_rows_come_then_they_are_counted_later, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lookup_when_larger_than_a_batch_then_split_and_whole,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
