@@ -38,6 +38,7 @@ static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
         of->offset = view->next;
         of->end_offset = view->high;
         of->lag_record_count = view->lag;
+        of->lag_unknown = !view->lag_known;
         of->as_of_unix_ms = view->as_of_ms;
         of->lag_ms = hps_partition_lag_ms(view);
         of->end_unix_ms = view->heard_ms;

@@ -162,6 +162,7 @@ void update_gap(struct hps_update_stream *stream, struct update_partition *parti
     (void)vsnprintf(reason, sizeof(reason), fmt, args);
     va_end(args);
     partition->accept = accept;
+    partition->other = false;
     update_stop_partition(stream, partition, HPS_PARTITION_GAP, reason);
 }
 

@@ -135,6 +135,7 @@ void update_gap_other(struct hps_update_stream *stream, struct update_partition 
     partition->read.as_of_ms = partition->as_of_ms;
     partition->dirty = partition->known; /* to be stored, so that a restart does not claim it */
     update_gap(stream, partition, accept, "%s", reason);
+    partition->other = true;
 }
 
 static void is_same(struct update_partition *partition, int64_t at_ms)

@@ -73,13 +73,33 @@ static double rate(struct update_rate *rate, uint64_t n)
     return rate->per_s;
 }
 
+/* The end of another topic, which grows as any other, says nothing of what is missing. One that
+ * runs may have read what its leader has not told yet. */
+static bool is_other(const struct update_partition *partition)
+{
+    bool stopped = partition->state == HPS_PARTITION_GAP ||
+                   partition->state == HPS_PARTITION_GONE ||
+                   partition->state == HPS_PARTITION_FAILED;
+    return (partition->state == HPS_PARTITION_GAP && partition->other) ||
+           (stopped && partition->high < partition->applied.next);
+}
+
+/* Of a leader that does not answer the end is an old one, and that of a topic that has yet to be
+ * proved the same may be another's. */
+static bool is_lag_known(const struct update_partition *partition)
+{
+    return partition->known && partition->high >= 0 && !update_leader_silent(partition) &&
+           !partition->unproved && !is_other(partition);
+}
+
 /* Records that its rows lack; of a version that is frozen from the first on that was passed over.
  */
 static uint64_t lag_of(const struct update_partition *partition)
 {
     const struct hps_position *applied = &partition->applied;
     int64_t from = applied->frozen != HPS_POSITION_WHOLE ? applied->frozen : applied->next;
-    return partition->known && partition->high > from ? (uint64_t)(partition->high - from) : 0;
+    bool counts = partition->known && !is_other(partition) && partition->high > from;
+    return counts ? (uint64_t)(partition->high - from) : 0;
 }
 
 static void show_partition(const struct hps_update_stream *stream,
@@ -92,7 +112,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->high = partition->high;
     view->heard_ms = partition->heard_ms;
     view->lag = lag_of(partition);
-    view->silent = update_leader_silent(partition);
+    view->lag_known = is_lag_known(partition);
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;
     view->skipped = partition->known ? partition->applied.skipped : HPS_POSITION_WHOLE;
@@ -227,21 +247,12 @@ static double age_s(int64_t as_of_ms)
     return as_of_ms <= 0 ? INFINITY : age_ms > 0 ? (double)age_ms / 1000 : 0;
 }
 
-/* Of a leader that does not answer the end is an old one, and that of another topic says nothing of
- * what is missing. One that runs may have read what its leader has not told yet. */
-static bool is_lag_known(const struct hps_partition_view *of)
-{
-    bool stopped = of->state == HPS_PARTITION_GAP || of->state == HPS_PARTITION_GONE ||
-                   of->state == HPS_PARTITION_FAILED;
-    return !of->silent && !(stopped && of->high < of->next);
-}
-
 static void show_partition_gauges(struct hps_metrics *metrics, const struct hps_partition_view *of)
 {
     char number[16];
     snprintf(number, sizeof(number), "%" PRId32, of->partition);
     set(metrics, HPS_M_UPDATE_LAG, of->topic, number, NULL,
-        is_lag_known(of) ? (double)of->lag : INFINITY);
+        of->lag_known ? (double)of->lag : INFINITY);
     set(metrics, HPS_M_UPDATE_LAG_SECONDS, of->topic, number, NULL, age_s(of->as_of_ms));
     set(metrics, HPS_M_UPDATE_GAP, of->topic, number, NULL, of->state == HPS_PARTITION_GAP ? 1 : 0);
     for (int state = 0; state < HPS_PARTITION_STATES; state++) {

@@ -138,8 +138,8 @@ struct hps_partition_view {
     int64_t next;        /* published; -1: not known yet */
     int64_t high;        /* one past the last record, as its leader said last; -1: not known */
     int64_t heard_ms;    /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
-    uint64_t lag;        /* records, up to `high`; 0 while not known */
-    bool silent;         /* the leader has not answered lately: `high` may be old */
+    uint64_t lag;        /* records, up to `high` */
+    bool lag_known;      /* `high` is young, and of the topic that was read */
     int64_t as_of_ms;    /* every update logged before that is applied, proved by its leader; 0: not
                             known */
     int64_t same_ms;     /* when it was last known to be of the topic that was read; 0: not known */

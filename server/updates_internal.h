@@ -54,6 +54,7 @@ struct update_partition {
     struct hps_position read;                   /* as the batch at hand will leave it */
     const struct hps_consumer_record *unhashed; /* read.last, until the poll ends; NULL: hashed */
     int64_t accept;                             /* GAP: where an accept-gap goes on */
+    bool other;                                 /* GAP: it is not the topic that was read */
     int64_t low;                                /* when it began */
     int64_t high;                               /* as its leader said last; -1: not known */
     /* What its leader has proved: update_proof.c. */

@@ -140,10 +140,11 @@ static bool is_silent(const Hps__V1__PartitionUpdates *partition, int64_t now_ms
 static void lag_cell(struct hpsctl_table *table, const Hps__V1__PartitionUpdates *partition,
                      int64_t now_ms)
 {
-    bool known = partition->offset >= 0 && partition->end_offset >= 0;
+    bool told = partition->offset >= 0 && partition->end_offset >= 0;
     hpsctl_table_cell(table,
-                      !known                         ? "-"
+                      !told                          ? "-"
                       : is_silent(partition, now_ms) ? "%" PRIu64 "?"
+                      : partition->lag_unknown       ? "-"
                                                      : "%" PRIu64,
                       partition->lag_record_count);
 }

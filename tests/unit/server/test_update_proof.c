@@ -781,6 +781,29 @@ static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void 
     assert_int_equal(view_of(rig, ITEMS, 0)->lag, 0);
 }
 
+/* As many records as were read of the old one are no reason to say that none is missing. */
+static void test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known(void **state)
+{
+    struct rig *rig = *state;
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    put(rig, 1, 20);
+    restart(rig);
+    turns(rig, 3);
+    for (int i = 1; i < 6; i++) {
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+        assert_int_equal(view_of(rig, ITEMS, 0)->high, i);
+        assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
+        put(rig, (hps_key)i, 20);
+        wait_s(rig, 2);
+    }
+}
+
 static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
 {
     struct rig *rig = *state;
@@ -954,6 +977,7 @@ int main(void)
         TEST(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
         TEST(test_topic_when_made_anew_after_a_seek_then_a_gap),
         TEST(test_topic_when_made_anew_while_paused_then_a_refresh_finds_it),
+        TEST(test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known),
         TEST(test_refresh_when_paused_while_asked_then_it_ends),
         TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),
         TEST(test_tombstone_when_stopped_in_the_first_backlog_then_a_gap),
