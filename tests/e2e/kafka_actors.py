@@ -478,12 +478,12 @@ class Teller(Claimant):
             for one in of.get("partitions", []):
                 place = one["topic"], int(one.get("partition", 0))
                 self.judge.state(model, version, place, one["state"], begun, ended, "updates")
+                more = f"({one['state']}, next {one.get('offset', 0)}, end {one.get('end_offset', 0)})"
                 if int(one.get("as_of_unix_ms", 0)) > 0:
-                    more = f"({one['state']}, next {one.get('offset', 0)}, end {one.get('end_offset', 0)})"
                     self.judge.as_of(sight, int(one["as_of_unix_ms"]) / 1000, begun, place, more)
                 lag_ms = int(one.get("lag_ms", 0))
-                self.judge.lag(sight, place, int(one.get("lag_record_count", 0)) if one["state"] == "running" else None,
-                               lag_ms / 1000 if lag_ms >= 0 else math.inf, begun, "updates")
+                self.judge.lag(sight, place, None if one.get("lag_unknown") else int(one.get("lag_record_count", 0)),
+                               lag_ms / 1000 if lag_ms >= 0 else math.inf, begun, f"updates {more}")
 
 
 class Waiter(Claimant):
