@@ -77,19 +77,19 @@ static double rate(struct update_rate *rate, uint64_t n)
  * runs may have read what its leader has not told yet. */
 static bool is_other(const struct update_partition *partition)
 {
-    bool stopped = partition->state == HPS_PARTITION_GAP ||
-                   partition->state == HPS_PARTITION_GONE ||
-                   partition->state == HPS_PARTITION_FAILED;
+    bool runs = partition->state == HPS_PARTITION_RUNNING;
     return (partition->state == HPS_PARTITION_GAP && partition->other) ||
-           (stopped && partition->high < partition->applied.next);
+           (!runs && partition->high < partition->applied.next);
 }
 
-/* Of a leader that does not answer the end is an old one, and that of a topic that has yet to be
- * proved the same may be another's. */
+/* Of a leader that does not answer the end is an old one; that of a topic that has yet to be proved
+ * the same, now or since the start, may be another's. */
 static bool is_lag_known(const struct update_partition *partition)
 {
-    return partition->known && partition->high >= 0 && !update_leader_silent(partition) &&
-           !partition->unproved && !is_other(partition);
+    bool begun =
+        partition->state != HPS_PARTITION_STARTING && partition->state != HPS_PARTITION_GONE;
+    return partition->known && begun && partition->high >= 0 && partition->same_ms > 0 &&
+           !partition->unproved && !is_other(partition) && !update_leader_silent(partition);
 }
 
 /* Records that its rows lack; of a version that is frozen from the first on that was passed over.

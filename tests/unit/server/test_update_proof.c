@@ -804,6 +804,58 @@ static void test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_kno
     }
 }
 
+/* Its leader has told its end, and nothing else. */
+static void tell_end(struct rig *rig, int64_t high)
+{
+    struct update_partition *partition = &rig->stream->partitions[0];
+    partition->high = high;
+    partition->word.asked_us = hps_clock_us();
+    update_stream_show(rig->stream);
+}
+
+/* After a start it is not known yet where to read on, and of what topic. */
+static void test_lag_when_not_begun_then_not_known(void **state)
+{
+    struct rig *rig = *state;
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_UNAVAILABLE);
+    restart(rig);
+    for (int i = 1; i < 6; i++) { /* shorter than what was read, as long, and longer */
+        put(rig, (hps_key)i, 20);
+        turns(rig, 1);
+        tell_end(rig, i);
+        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
+        assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
+    }
+    hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_OK);
+    wait_s(rig, 10);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
+static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(void **state)
+{
+    struct rig *rig = *state;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
+    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    restart(rig);
+    turns(rig, 3);
+    tell_end(rig, 1);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
+    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+    wait_s(rig, 60);
+    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
+}
+
 static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
 {
     struct rig *rig = *state;
@@ -978,6 +1030,8 @@ int main(void)
         TEST(test_topic_when_made_anew_after_a_seek_then_a_gap),
         TEST(test_topic_when_made_anew_while_paused_then_a_refresh_finds_it),
         TEST(test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known),
+        TEST(test_lag_when_not_begun_then_not_known),
+        TEST(test_lag_when_paused_and_not_proved_since_the_start_then_not_known),
         TEST(test_refresh_when_paused_while_asked_then_it_ends),
         TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),
         TEST(test_tombstone_when_stopped_in_the_first_backlog_then_a_gap),
