@@ -25,8 +25,8 @@ static uint64_t backoff_us(const struct hps_update_stream *stream)
 
 /* ---- what is stored -------------------------------------------------------------------------- */
 
-static struct update_partition *find(struct hps_update_stream *stream, const char *topic,
-                                     int32_t number)
+struct update_partition *update_find_partition(struct hps_update_stream *stream, const char *topic,
+                                               int32_t number)
 {
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
@@ -200,8 +200,8 @@ void update_run_from(struct hps_update_stream *stream, struct update_partition *
 static bool list_partition(struct hps_update_stream *stream, const struct hps_consumer_topic *topic,
                            int32_t number, const struct hps_update_route *route)
 {
-    struct update_partition *partition = find(stream, topic->name, number);
-    const struct update_partition *first = find(stream, topic->name, 0);
+    struct update_partition *partition = update_find_partition(stream, topic->name, number);
+    const struct update_partition *first = update_find_partition(stream, topic->name, 0);
     bool is_new = partition == NULL;
     bool grown = is_new && first != NULL && first->was_there;
     if (is_new) {

@@ -333,6 +333,7 @@ bool update_refresh_turn(struct hps_update_stream *stream)
     }
     if (stream->connected) {
         update_hear(stream);
+        update_hear_unlisted(stream);
         update_prove(stream);
     }
     for (uint32_t i = 0; i < stream->n_partitions && stream->connected; i++) {

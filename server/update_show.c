@@ -125,28 +125,40 @@ static void show_partition(const struct hps_update_stream *stream,
 
 static bool view_room(struct hps_update_stream *stream)
 {
-    if (stream->view_capacity >= stream->n_partitions) {
+    uint32_t capacity = stream->capacity + stream->n_unlisted;
+    if (stream->view_capacity >= stream->n_partitions + stream->n_unlisted) {
         return true;
     }
     struct hps_partition_view *grown =
-        hps_realloc(stream->view_partitions, stream->capacity * sizeof(*grown));
+        hps_realloc(stream->view_partitions, capacity * sizeof(*grown));
     if (grown == NULL) {
         return false;
     }
     stream->view_partitions = grown;
-    stream->view_capacity = stream->capacity;
+    stream->view_capacity = capacity;
     return true;
 }
 
-/* The oldest as-of, which is that of the version; 0 if one is not known. */
-static int64_t show_partitions(struct hps_update_stream *stream, uint32_t n)
+/* Returns the oldest as-of, which is that of the version; 0 if one is not known. */
+static int64_t show_partitions(struct hps_update_stream *stream, uint32_t *out_n)
 {
     int64_t as_of_ms = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        struct hps_partition_view *view = &stream->view_partitions[i];
-        show_partition(stream, &stream->partitions[i], view);
-        as_of_ms = i == 0 || view->as_of_ms < as_of_ms ? view->as_of_ms : as_of_ms;
+    uint32_t n = 0;
+    *out_n = 0;
+    if (!view_room(stream)) {
+        return 0;
     }
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        show_partition(stream, &stream->partitions[i], &stream->view_partitions[n++]);
+    }
+    for (uint32_t i = 0; i < stream->n_unlisted; i++) {
+        n += update_show_unlisted(&stream->unlisted[i], &stream->view_partitions[n]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t its_ms = stream->view_partitions[i].as_of_ms;
+        as_of_ms = i == 0 || its_ms < as_of_ms ? its_ms : as_of_ms;
+    }
+    *out_n = n;
     return as_of_ms;
 }
 
@@ -163,8 +175,8 @@ static bool leaders_up(const struct hps_update_stream *stream)
 void update_stream_show(struct hps_update_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
-    uint32_t n = view_room(stream) ? stream->n_partitions : 0;
-    int64_t as_of_ms = show_partitions(stream, n);
+    uint32_t n = 0;
+    int64_t as_of_ms = show_partitions(stream, &n);
     struct hps_stream_view *view = &stream->view;
     view->listed = stream->listed;
     view->frozen = stream->frozen;
@@ -188,6 +200,7 @@ void update_stream_show(struct hps_update_stream *stream)
     view->rejected = stream->rejected;
     view->n_rejected_views = stream->n_rejected_views;
     pthread_mutex_unlock(&stream->lock);
+    update_forget_unlisted(stream);
     hps_update_times_set(stream->version, stream->event_time_ms, as_of_ms);
 }
 
@@ -260,6 +273,14 @@ static void show_partition_gauges(struct hps_metrics *metrics, const struct hps_
             hps_partition_state_text((enum hps_partition_state)state),
             (int)of->state == state ? 1 : 0);
     }
+}
+
+void update_forget_gauges(struct hps_metrics *metrics, const char *topic, int32_t partition)
+{
+    char number[16];
+    snprintf(number, sizeof(number), "%" PRId32, partition);
+    const struct hps_metric_label labels[] = {{"topic", topic}, {"partition", number}};
+    hps_metrics_remove(metrics, labels, 2);
 }
 
 void update_show_gauges(void *ctx, const struct hps_stream_view *view)

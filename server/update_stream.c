@@ -558,6 +558,7 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
     }
     if (stream->consumer != NULL) {
         update_hear(stream);
+        update_hear_unlisted(stream);
         update_prove(stream);
     }
     if (due && !stream->held && stream->consumer != NULL) {
@@ -627,6 +628,9 @@ void update_stream_close(struct hps_update_stream *stream)
     hps_free(stream->partitions);
     stream->partitions = NULL;
     stream->n_partitions = 0;
+    hps_free(stream->unlisted);
+    stream->unlisted = NULL;
+    stream->n_unlisted = 0;
     hps_version_unpin(stream->version);
     stream->version = NULL;
 }

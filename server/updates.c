@@ -212,11 +212,8 @@ static void forget_gauges(const struct hps_updater *updater, struct hps_update_s
 {
     pthread_mutex_lock(&stream->lock);
     for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
-        char number[16];
         const struct hps_partition_view *of = &stream->view.partitions[i];
-        snprintf(number, sizeof(number), "%" PRId32, of->partition);
-        const struct hps_metric_label labels[] = {{"topic", of->topic}, {"partition", number}};
-        hps_metrics_remove(updater->options.metrics, labels, 2);
+        update_forget_gauges(updater->options.metrics, of->topic, of->partition);
     }
     pthread_mutex_unlock(&stream->lock);
 }
@@ -251,7 +248,10 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
         if (strcmp(stream->model, version->model) != 0) {
             continue;
         }
-        atomic_store(&stream->active, stream->number == version->number);
+        bool active = stream->number == version->number;
+        if (atomic_exchange(&stream->active, active) && !active) {
+            forget_gauges(updater, stream); /* the other may not have all of its partitions */
+        }
         if (strcmp(stream->lineage, lineage) != 0) {
             atomic_store(&stream->freeze_by, n_switches);
             wake(stream);

@@ -93,6 +93,18 @@ struct update_partition {
     char note[200]; /* what is to be known of it while it runs */
 };
 
+/* A partition that another version of the model has, and that was not listed here:
+ * update_unlisted.c.
+ */
+struct update_unlisted {
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    int32_t number;
+    int64_t version;   /* that has it */
+    hps_status status; /* OK: it is there; NOT_FOUND: it is not; PERMISSION: not ours to see; else
+                          it is not known yet */
+    bool shown;        /* ... as a partition of this version */
+};
+
 /* Bringing on what is behind in a shared tier. */
 struct update_repair {
     struct hps_consumer *consumer; /* NULL: nothing is applied again now */
@@ -159,6 +171,9 @@ struct hps_update_stream {
     struct update_metrics metrics;
     struct update_partition *partitions; /* by tag */
     uint32_t n_partitions, capacity;
+    struct update_unlisted *unlisted;
+    uint32_t n_unlisted;
+    uint64_t unlisted_due_us;
     char cluster[HPS_CLUSTER_BYTES_MAX];
     struct hps_space *shared; /* NULL: no tier is */
     bool shared_alone;        /* it is the lowest one */
@@ -244,6 +259,9 @@ void update_commit_due(struct hps_update_stream *stream);
 
 /* ---- update_begin.c; the same thread ---- */
 
+/* NULL: it has not been listed, nor stored. */
+struct update_partition *update_find_partition(struct hps_update_stream *stream, const char *topic,
+                                               int32_t number);
 /* What is stored: partitions, whether it is frozen, since when the files lack updates. */
 hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -310,6 +328,18 @@ bool update_leader_silent(const struct update_partition *partition);
  * ever. high: where the partition ends. */
 bool update_lost_tombstones(const struct update_partition *partition, int64_t high);
 void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition);
+
+/* ---- update_unlisted.c; the same thread ---- */
+
+/* Look at what other versions have, and at what the log says of it. */
+void update_hear_unlisted(struct hps_update_stream *stream);
+/* As a partition of this version, whose as-of is not known. False: it is not there, and none. */
+bool update_show_unlisted(const struct update_unlisted *of, struct hps_partition_view *out_view);
+/* Of those that turned out not to be there no series stays. After the view without them is shown.
+ */
+void update_forget_unlisted(struct hps_update_stream *stream);
+/* No series stays of a partition that is read no more, or never was. Any thread. */
+void update_forget_gauges(struct hps_metrics *metrics, const char *topic, int32_t partition);
 
 /* ---- update_command.c; the same thread ---- */
 

@@ -77,7 +77,8 @@ def test_hps_records_when_of_any_bits_then_look_ups_answer_the_same_bytes(broker
             rows[key] = row
         broker.write(topic, [{"key": b"" if batch % 2 else None, "value": value, "partition": 0}])
     table = Table("t", np.arange(10), np.ones((10, dim), "<f4"), default=-1.0)
-    config = default_config([model_config(model, [table.save(f"{work}/files")], [dim], ["t"], defaults=[-1.0])],
+    config = default_config([model_config(model, [table.save(f"{work}/files")], [dim], ["t"], defaults=[-1.0],
+                                          hit_rate_threshold=1.0)],  # a cache that is warm after a start gives no default
                             update_source={"type": "kafka", "brokers": broker.bootstrap, "start": "earliest"},
                             supportlonglong=key_format == "q")
     one = daemon(config)

@@ -35,6 +35,7 @@ struct topic {
     char *name;
     char id[24]; /* "": topics have none */
     bool deleted;
+    bool hidden; /* its user may not see it */
     bool slow;
     hps_status fails;
     hps_status offsets;
@@ -278,6 +279,14 @@ void hps_fake_log_topic_delete(struct hps_update_log *base, const char *topic)
     struct fake_log *log = (struct fake_log *)base;
     lock(log);
     ((struct topic *)must(find_topic(log, topic)))->deleted = true;
+    unlock(log);
+}
+
+void hps_fake_log_topic_hide(struct hps_update_log *base, const char *topic, bool hidden)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    ((struct topic *)must(find_topic(log, topic)))->hidden = hidden;
     unlock(log);
 }
 
@@ -751,7 +760,8 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
         goto done;
     }
     for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
-        if (topic->deleted || !hps_topic_filters_match(c->filters, topic->name, c->model)) {
+        if (topic->deleted || topic->hidden ||
+            !hps_topic_filters_match(c->filters, topic->name, c->model)) {
             continue;
         }
         void *grown = hps_realloc(c->topics, (n + 1) * sizeof(c->topics[0]));
@@ -799,6 +809,7 @@ static hps_status leader_status(const struct fake_log *log, const struct topic *
 {
     return log->away != HPS_OK                                 ? log->away
            : topic == NULL || partition >= topic->n_partitions ? HPS_NOT_FOUND
+           : topic->hidden                                     ? HPS_PERMISSION
            : topic->offsets != HPS_OK                          ? topic->offsets
                                       : topic->partitions[partition].leader;
 }

@@ -58,6 +58,8 @@ void hps_fake_log_cluster(struct hps_update_log *log, const char *cluster_id);
 /* The log does not tell the offsets of that topic: UNAVAILABLE, as of partitions without a leader;
  * OK: it does again. */
 void hps_fake_log_topic_offsets(struct hps_update_log *log, const char *topic, hps_status status);
+/* Its user may not see it: it is not listed, and a watch says PERMISSION. */
+void hps_fake_log_topic_hide(struct hps_update_log *log, const char *topic, bool hidden);
 /* UNAVAILABLE: the leader of that partition gives no word, and nothing of what comes is delivered;
  * OK: it does again. */
 void hps_fake_log_leader(struct hps_update_log *log, const char *topic, int32_t partition,

@@ -856,6 +856,78 @@ static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(v
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
 }
 
+/* ---- topics that only other versions see ----------------------------------------------------- */
+
+/* Another version of the model, which has a partition of USERS. */
+static void other_version(struct rig *rig, struct hps_update_stream *other,
+                          struct hps_partition_view *its)
+{
+    *its = (struct hps_partition_view){.topic = USERS, .state = HPS_PARTITION_GONE};
+    *other = (struct hps_update_stream){.model = rig->stream->model, .number = 99};
+    pthread_mutex_init(&other->lock, NULL);
+    other->view = (struct hps_stream_view){
+        .model = rig->stream->model, .version = 99, .partitions = its, .n_partitions = 1};
+    rig->updater->streams = other;
+}
+
+static void no_other_version(struct rig *rig, struct hps_update_stream *other)
+{
+    rig->updater->streams = NULL;
+    pthread_mutex_destroy(&other->lock);
+}
+
+static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_update_stream other;
+    struct hps_partition_view its;
+    hps_fake_log_topic(rig->log, USERS, 1);
+    hps_fake_log_topic_hide(rig->log, USERS, true);
+    put(rig, 1, 10);
+    put_on(rig, USERS, 0, 5, 50);
+    open_stream(rig);
+    other_version(rig, &other, &its);
+    turns(rig, 3);
+    wait_s(rig, 5);
+    assert_true(item(rig, 1) == 10);
+    assert_int_equal(rig->stream->view.as_of_ms, 0);
+    assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
+    assert_true(isinf(staleness(rig)));
+    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GONE);
+    assert_non_null(strstr(view_of(rig, USERS, 0)->reason, "version 99"));
+    assert_non_null(strstr(view_of(rig, USERS, 0)->reason, "grant"));
+    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, USERS, "0", NULL)));
+    hps_fake_log_topic_hide(rig->log, USERS, false);
+    wait_s(rig, 40); /* until topics are listed again */
+    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
+    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_int_equal(rig->stream->view.n_partitions, 2);
+    assert_true(staleness(rig) == 0);
+    no_other_version(rig, &other);
+}
+
+/* What was deleted is missed by the version that had it, and by no other one. */
+static void test_as_of_when_another_version_has_a_topic_that_is_not_there_then_it_goes_on(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_update_stream other;
+    struct hps_partition_view its;
+    put(rig, 1, 10);
+    open_stream(rig);
+    other_version(rig, &other, &its);
+    turns(rig, 3);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    assert_true(staleness(rig) == 0);
+    assert_int_equal(rig->stream->view.n_partitions, 1);
+    hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
+    wait_s(rig, 3);
+    hps_fake_log_away(rig->log, HPS_OK);
+    wait_s(rig, 40);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    no_other_version(rig, &other);
+}
+
 static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
 {
     struct rig *rig = *state;
@@ -1031,6 +1103,8 @@ int main(void)
         TEST(test_topic_when_made_anew_while_paused_then_a_refresh_finds_it),
         TEST(test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known),
         TEST(test_lag_when_not_begun_then_not_known),
+        TEST(test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known),
+        TEST(test_as_of_when_another_version_has_a_topic_that_is_not_there_then_it_goes_on),
         TEST(test_lag_when_paused_and_not_proved_since_the_start_then_not_known),
         TEST(test_refresh_when_paused_while_asked_then_it_ends),
         TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),

@@ -1136,6 +1136,15 @@ static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_b
     assert_int_equal(hps_updater_command(rig->updater, &asked, &n, &err), HPS_PRECONDITION);
     hps_updater_gauges(rig->updater);
     assert_true(gap_is_told(rig));
+    const struct hps_version *mine = rig->fx.version;
+    const struct hps_version other = {
+        .model = mine->model, .number = mine->number + 1, .lineage = mine->lineage};
+    hps_updater_activated(rig->updater, &other, 2);
+    hps_updater_gauges(rig->updater);
+    assert_false(gap_is_told(rig)); /* which the other may not have */
+    hps_updater_activated(rig->updater, mine, 3);
+    hps_updater_gauges(rig->updater);
+    assert_true(gap_is_told(rig));
     hps_updater_remove(rig->updater, rig->fx.version);
     assert_false(gap_is_told(rig)); /* an alert on it would never end */
     hps_updater_stop(rig->updater);
