@@ -26,6 +26,21 @@ static void close_both(void)
     fx_close(two);
 }
 
+/* Until it is known of all shards how they are: what another daemon has just done with one, or an
+ * answer that crossed another, is found out by asking again. */
+static void reset(struct hps_space *space, struct hps_log_report *out_report)
+{
+    uint64_t give_up_us = hps_clock_us() + FX_WAIT_US;
+    uint32_t n_applied = 0;
+    do {
+        assert_true(hps_clock_us() < give_up_us);
+        assert_int_equal(space->store->ops->log_reset(space, &fx_call, out_report), HPS_OK);
+        n_applied += out_report->n_applied;
+    } while (out_report->n_failed > 0);
+    out_report->n_had -= n_applied - out_report->n_applied;
+    out_report->n_applied = n_applied;
+}
+
 static void test_apply_when_two_daemons_do_then_the_first_counts(void **state)
 {
     (void)state;
@@ -153,7 +168,7 @@ static void test_apply_when_a_start_is_not_known_then_gap(void **state)
     const struct hps_log_batch batch = {.spans = &span, .n_spans = 1};
     assert_int_equal(one->store->ops->log_apply(one, &fx_call, &batch, &report), HPS_OK);
     assert_int_equal(report.n_gap, FX_SHARDS);
-    assert_int_equal(one->store->ops->log_reset(one, &fx_call, &report), HPS_OK);
+    reset(one, &report);
     assert_int_equal(report.n_applied, FX_SHARDS);
     assert_int_equal(fx_insert(one, N, 9).n_inserted, N);
     assert_int_equal(fx_found(one, N, 9), N);
@@ -219,7 +234,7 @@ static void test_shards_when_lost_then_missed_until_reset_or_filled(void **state
     assert_int_equal(fx_found(one, N, 10), 0);
     assert_int_equal(one->store->ops->log_behind(one, &fx_call, behind, 4, &n_behind), HPS_RANGE);
     assert_int_equal(n_behind, 0);
-    assert_int_equal(one->store->ops->log_reset(one, &fx_call, &report), HPS_OK);
+    reset(one, &report);
     assert_int_equal(report.n_applied, FX_SHARDS);
     assert_int_equal(report.n_failed, 0);
     assert_int_equal(fx_apply(two, 10, 11, N).n_had, FX_SHARDS);
@@ -230,7 +245,7 @@ static void test_shards_when_lost_then_missed_until_reset_or_filled(void **state
     assert_int_equal(fx_found(one, N, 11), 0);
     assert_int_equal(fx_insert(one, N, 11).n_inserted, N); /* begins them anew */
     assert_int_equal(fx_found(one, N, 11), N);
-    assert_int_equal(one->store->ops->log_reset(one, &fx_call, &report), HPS_OK);
+    reset(one, &report);
     assert_int_equal(report.n_applied, 0);
     assert_int_equal(report.n_had, FX_SHARDS);
     close_both();
@@ -338,11 +353,11 @@ static void test_reset_when_daemons_differ_then_at_the_later_of_both(void **stat
     two = fx_space(fx_open("two"));
     assert_int_equal(one->store->ops->log_positions_set(one, ahead, 2), HPS_OK);
     assert_int_equal(two->store->ops->log_positions_set(two, other, 2), HPS_OK);
-    assert_int_equal(one->store->ops->log_reset(one, &fx_call, &report), HPS_OK);
+    reset(one, &report);
     assert_int_equal(report.n_applied, FX_SHARDS);
-    assert_int_equal(two->store->ops->log_reset(two, &fx_call, &report), HPS_OK);
+    reset(two, &report);
     assert_int_equal(report.n_applied, FX_SHARDS);
-    assert_int_equal(one->store->ops->log_reset(one, &fx_call, &report), HPS_OK);
+    reset(one, &report);
     assert_int_equal(report.n_had, FX_SHARDS);
     close_both();
 }
