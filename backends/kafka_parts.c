@@ -28,6 +28,7 @@ enum {
     CHECK_US = 1000000,   /* from an assignment to the look whether it is there, and between them */
     CHECK_MS = 200,       /* for the answer to that */
     SEARCH_US = 10000000, /* for what an offset brings */
+    STRAYED_MAX = 20,     /* so often in one search an answer from elsewhere is not taken for one */
 };
 
 static void part_leave(struct hps_kafka_consumer *c, struct hps_kafka_part *part);
@@ -465,6 +466,15 @@ static void search_found(struct hps_kafka_consumer *c, struct hps_kafka_part *pa
     search_on(c, part);
 }
 
+/* Behind a batch whose checksum is wrong librdkafka may go on at an offset that nobody asked for.
+ * That the log does not have that one says nothing of where it was to read. */
+static bool search_strayed(const struct hps_kafka_part *part, const rd_kafka_message_t *message)
+{
+    const struct hps_kafka_search *search = &part->search;
+    return search->going && is_gap(message->err) && message->offset != search->at &&
+           search->n_strayed < STRAYED_MAX;
+}
+
 bool hps_kafka_part_takes(struct hps_kafka_consumer *c, struct hps_kafka_part *part,
                           const rd_kafka_message_t *message)
 {
@@ -509,7 +519,10 @@ void hps_kafka_part_failed(struct hps_kafka_consumer *c, struct hps_kafka_part *
 {
     bool end = message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF;
     hps_status status = hps_kafka_status(message->err);
-    if (part->search.going && (end || is_gap(message->err) || is_unreadable(message->err))) {
+    if (search_strayed(part, message)) {
+        part->search.n_strayed++;
+        search_at(c, part, part->search.at);
+    } else if (part->search.going && (end || is_gap(message->err) || is_unreadable(message->err))) {
         search_found(c, part, is_unreadable(message->err) && message->offset == part->search.base);
     } else if (end) {
         end_reached(c, part, message->offset);
