@@ -422,6 +422,7 @@ static void search_at(struct hps_kafka_consumer *c, struct hps_kafka_part *part,
 static void search_on(struct hps_kafka_consumer *c, struct hps_kafka_part *part)
 {
     struct hps_kafka_search *search = &part->search;
+    search->n_strayed = 0;
     if (search->out == search->in + 1) {
         search_end(c, part);
         part->next = search->out;

@@ -152,7 +152,8 @@ static void say_state(const Hps__V1__VersionUpdates *version,
     } else if (n < TEXT_BYTES && partition->end_unix_ms == 0) {
         n += snprintf(out_text + n, (size_t)(TEXT_BYTES - n), "; its leader has not answered yet");
     }
-    if (n < TEXT_BYTES && partition->offset >= 0 && partition->lag_record_count > 0) {
+    if (n < TEXT_BYTES && partition->offset >= 0 && partition->lag_record_count > 0 &&
+        !partition->lag_unknown) {
         (void)snprintf(out_text + n, (size_t)(TEXT_BYTES - n), "; %" PRIu64 " records behind",
                        partition->lag_record_count);
     }

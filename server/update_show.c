@@ -113,6 +113,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->heard_ms = partition->heard_ms;
     view->lag = lag_of(partition);
     view->lag_known = is_lag_known(partition);
+    view->unlisted = false;
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;
     view->skipped = partition->known ? partition->applied.skipped : HPS_POSITION_WHOLE;

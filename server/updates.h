@@ -140,6 +140,7 @@ struct hps_partition_view {
     int64_t heard_ms;    /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
     uint64_t lag;        /* records, up to `high` */
     bool lag_known;      /* `high` is young, and of the topic that was read */
+    bool unlisted;       /* another version has it; to this one it was not listed */
     int64_t as_of_ms;    /* every update logged before that is applied, proved by its leader; 0: not
                             known */
     int64_t same_ms;     /* when it was last known to be of the topic that was read; 0: not known */

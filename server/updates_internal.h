@@ -100,9 +100,13 @@ struct update_unlisted {
     char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
     int32_t number;
     int64_t version;   /* that has it */
-    hps_status status; /* OK: it is there; NOT_FOUND: it is not; PERMISSION: not ours to see; else
-                          it is not known yet */
+    bool seen;         /* it still has */
+    bool early;        /* this one has not been fresh yet: it is missing until more is known */
     bool shown;        /* ... as a partition of this version */
+    hps_status status; /* OK: it is there; NOT_FOUND: it is not, or not ours, for good; PERMISSION:
+                          not ours to see; UNAVAILABLE: not known yet */
+    uint64_t none_us;  /* since then the log says that it is not there; 0: it does not */
+    int64_t there_ms;  /* when it was found to be there; 0: it was not */
 };
 
 /* Bringing on what is behind in a shared tier. */

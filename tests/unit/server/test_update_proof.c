@@ -898,7 +898,7 @@ static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_
     assert_non_null(strstr(view_of(rig, USERS, 0)->reason, "grant"));
     assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, USERS, "0", NULL)));
     hps_fake_log_topic_hide(rig->log, USERS, false);
-    wait_s(rig, 40); /* until topics are listed again */
+    wait_s(rig, 5); /* no list of topics is due by itself */
     assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
     assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_RUNNING);
     assert_int_equal(rig->stream->view.n_partitions, 2);
@@ -906,7 +906,8 @@ static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_
     no_other_version(rig, &other);
 }
 
-/* What was deleted is missed by the version that had it, and by no other one. */
+/* What was deleted is missed by the version that had it, and by no other one; and that is known for
+ * good. */
 static void test_as_of_when_another_version_has_a_topic_that_is_not_there_then_it_goes_on(
     void **state)
 {
@@ -917,15 +918,63 @@ static void test_as_of_when_another_version_has_a_topic_that_is_not_there_then_i
     open_stream(rig);
     other_version(rig, &other, &its);
     turns(rig, 3);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    assert_int_equal(rig->stream->view.as_of_ms, 0); /* not known yet */
+    wait_s(rig, 3);
+    int64_t proved_ms = now_ms();
+    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
     assert_true(staleness(rig) == 0);
     assert_int_equal(rig->stream->view.n_partitions, 1);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
-    wait_s(rig, 3);
+    wait_s(rig, 30);
+    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
     hps_fake_log_away(rig->log, HPS_OK);
     wait_s(rig, 40);
     assert_int_equal(rig->stream->view.as_of_ms, now_ms());
     no_other_version(rig, &other);
+}
+
+/* One that another version found first is found with the next list, as any new one. */
+static void test_as_of_when_another_version_sees_a_new_topic_first_then_it_does_not_go_back(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_update_stream other;
+    struct hps_partition_view its;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    int64_t proved_ms = rig->stream->view.as_of_ms;
+    assert_true(proved_ms > 0);
+    hps_fake_log_topic(rig->log, USERS, 1);
+    put_on(rig, USERS, 0, 5, 50);
+    other_version(rig, &other, &its);
+    for (int i = 0; i < 20; i++) { /* of a second: no list of topics is due by itself */
+        hps_clock_advance(S / 20);
+        turns(rig, 1);
+        assert_true(rig->stream->view.as_of_ms >= proved_ms);
+    }
+    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
+    no_other_version(rig, &other);
+}
+
+/* It holds nobody back for ever: nobody that is loaded has it any more. */
+static void test_as_of_when_the_version_that_had_a_hidden_topic_is_gone_then_it_goes_on(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_update_stream other;
+    struct hps_partition_view its;
+    hps_fake_log_topic(rig->log, USERS, 1);
+    hps_fake_log_topic_hide(rig->log, USERS, true);
+    put(rig, 1, 10);
+    open_stream(rig);
+    other_version(rig, &other, &its);
+    wait_s(rig, 5);
+    assert_int_equal(rig->stream->view.as_of_ms, 0);
+    no_other_version(rig, &other);
+    wait_s(rig, 5);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    assert_int_equal(rig->stream->view.n_partitions, 1);
 }
 
 static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
@@ -1105,6 +1154,8 @@ int main(void)
         TEST(test_lag_when_not_begun_then_not_known),
         TEST(test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known),
         TEST(test_as_of_when_another_version_has_a_topic_that_is_not_there_then_it_goes_on),
+        TEST(test_as_of_when_another_version_sees_a_new_topic_first_then_it_does_not_go_back),
+        TEST(test_as_of_when_the_version_that_had_a_hidden_topic_is_gone_then_it_goes_on),
         TEST(test_lag_when_paused_and_not_proved_since_the_start_then_not_known),
         TEST(test_refresh_when_paused_while_asked_then_it_ends),
         TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),
