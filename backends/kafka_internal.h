@@ -82,8 +82,8 @@ struct hps_kafka_search {
     int64_t out;  /* the first that is known not to be; -1: none yet */
     int64_t at;   /* is being read now */
     int64_t step;
-    uint32_t n_strayed;
-    uint64_t until_us; /* without an answer by then it is not in the batch */
+    uint32_t n_strayed; /* answers from elsewhere, since `at` is read */
+    uint64_t until_us;  /* without an answer by then it is not in the batch */
     hps_status status;
     char text[HPS_KAFKA_TEXT_BYTES];
 };

@@ -28,7 +28,7 @@ enum {
     CHECK_US = 1000000,   /* from an assignment to the look whether it is there, and between them */
     CHECK_MS = 200,       /* for the answer to that */
     SEARCH_US = 10000000, /* for what an offset brings */
-    STRAYED_MAX = 20,     /* so often in one search an answer from elsewhere is not taken for one */
+    STRAYED_MAX = 20,     /* so often an answer from elsewhere is not taken for that of an offset */
 };
 
 static void part_leave(struct hps_kafka_consumer *c, struct hps_kafka_part *part);

@@ -112,7 +112,8 @@ static bool is_settled(const struct hps_update_stream *stream, struct update_unl
         of->none_us = now_us;
     }
     bool absent = of->none_us > 0 && now_us - of->none_us > ABSENT_US;
-    return absent || (of->there_ms > 0 && stream->listed_ms > of->there_ms);
+    bool unlisted = word->status == HPS_OK && of->there_ms > 0;
+    return absent || (unlisted && stream->listed_ms > of->there_ms);
 }
 
 /* A watch asks for the topic by name, and so learns what a list does not tell. */

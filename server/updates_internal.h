@@ -342,8 +342,6 @@ bool update_show_unlisted(const struct update_unlisted *of, struct hps_partition
 /* Of those that turned out not to be there no series stays. After the view without them is shown.
  */
 void update_forget_unlisted(struct hps_update_stream *stream);
-/* No series stays of a partition that is read no more, or never was. Any thread. */
-void update_forget_gauges(struct hps_metrics *metrics, const char *topic, int32_t partition);
 
 /* ---- update_command.c; the same thread ---- */
 
@@ -358,6 +356,8 @@ bool update_refresh_turn(struct hps_update_stream *stream);
 void update_stream_show(struct hps_update_stream *stream);
 /* ctx: struct hps_metrics. Any thread. */
 void update_show_gauges(void *ctx, const struct hps_stream_view *view);
+/* No series stays of a partition that is read no more, or never was. Any thread. */
+void update_forget_gauges(struct hps_metrics *metrics, const char *topic, int32_t partition);
 /* A record that is in no row: for those who wait for it. reason: static. */
 void update_show_rejected(struct hps_update_stream *stream, const char *topic, int32_t partition,
                           int64_t offset, const char *reason, const char *text);
