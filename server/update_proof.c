@@ -8,8 +8,9 @@
  *
  * Two things make that untrue, and are asked for:
  * - the topic is another one of the same name. A *witness*, a record that was read once, is
- * recalled whenever topics are listed, and before a partition counts as fresh after an outage; what
- * is another record now is another topic. Where topics have ids, the id tells.
+ *   recalled whenever topics are listed, and before a partition counts as fresh after an outage;
+ *   what is another record now is another topic. Where topics have ids, the id tells. That is known
+ *   until the next list is due; when neither list nor witness has come by then, as-of stands still.
  * - deletes of a compacted topic that nobody can read any more: the log removes tombstones after a
  *   while, so what is read that long after it may have been logged is a gap.
  *
@@ -147,6 +148,20 @@ static void is_same(struct update_partition *partition, int64_t at_ms)
     partition->unproved = false;
     partition->none_us = 0;
     partition->same_ms = at_ms > partition->same_ms ? at_ms : partition->same_ms;
+}
+
+/* Since then it ought to have been asked for again: as often as topics are listed. */
+static int64_t same_due_ms(const struct hps_update_stream *stream,
+                           const struct update_partition *partition)
+{
+    return partition->same_ms + (int64_t)stream->updater->options.topics_ms;
+}
+
+int64_t update_same_until_ms(const struct hps_update_stream *stream,
+                             const struct update_partition *partition)
+{
+    bool nothing_read = !partition->read.witness.known && partition->read.next == 0;
+    return nothing_read ? INT64_MAX : same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS;
 }
 
 /* What is at, or behind, the end of what was read before it was known by what: from now on it is
@@ -303,6 +318,17 @@ void update_ask_identity(struct hps_update_stream *stream)
     }
 }
 
+/* Whether the witness is to be asked for without a list of topics, which does not come. */
+static bool is_identity_wanted(const struct hps_update_stream *stream,
+                               const struct update_partition *partition)
+{
+    bool askable = partition->learning || partition->read.witness.known;
+    bool again = partition->none_us == 0 || hps_clock_us() >= partition->none_again_us;
+    bool overdue = wall_ms() > same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS / 2;
+    return askable && again && (partition->unproved || overdue) && !partition->recalling &&
+           stands_or_runs(partition);
+}
+
 void update_hear(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
@@ -314,9 +340,7 @@ void update_hear(struct hps_update_stream *stream)
             continue; /* no memory: the next time */
         }
         take_word(stream, partition);
-        bool due = partition->none_us == 0 || hps_clock_us() >= partition->none_again_us;
-        if (partition->unproved && !partition->recalling && due && stands_or_runs(partition) &&
-            (partition->learning || partition->read.witness.known)) {
+        if (is_identity_wanted(stream, partition)) {
             ask_witness(stream, partition);
         }
         take_recalled(stream, partition);
@@ -370,10 +394,14 @@ static void prove(struct hps_update_stream *stream, struct update_partition *par
     }
     partition->seen_ms = partition->ends[n - 1].asked_ms;
     partition->seen_next = read->next;
-    if (partition->unproved) {
+    int64_t same_until_ms = update_same_until_ms(stream, partition);
+    while (n > 0 && partition->ends[n - 1].asked_ms > same_until_ms) {
+        n--;
+    }
+    if (n == 0 || partition->unproved) {
         return; /* it may be another topic: the ends are kept */
     }
-    read->as_of_ms = partition->seen_ms; /* later than before, if by a clock set back */
+    read->as_of_ms = partition->ends[n - 1].asked_ms; /* later, unless the clock was set back */
     partition->n_ends -= n;
     memmove(partition->ends, partition->ends + n, partition->n_ends * sizeof(partition->ends[0]));
     if (!partition->dirty) {

@@ -29,6 +29,13 @@ static enum hps_partition_state shown_state(const struct hps_update_stream *stre
                                                      : partition->state;
 }
 
+static bool is_known_same(const struct hps_update_stream *stream,
+                          const struct update_partition *partition)
+{
+    int64_t until_ms = update_same_until_ms(stream, partition);
+    return !partition->unproved && (int64_t)hps_clock_wall_ms() <= until_ms;
+}
+
 static void write_reason(const struct hps_update_stream *stream,
                          const struct update_partition *partition, enum hps_partition_state state,
                          char out[static 200])
@@ -43,7 +50,7 @@ static void write_reason(const struct hps_update_stream *stream,
     } else if (state == HPS_PARTITION_UNREACHABLE) {
         (void)snprintf(out, 200, "its leader does not answer%s%.150s",
                        word->text[0] != '\0' ? ": " : "", word->text);
-    } else if (state == HPS_PARTITION_RUNNING && partition->unproved) {
+    } else if (state == HPS_PARTITION_RUNNING && !is_known_same(stream, partition)) {
         (void)snprintf(out, 200, "it is not known yet whether it is still the same topic");
     } else if (state == HPS_PARTITION_RUNNING && partition->compaction == HPS_COMPACTION_UNKNOWN &&
                partition->note[0] == '\0') {
@@ -84,12 +91,14 @@ static bool is_other(const struct update_partition *partition)
 
 /* Of a leader that does not answer the end is an old one; that of a topic that has yet to be proved
  * the same, now or since the start, may be another's. */
-static bool is_lag_known(const struct update_partition *partition)
+static bool is_lag_known(const struct hps_update_stream *stream,
+                         const struct update_partition *partition)
 {
     bool begun =
         partition->state != HPS_PARTITION_STARTING && partition->state != HPS_PARTITION_GONE;
     return partition->known && begun && partition->high >= 0 && partition->same_ms > 0 &&
-           !partition->unproved && !is_other(partition) && !update_leader_silent(partition);
+           is_known_same(stream, partition) && !is_other(partition) &&
+           !update_leader_silent(partition);
 }
 
 /* Records that its rows lack; of a version that is frozen from the first on that was passed over.
@@ -112,7 +121,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->high = partition->high;
     view->heard_ms = partition->heard_ms;
     view->lag = lag_of(partition);
-    view->lag_known = is_lag_known(partition);
+    view->lag_known = is_lag_known(stream, partition);
     view->unlisted = false;
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;

@@ -328,6 +328,10 @@ void update_gap_other(struct hps_update_stream *stream, struct update_partition 
 /* The consumer is another one. */
 void update_forget_words(struct hps_update_stream *stream);
 bool update_leader_silent(const struct update_partition *partition);
+/* Until then (Unix ms) the partition counts as one of the topic that was read; later it may be
+ * another's. INT64_MAX: nothing was read yet. */
+int64_t update_same_until_ms(const struct hps_update_stream *stream,
+                             const struct update_partition *partition);
 /* Has the log written tombstones and removed them again since as-of? Their keys would stay for
  * ever. high: where the partition ends. */
 bool update_lost_tombstones(const struct update_partition *partition, int64_t high);

@@ -121,6 +121,8 @@ struct fake_log {
     hps_status lost_status;
     uint64_t n_polls;
     bool with_ids;
+    hps_status lists; /* of who asks for topics */
+    bool recall_mute;
     unsigned n_topics_made;
 };
 
@@ -449,6 +451,22 @@ int64_t hps_fake_log_high(struct hps_update_log *base, const char *topic, int32_
     return high;
 }
 
+void hps_fake_log_lists(struct hps_update_log *base, hps_status status)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->lists = status;
+    unlock(log);
+}
+
+void hps_fake_log_recall_mute(struct hps_update_log *base, bool mute)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->recall_mute = mute;
+    unlock(log);
+}
+
 void hps_fake_log_away(struct hps_update_log *base, hps_status status)
 {
     struct fake_log *log = (struct fake_log *)base;
@@ -759,6 +777,10 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
         status = away(log, err);
         goto done;
     }
+    if (log->lists != HPS_OK) {
+        status = hps_error_set(err, log->lists, "no list of topics");
+        goto done;
+    }
     for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
         if (topic->deleted || topic->hidden ||
             !hps_topic_filters_match(c->filters, topic->name, c->model)) {
@@ -996,7 +1018,8 @@ static bool fake_recalled(const struct hps_watch *watch, struct hps_recalled *ou
     struct fake_log *log = watch->consumer->log;
     lock(log);
     const struct topic *topic = find_topic(log, watch->topic);
-    bool answered = watch->recall >= 0 && leader_status(log, topic, watch->partition) == HPS_OK;
+    bool answered = watch->recall >= 0 && !log->recall_mute &&
+                    leader_status(log, topic, watch->partition) == HPS_OK;
     if (answered) {
         *out_recalled = recall_now(&topic->partitions[watch->partition], watch->recall);
     }

@@ -72,6 +72,10 @@ void hps_fake_log_ids(struct hps_update_log *log);
  * new, or one that is one no more; -1: it is there again. */
 void hps_fake_log_recall_end(struct hps_update_log *log, const char *topic, int32_t partition,
                              int64_t offset);
+/* UNAVAILABLE: nobody gets a list of topics, as of brokers that hang; OK: again. */
+void hps_fake_log_lists(struct hps_update_log *log, hps_status status);
+/* Nobody is told what is at an offset, though leaders give their word; false: again. */
+void hps_fake_log_recall_mute(struct hps_update_log *log, bool mute);
 /* That record can no longer be read. */
 void hps_fake_log_spoil(struct hps_update_log *log, const char *topic, int32_t partition,
                         int64_t offset);

@@ -596,6 +596,53 @@ static void test_topic_when_made_anew_then_a_refresh_finds_it(void **state)
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
 
+static void run_until_known_same(struct rig *rig)
+{
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    wait_s(rig, 31); /* topics are listed again, and the witness is recalled */
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    assert_int_equal(view_of(rig, ITEMS, 0)->same_ms, now_ms() - S / 1000);
+}
+
+/* The leader's word says nothing of whose end it is. */
+static void test_as_of_when_neither_list_nor_witness_comes_then_it_stands(void **state)
+{
+    struct rig *rig = *state;
+    run_until_known_same(rig);
+    int64_t until_ms = view_of(rig, ITEMS, 0)->same_ms + rig->options.topics_ms + 3000;
+    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
+    hps_fake_log_recall_mute(rig->log, true);
+    wait_s(rig, 60);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_in_range(rig->stream->view.as_of_ms, until_ms - S / 1000, until_ms);
+    assert_false(view_of(rig, ITEMS, 0)->lag_known);
+    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "same topic"));
+    hps_fake_log_recall_mute(rig->log, false);
+    hps_fake_log_lists(rig->log, HPS_OK);
+    wait_s(rig, 1);
+    turns(rig, 3);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    assert_true(view_of(rig, ITEMS, 0)->lag_known);
+    assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
+}
+
+static void test_as_of_when_only_lists_do_not_come_then_the_witness_is_asked_for(void **state)
+{
+    struct rig *rig = *state;
+    run_until_known_same(rig);
+    hps_fake_log_lists(rig->log, HPS_UNAVAILABLE);
+    wait_s(rig, 600);
+    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    hps_fake_log_topic_replace(rig->log, ITEMS);
+    put(rig, 1, 20);
+    hps_clock_advance(1000);
+    put(rig, 2, 20);
+    wait_s(rig, 34);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+}
+
 /* All of its partitions are new, and none is known to be new in the log: it may have been hidden.
  */
 static void test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions(
@@ -1140,6 +1187,8 @@ int main(void)
         TEST(test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked),
         TEST(test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_gap),
         TEST(test_topic_when_made_anew_then_a_refresh_finds_it),
+        TEST(test_as_of_when_neither_list_nor_witness_comes_then_it_stands),
+        TEST(test_as_of_when_only_lists_do_not_come_then_the_witness_is_asked_for),
         TEST(test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions),
         TEST(test_witness_when_the_asked_broker_lacks_it_then_it_is_asked_again),
         TEST(test_witness_when_it_is_not_known_what_compaction_does_then_none_proves_nothing),
