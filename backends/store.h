@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "base/dtype.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "base/types.h"

@@ -92,7 +92,7 @@ struct hps_recalled {
     int64_t low;       /* first record of the partition */
     int64_t offset;    /* of the first record at or behind asked_offset; -1: there is none */
     int64_t time_unix_ms;
-    uint64_t hash; /* hps_update_record_hash of base/update_record.h */
+    uint64_t hash; /* hps_update_record_hash of base/rows/update_record.h */
 };
 
 enum hps_record_time {
@@ -162,8 +162,9 @@ struct hps_consumer_options {
     const char *name;  /* of this consumer among those of the process: "dlrm-3" */
     const char *group; /* under which positions are committed; NULL: commits are not wanted */
     const char *model; /* whose topics: hps_et.<model> and hps_et.<model>.<table> */
-    const char *const *filters; /* [n_filters] base/topic_filter.h; strings borrowed for the call */
-    uint32_t n_filters;         /* 0: all */
+    const char *const
+        *filters;       /* [n_filters] base/rows/topic_filter.h; strings borrowed for the call */
+    uint32_t n_filters; /* 0: all */
 };
 
 struct hps_consumer_ops {

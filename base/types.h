@@ -10,14 +10,6 @@
 /* An embedding key: the bits of an int64; all 2^64 values are legal. */
 typedef uint64_t hps_key;
 
-/* How values are stored or answered. Numbers are those of hps.v1.DataType. */
-enum hps_dtype { HPS_DTYPE_FP32 = 1, HPS_DTYPE_FP16 = 2, HPS_DTYPE_BF16 = 3 };
-
-static inline uint32_t hps_dtype_bytes(enum hps_dtype dtype)
-{
-    return dtype == HPS_DTYPE_FP32 ? 4 : 2;
-}
-
 /* Status of one key of an answer. Numbers are those of hps.v1.KeyStatus. */
 enum hps_key_status { HPS_KEY_FOUND = 1, HPS_KEY_DEFAULTED = 2, HPS_KEY_UNKNOWN = 3 };
 

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "base/heap.h"
 #include "bench/bench.h"
 #include "client/zipf.h"

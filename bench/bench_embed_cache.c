@@ -13,8 +13,9 @@
 #include "bench/bench.h"
 #include "bench/policies.h"
 #include "bench/traces.h"
-#include "cache/embed_cache.h"
-#include "cache/embed_kernels.h"
+#include "cache/device/sim/sim.h"
+#include "cache/embed/cache.h"
+#include "cache/embed/kernels.h"
 
 enum {
     BATCH = 64,
@@ -135,10 +136,10 @@ static hps_status open_rig(struct rig *rig, struct hps_error *err)
     const struct hps_embed_cache_config config = {.arena_bytes = 64 << 20, .n_batches = 2};
     const struct hps_embed_range_config range = {
         ROW_BYTES, 10 * N_ROWS, hps_embed_range_bytes(ROW_BYTES, 10 * N_ROWS, N_ROWS)};
-    const struct hps_device_sim_config sim = {0};
+    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){0});
     size_t size = (size_t)N_TABLES * KEYS_MAX * ROW_BYTES;
-    hps_status status = hps_device_open(HPS_DEVICE_SIM, 0, &sim, hps_embed_kernels,
-                                        hps_embed_n_kernels, &rig->device, err);
+    hps_status status =
+        hps_device_open(&sim.driver, 0, hps_embed_kernels, hps_embed_n_kernels, &rig->device, err);
 
     if (status == HPS_OK) {
         status = hps_embed_cache_open(rig->device, &config, &rig->cache, err);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "bench/bench.h"

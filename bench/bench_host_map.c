@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "base/arena.h"
 #include "base/block.h"
 #include "base/hash.h"

@@ -11,14 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backends/host_map.h"
-#include "backends/rocksdb.h"
+#include "backends/host/map.h"
+#include "backends/rocksdb/rocksdb.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "base/rowgen.h"
+#include "base/rows/rowgen.h"
 #include "bench/bench.h"
-#include "cache/lookup.h"
-#include "cache/policy.h"
+#include "cache/lookup/lookup.h"
+#include "cache/lookup/policy.h"
 
 enum {
     DIM = 32,

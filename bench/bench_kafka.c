@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/heap.h"
-#include "base/rowgen.h"
+#include "base/rows/rowgen.h"
 #include "bench/bench.h"
 #include "bench/bench_e2e.h"
 #include "client/hist.h"

@@ -9,11 +9,12 @@
 #include <sched.h>
 #include <stdio.h>
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "bench/bench.h"
-#include "cache/lookup.h"
+#include "cache/device/sim/sim.h"
+#include "cache/lookup/lookup.h"
 
 enum {
     DIM = 32,
@@ -86,7 +87,8 @@ static hps_status open_version(struct bench_lookup *bench, struct hps_error *err
 static hps_status open_gpu(struct bench_lookup *bench, struct hps_error *err)
 {
     const struct hps_gpu_share share = {N_ROWS, N_ROWS};
-    struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
+    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){0});
+    struct hps_gpu_tier_options options = {.driver = &sim.driver,
                                            .cache = {.arena_bytes = 32 << 20}};
 
     bench->blocks = options.blocks = hps_block_pool_new(0);

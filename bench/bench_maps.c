@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "base/block.h"
 #include "base/heap.h"
 #include "bench/bench.h"

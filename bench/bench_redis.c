@@ -11,12 +11,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "backends/redis.h"
-#include "backends/redis_keys.h"
+#include "backends/redis/keys.h"
+#include "backends/redis/redis.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "base/rowgen.h"
+#include "base/rows/rowgen.h"
 #include "bench/bench.h"
 #include "bench/child.h"
 

@@ -15,11 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backends/rocksdb.h"
+#include "backends/rocksdb/rocksdb.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "base/rowgen.h"
-#include "base/rowsort.h"
+#include "base/rows/rowgen.h"
+#include "base/rows/rowsort.h"
 #include "bench/bench.h"
 
 enum { DIM = 32, ROW_BYTES = DIM * 4, PIECE = 4096, N_ROWS = 2 << 20, ROUNDS = 3, FD_MAX = 16 };

@@ -10,7 +10,7 @@
 
 #include "base/heap.h"
 #include "bench/bench.h"
-#include "cache/models.h"
+#include "cache/version/models.h"
 #include "client/hist.h"
 
 enum { N_TABLES = 26, N_SWITCHES = 2000, GAP_NS = 500 * 1000 };

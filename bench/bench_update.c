@@ -11,12 +11,12 @@
 
 #include <rocksdb/c.h>
 
-#include "backends/host_map.h"
-#include "backends/rocksdb.h"
+#include "backends/host/map.h"
+#include "backends/rocksdb/rocksdb.h"
 #include "base/heap.h"
-#include "base/rowgen.h"
+#include "base/rows/rowgen.h"
 #include "bench/bench.h"
-#include "cache/update.h"
+#include "cache/update/update.h"
 
 enum {
     DIM = 128,

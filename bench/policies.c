@@ -7,7 +7,7 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "cache/embed_kernels.h"
+#include "cache/embed/kernels.h"
 
 #define NONE UINT32_MAX
 

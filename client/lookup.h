@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "client/wire.h"

@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/modeldir.h"
+#include "base/rows/modeldir.h"
 #include "client/lookup.h"
 #include "client/wire.h"
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows and deletes become update records (base/update_record.h) and go to a sink, a producer as a
- * rule. Every key goes to the partition that hps_update_partition names, in every form, and what is
- * written of it arrives in the order in which it was written. Used by one thread at a time.
+ * Rows and deletes become update records (base/rows/update_record.h) and go to a sink, a producer
+ * as a rule. Every key goes to the partition that hps_update_partition names, in every form, and
+ * what is written of it arrives in the order in which it was written. Used by one thread at a time.
  */
 #ifndef HPS_CLIENT_UPDATE_WRITER_H
 #define HPS_CLIENT_UPDATE_WRITER_H
 
+#include "base/dtype.h"
+#include "base/rows/update_record.h"
 #include "base/types.h"
-#include "base/update_record.h"
 #include "client/producer.h"
 
 /* Where records go: hps_producer_topic and hps_producer_send. */

@@ -45,7 +45,7 @@ if(HPS_FUZZ)
     add_link_options(-fsanitize=fuzzer-no-link,address,undefined)
 endif()
 
-# ---- CUDA: only cache/*.cu and tests/gpu/*.cu; everything else is C ----------------------------------
+# ---- CUDA: only *.cu of cache/, tests/gpu/ and bench/gpu/; everything else is C --------------------
 # AUTO goes without where nvcc is missing or too old, and in sanitizer builds, which have the simulated
 # device: nvcc has no sanitizers.
 set(HPS_CUDA_VERSION_MIN 12.8) # __nv_atomic_*
@@ -85,9 +85,9 @@ endif()
 # What a library with cache/ in it needs for devices: its .cu files, and those of the folders given.
 function(hps_device_sources target)
     if(HPS_TSAN)
-        # The simulated device's own locks must order nothing (cache/sanitize.h).
-        set_source_files_properties(${HPS_ROOT}/cache/fiber.c ${HPS_ROOT}/cache/simt.c
-            ${HPS_ROOT}/cache/sim_memory.c ${HPS_ROOT}/cache/device_sim.c
+        # The simulated device's own locks must order nothing (cache/device/sim/sanitize.h).
+        set(sim ${HPS_ROOT}/cache/device/sim)
+        set_source_files_properties(${sim}/fiber.c ${sim}/simt.c ${sim}/memory.c ${sim}/device.c
             PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
     endif()
     if(NOT HPS_CUDA_FOUND)
@@ -96,10 +96,10 @@ function(hps_device_sources target)
     string(REGEX REPLACE "([0-9]+)(-real|-virtual)?" "sm_\\1" processors "${CMAKE_CUDA_ARCHITECTURES}")
     string(REPLACE ";" ", " processors "${processors}")
     string(REGEX MATCH "^[0-9]+\\.[0-9]+" version "${CMAKE_CUDA_COMPILER_VERSION}")
-    set_source_files_properties(${HPS_ROOT}/cache/device_cuda.cu PROPERTIES COMPILE_DEFINITIONS
+    set_source_files_properties(${HPS_ROOT}/cache/device/cuda.cu PROPERTIES COMPILE_DEFINITIONS
         "HPS_CUDA_PROCESSORS=\"${processors}\";HPS_CUDA_VERSION=\"${version}\"")
     foreach(folder cache ${ARGN})
-        file(GLOB sources CONFIGURE_DEPENDS ${HPS_ROOT}/${folder}/*.cu)
+        file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${HPS_ROOT}/${folder}/*.cu)
         target_sources(${target} PRIVATE ${sources})
     endforeach()
 endfunction()

@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/modeldir.h"
+#include "base/rows/modeldir.h"
 #include "config/options.h"
 
 /* ---- notes ----------------------------------------------------------------------------------- */

@@ -309,6 +309,8 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
 
 /* Budget of the host map; 0: there is none. After finish. */
 uint64_t hps_config_host_bytes(const struct hps_config *config);
+/* Whether the model's tables are to be cached whole: `gpucacheper` 1 or more, or a static table. */
+bool hps_config_caches_whole(const struct hps_config_model *model);
 
 /* TLS is configured / this listener speaks it (never on Unix sockets). */
 bool hps_config_has_tls(const struct hps_config_server *server);

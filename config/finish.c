@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/fileio.h"
 #include "base/heap.h"
+#include "base/rows/fileio.h"
 #include "config/limits.h"
 #include "config/options.h"
 
@@ -103,6 +103,12 @@ uint64_t hps_config_host_bytes(const struct hps_config *config)
         break;
     }
     return config->volatile_db.memory_bytes;
+}
+
+bool hps_config_caches_whole(const struct hps_config_model *model)
+{
+    return model->embedding_cache_type == HPS_CONFIG_CACHE_STATIC || model->use_static_table ||
+           model->gpucacheper >= 1;
 }
 
 static void derive_sizes(struct hps_config *config)

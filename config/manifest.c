@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "base/crc32c.h"
-#include "base/fileio.h"
 #include "base/heap.h"
+#include "base/rows/crc32c.h"
+#include "base/rows/fileio.h"
 
 enum { MANIFEST_VERSION = 1, MANIFEST_BYTES_MAX = 64 << 20, ITEMS_MAX = 1 << 20 };
 

@@ -19,8 +19,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/modeldir.h"
-#include "base/rowfile.h"
+#include "base/dtype.h"
+#include "base/rows/modeldir.h"
+#include "base/rows/rowfile.h"
 #include "base/status.h"
 #include "base/types.h"
 

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/fileio.h"
 #include "base/heap.h"
-#include "base/modeldir.h"
+#include "base/rows/fileio.h"
+#include "base/rows/modeldir.h"
 #include "config/options.h"
 #include "config/text.h"
 

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fileio.h"
 #include "base/heap.h"
-#include "server/loader.h"
+#include "base/rows/fileio.h"
+#include "server/load/loader.h"
 
 struct checking {
     const struct hps_check *check;

@@ -12,9 +12,9 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "cache/device.h"
+#include "cache/device/device.h"
 #include "server/daemon_internal.h"
-#include "server/version_info.h"
+#include "server/observe/version_info.h"
 
 enum { ADMIN_THREADS = 8, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
 enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };
@@ -122,7 +122,8 @@ static hps_status make_insertion(struct hps_daemon *daemon, struct hps_error *er
 /* Before anything takes a block: the devices write into a slab of them. */
 static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
 {
-    return hps_devices_open(daemon->options.config, daemon->blocks, &daemon->devices, err);
+    return hps_devices_open(daemon->options.config, daemon->options.devices, daemon->blocks,
+                            &daemon->devices, err);
 }
 
 /* What any store takes goes into all of them. */

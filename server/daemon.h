@@ -5,17 +5,19 @@
 #ifndef HPS_SERVER_DAEMON_H
 #define HPS_SERVER_DAEMON_H
 
+#include "cache/device/device.h"
 #include "config/config.h"
-#include "server/loader.h"
+#include "server/load/loader.h"
 
 struct hps_daemon;
 
-struct hps_daemon_options {               /* borrowed for the life of the daemon */
-    struct hps_config *config;            /* reloads change it */
-    const char *config_file;              /* read again on HUP; NULL: --table */
-    const struct hps_config_flags *flags; /* applied to it again */
-    struct hps_load_env env;              /* the stores and the budgets of loads */
-    struct hps_update_log *update_log;    /* NULL: versions take no updates */
+struct hps_daemon_options {                  /* borrowed for the life of the daemon */
+    struct hps_config *config;               /* reloads change it */
+    const char *config_file;                 /* read again on HUP; NULL: --table */
+    const struct hps_config_flags *flags;    /* applied to it again */
+    struct hps_load_env env;                 /* the stores and the budgets of loads */
+    struct hps_update_log *update_log;       /* NULL: versions take no updates */
+    const struct hps_device_driver *devices; /* of embedding caches */
 };
 
 /* Bind, open the catalog, start the threads.

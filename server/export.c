@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/fileio.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/rowfile.h"
+#include "base/rows/fileio.h"
+#include "base/rows/rowfile.h"
 
 #define TELL_US (UINT64_C(10) * 1000 * 1000) /* between two lines of the log */
 

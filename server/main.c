@@ -10,23 +10,24 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "backends/host_map.h"
-#include "backends/kafka.h"
-#include "backends/redis.h"
-#include "backends/rocksdb.h"
-#include "backends/rocksdb_dir.h"
+#include "backends/host/map.h"
+#include "backends/kafka/kafka.h"
+#include "backends/redis/redis.h"
+#include "backends/rocksdb/dir.h"
+#include "backends/rocksdb/rocksdb.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "cache/device.h"
-#include "cache/gpu_tier.h"
+#include "cache/device/device.h"
+#include "cache/gpu/tier.h"
 #include "config/limits.h"
 #include "server/check.h"
 #include "server/daemon.h"
 #include "server/export.h"
+#include "server/observe/version_info.h"
 #include "server/options.h"
+#include "server/program.h"
 #include "server/state_dir.h"
-#include "server/version_info.h"
 
 _Static_assert((int)HPS_CONFIG_OVERFLOW_EVICT_RANDOM == (int)HPS_REDIS_EVICT_RANDOM &&
                    (int)HPS_CONFIG_OVERFLOW_EVICT_LEAST_USED == (int)HPS_REDIS_EVICT_USED &&
@@ -376,6 +377,9 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
                 .key_bytes = config->key_bytes,
                 .disk_free_min_bytes = config->server.disk_free_min_bytes}};
     int code = EXIT_DRAINED;
+    if (hps_program_devices(&daemon_options.devices, &err) != HPS_OK) {
+        return complain(&err, EXIT_USAGE);
+    }
     if (open_stores(config, state->instance, &daemon_options.env, &err) != HPS_OK) {
         code = complain(&err, store_exit(&err));
     } else if (config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA &&

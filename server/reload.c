@@ -9,7 +9,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/daemon_internal.h"
-#include "server/notify.h"
+#include "server/observe/notify.h"
 
 enum { REPORT_BYTES_MAX = 16 << 20, LINE_BYTES = 1024 }; /* as much as a field of the log holds */
 

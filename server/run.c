@@ -13,9 +13,9 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "cache/update.h"
+#include "cache/update/update.h"
 #include "server/daemon_internal.h"
-#include "server/notify.h"
+#include "server/observe/notify.h"
 
 enum {
     TICK_US = 250 * 1000,

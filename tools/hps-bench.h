@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/dtype.h"
 #include "base/types.h"
 #include "client/client.h"
 #include "client/hist.h"
@@ -18,7 +19,7 @@ enum { BENCH_CODES = 17, BENCH_TIERS_MAX = 8, BENCH_NAME_BYTES = 121, BENCH_TIER
 
 struct bench_table {
     char name[BENCH_NAME_BYTES];
-    uint32_t number; /* of base/rowgen.h */
+    uint32_t number; /* of base/rows/rowgen.h */
     uint64_t n_rows;
     enum hps_dtype dtype; /* as stored */
     struct hps_zipf zipf;
@@ -107,7 +108,7 @@ struct bench_worker {
 
 /* Body of a worker thread; `ctx` is its struct bench_worker. */
 void *bench_worker_run(void *ctx);
-/* Check the rows of one result against base/rowgen.h and count. keys[result->row_count]. */
+/* Check the rows of one result against base/rows/rowgen.h and count. keys[result->row_count]. */
 struct hps_lookup_result;
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
                   const struct hps_lookup_result *result, const hps_key *keys);

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/rowgen.h"
+#include "base/rows/rowgen.h"
 #include "client/lookup.h"
 #include "net/loop.h"
 #include "tools/hps-bench.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/heap.h"
-#include "base/rowgen.h"
+#include "base/rows/rowgen.h"
 #include "client/args.h"
 #include "client/lookup.h"
 #include "client/message.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-gen: write embedding tables whose every value can be verified (base/rowgen.h), in any form
- * that hpsd reads, with a matching ps.json and manifest.json. Everything is written into a hidden
- * directory beside the target and renamed at the end: an interrupted run leaves nothing. One
+ * hps-gen: write embedding tables whose every value can be verified (base/rows/rowgen.h), in any
+ * form that hpsd reads, with a matching ps.json and manifest.json. Everything is written into a
+ * hidden directory beside the target and renamed at the end: an interrupted run leaves nothing. One
  * thread.
  */
 #include <errno.h>
@@ -22,12 +22,12 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
-#include "base/crc32c.h"
-#include "base/fileio.h"
 #include "base/heap.h"
-#include "base/modeldir.h"
-#include "base/rowfile.h"
-#include "base/rowgen.h"
+#include "base/rows/crc32c.h"
+#include "base/rows/fileio.h"
+#include "base/rows/modeldir.h"
+#include "base/rows/rowfile.h"
+#include "base/rows/rowgen.h"
 #include "base/status.h"
 #include "config/manifest.h"
 
@@ -88,7 +88,8 @@ static const char usage[] =
     "\n"
     "Write synthetic embedding tables feature_0, feature_1, ... with a ps.json and a\n"
     "manifest.json into DIR, which must be new or empty. Row `key` of table feature_<t> is a pure\n"
-    "function of (seed, t, key): see base/rowgen.h, tests/lib/hpsgen.py and hps-bench --verify.\n"
+    "function of (seed, t, key): see base/rows/rowgen.h, tests/lib/hpsgen.py and hps-bench "
+    "--verify.\n"
     "\n"
     "  --preset dlrm-dcnv2   26 tables of MLPerf's DLRM-DCNv2 (204 M rows, dim 128)\n"
     "  --scale F             share of the preset's rows, (0, 1] (default 1)\n"

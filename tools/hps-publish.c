@@ -16,7 +16,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/modeldir.h"
+#include "base/rows/modeldir.h"
 #include "client/args.h"
 #include "client/message.h"
 #include "client/producer.h"

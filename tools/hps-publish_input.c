@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/fileio.h"
 #include "base/heap.h"
-#include "base/modeldir.h"
-#include "base/npy.h"
-#include "base/rowfile.h"
-#include "base/rowsort.h"
+#include "base/rows/fileio.h"
+#include "base/rows/modeldir.h"
+#include "base/rows/npy.h"
+#include "base/rows/rowfile.h"
+#include "base/rows/rowsort.h"
 #include "tools/hps-publish.h"
 
 enum {

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "base/fileio.h"
 #include "base/heap.h"
-#include "base/rowfile.h"
+#include "base/rows/fileio.h"
+#include "base/rows/rowfile.h"
 #include "client/args.h"
 #include "tools/hps-publish.h"
 

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fileio.h"
 #include "base/heap.h"
+#include "base/rows/fileio.h"
 #include "config/config.h"
 #include "tools/hpsctl.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/snapshot.h"
+#include "base/rows/snapshot.h"
 #include "tools/hpsctl.h"
 
 static struct {

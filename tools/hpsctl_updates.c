@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/update_record.h"
+#include "base/rows/update_record.h"
 #include "client/update_wait.h"
 #include "tools/hpsctl.h"
 

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/update_record.h"
+#include "base/rows/update_record.h"
 
 enum { ANSWER_MS = 60000 }; /* no test waits so long unless it fails */
 #define EVENT_TIME_MS INT64_C(1700000000000)

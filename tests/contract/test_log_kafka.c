@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "backends/kafka.h"
+#include "backends/kafka/kafka.h"
 #include "tests/contract/log_contract.h"
 #include "tests/lib/mock_kafka.h"
 

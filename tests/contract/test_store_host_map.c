@@ -2,7 +2,7 @@
  *
  * The host map keeps the contract of stores.
  */
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "tests/contract/store_contract.h"
 
 static hps_status open_store(void *ctx, uint64_t bytes_max, struct hps_store **out_store,

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "backends/redis.h"
+#include "backends/redis/redis.h"
 #include "base/clock.h"
 #include "tests/contract/store_contract.h"
 #include "tests/lib/redis_rig.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backends/rocksdb.h"
+#include "backends/rocksdb/rocksdb.h"
 #include "tests/contract/store_contract.h"
 
 static char dir[256];

@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/kafka.h"
+#include "backends/kafka/kafka.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"

@@ -285,6 +285,11 @@ def default_config(models=(), durable=True, server=(), **more):
     return config
 
 
+def program(env):
+    """The daemon: with HPS_DEVICE in its environment the one that has simulated devices."""
+    return os.path.join(BIN, "hpsd-sim" if env.get("HPS_DEVICE") else "hpsd")
+
+
 class Daemon:
     """One hpsd process. `config` is written to a file of the state directory's parent."""
 
@@ -298,7 +303,7 @@ class Daemon:
         self.log_file = None
         self.channels = []
         self.admin_channel = None
-        args = [os.path.join(BIN, "hpsd"), "--state-dir", self.state, "--http-listen", "127.0.0.1:0"]
+        args = [program(self.env), "--state-dir", self.state, "--http-listen", "127.0.0.1:0"]
         for address in listen:
             args += ["--listen", address]
         if config is not None:
@@ -551,7 +556,7 @@ def json_documents(text):
 
 def run_hpsd(*args, timeout=None):
     """hpsd that is to end by itself: (exit code, stdout, stderr)."""
-    done = subprocess.run([os.path.join(BIN, "hpsd"), *map(str, args)], capture_output=True, text=True,
+    done = subprocess.run([program(os.environ), *map(str, args)], capture_output=True, text=True,
                           timeout=timeout or PATIENCE_S * 2, check=False)
     assert not REPORT.search(done.stderr), done.stderr
     return done.returncode, done.stdout, done.stderr

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cache/simt.h"
+#include "cache/device/sim/sim.h"
+#include "cache/device/simt.h"
 
 enum {
     THREADS = 64,
@@ -143,9 +144,10 @@ static void must(hps_status status, const char *what)
 
 static void program_open(struct program *program)
 {
-    const struct hps_device_sim_config config = {.seed = 7, .delay_us_max = 100};
+    const struct hps_sim_driver sim =
+        hps_sim_driver((struct hps_device_sim_config){.seed = 7, .delay_us_max = 100});
     const struct hps_kernel *kernel = &apply_kernel;
-    must(hps_device_open(HPS_DEVICE_SIM, 0, &config, &kernel, 1, &program->device, NULL), "open");
+    must(hps_device_open(&sim.driver, 0, &kernel, 1, &program->device, NULL), "open");
     struct hps_device *device = program->device;
     must(hps_stream_q_new(device, "copies", false, &program->copies, NULL), "stream");
     must(hps_stream_q_new(device, "work", false, &program->work, NULL), "stream");

@@ -14,10 +14,10 @@
 #include <sched.h>
 #include <cmocka.h>
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "base/log.h"
-#include "server/catalog.h"
-#include "server/metrics.h"
+#include "server/catalog/catalog.h"
+#include "server/observe/metrics.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/tmpdir.h"

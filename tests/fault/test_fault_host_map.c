@@ -9,7 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "tests/lib/fault_heap.h"
 
 enum { N_KEYS = 200 };

@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "server/decode.h"
-#include "server/encode.h"
+#include "server/lookup/decode.h"
+#include "server/lookup/encode.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/lookup_fixture.h"
 

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "backends/redis_internal.h"
+#include "backends/redis/client/internal.h"
 #include "base/heap.h"
 #include "tests/lib/redis_calls.h"
 #include "tests/lib/redis_rig.h"

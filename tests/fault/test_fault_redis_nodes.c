@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "backends/redis_internal.h"
+#include "backends/redis/client/internal.h"
 #include "base/heap.h"
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/names.h"

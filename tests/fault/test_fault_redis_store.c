@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "backends/redis_store.h"
+#include "backends/redis/internal.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/redis_calls.h"
 #include "tests/lib/redis_fixture.h"

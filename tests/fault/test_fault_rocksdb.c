@@ -23,7 +23,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "backends/rocksdb.h"
+#include "backends/rocksdb/rocksdb.h"
 #include "tests/lib/tmpdir.h"
 
 enum { ROW_BYTES = 512, FREE_MIN = 8 << 20, BATCH = 200 };

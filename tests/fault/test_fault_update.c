@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/heap.h"
-#include "cache/update.h"
+#include "cache/update/update.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/fault_heap.h"
 

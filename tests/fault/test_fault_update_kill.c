@@ -21,11 +21,11 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "backends/host_map.h"
-#include "backends/rocksdb.h"
+#include "backends/host/map.h"
+#include "backends/rocksdb/rocksdb.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "cache/update.h"
+#include "cache/update/update.h"
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/work.h"
 

@@ -16,13 +16,14 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "backends/host_map.h"
+#include "backends/host/map.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "cache/absent.h"
-#include "cache/gpu_tier_internal.h"
-#include "cache/lookup.h"
-#include "cache/update.h"
+#include "cache/device/sim/sim.h"
+#include "cache/gpu/internal.h"
+#include "cache/lookup/lookup.h"
+#include "cache/update/update.h"
+#include "cache/version/absent.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/work.h"
 
@@ -491,8 +492,8 @@ static void open_gpu(struct race *race)
 {
     race->blocks = hps_block_pool_new(0);
     assert_int_equal(hps_block_pool_slab_add(race->blocks, GPU_SLAB), HPS_OK);
-    const struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
-                                                 .sim = {.seed = 7},
+    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){.seed = 7});
+    const struct hps_gpu_tier_options options = {.driver = &sim.driver,
                                                  .cache = {.arena_bytes = 1 << 20,
                                                            .gather_bytes = 1 << 20,
                                                            .stage_bytes = 1 << 20,

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/npy.h"
+#include "base/rows/npy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

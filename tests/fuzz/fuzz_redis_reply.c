@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "backends/redis_cluster.h"
-#include "backends/redis_slots.h"
+#include "backends/redis/client/client.h"
+#include "backends/redis/client/slots.h"
 #include "base/assert.h"
 #include "base/hash.h"
 

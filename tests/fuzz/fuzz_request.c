@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "hps/v1/lookup.pb-c.h"
-#include "server/decode.h"
+#include "server/lookup/decode.h"
 
 enum { ARENA_BYTES = 1 << 20 };
 

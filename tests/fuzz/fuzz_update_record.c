@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/update_record.h"
+#include "base/rows/update_record.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

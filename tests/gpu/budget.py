@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUDGET = os.path.join(ROOT, "tests/gpu/budget.txt")
-SOURCES = ["cache/embed_kernels.cu"]
+SOURCES = ["cache/embed/kernels.cu"]
 PROCESSORS = [80, 90, 100]
 SKIPPED = 77
 HEADER = """# SPDX-License-Identifier: Apache-2.0

@@ -2,7 +2,7 @@
  *
  * The kernels of check_kernels.h.
  */
-#include "cache/simt.h"
+#include "cache/device/simt.h"
 #include "tests/gpu/check_kernels.h"
 
 HPS_KERNEL(check_warp, struct check_warp_args, args, CHECK_THREADS, 4)

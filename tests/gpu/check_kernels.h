@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that use every primitive of cache/simt.h, to be compared with a scalar model on every
- * kind of device.
+ * Kernels that use every primitive of cache/device/simt.h, to be compared with a scalar model on
+ * every kind of device.
  */
 #ifndef HPS_TESTS_GPU_CHECK_KERNELS_H
 #define HPS_TESTS_GPU_CHECK_KERNELS_H

@@ -8,7 +8,7 @@
 #ifndef HPS_TESTS_GPU_DEVICE_CHECKS_H
 #define HPS_TESTS_GPU_DEVICE_CHECKS_H
 
-#include "cache/device.h"
+#include "cache/device/device.h"
 
 extern const struct hps_kernel *const device_check_kernels[];
 extern const size_t n_device_check_kernels;

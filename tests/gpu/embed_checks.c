@@ -3,6 +3,7 @@
  * The embedding cache against a dictionary. See embed_rig.h.
  */
 #include "tests/gpu/embed_checks.h"
+#include "cache/device/sim/sim.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #ifndef HPS_TESTS_GPU_EMBED_CHECKS_H
 #define HPS_TESTS_GPU_EMBED_CHECKS_H
 
-#include "cache/device.h"
+#include "cache/device/device.h"
 
 /* Whether it holds; what differed in `err`. The device was opened with hps_embed_kernels. */
 struct embed_check {

@@ -14,7 +14,7 @@
 #ifndef HPS_TESTS_GPU_EMBED_RIG_H
 #define HPS_TESTS_GPU_EMBED_RIG_H
 
-#include "cache/embed_internal.h"
+#include "cache/embed/internal.h"
 #include "client/zipf.h"
 
 #define EMBED_WHOLE 0

@@ -117,7 +117,7 @@ else
 fi
 torch=()
 if [[ -z $gpu_sim ]] && have python3; then
-    torch=(--torch tests/gpu/torch_gather.py)
+    torch=(--torch bench/gpu/torch_gather.py)
 fi
 step gather 80 bench "${torch[@]}" widths || true
 step fused 20 bench fused || true

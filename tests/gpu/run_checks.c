@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "bench/bench.h"
-#include "cache/embed_kernels.h"
+#include "cache/device/sim/sim.h"
+#include "cache/embed/kernels.h"
 #include "tests/gpu/device_checks.h"
 #include "tests/gpu/embed_checks.h"
 
@@ -36,11 +37,11 @@ static struct hps_device *open_device(const struct options *options,
                                       const struct hps_kernel *const *kernels, size_t n_kernels,
                                       struct hps_error *err)
 {
-    const struct hps_device_sim_config sim = {.seed = 1, .memory_bytes = MEMORY_SIM};
+    const struct hps_sim_driver sim =
+        hps_sim_driver((struct hps_device_sim_config){.seed = 1, .memory_bytes = MEMORY_SIM});
     struct hps_device *device = NULL;
-    hps_status status =
-        hps_device_open(options->sim ? HPS_DEVICE_SIM : HPS_DEVICE_CUDA, 0,
-                        options->sim ? &sim : NULL, kernels, n_kernels, &device, err);
+    hps_status status = hps_device_open(options->sim ? &sim.driver : &hps_device_cuda, 0, kernels,
+                                        n_kernels, &device, err);
 
     return status == HPS_OK ? device : NULL;
 }

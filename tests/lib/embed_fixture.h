@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "cache/device/sim/sim.h"
 #include "tests/gpu/embed_rig.h"
 
 struct embed_fixture {
@@ -21,11 +22,12 @@ struct embed_fixture {
 
 static inline void fixture_open_device(struct embed_fixture *f, uint32_t delay_us_max)
 {
-    const struct hps_device_sim_config sim = {.seed = 7, .delay_us_max = delay_us_max};
+    const struct hps_sim_driver sim =
+        hps_sim_driver((struct hps_device_sim_config){.seed = 7, .delay_us_max = delay_us_max});
 
     *f = (struct embed_fixture){0};
-    assert_int_equal(hps_device_open(HPS_DEVICE_SIM, 0, &sim, hps_embed_kernels,
-                                     hps_embed_n_kernels, &f->device, &f->err),
+    assert_int_equal(hps_device_open(&sim.driver, 0, hps_embed_kernels, hps_embed_n_kernels,
+                                     &f->device, &f->err),
                      HPS_OK);
 }
 

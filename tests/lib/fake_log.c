@@ -13,8 +13,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/topic_filter.h"
-#include "base/update_record.h"
+#include "base/rows/topic_filter.h"
+#include "base/rows/update_record.h"
 
 struct record {
     struct hps_fake_record is;

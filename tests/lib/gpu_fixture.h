@@ -5,7 +5,8 @@
 #ifndef HPS_TESTS_LIB_GPU_FIXTURE_H
 #define HPS_TESTS_LIB_GPU_FIXTURE_H
 
-#include "cache/gpu_tier_internal.h"
+#include "cache/device/sim/sim.h"
+#include "cache/gpu/internal.h"
 #include "tests/lib/lookup_fixture.h"
 
 enum {
@@ -31,8 +32,9 @@ static inline void gpu_fixture_open(struct gpu_fixture *gpu, struct hps_version 
     gpu->blocks = hps_block_pool_new(0);
     hps_status status = hps_block_pool_slab_add(gpu->blocks, GPU_FIXTURE_SLAB);
     HPS_ASSERT(status == HPS_OK);
-    const struct hps_gpu_tier_options options = {.kind = HPS_DEVICE_SIM,
-                                                 .sim = {.seed = 7, .delay_us_max = 20},
+    const struct hps_sim_driver sim =
+        hps_sim_driver((struct hps_device_sim_config){.seed = 7, .delay_us_max = 20});
+    const struct hps_gpu_tier_options options = {.driver = &sim.driver,
                                                  .cache = {.arena_bytes = 4 << 20,
                                                            .gather_bytes = 1 << 20,
                                                            .stage_bytes = 1 << 20,

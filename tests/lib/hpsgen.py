@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that hps-gen writes, computed independently with NumPy (formula in base/rowgen.h).
+"""The rows that hps-gen writes, computed independently with NumPy (formula in base/rows/rowgen.h).
 
 Also a program: `hpsgen.py DIR` checks every file of a directory that hps-gen wrote with seed 1 (or
 --seed N) and exits 0 if all values are right.

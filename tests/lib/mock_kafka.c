@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/crc32c.h"
 #include "base/heap.h"
+#include "base/rows/crc32c.h"
 
 enum { ANSWER_MS = 60000 };
 

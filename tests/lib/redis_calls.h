@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "backends/redis_cluster.h"
+#include "backends/redis/client/client.h"
 #include "base/clock.h"
 
 enum { REDIS_CALLS_MAX = 256 };

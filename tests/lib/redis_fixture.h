@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/redis.h"
+#include "backends/redis/redis.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"

@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/metrics.h"
-#include "server/updates_internal.h"
+#include "server/observe/metrics.h"
+#include "server/update/internal.h"
 #include "tests/lib/fake_log.h"
 #include "tests/lib/update_fixture.h"
 

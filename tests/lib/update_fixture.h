@@ -9,9 +9,10 @@
 
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/heap.h"
-#include "cache/lookup.h"
-#include "cache/update.h"
+#include "cache/lookup/lookup.h"
+#include "cache/update/update.h"
 #include "tests/lib/fake_store.h"
 
 enum { FIXTURE_DIM = 2, FIXTURE_TABLES = 2, FIXTURE_ITEMS = 0, FIXTURE_USERS = 1 };
@@ -112,7 +113,7 @@ static inline float fixture_tier_value(struct update_fixture *fx, uint32_t tier,
     if (batch.n == 1) {
         return -1;
     }
-    hps_convert_values(values, HPS_DTYPE_FP32, row, of->dtype, FIXTURE_DIM);
+    hps_dtype_convert(values, HPS_DTYPE_FP32, row, of->dtype, FIXTURE_DIM);
     return values[0];
 }
 

@@ -5,7 +5,7 @@
 #ifndef HPS_TESTS_LIB_WALK_METRICS_H
 #define HPS_TESTS_LIB_WALK_METRICS_H
 
-#include "cache/lookup.h"
+#include "cache/lookup/lookup.h"
 
 struct walk_metrics {
     struct hps_metrics *registry;

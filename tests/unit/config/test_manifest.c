@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "base/crc32c.h"
+#include "base/rows/crc32c.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/tmpdir.h"
 

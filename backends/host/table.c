@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A writer puts a new row beside the old one and publishes its id; the old row is used again once
+ * every reader has left. So a published row never changes and none is ever seen torn, and nobody
+ * waits for anybody. On any thread, one writer at a time.
+ */
+#include "backends/host/table.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+
+enum {
+    LIMBO_USUAL = 256,          /* entries that may wait before each call lets some out */
+    LIMBO_POPS = 4,             /* of them per call */
+    SPARE_SHARE = 512,          /* one row in so many is kept to replace others with ... */
+    SPARE_SHARE_EVICTING = 256, /* ... where rows come and go all the time */
+    SPARE_MAX = 4096,
+    WAIT_BYTES = 16 << 20, /* rows that may wait for readers in a small table: a batch of updates */
+    WALK_BUCKETS = 4,      /* looked at per call for rows that have to move */
+    EXCESS_STEPS = 4,      /* of rows that nobody needs, before they are given back ... */
+    EXCESS_SHARE = 4,      /* ... where they are one in so many, too */
+    RESERVE_STEPS = 1024,  /* of a growth, without letting go of the lock */
+    VICTIM_TRIES = 8,
+    GIVE_WAY_EVERY = 256, /* failures to grow: it looks at all tables */
+    DRAIN_ROWS = 2,       /* that go for each that comes, from rows_max to rows_target */
+};
+
+static uint64_t spare_for(const struct hps_host_shared *shared, uint64_t n_rows)
+{
+    uint64_t n = n_rows / (shared->evicts ? SPARE_SHARE_EVICTING : SPARE_SHARE);
+    return n < SPARE_MAX ? 1 + n : SPARE_MAX;
+}
+
+static uint32_t extra_bytes(const struct hps_host_shared *shared)
+{
+    return shared->evicts ? HPS_HOST_EVICT_ROW_BYTES : 0;
+}
+
+uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
+                              uint64_t n_rows)
+{
+    uint64_t n_all = n_rows == 0 ? 0 : n_rows + spare_for(shared, n_rows);
+    uint64_t rows = hps_host_rows_bytes(row_bytes, extra_bytes(shared), n_all);
+    uint64_t bytes;
+    return __builtin_add_overflow(rows, hps_host_index_bytes(n_rows), &bytes) ? UINT64_MAX : bytes;
+}
+
+hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
+                              bool sized, atomic_bool *incomplete,
+                              struct hps_host_table **out_table)
+{
+    struct hps_host_table *table = hps_calloc(1, sizeof(*table));
+    if (table == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    table->shared = shared;
+    table->incomplete = incomplete;
+    pthread_mutex_init(&table->lock, NULL);
+    hps_host_account_init(&table->account, &shared->budget);
+    hps_status status = hps_host_limbo_open(&table->limbo, shared->epoch);
+    if (status == HPS_OK) {
+        status = hps_host_rows_open(&table->rows, &table->account, row_bytes, extra_bytes(shared),
+                                    n_rows);
+    }
+    if (status == HPS_OK) {
+        status = hps_host_index_open(&table->index, &table->account, shared->epoch, shared->seed,
+                                     sized ? n_rows : 0);
+    }
+    if (status != HPS_OK) {
+        hps_host_table_free(table);
+        return status;
+    }
+    *out_table = table;
+    return HPS_OK;
+}
+
+void hps_host_table_free(struct hps_host_table *table)
+{
+    if (table != NULL) {
+        hps_host_index_close(&table->index);
+        hps_host_rows_close(&table->rows);
+        hps_host_limbo_close(&table->limbo);
+        hps_host_evict_close(&table->evict);
+        pthread_mutex_destroy(&table->lock);
+        hps_free(table);
+    }
+}
+
+/* ---- what readers may still have ---- */
+
+static bool limbo_pop(struct hps_host_table *table)
+{
+    struct hps_host_gone gone;
+    if (!hps_host_limbo_pop(&table->limbo, &gone)) {
+        return false;
+    }
+    /* the row says of which erasure the slot is: the key may have come and gone again */
+    if (gone.generation != 0 &&
+        hps_host_index_is_dead(&table->index, gone.generation, gone.slot, gone.row)) {
+        hps_host_index_bury(&table->index, gone.generation, gone.slot);
+    }
+    hps_host_rows_give(&table->rows, gone.row);
+    return true;
+}
+
+static void limbo_empty(struct hps_host_table *table)
+{
+    hps_host_limbo_seal(&table->limbo);
+    while (limbo_pop(table)) {
+    }
+}
+
+static void retire(struct hps_host_table *table, const struct hps_host_gone *gone)
+{
+    while (!hps_host_limbo_push(&table->limbo, gone)) {
+        /* No memory for a note of it: only then does a writer wait. Readers leave after a block of
+         * keys. */
+        limbo_empty(table);
+        sched_yield();
+    }
+}
+
+/* Rows that may wait for readers: as many as the table has, and those of a batch in any case. A
+ * reader that stays for long must not make a small table a large one. */
+static uint64_t wait_max(const struct hps_host_table *table)
+{
+    uint64_t n = WAIT_BYTES / (table->rows.stride + HPS_HOST_GONE_BYTES) + 1;
+    return n > table->index.n_keys ? n : table->index.n_keys;
+}
+
+static uint32_t row_write(struct hps_host_table *table, const uint8_t *data)
+{
+    uint32_t row = hps_host_rows_take(&table->rows);
+    memcpy(hps_host_row_at(&table->rows, row), data, table->rows.row_bytes);
+    return row;
+}
+
+static void row_publish(struct hps_host_table *table, struct hps_host_place place,
+                        const uint8_t *data)
+{
+    struct hps_host_gone old = {.row = hps_host_row_of(place)};
+    atomic_store_explicit(&place.bucket->rows[place.slot], row_write(table, data),
+                          memory_order_release);
+    retire(table, &old);
+}
+
+/* ---- memory given back ---- */
+
+/* Move a row to below the limit. False: there is no row for it now. */
+static bool row_move(void *ctx, struct hps_host_place place)
+{
+    struct hps_host_table *table = ctx;
+    uint32_t row = hps_host_row_of(place);
+    if (!hps_host_rows_leaves(&table->rows, row)) {
+        return true;
+    }
+    if (hps_host_rows_below(&table->rows) == 0 || table->limbo.n >= wait_max(table)) {
+        return false;
+    }
+    row_publish(table, place, hps_host_row_at(&table->rows, row));
+    return true;
+}
+
+/* Begin where more rows are ready than will be wanted. A table that evicts wants all it can have
+ * once it was full. */
+static void shrink_begin(struct hps_host_table *table)
+{
+    uint64_t n_keep = table->index.n_keys + spare_for(table->shared, table->index.n_keys);
+    uint64_t n_ready = hps_host_rows_ready(&table->rows);
+    uint64_t n_least = (uint64_t)EXCESS_STEPS << table->rows.step_shift;
+    if (!table->evict.on && n_ready >= n_least && n_ready >= n_keep / EXCESS_SHARE &&
+        n_ready >= table->limbo.n) {
+        n_keep += table->limbo.n + n_keep / (2 * EXCESS_SHARE) + n_least / 2;
+        table->moved = (struct hps_host_cursor){0};
+        (void)hps_host_rows_shrink_begin(&table->rows, n_keep);
+    }
+}
+
+/* One bounded step of giving memory back that rows and index do not need any more. */
+static void shrink(struct hps_host_table *table)
+{
+    struct hps_host_rows *rows = &table->rows;
+    hps_host_index_fit(&table->index);
+    (void)hps_host_rows_discard(rows);
+    if (!hps_host_rows_shrinking(rows)) {
+        shrink_begin(table);
+    } else if (table->index.n_keys + spare_for(table->shared, table->index.n_keys) > rows->limit) {
+        hps_host_rows_shrink_cancel(rows); /* it has grown since */
+    } else if (!hps_host_rows_shrink_step(rows) &&
+               hps_host_index_walk(&table->index, &table->moved, WALK_BUCKETS, row_move, table)) {
+        table->moved = (struct hps_host_cursor){0}; /* some may have been used again meanwhile */
+        hps_host_limbo_seal(&table->limbo);
+    }
+}
+
+/* A share of what is to be done behind the calls. */
+static void work(struct hps_host_table *table)
+{
+    uint64_t n_few = table->evict.on ? spare_for(table->shared, table->index.n_keys) / 2 : 0;
+    (void)hps_host_index_step(&table->index);
+    shrink(table);
+    if (hps_host_rows_ready(&table->rows) < n_few) {
+        hps_host_limbo_seal(&table->limbo); /* so that it comes back before it is wanted */
+    } else if (table->limbo.n <= LIMBO_USUAL && !hps_host_rows_shrinking(&table->rows)) {
+        return;
+    }
+    for (unsigned i = 0; i < LIMBO_POPS && limbo_pop(table); i++) {
+    }
+}
+
+/* ---- rows ---- */
+
+/* The budget refused memory. True: a table that has less right to it gave way, try again. */
+static bool way_given(struct hps_host_table *table)
+{
+    struct hps_host_shared *shared = table->shared;
+    if (shared->give_way == NULL || !atomic_load(&table->active) || !table->account.starved) {
+        return false;
+    }
+    if (table->n_refused % GIVE_WAY_EVERY != 0) {
+        table->n_refused++;
+        return false;
+    }
+    enum hps_host_way way = shared->give_way(shared, table);
+    table->n_refused += way == HPS_HOST_WAY_NONE ? 1 : 0;
+    table->awaits = way == HPS_HOST_WAY_SOON;
+    return way == HPS_HOST_WAY_GIVEN;
+}
+
+/* Grow by a step of rows, if need be in the place of another table. */
+static hps_status rows_grow(struct hps_host_table *table)
+{
+    hps_status status = hps_host_rows_grow(&table->rows);
+    return status == HPS_EXHAUSTED && way_given(table) ? hps_host_rows_grow(&table->rows) : status;
+}
+
+/* Have a row ready to be taken while n_keep others stay, be it in limbo: a full table must still be
+ * able to replace its rows. EXHAUSTED: the budget is used up, or readers have all that may wait for
+ * them; nobody waits here until they leave. */
+static hps_status row_ready(struct hps_host_table *table, uint64_t n_keep)
+{
+    struct hps_host_rows *rows = &table->rows;
+    while (hps_host_rows_ready(rows) + table->limbo.n < n_keep + 1) {
+        hps_status status = rows_grow(table);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    if (hps_host_rows_ready(rows) == 0) {
+        limbo_empty(table);
+    }
+    if (hps_host_rows_ready(rows) == 0 && table->limbo.n < wait_max(table)) {
+        return hps_host_rows_grow(rows);
+    }
+    return hps_host_rows_ready(rows) != 0 ? HPS_OK : HPS_EXHAUSTED;
+}
+
+/* ---- keys ---- */
+
+bool hps_host_table_has(const struct hps_host_table *table, hps_key key)
+{
+    return hps_host_index_find(&table->index, key).bucket != NULL;
+}
+
+static void key_remove(struct hps_host_table *table, struct hps_host_place place)
+{
+    struct hps_host_gone gone = {.row = hps_host_row_of(place)};
+    hps_host_index_kill(&table->index, place, &gone.generation, &gone.slot);
+    atomic_fetch_sub_explicit(&table->n_rows, 1, memory_order_relaxed);
+    retire(table, &gone);
+}
+
+/* From here on a miss proves nothing. Whoever finds the key gone finds this set. */
+static void lose(struct hps_host_table *table)
+{
+    if (!atomic_load_explicit(table->incomplete, memory_order_relaxed)) {
+        atomic_store(table->incomplete, true);
+    }
+}
+
+/* Throw one key out; false: none was found. */
+static bool evict_one(struct hps_host_table *table, uint32_t *n_evicted)
+{
+    if (!table->evict.on) {
+        hps_host_evict_start(&table->evict, table->rows.n_paid);
+        atomic_store_explicit(&table->touched, true, memory_order_relaxed);
+    }
+    for (unsigned i = 0; i < VICTIM_TRIES && table->index.n_keys > 0; i++) {
+        struct hps_host_place place = hps_host_evict_victim(&table->evict, &table->index);
+        if (place.bucket != NULL) {
+            lose(table);
+            key_remove(table, place);
+            (*n_evicted)++;
+            atomic_fetch_add_explicit(&table->n_evicted, 1, memory_order_relaxed);
+            if (table->shared->lossy) {
+                atomic_fetch_add_explicit(&table->n_dropped, 1, memory_order_relaxed);
+            }
+            return true;
+        }
+    }
+    return false;
+}
+
+static hps_status row_replace(struct hps_host_table *table, struct hps_host_place place,
+                              const uint8_t *data)
+{
+    hps_status status = row_ready(table, 0);
+    if (status != HPS_OK) {
+        if (table->shared->evicts && !table->shared->lossy) { /* rather no row than an old one */
+            lose(table);
+            key_remove(table, place);
+        }
+        return status;
+    }
+    row_publish(table, place, data);
+    return HPS_OK;
+}
+
+static hps_status make_room_in_index(struct hps_host_table *table)
+{
+    hps_status status = hps_host_index_make_room(&table->index);
+    if (status != HPS_OK) {
+        limbo_empty(table); /* slots of erased keys */
+        status = hps_host_index_make_room(&table->index);
+    }
+    if (status == HPS_EXHAUSTED && way_given(table)) {
+        status = hps_host_index_make_room(&table->index);
+    }
+    return status;
+}
+
+/* Room for one more key, in the index and for its row. Where there is none, `awaits` tells whether
+ * there will be as soon as readers have left. */
+static hps_status make_room(struct hps_host_table *table)
+{
+    table->awaits = false;
+    hps_status status = make_room_in_index(table);
+    if (status != HPS_OK) {
+        table->awaits = table->awaits || table->index.n_dead != 0;
+        return status;
+    }
+    uint64_t n_keep = spare_for(table->shared, table->index.n_keys + 1);
+    status = row_ready(table, n_keep);
+    table->awaits = table->awaits || hps_host_rows_ready(&table->rows) + table->limbo.n > n_keep;
+    return status;
+}
+
+/* The table may have more rows, but was told to be content with fewer. */
+static void drain(struct hps_host_table *table, uint32_t *n_evicted)
+{
+    const struct hps_host_shared *shared = table->shared;
+    table->draining = table->draining || table->index.n_keys >= shared->rows_max;
+    for (unsigned i = 0; i < DRAIN_ROWS && table->draining; i++) {
+        if (table->index.n_keys < shared->rows_target || !evict_one(table, n_evicted)) {
+            table->draining = false;
+        }
+    }
+}
+
+static hps_status row_add(struct hps_host_table *table, hps_key key, const uint8_t *data)
+{
+    uint64_t hash = hps_host_hash(table->index.seed, key);
+    bool probation = hps_host_evict_probation(&table->evict, hash);
+    uint32_t row = row_write(table, data);
+    hps_status status = hps_host_index_add(&table->index, key, row, probation);
+    if (status == HPS_EXHAUSTED && hps_host_index_widen(&table->index) == HPS_OK) {
+        status = hps_host_index_add(&table->index, key, row, probation);
+    }
+    if (status != HPS_OK) {
+        hps_host_rows_give(&table->rows, row); /* no reader has seen it */
+        return status;
+    }
+    if (probation) {
+        hps_host_evict_entered(&table->evict, key);
+    }
+    atomic_fetch_add_explicit(&table->n_rows, 1, memory_order_relaxed);
+    return HPS_OK;
+}
+
+hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)
+{
+    work(table);
+    struct hps_host_place place = hps_host_index_find(&table->index, key);
+    if (place.bucket != NULL) {
+        return row_replace(table, place, data);
+    }
+    uint32_t n_evicted = 0;
+    if (table->shared->lossy) {
+        drain(table, &n_evicted);
+    }
+    bool full = table->clearing ||
+                (!table->shared->lossy && table->index.n_keys >= table->shared->rows_max);
+    hps_status status = full ? HPS_EXHAUSTED : make_room(table);
+    if (status == HPS_OK) {
+        status = row_add(table, key, data);
+    }
+    if (status != HPS_OK) {
+        lose(table); /* the stores below may have it */
+    }
+    return status;
+}
+
+hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, const uint8_t *data,
+                                 uint32_t *n_evicted)
+{
+    work(table);
+    if (table->clearing && !hps_host_table_clear_end(table)) {
+        return HPS_EXHAUSTED;
+    }
+    if (table->shared->evicts) {
+        drain(table, n_evicted);
+    }
+    hps_status status = make_room(table);
+    bool pushes_out = table->shared->evicts && !table->shared->lossy;
+    if (status != HPS_OK && pushes_out && !table->awaits && evict_one(table, n_evicted)) {
+        status = make_room(table);
+    }
+    return status == HPS_OK ? row_add(table, key, data) : status;
+}
+
+void hps_host_table_erase(struct hps_host_table *table, hps_key key)
+{
+    work(table);
+    struct hps_host_place place = hps_host_index_find(&table->index, key);
+    if (place.bucket != NULL) {
+        key_remove(table, place);
+    }
+}
+
+/* ---- tables as a whole ---- */
+
+void hps_host_table_clear(struct hps_host_table *table)
+{
+    lose(table);
+    hps_host_index_clear(&table->index);
+    uint64_t n_rows = atomic_exchange_explicit(&table->n_rows, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&table->n_evicted, n_rows, memory_order_relaxed);
+    table->clearing = true;
+    table->clearing_stamp = hps_epoch_retire(table->shared->epoch);
+}
+
+bool hps_host_table_clear_end(struct hps_host_table *table)
+{
+    if (!hps_epoch_passed(table->shared->epoch, table->clearing_stamp)) {
+        return false;
+    }
+    limbo_empty(table);
+    if (table->limbo.n != 0) {
+        return false;
+    }
+    (void)hps_host_index_step(&table->index);
+    hps_host_rows_clear(&table->rows);
+    hps_host_evict_close(&table->evict);
+    atomic_store_explicit(&table->touched, false, memory_order_relaxed);
+    table->draining = false;
+    table->clearing = false;
+    return true;
+}
+
+hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
+{
+    bool more = true;
+    bool begun = false;
+    hps_status status = HPS_OK;
+    while (status == HPS_OK && (more || !begun)) {
+        pthread_mutex_lock(&table->lock);
+        for (unsigned i = 0; i < RESERVE_STEPS && more; i++) {
+            more = hps_host_index_step(&table->index);
+        }
+        if (!more && !begun) {
+            status = hps_host_index_reserve(&table->index, n_rows);
+            begun = true;
+            more = true;
+        }
+        pthread_mutex_unlock(&table->lock);
+    }
+    return status;
+}
+
+void hps_host_table_get(const struct hps_host_table *table, struct hps_batch *batch, uint32_t lo,
+                        uint32_t hi, bool stream)
+{
+    struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
+    lookup.touch = atomic_load_explicit(&table->touched, memory_order_relaxed);
+    lookup.stream = stream;
+    hps_host_look_up(&lookup, table->shared->kernel, batch, lo, hi);
+}

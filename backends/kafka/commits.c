@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Committing positions, for Kafka's tools: advisory, so nothing waits for it. Each group of the log
+ * has a thread, and a handle that does nothing else, since librdkafka starts no partition of a
+ * handle while a commit has no answer. Who is refused is left alone for a while, without a
+ * connection: librdkafka would ask for the group's coordinator twice a second for ever.
+ *
+ *     consumers ─▶ pending: the last position of each partition ─▶ thread ─▶ coordinator
+ *     consumers ◀─ what became of it, when that changes ◀─────────────┘
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/kafka/internal.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/thread.h"
+
+enum {
+    ANSWER_US = 15000000, /* for an answer, which comes sooner */
+    SOCKET_MS = 3000,     /* for that of the coordinator */
+    SERVE_MS = 100,       /* between looks whether to stop */
+    AGAIN_US = 1000000,   /* after a failure, and four times as long after each that follows */
+    AGAIN_MAX_US = 60000000,
+    TELL_US = 30000000, /* a coordinator that is away for less is not worth a word */
+    STACK_BYTES = 256 * 1024,
+};
+
+/* Of these handles alone. A commit for which no coordinator is found ends after a "session", and
+ * not before: a handle that is closed meanwhile spins until then. */
+static const struct hps_kafka_property OWN[] = {
+    {"session.timeout.ms", "2000"},
+    {"heartbeat.interval.ms", "500"},
+};
+
+struct group {
+    struct group *next;
+    struct hps_kafka_commits *of;
+    char *name;
+    pthread_t thread;
+    bool has_thread;
+    /* Under the lock: */
+    pthread_cond_t changed;
+    rd_kafka_topic_partition_list_t *pending; /* NULL: none */
+    uint64_t n_changes;                       /* of the next two, as told */
+    hps_status status;
+    char text[HPS_KAFKA_TEXT_BYTES];
+    /* The thread's own: */
+    rd_kafka_t *rk; /* NULL: not connected */
+    rd_kafka_queue_t *answers;
+    rd_kafka_queue_t *messages; /* where librdkafka says what is wrong with the group */
+    uint64_t failing_us;        /* since when; 0: not */
+    uint64_t again_us;          /* how long to wait after the next failure */
+};
+
+struct hps_kafka_commits {
+    struct hps_kafka *log;
+    pthread_mutex_t lock;
+    struct group *groups;
+    bool stopping;
+};
+
+/* ---- the handle of a group: its thread ---- */
+
+static hps_status connect_group(struct group *group, struct hps_error *err)
+{
+    rd_kafka_conf_t *conf = NULL;
+    const struct hps_kafka_property own[] = {OWN[0], OWN[1], {"group.id", group->name}};
+    if (group->rk != NULL) {
+        return HPS_OK;
+    }
+    hps_status status =
+        hps_kafka_conf(group->of->log, own, sizeof(own) / sizeof(own[0]), &conf, err);
+    if (status == HPS_OK) {
+        hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
+        status = hps_kafka_handle_open(group->of->log, RD_KAFKA_CONSUMER, conf, "commits",
+                                       "Kafka client that commits", &group->rk, err);
+    }
+    if (status == HPS_OK) {
+        rd_kafka_poll_set_consumer(group->rk);
+        group->messages = rd_kafka_queue_get_consumer(group->rk);
+        group->answers = rd_kafka_queue_new(group->rk);
+    }
+    return status;
+}
+
+static void disconnect_group(struct group *group)
+{
+    if (group->rk != NULL) {
+        rd_kafka_queue_destroy(group->messages);
+        rd_kafka_queue_destroy(group->answers);
+        hps_kafka_handle_close(group->rk);
+        group->rk = NULL;
+    }
+}
+
+/* What librdkafka says of the group besides; OK: nothing that is to stay. */
+static rd_kafka_resp_err_t complaint(struct group *group)
+{
+    rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
+    rd_kafka_message_t *message = NULL;
+    while (code == RD_KAFKA_RESP_ERR_NO_ERROR &&
+           rd_kafka_consume_batch_queue(group->messages, 0, &message, 1) == 1) {
+        if (hps_kafka_status(message->err) == HPS_PERMISSION) {
+            code = message->err;
+        }
+        rd_kafka_message_destroy(message);
+    }
+    return code;
+}
+
+/* The first thing that went wrong; what was committed, or never can be since its topic is gone, is
+ * taken out of `positions`. takes the event */
+static rd_kafka_resp_err_t answer_of(rd_kafka_event_t *event,
+                                     rd_kafka_topic_partition_list_t *positions)
+{
+    rd_kafka_resp_err_t code = rd_kafka_event_error(event);
+    const rd_kafka_topic_partition_list_t *list = rd_kafka_event_topic_partition_list(event);
+    bool each = code == RD_KAFKA_RESP_ERR_NO_ERROR; /* has an answer of its own */
+    for (int i = 0; list != NULL && i < list->cnt; i++) {
+        each = each || list->elems[i].err != RD_KAFKA_RESP_ERR_NO_ERROR;
+    }
+    if (each) {
+        code = RD_KAFKA_RESP_ERR_NO_ERROR;
+    }
+    for (int i = 0; list != NULL && i < list->cnt && each; i++) {
+        const rd_kafka_topic_partition_t *place = &list->elems[i];
+        if (place->err == RD_KAFKA_RESP_ERR_NO_ERROR ||
+            hps_kafka_status(place->err) == HPS_NOT_FOUND) {
+            rd_kafka_topic_partition_list_del(positions, place->topic, place->partition);
+        } else if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
+            code = place->err;
+        }
+    }
+    rd_kafka_event_destroy(event);
+    return code;
+}
+
+static bool is_stopping(struct group *group)
+{
+    pthread_mutex_lock(&group->of->lock);
+    bool stopping = group->of->stopping;
+    pthread_mutex_unlock(&group->of->lock);
+    return stopping;
+}
+
+/* Not by the admin calls: librdkafka ends the process when the answer to one that has timed out
+ * comes after all, as after an outage. */
+static rd_kafka_resp_err_t commit(struct group *group, rd_kafka_topic_partition_list_t *positions)
+{
+    uint64_t end_us = hps_clock_us() + ANSWER_US;
+    rd_kafka_resp_err_t code =
+        rd_kafka_commit_queue(group->rk, positions, group->answers, NULL, NULL);
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
+        return code;
+    }
+    rd_kafka_resp_err_t why = RD_KAFKA_RESP_ERR_NO_ERROR;
+    rd_kafka_event_t *event = NULL;
+    while (event == NULL && hps_clock_us() < end_us && !is_stopping(group)) {
+        event = rd_kafka_queue_poll(group->answers, SERVE_MS);
+        why = why == RD_KAFKA_RESP_ERR_NO_ERROR ? complaint(group) : why;
+    }
+    if (event == NULL) {
+        disconnect_group(group); /* and with it what may still come */
+        return RD_KAFKA_RESP_ERR__TIMED_OUT;
+    }
+    code = answer_of(event, positions);
+    return code != RD_KAFKA_RESP_ERR_NO_ERROR && why != RD_KAFKA_RESP_ERR_NO_ERROR ? why : code;
+}
+
+/* ---- its thread ---- */
+
+static void pending_set(struct group *group, const char *topic, int32_t partition, int64_t offset,
+                        bool newer)
+{
+    if (group->pending == NULL) {
+        group->pending = rd_kafka_topic_partition_list_new(8);
+    }
+    rd_kafka_topic_partition_t *place =
+        rd_kafka_topic_partition_list_find(group->pending, topic, partition);
+    if (place == NULL) {
+        rd_kafka_topic_partition_list_add(group->pending, topic, partition)->offset = offset;
+    } else if (newer) {
+        place->offset = offset;
+    }
+}
+
+static void tell(struct group *group, hps_status status, const char *why)
+{
+    if (status == group->status) {
+        return;
+    }
+    group->status = status;
+    group->n_changes++;
+    snprintf(group->text, sizeof(group->text), "group \"%.100s\": %.140s", group->name, why);
+}
+
+/* It may be the coordinator that is away, or is not found yet. */
+static bool may_pass(hps_status status)
+{
+    return status == HPS_UNAVAILABLE || status == HPS_DEADLINE;
+}
+
+/* With the lock held. */
+static void take_result(struct group *group, hps_status status, const char *why,
+                        const rd_kafka_topic_partition_list_t *positions)
+{
+    uint64_t now_us = hps_clock_us();
+    if (status == HPS_OK) {
+        group->failing_us = 0;
+        group->again_us = AGAIN_US;
+        tell(group, HPS_OK, "");
+        return;
+    }
+    for (int i = 0; i < positions->cnt; i++) {
+        const rd_kafka_topic_partition_t *place = &positions->elems[i];
+        pending_set(group, place->topic, place->partition, place->offset, false);
+    }
+    group->failing_us = group->failing_us == 0 ? now_us : group->failing_us;
+    if (!may_pass(status) || now_us >= group->failing_us + TELL_US) {
+        tell(group, status == HPS_DEADLINE ? HPS_UNAVAILABLE : status, why);
+    }
+}
+
+/* Commit what is pending. With the lock held, which is released meanwhile; false: it failed. */
+static bool commit_pending(struct group *group)
+{
+    struct hps_error err = {0};
+    rd_kafka_topic_partition_list_t *positions = group->pending;
+    group->pending = NULL;
+    pthread_mutex_unlock(&group->of->lock);
+    hps_status status = connect_group(group, &err);
+    const char *why = err.text;
+    if (status == HPS_OK) {
+        rd_kafka_resp_err_t code = commit(group, positions);
+        status = hps_kafka_status(code);
+        why = rd_kafka_err2str(code);
+    }
+    if (status != HPS_OK && !may_pass(status)) {
+        disconnect_group(group);
+    }
+    pthread_mutex_lock(&group->of->lock);
+    take_result(group, status, why, positions);
+    rd_kafka_topic_partition_list_destroy(positions);
+    return status == HPS_OK;
+}
+
+static void *group_run(void *arg)
+{
+    struct group *group = arg;
+    struct hps_kafka_commits *of = group->of;
+    uint64_t due_us = 0;
+    hps_thread_background();
+    pthread_mutex_lock(&of->lock);
+    while (!of->stopping) {
+        if (group->pending == NULL) {
+            pthread_cond_wait(&group->changed, &of->lock);
+        } else if (hps_clock_us() < due_us) {
+            hps_kafka_cond_wait_until(&group->changed, &of->lock, due_us);
+        } else if (!commit_pending(group)) {
+            due_us = hps_clock_us() + group->again_us;
+            group->again_us =
+                4 * group->again_us < AGAIN_MAX_US ? 4 * group->again_us : AGAIN_MAX_US;
+        }
+    }
+    pthread_mutex_unlock(&of->lock);
+    disconnect_group(group);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+hps_status hps_kafka_commits_new(struct hps_kafka *log, struct hps_kafka_commits **out_commits)
+{
+    struct hps_kafka_commits *of = hps_calloc(1, sizeof(*of));
+    if (of == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    of->log = log;
+    pthread_mutex_init(&of->lock, NULL);
+    *out_commits = of;
+    return HPS_OK;
+}
+
+void hps_kafka_commits_free(struct hps_kafka_commits *of)
+{
+    if (of == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&of->lock);
+    of->stopping = true;
+    for (struct group *group = of->groups; group != NULL; group = group->next) {
+        pthread_cond_broadcast(&group->changed);
+    }
+    pthread_mutex_unlock(&of->lock);
+    while (of->groups != NULL) {
+        struct group *group = of->groups;
+        of->groups = group->next;
+        if (group->has_thread) {
+            pthread_join(group->thread, NULL);
+        }
+        if (group->pending != NULL) {
+            rd_kafka_topic_partition_list_destroy(group->pending);
+        }
+        pthread_cond_destroy(&group->changed);
+        hps_free(group->name);
+        hps_free(group);
+    }
+    pthread_mutex_destroy(&of->lock);
+    hps_free(of);
+}
+
+/* NULL: nothing was committed for it yet. With the lock held. */
+static struct group *group_find(const struct hps_kafka_commits *of, const char *name)
+{
+    struct group *group = of->groups;
+    while (group != NULL && strcmp(group->name, name) != 0) {
+        group = group->next;
+    }
+    return group;
+}
+
+/* The group and its thread, made if need be; NULL: they cannot be. With the lock held. */
+static struct group *group_make(struct hps_kafka_commits *of, const char *name)
+{
+    struct group *group = group_find(of, name);
+    if (group == NULL) {
+        group = hps_calloc(1, sizeof(*group));
+        char *copy = hps_strdup(name);
+        if (group == NULL || copy == NULL) {
+            hps_free(copy);
+            hps_free(group);
+            return NULL;
+        }
+        *group = (struct group){
+            .next = of->groups, .of = of, .name = copy, .again_us = AGAIN_US, .status = HPS_OK};
+        hps_kafka_cond_init(&group->changed);
+        of->groups = group;
+    }
+    if (!group->has_thread) {
+        group->has_thread =
+            hps_thread_start(STACK_BYTES, group_run, group, &group->thread) == HPS_OK;
+        if (group->has_thread) {
+            (void)pthread_setname_np(group->thread, "kafka-commit");
+        }
+    }
+    return group->has_thread ? group : NULL;
+}
+
+/* ---- committing ---- */
+
+void hps_kafka_commit(struct hps_consumer *base, const struct hps_consumer_position *positions,
+                      uint32_t n_positions)
+{
+    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
+    struct hps_kafka_commits *of = c->log->commits;
+    if (c->group == NULL || n_positions == 0) {
+        return;
+    }
+    pthread_mutex_lock(&of->lock);
+    struct group *group = group_make(of, c->group);
+    for (uint32_t i = 0; i < n_positions && group != NULL; i++) {
+        pending_set(group, positions[i].topic, positions[i].partition, positions[i].offset, true);
+    }
+    if (group != NULL) {
+        pthread_cond_broadcast(&group->changed);
+    }
+    pthread_mutex_unlock(&of->lock);
+}
+
+bool hps_kafka_commits_news(struct hps_kafka_commits *of, const char *name, uint64_t *seen,
+                            hps_status *out_status, char out_text[HPS_KAFKA_TEXT_BYTES])
+{
+    pthread_mutex_lock(&of->lock);
+    const struct group *group = group_find(of, name);
+    bool news = group != NULL && group->n_changes != *seen;
+    if (news) {
+        *seen = group->n_changes;
+        *out_status = group->status;
+        memcpy(out_text, group->text, sizeof(group->text));
+    }
+    pthread_mutex_unlock(&of->lock);
+    return news;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies of records that were left out, on their way to the dead-letter topic. On the thread of the
+ * consumer, which serves the producer's callbacks.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "backends/kafka/internal.h"
+#include "base/clock.h"
+
+enum {
+    ROOM_MS = 10000, /* for room among the letters that are on their way */
+    SERVE_MS = 100,
+    PURGE_MS = 1000,
+};
+
+/* Sending it again is of no use. */
+static bool is_refused(hps_status status)
+{
+    return status == HPS_INVALID || status == HPS_PERMISSION || status == HPS_NOT_FOUND;
+}
+
+/* librdkafka remembers for minutes that a topic was refused, or not there: who tries again wants to
+ * know of now. */
+static void producer_renew(struct hps_kafka_consumer *c, hps_status status)
+{
+    if (is_refused(status) && rd_kafka_outq_len(c->producer) == 0) {
+        rd_kafka_destroy(c->producer);
+        c->producer = NULL;
+    }
+}
+
+/* What may go well another time is told before what will not. */
+static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
+{
+    struct hps_kafka_consumer *c = opaque;
+    (void)rk;
+    hps_status status = hps_kafka_status(message->err);
+    if (status != HPS_OK &&
+        (c->letter_status == HPS_OK || (is_refused(c->letter_status) && !is_refused(status)))) {
+        c->letter_status = status;
+        hps_kafka_text_set(c->letter_text, rd_kafka_err2str(message->err));
+    }
+}
+
+static hps_status producer_open(struct hps_kafka_consumer *c, struct hps_error *err)
+{
+    rd_kafka_conf_t *conf = NULL;
+    if (c->producer != NULL) {
+        return HPS_OK;
+    }
+    hps_status status = hps_kafka_conf(c->log, NULL, 0, &conf, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    rd_kafka_conf_set_opaque(conf, c);
+    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    return hps_kafka_handle_open(c->log, RD_KAFKA_PRODUCER, conf, "letters",
+                                 "producer of dead letters", &c->producer, err);
+}
+
+/* The record's own headers, and where it is from. */
+static rd_kafka_headers_t *make_headers(const struct hps_consumer_record *record,
+                                        const char *reason)
+{
+    rd_kafka_headers_t *headers = NULL;
+    char partition[16];
+    char offset[24];
+    if (rd_kafka_message_headers(record->handle, &headers) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        headers = rd_kafka_headers_copy(headers);
+    } else {
+        headers = rd_kafka_headers_new(4);
+    }
+    snprintf(partition, sizeof(partition), "%" PRId32, record->partition);
+    snprintf(offset, sizeof(offset), "%" PRId64, record->offset);
+    rd_kafka_header_add(headers, "hps-reason", -1, reason, -1);
+    rd_kafka_header_add(headers, "hps-topic", -1, record->topic, -1);
+    rd_kafka_header_add(headers, "hps-partition", -1, partition, -1);
+    rd_kafka_header_add(headers, "hps-offset", -1, offset, -1);
+    return headers;
+}
+
+hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
+                                 const struct hps_consumer_record *record, const char *reason,
+                                 struct hps_error *err)
+{
+    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
+    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ROOM_MS;
+    hps_status status = producer_open(c, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    rd_kafka_headers_t *headers = make_headers(record, reason);
+    for (;;) {
+        rd_kafka_resp_err_t code = rd_kafka_producev(
+            c->producer, RD_KAFKA_V_TOPIC(topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+            RD_KAFKA_V_KEY((void *)record->key, record->key_size),
+            RD_KAFKA_V_VALUE((void *)record->value, record->value_size),
+            RD_KAFKA_V_TIMESTAMP(record->time_unix_ms), RD_KAFKA_V_HEADERS(headers),
+            RD_KAFKA_V_END);
+        if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
+            return HPS_OK; /* which took the headers */
+        }
+        if (code != RD_KAFKA_RESP_ERR__QUEUE_FULL || hps_clock_us() >= end_us) {
+            rd_kafka_headers_destroy(headers);
+            producer_renew(c, hps_kafka_status(code));
+            return hps_kafka_fail(err, code, "dead letter");
+        }
+        rd_kafka_poll(c->producer, SERVE_MS);
+    }
+}
+
+hps_status hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
+                                       struct hps_error *err)
+{
+    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
+    if (c->producer == NULL) {
+        return HPS_OK;
+    }
+    rd_kafka_resp_err_t code =
+        rd_kafka_flush(c->producer, timeout_ms > INT32_MAX ? INT32_MAX : (int)timeout_ms);
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
+        /* They will be sent again: let go of those that are still here. */
+        rd_kafka_purge(c->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+        rd_kafka_flush(c->producer, PURGE_MS);
+        c->letter_status = HPS_OK;
+        return hps_kafka_fail(err, code, "dead letters");
+    }
+    hps_status status = c->letter_status;
+    c->letter_status = HPS_OK;
+    if (status != HPS_OK) {
+        producer_renew(c, status);
+        return hps_error_set(err, status, "dead letters: %s", c->letter_text);
+    }
+    return HPS_OK;
+}
+
+void hps_kafka_letters_close(struct hps_kafka_consumer *c)
+{
+    if (c->producer != NULL) {
+        rd_kafka_purge(c->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+        rd_kafka_destroy(c->producer);
+    }
+}

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of a Redis cluster client, and what is known of it. Any thread.
+ */
+#include "backends/redis/client/client.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backends/redis/client/internal.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "net/tls.h"
+
+#define PORT_DEFAULT 6379
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static hps_status entry_parse(const char *from, size_t size, struct hps_addr *out_addr,
+                              struct hps_error *err)
+{
+    char text[2 * HPS_ADDR_TEXT_MAX];
+    bool is_unix = size >= 5 && memcmp(from, "unix:", 5) == 0;
+    bool v6 = size > 0 && from[0] == '[';
+    const char *after = v6 ? memchr(from, ']', size) : from;
+    bool has_port = after && memchr(after, ':', size - (size_t)(after - from));
+
+    if (size >= HPS_ADDR_TEXT_MAX) {
+        return hps_error_set(err, HPS_INVALID, "address of Redis: '%.60s...' is too long", from);
+    }
+    if (is_unix || has_port) {
+        snprintf(text, sizeof(text), "%.*s", (int)size, from);
+    } else {
+        snprintf(text, sizeof(text), "%.*s:%d", (int)size, from, PORT_DEFAULT);
+    }
+    return hps_addr_parse(text, out_addr, err);
+}
+
+static hps_status entry_add(struct hps_redis_cluster *cluster, const struct hps_addr *addr,
+                            struct hps_error *err)
+{
+    int16_t node = hps_redis_node_find(cluster, addr);
+    if (node < 0) {
+        return hps_error_set(err, HPS_INVALID, "Redis: more than %d addresses",
+                             HPS_REDIS_NODES_MAX);
+    }
+    cluster->nodes[node]->entry = true;
+    return HPS_OK;
+}
+
+/* cluster NULL: they are only read */
+static hps_status entries_add(struct hps_redis_cluster *cluster, const char *text,
+                              struct hps_error *err)
+{
+    uint32_t n = 0;
+    while (*text) {
+        struct hps_addr addr;
+        text += strspn(text, ",; \t");
+        size_t size = strcspn(text, ",; \t");
+        hps_status status = size > 0 ? entry_parse(text, size, &addr, err) : HPS_OK;
+        if (status == HPS_OK && size > 0 && cluster != NULL) {
+            status = entry_add(cluster, &addr, err);
+        }
+        if (status != HPS_OK) {
+            return status;
+        }
+        n += size > 0;
+        text += size;
+    }
+    return n > 0 ? HPS_OK : hps_error_set(err, HPS_INVALID, "Redis: no address is given");
+}
+
+hps_status hps_redis_addresses_check(const char *addresses, struct hps_error *err)
+{
+    return entries_add(NULL, addresses, err);
+}
+
+static hps_status options_check(const struct hps_redis_options *options, struct hps_error *err)
+{
+    if (options->connections_per_node == 0 || options->failures_max == 0 ||
+        options->connect_timeout_us == 0 || options->command_timeout_us == 0 ||
+        options->pause_us_first == 0 || options->reply_bytes_max == 0) {
+        return hps_error_set(err, HPS_INVALID,
+                             "Redis: connections, failures, times and sizes must "
+                             "be greater than 0");
+    }
+    bool user = options->user && options->user[0] && strcmp(options->user, "default") != 0;
+    if (user && (!options->password || !options->password[0])) {
+        return hps_error_set(err, HPS_INVALID, "Redis: user '%.100s' needs a password",
+                             options->user);
+    }
+    return HPS_OK;
+}
+
+/* Our own; NULL stays NULL, and so does what is empty if `some` is wanted. False: no memory. */
+static bool keep_text(const char **text, bool some)
+{
+    if (*text == NULL || (some && *text[0] == '\0')) {
+        *text = NULL;
+        return true;
+    }
+    *text = hps_strdup(*text);
+    return *text != NULL;
+}
+
+static hps_status tls_read(const struct hps_redis_options *options, struct hps_tls **out_tls,
+                           struct hps_error *err)
+{
+    const struct hps_tls_options tls = {.cert_file = options->cert_file,
+                                        .key_file = options->key_file,
+                                        .ca_file = options->ca_file,
+                                        .server_name = options->server_name,
+                                        .any_protocol = true};
+    hps_status status = hps_tls_new(&tls, out_tls, err);
+    return status == HPS_OK ? status : hps_error_prefix(err, status, "Redis");
+}
+
+static hps_status options_keep(struct hps_redis_cluster *cluster,
+                               const struct hps_redis_options *options, struct hps_error *err)
+{
+    struct hps_redis_options *kept = &cluster->options;
+    bool user = options->user && strcmp(options->user, "default") != 0;
+
+    *kept = *options;
+    kept->addresses = NULL;
+    kept->user = user ? options->user : NULL;
+    bool whole = keep_text(&kept->user, true);
+    whole = keep_text(&kept->password, true) && whole;
+    whole = keep_text(&kept->ca_file, false) && whole;
+    whole = keep_text(&kept->cert_file, false) && whole;
+    whole = keep_text(&kept->key_file, false) && whole;
+    whole = keep_text(&kept->server_name, false) && whole;
+    if (!whole) {
+        return hps_error_set(err, HPS_NO_MEMORY, "Redis: out of memory");
+    }
+    return options->tls ? tls_read(kept, &cluster->tls, err) : HPS_OK;
+}
+
+hps_status hps_redis_cluster_renew_tls(struct hps_redis_cluster *cluster, struct hps_error *err)
+{
+    struct hps_tls *fresh = NULL;
+    if (!cluster->tls) {
+        return HPS_OK;
+    }
+    hps_status status = tls_read(&cluster->options, &fresh, err);
+    if (status == HPS_OK) {
+        hps_tls_renew(cluster->tls, fresh);
+    }
+    return status;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void cluster_free(struct hps_redis_cluster *cluster)
+{
+    for (uint32_t i = 0; i < cluster->n_nodes; i++) {
+        hps_redis_node_free(cluster->nodes[i]);
+    }
+    if (cluster->wake_fd >= 0) {
+        close(cluster->wake_fd);
+    }
+    hps_tls_unref(cluster->tls);
+    hps_free((char *)cluster->options.user);
+    if (cluster->options.password) {
+        explicit_bzero((char *)cluster->options.password, strlen(cluster->options.password));
+    }
+    hps_free((char *)cluster->options.password);
+    hps_free((char *)cluster->options.ca_file);
+    hps_free((char *)cluster->options.cert_file);
+    hps_free((char *)cluster->options.key_file);
+    hps_free((char *)cluster->options.server_name);
+    pthread_cond_destroy(&cluster->changed);
+    pthread_mutex_destroy(&cluster->lock);
+    hps_free(cluster);
+}
+
+hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
+                                  struct hps_redis_cluster **out_cluster, struct hps_error *err)
+{
+    hps_status status = options_check(options, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct hps_redis_cluster *cluster = hps_calloc(1, sizeof(*cluster));
+    if (!cluster) {
+        return hps_error_set(err, HPS_NO_MEMORY, "Redis: out of memory");
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&cluster->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&cluster->lock, NULL);
+    atomic_init(&cluster->epoch, 1);
+    cluster->refresh_hint = HPS_REDIS_NOBODY;
+    for (uint32_t i = 0; i < HPS_REDIS_SLOTS; i++) {
+        cluster->slots[i] = HPS_REDIS_NOBODY;
+    }
+    cluster->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (cluster->wake_fd < 0) {
+        status = hps_error_set(err, HPS_EXHAUSTED, "Redis: no file descriptor is left");
+    }
+    status = status == HPS_OK ? options_keep(cluster, options, err) : status;
+    status = status == HPS_OK ? entries_add(cluster, options->addresses, err) : status;
+    status = status == HPS_OK ? hps_redis_keeper_start(cluster, err) : status;
+    if (status != HPS_OK) {
+        cluster_free(cluster);
+        return status;
+    }
+    *out_cluster = cluster;
+    return HPS_OK;
+}
+
+void hps_redis_cluster_close(struct hps_redis_cluster *cluster)
+{
+    if (cluster) {
+        hps_redis_keeper_stop(cluster);
+        cluster_free(cluster);
+    }
+}
+
+/* ---- what is known of it --------------------------------------------------------------------- */
+
+static bool all_connected(const struct hps_redis_cluster *cluster)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < cluster->n_nodes; i++) {
+        const struct hps_redis_node *node = cluster->nodes[i];
+        bool used = node->listed && (node->n_slots > 0 || cluster->options.replica_reads);
+        if (used && (node->n_live == 0 || !hps_breaker_up(node->breaker))) {
+            return false;
+        }
+        any = any || used;
+    }
+    return any;
+}
+
+bool hps_redis_cluster_wait(struct hps_redis_cluster *cluster, uint64_t deadline_us)
+{
+    struct timespec until = {.tv_sec = (time_t)(deadline_us / 1000000),
+                             .tv_nsec = (long)(deadline_us % 1000000) * 1000};
+    pthread_mutex_lock(&cluster->lock);
+    bool connected = all_connected(cluster);
+    cluster->n_waiting++;
+    while (!connected && hps_clock_us() < deadline_us) {
+        pthread_cond_timedwait(&cluster->changed, &cluster->lock, &until);
+        connected = all_connected(cluster);
+    }
+    cluster->n_waiting--;
+    pthread_mutex_unlock(&cluster->lock);
+    return connected;
+}
+
+uint64_t hps_redis_cluster_epoch(const struct hps_redis_cluster *cluster)
+{
+    return atomic_load_explicit(&cluster->epoch, memory_order_acquire);
+}
+
+void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_slots,
+                               uint32_t capacity, uint32_t *out_n)
+{
+    bool seen[HPS_REDIS_NODES_MAX] = {false};
+    uint32_t n = 0;
+    pthread_mutex_lock(&cluster->lock);
+    for (uint32_t slot = 0; slot < HPS_REDIS_SLOTS && n < capacity; slot++) {
+        int16_t node = cluster->slots[slot];
+        if (node >= 0 && !seen[node]) {
+            seen[node] = true;
+            out_slots[n++] = (uint16_t)slot;
+        }
+    }
+    pthread_mutex_unlock(&cluster->lock);
+    *out_n = n;
+}
+
+static bool is_up(const struct hps_redis_cluster *cluster, const struct hps_redis_node *node)
+{
+    /* a connection is kept to those that commands go to; all that have failed are probed */
+    bool spare = node->listed ? node->master >= 0 && !cluster->options.replica_reads
+                              : cluster->kind != HPS_REDIS_UNKNOWN;
+    return hps_breaker_up(node->breaker) && (node->n_live > 0 || spare);
+}
+
+void hps_redis_why(const struct hps_redis_cluster *cluster, char *out_text, size_t size)
+{
+    snprintf(out_text, size, "%s", cluster->stats.error);
+    if (out_text[0] && cluster->kind == HPS_REDIS_UNKNOWN) {
+        return; /* whoever is down, too: this one has answered */
+    }
+    for (uint32_t i = 0; i < cluster->n_nodes; i++) {
+        const struct hps_redis_node *node = cluster->nodes[i];
+        if ((node->listed || node->entry) && !is_up(cluster, node) && node->stats.error[0]) {
+            snprintf(out_text, size, "%.150s: %.150s", node->text, node->stats.error);
+            return;
+        }
+    }
+}
+
+void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, size_t size)
+{
+    pthread_mutex_lock(&cluster->lock);
+    hps_redis_why(cluster, out_text, size);
+    pthread_mutex_unlock(&cluster->lock);
+}
+
+bool hps_redis_cluster_slot_up(struct hps_redis_cluster *cluster, uint16_t slot)
+{
+    pthread_mutex_lock(&cluster->lock);
+    int16_t node = cluster->slots[slot];
+    bool up = node >= 0 && hps_breaker_up(cluster->nodes[node]->breaker);
+    pthread_mutex_unlock(&cluster->lock);
+    return up;
+}
+
+void hps_redis_cluster_stats(struct hps_redis_cluster *cluster, struct hps_redis_stats *out_stats)
+{
+    pthread_mutex_lock(&cluster->lock);
+    *out_stats = cluster->stats;
+    out_stats->kind = cluster->kind;
+    out_stats->n_nodes = 0;
+    out_stats->n_slots_up = 0;
+    for (uint32_t i = 0; i < cluster->n_nodes; i++) {
+        const struct hps_redis_node *node = cluster->nodes[i];
+        out_stats->n_nodes += node->listed || node->entry;
+        out_stats->n_slots_up += hps_breaker_up(node->breaker) ? node->n_slots : 0;
+    }
+    pthread_mutex_unlock(&cluster->lock);
+}
+
+uint32_t hps_redis_cluster_nodes(struct hps_redis_cluster *cluster,
+                                 struct hps_redis_node_stats *out_nodes, uint32_t capacity)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&cluster->lock);
+    for (uint32_t i = 0; i < cluster->n_nodes && n < capacity; i++) {
+        const struct hps_redis_node *node = cluster->nodes[i];
+        if (!node->listed && !node->entry) {
+            continue;
+        }
+        out_nodes[n] = node->stats;
+        out_nodes[n].role = !node->listed       ? HPS_REDIS_ENTRY
+                            : node->master >= 0 ? HPS_REDIS_REPLICA
+                                                : HPS_REDIS_MASTER;
+        out_nodes[n].up = is_up(cluster, node);
+        out_nodes[n].n_slots = node->n_slots;
+        out_nodes[n].n_connections = node->n_live;
+        n++;
+    }
+    pthread_mutex_unlock(&cluster->lock);
+    return n;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shards that have too many rows: which were used, as far as it is sampled, and which go. A script
+ * takes out a few at a time, so that no server stands still. Any thread.
+ */
+#include <string.h>
+
+#include "backends/redis/internal.h"
+#include "base/clock.h"
+#include "base/heap.h"
+
+enum { EVICT_STEP = 500 };
+
+static bool uses(const struct redis *redis)
+{
+    return redis->options.evict != HPS_REDIS_EVICT_RANDOM;
+}
+
+static hps_status put_evict(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
+                            uint64_t target)
+{
+    static const char *const how[] = {"random", "used", "oldest"};
+    const struct redis *redis = space->redis;
+    hps_status status = hps_redis_script_begin(&batch->bytes, HPS_REDIS_EVICT,
+                                               space->shards[shard].keys, uses(redis) ? 2 : 1, 3);
+    status = status == HPS_OK ? hps_redis_put_u64(&batch->bytes, target) : status;
+    status = status == HPS_OK ? hps_redis_put_u64(&batch->bytes, EVICT_STEP) : status;
+    status =
+        status == HPS_OK ? hps_redis_put_text(&batch->bytes, how[redis->options.evict]) : status;
+    if (status == HPS_OK) {
+        redis_batch_end(batch, space, shard, 0);
+    }
+    return status;
+}
+
+/* One step of every shard that is `going`; it is not any more when it is at the target, or does not
+ * answer. */
+static uint64_t step(struct redis_space *space, uint8_t *going, uint64_t target,
+                     uint64_t deadline_us, uint32_t *out_n_going)
+{
+    struct redis_batch batch;
+    uint64_t n_evicted = 0;
+    hps_status status = redis_batch_init(&batch, space->n_shards);
+    *out_n_going = 0;
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        status = going[i] != 0 ? put_evict(&batch, space, i, target) : HPS_OK;
+    }
+    if (status == HPS_OK) {
+        redis_batch_run(space->redis, &batch, HPS_REDIS_EVICT, deadline_us);
+    }
+    for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
+        uint32_t shard = batch.shards[i];
+        int64_t n = 0;
+        int64_t over = 0;
+        bool answered = batch.commands[i].reply.status == HPS_OK && batch.values[i].n == 3 &&
+                        hps_redis_values_i64(&batch.values[i], 1, &n) &&
+                        hps_redis_values_i64(&batch.values[i], 2, &over);
+        going[shard] = answered && over > 0 && n > 0;
+        *out_n_going += going[shard];
+        n_evicted += (uint64_t)n;
+        if (answered) {
+            redis_shard_wrote(space, shard, (int64_t)target + (over > 0 ? over : 0));
+        }
+    }
+    redis_batch_fini(&batch);
+    return n_evicted;
+}
+
+uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us)
+{
+    struct redis *redis = space->redis;
+    uint64_t target = (uint64_t)((double)space->rows_max * redis->options.target_ratio + 0.5);
+    uint64_t n_evicted = 0;
+    uint32_t n_going = 0;
+    uint8_t *going = space->rows_max == 0 ? NULL : hps_calloc(space->n_shards, 1);
+    if (going == NULL) {
+        return 0; /* the next time then */
+    }
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards; i++) {
+        going[i] = space->shards[i].n_rows > space->rows_max;
+        n_going += going[i];
+    }
+    pthread_mutex_unlock(&space->lock);
+    while (n_going > 0 && hps_clock_us() < deadline_us) {
+        n_evicted += step(space, going, target, deadline_us, &n_going);
+    }
+    hps_free(going);
+    atomic_fetch_add_explicit(&redis->n_evicted, n_evicted, memory_order_relaxed);
+    return n_evicted;
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+
+void redis_touch(struct redis_space *space, uint32_t shard,
+                 const uint8_t field[HPS_REDIS_FIELD_BYTES])
+{
+    pthread_mutex_lock(&space->lock);
+    if (space->n_touches < REDIS_TOUCHES_MAX) { /* else it is one sample less */
+        struct redis_touch *touch = &space->touches[space->n_touches++];
+        touch->shard = shard;
+        memcpy(touch->field, field, sizeof(touch->field));
+    }
+    pthread_mutex_unlock(&space->lock);
+}
+
+static hps_status put_touches(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
+                              const struct redis_touch *touches, uint32_t n)
+{
+    uint32_t n_fields = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        n_fields += touches[i].shard == shard ? 1 : 0;
+    }
+    if (n_fields == 0) {
+        return HPS_OK;
+    }
+    bool used = space->redis->options.evict == HPS_REDIS_EVICT_USED;
+    hps_status status = hps_redis_script_begin(&batch->bytes, HPS_REDIS_TOUCH,
+                                               space->shards[shard].keys, 2, 1 + n_fields);
+    status =
+        status == HPS_OK ? hps_redis_put_text(&batch->bytes, used ? "used" : "oldest") : status;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        if (touches[i].shard == shard) {
+            status = hps_redis_put_arg(&batch->bytes, touches[i].field, sizeof(touches[i].field));
+        }
+    }
+    if (status == HPS_OK) {
+        redis_batch_end(batch, space, shard, 0);
+    }
+    return status;
+}
+
+void redis_touches_flush(struct redis_space *space)
+{
+    struct redis_touch *touches = hps_alloc(REDIS_TOUCHES_MAX * sizeof(*touches));
+    struct redis_batch batch;
+    if (touches == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&space->lock);
+    uint32_t n = space->n_touches;
+    memcpy(touches, space->touches, n * sizeof(*touches));
+    space->n_touches = 0;
+    pthread_mutex_unlock(&space->lock);
+    hps_status status = redis_batch_init(&batch, space->n_shards);
+    for (uint32_t i = 0; i < space->n_shards && n > 0 && status == HPS_OK; i++) {
+        status = put_touches(&batch, space, i, touches, n);
+    }
+    if (status == HPS_OK) {
+        redis_batch_run(space->redis, &batch, HPS_REDIS_TOUCH,
+                        redis_write_deadline(space->redis, NULL));
+    }
+    redis_batch_fini(&batch);
+    hps_free(touches);
+}

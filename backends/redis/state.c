@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the store knows of the shards of a space: the digest of the positions that each had when it
+ * last answered, and whether rows that come with that digest may be used. Any thread.
+ */
+#include <string.h>
+
+#include "backends/redis/internal.h"
+#include "base/assert.h"
+
+void redis_shard_judge(const struct redis_space *space, struct redis_shard *shard)
+{
+    shard->readable =
+        shard->known && !shard->missing && hps_redis_positions_cover(&shard->positions, &space->at);
+    shard->exact = shard->readable && hps_redis_positions_within(&shard->positions, &space->at);
+}
+
+static bool is_there(const struct redis_shard *shard)
+{
+    return shard->known && !shard->missing;
+}
+
+static bool has_digest(const struct redis_shard *shard, const void *digest, size_t size)
+{
+    return is_there(shard) && size == REDIS_DIGEST_BYTES &&
+           memcmp(shard->digest, digest, REDIS_DIGEST_BYTES) == 0;
+}
+
+/* What an answer says of a shard; nothing is known if it can make no sense. */
+struct told {
+    const void *digest;
+    size_t digest_size;                   /* 0: the shard is not there */
+    struct hps_redis_positions positions; /* learnt ones are taken */
+    bool sound;
+};
+
+static struct told told_of(const void *digest, size_t digest_size, const void *positions,
+                           size_t positions_size)
+{
+    struct told told = {.digest = digest, .digest_size = digest_size};
+    if (digest_size > 0) {
+        told.sound =
+            digest_size == REDIS_DIGEST_BYTES &&
+            hps_redis_positions_decode(&told.positions, positions, positions_size) == HPS_OK;
+    }
+    return told;
+}
+
+/* Note it, by the second rule (internal.h). True: what is known is this, or newer. */
+static bool learn(struct redis_space *space, struct redis_shard *shard,
+                  struct redis_shard_seen seen, struct told *told)
+{
+    bool missing = told->digest_size == 0;
+    if (missing ? shard->known && shard->missing
+                : has_digest(shard, told->digest, told->digest_size)) {
+        return true;
+    }
+    /* where nothing is known, positions are the last that were */
+    bool comparable = told->sound && !(shard->known && shard->missing);
+    bool news = shard->seen.n_changes == seen.n_changes ||
+                (comparable && hps_redis_positions_cover(&told->positions, &shard->positions));
+    if (!news) {
+        return comparable && shard->known &&
+               hps_redis_positions_cover(&shard->positions, &told->positions);
+    }
+    shard->seen.n_changes++;
+    shard->ask = REDIS_ASK_READS;
+    shard->known = missing || told->sound;
+    shard->missing = missing;
+    if (missing) {
+        shard->seen.n_writes++;
+        shard->n_rows = 0;
+        hps_redis_positions_clear(&shard->positions);
+    } else if (told->sound) {
+        struct hps_redis_positions old = shard->positions;
+        memcpy(shard->digest, told->digest, REDIS_DIGEST_BYTES);
+        shard->positions = told->positions;
+        told->positions = old;
+    }
+    redis_shard_judge(space, shard);
+    return shard->known;
+}
+
+bool redis_shard_learn(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
+                       const void *digest, size_t digest_size, const void *positions,
+                       size_t positions_size)
+{
+    HPS_ASSERT(at < space->n_shards);
+    struct told told = told_of(digest, digest_size, positions, positions_size);
+    pthread_mutex_lock(&space->lock);
+    bool learnt = learn(space, &space->shards[at], seen, &told);
+    pthread_mutex_unlock(&space->lock);
+    hps_redis_positions_fini(&told.positions);
+    return learnt;
+}
+
+bool redis_learn_values(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
+                        const struct hps_redis_values *values, uint32_t first)
+{
+    if (first + 2 > values->n) {
+        return false;
+    }
+    const struct hps_redis_value *digest = &values->items[first];
+    const struct hps_redis_value *positions = &values->items[first + 1];
+    if (digest->type == HPS_REDIS_NIL || positions->type == HPS_REDIS_NIL) {
+        return redis_shard_learn(space, at, seen, NULL, 0, NULL, 0);
+    }
+    if (digest->type != HPS_REDIS_TEXT || positions->type != HPS_REDIS_TEXT) {
+        return false;
+    }
+    return redis_shard_learn(space, at, seen, values->text.data + digest->at, digest->size,
+                             values->text.data + positions->at, positions->size);
+}
+
+static bool has_spans(const struct redis_shard *shard, const struct hps_log_span *spans, uint32_t n)
+{
+    bool has = true;
+    for (uint32_t i = 0; i < n && has; i++) {
+        const struct hps_redis_position *position =
+            hps_redis_positions_find(&shard->positions, spans[i].partition);
+        has = position != NULL && position->offset >= spans[i].next;
+    }
+    return has;
+}
+
+void redis_shard_moved(struct redis_space *space, uint32_t at,
+                       const uint8_t from[REDIS_DIGEST_BYTES],
+                       const uint8_t digest[REDIS_DIGEST_BYTES], const struct hps_log_span *spans,
+                       uint32_t n_spans)
+{
+    struct redis_shard *shard = &space->shards[at];
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&space->lock);
+    bool same = has_digest(shard, from, REDIS_DIGEST_BYTES);
+    bool heard = has_digest(shard, digest, REDIS_DIGEST_BYTES) || /* by a look-up, meanwhile */
+                 (!same && is_there(shard) && has_spans(shard, spans, n_spans));
+    for (uint32_t i = 0; i < n_spans && same && !heard && status == HPS_OK; i++) {
+        const struct hps_log_span *span = &spans[i];
+        int64_t offset = span->next < span->start ? span->start : span->next;
+        status = hps_redis_positions_raise(&shard->positions, span->partition, -1, offset);
+    }
+    if (!heard) {
+        shard->seen.n_changes++;
+        shard->known = same && status == HPS_OK; /* else nobody can say where it is now */
+        shard->missing = false;
+        memcpy(shard->digest, digest, REDIS_DIGEST_BYTES);
+        redis_shard_judge(space, shard);
+    }
+    pthread_mutex_unlock(&space->lock);
+}
+
+void redis_shard_forget(struct redis_space *space, uint32_t at, struct redis_shard_seen seen)
+{
+    struct redis_shard *shard = &space->shards[at];
+    pthread_mutex_lock(&space->lock);
+    if (shard->known && shard->seen.n_changes == seen.n_changes) {
+        shard->seen.n_changes++;
+        shard->known = false;
+        redis_shard_judge(space, shard);
+    }
+    pthread_mutex_unlock(&space->lock);
+}
+
+struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard)
+{
+    pthread_mutex_lock(&space->lock);
+    struct redis_shard_seen seen = space->shards[shard].seen;
+    pthread_mutex_unlock(&space->lock);
+    return seen;
+}
+
+void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows)
+{
+    pthread_mutex_lock(&space->lock);
+    space->shards[shard].seen.n_writes++;
+    space->shards[shard].n_rows = n_rows > 0 ? (uint64_t)n_rows : 0;
+    pthread_mutex_unlock(&space->lock);
+}
+
+void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields, bool learns,
+                       struct redis_shard_seen seen)
+{
+    enum { OF_POSITIONS = 2 };
+    struct redis_shard *shard = &space->shards[at];
+    pthread_mutex_lock(&space->lock);
+    if (shard->seen.n_writes == seen.n_writes) {
+        shard->n_rows = n_fields > OF_POSITIONS ? n_fields - OF_POSITIONS : 0;
+    }
+    learns = learns && shard->seen.n_changes == seen.n_changes;
+    if (learns && n_fields == 0) {
+        struct told nothing = {.digest_size = 0};
+        (void)learn(space, shard, seen, &nothing);
+    } else if (learns && shard->missing) {
+        shard->seen.n_changes++;
+        shard->known = false; /* it is back: the next look-up asks of which positions */
+        shard->missing = false;
+        redis_shard_judge(space, shard);
+    }
+    pthread_mutex_unlock(&space->lock);
+}
+
+uint32_t redis_shards_missing(struct redis_space *space)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards; i++) {
+        n += space->shards[i].known && space->shards[i].missing ? 1 : 0;
+    }
+    pthread_mutex_unlock(&space->lock);
+    return n;
+}
+
+static bool is_known(struct redis_space *space, uint32_t shard)
+{
+    pthread_mutex_lock(&space->lock);
+    bool known = space->shards[shard].known;
+    pthread_mutex_unlock(&space->lock);
+    return known;
+}
+
+/* By the first rule (internal.h). Between `begin` and where the version is now rows are exact:
+ * it has had all that they are of. */
+static void judge_rows(const struct redis_space *space, const struct hps_redis_positions *of,
+                       const struct hps_redis_positions *begin, bool *out_readable, bool *out_exact)
+{
+    *out_readable = hps_redis_positions_cover(of, begin);
+    *out_exact = *out_readable && hps_redis_positions_within(of, &space->at);
+}
+
+/* A replica that lags says what was: nothing is learnt of it but that others write. */
+static void learn_rows(struct redis_space *space, struct redis_shard *shard,
+                       struct redis_shard_seen seen, struct told *told)
+{
+    if (space->redis->options.redis.replica_reads) {
+        shard->ask = REDIS_ASK_READS;
+    } else {
+        (void)learn(space, shard, seen, told);
+    }
+}
+
+bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
+                      const struct hps_redis_positions *begin,
+                      const struct hps_redis_values *values, bool *out_readable, bool *out_exact)
+{
+    struct redis_shard *shard = &space->shards[at];
+    const struct hps_redis_value *digest = &values->items[0];
+    const struct hps_redis_value *positions = values->n > 1 ? &values->items[1] : NULL;
+    const uint8_t *text = (const uint8_t *)values->text.data;
+    bool missing =
+        digest->type == HPS_REDIS_NIL || (positions != NULL && positions->type == HPS_REDIS_NIL);
+    bool tells = !missing && positions != NULL && digest->type == HPS_REDIS_TEXT &&
+                 positions->type == HPS_REDIS_TEXT;
+    struct told told = {.digest_size = 0};
+    bool decided = true;
+    *out_readable = false;
+    *out_exact = false;
+    if (tells) {
+        told = told_of(text + digest->at, digest->size, text + positions->at, positions->size);
+    }
+    pthread_mutex_lock(&space->lock);
+    if (digest->type == HPS_REDIS_TEXT && has_digest(shard, text + digest->at, digest->size)) {
+        judge_rows(space, &shard->positions, begin, out_readable, out_exact);
+    } else if (missing || tells) {
+        if (told.sound) {
+            judge_rows(space, &told.positions, begin, out_readable, out_exact);
+        }
+        learn_rows(space, shard, seen, &told);
+    } else {
+        decided = positions != NULL; /* what comes with it is none */
+    }
+    pthread_mutex_unlock(&space->lock);
+    hps_redis_positions_fini(&told.positions);
+    return decided;
+}
+
+bool redis_shard_reached(struct redis_space *space, uint32_t at,
+                         const uint8_t digest[REDIS_DIGEST_BYTES])
+{
+    struct redis_shard *shard = &space->shards[at];
+    pthread_mutex_lock(&space->lock);
+    bool reached = has_digest(shard, digest, REDIS_DIGEST_BYTES) &&
+                   (shard->exact || hps_redis_positions_within(&shard->positions, &space->at));
+    pthread_mutex_unlock(&space->lock);
+    return reached;
+}
+
+static hps_status put_ask(struct redis_batch *batch, const struct redis_shard *shard)
+{
+    hps_status status = hps_redis_put_begin(&batch->bytes, 4);
+    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, "HMGET") : status;
+    status = status == HPS_OK
+                 ? hps_redis_put_arg(&batch->bytes, shard->keys[0].text, shard->keys[0].size)
+                 : status;
+    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, "g") : status;
+    return status == HPS_OK ? hps_redis_put_text(&batch->bytes, "p") : status;
+}
+
+uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us)
+{
+    struct redis_batch batch;
+    uint32_t n_silent = 0;
+    hps_status status = redis_batch_init(&batch, space->n_shards);
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        if (unknown_only && is_known(space, i)) {
+            continue;
+        }
+        status = put_ask(&batch, &space->shards[i]);
+        if (status == HPS_OK) {
+            redis_batch_end(&batch, space, i, 0);
+        }
+    }
+    if (status != HPS_OK) {
+        redis_batch_fini(&batch);
+        return space->n_shards;
+    }
+    redis_batch_run(space->redis, &batch, HPS_REDIS_SCRIPTS, deadline_us);
+    for (uint32_t i = 0; i < batch.n; i++) {
+        bool learnt =
+            batch.commands[i].reply.status == HPS_OK && batch.values[i].n == 3 &&
+            redis_learn_values(space, batch.shards[i], batch.seen[i], &batch.values[i], 1);
+        if (!learnt) {
+            redis_shard_forget(space, batch.shards[i], batch.seen[i]);
+            n_silent++;
+        }
+    }
+    redis_batch_fini(&batch);
+    return n_silent;
+}

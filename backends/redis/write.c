@@ -1,0 +1,858 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing rows, one script call per shard: what the log says, insertions of rows found below, and
+ * shards that begin anew. Insertions: any thread; log_*: one per space at a time.
+ */
+#include <string.h>
+
+#include "backends/redis/internal.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+
+/* More rows of one call are taken out instead: a server does nothing else meanwhile. */
+enum { PUTS_MAX = 16384 };
+
+/* ---- a batch by shards ----------------------------------------------------------------------- */
+
+struct entry {
+    uint32_t write;
+    uint32_t index;
+};
+
+/* The keys of a batch by shard, span, and rows before deletes. */
+struct sorted {
+    struct redis_space *space;
+    const struct hps_log_batch *batch;
+    uint32_t n_groups;     /* spans, or one without any */
+    uint32_t n_cells;      /* of each shard two per group */
+    uint32_t *ends;        /* [n_cells] */
+    uint32_t *cells;       /* [n_keys] of the keys in their order */
+    struct entry *entries; /* [n_keys] */
+    uint32_t n_keys;
+};
+
+static void sorted_free(struct sorted *sorted)
+{
+    hps_free(sorted->ends);
+    hps_free(sorted->cells);
+    hps_free(sorted->entries);
+}
+
+static uint32_t cell_of(const struct sorted *sorted, uint32_t write, hps_key key)
+{
+    const struct hps_log_batch *batch = sorted->batch;
+    uint32_t group = batch->n_spans == 0 ? 0 : batch->write_spans[write];
+    bool deleted = batch->erase_only || batch->writes[write].rows == NULL;
+    HPS_ASSERT(group < sorted->n_groups);
+    uint32_t shard = redis_shard_of(sorted->space, batch->writes[write].table, key);
+    return (shard * sorted->n_groups + group) * 2 + (deleted ? 1 : 0);
+}
+
+static hps_status sort(struct redis_space *space, const struct hps_log_batch *batch,
+                       struct sorted *sorted)
+{
+    uint32_t at = 0;
+    *sorted = (struct sorted){.space = space, .batch = batch};
+    sorted->n_groups = batch->n_spans == 0 ? 1 : batch->n_spans;
+    sorted->n_cells = space->n_shards * sorted->n_groups * 2;
+    for (uint32_t w = 0; w < batch->n_writes; w++) {
+        sorted->n_keys += batch->writes[w].n;
+    }
+    sorted->ends = hps_calloc(sorted->n_cells, sizeof(*sorted->ends));
+    sorted->cells = hps_alloc(sorted->n_keys * sizeof(*sorted->cells));
+    sorted->entries = hps_alloc(sorted->n_keys * sizeof(*sorted->entries));
+    if (sorted->ends == NULL || sorted->cells == NULL || sorted->entries == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    for (uint32_t w = 0; w < batch->n_writes; w++) {
+        for (uint32_t i = 0; i < batch->writes[w].n; i++, at++) {
+            sorted->cells[at] = cell_of(sorted, w, batch->writes[w].keys[i]);
+            sorted->ends[sorted->cells[at]]++;
+        }
+    }
+    at = 0;
+    for (uint32_t c = 0; c < sorted->n_cells; c++) {
+        uint32_t n = sorted->ends[c];
+        sorted->ends[c] = at; /* where it begins; where it ends when it is filled */
+        at += n;
+    }
+    at = 0;
+    for (uint32_t w = 0; w < batch->n_writes; w++) {
+        for (uint32_t i = 0; i < batch->writes[w].n; i++, at++) {
+            sorted->entries[sorted->ends[sorted->cells[at]]++] = (struct entry){w, i};
+        }
+    }
+    return HPS_OK;
+}
+
+static uint32_t cell_begin(const struct sorted *sorted, uint32_t cell)
+{
+    return cell == 0 ? 0 : sorted->ends[cell - 1];
+}
+
+/* ---- the call of one shard ------------------------------------------------------------------- */
+
+static hps_status put_field(struct hps_buf *bytes, const struct hps_table *table, hps_key key)
+{
+    uint8_t field[HPS_REDIS_FIELD_BYTES];
+    hps_redis_field(table->id, key, field);
+    return hps_redis_put_arg(bytes, field, sizeof(field));
+}
+
+static hps_status put_cell(struct hps_buf *bytes, const struct sorted *sorted, uint32_t cell,
+                           bool rows)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t e = cell_begin(sorted, cell); e < sorted->ends[cell] && status == HPS_OK; e++) {
+        const struct entry *entry = &sorted->entries[e];
+        const struct hps_write *write = &sorted->batch->writes[entry->write];
+        size_t row_bytes = write->table->row_bytes;
+        status = put_field(bytes, write->table, write->keys[entry->index]);
+        if (rows && status == HPS_OK) {
+            status = hps_redis_put_arg(bytes, write->rows + entry->index * row_bytes, row_bytes);
+        }
+    }
+    return status;
+}
+
+/* Without `rows` keys are taken out that would get one. */
+static hps_status put_group(struct hps_buf *bytes, const struct sorted *sorted, uint32_t cell,
+                            bool rows)
+{
+    uint32_t n_puts = sorted->ends[cell] - cell_begin(sorted, cell);
+    uint32_t n_deletes = sorted->ends[cell + 1] - sorted->ends[cell];
+    hps_status status = hps_redis_put_u64(bytes, rows ? n_puts : 0);
+    status =
+        status == HPS_OK ? hps_redis_put_u64(bytes, rows ? n_deletes : n_puts + n_deletes) : status;
+    status = status == HPS_OK ? put_cell(bytes, sorted, cell, rows) : status;
+    return status == HPS_OK ? put_cell(bytes, sorted, cell + 1, false) : status;
+}
+
+static uint32_t n_keys_of(const struct redis_space *space)
+{
+    bool uses = space->rows_max != 0 && space->redis->options.evict != HPS_REDIS_EVICT_RANDOM;
+    return uses ? 2 : 1;
+}
+
+/* What is called for one shard; `digest` is what it is known to have, zeros: nothing is. */
+static hps_status put_apply(struct redis_batch *batch, const struct sorted *sorted, uint32_t shard,
+                            const struct hps_buf *spans, const uint8_t *digest, bool full)
+{
+    struct redis_space *space = sorted->space;
+    uint32_t cell = shard * sorted->n_groups * 2;
+    uint32_t n_puts = 0;
+    uint32_t n_deletes = 0;
+    for (uint32_t g = 0; g < sorted->n_groups; g++) {
+        uint32_t c = cell + g * 2;
+        n_puts += sorted->ends[c] - cell_begin(sorted, c);
+        n_deletes += sorted->ends[c + 1] - sorted->ends[c];
+    }
+    bool rows = !full && (n_puts <= PUTS_MAX || space->redis->options.authoritative);
+    uint32_t n_args = 2 + 2 * sorted->n_groups + (rows ? 2 : 1) * n_puts + n_deletes;
+    hps_status status =
+        hps_redis_script_begin(&batch->bytes, full ? HPS_REDIS_SHRINK : HPS_REDIS_APPLY,
+                               space->shards[shard].keys, n_keys_of(space), n_args);
+    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, spans->data, spans->size) : status;
+    status =
+        status == HPS_OK ? hps_redis_put_arg(&batch->bytes, digest, REDIS_DIGEST_BYTES) : status;
+    for (uint32_t g = 0; g < sorted->n_groups && status == HPS_OK; g++) {
+        status = put_group(&batch->bytes, sorted, cell + g * 2, rows);
+    }
+    if (status == HPS_OK) {
+        redis_batch_end(batch, space, shard, 0);
+    }
+    return status;
+}
+
+/* ---- applying -------------------------------------------------------------------------------- */
+
+/* What became of a shard; the first three are what the script answers. */
+enum outcome { HAD, APPLIED, GAP, FAILED, FULL };
+
+struct applying {
+    struct redis_space *space;
+    struct sorted sorted;
+    struct hps_buf spans;
+    uint8_t (*digests)[REDIS_DIGEST_BYTES]; /* [n_shards] that the shards are known to have */
+    uint8_t *outcomes;                      /* [n_shards] enum outcome */
+};
+
+static void applying_fini(struct applying *applying)
+{
+    sorted_free(&applying->sorted);
+    hps_buf_fini(&applying->spans);
+    hps_free(applying->digests);
+    hps_free(applying->outcomes);
+}
+
+static hps_status applying_init(struct applying *applying, struct redis_space *space,
+                                const struct hps_log_batch *batch)
+{
+    *applying = (struct applying){.space = space};
+    hps_buf_init(&applying->spans, (size_t)HPS_REDIS_SPAN_BYTES << 20);
+    applying->digests = hps_calloc(space->n_shards, sizeof(*applying->digests));
+    applying->outcomes = hps_alloc(space->n_shards);
+    if (applying->digests == NULL || applying->outcomes == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    memset(applying->outcomes, FAILED, space->n_shards);
+    hps_status status = sort(space, batch, &applying->sorted);
+    return status == HPS_OK ? hps_redis_spans_encode(batch->spans, batch->n_spans, &applying->spans)
+                            : status;
+}
+
+/* What the script answered: outcome, digest, positions or 0, rows. */
+static enum outcome take_applied(struct applying *applying, uint32_t shard,
+                                 struct redis_shard_seen seen, const struct hps_redis_reply *reply)
+{
+    const struct hps_redis_values *values = reply->values;
+    const struct hps_log_batch *batch = applying->sorted.batch;
+    struct redis_space *space = applying->space;
+    int64_t outcome = FAILED;
+    int64_t n_rows = 0;
+    if (reply->status != HPS_OK || values->n != 5 || !hps_redis_values_i64(values, 1, &outcome) ||
+        outcome < HAD || outcome > GAP || values->items[2].type != HPS_REDIS_TEXT ||
+        !hps_redis_values_i64(values, 4, &n_rows)) {
+        redis_shard_forget(space, shard, seen);
+        return reply->status == HPS_EXHAUSTED ? FULL : FAILED;
+    }
+    const uint8_t *digest = (const uint8_t *)values->text.data + values->items[2].at;
+    bool knows = values->items[3].type == HPS_REDIS_INT;
+    if (knows && values->items[2].size == REDIS_DIGEST_BYTES) {
+        redis_shard_moved(space, shard, applying->digests[shard], digest, batch->spans,
+                          batch->n_spans);
+    } else if (values->items[2].size == 0) {
+        (void)redis_shard_learn(space, shard, seen, NULL, 0, NULL, 0);
+    } else if (!redis_learn_values(space, shard, seen, values, 2)) {
+        redis_shard_forget(space, shard, seen);
+    }
+    if (outcome != GAP) {
+        redis_shard_wrote(space, shard, n_rows);
+    }
+    return (enum outcome)outcome;
+}
+
+/* Spans are for all shards, keys without any for those that have them. */
+static bool concerns(const struct sorted *sorted, uint32_t shard)
+{
+    uint32_t n_cells = sorted->n_groups * 2;
+    return sorted->batch->n_spans > 0 ||
+           sorted->ends[(shard + 1) * n_cells - 1] > cell_begin(sorted, shard * n_cells);
+}
+
+static void take_digest(struct applying *applying, uint32_t at)
+{
+    struct redis_space *space = applying->space;
+    const struct redis_shard *shard = &space->shards[at];
+    memset(applying->digests[at], 0, REDIS_DIGEST_BYTES);
+    pthread_mutex_lock(&space->lock);
+    if (shard->known && !shard->missing) {
+        memcpy(applying->digests[at], shard->digest, REDIS_DIGEST_BYTES);
+    }
+    pthread_mutex_unlock(&space->lock);
+}
+
+/* Apply to the shards whose outcome is `of`. */
+static hps_status apply_to(struct applying *applying, enum outcome of, uint64_t deadline_us)
+{
+    struct redis_space *space = applying->space;
+    struct redis_batch batch;
+    bool full = of == FULL;
+    hps_status status = redis_batch_init(&batch, space->n_shards);
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        if (applying->outcomes[i] != of) {
+            continue;
+        }
+        if (!concerns(&applying->sorted, i)) {
+            applying->outcomes[i] = HAD;
+            continue;
+        }
+        take_digest(applying, i);
+        status =
+            put_apply(&batch, &applying->sorted, i, &applying->spans, applying->digests[i], full);
+    }
+    if (status == HPS_OK) {
+        redis_batch_run(space->redis, &batch, full ? HPS_REDIS_SHRINK : HPS_REDIS_APPLY,
+                        deadline_us);
+    }
+    for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
+        uint32_t shard = batch.shards[i];
+        applying->outcomes[shard] =
+            (uint8_t)take_applied(applying, shard, batch.seen[i], &batch.commands[i].reply);
+    }
+    redis_batch_fini(&batch);
+    return status;
+}
+
+static uint32_t n_of(const struct applying *applying, enum outcome outcome)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < applying->space->n_shards; i++) {
+        n += applying->outcomes[i] == outcome ? 1 : 0;
+    }
+    return n;
+}
+
+/* Apply to all shards; where the server is full, take out what would have been written. */
+static void apply_to_all(struct applying *applying, uint64_t deadline_us)
+{
+    bool only_copy = applying->space->redis->options.authoritative;
+    hps_status status = apply_to(applying, FAILED, deadline_us);
+    if (status == HPS_OK && n_of(applying, FULL) > 0 && !only_copy) {
+        hps_ignore(apply_to(applying, FULL, deadline_us)); /* those stay FULL: they failed */
+    }
+    redis_evict(applying->space, deadline_us);
+}
+
+/* ---- shards that begin anew ------------------------------------------------------------------ */
+
+static hps_status put_reset(struct redis_batch *batch, struct redis_space *space, uint32_t at,
+                            const struct hps_buf *positions)
+{
+    struct redis_shard *shard = &space->shards[at];
+    uint8_t digest[REDIS_DIGEST_BYTES];
+    pthread_mutex_lock(&space->lock);
+    bool missing = shard->missing;
+    memcpy(digest, shard->digest, sizeof(digest));
+    pthread_mutex_unlock(&space->lock);
+    hps_status status =
+        hps_redis_script_begin(&batch->bytes, HPS_REDIS_RESET, shard->keys, n_keys_of(space), 2);
+    status = status == HPS_OK
+                 ? hps_redis_put_arg(&batch->bytes, digest, missing ? 0 : sizeof(digest))
+                 : status;
+    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, positions->data, positions->size)
+                              : status;
+    if (status == HPS_OK) {
+        redis_batch_end(batch, space, at, 0);
+    }
+    return status;
+}
+
+hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadline_us)
+{
+    struct redis_batch batch;
+    struct hps_buf positions;
+    hps_buf_init(&positions, (size_t)HPS_REDIS_POSITION_BYTES << 20);
+    hps_status status = redis_batch_init(&batch, space->n_shards);
+    pthread_mutex_lock(&space->lock);
+    status = status == HPS_OK ? hps_redis_positions_encode(&space->at, &positions) : status;
+    pthread_mutex_unlock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        status = which[i] != 0 ? put_reset(&batch, space, i, &positions) : HPS_OK;
+        which[i] = 0;
+    }
+    if (status == HPS_OK) {
+        redis_batch_run(space->redis, &batch, HPS_REDIS_RESET, deadline_us);
+    }
+    for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
+        const struct hps_redis_values *values = &batch.values[i];
+        uint32_t shard = batch.shards[i];
+        int64_t done = 0;
+        bool answered = batch.commands[i].reply.status == HPS_OK && values->n == 4 &&
+                        hps_redis_values_i64(values, 1, &done);
+        if (!answered || !redis_learn_values(space, shard, batch.seen[i], values, 2)) {
+            redis_shard_forget(space, shard, batch.seen[i]);
+        }
+        if (!answered) {
+            continue;
+        }
+        which[shard] = done == 1 ? 1 : 2;
+        atomic_fetch_add_explicit(&space->redis->n_reset, done == 1, memory_order_relaxed);
+    }
+    redis_batch_fini(&batch);
+    hps_buf_fini(&positions);
+    return status;
+}
+
+/* ---- rows that no log knows ------------------------------------------------------------------ */
+
+/* Shards that are not there begin at the version's positions, but not where they had the only copy.
+ */
+static hps_status make_missing(struct redis_space *space, uint64_t deadline_us)
+{
+    if (space->redis->options.authoritative) {
+        return HPS_OK;
+    }
+    uint8_t *which = hps_calloc(space->n_shards, 1);
+    uint32_t n = 0;
+    if (which == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards; i++) {
+        which[i] = space->shards[i].known && space->shards[i].missing;
+        n += which[i];
+    }
+    pthread_mutex_unlock(&space->lock);
+    hps_status status = n == 0 ? HPS_OK : redis_reset(space, which, deadline_us);
+    hps_free(which);
+    return status;
+}
+
+static hps_status write_keys(struct hps_space *base, const struct hps_call *call,
+                             const struct hps_write *write)
+{
+    struct redis_space *space = redis_space_of(base);
+    const struct hps_log_batch batch = {.writes = write, .n_writes = 1};
+    uint64_t deadline_us = redis_write_deadline(space->redis, call);
+    struct applying applying;
+    if (write->n == 0) {
+        return HPS_OK;
+    }
+    hps_status status = applying_init(&applying, space, &batch);
+    if (status == HPS_OK) {
+        apply_to_all(&applying, deadline_us);
+        if (n_of(&applying, GAP) > 0) {
+            status = make_missing(space, deadline_us);
+            status = status == HPS_OK ? apply_to(&applying, GAP, deadline_us) : status;
+            redis_evict(space, deadline_us);
+        }
+    }
+    if (status == HPS_OK && n_of(&applying, FULL) > 0) {
+        status = HPS_EXHAUSTED;
+    } else if (status == HPS_OK && n_of(&applying, FAILED) + n_of(&applying, GAP) > 0) {
+        status = HPS_UNAVAILABLE;
+    }
+    applying_fini(&applying);
+    return status;
+}
+
+/* The same, so many at once that no server is kept busy for long. */
+static hps_status write_steps(struct hps_space *base, const struct hps_call *call,
+                              const struct hps_write *write)
+{
+    const struct redis_space *space = redis_space_of(base);
+    uint64_t step = (uint64_t)space->redis->options.fields_max * space->n_shards;
+    hps_status status = HPS_OK;
+    for (uint64_t at = 0; at < write->n && status == HPS_OK; at += step) {
+        uint64_t n = write->n - at < step ? write->n - at : step;
+        const uint8_t *rows =
+            write->rows == NULL ? NULL : write->rows + at * write->table->row_bytes;
+        const struct hps_write some = {write->table, write->keys + at, rows, (uint32_t)n};
+        status = write_keys(base, call, &some);
+    }
+    return status;
+}
+
+hps_status redis_put(struct hps_space *space, const struct hps_call *call,
+                     const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                     uint32_t n)
+{
+    const struct hps_write write = {table, keys, rows, n};
+    return write_steps(space, call, &write);
+}
+
+hps_status redis_erase(struct hps_space *space, const struct hps_call *call,
+                       const struct hps_table *table, const hps_key *keys, uint32_t n)
+{
+    const struct hps_write write = {table, keys, NULL, n};
+    return write_steps(space, call, &write);
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+static void judge_all(struct redis_space *space)
+{
+    for (uint32_t i = 0; i < space->n_shards; i++) {
+        redis_shard_judge(space, &space->shards[i]);
+    }
+}
+
+hps_status redis_log_positions_set(struct hps_space *base, const struct hps_log_position *positions,
+                                   uint32_t n)
+{
+    struct redis_space *space = redis_space_of(base);
+    struct hps_redis_positions set = {0};
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        status = hps_redis_positions_raise(&set, positions[i].partition, positions[i].start,
+                                           positions[i].offset);
+    }
+    if (status == HPS_OK) {
+        pthread_mutex_lock(&space->lock);
+        struct hps_redis_positions old = space->at;
+        space->at = set;
+        set = old;
+        judge_all(space);
+        pthread_mutex_unlock(&space->lock);
+        atomic_store(&space->left, false);
+    }
+    hps_redis_positions_fini(&set);
+    return status;
+}
+
+void redis_log_leave(struct hps_space *space)
+{
+    atomic_store(&redis_space_of(space)->left, true);
+}
+
+hps_status redis_log_positions_get(struct hps_space *base, const struct hps_call *call,
+                                   struct hps_log_position *positions, uint32_t n)
+{
+    struct redis_space *space = redis_space_of(base);
+    uint32_t n_silent = redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
+    hps_status status = n_silent > 0 ? HPS_UNAVAILABLE : HPS_OK;
+    for (uint32_t p = 0; p < n; p++) {
+        positions[p].offset = INT64_MAX;
+    }
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        const struct redis_shard *shard = &space->shards[i];
+        status = !shard->known ? HPS_UNAVAILABLE : shard->missing ? HPS_DATA_LOSS : HPS_OK;
+        for (uint32_t p = 0; p < n && status == HPS_OK; p++) {
+            struct hps_log_position *position = &positions[p];
+            const struct hps_redis_position *has =
+                hps_redis_positions_find(&shard->positions, position->partition);
+            int64_t offset = has == NULL ? position->start : has->offset;
+            position->offset = offset < position->offset ? offset : position->offset;
+        }
+    }
+    pthread_mutex_unlock(&space->lock);
+    return status;
+}
+
+/* The version is at the end of the spans; before, at the beginning of those that are new, so that
+ * it will be able to say so without memory. */
+static hps_status advance(struct redis_space *space, const struct hps_log_batch *batch, bool now)
+{
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < batch->n_spans && status == HPS_OK; i++) {
+        const struct hps_log_span *span = &batch->spans[i];
+        status = hps_redis_positions_raise(&space->at, span->partition, span->start,
+                                           now ? span->next : span->first);
+    }
+    if (now) {
+        judge_all(space);
+    }
+    pthread_mutex_unlock(&space->lock);
+    return status;
+}
+
+static void report_applied(const struct applying *applying, struct hps_log_report *out_report)
+{
+    struct redis *redis = applying->space->redis;
+    *out_report = (struct hps_log_report){
+        .n_applied = n_of(applying, APPLIED),
+        .n_had = n_of(applying, HAD),
+        .n_gap = n_of(applying, GAP),
+        .n_failed = n_of(applying, FAILED) + n_of(applying, FULL),
+    };
+    atomic_fetch_add_explicit(&redis->n_gap, out_report->n_gap, memory_order_relaxed);
+    atomic_fetch_add_explicit(&redis->n_failed, out_report->n_failed, memory_order_relaxed);
+}
+
+/* Where nothing else has the rows, a batch counts when all shards have it. */
+static hps_status only_copy_status(const struct applying *applying, hps_status status)
+{
+    if (status != HPS_OK || n_of(applying, FULL) > 0) {
+        return status != HPS_OK ? status : HPS_EXHAUSTED;
+    }
+    if (n_of(applying, GAP) > 0) {
+        return HPS_DATA_LOSS;
+    }
+    return n_of(applying, FAILED) > 0 ? HPS_UNAVAILABLE : HPS_OK;
+}
+
+hps_status redis_log_apply(struct hps_space *base, const struct hps_call *call,
+                           const struct hps_log_batch *batch, struct hps_log_report *out_report)
+{
+    struct redis_space *space = redis_space_of(base);
+    struct applying applying;
+    hps_status status = advance(space, batch, false);
+    *out_report = (struct hps_log_report){.n_failed = space->n_shards};
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = applying_init(&applying, space, batch);
+    if (status == HPS_OK) {
+        apply_to_all(&applying, redis_write_deadline(space->redis, call));
+        report_applied(&applying, out_report);
+    }
+    status = space->redis->options.authoritative ? only_copy_status(&applying, status) : HPS_OK;
+    applying_fini(&applying);
+    if (status != HPS_OK) {
+        return status;
+    }
+    return advance(space, batch, true); /* nothing is left to be allocated */
+}
+
+/* Note where a shard is behind. RANGE: nobody can say from where on it lacks records. Under the
+ * lock. */
+static hps_status add_behind(const struct redis_space *space, const struct redis_shard *shard,
+                             struct hps_redis_positions *lowest)
+{
+    if (!shard->known || shard->readable) {
+        return HPS_OK;
+    }
+    hps_status status = shard->missing ? HPS_RANGE : HPS_OK;
+    for (uint32_t i = 0; i < space->at.n && status == HPS_OK; i++) {
+        const struct hps_redis_position *at = &space->at.items[i];
+        const struct hps_redis_position *has =
+            hps_redis_positions_find(&shard->positions, at->partition);
+        int64_t offset = has == NULL ? at->start : has->offset;
+        const struct hps_redis_position *low = hps_redis_positions_find(lowest, at->partition);
+        if (offset >= at->offset || (low != NULL && -low->offset <= offset)) {
+            continue;
+        }
+        status =
+            offset < 0 ? HPS_RANGE : hps_redis_positions_raise(lowest, at->partition, -1, -offset);
+    }
+    return status;
+}
+
+hps_status redis_log_behind(struct hps_space *base, const struct hps_call *call,
+                            struct hps_log_position *out_positions, uint32_t capacity,
+                            uint32_t *out_n)
+{
+    struct redis_space *space = redis_space_of(base);
+    struct hps_redis_positions lowest = {0}; /* negative offsets, as they are raised */
+    hps_status status = HPS_OK;
+    uint32_t n_silent = redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        status = add_behind(space, &space->shards[i], &lowest);
+    }
+    pthread_mutex_unlock(&space->lock);
+    status = status == HPS_OK && lowest.n > capacity ? HPS_RANGE : status;
+    *out_n = status == HPS_OK ? lowest.n : 0;
+    for (uint32_t i = 0; i < *out_n; i++) {
+        out_positions[i] =
+            (struct hps_log_position){lowest.items[i].partition, -lowest.items[i].offset, -1};
+    }
+    hps_redis_positions_fini(&lowest);
+    return status == HPS_OK && n_silent > 0 ? HPS_UNAVAILABLE : status;
+}
+
+hps_status redis_log_reset(struct hps_space *base, const struct hps_call *call,
+                           struct hps_log_report *out_report)
+{
+    struct redis_space *space = redis_space_of(base);
+    uint64_t deadline_us = redis_write_deadline(space->redis, call);
+    *out_report = (struct hps_log_report){0};
+    if (space->redis->options.authoritative) {
+        return HPS_PRECONDITION;
+    }
+    uint8_t *which = hps_calloc(space->n_shards, 1);
+    if (which == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    (void)redis_shards_ask(space, false, deadline_us);
+    uint32_t n_behind = 0;
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards; i++) {
+        const struct redis_shard *shard = &space->shards[i];
+        which[i] = shard->known && !shard->readable;
+        n_behind += which[i];
+        out_report->n_had += shard->readable ? 1 : 0;
+        out_report->n_failed += shard->known ? 0 : 1;
+    }
+    pthread_mutex_unlock(&space->lock);
+    hps_status status = n_behind == 0 ? HPS_OK : redis_reset(space, which, deadline_us);
+    for (uint32_t i = 0; i < space->n_shards && n_behind > 0; i++) {
+        out_report->n_applied += which[i] == 1 ? 1 : 0;
+    }
+    out_report->n_failed += n_behind - out_report->n_applied;
+    hps_free(which);
+    return status;
+}
+
+/* ---- insertions ------------------------------------------------------------------------------ */
+
+struct inserting {
+    struct redis_space *space;
+    const struct hps_table *table;
+    const hps_key *keys;
+    const uint32_t *slots;
+    const uint8_t *rows;
+    uint32_t n;
+    uint32_t *shards; /* [n] NO_SHARD: it is stale */
+    uint32_t *order;  /* [n] by shard */
+    uint32_t *ends;   /* [n_shards] in order */
+    bool *exact;      /* [n_shards] rows as of now fit */
+    uint8_t (*digests)[REDIS_DIGEST_BYTES];
+};
+
+static hps_status inserting_alloc(struct inserting *inserting)
+{
+    uint32_t n_shards = inserting->space->n_shards;
+    inserting->shards = hps_alloc(inserting->n * 2 * sizeof(uint32_t));
+    inserting->ends = hps_calloc(n_shards, sizeof(*inserting->ends));
+    inserting->exact = hps_calloc(n_shards, sizeof(*inserting->exact));
+    inserting->digests = hps_calloc(n_shards, sizeof(*inserting->digests));
+    if (inserting->shards == NULL || inserting->ends == NULL || inserting->exact == NULL ||
+        inserting->digests == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    inserting->order = inserting->shards + inserting->n;
+    return HPS_OK;
+}
+
+static void inserting_free(struct inserting *inserting)
+{
+    hps_free(inserting->shards);
+    hps_free(inserting->ends);
+    hps_free(inserting->exact);
+    hps_free(inserting->digests);
+}
+
+/* The digests at which rows of the version's positions are right. Before the rows are asked whether
+ * they are fresh: a batch that begins after that has another digest, or its rows replace these. */
+static void take_exact(struct inserting *inserting)
+{
+    struct redis_space *space = inserting->space;
+    pthread_mutex_lock(&space->lock);
+    for (uint32_t i = 0; i < space->n_shards; i++) {
+        inserting->exact[i] = space->shards[i].exact;
+        memcpy(inserting->digests[i], space->shards[i].digest, REDIS_DIGEST_BYTES);
+    }
+    pthread_mutex_unlock(&space->lock);
+}
+
+/* Sort by shard what may go in. The number of those that may not. */
+static uint32_t sort_fresh(struct inserting *inserting, const struct hps_insert_guard *guard)
+{
+    const struct redis_space *space = inserting->space;
+    uint32_t n_stale = 0;
+    for (uint32_t i = 0; i < inserting->n; i++) {
+        uint32_t shard = redis_shard_of(space, inserting->table, inserting->keys[i]);
+        bool fresh = inserting->exact[shard] && (guard == NULL || guard->fresh(guard->ctx, i));
+        inserting->shards[i] = fresh ? shard : UINT32_MAX;
+        inserting->ends[shard] += fresh ? 1 : 0;
+        n_stale += fresh ? 0 : 1;
+    }
+    uint32_t at = 0;
+    for (uint32_t s = 0; s < space->n_shards; s++) {
+        uint32_t n = inserting->ends[s];
+        inserting->ends[s] = at;
+        at += n;
+    }
+    for (uint32_t i = 0; i < inserting->n; i++) {
+        if (inserting->shards[i] != UINT32_MAX) {
+            inserting->order[inserting->ends[inserting->shards[i]]++] = i;
+        }
+    }
+    return n_stale;
+}
+
+static hps_status put_insert(struct redis_batch *batch, const struct inserting *inserting,
+                             uint32_t shard, uint32_t begin, uint32_t n)
+{
+    size_t row_bytes = inserting->table->row_bytes;
+    hps_status status = hps_redis_script_begin(&batch->bytes, HPS_REDIS_INSERT,
+                                               inserting->space->shards[shard].keys, 1, 1 + 2 * n);
+    status = status == HPS_OK
+                 ? hps_redis_put_arg(&batch->bytes, inserting->digests[shard], REDIS_DIGEST_BYTES)
+                 : status;
+    for (uint32_t i = begin; i < begin + n && status == HPS_OK; i++) {
+        uint32_t key = inserting->order[i];
+        status = put_field(&batch->bytes, inserting->table, inserting->keys[key]);
+        if (status == HPS_OK) {
+            const uint8_t *row = inserting->rows + inserting->slots[key] * row_bytes;
+            status = hps_redis_put_arg(&batch->bytes, row, row_bytes);
+        }
+    }
+    if (status == HPS_OK) {
+        redis_batch_end(batch, inserting->space, shard, 0);
+    }
+    return status;
+}
+
+/* What the script answered to n rows: how many went in, or -1; rows of the shard. */
+static bool take_inserted(struct redis_space *space, uint32_t shard, struct redis_shard_seen seen,
+                          uint32_t n, const struct hps_redis_reply *reply,
+                          struct hps_insert_report *report)
+{
+    int64_t n_inserted = 0;
+    int64_t n_rows = 0;
+    if (reply->status == HPS_EXHAUSTED) {
+        report->n_no_room += n;
+        return true;
+    }
+    if (reply->status != HPS_OK || reply->values->n != 3 ||
+        !hps_redis_values_i64(reply->values, 1, &n_inserted) ||
+        !hps_redis_values_i64(reply->values, 2, &n_rows)) {
+        return false;
+    }
+    if (n_inserted < 0) {
+        report->n_stale += n;
+        redis_shard_forget(space, shard, seen);
+        return true;
+    }
+    report->n_inserted += (uint32_t)n_inserted;
+    redis_shard_wrote(space, shard, n_rows);
+    return true;
+}
+
+static hps_status run_inserts(struct inserting *inserting, uint64_t deadline_us,
+                              struct hps_insert_report *report)
+{
+    struct redis_space *space = inserting->space;
+    uint32_t fields_max = space->redis->options.fields_max;
+    struct redis_batch batch;
+    uint32_t n_answered = 0;
+    uint32_t begin = 0;
+    hps_status status = redis_batch_init(&batch, space->n_shards + inserting->n / fields_max);
+    uint32_t *counts = hps_calloc(batch.capacity, sizeof(*counts));
+    status = counts == NULL ? HPS_NO_MEMORY : status;
+    for (uint32_t s = 0; s < space->n_shards && status == HPS_OK; s++) {
+        while (begin < inserting->ends[s] && status == HPS_OK) {
+            uint32_t n = inserting->ends[s] - begin;
+            n = n < fields_max ? n : fields_max;
+            status = put_insert(&batch, inserting, s, begin, n);
+            begin += n;
+            if (status == HPS_OK) {
+                counts[batch.n - 1] = n;
+            }
+        }
+    }
+    if (status == HPS_OK) {
+        redis_batch_run(space->redis, &batch, HPS_REDIS_INSERT, deadline_us);
+    }
+    for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
+        bool answered = take_inserted(space, batch.shards[i], batch.seen[i], counts[i],
+                                      &batch.commands[i].reply, report);
+        n_answered += answered ? 1 : 0;
+        report->n_failed += answered ? 0 : counts[i];
+    }
+    status = status == HPS_OK && batch.n > 0 && n_answered == 0 ? HPS_UNAVAILABLE : status;
+    hps_free(counts);
+    redis_batch_fini(&batch);
+    return status;
+}
+
+hps_status redis_insert(struct hps_space *base, const struct hps_call *call,
+                        const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
+                        const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,
+                        struct hps_insert_report *out_report)
+{
+    struct redis_space *space = redis_space_of(base);
+    struct redis *redis = space->redis;
+    uint64_t deadline_us = redis_write_deadline(redis, call);
+    struct inserting inserting = {
+        .space = space, .table = table, .keys = keys, .slots = slots, .rows = rows, .n = n};
+    *out_report = (struct hps_insert_report){0};
+    if (n == 0) {
+        return HPS_OK;
+    }
+    if (atomic_load(&space->left)) {
+        out_report->n_stale = n;
+        return HPS_OK;
+    }
+    hps_status status = inserting_alloc(&inserting);
+    if (status == HPS_OK) {
+        (void)redis_shards_ask(space, true, deadline_us);
+        status = make_missing(space, deadline_us);
+    }
+    if (status == HPS_OK) {
+        take_exact(&inserting);
+        out_report->n_stale = sort_fresh(&inserting, guard);
+        status = run_inserts(&inserting, deadline_us, out_report);
+        out_report->n_evicted = (uint32_t)redis_evict(space, deadline_us);
+    }
+    inserting_free(&inserting);
+    atomic_fetch_add_explicit(&redis->n_inserted, out_report->n_inserted, memory_order_relaxed);
+    atomic_fetch_add_explicit(&redis->n_refused, out_report->n_stale, memory_order_relaxed);
+    return status;
+}

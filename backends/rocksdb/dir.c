@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files, lock and free space of the persistent store's directory. See the header for threads.
+ */
+#include "backends/rocksdb/dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/heap.h"
+
+#define GIB (UINT64_C(1) << 30)
+
+/* ---- files ---- */
+
+hps_status hps_rocksdb_dir_fail(struct hps_error *err, const char *what, const char *path)
+{
+    hps_status status = errno == ENOSPC ? HPS_EXHAUSTED : HPS_IO;
+    return hps_error_set(err, status, "rocksdb: %s %s: %s", what, path, strerror(errno));
+}
+
+static hps_status fail_memory(struct hps_error *err)
+{
+    return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: out of memory");
+}
+
+char *hps_rocksdb_dir_join(const char *dir, const char *name)
+{
+    size_t size = strlen(dir) + strlen(name) + 2;
+    char *path = hps_alloc(size);
+    if (path != NULL) {
+        (void)snprintf(path, size, "%s/%s", dir, name);
+    }
+    return path;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw)
+{
+    (void)info;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+hps_status hps_rocksdb_dir_remove_tree(const char *path, struct hps_error *err)
+{
+    if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT) {
+        return hps_rocksdb_dir_fail(err, "cannot remove", path);
+    }
+    return HPS_OK;
+}
+
+hps_status hps_rocksdb_dir_sync(const char *path, struct hps_error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return hps_rocksdb_dir_fail(err, "cannot open", path);
+    }
+    hps_status status = fsync(fd) == 0 ? HPS_OK : hps_rocksdb_dir_fail(err, "cannot sync", path);
+    close(fd);
+    return status;
+}
+
+/* Call fn for every entry but "." and ".."; a status other than OK ends it and is returned. */
+static hps_status each_entry(const char *path,
+                             hps_status (*fn)(void *ctx, int dir_fd, const char *name,
+                                              struct hps_error *err),
+                             void *ctx, struct hps_error *err)
+{
+    DIR *dir = opendir(path);
+    if (dir == NULL) {
+        return hps_rocksdb_dir_fail(err, "cannot open", path);
+    }
+    hps_status status = HPS_OK;
+    for (const struct dirent *entry = readdir(dir); entry != NULL && status == HPS_OK;
+         entry = readdir(dir)) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            status = fn(ctx, dirfd(dir), entry->d_name, err);
+        }
+    }
+    closedir(dir);
+    return status;
+}
+
+static hps_status look_entry(void *ctx, int dir_fd, const char *name, struct hps_error *err)
+{
+    (void)dir_fd;
+    (void)err;
+    enum hps_rocksdb_dir_state *state = ctx;
+    if (strcmp(name, "CURRENT") == 0) {
+        *state = HPS_ROCKSDB_DIR_DATABASE;
+    } else if (*state == HPS_ROCKSDB_DIR_EMPTY) {
+        *state = HPS_ROCKSDB_DIR_OTHER;
+    }
+    return HPS_OK;
+}
+
+hps_status hps_rocksdb_dir_look(const struct hps_rocksdb_dir *dir,
+                                enum hps_rocksdb_dir_state *out_state, struct hps_error *err)
+{
+    enum hps_rocksdb_dir_state state = HPS_ROCKSDB_DIR_EMPTY;
+    if (access(dir->path, F_OK) != 0 && errno == ENOENT) {
+        *out_state = HPS_ROCKSDB_DIR_ABSENT;
+        return HPS_OK;
+    }
+    hps_status status = each_entry(dir->path, look_entry, &state, err);
+    if (status == HPS_OK) {
+        *out_state = state;
+    }
+    return status;
+}
+
+bool hps_rocksdb_dir_has_database(const char *dir)
+{
+    enum hps_rocksdb_dir_state state = HPS_ROCKSDB_DIR_ABSENT;
+    struct hps_error err;
+    struct hps_rocksdb_dir at = {.path = hps_rocksdb_dir_join(dir, "hpsd")};
+    bool known = at.path != NULL && hps_rocksdb_dir_look(&at, &state, &err) == HPS_OK;
+    hps_free(at.path);
+    return known && state == HPS_ROCKSDB_DIR_DATABASE;
+}
+
+static hps_status remove_load(void *ctx, int dir_fd, const char *name, struct hps_error *err)
+{
+    (void)dir_fd;
+    if (strncmp(name, "load-", 5) != 0) {
+        return HPS_OK;
+    }
+    char *load = hps_rocksdb_dir_join(ctx, name);
+    hps_status status = load != NULL ? hps_rocksdb_dir_remove_tree(load, err) : fail_memory(err);
+    hps_free(load);
+    return status;
+}
+
+hps_status hps_rocksdb_dir_remove_loads(const struct hps_rocksdb_dir *dir, struct hps_error *err)
+{
+    return each_entry(dir->path, remove_load, dir->path, err);
+}
+
+struct sum {
+    const char *suffix;
+    struct hps_rocksdb_dir_files files;
+};
+
+static hps_status add_file(void *ctx, int dir_fd, const char *name, struct hps_error *err)
+{
+    (void)err;
+    struct sum *sum = ctx;
+    struct stat info;
+    size_t size = strlen(name);
+    size_t suffix_size = strlen(sum->suffix);
+    if (size > suffix_size && strcmp(name + size - suffix_size, sum->suffix) == 0 &&
+        fstatat(dir_fd, name, &info, 0) == 0) {
+        sum->files.n++;
+        sum->files.bytes += (uint64_t)info.st_size;
+        uint64_t number = strtoull(name, NULL, 10);
+        sum->files.newest = number > sum->files.newest ? number : sum->files.newest;
+    }
+    return HPS_OK;
+}
+
+hps_status hps_rocksdb_dir_files(const struct hps_rocksdb_dir *dir, const char *suffix,
+                                 struct hps_rocksdb_dir_files *out_files, struct hps_error *err)
+{
+    struct sum sum = {.suffix = suffix};
+    hps_status status = each_entry(dir->path, add_file, &sum, err);
+    if (status == HPS_OK) {
+        *out_files = sum.files;
+    }
+    return status;
+}
+
+bool hps_rocksdb_dir_direct_works(const struct hps_rocksdb_dir *dir)
+{
+    char *current = hps_rocksdb_dir_join(dir->path, "CURRENT");
+    int fd = current != NULL ? open(current, O_RDONLY | O_DIRECT | O_CLOEXEC) : -1;
+    hps_free(current);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0;
+}
+
+/* ---- free space ---- */
+
+/* Bytes that may be used before `reserve` is touched. */
+static uint64_t free_above(const struct hps_rocksdb_dir *dir, uint64_t reserve)
+{
+    struct statvfs fs;
+    if (statvfs(dir->dir, &fs) != 0) {
+        return 0;
+    }
+    uint64_t bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    return bytes > reserve ? bytes - reserve : 0;
+}
+
+uint64_t hps_rocksdb_dir_free_bytes(const struct hps_rocksdb_dir *dir)
+{
+    return dir->read_only ? 0 : free_above(dir, dir->disk_free_min_bytes);
+}
+
+static hps_status guard(const struct hps_rocksdb_dir *dir, uint64_t bytes, uint64_t reserve,
+                        struct hps_error *err)
+{
+    uint64_t bytes_free = free_above(dir, reserve);
+    if (bytes > bytes_free) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "rocksdb: %s: %" PRIu64 " bytes needed, %" PRIu64
+                             " free above the %" PRIu64 " kept (disk_free_min_bytes)",
+                             dir->path, bytes, bytes_free, reserve);
+    }
+    return HPS_OK;
+}
+
+hps_status hps_rocksdb_dir_guard(const struct hps_rocksdb_dir *dir, uint64_t bytes,
+                                 struct hps_error *err)
+{
+    return guard(dir, bytes, dir->disk_free_min_bytes, err);
+}
+
+hps_status hps_rocksdb_dir_guard_small(const struct hps_rocksdb_dir *dir, uint64_t bytes,
+                                       struct hps_error *err)
+{
+    return guard(dir, bytes + HPS_ROCKSDB_FLOOR_BYTES, dir->disk_free_min_bytes / 4, err);
+}
+
+static void ballast_release(struct hps_rocksdb_dir *dir)
+{
+    pthread_mutex_lock(&dir->lock);
+    if (dir->ballast) {
+        dir->ballast = unlink(dir->ballast_path) != 0;
+    }
+    pthread_mutex_unlock(&dir->lock);
+}
+
+hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t bytes,
+                                       struct hps_error *err)
+{
+    if (free_above(dir, 0) < bytes + HPS_ROCKSDB_BALLAST_BYTES) {
+        ballast_release(dir);
+    }
+    return guard(dir, bytes + HPS_ROCKSDB_FLOOR_BYTES, 0, err);
+}
+
+void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
+{
+    pthread_mutex_lock(&dir->lock);
+    if (!dir->ballast && hps_rocksdb_dir_free_bytes(dir) >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
+        int fd = open(dir->ballast_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640);
+        dir->ballast = fd >= 0 && fallocate(fd, 0, 0, HPS_ROCKSDB_BALLAST_BYTES) == 0;
+        if (fd >= 0) {
+            close(fd);
+        }
+        if (fd >= 0 && !dir->ballast) {
+            (void)unlink(dir->ballast_path); /* without room in it, it is none */
+        }
+    }
+    pthread_mutex_unlock(&dir->lock);
+}
+
+hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const char *to,
+                                      uint64_t bytes_all, uint64_t bytes_new, struct hps_error *err)
+{
+    struct stat from_info;
+    struct stat to_info;
+    struct statvfs fs;
+    if (mkdir(to, 0750) != 0 && errno != EEXIST) {
+        return hps_rocksdb_dir_fail(err, "cannot create", to);
+    }
+    if (stat(dir->dir, &from_info) != 0 || stat(to, &to_info) != 0 || statvfs(to, &fs) != 0) {
+        return hps_rocksdb_dir_fail(err, "cannot look at", to);
+    }
+    uint64_t bytes_free = (uint64_t)fs.f_bavail * fs.f_frsize;
+    uint64_t needed = bytes_all + bytes_new + HPS_ROCKSDB_FLOOR_BYTES;
+    if (from_info.st_dev != to_info.st_dev && needed > bytes_free) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "rocksdb: %s: %" PRIu64 " bytes needed, %" PRIu64 " free", to, needed,
+                             bytes_free);
+    }
+    return hps_rocksdb_dir_guard(dir, bytes_new, err);
+}
+
+static hps_status disk_free_min(struct hps_rocksdb_dir *dir, uint64_t configured,
+                                struct hps_error *err)
+{
+    struct statvfs fs;
+    if (statvfs(dir->dir, &fs) != 0) {
+        return hps_rocksdb_dir_fail(err, "cannot read the free space of", dir->dir);
+    }
+    uint64_t twentieth = (uint64_t)fs.f_blocks * fs.f_frsize / 20;
+    uint64_t automatic = twentieth > 2 * GIB ? twentieth : 2 * GIB;
+    dir->disk_free_min_bytes = configured != 0 ? configured : automatic;
+    return HPS_OK;
+}
+
+/* ---- open ---- */
+
+/* One process writes, or any number read. The kernel lets go of the lock when the process ends. */
+static hps_status take_lock(struct hps_rocksdb_dir *dir, struct hps_error *err)
+{
+    char *path = hps_rocksdb_dir_join(dir->dir, "hpsd.lock");
+    if (path == NULL) {
+        return fail_memory(err);
+    }
+    hps_status status = HPS_OK;
+    int flags = dir->read_only ? O_RDONLY : O_RDWR | O_CREAT;
+    int fd = open(path, flags | O_CLOEXEC, 0640);
+    if (fd < 0 && !(dir->read_only && errno == ENOENT)) {
+        status = hps_rocksdb_dir_fail(err, "cannot open", path);
+    } else if (fd >= 0 && flock(fd, (dir->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
+        status =
+            errno != EWOULDBLOCK
+                ? hps_rocksdb_dir_fail(err, "cannot lock", path)
+                : hps_error_set(err, HPS_BUSY, "rocksdb: %s is taken by another process", path);
+        close(fd);
+        fd = -1;
+    }
+    dir->lock_fd = fd;
+    hps_free(path);
+    return status;
+}
+
+hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir, bool read_only,
+                                uint64_t disk_free_min_bytes, struct hps_error *err)
+{
+    *out_dir = (struct hps_rocksdb_dir){.read_only = read_only, .lock_fd = -1};
+    pthread_mutex_init(&out_dir->lock, NULL);
+    if (strlen(dir) > HPS_ROCKSDB_PATH_BYTES_MAX) {
+        return hps_error_set(err, HPS_INVALID, "rocksdb: path of %zu bytes, %d at most",
+                             strlen(dir), HPS_ROCKSDB_PATH_BYTES_MAX);
+    }
+    out_dir->dir = hps_strdup(dir);
+    out_dir->path = hps_rocksdb_dir_join(dir, "hpsd");
+    out_dir->ballast_path = hps_rocksdb_dir_join(dir, "hpsd.ballast");
+    if (out_dir->dir == NULL || out_dir->path == NULL || out_dir->ballast_path == NULL) {
+        return fail_memory(err);
+    }
+    if (!read_only && mkdir(dir, 0750) != 0 && errno != EEXIST) {
+        return hps_rocksdb_dir_fail(err, "cannot create", dir);
+    }
+    hps_status status = disk_free_min(out_dir, disk_free_min_bytes, err);
+    if (status == HPS_OK) {
+        status = take_lock(out_dir, err);
+    }
+    struct stat info;
+    out_dir->ballast = !read_only && stat(out_dir->ballast_path, &info) == 0 &&
+                       info.st_size >= HPS_ROCKSDB_BALLAST_BYTES;
+    return status;
+}
+
+void hps_rocksdb_dir_close(struct hps_rocksdb_dir *dir)
+{
+    if (dir->lock_fd >= 0) {
+        close(dir->lock_fd);
+    }
+    pthread_mutex_destroy(&dir->lock);
+    hps_free(dir->dir);
+    hps_free(dir->path);
+    hps_free(dir->ballast_path);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * CRC-32C with the processor's instruction where there is one, else eight tables. Any thread.
+ */
+#include "base/rows/crc32c.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/heap.h"
+#include "base/rows/fileio.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are loaded as little-endian");
+
+enum { FILE_PIECE_BYTES = 1 << 20 };
+
+static uint32_t tables[8][256];
+static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
+
+static void tables_init(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+
+        for (int bit = 0; bit < 8; bit++) {
+            crc = (crc & 1) != 0 ? (crc >> 1) ^ UINT32_C(0x82F63B78) : crc >> 1;
+        }
+        tables[0][i] = crc;
+    }
+    for (uint32_t i = 0; i < 256; i++) {
+        for (int t = 1; t < 8; t++) {
+            tables[t][i] = (tables[t - 1][i] >> 8) ^ tables[0][tables[t - 1][i] & 0xff];
+        }
+    }
+}
+
+static uint32_t update_tables(uint32_t crc, const uint8_t *data, size_t size)
+{
+    (void)pthread_once(&tables_once, tables_init); /* cannot fail with these arguments */
+    for (; size >= 8; data += 8, size -= 8) {
+        uint64_t word;
+
+        memcpy(&word, data, 8);
+        word ^= crc;
+        crc = tables[7][word & 0xff] ^ tables[6][(word >> 8) & 0xff] ^
+              tables[5][(word >> 16) & 0xff] ^ tables[4][(word >> 24) & 0xff] ^
+              tables[3][(word >> 32) & 0xff] ^ tables[2][(word >> 40) & 0xff] ^
+              tables[1][(word >> 48) & 0xff] ^ tables[0][word >> 56];
+    }
+    for (; size > 0; data++, size--) {
+        crc = (crc >> 8) ^ tables[0][(crc ^ *data) & 0xff];
+    }
+    return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t update_sse42(uint32_t crc, const uint8_t *data,
+                                                               size_t size)
+{
+    uint64_t wide = crc;
+
+    for (; size >= 8; data += 8, size -= 8) {
+        uint64_t word;
+
+        memcpy(&word, data, 8);
+        wide = __builtin_ia32_crc32di(wide, word);
+    }
+    crc = (uint32_t)wide;
+    for (; size > 0; data++, size--) {
+        crc = __builtin_ia32_crc32qi(crc, *data);
+    }
+    return crc;
+}
+#endif
+
+uint32_t hps_crc32c(uint32_t crc, const void *data, size_t size)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2")) {
+        return ~update_sse42(~crc, (const uint8_t *)data, size);
+    }
+#endif
+    return ~update_tables(~crc, (const uint8_t *)data, size);
+}
+
+hps_status hps_crc32c_file(const char *path, const atomic_bool *cancel, uint32_t *out_crc,
+                           uint64_t *out_bytes, struct hps_error *err)
+{
+    uint64_t bytes = 0;
+    uint32_t crc = 0;
+    int fd = -1;
+
+    hps_status status = hps_file_open_read(path, &fd, &bytes, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    uint8_t *piece = hps_alloc(FILE_PIECE_BYTES);
+    if (piece == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "%s: no memory for its checksum", path);
+    }
+    for (uint64_t at = 0; status == HPS_OK && at < bytes;) {
+        size_t n = bytes - at < FILE_PIECE_BYTES ? (size_t)(bytes - at) : FILE_PIECE_BYTES;
+
+        if (cancel != NULL && atomic_load_explicit(cancel, memory_order_relaxed)) {
+            status = hps_error_set(err, HPS_CANCELLED, "%s: cancelled", path);
+            break;
+        }
+        status = hps_file_pread(fd, path, piece, n, at, err);
+        if (status == HPS_OK) {
+            crc = hps_crc32c(crc, piece, n);
+            at += n;
+        }
+    }
+    hps_free(piece);
+    close(fd);
+    if (status == HPS_OK) {
+        *out_crc = crc;
+        *out_bytes = bytes;
+    }
+    return status;
+}

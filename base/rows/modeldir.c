@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tables of a model directory and the fingerprint of their files. See base/rows/modeldir.h.
+ */
+#include "base/rows/modeldir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/rows/fileio.h"
+
+static const char dle_prefix[] = "feature_";
+
+bool hps_model_name_valid(const char *name)
+{
+    size_t n = 0;
+
+    for (; name[n] != '\0'; n++) {
+        char c = name[n];
+        bool legal = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                     c == '_' || c == '-';
+        if (!legal || n == HPS_MODEL_NAME_BYTES_MAX) {
+            return false;
+        }
+    }
+    return n > 0;
+}
+
+static hps_status check_name(const char *name, const char *path, struct hps_error *err)
+{
+    if (hps_model_name_valid(name)) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "%s: table name '%s', expected 1 to %d letters, digits, '_' or '-'", path,
+                         name, HPS_MODEL_NAME_BYTES_MAX);
+}
+
+static hps_status no_memory(struct hps_error *err, const char *path)
+{
+    return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to list it", path);
+}
+
+/* Length of `name` without `tail`, 0 when it does not end so (or is nothing else). */
+static size_t stem_size(const char *name, const char *tail)
+{
+    size_t n = strlen(name);
+    size_t n_tail = strlen(tail);
+
+    return n > n_tail && strcmp(name + n - n_tail, tail) == 0 ? n - n_tail : 0;
+}
+
+/* The number of feature_<number>, -1 for any other name. Leading zeros make another name. */
+static int64_t dle_number(const char *name)
+{
+    size_t n_prefix = sizeof(dle_prefix) - 1;
+    int64_t number = 0;
+
+    if (strncmp(name, dle_prefix, n_prefix) != 0) {
+        return -1;
+    }
+    const char *digits = name + n_prefix;
+    size_t n = strlen(digits);
+    if (n == 0 || n > 9 || (digits[0] == '0' && n > 1)) {
+        return -1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (digits[i] < '0' || digits[i] > '9') {
+            return -1;
+        }
+        number = number * 10 + (digits[i] - '0');
+    }
+    return number;
+}
+
+/* By name, but all feature_<number> stand by number where "feature_" would stand. */
+static int compare_tables(const void *left, const void *right)
+{
+    const struct hps_model_table *a = (const struct hps_model_table *)left;
+    const struct hps_model_table *b = (const struct hps_model_table *)right;
+    int64_t a_number = dle_number(a->name);
+    int64_t b_number = dle_number(b->name);
+
+    if (a_number >= 0 && b_number >= 0 && a_number != b_number) {
+        return a_number < b_number ? -1 : 1;
+    }
+    int order = strcmp(a_number >= 0 ? dle_prefix : a->name, b_number >= 0 ? dle_prefix : b->name);
+    return order != 0 ? order : (a_number > b_number) - (a_number < b_number);
+}
+
+void hps_model_table_close(struct hps_model_table *table)
+{
+    hps_free(table->name);
+    hps_free(table->path);
+    *table = (struct hps_model_table){0};
+}
+
+void hps_model_dir_close(struct hps_model_dir *dir)
+{
+    for (size_t i = 0; i < dir->n_tables; i++) {
+        hps_model_table_close(&dir->tables[i]);
+    }
+    hps_free(dir->tables);
+    hps_free(dir->path);
+    hps_free(dir->manifest_path);
+    hps_free(dir->dle_path);
+    *dir = (struct hps_model_dir){0};
+}
+
+/* takes `path` (may be NULL: no memory). Room for one more grows by doubling. */
+static hps_status add_table(struct hps_model_dir *dir, const char *name, size_t name_size,
+                            enum hps_row_form form, char *path, struct hps_error *err)
+{
+    struct hps_model_table table = {
+        .name = hps_strndup(name, name_size), .form = form, .path = path};
+    hps_status status = HPS_OK;
+
+    if (table.name == NULL || path == NULL) {
+        status = no_memory(err, dir->path);
+    } else if (dir->n_tables == HPS_MODEL_TABLES_MAX) {
+        status = hps_error_set(err, HPS_INVALID, "%s: more than %d tables", dir->path,
+                               HPS_MODEL_TABLES_MAX);
+    } else {
+        status = check_name(table.name, path, err);
+    }
+    if (status == HPS_OK && (dir->n_tables & (dir->n_tables - 1)) == 0) {
+        size_t room = dir->n_tables == 0 ? 1 : 2 * dir->n_tables;
+        struct hps_model_table *tables = hps_realloc(dir->tables, room * sizeof(table));
+        if (tables == NULL) {
+            status = no_memory(err, dir->path);
+        } else {
+            dir->tables = tables;
+        }
+    }
+    if (status != HPS_OK) {
+        hps_model_table_close(&table);
+        return status;
+    }
+    dir->tables[dir->n_tables++] = table;
+    return HPS_OK;
+}
+
+static hps_status exists(const char *path, bool *out_exists, struct hps_error *err)
+{
+    struct stat st;
+
+    if (stat(path, &st) == 0) {
+        *out_exists = true;
+        return HPS_OK;
+    }
+    if (errno == ENOENT || errno == ENOTDIR) {
+        *out_exists = false;
+        return HPS_OK;
+    }
+    return hps_file_error(err, errno, "cannot stat", path);
+}
+
+/* Does `<path>/<name>` exist? */
+static hps_status exists_in(const char *path, const char *name, bool *out_exists,
+                            struct hps_error *err)
+{
+    char *full = hps_file_path("%s/%s", path, name);
+
+    if (full == NULL) {
+        return no_memory(err, path);
+    }
+    hps_status status = exists(full, out_exists, err);
+    hps_free(full);
+    return status;
+}
+
+/* Is `path`, a directory, one in HugeCTR form? Half of one is an error. */
+static hps_status is_hugectr(const char *path, bool *out_is, struct hps_error *err)
+{
+    bool has_keys = false;
+    bool has_rows = false;
+
+    hps_status status = exists_in(path, "key", &has_keys, err);
+    if (status == HPS_OK) {
+        status = exists_in(path, "emb_vector", &has_rows, err);
+    }
+    if (status == HPS_OK && has_keys != has_rows) {
+        status = hps_error_set(err, HPS_INVALID, "%s: has '%s' but no '%s'", path,
+                               has_keys ? "key" : "emb_vector", has_keys ? "emb_vector" : "key");
+    }
+    if (status == HPS_OK) {
+        *out_is = has_keys;
+    }
+    return status;
+}
+
+static hps_status add_directory(struct hps_model_dir *dir, const char *name, struct hps_error *err)
+{
+    char *path = hps_file_path("%s/%s", dir->path, name);
+    bool is = false;
+
+    if (path == NULL) {
+        return no_memory(err, dir->path);
+    }
+    hps_status status = is_hugectr(path, &is, err);
+    if (status != HPS_OK || !is) {
+        hps_free(path);
+        return status;
+    }
+    return add_table(dir, name, strlen(name), HPS_ROW_FORM_HUGECTR, path, err);
+}
+
+/* One half of a pair was seen: the pair is added by its rows, and each half needs the other. */
+static hps_status add_half(struct hps_model_dir *dir, const char *name, size_t stem, bool is_rows,
+                           struct hps_error *err)
+{
+    const char *other_tail = is_rows ? ".keys.npy" : ".rows.npy";
+    char *other = hps_file_path("%.*s%s", (int)stem, name, other_tail);
+    bool has_other = false;
+
+    if (other == NULL) {
+        return no_memory(err, dir->path);
+    }
+    hps_status status = exists_in(dir->path, other, &has_other, err);
+    if (status == HPS_OK && !has_other) {
+        status =
+            hps_error_set(err, HPS_INVALID, "%s: has '%s' but no '%s'", dir->path, name, other);
+    }
+    hps_free(other);
+    if (status != HPS_OK || !is_rows) {
+        return status;
+    }
+    return add_table(dir, name, stem, HPS_ROW_FORM_NPY_PAIR,
+                     hps_file_path("%s/%s", dir->path, name), err);
+}
+
+static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct hps_error *err)
+{
+    struct stat st;
+    size_t stem;
+
+    char *path = hps_file_path("%s/%s", dir->path, name);
+    if (path == NULL) {
+        return no_memory(err, dir->path);
+    }
+    hps_status status = HPS_OK;
+    if (stat(path, &st) != 0) {
+        status = hps_file_error(err, errno, "cannot stat", path);
+    }
+    hps_free(path);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (S_ISDIR(st.st_mode)) {
+        return add_directory(dir, name, err);
+    }
+    if ((stem = stem_size(name, ".rows.npy")) > 0) {
+        return add_half(dir, name, stem, true, err);
+    }
+    if ((stem = stem_size(name, ".keys.npy")) > 0) {
+        return add_half(dir, name, stem, false, err);
+    }
+    if ((stem = stem_size(name, ".npy")) > 0) {
+        return add_table(dir, name, stem, HPS_ROW_FORM_NPY, hps_file_path("%s/%s", dir->path, name),
+                         err);
+    }
+    return HPS_OK;
+}
+
+static hps_status add_entries(struct hps_model_dir *dir, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    DIR *stream = opendir(dir->path);
+
+    if (stream == NULL) {
+        return hps_file_error(err, errno, "cannot open directory", dir->path);
+    }
+    while (status == HPS_OK) {
+        errno = 0;
+        const struct dirent *entry = readdir(stream);
+        if (entry == NULL) {
+            if (errno != 0) {
+                status = hps_file_error(err, errno, "cannot read directory", dir->path);
+            }
+            break;
+        }
+        if (entry->d_name[0] != '.') {
+            status = add_entry(dir, entry->d_name, err);
+        }
+    }
+    closedir(stream);
+    return status;
+}
+
+/* Note manifest.json, and config.json if it stands beside feature_0.npy. */
+static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error *err)
+{
+    bool has_manifest = false;
+    bool has_config = false;
+
+    hps_status status = exists_in(dir->path, "manifest.json", &has_manifest, err);
+    if (status == HPS_OK) {
+        status = exists_in(dir->path, "config.json", &has_config, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    bool is_dle = has_config && dle_number(dir->tables[0].name) == 0 &&
+                  dir->tables[0].form == HPS_ROW_FORM_NPY;
+    if (has_manifest) {
+        dir->manifest_path = hps_file_path("%s/manifest.json", dir->path);
+    }
+    if (is_dle) {
+        dir->dle_path = hps_file_path("%s/config.json", dir->path);
+    }
+    if ((has_manifest && dir->manifest_path == NULL) || (is_dle && dir->dle_path == NULL)) {
+        return no_memory(err, dir->path);
+    }
+    for (size_t i = 0; is_dle && i < dir->n_tables; i++) {
+        if (dle_number(dir->tables[i].name) != (int64_t)i) {
+            return hps_error_set(err, HPS_INVALID,
+                                 "%s: '%s.npy' where a checkpoint with config.json has "
+                                 "'feature_%zu.npy'",
+                                 dir->path, dir->tables[i].name, i);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
+{
+    bool is_table = false;
+
+    if (dir->n_tables == 0) {
+        hps_status status = is_hugectr(dir->path, &is_table, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        return hps_error_set(err, HPS_INVALID,
+                             is_table ? "%s: holds the files of one table, expected the directory "
+                                        "above it, with one entry per table"
+                                      : "%s: no tables: expected T/key and T/emb_vector, T.npy, or "
+                                        "T.keys.npy and T.rows.npy",
+                             dir->path);
+    }
+    qsort(dir->tables, dir->n_tables, sizeof(dir->tables[0]), compare_tables);
+    for (size_t i = 1; i < dir->n_tables; i++) {
+        if (strcmp(dir->tables[i - 1].name, dir->tables[i].name) == 0) {
+            return hps_error_set(err, HPS_INVALID, "%s: table '%s' twice: %s and %s", dir->path,
+                                 dir->tables[i].name, dir->tables[i - 1].path, dir->tables[i].path);
+        }
+    }
+    return find_descriptions(dir, err);
+}
+
+hps_status hps_model_dir_open(const char *path, struct hps_model_dir *out_dir,
+                              struct hps_error *err)
+{
+    struct hps_model_dir dir = {0};
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    dir.path = hps_strndup(path, n);
+    if (dir.path == NULL) {
+        return no_memory(err, path);
+    }
+    hps_status status = add_entries(&dir, err);
+    if (status == HPS_OK) {
+        status = check_tables(&dir, err);
+    }
+    if (status != HPS_OK) {
+        hps_model_dir_close(&dir);
+        return status;
+    }
+    *out_dir = dir;
+    return HPS_OK;
+}
+
+/* Which files `path` means, and the name that opens them. owner of *out_path: the caller */
+static hps_status resolve(const char *path, enum hps_row_form *out_form, char **out_path,
+                          struct hps_error *err)
+{
+    struct stat st;
+    bool is = false;
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    size_t stem = stem_size(path, ".rows.npy");
+    if (stem == 0) {
+        stem = stem_size(path, ".keys.npy");
+    }
+    hps_status status = HPS_OK;
+    if (stem > 0) {
+        *out_form = HPS_ROW_FORM_NPY_PAIR;
+        *out_path = hps_file_path("%.*s.rows.npy", (int)stem, path);
+    } else if (stat(path, &st) != 0) {
+        int error_number = errno;
+        *out_form = HPS_ROW_FORM_NPY_PAIR;
+        *out_path = hps_file_path("%.*s.rows.npy", (int)n, path);
+        status = *out_path == NULL ? HPS_OK : exists(*out_path, &is, err);
+        if (status == HPS_OK && *out_path != NULL && !is) {
+            status = hps_file_error(err, error_number, "cannot open", path);
+        }
+    } else if (S_ISDIR(st.st_mode)) {
+        *out_form = HPS_ROW_FORM_HUGECTR;
+        *out_path = hps_strndup(path, n);
+        status = is_hugectr(path, &is, err);
+        if (status == HPS_OK && !is) {
+            status =
+                hps_error_set(err, HPS_INVALID, "%s: expected 'key' and 'emb_vector' in it", path);
+        }
+    } else {
+        *out_form = HPS_ROW_FORM_NPY;
+        *out_path = hps_strdup(path);
+    }
+    return status == HPS_OK && *out_path == NULL ? no_memory(err, path) : status;
+}
+
+hps_status hps_model_table_open(const char *name, const char *path,
+                                struct hps_model_table *out_table, struct hps_error *err)
+{
+    struct hps_model_table table = {0};
+
+    hps_status status = check_name(name, path, err);
+    if (status == HPS_OK) {
+        status = resolve(path, &table.form, &table.path, err);
+    }
+    if (status == HPS_OK) {
+        table.name = hps_strdup(name);
+        status = table.name == NULL ? no_memory(err, path) : HPS_OK;
+    }
+    if (status != HPS_OK) {
+        hps_model_table_close(&table);
+        return status;
+    }
+    *out_table = table;
+    return HPS_OK;
+}
+
+static hps_status add_file(struct hps_fingerprint *print, const char *name, const char *path,
+                           struct hps_error *err)
+{
+    struct stat st;
+
+    if (stat(path, &st) != 0) {
+        return hps_file_error(err, errno, "cannot stat", path);
+    }
+    uint64_t facts[3] = {(uint64_t)st.st_size, (uint64_t)st.st_mtim.tv_sec,
+                         (uint64_t)st.st_mtim.tv_nsec};
+    uint64_t mtime_ms = facts[1] * 1000 + facts[2] / 1000000;
+    print->hash = hps_hash_bytes(name, strlen(name), print->hash);
+    print->hash = hps_hash_bytes(path, strlen(path), print->hash);
+    print->hash = hps_hash_bytes(facts, sizeof(facts), print->hash);
+    print->bytes += facts[0];
+    if (print->n_files == 0 || mtime_ms < print->mtime_ms_oldest) {
+        print->mtime_ms_oldest = mtime_ms;
+    }
+    print->n_files++;
+    return HPS_OK;
+}
+
+/* Keys, then rows; a .npy has rows only. */
+static hps_status add_files(struct hps_fingerprint *print, const struct hps_model_table *table,
+                            struct hps_error *err)
+{
+    char *keys = NULL;
+    char *rows = NULL;
+    hps_status status = HPS_OK;
+
+    switch (table->form) {
+    case HPS_ROW_FORM_HUGECTR:
+        keys = hps_file_path("%s/key", table->path);
+        rows = hps_file_path("%s/emb_vector", table->path);
+        break;
+    case HPS_ROW_FORM_NPY_PAIR:
+        keys =
+            hps_file_path("%.*s.keys.npy", (int)stem_size(table->path, ".rows.npy"), table->path);
+        rows = hps_strdup(table->path);
+        break;
+    default:
+        HPS_ASSERT(table->form == HPS_ROW_FORM_NPY);
+        rows = hps_strdup(table->path);
+        break;
+    }
+    if (rows == NULL || (keys == NULL && table->form != HPS_ROW_FORM_NPY)) {
+        status = no_memory(err, table->path);
+    }
+    if (status == HPS_OK && keys != NULL) {
+        status = add_file(print, table->name, keys, err);
+    }
+    if (status == HPS_OK) {
+        status = add_file(print, table->name, rows, err);
+    }
+    hps_free(keys);
+    hps_free(rows);
+    return status;
+}
+
+hps_status hps_model_fingerprint(const struct hps_model_table *tables, size_t n_tables,
+                                 struct hps_fingerprint *out_print, struct hps_error *err)
+{
+    struct hps_fingerprint print = {0};
+
+    for (size_t i = 0; i < n_tables; i++) {
+        hps_status status = add_files(&print, &tables[i], err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    int n = snprintf(print.text, sizeof(print.text), "%016" PRIx64, print.hash);
+    HPS_ASSERT(n == 16);
+    *out_print = print;
+    return HPS_OK;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which files make up which table: the entries of a model directory, or one path per table as in
+ * ps.json; and the fingerprint that tells whether those files changed. Any thread.
+ *
+ *   T/ with key and emb_vector     one HugeCTR table T
+ *   T.npy                          table T, the row number is the key
+ *   T.keys.npy + T.rows.npy        table T
+ *   config.json + feature_<i>.npy  a checkpoint of NVIDIA DeepLearningExamples' DLRM and DCNv2
+ */
+#ifndef HPS_BASE_ROWS_MODELDIR_H
+#define HPS_BASE_ROWS_MODELDIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/rows/rowfile.h"
+#include "base/status.h"
+
+enum { HPS_MODEL_NAME_BYTES_MAX = 120, HPS_MODEL_TABLES_MAX = 4096 };
+
+/* Names of models and tables: [a-zA-Z0-9_-]{1,120}, as in HPS. */
+bool hps_model_name_valid(const char *name);
+
+struct hps_model_table {
+    char *name;
+    enum hps_row_form form; /* never AUTO */
+    char *path;             /* for hps_row_reader_open; T.rows.npy of a pair */
+};
+
+struct hps_model_dir {
+    char *path;
+    struct hps_model_table *tables; /* by name; feature_<i> by number */
+    size_t n_tables;
+    char *manifest_path; /* <path>/manifest.json, NULL when there is none */
+    char *dle_path;      /* <path>/config.json of a DLE checkpoint, NULL when it is none */
+};
+
+/* List the tables of a directory. Other files and hidden ones are ignored.
+ *
+ * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: no table, one table in two forms, half of
+ *         a pair or of a HugeCTR directory, a hole in feature_<i>, a bad name, too many tables
+ */
+hps_status hps_model_dir_open(const char *path, struct hps_model_dir *out_dir,
+                              struct hps_error *err) HPS_MUST_CHECK;
+void hps_model_dir_close(struct hps_model_dir *dir); /* a zeroed one is legal */
+
+/* One table given by its path: a HugeCTR directory, a .npy, or either file (or the common prefix)
+ * of a pair. Errors as above. */
+hps_status hps_model_table_open(const char *name, const char *path,
+                                struct hps_model_table *out_table, struct hps_error *err)
+    HPS_MUST_CHECK;
+void hps_model_table_close(struct hps_model_table *table); /* a zeroed one is legal */
+
+struct hps_fingerprint {
+    uint64_t hash; /* of names, paths, sizes and times (ns) of the files, in order of tables */
+    char text[17]; /* the same in hexadecimal */
+    uint64_t n_files;
+    uint64_t bytes;
+    uint64_t mtime_ms_oldest; /* Unix time of the oldest file */
+};
+
+/* error   NOT_FOUND, PERMISSION, IO, NO_MEMORY */
+hps_status hps_model_fingerprint(const struct hps_model_table *tables, size_t n_tables,
+                                 struct hps_fingerprint *out_print, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+#endif

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Headers of .npy files: six magic bytes, a version, a length, and a Python dict literal, e.g.
+ * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   padded with spaces to 64 bytes.
+ */
+#include "base/rows/npy.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+static const char magic[] = "\x93NUMPY";
+
+enum { MAGIC_BYTES = 6, PREFIX_BYTES_V1 = 10, PREFIX_BYTES_V2 = 12 };
+
+struct cursor {
+    const uint8_t *data;
+    size_t at;
+    size_t end;
+    struct hps_error *err;
+};
+
+enum { SEEN_DESCR = 1, SEEN_ORDER = 2, SEEN_SHAPE = 4, SEEN_ALL = 7 };
+
+uint32_t hps_npy_type_bytes(enum hps_npy_type type)
+{
+    switch (type) {
+    case HPS_NPY_F4:
+        return 4;
+    case HPS_NPY_F2:
+        return 2;
+    default:
+        return 8;
+    }
+}
+
+static hps_status expected(struct cursor *c, const char *what)
+{
+    return hps_error_set(c->err, HPS_INVALID, "npy header, byte %zu: expected %s", c->at, what);
+}
+
+static void skip_space(struct cursor *c)
+{
+    while (c->at < c->end && (c->data[c->at] == ' ' || c->data[c->at] == '\n' ||
+                              c->data[c->at] == '\t' || c->data[c->at] == '\r')) {
+        c->at++;
+    }
+}
+
+/* Step over `byte`, after spaces. */
+static bool take(struct cursor *c, char byte)
+{
+    skip_space(c);
+    if (c->at < c->end && c->data[c->at] == (uint8_t)byte) {
+        c->at++;
+        return true;
+    }
+    return false;
+}
+
+static bool take_word(struct cursor *c, const char *word)
+{
+    size_t n = strlen(word);
+
+    skip_space(c);
+    if (c->end - c->at >= n && memcmp(c->data + c->at, word, n) == 0) {
+        c->at += n;
+        return true;
+    }
+    return false;
+}
+
+/* A quoted string without escapes, shorter than `size`. */
+static hps_status take_string(struct cursor *c, char *text, size_t size)
+{
+    skip_space(c);
+    if (c->at >= c->end || (c->data[c->at] != '\'' && c->data[c->at] != '"')) {
+        return expected(c, "a quoted string");
+    }
+    uint8_t quote = c->data[c->at];
+    size_t begin = c->at + 1;
+    size_t end = begin;
+    while (end < c->end && c->data[end] != quote && c->data[end] != '\\') {
+        end++;
+    }
+    if (end >= c->end || c->data[end] != quote || end - begin >= size) {
+        return expected(c, "a short string in quotes");
+    }
+    memcpy(text, c->data + begin, end - begin);
+    text[end - begin] = '\0';
+    c->at = end + 1;
+    return HPS_OK;
+}
+
+static hps_status take_number(struct cursor *c, uint64_t *out_number)
+{
+    uint64_t number = 0;
+
+    skip_space(c);
+    size_t begin = c->at;
+    while (c->at < c->end && c->data[c->at] >= '0' && c->data[c->at] <= '9') {
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, (uint64_t)(c->data[c->at] - '0'), &number)) {
+            return expected(c, "a size below 2^64");
+        }
+        c->at++;
+    }
+    if (c->at == begin) {
+        return expected(c, "a size in 'shape'");
+    }
+    if (c->at < c->end && c->data[c->at] == 'L') {
+        c->at++; /* Python 2 wrote long integers so */
+    }
+    *out_number = number;
+    return HPS_OK;
+}
+
+static hps_status take_shape(struct cursor *c, struct hps_npy *npy)
+{
+    if (!take(c, '(')) {
+        return expected(c, "'(' of 'shape'");
+    }
+    npy->n_dims = 0;
+    while (!take(c, ')')) {
+        if (npy->n_dims == HPS_NPY_DIMS_MAX) {
+            return expected(c, "')': an array of at most 2 dimensions");
+        }
+        hps_status status = take_number(c, &npy->shape[npy->n_dims]);
+        if (status != HPS_OK) {
+            return status;
+        }
+        npy->n_dims++;
+        if (!take(c, ',')) {
+            if (!take(c, ')')) {
+                return expected(c, "',' or ')' in 'shape'");
+            }
+            break;
+        }
+    }
+    if (npy->n_dims == 0) {
+        return expected(c, "a 'shape' of 1 or 2 dimensions before here");
+    }
+    return HPS_OK;
+}
+
+static hps_status take_descr(struct cursor *c, struct hps_npy *npy)
+{
+    char text[16];
+
+    skip_space(c);
+    size_t begin = c->at;
+    hps_status status = take_string(c, text, sizeof(text));
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (text[0] == '>') {
+        return hps_error_set(c->err, HPS_INVALID,
+                             "npy header, byte %zu: dtype '%s' is big-endian, expected '<'", begin,
+                             text);
+    }
+    const char *type = text[0] == '<' || text[0] == '=' ? text + 1 : "";
+    if (strcmp(type, "f4") == 0) {
+        npy->type = HPS_NPY_F4;
+    } else if (strcmp(type, "f2") == 0) {
+        npy->type = HPS_NPY_F2;
+    } else if (strcmp(type, "i8") == 0) {
+        npy->type = HPS_NPY_I8;
+    } else if (strcmp(type, "u8") == 0) {
+        npy->type = HPS_NPY_U8;
+    } else {
+        return hps_error_set(c->err, HPS_INVALID,
+                             "npy header, byte %zu: dtype '%s', expected '<f4' or '<f2' for rows, "
+                             "'<i8' or '<u8' for keys",
+                             begin, text);
+    }
+    return HPS_OK;
+}
+
+static hps_status take_order(struct cursor *c)
+{
+    if (take_word(c, "False")) {
+        return HPS_OK;
+    }
+    if (take_word(c, "True")) {
+        return hps_error_set(c->err, HPS_INVALID,
+                             "npy header, byte %zu: fortran_order is True, expected False (rows in "
+                             "C order; save np.ascontiguousarray(a))",
+                             c->at - 4);
+    }
+    return expected(c, "True or False");
+}
+
+static hps_status take_entry(struct cursor *c, struct hps_npy *npy, unsigned *seen)
+{
+    char name[16];
+    unsigned bit;
+
+    hps_status status = take_string(c, name, sizeof(name));
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (!take(c, ':')) {
+        return expected(c, "':'");
+    }
+    if (strcmp(name, "descr") == 0) {
+        bit = SEEN_DESCR;
+        status = take_descr(c, npy);
+    } else if (strcmp(name, "fortran_order") == 0) {
+        bit = SEEN_ORDER;
+        status = take_order(c);
+    } else if (strcmp(name, "shape") == 0) {
+        bit = SEEN_SHAPE;
+        status = take_shape(c, npy);
+    } else {
+        return expected(c, "'descr', 'fortran_order' or 'shape' before here");
+    }
+    if (status == HPS_OK && (*seen & bit) != 0) {
+        return expected(c, "each of 'descr', 'fortran_order' and 'shape' only once before here");
+    }
+    *seen |= bit;
+    return status;
+}
+
+static hps_status parse_dict(struct cursor *c, struct hps_npy *npy)
+{
+    unsigned seen = 0;
+
+    if (!take(c, '{')) {
+        return expected(c, "'{'");
+    }
+    while (!take(c, '}')) {
+        hps_status status = take_entry(c, npy, &seen);
+        if (status != HPS_OK) {
+            return status;
+        }
+        if (!take(c, ',')) {
+            if (!take(c, '}')) {
+                return expected(c, "',' or '}'");
+            }
+            break;
+        }
+    }
+    if (seen != SEEN_ALL) {
+        return expected(c, "'descr', 'fortran_order' and 'shape' before here");
+    }
+    skip_space(c);
+    return c->at == c->end ? HPS_OK : expected(c, "spaces up to the end of the header");
+}
+
+/* Where the dict begins and ends. */
+static hps_status parse_prefix(struct cursor *c, size_t size)
+{
+    if (size < PREFIX_BYTES_V1 || memcmp(c->data, magic, MAGIC_BYTES) != 0) {
+        return expected(c, "the magic bytes \\x93NUMPY, a version and a length");
+    }
+    uint8_t major = c->data[6];
+    if (major < 1 || major > 3 || c->data[7] != 0) {
+        return hps_error_set(c->err, HPS_INVALID,
+                             "npy header, byte 6: version %u.%u, expected 1.0, 2.0 or 3.0", major,
+                             c->data[7]);
+    }
+    size_t prefix = major == 1 ? PREFIX_BYTES_V1 : PREFIX_BYTES_V2;
+    if (size < prefix) {
+        c->at = size;
+        return expected(c, "a header length");
+    }
+    size_t length = (size_t)c->data[8] | (size_t)c->data[9] << 8;
+    if (major > 1) {
+        length |= (size_t)c->data[10] << 16 | (size_t)c->data[11] << 24;
+    }
+    if (length > HPS_NPY_HEADER_BYTES_MAX) {
+        return hps_error_set(c->err, HPS_INVALID,
+                             "npy header, byte 8: length %zu, expected at most %d", length,
+                             HPS_NPY_HEADER_BYTES_MAX);
+    }
+    if (length > size - prefix) {
+        return hps_error_set(c->err, HPS_INVALID,
+                             "npy header, byte 8: length %zu, but the file ends after %zu bytes",
+                             length, size);
+    }
+    c->at = prefix;
+    c->end = prefix + length;
+    return HPS_OK;
+}
+
+hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_npy,
+                         struct hps_error *err)
+{
+    struct cursor c = {.data = data, .at = 0, .end = size, .err = err};
+    struct hps_npy npy = {0};
+
+    hps_status status = parse_prefix(&c, size);
+    if (status == HPS_OK) {
+        status = parse_dict(&c, &npy);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    uint64_t bytes = hps_npy_type_bytes(npy.type);
+    bool overflow = false;
+    for (uint32_t i = 0; i < npy.n_dims; i++) {
+        overflow = __builtin_mul_overflow(bytes, npy.shape[i], &bytes) || overflow;
+    }
+    /* File offsets are signed 64-bit. */
+    if (overflow || bytes > (uint64_t)INT64_MAX - c.end) {
+        return hps_error_set(err, HPS_INVALID,
+                             "npy header: shape (%" PRIu64 ", %" PRIu64 ") overflows a file size",
+                             npy.shape[0], npy.shape[1]);
+    }
+    npy.data_offset = c.end;
+    npy.data_bytes = bytes;
+    *out_npy = npy;
+    return HPS_OK;
+}
+
+void hps_npy_format(const struct hps_npy *npy, uint8_t out_header[HPS_NPY_HEADER_BYTES])
+{
+    static const char *const descr[] = {"<f4", "<f2", "<i8", "<u8"};
+    char text[HPS_NPY_HEADER_BYTES];
+    int n;
+
+    HPS_ASSERT(npy->n_dims == 1 || npy->n_dims == 2);
+    if (npy->n_dims == 1) {
+        n = snprintf(text, sizeof(text),
+                     "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRIu64 ",), }",
+                     descr[npy->type], npy->shape[0]);
+    } else {
+        n = snprintf(text, sizeof(text),
+                     "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRIu64 ", %" PRIu64
+                     "), }",
+                     descr[npy->type], npy->shape[0], npy->shape[1]);
+    }
+    HPS_ASSERT(n > 0 && n < HPS_NPY_HEADER_BYTES - PREFIX_BYTES_V1);
+    memset(out_header, ' ', HPS_NPY_HEADER_BYTES);
+    memcpy(out_header, magic, MAGIC_BYTES);
+    out_header[6] = 1;
+    out_header[7] = 0;
+    out_header[8] = HPS_NPY_HEADER_BYTES - PREFIX_BYTES_V1;
+    out_header[9] = 0;
+    memcpy(out_header + PREFIX_BYTES_V1, text, (size_t)n);
+    out_header[HPS_NPY_HEADER_BYTES - 1] = '\n';
+}

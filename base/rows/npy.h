@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Headers of NumPy's .npy files, versions 1 to 3. Pure functions over bytes. Any thread.
+ */
+#ifndef HPS_BASE_ROWS_NPY_H
+#define HPS_BASE_ROWS_NPY_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum {
+    HPS_NPY_HEADER_BYTES = 128,         /* what hps_npy_format writes, whatever the shape */
+    HPS_NPY_HEADER_BYTES_MAX = 1 << 16, /* longer headers are refused */
+    HPS_NPY_DIMS_MAX = 2
+};
+
+enum hps_npy_type { HPS_NPY_F4, HPS_NPY_F2, HPS_NPY_I8, HPS_NPY_U8 };
+
+struct hps_npy {
+    enum hps_npy_type type;
+    uint32_t n_dims; /* 1 or 2 */
+    uint64_t shape[HPS_NPY_DIMS_MAX];
+    uint64_t data_offset; /* of the first element */
+    uint64_t data_bytes;  /* shape x element size; cannot overflow */
+};
+
+uint32_t hps_npy_type_bytes(enum hps_npy_type type);
+/* Parse the first `size` bytes of a file (all of it, or at least HPS_NPY_HEADER_BYTES_MAX + 12).
+ * INVALID: the text names the byte offset and what was expected there. */
+hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_npy,
+                         struct hps_error *err) HPS_MUST_CHECK;
+/* A version 1.0 header of exactly HPS_NPY_HEADER_BYTES; type, n_dims and shape are used. */
+void hps_npy_format(const struct hps_npy *npy, uint8_t out_header[HPS_NPY_HEADER_BYTES]);
+
+#endif

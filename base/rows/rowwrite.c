@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streaming writer of the rows of one table. Files grow under hidden temporary names and are
+ * renamed when complete, so no reader ever sees half of one. See base/rows/rowfile.h.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/rows/fileio.h"
+#include "base/rows/npy.h"
+#include "base/rows/rowfile.h"
+
+enum { BUFFER_BYTES = 1 << 20, KEY_BYTES = 8 };
+
+/* One growing file: small pieces are gathered, large ones written straight. */
+struct sink {
+    char *path;       /* where it is written */
+    char *path_final; /* where it is renamed to; NULL: its directory is renamed */
+    int fd;
+    uint8_t *buffer;
+    size_t used;
+    uint64_t bytes;
+};
+
+struct hps_row_writer {
+    struct hps_row_writer_options options;
+    size_t row_bytes;
+    uint64_t n_rows;
+    char *path;
+    char *dir_temp;   /* HUGECTR only */
+    struct sink keys; /* not for NPY */
+    struct sink rows;
+};
+
+static hps_status sink_open(struct sink *sink, char *path, char *path_final, struct hps_error *err)
+{
+    sink->path = path;
+    sink->path_final = path_final;
+    sink->buffer = hps_alloc(BUFFER_BYTES);
+    if (path == NULL || sink->buffer == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory to write rows");
+    }
+    sink->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (sink->fd < 0) {
+        return hps_file_error(err, errno, "cannot create", path);
+    }
+    return HPS_OK;
+}
+
+static hps_status sink_flush(struct sink *sink, struct hps_error *err)
+{
+    hps_status status =
+        hps_file_pwrite(sink->fd, sink->path, sink->buffer, sink->used, sink->bytes, err);
+
+    if (status == HPS_OK) {
+        sink->bytes += sink->used;
+        sink->used = 0;
+    }
+    return status;
+}
+
+static hps_status sink_append(struct sink *sink, const void *data, size_t size,
+                              struct hps_error *err)
+{
+    if (size > BUFFER_BYTES - sink->used) {
+        hps_status status = sink_flush(sink, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    if (size > BUFFER_BYTES / 2) {
+        hps_status status = hps_file_pwrite(sink->fd, sink->path, data, size, sink->bytes, err);
+        if (status == HPS_OK) {
+            sink->bytes += size;
+        }
+        return status;
+    }
+    memcpy(sink->buffer + sink->used, data, size);
+    sink->used += size;
+    return HPS_OK;
+}
+
+/* Everything to disk; `header` (may be NULL) replaces the first bytes. */
+static hps_status sink_finish(struct sink *sink, const struct hps_npy *header,
+                              struct hps_error *err)
+{
+    uint8_t bytes[HPS_NPY_HEADER_BYTES];
+
+    hps_status status = sink_flush(sink, err);
+    if (status == HPS_OK && header != NULL) {
+        hps_npy_format(header, bytes);
+        status = hps_file_pwrite(sink->fd, sink->path, bytes, sizeof(bytes), 0, err);
+    }
+    if (status == HPS_OK && fsync(sink->fd) != 0) {
+        status = hps_file_error(err, errno, "cannot sync", sink->path);
+    }
+    int fd = sink->fd;
+    sink->fd = -1;
+    if (close(fd) != 0 && status == HPS_OK) {
+        status = hps_file_error(err, errno, "cannot close", sink->path);
+    }
+    return status;
+}
+
+static hps_status sink_rename(struct sink *sink, struct hps_error *err)
+{
+    if (rename(sink->path, sink->path_final) != 0) {
+        return hps_file_error(err, errno, "cannot rename to", sink->path_final);
+    }
+    hps_free(sink->path);
+    sink->path = NULL; /* nothing to remove any more */
+    return HPS_OK;
+}
+
+static void sink_fini(struct sink *sink)
+{
+    if (sink->fd >= 0) {
+        close(sink->fd);
+    }
+    if (sink->path != NULL) {
+        (void)unlink(sink->path); /* it may not be there yet */
+    }
+    hps_free(sink->path);
+    hps_free(sink->path_final);
+    hps_free(sink->buffer);
+}
+
+/* Reserve room for the header, which is written when the number of rows is known. */
+static hps_status sink_open_npy(struct sink *sink, char *path_final, struct hps_error *err)
+{
+    static const uint8_t blank[HPS_NPY_HEADER_BYTES];
+
+    char *path = path_final == NULL ? NULL : hps_file_temp_name(path_final);
+    hps_status status = sink_open(sink, path, path_final, err);
+    return status == HPS_OK ? sink_append(sink, blank, sizeof(blank), err) : status;
+}
+
+static hps_status open_hugectr(struct hps_row_writer *writer, struct hps_error *err)
+{
+    struct stat st;
+
+    if (lstat(writer->path, &st) == 0) {
+        return hps_error_set(err, HPS_EXISTS, "%s: exists already", writer->path);
+    }
+    char *dir = hps_file_temp_name(writer->path);
+    if (dir == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory to write %s", writer->path);
+    }
+    if (mkdir(dir, 0777) != 0) {
+        hps_status status = hps_file_error(err, errno, "cannot create", dir);
+        hps_free(dir);
+        return status;
+    }
+    writer->dir_temp = dir;
+    hps_status status = sink_open(&writer->keys, hps_file_path("%s/key", dir), NULL, err);
+    if (status == HPS_OK) {
+        status = sink_open(&writer->rows, hps_file_path("%s/emb_vector", dir), NULL, err);
+    }
+    return status;
+}
+
+static hps_status open_pair(struct hps_row_writer *writer, struct hps_error *err)
+{
+    static const char tail[] = ".rows.npy";
+    size_t n = strlen(writer->path);
+
+    if (n <= sizeof(tail) - 1 || strcmp(writer->path + n - (sizeof(tail) - 1), tail) != 0) {
+        return hps_error_set(err, HPS_INVALID, "%s: expected a name that ends in %s", writer->path,
+                             tail);
+    }
+    char *keys = hps_file_path("%.*s.keys.npy", (int)(n - (sizeof(tail) - 1)), writer->path);
+    hps_status status = sink_open_npy(&writer->keys, keys, err);
+    if (status == HPS_OK) {
+        status = sink_open_npy(&writer->rows, hps_strdup(writer->path), err);
+    }
+    return status;
+}
+
+hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_options *options,
+                               struct hps_row_writer **out_writer, struct hps_error *err)
+{
+    HPS_ASSERT(options->form != HPS_ROW_FORM_AUTO);
+    if (options->dim == 0 || options->dim > HPS_ROW_DIM_MAX) {
+        return hps_error_set(err, HPS_INVALID, "%s: %" PRIu32 " values per row, expected 1 to %d",
+                             path, options->dim, HPS_ROW_DIM_MAX);
+    }
+    if (options->dtype != HPS_DTYPE_FP32 &&
+        (options->dtype != HPS_DTYPE_FP16 || options->form == HPS_ROW_FORM_HUGECTR)) {
+        return hps_error_set(err, HPS_INVALID, "%s: dtype number %d cannot be written as %s", path,
+                             (int)options->dtype, hps_row_form_text(options->form));
+    }
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    struct hps_row_writer *writer = hps_calloc(1, sizeof(*writer));
+    if (writer == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory to write %s", path);
+    }
+    writer->options = *options;
+    writer->row_bytes = (size_t)options->dim * hps_dtype_bytes(options->dtype);
+    writer->keys.fd = -1;
+    writer->rows.fd = -1;
+    writer->path = hps_strndup(path, n);
+    hps_status status;
+    if (writer->path == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory to write %s", path);
+    } else if (options->form == HPS_ROW_FORM_HUGECTR) {
+        status = open_hugectr(writer, err);
+    } else if (options->form == HPS_ROW_FORM_NPY) {
+        status = sink_open_npy(&writer->rows, hps_strdup(writer->path), err);
+    } else {
+        status = open_pair(writer, err);
+    }
+    if (status != HPS_OK) {
+        hps_row_writer_abort(writer);
+        return status;
+    }
+    *out_writer = writer;
+    return HPS_OK;
+}
+
+hps_status hps_row_writer_append(struct hps_row_writer *writer, const hps_key *keys,
+                                 const void *rows, size_t n, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+
+    if (writer->options.form == HPS_ROW_FORM_NPY) {
+        for (size_t i = 0; i < n; i++) {
+            if (keys[i] != writer->n_rows + i) {
+                return hps_error_set(err, HPS_INVALID,
+                                     "%s: key %" PRIu64 " cannot be row %" PRIu64
+                                     ": in this form the row number is the key",
+                                     writer->path, keys[i], writer->n_rows + i);
+            }
+        }
+    } else {
+        status = sink_append(&writer->keys, keys, n * KEY_BYTES, err);
+    }
+    if (status == HPS_OK) {
+        status = sink_append(&writer->rows, rows, n * writer->row_bytes, err);
+    }
+    if (status == HPS_OK) {
+        writer->n_rows += n;
+    }
+    return status;
+}
+
+static hps_status finish_files(struct hps_row_writer *writer, struct hps_error *err)
+{
+    const struct hps_row_writer_options *options = &writer->options;
+    struct hps_npy rows = {.type = options->dtype == HPS_DTYPE_FP32 ? HPS_NPY_F4 : HPS_NPY_F2,
+                           .n_dims = 2,
+                           .shape = {writer->n_rows, options->dim}};
+    struct hps_npy keys = {.type = HPS_NPY_I8, .n_dims = 1, .shape = {writer->n_rows, 0}};
+    bool is_npy = options->form != HPS_ROW_FORM_HUGECTR;
+
+    hps_status status = sink_finish(&writer->rows, is_npy ? &rows : NULL, err);
+    if (status == HPS_OK && options->form != HPS_ROW_FORM_NPY) {
+        status = sink_finish(&writer->keys, is_npy ? &keys : NULL, err);
+    }
+    return status;
+}
+
+/* The keys of a pair go first: they alone are an error to a reader, while new rows beside old keys
+ * of the same number would be silently wrong; so the old rows file must go before either. */
+static hps_status rename_pair(struct hps_row_writer *writer, struct hps_error *err)
+{
+    if (unlink(writer->rows.path_final) != 0 && errno != ENOENT) {
+        return hps_file_error(err, errno, "cannot replace", writer->rows.path_final);
+    }
+    hps_status status = sink_rename(&writer->keys, err);
+    return status == HPS_OK ? sink_rename(&writer->rows, err) : status;
+}
+
+static hps_status rename_dir(struct hps_row_writer *writer, struct hps_error *err)
+{
+    hps_status status = hps_file_sync_parent(writer->rows.path, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (rename(writer->dir_temp, writer->path) != 0) {
+        return hps_file_error(err, errno, "cannot rename to", writer->path);
+    }
+    hps_free(writer->rows.path);
+    hps_free(writer->keys.path);
+    hps_free(writer->dir_temp);
+    writer->rows.path = NULL;
+    writer->keys.path = NULL;
+    writer->dir_temp = NULL;
+    return HPS_OK;
+}
+
+hps_status hps_row_writer_close(struct hps_row_writer *writer, struct hps_error *err)
+{
+    hps_status status = finish_files(writer, err);
+
+    if (status == HPS_OK) {
+        switch (writer->options.form) {
+        case HPS_ROW_FORM_HUGECTR:
+            status = rename_dir(writer, err);
+            break;
+        case HPS_ROW_FORM_NPY:
+            status = sink_rename(&writer->rows, err);
+            break;
+        default:
+            status = rename_pair(writer, err);
+            break;
+        }
+    }
+    if (status == HPS_OK) {
+        status = hps_file_sync_parent(writer->path, err);
+    }
+    hps_row_writer_abort(writer); /* removes what was not renamed */
+    return status;
+}
+
+void hps_row_writer_abort(struct hps_row_writer *writer)
+{
+    if (writer == NULL) {
+        return;
+    }
+    sink_fini(&writer->keys);
+    sink_fini(&writer->rows);
+    if (writer->dir_temp != NULL) {
+        (void)rmdir(writer->dir_temp);
+        hps_free(writer->dir_temp);
+    }
+    hps_free(writer->path);
+    hps_free(writer);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which topics of a model's updates a filter lets through. Any thread.
+ */
+#include "base/rows/topic_filter.h"
+
+#include <regex.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "base/rows/update_record.h"
+
+struct hps_topic_filters {
+    uint32_t n;
+    regex_t regexes[];
+};
+
+/* Anchored, so that a match is one of the whole name; anchors within are legal there. */
+static hps_status compile(regex_t *regex, const char *filter, struct hps_error *err)
+{
+    size_t size = strlen(filter) + sizeof("^()$");
+    char *anchored = hps_alloc(size);
+    if (anchored == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for an update filter");
+    }
+    snprintf(anchored, size, "^(%s)$", filter);
+    /* By itself first: `a)(b` is none, whatever stands around it. */
+    int rc = regcomp(regex, filter, REG_EXTENDED | REG_NOSUB);
+    if (rc == 0) {
+        regfree(regex);
+        rc = regcomp(regex, anchored, REG_EXTENDED | REG_NOSUB);
+    }
+    hps_free(anchored);
+    if (rc != 0) {
+        char text[128];
+        regerror(rc, regex, text, sizeof(text));
+        return hps_error_set(err, rc == REG_ESPACE ? HPS_NO_MEMORY : HPS_INVALID,
+                             "update filter \"%s\" is no regular expression: %s", filter, text);
+    }
+    return HPS_OK;
+}
+
+hps_status hps_topic_filters_new(const char *const *filters, uint32_t n,
+                                 struct hps_topic_filters **out_filters, struct hps_error *err)
+{
+    struct hps_topic_filters *compiled =
+        hps_calloc(1, sizeof(*compiled) + n * sizeof(compiled->regexes[0]));
+    if (compiled == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %u update filters", n);
+    }
+    for (; compiled->n < n; compiled->n++) {
+        hps_status status = compile(&compiled->regexes[compiled->n], filters[compiled->n], err);
+        if (status != HPS_OK) {
+            hps_topic_filters_free(compiled);
+            return status;
+        }
+    }
+    *out_filters = compiled;
+    return HPS_OK;
+}
+
+bool hps_topic_filters_match(const struct hps_topic_filters *filters, const char *topic,
+                             const char *model)
+{
+    struct hps_update_topic parsed;
+    if (!hps_update_topic_parse(topic, &parsed) || strcmp(parsed.model, model) != 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < filters->n; i++) {
+        const regex_t *regex = &filters->regexes[i];
+        if (regexec(regex, model, 0, NULL, 0) == 0 || regexec(regex, topic, 0, NULL, 0) == 0) {
+            return true;
+        }
+    }
+    return filters->n == 0;
+}
+
+void hps_topic_filters_free(struct hps_topic_filters *filters)
+{
+    if (filters == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < filters->n; i++) {
+        regfree(&filters->regexes[i]);
+    }
+    hps_free(filters);
+}

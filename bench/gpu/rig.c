@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See rig.h.
+ */
+#include "bench/gpu/rig.h"
+#include "cache/device/sim/sim.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { N_ROUNDS = 30, N_ROUNDS_SIM = 2 };
+
+void bench_rig_open(struct bench_rig *rig, bool sim, struct hps_error *err)
+{
+    const struct hps_sim_driver simulated =
+        hps_sim_driver((struct hps_device_sim_config){.memory_bytes = UINT64_C(512) << 20});
+    const struct hps_device_driver *driver = sim ? &simulated.driver : &hps_device_cuda;
+
+    *rig = (struct bench_rig){.err = err, .sim = sim, .random = {1}};
+    if (bench_ok(rig, hps_device_open(driver, 0, bench_kernels, n_bench_kernels, &rig->device, err),
+                 "open") &&
+        bench_ok(rig, hps_stream_q_new(rig->device, "bench", false, &rig->stream, err), "stream")) {
+        (void)bench_ok(rig, hps_event_new(rig->device, &rig->event, err), "event");
+    }
+}
+
+void bench_rig_close(struct bench_rig *rig)
+{
+    hps_stream_q_free(rig->stream);
+    hps_event_free(rig->event);
+    bench_free_to(rig, 0);
+    hps_device_close(rig->device);
+}
+
+bool bench_ok(struct bench_rig *rig, hps_status status, const char *what)
+{
+    if (status != HPS_OK && rig->status == HPS_OK) {
+        rig->status = status;
+        hps_ignore(hps_error_prefix(rig->err, status, "%s: %s", what, hps_status_text(status)));
+    }
+    return rig->status == HPS_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+hps_devptr bench_memory(struct bench_rig *rig, uint64_t size)
+{
+    hps_devptr memory = 0;
+
+    if (rig->status == HPS_OK && rig->n_pieces < BENCH_PIECES_MAX &&
+        bench_ok(rig, hps_device_alloc(rig->device, size, &memory, rig->err), "memory")) {
+        rig->pieces[rig->n_pieces].host = NULL;
+        rig->pieces[rig->n_pieces++].device = memory;
+    }
+    return memory;
+}
+
+void *bench_host_memory(struct bench_rig *rig, uint64_t size, hps_devptr *out_ptr)
+{
+    void *host = NULL;
+
+    *out_ptr = 0;
+    if (rig->status == HPS_OK && rig->n_pieces < BENCH_PIECES_MAX &&
+        bench_ok(rig, hps_device_host_alloc(rig->device, size, &host, out_ptr, rig->err),
+                 "host memory")) {
+        rig->pieces[rig->n_pieces].device = 0;
+        rig->pieces[rig->n_pieces++].host = host;
+    }
+    return host;
+}
+
+void bench_free_to(struct bench_rig *rig, uint32_t n)
+{
+    while (rig->n_pieces > n) {
+        rig->n_pieces--;
+        if (rig->pieces[rig->n_pieces].host != NULL) {
+            hps_device_host_free(rig->device, rig->pieces[rig->n_pieces].host);
+        } else {
+            hps_device_free(rig->device, rig->pieces[rig->n_pieces].device);
+        }
+    }
+}
+
+void bench_upload(struct bench_rig *rig, hps_devptr to, const void *host, uint64_t size)
+{
+    if (rig->status == HPS_OK &&
+        bench_ok(rig, hps_copy_to_device(rig->stream, to, host, size), "copy")) {
+        bench_wait(rig);
+    }
+}
+
+void bench_download(struct bench_rig *rig, void *host, hps_devptr from, uint64_t size)
+{
+    if (rig->status == HPS_OK &&
+        bench_ok(rig, hps_copy_to_host(rig->stream, host, from, size), "copy")) {
+        bench_wait(rig);
+    }
+}
+
+uint64_t bench_bytes(const struct bench_rig *rig, uint64_t of_gpu, double share_max,
+                     uint64_t of_sim)
+{
+    if (rig->sim || rig->device == NULL) {
+        return of_sim;
+    }
+    double free_bytes = (double)hps_device_info(rig->device)->memory_free_bytes;
+    uint64_t max = (uint64_t)(free_bytes * share_max);
+    return of_gpu < max ? of_gpu : max;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+void bench_wait(struct bench_rig *rig)
+{
+    hps_status status = hps_event_record(rig->event, rig->stream);
+
+    status = status == HPS_OK ? hps_event_done(rig->event) : status;
+    while (status == HPS_AGAIN) {
+        if (rig->sim) {
+            (void)sched_yield();
+        }
+        status = hps_event_done(rig->event);
+    }
+    (void)bench_ok(rig, status, "the device's work");
+}
+
+double bench_time_us(struct bench_rig *rig, struct bench_work *work)
+{
+    uint64_t began = bench_now_ns();
+
+    for (uint32_t k = 0; k < work->n && rig->status == HPS_OK; k++) {
+        (void)bench_ok(rig, work->give(rig, work->arg, work->at++), "work");
+    }
+    if (rig->status == HPS_OK) {
+        bench_wait(rig);
+    }
+    return (double)(bench_now_ns() - began) / 1000 / work->n;
+}
+
+double bench_median_us(struct bench_rig *rig, struct bench_work *work)
+{
+    uint32_t n_rounds = bench_count(rig, N_ROUNDS, N_ROUNDS_SIM);
+    double us[N_ROUNDS];
+
+    (void)bench_time_us(rig, work);
+    for (uint32_t i = 0; i < n_rounds && rig->status == HPS_OK; i++) {
+        us[i] = bench_time_us(rig, work);
+    }
+    return rig->status == HPS_OK ? bench_median(us, n_rounds) : 1;
+}
+
+static hps_status give_copy(struct bench_rig *rig, void *arg, uint32_t i)
+{
+    const struct bench_copy_work *copy = arg;
+
+    (void)i;
+    return hps_copy_on_device(rig->stream, copy->to, copy->from, copy->size);
+}
+
+void bench_copy_make(struct bench_rig *rig, struct bench_copy_work *copy)
+{
+    copy->size = bench_bytes(rig, UINT64_C(2) << 30, 0.1, 1 << 20);
+    copy->from = bench_memory(rig, copy->size);
+    copy->to = bench_memory(rig, copy->size);
+    copy->work = (struct bench_work){give_copy, copy, bench_count(rig, 4, 1), 0};
+}
+
+double bench_copy_gb_s(const struct bench_copy_work *copy, double us)
+{
+    return 2 * (double)copy->size / us / 1000;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+void bench_result(const struct bench_rig *rig, const char *name_of_case, const char *metric,
+                  double value, const char *unit, enum bench_target kind, double target)
+{
+    if (rig->status == HPS_OK) {
+        bench_report(name_of_case, metric, value, unit, rig->sim ? BENCH_NO_TARGET : kind, target);
+    }
+}
+
+uint32_t bench_lanes(uint32_t row_bytes)
+{
+    uint32_t lanes = 1;
+
+    while (lanes < 32 && lanes * 16 < row_bytes) {
+        lanes *= 2;
+    }
+    return lanes;
+}
+
+void bench_probe(struct bench_rig *rig)
+{
+    const struct hps_device_info *info = hps_device_info(rig->device);
+    char name[128];
+
+    (void)snprintf(name, sizeof(name), "%.60s", info->name);
+    bench_result(rig, name, "driver, as CUDA", info->driver_version / 1000.0, "version",
+                 BENCH_NO_TARGET, 0);
+    bench_result(rig, name, "compute capability", info->capability / 10.0, "version",
+                 BENCH_NO_TARGET, 0);
+    bench_result(rig, name, "multiprocessors", info->n_processors, "", BENCH_NO_TARGET, 0);
+    bench_result(rig, name, "memory", (double)info->memory_bytes / 1e9, "GB", BENCH_NO_TARGET, 0);
+    bench_result(rig, name, "memory, free", (double)info->memory_free_bytes / 1e9, "GB",
+                 BENCH_NO_TARGET, 0);
+}

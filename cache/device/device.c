@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The calls of the device layer: what holds for every kind of device is checked here, the rest is
+ * done by the kind. Thread: as device.h says.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "cache/device/ops.h"
+
+/* ---- calls of the driver, watched ------------------------------------------------------------ */
+
+#define SEIZED UINT64_MAX
+
+void hps_device_watch(struct hps_device *device, struct hps_device_calls *calls)
+{
+    device->calls = calls;
+}
+
+uint64_t hps_device_calls_now(const struct hps_device_calls *calls)
+{
+    return __atomic_load_n(&calls->now, __ATOMIC_RELAXED);
+}
+
+bool hps_device_calls_seize(struct hps_device_calls *calls, uint64_t call)
+{
+    HPS_ASSERT(call != 0 && call != SEIZED);
+    return __atomic_compare_exchange_n(&calls->now, &call, SEIZED, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
+}
+
+/* What follows is the driver's. */
+static struct hps_device_calls *begin(struct hps_device *device)
+{
+    struct hps_device_calls *calls = device->calls;
+    if (calls != NULL) {
+        __atomic_store_n(&calls->now, ++calls->n, __ATOMIC_RELEASE);
+    }
+    return calls;
+}
+
+static _Noreturn void park(void)
+{
+    for (;;) {
+        pause();
+    }
+}
+
+/* Does not return where the call was seized: all that the caller's frames name is another's. */
+static void end(struct hps_device_calls *calls)
+{
+    if (calls == NULL) {
+        return;
+    }
+    uint64_t call = calls->n;
+    if (!__atomic_compare_exchange_n(&calls->now, &call, 0, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED)) {
+        park();
+    }
+}
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+#if !defined(HPS_CUDA)
+
+static hps_status none_count(const struct hps_device_driver *driver, int *out_n,
+                             struct hps_error *err)
+{
+    (void)driver;
+    *out_n = 0;
+    hps_ignore(hps_error_set(err, HPS_OK, "this build has no CUDA"));
+    return HPS_OK;
+}
+
+const struct hps_device_driver hps_device_cuda = {.count = none_count};
+
+const char *hps_device_cuda_version(void)
+{
+    return "none";
+}
+
+const char *hps_device_cuda_processors(void)
+{
+    return "";
+}
+
+#endif
+
+hps_status hps_device_count(const struct hps_device_driver *driver, int *out_n,
+                            struct hps_error *err)
+{
+    return driver->count(driver, out_n, err);
+}
+
+static void kernel_check(const struct hps_kernel *kernel)
+{
+    HPS_ASSERT(kernel->name != NULL);
+    HPS_ASSERT(kernel->args_size > 0 && kernel->args_size <= HPS_KERNEL_ARGS_MAX);
+    HPS_ASSERT(kernel->block_threads > 0 && kernel->block_threads % 32 == 0);
+    HPS_ASSERT(kernel->block_threads <= HPS_KERNEL_THREADS_MAX);
+    HPS_ASSERT(kernel->shared_size <= HPS_KERNEL_SHARED_MAX);
+}
+
+hps_status hps_device_open(const struct hps_device_driver *driver, int index,
+                           const struct hps_kernel *const *kernels, size_t n_kernels,
+                           struct hps_device **out_device, struct hps_error *err)
+{
+    for (size_t i = 0; i < n_kernels; i++) {
+        kernel_check(kernels[i]);
+    }
+    int n = 0;
+    struct hps_error none = {0};
+    hps_status status = hps_device_count(driver, &n, &none);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "%s", none.text);
+    }
+    if (index < 0 || index >= n) {
+        return hps_error_set(err, HPS_NOT_FOUND, "device %d: there are %d%s%s", index, n,
+                             none.text[0] != 0 ? ": " : "", none.text);
+    }
+    const struct hps_kernel **copy = hps_calloc(n_kernels + 1, sizeof(const struct hps_kernel *));
+    if (copy == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "device %d: no memory", index);
+    }
+    for (size_t i = 0; i < n_kernels; i++) {
+        copy[i] = kernels[i];
+    }
+    struct hps_device *device = NULL;
+    status = driver->open(driver, index, kernels, n_kernels, &device, err);
+    if (status != HPS_OK) {
+        hps_free(copy);
+        return status;
+    }
+    device->kernels = copy;
+    device->n_kernels = n_kernels;
+    *out_device = device;
+    return HPS_OK;
+}
+
+void hps_device_close(struct hps_device *device)
+{
+    if (device != NULL) {
+        const void *kernels = device->kernels;
+        struct hps_device_calls *calls = begin(device);
+        device->ops->close(device);
+        end(calls);
+        hps_free((void *)(uintptr_t)kernels);
+    }
+}
+
+const struct hps_device_info *hps_device_info(const struct hps_device *device)
+{
+    return &device->info;
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+/* Relaxed: that a device is lost must not order anything for the race detector. */
+bool hps_device_lost(const struct hps_device *device)
+{
+    return __atomic_load_n(&device->lost, __ATOMIC_RELAXED) != 0;
+}
+
+void hps_device_lost_why(const struct hps_device *device, struct hps_error *out_why)
+{
+    memset(out_why, 0, sizeof(*out_why));
+    if (!hps_device_lost(device)) {
+        return;
+    }
+    bool said = __atomic_load_n(&device->lost, __ATOMIC_ACQUIRE) == 2;
+    hps_ignore(hps_error_set(out_why, HPS_DATA_LOSS, "device %d (%s) is lost%s%s",
+                             device->info.index, device->info.name, said ? ": " : "",
+                             said ? device->why : ""));
+}
+
+hps_status hps_device_lose(struct hps_device *device, const char *fmt, ...)
+{
+    int no = 0;
+    if (__atomic_compare_exchange_n(&device->lost, &no, 1, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED)) {
+        va_list args;
+        va_start(args, fmt);
+        vsnprintf(device->why, sizeof(device->why), fmt, args);
+        va_end(args);
+        __atomic_store_n(&device->lost, 2, __ATOMIC_RELEASE);
+        if (device->ops->lost != NULL) {
+            device->ops->lost(device);
+        }
+    }
+    return HPS_DATA_LOSS;
+}
+
+void hps_device_give_up(struct hps_device *device, const char *why)
+{
+    hps_ignore(hps_device_lose(device, "%s", why));
+}
+
+bool hps_device_quiet(struct hps_device *device)
+{
+    HPS_ASSERT(hps_device_lost(device));
+    struct hps_device_calls *calls = begin(device);
+    bool quiet = device->ops->quiet(device);
+    end(calls);
+    return quiet;
+}
+
+static hps_status lost_error(const struct hps_device *device, struct hps_error *err)
+{
+    struct hps_error why;
+    hps_device_lost_why(device, &why);
+    return hps_error_set(err, HPS_DATA_LOSS, "%s", why.text);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+hps_status hps_device_alloc(struct hps_device *device, size_t size, hps_devptr *out_ptr,
+                            struct hps_error *err)
+{
+    HPS_ASSERT(size > 0);
+    if (hps_device_lost(device)) {
+        return lost_error(device, err);
+    }
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->alloc(device, size, out_ptr, err);
+    end(calls);
+    return status;
+}
+
+void hps_device_free(struct hps_device *device, hps_devptr ptr)
+{
+    if (ptr != 0) {
+        struct hps_device_calls *calls = begin(device);
+        device->ops->free(device, ptr);
+        end(calls);
+    }
+}
+
+hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **out_host,
+                                 hps_devptr *out_ptr, struct hps_error *err)
+{
+    HPS_ASSERT(size > 0);
+    if (hps_device_lost(device)) {
+        return lost_error(device, err);
+    }
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->host_alloc(device, size, out_host, out_ptr, err);
+    end(calls);
+    return status;
+}
+
+void hps_device_host_free(struct hps_device *device, void *host)
+{
+    if (host != NULL) {
+        struct hps_device_calls *calls = begin(device);
+        device->ops->host_free(device, host);
+        end(calls);
+    }
+}
+
+/* Host memory that is registered. A driver knows it once for the whole process, however many
+ * devices reach it. */
+struct registration {
+    struct registration *next;
+    enum hps_device_kind kind;
+    void *host;
+    size_t size;
+    uint32_t n_devices;
+};
+
+static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registration *registrations; /* registrations_lock */
+
+/* The link to it, or to where it would be added. Lock held. */
+static struct registration **find_registration(enum hps_device_kind kind, const void *host)
+{
+    struct registration **at = &registrations;
+
+    while (*at != NULL && ((*at)->kind != kind || (*at)->host != host)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+/* One more device. Lock held. */
+static hps_status registration_take(struct hps_device *device, void *host, size_t size,
+                                    struct hps_error *err)
+{
+    struct registration **at = find_registration(device->info.kind, host);
+
+    if (*at != NULL && (*at)->size == size) {
+        (*at)->n_devices++;
+        return HPS_OK;
+    }
+    struct registration *registration = hps_calloc(1, sizeof(*registration));
+    if (registration == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "device %d: no memory", device->info.index);
+    }
+    hps_status status = device->ops->host_register(device, host, size, err);
+    if (status != HPS_OK) {
+        hps_free(registration);
+        return status;
+    }
+    *registration = (struct registration){
+        .next = *at, .kind = device->info.kind, .host = host, .size = size, .n_devices = 1};
+    *at = registration;
+    return HPS_OK;
+}
+
+/* One less. Lock held. */
+static void registration_give(struct hps_device *device, void *host)
+{
+    struct registration **at = find_registration(device->info.kind, host);
+    struct registration *registration = *at;
+
+    HPS_ASSERT(registration != NULL);
+    if (--registration->n_devices == 0) {
+        device->ops->host_unregister(device, host);
+        *at = registration->next;
+        hps_free(registration);
+    }
+}
+
+hps_status hps_device_host_register(struct hps_device *device, void *host, size_t size,
+                                    hps_devptr *out_ptr, struct hps_error *err)
+{
+    HPS_ASSERT(host != NULL);
+    HPS_ASSERT(size > 0);
+    if (hps_device_lost(device)) {
+        return lost_error(device, err);
+    }
+    struct hps_device_calls *calls = begin(device); /* who waits for the lock waits for a driver */
+    pthread_mutex_lock(&registrations_lock);
+    hps_status status = registration_take(device, host, size, err);
+    if (status == HPS_OK) {
+        status = device->ops->host_map(device, host, size, out_ptr, err);
+        if (status != HPS_OK) {
+            registration_give(device, host);
+        }
+    }
+    pthread_mutex_unlock(&registrations_lock);
+    end(calls);
+    return status;
+}
+
+void hps_device_host_unregister(struct hps_device *device, void *host)
+{
+    if (host != NULL) {
+        struct hps_device_calls *calls = begin(device);
+        pthread_mutex_lock(&registrations_lock);
+        device->ops->host_unmap(device, host);
+        registration_give(device, host);
+        pthread_mutex_unlock(&registrations_lock);
+        end(calls);
+    }
+}
+
+/* ---- streams and events ---------------------------------------------------------------------- */
+
+hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool low_priority,
+                            struct hps_stream_q **out_stream, struct hps_error *err)
+{
+    if (hps_device_lost(device)) {
+        return lost_error(device, err);
+    }
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->stream_new(device, name, low_priority, out_stream, err);
+    end(calls);
+    return status;
+}
+
+void hps_stream_q_free(struct hps_stream_q *stream)
+{
+    if (stream != NULL) {
+        struct hps_device_calls *calls = begin(stream->device);
+        stream->device->ops->stream_free(stream);
+        end(calls);
+    }
+}
+
+hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event,
+                         struct hps_error *err)
+{
+    if (hps_device_lost(device)) {
+        return lost_error(device, err);
+    }
+    struct hps_device_calls *calls = begin(device);
+    hps_status status = device->ops->event_new(device, out_event, err);
+    end(calls);
+    return status;
+}
+
+void hps_event_free(struct hps_event *event)
+{
+    if (event != NULL) {
+        struct hps_device_calls *calls = begin(event->device);
+        event->device->ops->event_free(event);
+        end(calls);
+    }
+}
+
+hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream)
+{
+    HPS_ASSERT(event->device == stream->device);
+    if (hps_device_lost(stream->device)) {
+        return HPS_DATA_LOSS;
+    }
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->event_record(event, stream);
+    end(calls);
+    return status;
+}
+
+hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event)
+{
+    HPS_ASSERT(event->device == stream->device);
+    if (hps_device_lost(stream->device)) {
+        return HPS_DATA_LOSS;
+    }
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->stream_wait(stream, event);
+    end(calls);
+    return status;
+}
+
+hps_status hps_event_done(struct hps_event *event)
+{
+    if (hps_device_lost(event->device)) {
+        return HPS_DATA_LOSS;
+    }
+    struct hps_device_calls *calls = begin(event->device);
+    hps_status status = event->device->ops->event_done(event);
+    end(calls);
+    return status;
+}
+
+hps_status hps_event_wait(struct hps_event *event)
+{
+    if (hps_device_lost(event->device)) {
+        return HPS_DATA_LOSS;
+    }
+    struct hps_device_calls *calls = begin(event->device);
+    hps_status status = event->device->ops->event_wait(event);
+    end(calls);
+    return status;
+}
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+static hps_status copy(struct hps_stream_q *stream, enum hps_copy_kind kind, void *to,
+                       const void *from, size_t size)
+{
+    if (hps_device_lost(stream->device)) {
+        return HPS_DATA_LOSS;
+    }
+    if (size == 0) {
+        return HPS_OK;
+    }
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->copy(stream, kind, to, from, size);
+    end(calls);
+    return status;
+}
+
+hps_status hps_copy_to_device(struct hps_stream_q *stream, hps_devptr to, const void *from,
+                              size_t size)
+{
+    return copy(stream, HPS_COPY_TO_DEVICE, (void *)(uintptr_t)to, from, size);
+}
+
+hps_status hps_copy_to_host(struct hps_stream_q *stream, void *to, hps_devptr from, size_t size)
+{
+    return copy(stream, HPS_COPY_TO_HOST, to, (const void *)(uintptr_t)from, size);
+}
+
+hps_status hps_copy_on_device(struct hps_stream_q *stream, hps_devptr to, hps_devptr from,
+                              size_t size)
+{
+    return copy(stream, HPS_COPY_ON_DEVICE, (void *)(uintptr_t)to, (const void *)(uintptr_t)from,
+                size);
+}
+
+hps_status hps_fill_on_device(struct hps_stream_q *stream, hps_devptr to, uint8_t value,
+                              size_t size)
+{
+    if (hps_device_lost(stream->device)) {
+        return HPS_DATA_LOSS;
+    }
+    if (size == 0) {
+        return HPS_OK;
+    }
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->fill(stream, (void *)(uintptr_t)to, value, size);
+    end(calls);
+    return status;
+}
+
+static bool kernel_is_loaded(const struct hps_device *device, const struct hps_kernel *kernel)
+{
+    for (size_t i = 0; i < device->n_kernels; i++) {
+        if (device->kernels[i] == kernel) {
+            return true;
+        }
+    }
+    return false;
+}
+
+hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kernel,
+                      uint32_t n_blocks, const void *args)
+{
+    HPS_ASSERT(n_blocks > 0);
+    HPS_ASSERT(kernel_is_loaded(stream->device, kernel));
+    if (hps_device_lost(stream->device)) {
+        return HPS_DATA_LOSS;
+    }
+    struct hps_device_calls *calls = begin(stream->device);
+    hps_status status = stream->device->ops->launch(stream, kernel, n_blocks, args);
+    end(calls);
+    return status;
+}

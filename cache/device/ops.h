@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Between device.c and the two kinds of device. device.c has looked at the arguments and at whether
+ * the device is lost before it asks. Seen by C and by CUDA C++.
+ */
+#ifndef HPS_CACHE_DEVICE_OPS_H
+#define HPS_CACHE_DEVICE_OPS_H
+
+#include "cache/device/device.h"
+
+enum hps_copy_kind { HPS_COPY_TO_DEVICE, HPS_COPY_TO_HOST, HPS_COPY_ON_DEVICE };
+
+struct hps_device_ops {
+    void (*close)(struct hps_device *);
+    hps_status (*alloc)(struct hps_device *, size_t size, hps_devptr *out_ptr, struct hps_error *);
+    void (*free)(struct hps_device *, hps_devptr ptr);
+    hps_status (*host_alloc)(struct hps_device *, size_t size, void **out_host, hps_devptr *out_ptr,
+                             struct hps_error *);
+    void (*host_free)(struct hps_device *, void *host);
+    /* Of the process: asked once, by the first device that registers it and the last that does no
+     * more. */
+    hps_status (*host_register)(struct hps_device *, void *host, size_t size, struct hps_error *);
+    void (*host_unregister)(struct hps_device *, void *host);
+    /* Of a device: where it sees what is registered. */
+    hps_status (*host_map)(struct hps_device *, void *host, size_t size, hps_devptr *out_ptr,
+                           struct hps_error *);
+    void (*host_unmap)(struct hps_device *, void *host);
+    bool (*quiet)(struct hps_device *);
+    void (*lost)(struct hps_device *); /* wake whoever waits; NULL: nobody does */
+
+    hps_status (*stream_new)(struct hps_device *, const char *name, bool low_priority,
+                             struct hps_stream_q **out_stream, struct hps_error *);
+    void (*stream_free)(struct hps_stream_q *);
+    hps_status (*event_new)(struct hps_device *, struct hps_event **out_event, struct hps_error *);
+    void (*event_free)(struct hps_event *);
+    hps_status (*event_record)(struct hps_event *, struct hps_stream_q *);
+    hps_status (*stream_wait)(struct hps_stream_q *, struct hps_event *);
+    hps_status (*event_done)(struct hps_event *);
+    hps_status (*event_wait)(struct hps_event *);
+
+    hps_status (*copy)(struct hps_stream_q *, enum hps_copy_kind, void *to, const void *from,
+                       size_t size);
+    hps_status (*fill)(struct hps_stream_q *, void *to, uint8_t value, size_t size);
+    hps_status (*launch)(struct hps_stream_q *, const struct hps_kernel *, uint32_t n_blocks,
+                         const void *args);
+};
+
+/* Each kind's own struct begins with one of these. */
+struct hps_device {
+    const struct hps_device_ops *ops;
+    struct hps_device_info info;
+    const struct hps_kernel *const *kernels; /* [n_kernels] owned */
+    size_t n_kernels;
+    struct hps_device_calls *calls; /* NULL: nobody watches */
+    int lost;                       /* 0: no; 1: being said why; 2: yes */
+    char why[256];
+};
+struct hps_stream_q {
+    struct hps_device *device;
+};
+struct hps_event {
+    struct hps_device *device;
+};
+
+/* The device is gone; the first reason is kept. Returns DATA_LOSS. Any thread. */
+hps_status hps_device_lose(struct hps_device *device, const char *fmt, ...) HPS_PRINTF(2, 3);
+
+enum {
+    HPS_KERNEL_ARGS_MAX = 4000,
+    HPS_KERNEL_THREADS_MAX = 1024,
+    HPS_KERNEL_SHARED_MAX = 96 * 1024, /* every processor that we build for has that much */
+};
+
+#endif

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What kernels are written with. A kernel is a .cuh file in the common subset of C11 and CUDA C++
+ * over the calls of this file, compiled twice: by nvcc for a GPU, and by the C compiler for the
+ * simulated device, where each thread of a block is a fiber (simt.c).
+ *
+ *     struct add_args { const uint32_t *from; uint32_t *to; uint32_t n; };
+ *
+ *     HPS_KERNEL(hps_add, struct add_args, args, 256, 4)
+ *     {
+ *         for (uint32_t i = hps_grid_thread(); i < args->n; i += hps_grid_threads()) {
+ *             hps_atomic_add_u32(&args->to[i], hps_load_u32(&args->from[i]), HPS_RELAXED);
+ *         }
+ *     }
+ *
+ * in kernels.cuh, included by kernels.cu and, for the simulated device, by sim/kernels.c;
+ * kernels.c has `HPS_KERNEL_DEFINE(hps_add, struct add_args, 256, 0);`.
+ *
+ * Rules that keep one source right on both:
+ * - no templates, overloads or classes; structs laid out explicitly (no padding, fixed-width
+ * types);
+ * - hps_ballot, hps_any, hps_shuffle_*, hps_warp_barrier: all 32 lanes of a warp, at the same call.
+ *   hps_block_barrier: all threads of the block, at the same call. A thread must not return before
+ *   the others are past the last of them. The simulator aborts where a GPU may hang;
+ * - a ballot or a shuffle orders no memory. A barrier does, among those who meet; an atomic does as
+ *   far as its order says; the start and the end of a launch do;
+ * - blocks run in any order, and one need not begin before another has ended;
+ * - what hps_load_* reads must not be written by anybody during the launch; addresses are aligned
+ * to the size of the access;
+ * - shared memory is declared by HPS_SHARED, once in a kernel; its first contents are undefined.
+ */
+#ifndef HPS_CACHE_DEVICE_SIMT_H
+#define HPS_CACHE_DEVICE_SIMT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { HPS_WARP = 32 };
+
+#if defined(__CUDACC__)
+
+#define HPS_DEVICE_CODE static __device__ __forceinline__
+
+/* 16 bytes, aligned to 16, moved by one instruction. */
+struct __align__(16) hps_quad
+{
+    uint32_t x, y, z, w;
+};
+
+/* args: a pointer to the kernel's argument. min_blocks: as many must fit a processor at once. */
+#define HPS_KERNEL(kernel, args_type, args, threads, min_blocks)                 \
+    static __device__ __forceinline__ void kernel##_body(const args_type *args); \
+    static __global__ void __launch_bounds__(threads, min_blocks)                \
+        kernel##_entry(const __grid_constant__ args_type kernel_args)            \
+    {                                                                            \
+        kernel##_body(&kernel_args);                                             \
+    }                                                                            \
+    extern "C" const void *kernel##_cuda(void)                                   \
+    {                                                                            \
+        return (const void *)kernel##_entry;                                     \
+    }                                                                            \
+    static __device__ __forceinline__ void kernel##_body(const args_type *args)
+
+#define HPS_SHARED(type, name)                                         \
+    extern __shared__ __align__(16) unsigned char hps_shared_memory[]; \
+    type *name = (type *)hps_shared_memory
+
+/* ---- where a thread is ----------------------------------------------------------------------- */
+
+HPS_DEVICE_CODE uint32_t hps_thread(void)
+{
+    return threadIdx.x;
+}
+HPS_DEVICE_CODE uint32_t hps_block(void)
+{
+    return blockIdx.x;
+}
+HPS_DEVICE_CODE uint32_t hps_block_threads(void)
+{
+    return blockDim.x;
+}
+HPS_DEVICE_CODE uint32_t hps_grid_blocks(void)
+{
+    return gridDim.x;
+}
+
+/* ---- the warp and the block ------------------------------------------------------------------ */
+
+HPS_DEVICE_CODE uint32_t hps_ballot(bool vote)
+{
+    return __ballot_sync(0xffffffffu, vote);
+}
+HPS_DEVICE_CODE bool hps_any(bool vote)
+{
+    return __any_sync(0xffffffffu, vote) != 0;
+}
+HPS_DEVICE_CODE uint32_t hps_shuffle_u32(uint32_t value, uint32_t lane)
+{
+    return __shfl_sync(0xffffffffu, value, (int)lane);
+}
+HPS_DEVICE_CODE uint64_t hps_shuffle_u64(uint64_t value, uint32_t lane)
+{
+    return __shfl_sync(0xffffffffu, (unsigned long long)value, (int)lane);
+}
+HPS_DEVICE_CODE void hps_warp_barrier(void)
+{
+    __syncwarp();
+}
+HPS_DEVICE_CODE void hps_block_barrier(void)
+{
+    __syncthreads();
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+HPS_DEVICE_CODE uint32_t hps_load_u32(const void *from)
+{
+    return __ldg((const unsigned *)from);
+}
+HPS_DEVICE_CODE uint64_t hps_load_u64(const void *from)
+{
+    return __ldg((const unsigned long long *)from);
+}
+HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
+{
+    uint4 value = __ldg((const uint4 *)from);
+    struct hps_quad quad = {value.x, value.y, value.z, value.w};
+    return quad;
+}
+HPS_DEVICE_CODE void hps_store_u32(void *to, uint32_t value)
+{
+    __stcs((unsigned *)to, value);
+}
+HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
+{
+    __stcs((uint4 *)to, make_uint4(value.x, value.y, value.z, value.w));
+}
+
+/* ---- atomics --------------------------------------------------------------------------------- */
+
+#define HPS_RELAXED __NV_ATOMIC_RELAXED
+#define HPS_ACQUIRE __NV_ATOMIC_ACQUIRE
+#define HPS_RELEASE __NV_ATOMIC_RELEASE
+#define HPS_ACQ_REL __NV_ATOMIC_ACQ_REL
+
+#define hps_atomic_load_u32(from, order) \
+    __nv_atomic_load_n((uint32_t *)(from), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_load_u64(from, order) \
+    __nv_atomic_load_n((uint64_t *)(from), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_store_u32(to, value, order) \
+    __nv_atomic_store_n((uint32_t *)(to), (uint32_t)(value), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_store_u64(to, value, order) \
+    __nv_atomic_store_n((uint64_t *)(to), (uint64_t)(value), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_add_u32(to, value, order) \
+    __nv_atomic_fetch_add((uint32_t *)(to), (uint32_t)(value), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_add_u64(to, value, order) \
+    __nv_atomic_fetch_add((uint64_t *)(to), (uint64_t)(value), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_or_u32(to, value, order) \
+    __nv_atomic_fetch_or((uint32_t *)(to), (uint32_t)(value), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_exchange_u32(to, value, order) \
+    __nv_atomic_exchange_n((uint32_t *)(to), (uint32_t)(value), order, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_cas_u32(to, expected, value, order)                                          \
+    __nv_atomic_compare_exchange_n((uint32_t *)(to), expected, (uint32_t)(value), false, order, \
+                                   HPS_RELAXED, __NV_THREAD_SCOPE_DEVICE)
+#define hps_atomic_cas_u64(to, expected, value, order)                                          \
+    __nv_atomic_compare_exchange_n((uint64_t *)(to), expected, (uint64_t)(value), false, order, \
+                                   HPS_RELAXED, __NV_THREAD_SCOPE_DEVICE)
+/* Of a byte, relaxed. */
+HPS_DEVICE_CODE uint8_t hps_atomic_load_u8(const uint8_t *from)
+{
+    return *(const volatile uint8_t *)from;
+}
+HPS_DEVICE_CODE void hps_atomic_store_u8(uint8_t *to, uint8_t value)
+{
+    *(volatile uint8_t *)to = value;
+}
+
+HPS_DEVICE_CODE void hps_fence_system(void)
+{
+    __threadfence_system();
+}
+HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
+{
+    __threadfence_system();
+    __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+HPS_DEVICE_CODE uint64_t hps_mul_high_u64(uint64_t a, uint64_t b)
+{
+    return __umul64hi(a, b);
+}
+HPS_DEVICE_CODE uint32_t hps_count_bits(uint32_t bits)
+{
+    return (uint32_t)__popc((int)bits);
+}
+/* Of the lowest set bit; bits must not be 0. */
+HPS_DEVICE_CODE uint32_t hps_first_bit(uint32_t bits)
+{
+    return (uint32_t)__ffs((int)bits) - 1;
+}
+
+#else /* the simulated device */
+
+#include "cache/device/device.h"
+#include "cache/device/simt_run.h"
+
+#define HPS_DEVICE_CODE static inline __attribute__((unused))
+
+struct hps_quad {
+    uint32_t x, y, z, w;
+} __attribute__((aligned(16), may_alias));
+
+#define HPS_KERNEL(kernel, args_type, args, threads, min_blocks) \
+    static void kernel##_body(const args_type *args);            \
+    static void kernel##_sim(const void *args)                   \
+    {                                                            \
+        kernel##_body((const args_type *)args);                  \
+    }                                                            \
+    static void kernel##_body(const args_type *args)
+
+/* In a test's .c file, after the .cuh: as HPS_KERNEL_DEFINE, with the body for the simulated
+ * device.
+ */
+#define HPS_KERNEL_DEFINE_WITH_SIM(kernel, args_type, threads, shared_bytes) \
+    HPS_KERNEL_DEFINE_AS(kernel, args_type, threads, shared_bytes, kernel##_sim)
+
+#define HPS_SHARED(type, name) type *name = (type *)hps_simt_here->shared
+
+/* ---- where a thread is ----------------------------------------------------------------------- */
+
+HPS_DEVICE_CODE uint32_t hps_thread(void)
+{
+    return hps_simt_here->thread;
+}
+HPS_DEVICE_CODE uint32_t hps_block(void)
+{
+    return hps_simt_here->block;
+}
+HPS_DEVICE_CODE uint32_t hps_block_threads(void)
+{
+    return hps_simt_here->block_threads;
+}
+HPS_DEVICE_CODE uint32_t hps_grid_blocks(void)
+{
+    return hps_simt_here->grid_blocks;
+}
+
+/* ---- the warp and the block ------------------------------------------------------------------ */
+
+#define HPS_SITE         __FILE__, __LINE__
+#define hps_ballot(vote) hps_simt_ballot((vote), HPS_SITE)
+#define hps_any(vote)    (hps_simt_ballot((vote), HPS_SITE) != 0)
+#define hps_shuffle_u32(value, lane) \
+    ((uint32_t)hps_simt_shuffle((uint32_t)(value), (lane), HPS_SITE))
+#define hps_shuffle_u64(value, lane) hps_simt_shuffle((value), (lane), HPS_SITE)
+#define hps_warp_barrier()           hps_simt_warp_barrier(HPS_SITE)
+#define hps_block_barrier()          hps_simt_block_barrier(HPS_SITE)
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+typedef uint32_t __attribute__((may_alias)) hps_simt_u32;
+typedef uint64_t __attribute__((may_alias)) hps_simt_u64;
+
+HPS_DEVICE_CODE uint32_t hps_load_u32(const void *from)
+{
+    return *(const hps_simt_u32 *)hps_simt_aligned(from, 4);
+}
+HPS_DEVICE_CODE uint64_t hps_load_u64(const void *from)
+{
+    return *(const hps_simt_u64 *)hps_simt_aligned(from, 8);
+}
+HPS_DEVICE_CODE struct hps_quad hps_load_quad(const void *from)
+{
+    return *(const struct hps_quad *)hps_simt_aligned(from, 16);
+}
+HPS_DEVICE_CODE void hps_store_u32(void *to, uint32_t value)
+{
+    *(hps_simt_u32 *)hps_simt_aligned(to, 4) = value;
+}
+HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
+{
+    *(struct hps_quad *)hps_simt_aligned(to, 16) = value;
+}
+
+/* ---- atomics --------------------------------------------------------------------------------- */
+
+#define HPS_RELAXED __ATOMIC_RELAXED
+#define HPS_ACQUIRE __ATOMIC_ACQUIRE
+#define HPS_RELEASE __ATOMIC_RELEASE
+#define HPS_ACQ_REL __ATOMIC_ACQ_REL
+
+#define hps_atomic_load_u32(from, order)       __atomic_load_n((const uint32_t *)(from), order)
+#define hps_atomic_load_u64(from, order)       __atomic_load_n((const uint64_t *)(from), order)
+#define hps_atomic_store_u32(to, value, order) __atomic_store_n((uint32_t *)(to), (value), order)
+#define hps_atomic_store_u64(to, value, order) __atomic_store_n((uint64_t *)(to), (value), order)
+#define hps_atomic_add_u32(to, value, order)   __atomic_fetch_add((uint32_t *)(to), (value), order)
+#define hps_atomic_add_u64(to, value, order)   __atomic_fetch_add((uint64_t *)(to), (value), order)
+#define hps_atomic_or_u32(to, value, order)    __atomic_fetch_or((uint32_t *)(to), (value), order)
+#define hps_atomic_exchange_u32(to, value, order) \
+    __atomic_exchange_n((uint32_t *)(to), (value), order)
+/* Whether *to was *expected and is `value` now; else *expected is what it is. */
+#define hps_atomic_cas_u32(to, expected, value, order)                               \
+    __atomic_compare_exchange_n((uint32_t *)(to), (expected), (value), false, order, \
+                                __ATOMIC_RELAXED)
+#define hps_atomic_cas_u64(to, expected, value, order)                               \
+    __atomic_compare_exchange_n((uint64_t *)(to), (expected), (value), false, order, \
+                                __ATOMIC_RELAXED)
+HPS_DEVICE_CODE uint8_t hps_atomic_load_u8(const uint8_t *from)
+{
+    return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+HPS_DEVICE_CODE void hps_atomic_store_u8(uint8_t *to, uint8_t value)
+{
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+
+/* What the thread did before is seen by the host no later than what it does after. */
+HPS_DEVICE_CODE void hps_fence_system(void)
+{
+#if !defined(HPS_TSAN) /* which knows no fences: a flag's own order must do */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+/* Tell the host, which asks by hps_flag_load: it then sees all that is before this. */
+HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
+{
+    hps_fence_system();
+    __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+HPS_DEVICE_CODE uint64_t hps_mul_high_u64(uint64_t a, uint64_t b)
+{
+    return (uint64_t)(((unsigned __int128)a * b) >> 64);
+}
+HPS_DEVICE_CODE uint32_t hps_count_bits(uint32_t bits)
+{
+    return (uint32_t)__builtin_popcount(bits);
+}
+HPS_DEVICE_CODE uint32_t hps_first_bit(uint32_t bits)
+{
+    return (uint32_t)__builtin_ctz(bits);
+}
+
+#endif
+
+HPS_DEVICE_CODE uint32_t hps_lane(void)
+{
+    return hps_thread() % HPS_WARP;
+}
+HPS_DEVICE_CODE uint32_t hps_warp(void)
+{
+    return hps_thread() / HPS_WARP;
+} /* of the block */
+HPS_DEVICE_CODE uint32_t hps_grid_thread(void)
+{
+    return hps_block() * hps_block_threads() + hps_thread();
+}
+HPS_DEVICE_CODE uint32_t hps_grid_threads(void)
+{
+    return hps_grid_blocks() * hps_block_threads();
+}
+/* Of the launch: for warps that take tiles in turn. */
+HPS_DEVICE_CODE uint32_t hps_grid_warp(void)
+{
+    return hps_grid_thread() / HPS_WARP;
+}
+HPS_DEVICE_CODE uint32_t hps_grid_warps(void)
+{
+    return hps_grid_threads() / HPS_WARP;
+}
+
+#endif

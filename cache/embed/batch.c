@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Look-ups. A ticket is a slot for one batch: host memory that the kernel reads keys, parts and
+ * tiles from and writes hit words to, and what the batch must not lose while it is under way. The
+ * slot is free again when its caller has released it and its last event has completed.
+ *
+ *     results up to mapped_bytes_max, or to device memory
+ *         work   kernel ─▶ rows in the region, hits, flag
+ *     larger ones to host memory
+ *         work   kernel ─▶ rows in the gather buffer
+ *         out    └ copies of up to 1 MiB ─▶ rows in the region, event
+ *     watch      keys of every n-th tile ─▶ counts of the sketch, event
+ *
+ * See internal.h for threads.
+ */
+#include <string.h>
+
+#include "base/assert.h"
+#include "cache/embed/internal.h"
+
+enum { ALIGN = 256, ROW_ALIGN = 16 };
+
+static uint64_t align_up(uint64_t bytes, uint64_t step)
+{
+    return (bytes + step - 1) / step * step;
+}
+
+/* ---- memory of a ticket ---------------------------------------------------------------------- */
+
+/* Offsets in the block that the host and the kernel share; the flag is at 0. */
+struct block {
+    size_t parts, tiles, hits, keys, end;
+};
+
+static struct block block_of(const struct hps_embed_cache_config *config)
+{
+    uint64_t n_parts = config->batch_parts_max, n_keys = config->batch_keys_max;
+    uint64_t n_tiles = n_keys / HPS_EMBED_TILE_KEYS + n_parts;
+    struct block block = {.parts = ALIGN};
+
+    block.tiles = block.parts + align_up(n_parts * sizeof(struct hps_embed_part_desc), ALIGN);
+    block.hits = block.tiles + align_up(n_tiles * sizeof(struct hps_embed_tile), ALIGN);
+    block.keys = block.hits + align_up((n_tiles + 1) * sizeof(uint32_t), ALIGN);
+    block.end = block.keys + align_up(n_keys * sizeof(hps_key), ALIGN);
+    return block;
+}
+
+size_t hps_embed_ticket_bytes(const struct hps_embed_cache_config *config)
+{
+    return block_of(config).end;
+}
+
+/* ---- what a batch comes to ------------------------------------------------------------------- */
+
+struct plan {
+    uint64_t n_keys;
+    uint64_t gather_bytes; /* 0: the kernel writes where the rows are wanted */
+};
+
+static uint64_t part_bytes(const struct hps_embed_part *part)
+{
+    return (uint64_t)part->n * part->range->config.row_bytes;
+}
+
+/* INVALID: more than a batch takes. */
+static hps_status make_plan(const struct hps_embed_cache *cache, const struct hps_embed_part *parts,
+                            uint32_t n_parts, struct plan *plan)
+{
+    uint64_t host_bytes = 0;
+
+    *plan = (struct plan){0};
+    if (n_parts > cache->config.batch_parts_max) {
+        return HPS_INVALID;
+    }
+    for (uint32_t i = 0; i < n_parts; i++) {
+        const struct hps_embed_part *part = &parts[i];
+        HPS_ASSERT(part->range->cache == cache && !part->range->freed);
+        HPS_ASSERT(part->offset % ROW_ALIGN == 0 && part->offset <= part->region->size);
+        HPS_ASSERT(part_bytes(part) <= part->region->size - part->offset);
+        plan->n_keys += part->n;
+        if (part->region->host != NULL) {
+            host_bytes += part_bytes(part);
+            plan->gather_bytes += align_up(part_bytes(part), ROW_ALIGN);
+        }
+    }
+    if (host_bytes <= cache->config.mapped_bytes_max) {
+        plan->gather_bytes = 0;
+    }
+    plan->gather_bytes = align_up(plan->gather_bytes, ALIGN);
+    return plan->n_keys > cache->config.batch_keys_max ||
+                   plan->gather_bytes > cache->config.gather_bytes
+               ? HPS_INVALID
+               : HPS_OK;
+}
+
+static bool gathers(const struct hps_embed_ticket *ticket)
+{
+    return ticket->gather_end > ticket->gather_begin;
+}
+
+static struct hps_embed_ticket *free_ticket(struct hps_embed_cache *cache)
+{
+    for (uint32_t i = 0; i < cache->config.n_batches; i++) {
+        if (!cache->tickets[i].held && !cache->tickets[i].running) {
+            return &cache->tickets[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- filling a ticket ------------------------------------------------------------------------ */
+
+static void describe(struct hps_embed_part_desc *desc, const struct hps_embed_part *part,
+                     uint64_t out)
+{
+    const struct hps_embed_range *range = part->range;
+    uint32_t row_bytes = range->config.row_bytes;
+    bool empty = range->retired || !range->live; /* what it has there is not, or not yet, its own */
+    const struct hps_embed_desc *from = empty ? &range->cache->empty : &range->desc;
+
+    desc->sets = from->sets;
+    desc->rows = from->rows;
+    desc->sketch = from->sketch;
+    desc->seed = from->seed;
+    desc->out = out;
+    desc->n_sets = from->n_sets;
+    desc->row_stride = from->row_stride;
+    desc->row_bytes = row_bytes;
+    desc->unit_bytes = row_bytes % 16 == 0 ? 16 : row_bytes % 4 == 0 ? 4 : 1;
+    desc->row_units = row_bytes / desc->unit_bytes;
+    desc->lanes = 1;
+    while (desc->lanes < desc->row_units && desc->lanes < 32) {
+        desc->lanes *= 2;
+    }
+}
+
+static void fill_part(struct hps_embed_ticket *ticket, const struct block *block,
+                      const struct hps_embed_part *part, uint32_t first_key)
+{
+    struct hps_embed_tile *tiles = (struct hps_embed_tile *)(ticket->host + block->tiles);
+    uint32_t index = ticket->n_parts;
+
+    ticket->uses[index].first_tile = ticket->n_tiles;
+    if (part->n == 0) {
+        return;
+    }
+    memcpy(ticket->host + block->keys + (size_t)first_key * sizeof(hps_key), part->keys,
+           (size_t)part->n * sizeof(hps_key));
+    for (uint32_t row = 0; row < part->n; row += HPS_EMBED_TILE_KEYS) {
+        uint32_t left = part->n - row;
+        tiles[ticket->n_tiles++] = (struct hps_embed_tile){
+            .part = index,
+            .first_key = first_key + row,
+            .first_row = row,
+            .n = left < HPS_EMBED_TILE_KEYS ? left : HPS_EMBED_TILE_KEYS,
+        };
+    }
+}
+
+static void fill(struct hps_embed_ticket *ticket, const struct hps_embed_part *parts,
+                 uint32_t n_parts, uint64_t gather_offset)
+{
+    struct block block = block_of(&ticket->cache->config);
+    struct hps_embed_part_desc *descs = (struct hps_embed_part_desc *)(ticket->host + block.parts);
+    bool gathered = gathers(ticket);
+    uint64_t gather = ticket->cache->gather + gather_offset;
+    uint32_t first_key = 0;
+
+    ticket->n_tiles = 0;
+    for (ticket->n_parts = 0; ticket->n_parts < n_parts; ticket->n_parts++) {
+        const struct hps_embed_part *part = &parts[ticket->n_parts];
+        struct hps_embed_use *use = &ticket->uses[ticket->n_parts];
+        *use = (struct hps_embed_use){.range = part->range, .region = part->region};
+        use->offset = part->offset;
+        use->bytes = part_bytes(part);
+        use->gather = gathered && part->region->host != NULL ? gather : 0;
+        describe(&descs[ticket->n_parts], part,
+                 use->gather != 0 ? gather : part->region->memory + part->offset);
+        gather += use->gather != 0 ? align_up(use->bytes, ROW_ALIGN) : 0;
+        fill_part(ticket, &block, part, first_key);
+        first_key += part->n;
+        hps_embed_range_use(part->range);
+        part->region->n_uses++;
+    }
+}
+
+/* ---- the end of a batch ---------------------------------------------------------------------- */
+
+/* Give the gather buffer back up to the oldest batch that still has rows there. */
+static void give_gathered(struct hps_embed_cache *cache)
+{
+    uint64_t oldest = cache->gather_ring.head;
+
+    for (uint32_t i = 0; i < cache->config.n_batches; i++) {
+        const struct hps_embed_ticket *ticket = &cache->tickets[i];
+        if (ticket->running && gathers(ticket) && ticket->gather_begin < oldest) {
+            oldest = ticket->gather_begin;
+        }
+    }
+    hps_embed_ring_give(&cache->gather_ring, oldest);
+}
+
+static void end(struct hps_embed_ticket *ticket)
+{
+    ticket->running = false;
+    ticket->cache->n_running--;
+    ticket->result = HPS_OK;
+    hps_embed_progress(ticket->cache);
+    for (uint32_t i = 0; i < ticket->n_parts; i++) {
+        HPS_ASSERT(ticket->uses[i].region->n_uses > 0);
+        ticket->uses[i].region->n_uses--;
+        hps_embed_range_unuse(ticket->uses[i].range);
+    }
+    if (gathers(ticket)) {
+        give_gathered(ticket->cache);
+    }
+}
+
+/* ---- giving it to the device ----------------------------------------------------------------- */
+
+static uint32_t blocks_for(uint64_t n_warps)
+{
+    return (uint32_t)((n_warps + HPS_EMBED_BLOCK_WARPS - 1) / HPS_EMBED_BLOCK_WARPS);
+}
+
+static hps_status launch_look_up(struct hps_embed_ticket *ticket)
+{
+    struct block block = block_of(&ticket->cache->config);
+    struct hps_embed_lookup_args args = {
+        .parts = ticket->device + block.parts,
+        .tiles = ticket->device + block.tiles,
+        .keys = ticket->device + block.keys,
+        .hits = ticket->device + block.hits,
+        .blocks_done = ticket->blocks_done,
+        .flag = ticket->device,
+        .n_tiles = ticket->n_tiles,
+        .sequence = ticket->sequence,
+    };
+    hps_status status = hps_launch(ticket->cache->work, &hps_embed_kernel_lookup,
+                                   blocks_for(ticket->n_tiles), &args);
+    return status == HPS_OK ? hps_event_record(ticket->worked, ticket->cache->work) : status;
+}
+
+/* Parts from `first` on whose rows are neighbours in the gather buffer and in the region alike. */
+static uint32_t run_of_parts(const struct hps_embed_ticket *ticket, uint32_t first,
+                             uint64_t *out_bytes)
+{
+    const struct hps_embed_use *uses = ticket->uses;
+    uint32_t i = first + 1;
+
+    *out_bytes = uses[first].bytes;
+    while (i < ticket->n_parts && uses[i].region == uses[first].region &&
+           uses[i].offset == uses[first].offset + *out_bytes &&
+           uses[i].gather == uses[first].gather + *out_bytes) {
+        *out_bytes += uses[i++].bytes;
+    }
+    return i - first;
+}
+
+static hps_status copy_out(struct hps_embed_ticket *ticket)
+{
+    struct hps_stream_q *out = ticket->cache->out;
+    hps_status status = hps_stream_q_wait(out, ticket->worked);
+    uint64_t bytes;
+
+    for (uint32_t i = 0; i < ticket->n_parts && status == HPS_OK;) {
+        const struct hps_embed_use *use = &ticket->uses[i];
+        i += run_of_parts(ticket, i, &bytes);
+        for (uint64_t at = 0; use->gather != 0 && at < bytes && status == HPS_OK;) {
+            uint64_t left = bytes - at;
+            size_t n = left < HPS_EMBED_PIECE_OUT_BYTES ? left : HPS_EMBED_PIECE_OUT_BYTES;
+            status = hps_copy_to_host(out, (uint8_t *)use->region->host + use->offset + at,
+                                      use->gather + at, n);
+            at += n;
+        }
+    }
+    return status == HPS_OK ? hps_event_record(ticket->copied_out, out) : status;
+}
+
+/* What a sketch counts before it is halved. */
+static uint64_t window_of(const struct hps_embed_range *range)
+{
+    uint64_t per_slot = HPS_EMBED_WINDOW_KEYS / range->cache->config.sample_rate;
+
+    return range->usage.n_slots *
+           (per_slot > HPS_EMBED_WINDOW_COUNTED ? per_slot : HPS_EMBED_WINDOW_COUNTED);
+}
+
+/* Sketches that have counted enough since they were halved are halved again. */
+static hps_status halve(struct hps_embed_ticket *ticket)
+{
+    hps_status status = HPS_OK;
+
+    for (uint32_t i = 0; i < ticket->n_parts && status == HPS_OK; i++) {
+        struct hps_embed_range *range = ticket->uses[i].range;
+        uint64_t window = window_of(range);
+        if (range->n_counted < window || range->retired) {
+            continue;
+        }
+        struct hps_embed_halve_args args = {
+            .sketch = range->desc.sketch,
+            .n_words = (uint64_t)range->desc.n_sets * (HPS_EMBED_SKETCH_BYTES_PER_SET / 4),
+        };
+        uint64_t n_warps = args.n_words / (HPS_EMBED_HALVE_WORDS_PER_THREAD * 32) + 1;
+        uint64_t n_blocks = (n_warps + HPS_EMBED_BLOCK_WARPS - 1) / HPS_EMBED_BLOCK_WARPS;
+        range->n_counted -= window;
+        status = hps_launch(ticket->cache->watch, &hps_embed_kernel_halve,
+                            (uint32_t)(n_blocks < UINT32_MAX ? n_blocks : UINT32_MAX), &args);
+    }
+    return status;
+}
+
+/* Count the keys of every sample_rate-th tile, beginning anywhere. */
+static hps_status watch(struct hps_embed_ticket *ticket)
+{
+    struct hps_embed_cache *cache = ticket->cache;
+    struct block block = block_of(&cache->config);
+    const struct hps_embed_tile *tiles = (struct hps_embed_tile *)(ticket->host + block.tiles);
+    const struct hps_embed_part_desc *parts =
+        (const struct hps_embed_part_desc *)(ticket->host + block.parts);
+    struct hps_embed_observe_args args = {
+        .parts = ticket->device + block.parts,
+        .tiles = ticket->device + block.tiles,
+        .keys = ticket->device + block.keys,
+        .n_tiles = ticket->n_tiles,
+        .first = (uint32_t)(hps_mix64(ticket->sequence) % cache->config.sample_rate),
+        .step = cache->config.sample_rate,
+    };
+    uint32_t n = 0;
+
+    for (uint64_t i = args.first; i < args.n_tiles; i += args.step) {
+        if (parts[tiles[i].part].sketch != 0) {
+            ticket->uses[tiles[i].part].range->n_counted += tiles[i].n;
+            n++;
+        }
+    }
+    if (n == 0) {
+        return HPS_OK;
+    }
+    ticket->watches = true;
+    hps_status status =
+        hps_launch(cache->watch, &hps_embed_kernel_observe,
+                   blocks_for((args.n_tiles - args.first + args.step - 1) / args.step), &args);
+    status = status == HPS_OK ? halve(ticket) : status;
+    return status == HPS_OK ? hps_event_record(ticket->watched, cache->watch) : status;
+}
+
+/* On an error the ticket stays taken: what was given to the device may still run. */
+static hps_status begin(struct hps_embed_ticket *ticket)
+{
+    uint64_t began_us = hps_embed_begins(ticket->cache);
+    hps_status status;
+
+    ticket->running = true;
+    ticket->cache->n_running++;
+    if (ticket->n_tiles == 0) {
+        end(ticket);
+        return HPS_OK;
+    }
+    status = launch_look_up(ticket);
+    if (status == HPS_OK && gathers(ticket)) {
+        status = copy_out(ticket);
+    }
+    status = status == HPS_OK ? watch(ticket) : status;
+    hps_embed_given(ticket->cache, began_us);
+    return status;
+}
+
+/* Numbers come again, and the flag holds that of the ticket's last batch, or the first one's 0. */
+static void number(struct hps_embed_ticket *ticket)
+{
+    struct hps_embed_cache *cache = ticket->cache;
+
+    cache->sequence += cache->sequence == UINT32_MAX ? 2 : 1;
+    ticket->sequence = cache->sequence;
+    __atomic_store_n((uint32_t *)ticket->host, 0, __ATOMIC_RELAXED);
+}
+
+hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embed_part *parts,
+                            uint32_t n_parts, struct hps_embed_ticket **out_ticket)
+{
+    struct plan plan;
+    uint64_t gather_offset = 0;
+
+    if (cache->lost) {
+        return HPS_DATA_LOSS;
+    }
+    hps_status status = make_plan(cache, parts, n_parts, &plan);
+    if (status != HPS_OK) {
+        return status;
+    }
+    hps_embed_batches_advance(cache);
+    struct hps_embed_ticket *ticket = free_ticket(cache);
+    if (ticket == NULL ||
+        (plan.gather_bytes > 0 &&
+         !hps_embed_ring_take(&cache->gather_ring, plan.gather_bytes, &gather_offset))) {
+        return HPS_AGAIN;
+    }
+    ticket->gather_end = cache->gather_ring.head;
+    ticket->gather_begin = ticket->gather_end - plan.gather_bytes;
+    number(ticket);
+    ticket->watches = false;
+    status = hps_embed_slice_close(cache);
+    if (status != HPS_OK) {
+        return status;
+    }
+    fill(ticket, parts, n_parts, gather_offset);
+    ticket->result = HPS_AGAIN;
+    if (begin(ticket) != HPS_OK) {
+        return hps_embed_lose(cache);
+    }
+    ticket->held = true;
+    *out_ticket = ticket;
+    return HPS_OK;
+}
+
+/* ---- taking notice --------------------------------------------------------------------------- */
+
+void hps_embed_batches_advance(struct hps_embed_cache *cache)
+{
+    for (uint32_t i = 0; i < cache->config.n_batches && !cache->lost; i++) {
+        struct hps_embed_ticket *ticket = &cache->tickets[i];
+        if (ticket->running && hps_embed_ended(cache, ticket->worked) &&
+            (!gathers(ticket) || hps_embed_ended(cache, ticket->copied_out)) &&
+            (!ticket->watches || hps_embed_ended(cache, ticket->watched))) {
+            end(ticket);
+        }
+    }
+}
+
+void hps_embed_batches_drop(struct hps_embed_cache *cache)
+{
+    for (uint32_t i = 0; i < cache->config.n_batches; i++) {
+        struct hps_embed_ticket *ticket = &cache->tickets[i];
+        for (uint32_t j = 0; ticket->running && j < ticket->n_parts; j++) {
+            hps_embed_range_unuse(ticket->uses[j].range);
+        }
+    }
+}
+
+hps_status hps_embed_poll(struct hps_embed_ticket *ticket)
+{
+    struct hps_embed_cache *cache = ticket->cache;
+
+    HPS_ASSERT(ticket->held);
+    if (ticket->result == HPS_AGAIN && !cache->lost) {
+        bool done = gathers(ticket)
+                        ? hps_embed_ended(cache, ticket->copied_out)
+                        : hps_flag_load((const uint32_t *)ticket->host) == ticket->sequence;
+        if (done) {
+            hps_embed_progress(cache);
+            ticket->result = HPS_OK;
+        } else {
+            hps_embed_check(cache, ticket->worked);
+        }
+    }
+    if (ticket->result == HPS_AGAIN && cache->lost) {
+        ticket->result = HPS_DATA_LOSS;
+    }
+    return ticket->result;
+}
+
+const uint32_t *hps_embed_hits(const struct hps_embed_ticket *ticket, uint32_t part)
+{
+    HPS_ASSERT(ticket->held && ticket->result == HPS_OK);
+    HPS_ASSERT(part < ticket->n_parts);
+    const uint32_t *hits = (const uint32_t *)(ticket->host + block_of(&ticket->cache->config).hits);
+    return hits + ticket->uses[part].first_tile;
+}
+
+void hps_embed_release(struct hps_embed_ticket *ticket)
+{
+    if (ticket != NULL) {
+        HPS_ASSERT(ticket->held);
+        ticket->held = false;
+    }
+}

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernels of the embedding cache; kernels.h says what they work on. Look-ups and
+ * applications of changes share one stream, so that neither sees the other at work; observers run
+ * beside both, and touch nothing but the counts of the sketch.
+ */
+#include "cache/device/simt.h"
+#include "cache/embed/kernels.h"
+
+enum { UNROLL = 4 }; /* rows that a lane has under way; 8 spills registers */
+
+#define EMBED_NO_SLOT UINT64_MAX
+
+HPS_DEVICE_CODE void *embed_at(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+HPS_DEVICE_CODE uint64_t embed_pair(uint32_t low, uint32_t high)
+{
+    return (uint64_t)high << 32 | low;
+}
+
+/* True in the first warp of the block that ends last: it sees what all blocks have written.
+ * blocks_done is 0 again. */
+HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done)
+{
+    uint32_t *done = (uint32_t *)embed_at(blocks_done);
+    uint32_t n = 0;
+
+    hps_block_barrier();
+    if (hps_warp() != 0) {
+        return false;
+    }
+    if (hps_lane() == 0) {
+        n = hps_atomic_add_u32(done, 1, HPS_ACQ_REL) + 1;
+        if (n == hps_grid_blocks()) {
+            hps_atomic_store_u32(done, 0, HPS_RELAXED);
+        }
+    }
+    hps_warp_barrier();
+    return hps_shuffle_u32(n, 0) == hps_grid_blocks();
+}
+
+/* ---- look-up --------------------------------------------------------------------------------- */
+
+/* Lane i: the way of key i in its set, or WAYS. Four lanes read one set, 16 bytes each, so that a
+ * warp reads 8 sets at a time; all 32 are asked for before the first is compared. */
+HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
+{
+    uint32_t lane = hps_lane();
+    uint32_t way = HPS_EMBED_KERNEL_WAYS;
+    struct hps_quad ways[4];
+    uint64_t wanted[4];
+
+    for (uint32_t step = 0; step < 4; step++) {
+        uint32_t from = step * 8 + lane / 4;
+        uint32_t its_set = hps_shuffle_u32(set, from);
+        wanted[step] = hps_shuffle_u64(key, from);
+        ways[step] = hps_load_quad(embed_at(hps_embed_set_at(sets, its_set) + lane % 4 * 16));
+    }
+    for (uint32_t step = 0; step < 4; step++) {
+        uint32_t even = hps_ballot(embed_pair(ways[step].x, ways[step].y) == wanted[step]);
+        uint32_t odd = hps_ballot(embed_pair(ways[step].z, ways[step].w) == wanted[step]);
+        if (lane / 8 == step) {
+            even = even >> lane % 8 * 4 & 0xf;
+            odd = odd >> lane % 8 * 4 & 0xf;
+            way = even != 0 ? 2 * hps_first_bit(even) : way;
+            way = odd != 0 ? 2 * hps_first_bit(odd) + 1 : way;
+        }
+    }
+    return way;
+}
+
+/* Lane i, of a key that misses in its set: its slot in the spill of its block, or NO_SLOT. Nothing
+ * but the marks is read where no set is marked. */
+HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint64_t key,
+                                            uint32_t set, bool missed)
+{
+    uint32_t shift = hps_embed_block_shift(n_sets), block = set >> shift;
+    uint32_t lines = hps_embed_spill_lines(n_sets);
+    uint32_t marks = 0;
+    uint64_t slot = EMBED_NO_SLOT;
+
+    if (missed) {
+        marks = hps_load_u32(embed_at(hps_embed_marks_at(sets, n_sets, block)));
+    }
+    bool wants = (marks >> (set & ((1u << shift) - 1)) & 1) != 0;
+    for (uint32_t line = 0; line < lines; line++) {
+        if (hps_ballot(wants) == 0) {
+            break;
+        }
+        /* who wants nothing reads what others read */
+        uint32_t at = wants ? hps_embed_spill(n_sets, block) + line : 0;
+        uint32_t way = embed_find(sets, key, at);
+        if (wants && way < HPS_EMBED_KERNEL_WAYS) {
+            slot = hps_embed_slot(at, way);
+            wants = false;
+        }
+    }
+    return slot;
+}
+
+/* Rows of one tile on their way. */
+struct embed_copy {
+    uint64_t rows;
+    uint64_t out; /* of the tile's first row */
+    uint32_t row_stride;
+    uint32_t row_bytes;
+    uint32_t units; /* per row */
+    uint32_t lanes; /* per row */
+    uint32_t hits;
+    uint32_t n;
+};
+
+HPS_DEVICE_CODE uint8_t embed_load_byte(const void *from)
+{
+    return *(const uint8_t *)from;
+}
+HPS_DEVICE_CODE void embed_store_byte(void *to, uint8_t value)
+{
+    *(uint8_t *)to = value;
+}
+
+/* Copy the rows that hit, `lanes` neighbouring lanes one row, in units of one width. Lane i knows
+ * the slot of key i. */
+#define EMBED_COPY(name, unit, zero, load, store)                                             \
+    HPS_DEVICE_CODE void name(const struct embed_copy *copy, uint64_t slot)                   \
+    {                                                                                         \
+        uint32_t lanes = copy->lanes, rows_per_step = HPS_WARP / lanes;                       \
+        uint32_t in_row = hps_lane() & (lanes - 1), in_step = hps_lane() / lanes;             \
+        for (uint32_t base = 0; base < copy->n; base += UNROLL * rows_per_step) {             \
+            uint64_t from[UNROLL], to[UNROLL];                                                \
+            for (uint32_t k = 0; k < UNROLL; k++) {                                           \
+                uint32_t row = base + k * rows_per_step + in_step;                            \
+                uint64_t its_slot = hps_shuffle_u64(slot, row % HPS_WARP);                    \
+                bool hit = row < HPS_WARP && (copy->hits >> row % HPS_WARP & 1) != 0;         \
+                from[k] = hit ? hps_embed_row_at(copy->rows, its_slot, copy->row_stride) : 0; \
+                to[k] = copy->out + (uint64_t)row * copy->row_bytes;                          \
+            }                                                                                 \
+            for (uint32_t j = in_row; j < copy->units; j += lanes) {                          \
+                uint64_t at = (uint64_t)j * sizeof(unit);                                     \
+                unit moved[UNROLL];                                                           \
+                for (uint32_t k = 0; k < UNROLL; k++) {                                       \
+                    unit none = zero;                                                         \
+                    moved[k] = from[k] != 0 ? load(embed_at(from[k] + at)) : none;            \
+                }                                                                             \
+                for (uint32_t k = 0; k < UNROLL; k++) {                                       \
+                    if (from[k] != 0) {                                                       \
+                        store(embed_at(to[k] + at), moved[k]);                                \
+                    }                                                                         \
+                }                                                                             \
+            }                                                                                 \
+        }                                                                                     \
+    }
+
+EMBED_COPY(embed_copy_quads, struct hps_quad, {0}, hps_load_quad, hps_store_quad)
+EMBED_COPY(embed_copy_words, uint32_t, 0, hps_load_u32, hps_store_u32)
+EMBED_COPY(embed_copy_bytes, uint8_t, 0, embed_load_byte, embed_store_byte)
+
+HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args, uint32_t index)
+{
+    const struct hps_embed_tile *tiles = (const struct hps_embed_tile *)embed_at(args->tiles);
+    const struct hps_embed_part_desc *parts =
+        (const struct hps_embed_part_desc *)embed_at(args->parts);
+    struct hps_quad tile = hps_load_quad(&tiles[index]); /* part, first key, first row, n */
+    const struct hps_embed_part_desc *part = &parts[tile.x];
+    uint32_t lane = hps_lane();
+    uint64_t key = 0;
+    struct embed_copy copy;
+
+    if (lane < tile.w) {
+        key = hps_load_u64(embed_at(args->keys + (uint64_t)(tile.y + lane) * 8));
+    }
+    uint32_t n_sets = hps_load_u32(&part->n_sets);
+    uint64_t sets = hps_load_u64(&part->sets);
+    uint32_t set = hps_embed_set(hps_embed_mix(key, hps_load_u64(&part->seed)), n_sets);
+    uint32_t way = embed_find(sets, key, set);
+    uint64_t slot = way < HPS_EMBED_KERNEL_WAYS ? hps_embed_slot(set, way) : EMBED_NO_SLOT;
+    bool missed = lane < tile.w && slot == EMBED_NO_SLOT;
+    if (hps_ballot(missed) != 0) {
+        uint64_t spilled = embed_find_spilled(sets, n_sets, key, set, missed);
+        slot = missed ? spilled : slot;
+    }
+    copy.hits = hps_ballot(lane < tile.w && slot != EMBED_NO_SLOT);
+    if (lane == 0) {
+        hps_store_u32(embed_at(args->hits + (uint64_t)index * 4), copy.hits);
+    }
+    copy.rows = hps_load_u64(&part->rows);
+    copy.row_bytes = hps_load_u32(&part->row_bytes);
+    copy.out = hps_load_u64(&part->out) + (uint64_t)tile.z * copy.row_bytes;
+    copy.row_stride = hps_load_u32(&part->row_stride);
+    copy.units = hps_load_u32(&part->row_units);
+    copy.lanes = hps_load_u32(&part->lanes);
+    copy.n = tile.w;
+    uint32_t unit_bytes = hps_load_u32(&part->unit_bytes);
+    if (copy.hits == 0) {
+        return;
+    }
+    if (unit_bytes == 16) {
+        embed_copy_quads(&copy, slot);
+    } else if (unit_bytes == 4) {
+        embed_copy_words(&copy, slot);
+    } else {
+        embed_copy_bytes(&copy, slot);
+    }
+}
+
+HPS_KERNEL(hps_embed_kernel_lookup, struct hps_embed_lookup_args, args, HPS_EMBED_BLOCK_THREADS, 4)
+{
+    if (hps_grid_warp() < args->n_tiles) {
+        embed_look_up_tile(args, hps_grid_warp());
+    }
+    if (embed_last_block(args->blocks_done) && hps_lane() == 0) {
+        hps_flag_raise((uint32_t *)embed_at(args->flag), args->sequence);
+    }
+}
+
+/* ---- the sketch ------------------------------------------------------------------------------ */
+
+/* How often a key was asked for, by the sketch: what the least of its cells says. */
+HPS_DEVICE_CODE uint32_t embed_estimate(uint64_t sketch, uint32_t n_cells, uint64_t twice)
+{
+    uint32_t least = HPS_EMBED_COUNT_MAX;
+
+    for (uint32_t row = 0; row < HPS_EMBED_SKETCH_ROWS; row++) {
+        uint32_t count = hps_atomic_load_u8(
+            (const uint8_t *)embed_at(hps_embed_cell_at(sketch, n_cells, row, twice)));
+        least = count < least ? count : least;
+    }
+    return least;
+}
+
+/* One more of a key. Only cells that say the least are raised, as the others have counted more than
+ * this key ("conservative update"). Two that count at once may count as one. */
+HPS_DEVICE_CODE void embed_count(uint64_t sketch, uint32_t n_cells, uint64_t twice)
+{
+    uint32_t least = embed_estimate(sketch, n_cells, twice);
+
+    if (least == HPS_EMBED_COUNT_MAX) {
+        return;
+    }
+    for (uint32_t row = 0; row < HPS_EMBED_SKETCH_ROWS; row++) {
+        uint8_t *cell = (uint8_t *)embed_at(hps_embed_cell_at(sketch, n_cells, row, twice));
+        if (hps_atomic_load_u8(cell) == least) {
+            hps_atomic_store_u8(cell, (uint8_t)(least + 1));
+        }
+    }
+}
+
+HPS_KERNEL(hps_embed_kernel_observe, struct hps_embed_observe_args, args, HPS_EMBED_BLOCK_THREADS,
+           4)
+{
+    const struct hps_embed_tile *tiles = (const struct hps_embed_tile *)embed_at(args->tiles);
+    const struct hps_embed_part_desc *parts =
+        (const struct hps_embed_part_desc *)embed_at(args->parts);
+    uint64_t index = args->first + (uint64_t)hps_grid_warp() * args->step;
+
+    if (index >= args->n_tiles) {
+        return;
+    }
+    struct hps_quad tile = hps_load_quad(&tiles[index]);
+    const struct hps_embed_part_desc *part = &parts[tile.x];
+    uint64_t sketch = hps_load_u64(&part->sketch);
+    if (sketch == 0 || hps_lane() >= tile.w) {
+        return;
+    }
+    uint64_t key = hps_load_u64(embed_at(args->keys + (uint64_t)(tile.y + hps_lane()) * 8));
+    uint64_t twice = hps_mix64(hps_embed_mix(key, hps_load_u64(&part->seed)));
+    embed_count(sketch, hps_embed_sketch_cells(hps_load_u32(&part->n_sets)), twice);
+}
+
+HPS_KERNEL(hps_embed_kernel_halve, struct hps_embed_halve_args, args, HPS_EMBED_BLOCK_THREADS, 4)
+{
+    uint32_t *words = (uint32_t *)embed_at(args->sketch);
+    uint64_t threads = (uint64_t)hps_grid_blocks() * HPS_EMBED_BLOCK_THREADS;
+    uint64_t thread = (uint64_t)hps_block() * HPS_EMBED_BLOCK_THREADS + hps_thread();
+
+    for (uint64_t i = thread; i < args->n_words; i += threads) {
+        uint32_t counts = hps_atomic_load_u32(&words[i], HPS_RELAXED);
+        hps_atomic_store_u32(&words[i], counts >> 1 & 0x7f7f7f7f, HPS_RELAXED);
+    }
+}
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+/* What a warp knows while it makes the changes of one block: lane i below WAYS has way i of the set
+ * at hand, the lanes behind them the ways of the block's spill. */
+struct embed_change {
+    const struct hps_embed_desc *desc;
+    uint64_t way_key; /* the key of the lane's way */
+    uint64_t marker;  /* the key that it holds if it is empty */
+    uint64_t before;  /* the key that it holds in memory */
+    uint32_t n_ways;  /* lanes that have one */
+    uint32_t spill;   /* the number of its first line */
+    uint32_t set;     /* at hand */
+    uint32_t n_inserted, n_evicted, n_erased, n_refused;
+};
+
+/* The way whose key was asked for least, if that is less than `key` was, or `key` is wanted in any
+ * case; else WARP. Of ways that were asked for as often the newcomer's hash chooses, so that two
+ * that are wanted do not push each other out for ever. */
+HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_t key, bool wanted)
+{
+    const struct hps_embed_desc *desc = change->desc;
+    uint32_t lane = hps_lane(), n_cells = hps_embed_sketch_cells(hps_load_u32(&desc->n_sets));
+    uint64_t sketch = hps_load_u64(&desc->sketch), seed = hps_load_u64(&desc->seed);
+    uint64_t twice = hps_mix64(hps_embed_mix(change->way_key, seed));
+    uint32_t mine = embed_estimate(sketch, n_cells, twice);
+
+    twice = hps_mix64(hps_embed_mix(key, seed));
+    /* what one lane has seen: counts change meanwhile, and all must come to the same */
+    uint32_t newcomer = hps_shuffle_u32(embed_estimate(sketch, n_cells, twice), 0);
+    uint32_t turn = (uint32_t)twice & (HPS_WARP - 1);
+    mine = lane < change->n_ways ? mine : HPS_EMBED_COUNT_MAX + 1;
+    uint32_t best = mine << 5 | (lane ^ turn); /* the estimate, then the way */
+    for (uint32_t distance = HPS_WARP / 2; distance > 0; distance /= 2) {
+        uint32_t other = hps_shuffle_u32(best, lane ^ distance);
+        best = other < best ? other : best;
+    }
+    return wanted || newcomer > best >> 5 ? (best & (HPS_WARP - 1)) ^ turn : HPS_WARP;
+}
+
+/* The way that the entry writes its row to, or WARP. Counts. */
+HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key, uint32_t op)
+{
+    bool is_way = hps_lane() < change->n_ways;
+    uint32_t present = hps_ballot(is_way && change->way_key == key);
+    uint32_t empty = hps_ballot(is_way && change->way_key == change->marker);
+    uint32_t way = HPS_WARP;
+
+    if (op != HPS_EMBED_ENTRY_INSERT && op != HPS_EMBED_ENTRY_INSERT_WANTED) {
+        if (present != 0 && op == HPS_EMBED_ENTRY_ERASE) {
+            if (hps_lane() == hps_first_bit(present)) {
+                change->way_key = change->marker;
+            }
+            change->n_erased++;
+        }
+        return present != 0 && op == HPS_EMBED_ENTRY_UPDATE ? hps_first_bit(present) : way;
+    }
+    if (present != 0) {
+        return way;
+    }
+    if (empty != 0) { /* of the set, rather than of the spill */
+        way = hps_first_bit(empty);
+    } else {
+        way = embed_victim(change, key, op == HPS_EMBED_ENTRY_INSERT_WANTED);
+        if (way == HPS_WARP) {
+            change->n_refused++;
+            return way;
+        }
+        change->n_evicted++;
+    }
+    change->n_inserted++;
+    if (hps_lane() == way) {
+        change->way_key = key;
+    }
+    return way;
+}
+
+/* Where the lane's way lies. */
+HPS_DEVICE_CODE uint64_t *embed_way_at(const struct embed_change *change)
+{
+    uint32_t lane = hps_lane();
+    bool spilled = lane >= HPS_EMBED_KERNEL_WAYS;
+    uint64_t line =
+        hps_embed_set_at(hps_load_u64(&change->desc->sets), spilled ? change->spill : change->set);
+
+    return (uint64_t *)embed_at(line) + (spilled ? lane - HPS_EMBED_KERNEL_WAYS : lane);
+}
+
+/* Write back what has changed of the set at hand; spill: of the block's spill. */
+HPS_DEVICE_CODE void embed_put_ways(struct embed_change *change, bool spill)
+{
+    if (hps_lane() < change->n_ways && (hps_lane() >= HPS_EMBED_KERNEL_WAYS) == spill &&
+        change->way_key != change->before) {
+        *embed_way_at(change) = change->way_key;
+        change->before = change->way_key;
+    }
+}
+
+HPS_DEVICE_CODE void embed_take_ways(struct embed_change *change, bool spill, uint64_t marker)
+{
+    if (hps_lane() < change->n_ways && (hps_lane() >= HPS_EMBED_KERNEL_WAYS) == spill) {
+        change->marker = marker;
+        change->way_key = *embed_way_at(change);
+        change->before = change->way_key;
+    }
+}
+
+/* The marker of the set or spill that the first marker does, or does not, belong into. */
+HPS_DEVICE_CODE uint64_t embed_marker(const struct hps_embed_desc *desc, bool home)
+{
+    return hps_load_u64(home ? &desc->marker_home : &desc->marker);
+}
+
+HPS_DEVICE_CODE uint32_t embed_set_of(const struct hps_embed_desc *desc, uint64_t key)
+{
+    return hps_embed_set(hps_embed_mix(key, hps_load_u64(&desc->seed)),
+                         hps_load_u32(&desc->n_sets));
+}
+
+/* The set that the next entry is for. */
+HPS_DEVICE_CODE void embed_change_set(struct embed_change *change, uint32_t set)
+{
+    if (set != change->set) {
+        embed_put_ways(change, false);
+        change->set = set;
+        embed_take_ways(change, false,
+                        embed_marker(change->desc, set == hps_load_u32(&change->desc->home_set)));
+    }
+}
+
+/* The spill has changed: write it back, and which sets of the block have rows there. */
+HPS_DEVICE_CODE void embed_put_spill(struct embed_change *change, uint32_t block)
+{
+    const struct hps_embed_desc *desc = change->desc;
+    uint32_t n_sets = hps_load_u32(&desc->n_sets), lane = hps_lane();
+    uint32_t in_block = (1u << hps_embed_block_shift(n_sets)) - 1;
+    uint32_t marks = 0;
+
+    embed_put_ways(change, true);
+    if (lane >= HPS_EMBED_KERNEL_WAYS && lane < change->n_ways &&
+        change->way_key != change->marker) {
+        marks = 1u << (embed_set_of(desc, change->way_key) & in_block);
+    }
+    for (uint32_t distance = HPS_WARP / 2; distance > 0; distance /= 2) {
+        marks |= hps_shuffle_u32(marks, lane ^ distance);
+    }
+    if (lane == 0) {
+        hps_store_u32(embed_at(hps_embed_marks_at(hps_load_u64(&desc->sets), n_sets, block)),
+                      marks);
+    }
+}
+
+HPS_DEVICE_CODE void embed_add_counts(const struct embed_change *change, uint64_t counts,
+                                      uint32_t range)
+{
+    struct hps_embed_counts *to = (struct hps_embed_counts *)embed_at(counts) + range;
+
+    if (change->n_inserted != 0) {
+        hps_atomic_add_u32(&to->n_inserted, change->n_inserted, HPS_RELAXED);
+    }
+    if (change->n_evicted != 0) {
+        hps_atomic_add_u32(&to->n_evicted, change->n_evicted, HPS_RELAXED);
+    }
+    if (change->n_erased != 0) {
+        hps_atomic_add_u32(&to->n_erased, change->n_erased, HPS_RELAXED);
+    }
+    if (change->n_refused != 0) {
+        hps_atomic_add_u32(&to->n_refused, change->n_refused, HPS_RELAXED);
+    }
+}
+
+/* The warp copies a staged row to where the way's rows lie. Of one row a lane always writes the
+ * same quads. */
+HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t from, uint32_t way)
+{
+    const struct hps_embed_desc *desc = change->desc;
+    uint64_t slot = way < HPS_EMBED_KERNEL_WAYS
+                        ? hps_embed_slot(change->set, way)
+                        : hps_embed_slot(change->spill, way - HPS_EMBED_KERNEL_WAYS);
+    uint64_t to =
+        hps_embed_row_at(hps_load_u64(&desc->rows), slot, hps_load_u32(&desc->row_stride));
+    uint32_t quads = hps_load_u32(&desc->row_quads);
+
+    for (uint32_t j = hps_lane(); j < quads; j += HPS_WARP) {
+        hps_store_quad(embed_at(to + (uint64_t)j * 16),
+                       hps_load_quad(embed_at(from + (uint64_t)j * 16)));
+    }
+}
+
+HPS_DEVICE_CODE void embed_apply_group(const struct hps_embed_apply_args *args, uint32_t index)
+{
+    const struct hps_embed_group *groups = (const struct hps_embed_group *)embed_at(args->groups);
+    const struct hps_embed_desc *descs = (const struct hps_embed_desc *)embed_at(args->descs);
+    struct hps_quad group = hps_load_quad(&groups[index]); /* range, block, first, n */
+    const struct hps_embed_desc *desc = &descs[group.x];
+    uint32_t n_sets = hps_load_u32(&desc->n_sets);
+    uint32_t home = hps_load_u32(&desc->home_set) >> hps_embed_block_shift(n_sets);
+    struct embed_change change = {desc, 0, 0, 0, 0, 0, UINT32_MAX, 0, 0, 0, 0};
+
+    change.n_ways = HPS_EMBED_KERNEL_WAYS * (1 + hps_embed_spill_lines(n_sets));
+    change.spill = hps_embed_spill(n_sets, group.y);
+    embed_take_ways(&change, true, embed_marker(desc, group.y == home));
+    for (uint32_t i = 0; i < group.w; i++) {
+        struct hps_quad entry =
+            hps_load_quad(embed_at(args->entries + (uint64_t)(group.z + i) * 16));
+        uint64_t key = embed_pair(entry.x, entry.y);
+        embed_change_set(&change, embed_set_of(desc, key));
+        uint32_t way = embed_way_for(&change, key, entry.w);
+        if (way < HPS_WARP) {
+            embed_put_row(&change, args->rows + (uint64_t)entry.z * 16, way);
+        }
+    }
+    embed_put_ways(&change, false);
+    if (hps_ballot(change.way_key != change.before) != 0) {
+        embed_put_spill(&change, group.y);
+    }
+    if (hps_lane() == 0) {
+        embed_add_counts(&change, args->counts, group.x);
+    }
+}
+
+HPS_KERNEL(hps_embed_kernel_apply, struct hps_embed_apply_args, args, HPS_EMBED_BLOCK_THREADS, 4)
+{
+    if (hps_grid_warp() < args->n_groups) {
+        embed_apply_group(args, hps_grid_warp());
+    }
+    if (embed_last_block(args->blocks_done)) {
+        uint32_t *counts = (uint32_t *)embed_at(args->counts);
+        uint32_t *out = (uint32_t *)embed_at(args->counts_out);
+        uint32_t n = args->n_ranges * (uint32_t)(sizeof(struct hps_embed_counts) / 4);
+        for (uint32_t i = hps_lane(); i < n; i += HPS_WARP) {
+            hps_store_u32(&out[i], hps_atomic_load_u32(&counts[i], HPS_RELAXED));
+            hps_atomic_store_u32(&counts[i], 0, HPS_RELAXED);
+        }
+    }
+}

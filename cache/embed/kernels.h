@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the host and the kernels of the embedding cache share: where a key goes, and the records
+ * that travel to the device. Compiled by gcc, and by nvcc for both sides.
+ *
+ * A range in device memory:
+ *
+ *     sets    [n_sets][8] keys            64 bytes per set; an empty way holds the marker
+ *     spill   [n_blocks][lines][8] keys   likewise; numbered as sets, from n_sets on
+ *     marks   [n_blocks] bits             bit b of word i: set b of block i has rows in its spill
+ *     rows    [(n_sets + n_blocks * lines) * 8]
+ *                                         row_stride bytes each; that of way w of set s is s * 8 +
+ * w sketch  [4][n_cells] counts         a byte each
+ *
+ * A *block* is up to 32 neighbouring sets that share a spill: rows that find their set full lie
+ * there. So 1 to 3 lines of 8 ways per block give nearly every row of a whole table a place, of
+ * which at slots = rows / 0.6 two in a hundred have none in their set. Who misses in a set looks at
+ * its mark, and into the spill only if that is set.
+ *
+ * All 2^64 keys are legal, so the marker is one of them: a key that belongs into another block can
+ * never be asked for in this one. The set that the marker itself belongs into, and the spill of its
+ * block, have a second marker, which belongs into another block.
+ */
+#ifndef HPS_CACHE_EMBED_KERNELS_H
+#define HPS_CACHE_EMBED_KERNELS_H
+
+#include <assert.h>
+
+#include "base/hash.h"
+#include "cache/device/device.h"
+
+enum {
+    HPS_EMBED_KERNEL_WAYS = 8,
+    HPS_EMBED_SET_BYTES = 64,
+    HPS_EMBED_SPILL_LINES_MAX = 3, /* with a set's own ways as many as a warp has lanes */
+    HPS_EMBED_TILE_KEYS = 32,      /* one warp's */
+    HPS_EMBED_BLOCK_THREADS = 256,
+    HPS_EMBED_BLOCK_WARPS = HPS_EMBED_BLOCK_THREADS / 32,
+    HPS_EMBED_SKETCH_ROWS = 4,
+    HPS_EMBED_SKETCH_CELLS_PER_SET = 16, /* of each row: two per slot */
+    HPS_EMBED_SKETCH_BYTES_PER_SET = 64,
+    HPS_EMBED_COUNT_MAX = 255,
+};
+
+/* ---- where a key goes ------------------------------------------------------------------------ */
+
+HPS_HASH_ANYWHERE static inline uint64_t hps_embed_mix(uint64_t key, uint64_t seed)
+{
+    return hps_mix64(key ^ seed);
+}
+
+/* n_sets > 0. The high half of the product of two 32-bit numbers: no division, any number of sets.
+ */
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_set(uint64_t mixed, uint32_t n_sets)
+{
+    return (uint32_t)(((mixed >> 32) * n_sets) >> 32);
+}
+
+/* Sets that share a spill, as a power of two: few where there are few sets, so that there are
+ * always two blocks at least. */
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_block_shift(uint32_t n_sets)
+{
+    return n_sets >= 128  ? 5
+           : n_sets >= 64 ? 4
+           : n_sets >= 32 ? 3
+           : n_sets >= 16 ? 2
+           : n_sets >= 8  ? 1
+                          : 0;
+}
+
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_blocks(uint32_t n_sets)
+{
+    return ((n_sets - 1) >> hps_embed_block_shift(n_sets)) + 1;
+}
+
+/* Of the spill of a block, 8 ways each: HPS_EMBED_SPILL_LINES_MAX at most. */
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_spill_lines(uint32_t n_sets)
+{
+    return n_sets >= 128 ? 3 : n_sets >= 8 ? 2 : 1;
+}
+
+/* The first line of a block's spill, as the number of a set. */
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_spill(uint32_t n_sets, uint32_t block)
+{
+    return n_sets + block * hps_embed_spill_lines(n_sets);
+}
+
+HPS_HASH_ANYWHERE static inline uint64_t hps_embed_set_at(uint64_t sets, uint32_t set)
+{
+    return sets + (uint64_t)set * HPS_EMBED_SET_BYTES;
+}
+
+/* The marks of a block. */
+HPS_HASH_ANYWHERE static inline uint64_t hps_embed_marks_at(uint64_t sets, uint32_t n_sets,
+                                                            uint32_t block)
+{
+    return hps_embed_set_at(sets, hps_embed_spill(n_sets, hps_embed_blocks(n_sets))) +
+           (uint64_t)block * 4;
+}
+
+HPS_HASH_ANYWHERE static inline uint64_t hps_embed_slot(uint32_t set, uint32_t way)
+{
+    return (uint64_t)set * HPS_EMBED_KERNEL_WAYS + way;
+}
+
+HPS_HASH_ANYWHERE static inline uint64_t hps_embed_row_at(uint64_t rows, uint64_t slot,
+                                                          uint32_t row_stride)
+{
+    return rows + slot * row_stride;
+}
+
+HPS_HASH_ANYWHERE static inline uint32_t hps_embed_sketch_cells(uint32_t n_sets)
+{
+    uint64_t n_cells = (uint64_t)n_sets * HPS_EMBED_SKETCH_CELLS_PER_SET;
+    return n_cells < UINT32_MAX ? (uint32_t)n_cells : UINT32_MAX;
+}
+
+/* The cell of a key in one row of a sketch; the rows differ by double hashing (Kirsch and
+ * Mitzenmacher, "Less hashing, same performance", 2006). twice: hps_embed_mix of the mixed key. */
+HPS_HASH_ANYWHERE static inline uint64_t hps_embed_cell_at(uint64_t sketch, uint32_t n_cells,
+                                                           uint32_t row, uint64_t twice)
+{
+    uint32_t hash = (uint32_t)twice + row * ((uint32_t)(twice >> 32) | 1);
+    return sketch + (uint64_t)row * n_cells + (((uint64_t)hash * n_cells) >> 32);
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+/* A range, for changes. */
+struct hps_embed_desc {
+    uint64_t sets;
+    uint64_t rows;
+    uint64_t sketch;
+    uint64_t seed;
+    uint64_t marker;
+    uint64_t marker_home; /* of the set that the marker belongs into, and its block's spill */
+    uint32_t n_sets;
+    uint32_t home_set;
+    uint32_t row_stride;
+    uint32_t row_quads; /* of 16 bytes, in a staged row */
+};
+
+/* A part of a batch: its range, and where its rows go. */
+struct hps_embed_part_desc {
+    uint64_t sets;
+    uint64_t rows;
+    uint64_t sketch; /* 0: not to be counted */
+    uint64_t seed;
+    uint64_t out;
+    uint32_t n_sets;
+    uint32_t row_stride;
+    uint32_t row_bytes;
+    uint32_t row_units;  /* of unit_bytes */
+    uint32_t unit_bytes; /* 16, 4 or 1 */
+    uint32_t lanes;      /* that copy one row: a power of two, 32 at most */
+};
+
+/* Up to 32 keys of one part: what a warp looks up. */
+struct hps_embed_tile {
+    uint32_t part;
+    uint32_t first_key; /* of the batch */
+    uint32_t first_row; /* of the part */
+    uint32_t n;
+};
+
+enum {
+    HPS_EMBED_ENTRY_INSERT,
+    HPS_EMBED_ENTRY_INSERT_WANTED,
+    HPS_EMBED_ENTRY_UPDATE,
+    HPS_EMBED_ENTRY_ERASE
+};
+
+/* One change. Those of one block of one range are neighbours, by set and then in the order they
+ * were staged in, and a *group*: one warp makes them all, one after the other. */
+struct hps_embed_entry {
+    uint64_t key;
+    uint32_t row; /* in the staging area, in steps of 16 bytes */
+    uint32_t op;
+};
+struct hps_embed_group {
+    uint32_t range; /* index into the descriptors of the slice */
+    uint32_t block;
+    uint32_t first; /* entry */
+    uint32_t n;
+};
+
+/* What an application did to one range. */
+struct hps_embed_counts {
+    uint32_t n_inserted;
+    uint32_t n_evicted;
+    uint32_t n_erased;
+    uint32_t n_refused;
+};
+
+static_assert(sizeof(struct hps_embed_desc) == 64, "one line of memory");
+static_assert(sizeof(struct hps_embed_part_desc) == 64, "one line of memory");
+static_assert(sizeof(struct hps_embed_tile) == 16, "one load");
+static_assert(sizeof(struct hps_embed_entry) == 16, "one load");
+static_assert(sizeof(struct hps_embed_group) == 16, "one load");
+static_assert(sizeof(struct hps_embed_counts) == 16, "no holes");
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* Look up all tiles: rows that hit to where they are wanted, a hit word per tile; the last block
+ * stores `sequence` to *flag when all is visible to the host. */
+struct hps_embed_lookup_args {
+    uint64_t parts;       /* struct hps_embed_part_desc [] */
+    uint64_t tiles;       /* struct hps_embed_tile [n_tiles] */
+    uint64_t keys;        /* of the batch */
+    uint64_t hits;        /* uint32_t [n_tiles] */
+    uint64_t blocks_done; /* uint32_t, 0 before and after */
+    uint64_t flag;        /* uint32_t in host memory */
+    uint32_t n_tiles;
+    uint32_t sequence;
+};
+extern const struct hps_kernel hps_embed_kernel_lookup;
+
+/* Count the keys of every step-th tile, from the first on. */
+struct hps_embed_observe_args {
+    uint64_t parts;
+    uint64_t tiles;
+    uint64_t keys;
+    uint32_t n_tiles; /* of the batch */
+    uint32_t first;
+    uint32_t step;
+    uint32_t zero;
+};
+extern const struct hps_kernel hps_embed_kernel_observe;
+
+/* Halve all counts of a sketch. */
+struct hps_embed_halve_args {
+    uint64_t sketch;  /* 4 counts per word */
+    uint64_t n_words; /* of 4 bytes */
+};
+extern const struct hps_kernel hps_embed_kernel_halve;
+enum { HPS_EMBED_HALVE_WORDS_PER_THREAD = 16 };
+
+/* Apply a slice of changes. */
+struct hps_embed_apply_args {
+    uint64_t descs;      /* struct hps_embed_desc [n_ranges] */
+    uint64_t groups;     /* struct hps_embed_group [n_groups] */
+    uint64_t entries;    /* struct hps_embed_entry [] */
+    uint64_t rows;       /* staging area */
+    uint64_t counts;     /* struct hps_embed_counts [n_ranges], 0 before and after */
+    uint64_t counts_out; /* the same in host memory */
+    uint64_t blocks_done;
+    uint32_t n_groups;
+    uint32_t n_ranges;
+};
+extern const struct hps_kernel hps_embed_kernel_apply;
+
+/* All of them, for hps_device_open. */
+extern const struct hps_kernel *const hps_embed_kernels[];
+extern const size_t hps_embed_n_kernels;
+
+#endif

@@ -1,5 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0
- *
- * The kernels of the embedding cache for CUDA.
- */
-#include "cache/embed_kernels.cuh"

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Look-ups of a gpu tier: parts of all that wait are packed into one batch, as much as it takes;
+ * the next one gathers while batches are under way. On the tier's thread, but for hps_gpu_lookup.
+ */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "cache/gpu/internal.h"
+
+enum {
+    KEYS_ALIGN = 32,   /* of the first key of a piece: its bits begin a word, its rows 16 bytes */
+    ROW_ALIGN = 16,    /* of the rows of a piece in device memory, */
+    BATCH_ALIGN = 256, /* and of those of a batch */
+    PARTS_MAX = 4096
+};
+
+/* Room that is left in the batch being packed. */
+struct room {
+    uint32_t n_keys;
+    uint32_t n_parts;
+    uint64_t n_bytes;
+};
+
+hps_status gpu_lookups_init(struct hps_gpu_tier *tier)
+{
+    struct hps_embed_cache_config *cache = &tier->options.cache;
+
+    cache->batch_keys_max =
+        cache->batch_keys_max == 0 ? HPS_EMBED_BATCH_KEYS_MAX : cache->batch_keys_max;
+    cache->batch_parts_max = cache->batch_parts_max == 0 ? PARTS_MAX : cache->batch_parts_max;
+    tier->parts = hps_calloc(cache->batch_parts_max, sizeof(*tier->parts));
+    for (uint32_t i = 0; i < cache->n_batches; i++) {
+        struct gpu_batch *batch = &tier->batches[i];
+        batch->pieces = hps_calloc(cache->batch_parts_max, sizeof(*batch->pieces));
+        if (batch->pieces == NULL) {
+            return HPS_NO_MEMORY;
+        }
+    }
+    return tier->parts == NULL ? HPS_NO_MEMORY : HPS_OK;
+}
+
+void gpu_lookups_fini(struct hps_gpu_tier *tier)
+{
+    HPS_ASSERT(tier->head == NULL && tier->n_batches == 0);
+    for (uint32_t i = 0; i < GPU_BATCHES_MAX; i++) {
+        hps_free(tier->batches[i].pieces);
+    }
+    hps_free(tier->parts);
+}
+
+/* ---- coming in ------------------------------------------------------------------------------- */
+
+static void on_lookup(struct hps_task *task)
+{
+    struct hps_gpu_lookup *lookup =
+        (struct hps_gpu_lookup *)((char *)task - offsetof(struct hps_gpu_lookup, task));
+    struct hps_gpu_tier *tier = lookup->tier;
+
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        const struct hps_gpu_part *part = &lookup->parts[i];
+        memset(part->hits, 0, (part->n + 31) / 32 * sizeof(*part->hits));
+    }
+    if (tier->head == NULL) {
+        tier->head = lookup;
+    } else {
+        tier->tail->next = lookup;
+    }
+    tier->tail = lookup;
+    if (atomic_load(&tier->lost)) {
+        gpu_lookups_end(tier);
+    }
+}
+
+static bool in_slab(const struct hps_gpu_tier *tier, const struct hps_block *block)
+{
+    return block->data >= tier->slab && block->data < tier->slab + tier->slab_size;
+}
+
+/* Whether `one` is to be asked rather than `other`: it has its caches, its device is there, and
+ * fewer wait for it. */
+static bool is_better(const struct hps_gpu_space *one, const struct hps_gpu_space *other)
+{
+    bool one_there = !atomic_load(&one->tier->lost);
+    bool other_there = !atomic_load(&other->tier->lost);
+    bool one_present = one_there && atomic_load(&one->present);
+    bool other_present = other_there && atomic_load(&other->present);
+
+    if (one_present != other_present) {
+        return one_present;
+    }
+    if (one_there != other_there) {
+        return one_there;
+    }
+    return atomic_load(&one->tier->n_waiting) < atomic_load(&other->tier->n_waiting);
+}
+
+/* The device to ask. Where as many wait each has its turn, so that all of them fill. */
+static struct hps_gpu_space *choose(struct hps_gpu_space *space)
+{
+    struct hps_gpu_space *first = space;
+    struct hps_gpu_space *best;
+    unsigned n = 0;
+
+    if (space->sibling == NULL) {
+        return space;
+    }
+    for (const struct hps_gpu_space *each = space; each != NULL; each = each->sibling) {
+        n++;
+    }
+    unsigned begin = atomic_fetch_add_explicit(&space->n_turns, 1, memory_order_relaxed) % n;
+    for (unsigned i = 0; i < begin; i++) {
+        first = first->sibling;
+    }
+    best = first;
+    for (unsigned i = 1; i < n; i++) {
+        first = first->sibling != NULL ? first->sibling : space;
+        best = is_better(first, best) ? first : best;
+    }
+    return best;
+}
+
+hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup)
+{
+    lookup->asked = choose(lookup->space);
+    struct hps_gpu_tier *tier = lookup->asked->tier;
+
+    if (atomic_load(&tier->lost)) {
+        return HPS_UNAVAILABLE;
+    }
+    if (!in_slab(tier, lookup->block)) {
+        return HPS_INVALID;
+    }
+    if (atomic_fetch_add(&tier->n_waiting, 1) >= tier->options.waiting_max) {
+        atomic_fetch_sub(&tier->n_waiting, 1);
+        return HPS_EXHAUSTED;
+    }
+    hps_block_ref(lookup->block);
+    lookup->tier = tier;
+    lookup->next = NULL;
+    lookup->status = HPS_OK;
+    lookup->asked_us = hps_clock_us();
+    lookup->change = atomic_load(&tier->changes.last);
+    lookup->part_next = 0;
+    lookup->key_next = 0;
+    lookup->n_batches = 0;
+    lookup->task.run = on_lookup;
+    hps_status status = hps_mailbox_post(tier->mailbox, &lookup->task);
+    HPS_ASSERT(status == HPS_OK); /* unbounded, and closed only with the tier */
+    return HPS_OK;
+}
+
+/* ---- going out ------------------------------------------------------------------------------- */
+
+/* Nothing of it is under way, and nothing is left to submit: the caller has it back. */
+static void finish(struct hps_gpu_lookup *lookup)
+{
+    struct hps_gpu_tier *tier = lookup->tier;
+
+    if (lookup->status == HPS_DATA_LOSS) {
+        hps_block_abandon(lookup->block);
+    } else {
+        hps_block_unref(lookup->block);
+    }
+    lookup->duration_us = hps_clock_us() - lookup->asked_us;
+    atomic_fetch_sub(&tier->n_waiting, 1);
+    lookup->done(lookup);
+}
+
+static bool all_submitted(const struct hps_gpu_lookup *lookup)
+{
+    return lookup->part_next == lookup->n_parts;
+}
+
+static void advance(struct hps_gpu_lookup *lookup, uint32_t n)
+{
+    lookup->key_next += n;
+    if (lookup->key_next == lookup->parts[lookup->part_next].n) {
+        lookup->part_next++;
+        lookup->key_next = 0;
+    }
+}
+
+/* Pack the next keys of a look-up. Returns whether there was room for some, or need for none. */
+static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struct room *room,
+                       struct hps_gpu_lookup *lookup)
+{
+    const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
+    const struct gpu_table *table = &lookup->asked->tables[part->table_id];
+    uint32_t begin = lookup->key_next;
+    uint32_t n = part->n - begin;
+    uint64_t n_max = room->n_bytes / table->row_bytes;
+
+    if (table->range == NULL || n == 0) { /* all are misses */
+        advance(lookup, n);
+        return true;
+    }
+    n_max = n_max < room->n_keys ? n_max : room->n_keys;
+    if (n > n_max) {
+        n = (uint32_t)n_max / KEYS_ALIGN * KEYS_ALIGN;
+    }
+    if (n == 0 || room->n_parts == 0) {
+        return false;
+    }
+    tier->parts[batch->n_pieces] =
+        (struct hps_embed_part){.range = table->range,
+                                .keys = part->keys + (size_t)begin * sizeof(hps_key),
+                                .n = n,
+                                .region = tier->region,
+                                .offset = (uint64_t)(lookup->block->data - tier->slab) +
+                                          part->offset + (uint64_t)begin * table->row_bytes};
+    batch->pieces[batch->n_pieces++] =
+        (struct gpu_piece){.lookup = lookup, .part = lookup->part_next, .begin = begin, .n = n};
+    room->n_keys -= n;
+    room->n_parts--;
+    uint64_t n_bytes = ((uint64_t)n * table->row_bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    room->n_bytes -= n_bytes < room->n_bytes ? n_bytes : room->n_bytes;
+    lookup->n_batches++; /* one count per piece */
+    advance(lookup, n);
+    return true;
+}
+
+/* Take the first look-up out of those that wait, and end it if the device has nothing to do. */
+static void pop(struct hps_gpu_tier *tier)
+{
+    struct hps_gpu_lookup *lookup = tier->head;
+
+    tier->head = lookup->next;
+    if (lookup->n_batches == 0) {
+        finish(lookup);
+    }
+}
+
+/* Pack what waits, in order; a look-up only when every change that was queued before it is staged.
+ */
+static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
+{
+    const struct hps_embed_cache_config *cache = &tier->options.cache;
+    struct room room = {.n_keys = cache->batch_keys_max,
+                        .n_parts = cache->batch_parts_max,
+                        .n_bytes = cache->gather_bytes - BATCH_ALIGN};
+    uint64_t changes_done = gpu_changes_done(tier);
+
+    batch->n_pieces = 0;
+    while (tier->head != NULL && tier->head->change <= changes_done) {
+        struct hps_gpu_lookup *lookup = tier->head;
+        while (!all_submitted(lookup)) {
+            if (!pack_piece(tier, batch, &room, lookup)) {
+                return;
+            }
+        }
+        pop(tier);
+    }
+}
+
+/* The batch that is packed, or being packed: the one behind those that are under way. */
+static struct gpu_batch *next_batch(struct hps_gpu_tier *tier)
+{
+    return &tier->batches[(tier->first + tier->n_batches) % tier->options.cache.n_batches];
+}
+
+/* AGAIN: the batch stays packed, as it does when the driver never comes back. */
+static hps_status submit(struct hps_gpu_tier *tier, struct gpu_batch *batch)
+{
+    batch->ticket = NULL;
+    tier->packed = true;
+    hps_status status = hps_embed_submit(tier->cache, tier->parts, batch->n_pieces, &batch->ticket);
+
+    HPS_ASSERT(status != HPS_INVALID); /* packed by its limits */
+    tier->packed = status == HPS_AGAIN;
+    tier->n_batches += tier->packed ? 0 : 1;
+    return status;
+}
+
+bool gpu_lookups_submit(struct hps_gpu_tier *tier)
+{
+    bool any = false;
+
+    while (tier->n_batches < tier->options.cache.n_batches &&
+           (tier->packed || tier->head != NULL)) {
+        struct gpu_batch *batch = next_batch(tier);
+        const struct hps_gpu_lookup *head = tier->head;
+
+        if (!tier->packed) {
+            pack(tier, batch);
+            any |= tier->head != head;
+        }
+        hps_status status = batch->n_pieces == 0 ? HPS_AGAIN : submit(tier, batch);
+        if (status == HPS_AGAIN) {
+            break;
+        }
+        any = true;
+        if (status != HPS_OK) {
+            gpu_tier_lose(tier, "a batch of look-ups could not be given to it");
+            break;
+        }
+    }
+    return any;
+}
+
+/* ---- coming back ----------------------------------------------------------------------------- */
+
+static void finish_piece(const struct gpu_piece *piece, hps_status status, const uint32_t *hits)
+{
+    struct hps_gpu_lookup *lookup = piece->lookup;
+    struct hps_gpu_part *part = &lookup->parts[piece->part];
+
+    if (status == HPS_OK) {
+        memcpy(part->hits + piece->begin / 32, hits, (piece->n + 31) / 32 * sizeof(*hits));
+    } else {
+        lookup->status = status;
+    }
+    lookup->n_batches--;
+    if (lookup->n_batches == 0 && all_submitted(lookup)) {
+        finish(lookup);
+    }
+}
+
+static void finish_batch(struct hps_gpu_tier *tier, hps_status status)
+{
+    struct gpu_batch *batch = &tier->batches[tier->first];
+
+    for (uint32_t i = 0; i < batch->n_pieces; i++) {
+        finish_piece(&batch->pieces[i], status,
+                     status == HPS_OK ? hps_embed_hits(batch->ticket, i) : NULL);
+    }
+    if (batch->ticket != NULL && !tier->seized) {
+        hps_embed_release(batch->ticket);
+    }
+    tier->first = (tier->first + 1) % tier->options.cache.n_batches;
+    tier->n_batches--;
+}
+
+bool gpu_lookups_poll(struct hps_gpu_tier *tier)
+{
+    bool any = false;
+
+    while (tier->n_batches > 0) {
+        hps_status status = hps_embed_poll(tier->batches[tier->first].ticket);
+        if (status == HPS_AGAIN) {
+            break;
+        }
+        if (status != HPS_OK) {
+            gpu_tier_lose(tier, "a batch of look-ups was not answered");
+            return true;
+        }
+        finish_batch(tier, HPS_OK);
+        any = true;
+    }
+    return any;
+}
+
+void gpu_lookups_end(struct hps_gpu_tier *tier)
+{
+    /* Those that have begun end with their last batch: none of them is submitted any further. */
+    struct hps_gpu_lookup *waiting = tier->head;
+
+    tier->head = NULL;
+    for (struct hps_gpu_lookup *lookup = waiting; lookup != NULL; lookup = lookup->next) {
+        lookup->part_next = lookup->n_parts;
+    }
+    while (waiting != NULL) {
+        struct hps_gpu_lookup *lookup = waiting;
+        waiting = lookup->next;
+        if (lookup->n_batches == 0) {
+            lookup->status = lookup->status == HPS_OK ? HPS_UNAVAILABLE : lookup->status;
+            finish(lookup);
+        }
+    }
+    tier->n_batches += tier->packed ? 1 : 0;
+    tier->packed = false;
+    while (tier->n_batches > 0) {
+        finish_batch(tier, HPS_DATA_LOSS);
+    }
+}

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gpu tier: start, stop, and the thread that owns device and cache. See the header.
+ */
+#include "cache/gpu/tier.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "cache/embed/kernels.h"
+#include "cache/gpu/internal.h"
+
+enum {
+    TURNS_WITHOUT_SLEEP = 64,  /* that bring nothing, while something is under way */
+    NAP_NS = 20 * 1000,        /* after them; what comes in wakes the thread */
+    FREE_PERCENT = 80,         /* of the device's free memory, for the arena */
+    QUEUE_BYTES_MAX = 8 << 20, /* of insertions, unless the options say */
+    WAITING_MAX = 4096,        /* look-ups, likewise */
+    STALL_US_MAX = 5000000,    /* likewise */
+    GATHER_BYTES = 64 << 20,   /* rows of one batch, likewise */
+    PUBLISH_US = 10 * 1000,    /* between two times while there is work */
+    WATCHES = 8,               /* so often is looked at the driver in stall_us_max */
+    STREAM_NAME_BYTES = 16
+};
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+struct gpu_call {
+    struct hps_task task;
+    struct hps_gpu_tier *tier;
+    void (*fn)(void *ctx);
+    void *ctx;
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    bool is_done; /* lock */
+};
+
+static bool under_way(const struct hps_gpu_tier *tier)
+{
+    return tier->head != NULL || tier->n_batches > 0 || tier->changes.staging != NULL ||
+           tier->packed || tier->wanted ||
+           (!atomic_load(&tier->lost) && !hps_embed_idle(tier->cache));
+}
+
+/* Once this has been written down nobody sees less of it. While something is under way its end is
+ * still to be written down. */
+static void publish(struct hps_gpu_tier *tier)
+{
+    struct gpu_published *published = &tier->published;
+
+    published->at_us = hps_clock_us();
+    published->due = under_way(tier);
+    if (tier->seized) { /* what the cache says may be half of something */
+        return;
+    }
+    pthread_mutex_lock(&published->lock);
+    hps_embed_cache_usage(tier->cache, &published->usage);
+    gpu_spaces_publish(tier);
+    pthread_mutex_unlock(&published->lock);
+}
+
+/* Its fn() has returned, or never will. */
+static void end_call(struct hps_gpu_tier *tier)
+{
+    struct gpu_call *call = tier->call;
+
+    tier->call = NULL;
+    pthread_mutex_lock(&call->lock);
+    call->is_done = true;
+    pthread_cond_signal(&call->done);
+    pthread_mutex_unlock(&call->lock);
+}
+
+static void on_call(struct hps_task *task)
+{
+    struct gpu_call *call = (struct gpu_call *)((char *)task - offsetof(struct gpu_call, task));
+    struct hps_gpu_tier *tier = call->tier;
+
+    tier->call = call;
+    call->fn(call->ctx);
+    publish(tier);
+    end_call(tier);
+}
+
+void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx)
+{
+    struct gpu_call call = {.task.run = on_call, .tier = tier, .fn = fn, .ctx = ctx};
+
+    pthread_mutex_init(&call.lock, NULL);
+    pthread_cond_init(&call.done, NULL);
+    hps_status status = hps_mailbox_post(tier->mailbox, &call.task);
+    HPS_ASSERT(status == HPS_OK); /* unbounded, and closed only with the tier */
+    pthread_mutex_lock(&call.lock);
+    while (!call.is_done) {
+        pthread_cond_wait(&call.done, &call.lock);
+    }
+    pthread_mutex_unlock(&call.lock);
+    pthread_cond_destroy(&call.done);
+    pthread_mutex_destroy(&call.lock);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
+{
+    struct hps_error err;
+    struct hps_error why;
+
+    if (atomic_exchange(&tier->lost, true)) {
+        return;
+    }
+    hps_device_lost_why(tier->device, &why);
+    hps_error_set(&err, HPS_DATA_LOSS, "%s (%s); the gpu tier ends until a restart", why.text,
+                  text);
+    gpu_lookups_end(tier);
+    gpu_changes_end(tier);
+    tier->wanted = false; /* there is nothing to come any more */
+    HPS_LOG(ERROR, "gpu", "device lost", HPS_STR("error", err.text));
+    if (tier->options.lost != NULL) {
+        tier->options.lost(tier->options.lost_ctx, &err);
+    }
+}
+
+/* What is taken stays on the list until it is run: another thread may have to go on with it. */
+static bool run_mail(struct hps_gpu_tier *tier)
+{
+    bool any = tier->mail != NULL;
+
+    while (tier->mail != NULL) {
+        struct hps_task *task = tier->mail;
+        tier->mail = task->next;
+        task->run(task);
+    }
+    return any;
+}
+
+static bool take_mail(struct hps_gpu_tier *tier)
+{
+    bool any = run_mail(tier);
+
+    tier->mail = hps_mailbox_take_all(tier->mailbox);
+    return run_mail(tier) || any;
+}
+
+/* Everything that can be done now, once. Returns whether there was anything. */
+static bool turn(struct hps_gpu_tier *tier)
+{
+    bool any = take_mail(tier);
+
+    if (atomic_load(&tier->lost)) {
+        return any;
+    }
+    if (gpu_changes_stage(tier)) {
+        tier->published.due = true;
+        any = true;
+    }
+    any |= gpu_lookups_submit(tier);
+    any |= gpu_lookups_poll(tier);
+    if (!atomic_load(&tier->lost)) {
+        hps_embed_advance(tier->cache);
+        gpu_changes_note(tier);
+        tier->published.due |= tier->wanted; /* caches come and go */
+        any |= gpu_spaces_settle(tier);
+    }
+    if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */
+        gpu_tier_lose(tier, "it does no more work");
+    }
+    return any;
+}
+
+static void nap(struct hps_gpu_tier *tier)
+{
+    struct pollfd mail = {.fd = hps_mailbox_fd(tier->mailbox), .events = POLLIN};
+    const struct timespec time = {.tv_nsec = NAP_NS};
+
+    (void)ppoll(&mail, 1, &time, NULL); /* a signal or an error only makes the nap shorter */
+}
+
+/* With nothing under way all that was staged has been seen to end. */
+static void serve(struct hps_gpu_tier *tier)
+{
+    uint32_t n_idle_turns = 0;
+
+    while (!tier->stopping) {
+        if (turn(tier)) {
+            n_idle_turns = 0;
+        } else if (!under_way(tier)) {
+            if (tier->published.due) {
+                publish(tier);
+            }
+            tier->mail = hps_mailbox_wait(tier->mailbox);
+            tier->mail->next = NULL;
+        } else if (++n_idle_turns > TURNS_WITHOUT_SLEEP) {
+            nap(tier);
+        }
+        if (tier->published.due && hps_clock_us() - tier->published.at_us >= PUBLISH_US) {
+            publish(tier);
+        }
+    }
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static void defaults(struct hps_gpu_tier_options *options)
+{
+    options->queue_bytes_max =
+        options->queue_bytes_max == 0 ? QUEUE_BYTES_MAX : options->queue_bytes_max;
+    options->waiting_max = options->waiting_max == 0 ? WAITING_MAX : options->waiting_max;
+    if (options->cache.n_batches == 0 || options->cache.n_batches > GPU_BATCHES_MAX) {
+        options->cache.n_batches = 4;
+    }
+    if (options->cache.gather_bytes == 0) {
+        options->cache.gather_bytes = GATHER_BYTES;
+    }
+    if (options->stall_us_max == 0) {
+        options->stall_us_max = options->driver->stall_us_max;
+    }
+    options->stall_us_max = options->stall_us_max == 0 ? STALL_US_MAX : options->stall_us_max;
+    options->cache.timeout_us = options->stall_us_max;
+}
+
+static hps_status open_device(struct hps_gpu_tier *tier, struct hps_error *err)
+{
+    struct hps_gpu_tier_options *options = &tier->options;
+    hps_status status = hps_device_open(options->driver, options->index, hps_embed_kernels,
+                                        hps_embed_n_kernels, &tier->device, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (options->cache.arena_bytes == 0) {
+        uint64_t free_bytes = hps_device_info(tier->device)->memory_free_bytes;
+        options->cache.arena_bytes = free_bytes / 100 * FREE_PERCENT;
+    }
+    status = hps_embed_cache_open(tier->device, &options->cache, &tier->cache, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    tier->slab = hps_block_pool_slab(options->blocks, &tier->slab_size);
+    HPS_ASSERT(tier->slab != NULL);
+    return hps_embed_region_host(tier->cache, tier->slab, tier->slab_size, &tier->region, err);
+}
+
+/* Until nothing writes to the slab any more. A lost device may be in the middle of a step, and is
+ * waited for as long as one that is well; one that cannot be stopped keeps the slab: then it, cache
+ * and device stay until the process ends. */
+static hps_status release_region(struct hps_gpu_tier *tier)
+{
+    hps_status status = hps_embed_region_free(tier->region);
+    uint64_t end_us = hps_clock_us() + tier->options.stall_us_max;
+
+    while (status == HPS_AGAIN && (!hps_embed_lost(tier->cache) || hps_clock_us() < end_us)) {
+        hps_embed_advance(tier->cache); /* notices a device that makes no progress */
+        nap(tier);
+        status = hps_embed_region_free(tier->region);
+    }
+    return status;
+}
+
+/* Rather in short calls that look than in one that waits: for those the driver has no time. */
+static void await_idle(struct hps_gpu_tier *tier)
+{
+    while (!hps_embed_idle(tier->cache)) {
+        hps_embed_advance(tier->cache);
+        nap(tier);
+    }
+}
+
+static atomic_bool any_kept; /* of all tiers that ever were */
+
+static void keep_slab(const struct hps_gpu_tier *tier)
+{
+    hps_block_pool_slab_keep(tier->options.blocks);
+    atomic_store(&any_kept, true);
+}
+
+bool hps_gpu_tiers_kept(void)
+{
+    return atomic_load(&any_kept);
+}
+
+static void release_device(struct hps_gpu_tier *tier)
+{
+    if (tier->cache != NULL) {
+        await_idle(tier);
+    }
+    if (release_region(tier) == HPS_OK) {
+        hps_embed_cache_close(tier->cache);
+        hps_device_close(tier->device);
+    } else {
+        keep_slab(tier);
+        hps_device_watch(tier->device, NULL);
+    }
+}
+
+/* Both threads have ended, or never began. */
+static void release(struct hps_gpu_tier *tier)
+{
+    gpu_changes_fini(tier);
+    gpu_lookups_fini(tier);
+    hps_mailbox_free(tier->mailbox);
+    pthread_cond_destroy(&tier->watch.changed);
+    pthread_mutex_destroy(&tier->watch.lock);
+    pthread_mutex_destroy(&tier->published.lock);
+    hps_free(tier);
+}
+
+/* The driver may come back at any time, and the device write: nothing goes. */
+static void keep(struct hps_gpu_tier *tier)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct hps_gpu_tier *all;
+
+    keep_slab(tier);
+    pthread_mutex_lock(&lock);
+    tier->kept = all;
+    all = tier;
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static void *thread_main(void *arg)
+{
+    struct hps_gpu_tier *tier = arg;
+
+    serve(tier);
+    release_device(tier);
+    pthread_mutex_lock(&tier->watch.lock);
+    tier->watch.ended = true;
+    pthread_cond_signal(&tier->watch.changed);
+    pthread_mutex_unlock(&tier->watch.lock);
+    return NULL;
+}
+
+/* The driver has the tier's thread and does not give it back: go on in its place, without. */
+static void take_over(struct hps_gpu_tier *tier)
+{
+    tier->seized = true;
+    pthread_detach(tier->thread);
+    hps_device_give_up(tier->device, "a call of its driver does not return");
+    gpu_tier_lose(tier, "the driver hangs");
+    if (tier->call != NULL) {
+        end_call(tier);
+    }
+    serve(tier);
+}
+
+/* Wait for some time; false: the tier's thread has ended. */
+static bool watch_wait(struct gpu_watch *watch)
+{
+    uint64_t us = watch->period_us;
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(us / 1000000);
+    until.tv_nsec += (long)(us % 1000000) * 1000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&watch->lock);
+    int waited = 0;
+    while (!watch->ended && waited == 0) {
+        waited = pthread_cond_timedwait(&watch->changed, &watch->lock, &until);
+    }
+    bool goes_on = !watch->ended;
+    pthread_mutex_unlock(&watch->lock);
+    return goes_on;
+}
+
+/* Looks are counted rather than time: when the whole process stood still, nothing was late. */
+static void *watch_main(void *arg)
+{
+    struct hps_gpu_tier *tier = arg;
+    struct gpu_watch *watch = &tier->watch;
+    uint64_t call = 0;
+    unsigned n_looks = 0; /* that saw the same call, behind the first one */
+
+    while (watch_wait(watch)) {
+        uint64_t now = hps_device_calls_now(&watch->calls);
+        n_looks = now != 0 && now == call ? n_looks + 1 : 0;
+        call = now;
+        if (n_looks >= WATCHES && hps_device_calls_seize(&watch->calls, call)) {
+            take_over(tier);
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void watch_init(struct gpu_watch *watch)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&watch->lock, NULL);
+    pthread_cond_init(&watch->changed, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+static void stop(void *ctx)
+{
+    ((struct hps_gpu_tier *)ctx)->stopping = true;
+}
+
+/* The device is the tier's thread's from now on, in any case. */
+static hps_status start_threads(struct hps_gpu_tier *tier, struct hps_error *err)
+{
+    char name[STREAM_NAME_BYTES];
+
+    publish(tier);
+    hps_device_watch(tier->device, &tier->watch.calls);
+    if (hps_thread_start(0, thread_main, tier, &tier->thread) != HPS_OK) {
+        release_device(tier);
+        return hps_error_set(err, HPS_NO_MEMORY, "no thread for device %d", tier->options.index);
+    }
+    if (hps_thread_start(0, watch_main, tier, &tier->watch.thread) != HPS_OK) {
+        gpu_tier_call(tier, stop, tier);
+        pthread_join(tier->thread, NULL);
+        return hps_error_set(err, HPS_NO_MEMORY, "no second thread for device %d",
+                             tier->options.index);
+    }
+    snprintf(name, sizeof(name), "gpu-%d", tier->options.index);
+    pthread_setname_np(tier->thread, name); /* for whoever looks at threads, as the next */
+    snprintf(name, sizeof(name), "gpu-%d-watch", tier->options.index);
+    pthread_setname_np(tier->watch.thread, name);
+    return HPS_OK;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
+                             struct hps_gpu_tier **out_tier, struct hps_error *err)
+{
+    struct hps_gpu_tier *tier = hps_calloc(1, sizeof(*tier));
+
+    if (tier == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for device %d", options->index);
+    }
+    tier->options = *options;
+    defaults(&tier->options);
+    atomic_init(&tier->lost, false);
+    pthread_mutex_init(&tier->published.lock, NULL);
+    watch_init(&tier->watch);
+    tier->watch.period_us = tier->options.stall_us_max / WATCHES + 1;
+    tier->mailbox = hps_mailbox_new(0);
+    hps_status status = tier->mailbox == NULL ? HPS_NO_MEMORY : gpu_changes_init(tier);
+    if (status == HPS_OK) {
+        status = gpu_lookups_init(tier);
+    }
+    if (status != HPS_OK) {
+        hps_error_set(err, status, "no memory for the queues of device %d", options->index);
+    } else {
+        status = open_device(tier, err);
+        if (status != HPS_OK) {
+            release_device(tier);
+        }
+    }
+    if (status == HPS_OK) {
+        status = start_threads(tier, err);
+    }
+    if (status != HPS_OK) {
+        release(tier);
+        return status;
+    }
+    *out_tier = tier;
+    return HPS_OK;
+}
+
+static void nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+void hps_gpu_tier_sync(struct hps_gpu_tier *tier)
+{
+    gpu_tier_call(tier, nothing, NULL);
+}
+
+void hps_gpu_tier_drain(struct hps_gpu_tier *tier)
+{
+    const struct timespec time = {.tv_nsec = NAP_NS};
+
+    while (tier != NULL && atomic_load(&tier->n_waiting) > 0) {
+        nanosleep(&time, NULL);
+    }
+    if (tier != NULL) {
+        hps_gpu_tier_sync(tier); /* the last one's done() has returned */
+    }
+}
+
+void hps_gpu_tier_close(struct hps_gpu_tier *tier)
+{
+    if (tier == NULL) {
+        return;
+    }
+    HPS_ASSERT(atomic_load(&tier->n_waiting) == 0);
+    gpu_tier_call(tier, stop, tier);
+    pthread_join(tier->watch.thread, NULL);
+    HPS_ASSERT(tier->spaces == NULL);
+    if (tier->seized) {
+        keep(tier);
+        return;
+    }
+    pthread_join(tier->thread, NULL);
+    release(tier);
+}
+
+const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier)
+{
+    return hps_device_info(tier->device);
+}
+
+bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier)
+{
+    return atomic_load(&tier->lost);
+}
+
+void hps_gpu_tier_usage(struct hps_gpu_tier *tier, struct hps_embed_cache_usage *out_usage)
+{
+    pthread_mutex_lock(&tier->published.lock);
+    *out_usage = tier->published.usage;
+    pthread_mutex_unlock(&tier->published.lock);
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The copies and the thread that puts them into their tier. Adding: I/O threads; the rest of it,
+ * but for what says otherwise, is the thread's.
+ */
+#include "cache/lookup/fill.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/thread.h"
+#include "cache/lookup/lookup.h"
+
+enum {
+    ROWS_ALIGN = 64,
+    SCAN_MAX = 256 /* copies that are looked through for more rows of one table */
+};
+
+/* Rows of one table, in one piece of memory. */
+struct copy {
+    struct copy *next;
+    struct hps_version *version; /* pinned, but for one that was made of others */
+    const struct hps_table *table;
+    uint32_t tier;
+    uint32_t n;
+    uint64_t since;
+    size_t size;
+    hps_key *keys;
+    uint32_t *slots;
+    uint8_t *rows;
+};
+
+struct hps_fill {
+    const struct hps_lookup_metrics *metrics;
+    size_t bytes_max;
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* the thread */
+    struct copy *first;  /* lock, as all of these */
+    struct copy **last;  /* the link behind the last one */
+    size_t bytes;
+    uint64_t n_rows; /* that wait or are being put there */
+    bool stopping;
+    bool has_thread;
+    pthread_t thread;
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+struct hps_fill *hps_fill_new(size_t bytes_max, const struct hps_lookup_metrics *metrics)
+{
+    struct hps_fill *fill = hps_calloc(1, sizeof(*fill));
+
+    if (fill != NULL) {
+        fill->metrics = metrics;
+        fill->bytes_max = bytes_max;
+        fill->last = &fill->first;
+        pthread_mutex_init(&fill->lock, NULL);
+        pthread_cond_init(&fill->wake, NULL);
+    }
+    return fill;
+}
+
+void hps_fill_free(struct hps_fill *fill)
+{
+    if (fill != NULL) {
+        HPS_ASSERT(!fill->has_thread);
+        HPS_ASSERT(fill->first == NULL);
+        pthread_cond_destroy(&fill->wake);
+        pthread_mutex_destroy(&fill->lock);
+        hps_free(fill);
+    }
+}
+
+size_t hps_fill_bytes(struct hps_fill *fill)
+{
+    pthread_mutex_lock(&fill->lock);
+    size_t bytes = fill->bytes;
+    pthread_mutex_unlock(&fill->lock);
+    return bytes;
+}
+
+static void count_dropped(const struct hps_fill *fill, enum hps_drop_reason reason, uint64_t n)
+{
+    if (fill->metrics != NULL && n > 0) {
+        hps_metric_add(fill->metrics->insertion_dropped[reason], n);
+    }
+}
+
+/* Lock held. */
+static void add_rows(struct hps_fill *fill, uint64_t n_more, uint64_t n_less)
+{
+    fill->n_rows += n_more - n_less;
+    if (fill->metrics != NULL) {
+        hps_metric_set(fill->metrics->insertion_shared_queue_rows, (double)fill->n_rows);
+    }
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static size_t align_rows(size_t bytes)
+{
+    return (bytes + ROWS_ALIGN - 1) & ~(size_t)(ROWS_ALIGN - 1);
+}
+
+/* What a copy takes; the rows are at the end of it. */
+static size_t copy_bytes(const struct hps_table *table, uint32_t n)
+{
+    return align_rows(sizeof(struct copy) + n * (sizeof(hps_key) + sizeof(uint32_t))) +
+           align_rows((size_t)n * table->row_bytes);
+}
+
+/* With room for n rows, and none yet. NULL: no memory. */
+static struct copy *copy_new(struct hps_version *version, uint32_t tier,
+                             const struct hps_table *table, uint32_t n)
+{
+    size_t size = copy_bytes(table, n);
+    struct copy *copy = hps_alloc_aligned(ROWS_ALIGN, size);
+
+    if (copy != NULL) {
+        *copy = (struct copy){
+            .version = version, .tier = tier, .table = table, .since = UINT64_MAX, .size = size};
+        copy->keys = (hps_key *)(void *)(copy + 1);
+        copy->slots = (uint32_t *)(void *)(copy->keys + n);
+        copy->rows = (uint8_t *)copy + size - align_rows((size_t)n * table->row_bytes);
+    }
+    return copy;
+}
+
+/* A key that has changed since the older of two times may have done so since the other one. */
+static void copy_add(struct copy *copy, const hps_key *keys, const uint32_t *slots,
+                     const uint8_t *rows, uint32_t n, uint64_t since)
+{
+    size_t row_bytes = copy->table->row_bytes;
+
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(copy->rows + (copy->n + i) * row_bytes, rows + slots[i] * row_bytes, row_bytes);
+        copy->keys[copy->n + i] = keys[i];
+        copy->slots[copy->n + i] = copy->n + i;
+    }
+    copy->n += n;
+    copy->since = since < copy->since ? since : copy->since;
+}
+
+/* Those that wait and have given back their room. Returns how many rows they have. */
+static uint64_t end_copies(struct copy *first)
+{
+    uint64_t n = 0;
+
+    for (struct copy *copy = first, *next; copy != NULL; copy = next) {
+        next = copy->next;
+        n += copy->n;
+        hps_version_unpin(copy->version);
+        hps_free_aligned(copy);
+    }
+    return n;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* What waits first, and more of its table that waits behind it, as much as goes in one call. Lock
+ * held. */
+static struct copy *take_group(struct hps_fill *fill)
+{
+    struct copy *group = fill->first;
+    struct copy **end = &group->next;
+    uint32_t n_rows = group->n;
+    size_t size = group->size;
+
+    fill->first = group->next;
+    *end = NULL;
+    fill->last = fill->first == NULL ? &fill->first : fill->last;
+    struct copy **link = &fill->first;
+    for (uint32_t i = 0; i < SCAN_MAX && *link != NULL; i++) {
+        struct copy *copy = *link;
+        if (copy->version != group->version || copy->table != group->table ||
+            copy->tier != group->tier || n_rows + copy->n > HPS_FILL_CALL_ROWS ||
+            size + copy->size > HPS_FILL_CALL_BYTES) {
+            link = &copy->next;
+            continue;
+        }
+        *link = copy->next;
+        fill->last = *link == NULL ? link : fill->last;
+        copy->next = NULL;
+        *end = copy;
+        end = &copy->next;
+        n_rows += copy->n;
+        size += copy->size;
+    }
+    return group;
+}
+
+static void put(const struct hps_fill *fill, const struct copy *copy)
+{
+    const struct hps_version *version = copy->version;
+    struct hps_space *space = version->tiers[copy->tier];
+    const struct hps_call call = {0};
+    const struct hps_stamp_guard unchanged = {.stamps = version->stamps,
+                                              .keys = copy->keys,
+                                              .table_id = copy->table->id,
+                                              .since = copy->since};
+    const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
+    struct hps_insert_report report = {0};
+    hps_status status = space->store->ops->insert(
+        space, &call, copy->table, copy->keys, copy->slots, copy->rows, copy->n, &guard, &report);
+
+    if (fill->metrics != NULL && report.n_inserted > 0) {
+        hps_metric_add(fill->metrics->insertion_rows_async[space->store->ops->tier],
+                       report.n_inserted);
+    }
+    count_dropped(fill, HPS_DROP_NO_SPACE, report.n_no_room);
+    count_dropped(fill, HPS_DROP_STALE, report.n_stale);
+    count_dropped(fill, HPS_DROP_FAILED,
+                  status == HPS_OK
+                      ? report.n_failed
+                      : copy->n - report.n_inserted - report.n_no_room - report.n_stale);
+}
+
+/* All rows of the group as one copy. NULL: no memory. */
+static struct copy *join_copies(const struct copy *group)
+{
+    uint32_t n = 0;
+
+    for (const struct copy *each = group; each != NULL; each = each->next) {
+        n += each->n;
+    }
+    struct copy *joined = copy_new(group->version, group->tier, group->table, n);
+    for (const struct copy *each = group; each != NULL && joined != NULL; each = each->next) {
+        copy_add(joined, each->keys, each->slots, each->rows, each->n, each->since);
+    }
+    return joined;
+}
+
+static void put_group(const struct hps_fill *fill, const struct copy *group)
+{
+    struct copy *joined = group->next == NULL ? NULL : join_copies(group);
+
+    if (joined != NULL) {
+        put(fill, joined);
+        hps_free_aligned(joined);
+        return;
+    }
+    for (const struct copy *each = group; each != NULL; each = each->next) {
+        put(fill, each);
+    }
+}
+
+static void *run(void *ctx)
+{
+    struct hps_fill *fill = ctx;
+
+    pthread_mutex_lock(&fill->lock);
+    while (!fill->stopping) {
+        if (fill->first == NULL) {
+            pthread_cond_wait(&fill->wake, &fill->lock);
+            continue;
+        }
+        struct copy *group = take_group(fill);
+        size_t bytes = 0;
+        pthread_mutex_unlock(&fill->lock);
+        put_group(fill, group);
+        for (const struct copy *copy = group; copy != NULL; copy = copy->next) {
+            bytes += copy->size;
+        }
+        uint64_t n_rows = end_copies(group);
+        pthread_mutex_lock(&fill->lock);
+        fill->bytes -= bytes;
+        add_rows(fill, 0, n_rows);
+    }
+    pthread_mutex_unlock(&fill->lock);
+    return NULL;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------- */
+
+/* Room for so many bytes, and a thread to make some. False: there is none. */
+static bool reserve(struct hps_fill *fill, size_t bytes, enum hps_drop_reason *out_reason)
+{
+    pthread_mutex_lock(&fill->lock);
+    bool taken = !fill->stopping && bytes <= fill->bytes_max - fill->bytes;
+    if (taken && !fill->has_thread) {
+        fill->has_thread = hps_thread_start(0, run, fill, &fill->thread) == HPS_OK;
+        taken = fill->has_thread;
+        if (taken) {
+            (void)pthread_setname_np(fill->thread, "fill");
+        }
+    }
+    fill->bytes += taken ? bytes : 0;
+    *out_reason = fill->stopping ? HPS_DROP_STOPPED : HPS_DROP_QUEUE_FULL;
+    pthread_mutex_unlock(&fill->lock);
+    return taken;
+}
+
+/* False: it is not taken any more. */
+static bool append(struct hps_fill *fill, struct copy *copy)
+{
+    pthread_mutex_lock(&fill->lock);
+    bool taken = !fill->stopping;
+    if (taken) {
+        *fill->last = copy;
+        fill->last = &copy->next;
+        add_rows(fill, copy->n, 0);
+        pthread_cond_signal(&fill->wake);
+    } else {
+        fill->bytes -= copy->size;
+    }
+    pthread_mutex_unlock(&fill->lock);
+    return taken;
+}
+
+static void give_back(struct hps_fill *fill, size_t bytes)
+{
+    pthread_mutex_lock(&fill->lock);
+    fill->bytes -= bytes;
+    pthread_mutex_unlock(&fill->lock);
+}
+
+static void add_some(struct hps_fill *fill, const struct hps_fill_rows *rows, uint32_t begin,
+                     uint32_t n)
+{
+    size_t bytes = copy_bytes(rows->table, n);
+    enum hps_drop_reason reason = HPS_DROP_QUEUE_FULL;
+
+    if (!reserve(fill, bytes, &reason)) {
+        count_dropped(fill, reason, n);
+        return;
+    }
+    struct copy *copy = copy_new(rows->version, rows->tier, rows->table, n);
+    if (copy == NULL) {
+        give_back(fill, bytes);
+        count_dropped(fill, HPS_DROP_QUEUE_FULL, n);
+        return;
+    }
+    copy_add(copy, rows->keys + begin, rows->slots + begin, rows->rows, n, rows->since);
+    hps_version_pin(rows->version);
+    if (!append(fill, copy)) {
+        count_dropped(fill, HPS_DROP_STOPPED, end_copies(copy));
+    }
+}
+
+void hps_fill_add(struct hps_fill *fill, const struct hps_fill_rows *rows)
+{
+    uint32_t n_max = HPS_FILL_CALL_BYTES / 2 / rows->table->row_bytes;
+
+    n_max = n_max > HPS_FILL_CALL_ROWS ? HPS_FILL_CALL_ROWS : n_max == 0 ? 1 : n_max;
+    for (uint32_t begin = 0; begin < rows->n; begin += n_max) {
+        uint32_t n_left = rows->n - begin;
+        add_some(fill, rows, begin, n_left < n_max ? n_left : n_max);
+    }
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* Take out what waits for a version; NULL: for any. Lock held. */
+static struct copy *take_out(struct hps_fill *fill, const struct hps_version *version)
+{
+    struct copy *taken = NULL;
+    struct copy **link = &fill->first;
+
+    while (*link != NULL) {
+        struct copy *copy = *link;
+        if (version != NULL && copy->version != version) {
+            link = &copy->next;
+            continue;
+        }
+        *link = copy->next;
+        fill->bytes -= copy->size;
+        add_rows(fill, 0, copy->n);
+        copy->next = taken;
+        taken = copy;
+    }
+    fill->last = link;
+    return taken;
+}
+
+void hps_fill_forget(struct hps_fill *fill, const struct hps_version *version)
+{
+    pthread_mutex_lock(&fill->lock);
+    struct copy *taken = take_out(fill, version);
+    pthread_mutex_unlock(&fill->lock);
+    count_dropped(fill, HPS_DROP_STOPPED, end_copies(taken));
+}
+
+void hps_fill_stop(struct hps_fill *fill)
+{
+    pthread_mutex_lock(&fill->lock);
+    fill->stopping = true;
+    struct copy *taken = take_out(fill, NULL);
+    bool has_thread = fill->has_thread;
+    pthread_cond_signal(&fill->wake);
+    pthread_mutex_unlock(&fill->lock);
+    count_dropped(fill, HPS_DROP_STOPPED, end_copies(taken));
+    if (has_thread) {
+        int failed = pthread_join(fill->thread, NULL);
+        HPS_ASSERT(failed == 0);
+        fill->has_thread = false;
+    }
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of one state of the version, though updates come while they are read. A row is as good as
+ * one read when the look-up began if no batch has had its key since (stamps.h); only the others are
+ * read again, as a look-up of their own, and put in their places. That takes a fraction of the time
+ * of the first reading, so that the next batch seldom comes meanwhile. On the thread that holds the
+ * look-up.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "cache/lookup/internal.h"
+#include "cache/update/update.h"
+
+/* Read again at a time, which bounds what that takes beside the look-up itself. */
+enum { AGAIN_KEYS = 4096, AGAIN_BYTES = 1 << 20, ARENA_BYTES_FIRST = 64 * 1024 };
+
+/* ---- what has changed ------------------------------------------------------------------------ */
+
+static uint32_t key_status(const struct hps_lookup_part *part, uint32_t i)
+{
+    return part->key_status == NULL ? HPS_KEY_FOUND : part->key_status[i];
+}
+
+/* Key i, as sent, may have another row now than when it was read. Default rows are nobody's. */
+static bool has_changed(const struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                        uint32_t i)
+{
+    hps_key key;
+
+    memcpy(&key, part->keys + (size_t)i * sizeof(key), sizeof(key));
+    return !hps_stamp_unchanged(lookup->version->stamps, part->table->id, key, lookup->since) &&
+           key_status(part, i) != HPS_KEY_DEFAULTED;
+}
+
+/* No batch has been applied, nor was one under way. */
+static bool stood_still(const struct hps_lookup *lookup)
+{
+    return lookup->since % 2 == 0 && hps_stamps_now(lookup->version->stamps) == lookup->since;
+}
+
+/* The batch that was under way is it still: what it has had stays changed until its end. */
+static bool is_under_way(const struct hps_lookup *lookup)
+{
+    return lookup->since % 2 != 0 && hps_stamps_now(lookup->version->stamps) == lookup->since;
+}
+
+static bool any_changed(const struct hps_lookup *lookup)
+{
+    if (stood_still(lookup)) {
+        return false;
+    }
+    for (uint32_t p = 0; p < lookup->n_parts; p++) {
+        for (uint32_t i = 0; i < lookup->parts[p].n_keys; i++) {
+            if (has_changed(lookup, &lookup->parts[p], i)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* A look-up ends with an error because of keys that are in no tier: are they still? */
+static bool absent_changed(const struct hps_lookup *lookup)
+{
+    for (uint32_t p = 0; p < lookup->n_parts && !stood_still(lookup); p++) {
+        const struct hps_walk *walk = &lookup->parts[p].walk;
+        for (uint32_t i = 0; i < walk->n_absent && lookup->parts[p].rows != NULL; i++) {
+            if (!hps_stamp_unchanged(lookup->version->stamps, walk->table->id,
+                                     walk->batch.keys[walk->batch.n + i], lookup->since)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static hps_status torn(const struct hps_lookup *lookup, struct hps_error *err)
+{
+    bool under_way = hps_stamps_now(lookup->version->stamps) % 2 != 0;
+
+    return hps_error_set(err, HPS_ABORTED, "consistency: a batch of updates %s",
+                         under_way ? "was in some tiers only" : "came meanwhile");
+}
+
+hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
+{
+    bool whole = status != HPS_NOT_FOUND || !absent_changed(lookup);
+
+    if (!lookup->unit) {
+        return status;
+    }
+    lookup->torn = status == HPS_OK && !lookup->rereads && any_changed(lookup);
+    return whole && !lookup->torn ? status : torn(lookup, err);
+}
+
+/* ---- reading again --------------------------------------------------------------------------- */
+
+/* Keys that are read again together, some of each part. */
+struct again {
+    struct hps_lookup *whole;
+    struct hps_lookup some;
+    struct hps_arena *arena;
+    uint8_t *keys;      /* [AGAIN_KEYS] int64 LE */
+    uint32_t *places;   /* [AGAIN_KEYS] index of each in its part of `whole` */
+    uint32_t part, key; /* of `whole`: where to look next */
+};
+
+static uint64_t wider_row(const struct hps_lookup_part *part)
+{
+    return part->row_bytes > part->table->row_bytes ? part->row_bytes : part->table->row_bytes;
+}
+
+/* An empty look-up with the tables of the whole one. EXHAUSTED: memory */
+static hps_status again_clear(struct again *again)
+{
+    const struct hps_lookup *whole = again->whole;
+    uint64_t now_us = hps_clock_us();
+    uint64_t left_us = whole->wait_deadline_us > now_us ? whole->wait_deadline_us - now_us : 0;
+
+    hps_arena_reset(again->arena);
+    again->keys = hps_arena_alloc(again->arena, AGAIN_KEYS * sizeof(hps_key));
+    again->places = hps_arena_alloc(again->arena, AGAIN_KEYS * sizeof(*again->places));
+    again->some = (struct hps_lookup){
+        .version = whole->version,
+        .arena = again->arena,
+        .scratch = whole->scratch,
+        .parts = hps_arena_calloc(again->arena, whole->n_parts, sizeof(*whole->parts)),
+        .n_parts = whole->n_parts,
+        .miss_policy = whole->miss_policy,
+        .unknown_policy = whole->unknown_policy,
+        .output = whole->output,
+        .unit = true,
+        .rereads = true,
+        .wait_us_max = (uint32_t)(left_us < UINT32_MAX ? left_us : UINT32_MAX),
+        .deadline_us = whole->deadline_us,
+        .cancelled = whole->cancelled,
+        .cancelled_ctx = whole->cancelled_ctx,
+        .metrics = whole->metrics,
+        .insertion = whole->insertion,
+    };
+    if (again->keys == NULL || again->places == NULL || again->some.parts == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    for (uint32_t p = 0; p < whole->n_parts; p++) {
+        again->some.parts[p].table = whole->parts[p].table;
+    }
+    return HPS_OK;
+}
+
+/* The next keys that have changed since the whole look-up began; out_n: 0, there are no more. */
+static hps_status collect(struct again *again, uint32_t *out_n)
+{
+    struct hps_lookup *whole = again->whole;
+    uint64_t bytes = 0;
+    uint32_t n = 0;
+
+    if (again_clear(again) != HPS_OK) {
+        return HPS_EXHAUSTED;
+    }
+    for (; again->part < whole->n_parts; again->part++, again->key = 0) {
+        const struct hps_lookup_part *part = &whole->parts[again->part];
+        struct hps_lookup_part *some = &again->some.parts[again->part];
+        some->keys = again->keys + (size_t)n * sizeof(hps_key);
+        for (; again->key < part->n_keys; again->key++) {
+            if (!has_changed(whole, part, again->key)) {
+                continue;
+            }
+            bytes += wider_row(part);
+            if (n == AGAIN_KEYS || (n > 0 && bytes > AGAIN_BYTES)) {
+                *out_n = n;
+                return HPS_OK;
+            }
+            memcpy(again->keys + (size_t)n * sizeof(hps_key),
+                   part->keys + (size_t)again->key * sizeof(hps_key), sizeof(hps_key));
+            again->places[n++] = again->key;
+            some->n_keys++;
+        }
+    }
+    *out_n = n;
+    return HPS_OK;
+}
+
+/* A key has another status than when it was read before. */
+static void set_status(struct hps_lookup_part *part, uint32_t i, uint8_t status)
+{
+    part->n_unknown -= part->key_status[i] == HPS_KEY_UNKNOWN ? 1 : 0;
+    part->n_unknown += status == HPS_KEY_UNKNOWN ? 1 : 0;
+    part->n_defaulted += status == HPS_KEY_DEFAULTED ? 1 : 0; /* such a one is not read again */
+    part->key_status[i] = status;
+}
+
+static hps_status put_part(struct hps_lookup *whole, struct hps_lookup_part *part,
+                           const struct hps_lookup_part *some, const uint32_t *places)
+{
+    if (some->key_status != NULL && part->key_status == NULL) {
+        part->key_status = hps_arena_alloc(whole->arena, part->n_keys);
+        if (part->key_status == NULL) {
+            return HPS_EXHAUSTED;
+        }
+        memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
+    }
+    for (uint32_t i = 0; i < some->n_keys; i++) {
+        memcpy(part->rows + (size_t)places[i] * part->row_bytes,
+               some->rows + (size_t)i * part->row_bytes, part->row_bytes);
+        if (part->key_status != NULL) {
+            set_status(part, places[i], (uint8_t)key_status(some, i));
+        }
+    }
+    return HPS_OK;
+}
+
+/* To where they belong. */
+static hps_status put(struct again *again)
+{
+    struct hps_lookup *whole = again->whole;
+    hps_status status = HPS_OK;
+
+    for (uint32_t p = 0; p < whole->n_parts && status == HPS_OK; p++) {
+        const struct hps_lookup_part *some = &again->some.parts[p];
+        if (some->n_keys > 0) {
+            size_t first = (size_t)(some->keys - again->keys) / sizeof(hps_key);
+            status = put_part(whole, &whole->parts[p], some, again->places + first);
+        }
+    }
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        whole->tier_us[kind] += again->some.tier_us[kind];
+    }
+    whole->others_us += again->some.others_us;
+    return status;
+}
+
+/* What was collected, on this thread alone. */
+static hps_status read_some(struct again *again, struct hps_error *err)
+{
+    struct hps_lookup *some = &again->some;
+    bool done = false;
+    hps_status status = hps_lookup_plan(some, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    some->rows = hps_alloc_aligned(HPS_ROWS_ALIGN, some->rows_bytes);
+    if (some->rows == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory to read %" PRIu64 " rows again",
+                             some->n_keys);
+    }
+    status = hps_lookup_run_memory(some, &done, err);
+    if (status == HPS_OK && !done) {
+        status = hps_lookup_run_rest(some, err);
+    }
+    again->whole->ahead = some->ahead;
+    if (status == HPS_OK && put(again) != HPS_OK) {
+        status = hps_error_set(err, HPS_EXHAUSTED, "no memory for the status of keys");
+    }
+    hps_free_aligned(some->rows);
+    return status;
+}
+
+/* All that has changed since the look-up began: from now on it has begun now. */
+static hps_status read_changed(struct again *again, struct hps_error *err)
+{
+    struct hps_lookup *whole = again->whole;
+    int64_t event_time_ms = hps_update_event_time_ms(whole->version);
+    uint64_t update_sequence = hps_update_sequence(whole->version);
+    uint64_t since = hps_stamps_now(whole->version->stamps); /* after them, before any row */
+    uint32_t n = 0;
+
+    again->part = 0;
+    again->key = 0;
+    do {
+        if (collect(again, &n) != HPS_OK) {
+            return hps_error_set(err, HPS_EXHAUSTED, "no memory to read rows again");
+        }
+        hps_status status = n == 0 ? HPS_OK : read_some(again, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        whole->n_reread += n;
+    } while (n > 0);
+    whole->event_time_ms = event_time_ms;
+    whole->update_sequence = update_sequence;
+    whole->since = since;
+    return HPS_OK;
+}
+
+hps_status hps_lookup_reread(struct hps_lookup *lookup, unsigned n_times, struct hps_error *err)
+{
+    struct again again = {.whole = lookup, .arena = hps_arena_new(ARENA_BYTES_FIRST, SIZE_MAX)};
+    hps_status status = HPS_ABORTED;
+
+    HPS_ASSERT(lookup->torn && n_times > 0);
+    if (again.arena == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory to read rows again");
+    }
+    bool useful = true;
+    for (; n_times > 0 && status == HPS_ABORTED && useful; n_times--) {
+        status = read_changed(&again, err);
+        if (status == HPS_OK && any_changed(lookup)) {
+            status = torn(lookup, err);
+        }
+        useful = !lookup->ahead && !is_under_way(lookup);
+    }
+    hps_arena_free(again.arena);
+    lookup->torn = status == HPS_ABORTED && !lookup->ahead;
+    if (status == HPS_OK) {
+        lookup_count_end(lookup, true);
+    }
+    return status;
+}

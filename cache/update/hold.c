@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Batches and look-ups that hold them back take turns. Look-ups wait in line, on no thread; one
+ * task, which is posted while somebody waits, has them read one after the other. It asks for the
+ * hold when it has a thread, so that nothing is held back while it waits for one; and when a batch
+ * waits it lets go soon, whoever still stands in line. Any thread; turns are those of the
+ * updater's.
+ */
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "cache/update/internal.h"
+
+enum { US_PER_S = 1000 * 1000 };
+
+/* pthread_cond_timedwait with its own clock: holds are of this machine's time, not of a test's. */
+static struct timespec latest(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += HPS_UPDATE_HELD_US_MAX / US_PER_S;
+    return until;
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+void update_turn_begin(struct hps_updates *updates)
+{
+    struct timespec until = latest();
+    int failed = 0;
+    pthread_mutex_lock(&updates->lock);
+    HPS_ASSERT(!updates->turn);
+    updates->turn = true;
+    while (updates->held && failed == 0) {
+        failed = pthread_cond_timedwait(&updates->changed, &updates->lock, &until);
+    }
+    pthread_mutex_unlock(&updates->lock);
+}
+
+/* Lock held. */
+static void begin_hold(struct hps_updates *updates)
+{
+    updates->held = true;
+    updates->held_since_us = hps_clock_us();
+}
+
+/* The same; legal if nothing is held. */
+static void let_go(struct hps_updates *updates)
+{
+    struct hps_metric *metric = updates->read_version->update_holds;
+    if (updates->held && metric != NULL) {
+        hps_metric_observe_us(metric, hps_clock_us() - updates->held_since_us);
+    }
+    updates->held = false;
+    pthread_cond_broadcast(&updates->changed);
+}
+
+/* Who has waited for this is next: were it only woken, the next batch might come first. */
+void update_turn_end(struct hps_updates *updates)
+{
+    pthread_mutex_lock(&updates->lock);
+    updates->turn = false;
+    if (updates->hold_waits) {
+        updates->hold_waits = false;
+        begin_hold(updates);
+        pthread_cond_broadcast(&updates->changed);
+    }
+    pthread_mutex_unlock(&updates->lock);
+}
+
+/* Behind the batch that is under way, or waits. Lock held. */
+static void hold_after_turn(struct hps_updates *updates)
+{
+    HPS_ASSERT(!updates->held && !updates->hold_waits);
+    if (!updates->turn) {
+        begin_hold(updates);
+        return;
+    }
+    updates->hold_waits = true;
+    while (!updates->held) {
+        pthread_cond_wait(&updates->changed, &updates->lock);
+    }
+}
+
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+/* Lock held, as by all of these. */
+static struct update_client *client_of(struct hps_updates *updates,
+                                       const struct hps_update_hold *hold)
+{
+    return &updates->clients[hps_mix64(hold->client) % UPDATE_CLIENTS];
+}
+
+/* What a client has had of late; it is forgotten at the rate at which it may have more. */
+static uint64_t held_us(struct update_client *client, uint64_t now_us)
+{
+    uint64_t forgotten_us =
+        (now_us - client->as_of_us) * HPS_UPDATE_HOLD_US_PER_S / (uint64_t)US_PER_S;
+    if (forgotten_us > 0) {
+        client->held_us -= forgotten_us < client->held_us ? forgotten_us : client->held_us;
+        client->as_of_us = now_us;
+    }
+    return client->held_us;
+}
+
+static bool is_over(struct update_client *client)
+{
+    return held_us(client, hps_clock_us()) >= HPS_UPDATE_HOLD_US_PER_S;
+}
+
+/* The one whose client has had least, of those that waits longest. NULL: nobody waits */
+static struct hps_update_hold *take_next(struct hps_updates *updates)
+{
+    struct hps_update_hold **best = NULL;
+    uint64_t now_us = hps_clock_us();
+    uint64_t least_us = UINT64_MAX;
+    for (struct hps_update_hold **at = &updates->waiting; *at != NULL; at = &(*at)->next) {
+        uint64_t us = held_us(client_of(updates, *at), now_us);
+        if (us < least_us) {
+            best = at;
+            least_us = us;
+        }
+    }
+    struct hps_update_hold *next = best == NULL ? NULL : *best;
+    if (next != NULL) {
+        *best = next->next;
+    }
+    return next;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Lock held, but while they read: those in line, until nobody is left, a batch has waited for long
+ * enough, or the one that is read is given up. */
+static void read_in_turn(struct hps_updates *updates)
+{
+    struct hps_update_hold *next;
+    bool more = true;
+    while (more && (next = take_next(updates)) != NULL) {
+        struct update_client *client = client_of(updates, next);
+        bool held = !is_over(client);
+        uint64_t from_us = hps_clock_us();
+        updates->reading = next;
+        pthread_mutex_unlock(&updates->lock);
+        next->run(next, held); /* it is not ours any more */
+        pthread_mutex_lock(&updates->lock);
+        uint64_t now_us = hps_clock_us();
+        updates->reading = NULL;
+        if (held) {
+            client->held_us = held_us(client, now_us) + now_us - from_us;
+        }
+        more = updates->held &&
+               (!updates->turn || now_us - updates->held_since_us < HPS_UPDATE_HOLD_US);
+    }
+}
+
+/* Pool thread. */
+static void on_thread(struct hps_task *task)
+{
+    struct hps_updates *updates =
+        (struct hps_updates *)((char *)task - offsetof(struct hps_updates, reader));
+    struct hps_version *version = updates->read_version;
+    bool posted = false;
+    pthread_mutex_lock(&updates->lock);
+    while (updates->waiting != NULL && !posted) {
+        hold_after_turn(updates);
+        read_in_turn(updates);
+        let_go(updates);
+        /* Others may want the thread. */
+        posted = updates->waiting != NULL &&
+                 hps_pool_post(updates->read_pool, &updates->reader) == HPS_OK;
+    }
+    updates->reads = posted;
+    pthread_mutex_unlock(&updates->lock);
+    if (!posted) {
+        hps_version_unpin(version);
+    }
+}
+
+/* Lock held. EXHAUSTED: too much waits for a thread */
+static hps_status start_reading(struct hps_version *version, struct hps_pool *pool)
+{
+    struct hps_updates *updates = version->updates;
+    if (updates->reads) {
+        return HPS_OK;
+    }
+    updates->reader.run = on_thread;
+    updates->read_version = version;
+    updates->read_pool = pool;
+    hps_status status = hps_pool_post(pool, &updates->reader);
+    if (status == HPS_OK) { /* it waits for the lock, if it has a thread */
+        updates->reads = true;
+        hps_version_pin(version);
+    }
+    return status;
+}
+
+hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
+                           struct hps_update_hold *hold)
+{
+    struct hps_updates *updates = version->updates;
+    HPS_ASSERT(updates != NULL);
+    pthread_mutex_lock(&updates->lock);
+    hps_status status = is_over(client_of(updates, hold)) ? HPS_AGAIN : HPS_OK;
+    if (status == HPS_OK) {
+        status = start_reading(version, pool);
+    }
+    if (status == HPS_OK) {
+        struct hps_update_hold **last = &updates->waiting;
+        while (*last != NULL) {
+            last = &(*last)->next;
+        }
+        hold->next = NULL;
+        *last = hold;
+    }
+    pthread_mutex_unlock(&updates->lock);
+    return status;
+}
+
+bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
+{
+    struct hps_updates *updates = version->updates;
+    pthread_mutex_lock(&updates->lock);
+    struct hps_update_hold **at = &updates->waiting;
+    while (*at != NULL && *at != hold) {
+        at = &(*at)->next;
+    }
+    bool waited = *at != NULL;
+    if (waited) {
+        *at = hold->next;
+    } else if (updates->reading == hold) {
+        let_go(updates);
+    }
+    pthread_mutex_unlock(&updates->lock);
+    return waited;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+hps_status update_holds_init(struct hps_updates *updates)
+{
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr) != 0) {
+        return HPS_NO_MEMORY;
+    }
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    int failed = pthread_cond_init(&updates->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    if (failed == 0) {
+        failed = pthread_mutex_init(&updates->lock, NULL);
+    }
+    return failed == 0 ? HPS_OK : HPS_NO_MEMORY;
+}
+
+void update_holds_fini(struct hps_updates *updates)
+{
+    HPS_ASSERT(!updates->held && updates->waiting == NULL && !updates->reads);
+    pthread_cond_destroy(&updates->changed);
+    pthread_mutex_destroy(&updates->lock);
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a batch to what is written: every part is checked, then of each key only the last write is
+ * kept, or that with the highest row version, if none that is stored is higher. Parts that lose
+ * nothing are used where they lie. On the updater's thread.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/rows/finite.h"
+#include "cache/update/internal.h"
+
+#define PART_NONE UINT32_MAX
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+hps_status hps_update_check(const struct hps_version *version, const struct hps_update_part *part,
+                            bool nan_allowed, struct hps_error *err)
+{
+    if (part->table_id >= version->n_tables) {
+        return hps_error_set(err, HPS_INVALID, "table %" PRIu32 ": model \"%s\" has %" PRIu32,
+                             part->table_id, version->model, version->n_tables);
+    }
+    const struct hps_table *table = &version->tables[part->table_id];
+    if (version->row_versions && part->row_versions == NULL && part->n > 0) {
+        return hps_error_set(err, HPS_INVALID, "table '%s': keys without row versions",
+                             table->name);
+    }
+    if (part->rows == NULL || part->n == 0) {
+        return HPS_OK;
+    }
+    if (part->row_bytes != table->row_bytes) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table '%s': rows of %" PRIu32 " bytes, expected %" PRIu32
+                             " (dim %" PRIu32 ")",
+                             table->name, part->row_bytes, table->row_bytes, table->dim);
+    }
+    size_t n_values = (size_t)part->n * table->dim;
+    size_t at = nan_allowed ? n_values : hps_first_not_finite(table->dtype, part->rows, n_values);
+    if (at < n_values) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table '%s': NaN or Inf in the row of key %" PRId64 ", value %" PRIu32,
+                             table->name, (int64_t)part->keys[at / table->dim],
+                             (uint32_t)(at % table->dim));
+    }
+    return HPS_OK;
+}
+
+static hps_status check_batch(const struct hps_version *version,
+                              const struct hps_update_batch *batch, uint32_t *out_n_keys,
+                              struct hps_error *err)
+{
+    uint64_t n_keys = 0;
+    for (uint32_t i = 0; i < batch->n_parts; i++) {
+        hps_status status = hps_update_check(version, &batch->parts[i], batch->nan_allowed, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        n_keys += batch->parts[i].n;
+    }
+    if (n_keys > HPS_UPDATE_KEYS_MAX) {
+        return hps_error_set(err, HPS_INVALID, "a batch of %" PRIu64 " keys, at most %d are taken",
+                             n_keys, HPS_UPDATE_KEYS_MAX);
+    }
+    *out_n_keys = (uint32_t)n_keys;
+    return HPS_OK;
+}
+
+/* ---- the last write of each key -------------------------------------------------------------- */
+
+struct seen {
+    uint32_t part; /* PART_NONE: a free place */
+    uint32_t index;
+    uint32_t at; /* of the keys of the batch */
+};
+
+static uint32_t set_size(uint32_t n_keys)
+{
+    uint32_t size = 16;
+    while (size / 2 < n_keys) {
+        size *= 2;
+    }
+    return size;
+}
+
+/* Note a key; NULL, or where a later write of it is. */
+static struct seen *set_add(struct seen *set, uint32_t mask, const struct hps_update_part *parts,
+                            const struct seen *added)
+{
+    uint32_t table_id = parts[added->part].table_id;
+    hps_key key = parts[added->part].keys[added->index];
+    uint64_t hash = hps_mix64((key ^ hps_hash_secret()) + table_id * HPS_HASH_GOLDEN);
+    uint32_t at = (uint32_t)hash & mask;
+    for (; set[at].part != PART_NONE; at = (at + 1) & mask) {
+        const struct hps_update_part *other = &parts[set[at].part];
+        if (other->table_id == table_id && other->keys[set[at].index] == key) {
+            return &set[at];
+        }
+    }
+    set[at] = *added;
+    return NULL;
+}
+
+static bool has_higher(const struct hps_update_part *parts, const struct seen *one,
+                       const struct seen *other)
+{
+    return parts[one->part].row_versions[one->index] >
+           parts[other->part].row_versions[other->index];
+}
+
+/* lost [n_keys] of zeros, in the order of the batch: another write of the key counts. n_lost: per
+ * part. compare: the one with the highest row version; else, and of equal ones, the last. */
+static hps_status find_lost(const struct hps_update_batch *batch, bool compare, uint32_t n_keys,
+                            uint8_t *lost, uint32_t *n_lost)
+{
+    uint32_t size = set_size(n_keys);
+    struct seen *set = hps_alloc(size * sizeof(*set));
+    if (set == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    memset(set, 0xff, size * sizeof(*set));
+    for (uint32_t p = batch->n_parts; p-- > 0;) {
+        n_keys -= batch->parts[p].n;
+        for (uint32_t i = batch->parts[p].n; i-- > 0;) {
+            const struct seen added = {p, i, n_keys + i};
+            struct seen *later = set_add(set, size - 1, batch->parts, &added);
+            if (later == NULL) {
+                continue;
+            }
+            bool replaces = compare && has_higher(batch->parts, &added, later);
+            const struct seen loser = replaces ? *later : added;
+            lost[loser.at] = 1;
+            n_lost[loser.part]++;
+            *later = replaces ? added : *later;
+        }
+    }
+    hps_free(set);
+    return HPS_OK;
+}
+
+/* Row versions that are stored already leave out the older ones. */
+static hps_status find_older(const struct hps_version *version,
+                             const struct hps_update_batch *batch, uint8_t *lost, uint32_t *n_lost,
+                             struct update_plan *plan, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t p = 0; p < batch->n_parts && status == HPS_OK; p++) {
+        uint32_t n_older = 0;
+        if (n_lost[p] < batch->parts[p].n) {
+            status = update_versions_compare(version, &batch->parts[p], lost, &n_older, err);
+        }
+        n_lost[p] += n_older;
+        plan->n_older += n_older;
+        lost += batch->parts[p].n;
+    }
+    return status;
+}
+
+/* A write of what a part has not lost, copied together. */
+static hps_status copy_kept(const struct hps_update_part *part, const uint8_t *lost,
+                            struct hps_write *write, void **out_owned)
+{
+    size_t row_bytes = part->rows == NULL ? 0 : write->table->row_bytes;
+    hps_key *keys = hps_alloc(write->n * (sizeof(*keys) + row_bytes));
+    if (keys == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    uint8_t *rows = (uint8_t *)(keys + write->n);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < part->n; i++) {
+        if (lost[i] != 0) {
+            continue;
+        }
+        keys[n] = part->keys[i];
+        if (part->rows != NULL) {
+            memcpy(rows + n * row_bytes, part->rows + i * row_bytes, row_bytes);
+        }
+        n++;
+    }
+    HPS_ASSERT(n == write->n);
+    write->keys = keys;
+    write->rows = part->rows == NULL ? NULL : rows;
+    *out_owned = keys;
+    return HPS_OK;
+}
+
+static hps_status make_writes(const struct hps_version *version,
+                              const struct hps_update_batch *batch, const uint8_t *lost,
+                              const uint32_t *n_lost, struct update_plan *plan)
+{
+    for (uint32_t p = 0; p < batch->n_parts; p++) {
+        const struct hps_update_part *part = &batch->parts[p];
+        uint32_t n = part->n - n_lost[p];
+        struct hps_write *write = &plan->writes[plan->n_writes];
+        *write = (struct hps_write){.table = &version->tables[part->table_id],
+                                    .keys = part->keys,
+                                    .rows = part->rows,
+                                    .n = n};
+        plan->spans[plan->n_writes] = batch->part_spans != NULL ? batch->part_spans[p] : 0;
+        if (n > 0 && n < part->n) {
+            hps_status status = copy_kept(part, lost, write, &plan->owned[plan->n_writes]);
+            if (status != HPS_OK) {
+                return status;
+            }
+        }
+        plan->n_writes += n > 0 ? 1 : 0;
+        plan->n_put += part->rows != NULL ? n : 0;
+        plan->n_deleted += part->rows == NULL ? n : 0;
+        lost += part->n;
+    }
+    return HPS_OK;
+}
+
+/* Behind the writes of rows, with the keys of each of them: their versions. */
+static hps_status make_version_writes(const struct hps_version *version,
+                                      const struct hps_update_batch *batch, const uint8_t *lost,
+                                      const uint32_t *n_lost, struct update_plan *plan)
+{
+    const struct hps_write *rows = plan->writes;
+    for (uint32_t p = 0; p < batch->n_parts; lost += batch->parts[p].n, p++) {
+        const struct hps_update_part *part = &batch->parts[p];
+        if (n_lost[p] == part->n) {
+            continue;
+        }
+        uint32_t at = plan->n_writes + plan->n_version_writes;
+        const uint64_t *versions = part->row_versions;
+        if (n_lost[p] > 0) {
+            uint64_t *kept = hps_alloc(rows->n * sizeof(*kept));
+            if (kept == NULL) {
+                return HPS_NO_MEMORY;
+            }
+            plan->owned[at] = kept;
+            for (uint32_t i = 0, n = 0; i < part->n; i++) {
+                if (lost[i] == 0) {
+                    kept[n++] = part->row_versions[i];
+                }
+            }
+            versions = kept;
+        }
+        plan->writes[at] =
+            (struct hps_write){.table = &version->updates->version_tables[part->table_id],
+                               .keys = rows->keys,
+                               .rows = (const uint8_t *)versions,
+                               .n = rows->n};
+        plan->n_version_writes++;
+        rows++;
+    }
+    return HPS_OK;
+}
+
+static hps_status make_all(const struct hps_version *version, const struct hps_update_batch *batch,
+                           bool compare, const uint8_t *lost, const uint32_t *n_lost,
+                           struct update_plan *plan, struct hps_error *err)
+{
+    hps_status status = make_writes(version, batch, lost, n_lost, plan);
+    if (status == HPS_OK && compare) {
+        status = make_version_writes(version, batch, lost, n_lost, plan);
+    }
+    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory for a batch");
+}
+
+hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
+                            bool compare, struct update_plan *out_plan, struct hps_error *err)
+{
+    struct update_plan plan = {0};
+    uint32_t n_keys = 0;
+    hps_status status = check_batch(version, batch, &n_keys, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    size_t n_writes_max = (size_t)batch->n_parts * (compare ? 2 : 1);
+    uint8_t *lost = hps_calloc(n_keys, 1);
+    uint32_t *n_lost = hps_calloc(batch->n_parts, sizeof(*n_lost));
+    plan.writes = hps_calloc(n_writes_max, sizeof(*plan.writes));
+    plan.owned = hps_calloc(n_writes_max, sizeof(*plan.owned));
+    plan.spans = hps_calloc(batch->n_parts, sizeof(*plan.spans));
+    status = HPS_NO_MEMORY;
+    if (lost != NULL && n_lost != NULL && plan.writes != NULL && plan.owned != NULL &&
+        plan.spans != NULL) {
+        status = find_lost(batch, compare, n_keys, lost, n_lost);
+    }
+    if (status != HPS_OK) {
+        hps_error_set(err, status, "no memory for a batch of %" PRIu32 " keys", n_keys);
+    } else if (compare) {
+        status = find_older(version, batch, lost, n_lost, &plan, err);
+    }
+    if (status == HPS_OK) {
+        status = make_all(version, batch, compare, lost, n_lost, &plan, err);
+    }
+    hps_free(lost);
+    hps_free(n_lost);
+    if (status != HPS_OK) {
+        update_plan_free(&plan);
+        return status;
+    }
+    *out_plan = plan;
+    return HPS_OK;
+}
+
+void update_plan_free(struct update_plan *plan)
+{
+    uint32_t n = plan->n_writes + plan->n_version_writes;
+    for (uint32_t i = 0; plan->owned != NULL && i < n; i++) {
+        hps_free(plan->owned[i]);
+    }
+    hps_free(plan->owned);
+    hps_free(plan->spans);
+    hps_free(plan->writes);
+    *plan = (struct update_plan){0};
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How many rows a version has. A load counts them. What updates add and take away is known where
+ * the lowest tier is memory; a store on disk is not asked for every key, but for a few of each
+ * batch, before it is written: so many of those keys as it has not are new. Each stands for its
+ * share of the batch, so that the sum over many batches is right, and is none too high for rows
+ * that are written again and again. What it comes to is stored with the batch. On the updater's
+ * thread, but for the views.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "cache/update/internal.h"
+
+/* Keys of a batch that are looked up: in memory some 100 us of them, in RocksDB as much if it has
+ * them in memory. A piece of them at a time, so that the rows need little room. */
+enum { MEMORY_KEYS = 1024, DISK_KEYS = 32, PIECE_KEYS = 64 };
+
+static const struct hps_call no_limit = {0};
+
+static struct hps_space *lowest_tier(const struct hps_version *version)
+{
+    return version->tiers[version->n_tiers - 1];
+}
+
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+struct sample {
+    struct hps_space *space; /* that is asked */
+    struct update_rows *rows;
+    double weight;  /* keys of the batch that each one stands for */
+    uint8_t *found; /* [PIECE_KEYS] rows, which nobody wants */
+    hps_key keys[PIECE_KEYS];
+    uint32_t slots[PIECE_KEYS];
+    uint32_t n;
+};
+
+/* Ask for the keys that are there, all of one write. A store that fails now, and takes the batch,
+ * has them for all we know. */
+static void ask(struct sample *sample, const struct hps_write *write)
+{
+    struct hps_batch batch = {sample->keys, sample->slots, sample->found, sample->n};
+    uint32_t n_new = 0;
+    for (uint32_t i = 0; i < sample->n; i++) {
+        sample->slots[i] = i;
+    }
+    if (sample->n > 0 &&
+        sample->space->store->ops->get(sample->space, &no_limit, write->table, &batch) == HPS_OK) {
+        n_new = batch.n;
+    } else if (write->rows == NULL) {
+        n_new = sample->n; /* none is known to go */
+    }
+    double n = write->rows != NULL ? n_new : sample->n - n_new;
+    update_rows_note(sample->rows, write, (uint64_t)llround(n * sample->weight));
+    sample->n = 0;
+}
+
+static uint64_t keys_of(const struct update_plan *plan)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < plan->n_writes; i++) {
+        n += plan->writes[i].n;
+    }
+    return n;
+}
+
+static uint32_t row_bytes_max(const struct update_plan *plan)
+{
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; i < plan->n_writes; i++) {
+        uint32_t its = plan->writes[i].table->row_bytes;
+        bytes = its > bytes ? its : bytes;
+    }
+    return bytes;
+}
+
+/* Every `step`-th key of the batch, from a changing one on: all where there are few. */
+hps_status update_rows_sample(const struct hps_version *version, const struct update_plan *plan,
+                              struct update_rows *rows)
+{
+    bool memory = hps_version_host_complete(version);
+    uint64_t n_max = memory ? MEMORY_KEYS : DISK_KEYS;
+    uint64_t n_keys = keys_of(plan);
+    uint64_t step = (n_keys + n_max - 1) / n_max;
+    struct sample sample = {.space = memory ? version->tiers[0] : lowest_tier(version),
+                            .rows = rows};
+    if (n_keys == 0) {
+        return HPS_OK;
+    }
+    sample.found = hps_alloc((size_t)PIECE_KEYS * row_bytes_max(plan));
+    if (sample.found == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    uint64_t at = hps_mix64(hps_update_sequence(version)) % step;
+    uint64_t n_sampled = (n_keys - at + step - 1) / step;
+    sample.weight = (double)n_keys / (double)n_sampled;
+    for (uint32_t i = 0; i < plan->n_writes; i++) {
+        const struct hps_write *write = &plan->writes[i];
+        for (; at < write->n; at += step) {
+            sample.keys[sample.n++] = write->keys[at];
+            if (sample.n == PIECE_KEYS) {
+                ask(&sample, write);
+            }
+        }
+        at -= write->n;
+        ask(&sample, write);
+    }
+    hps_free(sample.found);
+    return HPS_OK;
+}
+
+void update_rows_note(struct update_rows *rows, const struct hps_write *write, uint64_t n)
+{
+    HPS_ASSERT(write->table->id < rows->n_tables);
+    rows->changed[write->table->id] += write->rows != NULL ? (int64_t)n : -(int64_t)n;
+}
+
+hps_status update_rows_make(const struct hps_version *version, const struct update_plan *plan,
+                            struct update_rows *out_rows)
+{
+    struct update_rows *rows = out_rows;
+    *rows = (struct update_rows){.n_tables = version->n_tables};
+    if (plan->n_writes == 0) {
+        return HPS_OK;
+    }
+    rows->changed = hps_calloc(version->n_tables, sizeof(*rows->changed));
+    rows->touched = hps_calloc(version->n_tables, sizeof(*rows->touched));
+    rows->keys = hps_calloc(plan->n_writes, sizeof(*rows->keys));
+    if (rows->changed == NULL || rows->touched == NULL || rows->keys == NULL) {
+        update_rows_free(rows);
+        return HPS_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->n_writes; i++) {
+        rows->touched[plan->writes[i].table->id] = true;
+    }
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        rows->changed[i] = atomic_load(&version->updates->rows_changed[i]);
+    }
+    return HPS_OK;
+}
+
+void update_rows_publish(struct hps_updates *updates, const struct update_rows *rows)
+{
+    for (uint32_t i = 0; rows->changed != NULL && i < rows->n_tables; i++) {
+        atomic_store(&updates->rows_changed[i], rows->changed[i]);
+    }
+    if (rows->changed != NULL) {
+        atomic_store(&updates->rows_updated, true);
+    }
+}
+
+void update_rows_free(struct update_rows *rows)
+{
+    hps_free(rows->changed);
+    hps_free(rows->touched);
+    hps_free(rows->keys);
+    *rows = (struct update_rows){0};
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+static bool updated(const struct hps_version *version)
+{
+    return version->updates != NULL && atomic_load(&version->updates->rows_updated);
+}
+
+/* The only copy is in the host map, which can count. out_usage: set then. */
+static bool counted(const struct hps_version *version, struct hps_store_usage *out_usage)
+{
+    if (version->n_tiers == 0 || lowest_tier(version)->store->ops->tier != HPS_TIER_HOST) {
+        return false;
+    }
+    *out_usage = (struct hps_store_usage){.rows_estimated = true};
+    lowest_tier(version)->store->ops->space_usage(lowest_tier(version), out_usage);
+    return !out_usage->rows_estimated;
+}
+
+uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
+                               bool *out_estimated)
+{
+    uint64_t n = version->tables[table_id].n_rows;
+    struct hps_store_usage usage;
+    bool all_counted = counted(version, &usage);
+    /* Of which table rows were dropped, and which of them came again, is not known. */
+    *out_estimated = all_counted && usage.n_rows_dropped > 0;
+    if (!updated(version)) {
+        return n;
+    }
+    *out_estimated = *out_estimated || lowest_tier(version)->store->ops->tier != HPS_TIER_HOST;
+    int64_t changed = atomic_load(&version->updates->rows_changed[table_id]);
+    return changed < 0 && (uint64_t)-changed > n ? 0 : n + (uint64_t)changed;
+}
+
+uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated)
+{
+    struct hps_store_usage usage = {.rows_estimated = true};
+    uint64_t n = 0;
+    int64_t changed = 0;
+    *out_estimated = false;
+    if (counted(version, &usage)) {
+        return usage.n_rows;
+    }
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        n += version->tables[i].n_rows;
+    }
+    if (!updated(version)) {
+        return n;
+    }
+    const struct hps_space *lowest = lowest_tier(version);
+    *out_estimated = lowest->store->ops->tier != HPS_TIER_HOST;
+    lowest->store->ops->space_usage(lowest_tier(version), &usage);
+    if (!usage.rows_estimated) {
+        return usage.n_rows;
+    }
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        changed += atomic_load(&version->updates->rows_changed[i]);
+    }
+    return changed < 0 && (uint64_t)-changed > n ? 0 : n + (uint64_t)changed;
+}
+
+void hps_update_usage(const struct hps_version *version, struct hps_space *space,
+                      struct hps_store_usage *out_usage)
+{
+    struct hps_store_usage usage;
+    space->store->ops->space_usage(space, &usage);
+    if (usage.rows_estimated) {
+        usage.n_rows = hps_update_rows(version, &usage.rows_estimated);
+    }
+    *out_usage = usage;
+}

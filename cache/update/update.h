@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of one update batch: the one way in which rows of a resident version change. Rows,
+ * deletes and the positions of their source are applied from the lowest tier up, and become the
+ * version's published state at the end:
+ *
+ *     check ─▶ last write per key ─▶ stamps ─▶ durable store: rows + deletes + positions, at once
+ *           ─▶ tiers above, the host map last ─▶ stamps ─▶ positions and sequence are published
+ *
+ * A tier that is shared with other daemons takes a batch by the positions of the log that it leads
+ * from and to (store.h: log_apply); parts of it that are behind are not read from, and brought on
+ * by applying the log to them again: hps_update_replay.
+ *
+ * What holds:
+ * - Per key, a look-up finds the row before the batch or the one after it, never a mixture, and
+ *   never the one before again once the batch is published.
+ * - Of a batch a look-up may see some keys with their new rows and others with their old ones, but
+ *   not one of whose keys no batch has had any since it began, by their stamps (stamps.h): it sees
+ *   the whole batch or nothing of it. A hold keeps batches away from look-ups that find their keys
+ *   changed again and again.
+ * - A batch that is refused (INVALID, NO_MEMORY) or that the durable store did not take has changed
+ *   nothing. After any failure nothing is published, and the same batch may be applied again: rows
+ *   are absolute, so doing it twice is doing it once.
+ * - A tier above a durable store that cannot take a row loses the older one of that key.
+ * - A host map without a store below it takes a batch whole or not at all: if a row does not fit,
+ *   all its keys have their old rows again when the call returns. Meanwhile a look-up may have seen
+ *   rows of the failed batch.
+ * - After a crash every row is that of the stored positions.
+ * - Where a shared tier is the lowest, a batch counts once all of it has it. What failed may have
+ *   reached some of it, and is applied again.
+ * - With row versions a write, or delete, of a key counts only if none with a higher version has
+ *   been applied, in whatever batch: so the order in which they come makes no difference. The
+ *   versions are kept in the durable store beside the rows, also those of deletes.
+ *
+ * One thread per version at a time, which may block; it holds a pin, so that an unload waits for
+ * the batch.
+ */
+#ifndef HPS_CACHE_UPDATE_UPDATE_H
+#define HPS_CACHE_UPDATE_UPDATE_H
+
+#include "base/pool.h"
+#include "cache/version/version.h"
+
+/* Rows or deletes of one table, in order: of a key given twice the last one counts. */
+struct hps_update_part {
+    uint32_t table_id;   /* index in the version */
+    uint32_t row_bytes;  /* of the rows as they came; of deletes nothing */
+    uint32_t source;     /* of whoever made it */
+    uint32_t n;          /* keys */
+    const hps_key *keys; /* [n] */
+    const uint8_t *rows; /* [n][row_bytes] in the type of the table; NULL: the keys are deleted */
+    const uint64_t *row_versions; /* [n] for a version that compares them; else not looked at */
+};
+
+struct hps_update_batch {
+    const struct hps_update_part *parts; /* [n_parts] in order: the last write of a key counts */
+    uint32_t n_parts;
+    const struct hps_record
+        *positions; /* [n_positions] of the source after the batch: key and value any bytes */
+    uint32_t n_positions;
+    bool nan_allowed;
+    /* Of a version with a shared tier: between which positions of the log the parts lie; without
+     * spans there are no parts. */
+    const struct hps_log_span *spans; /* [n_spans] of partitions that differ */
+    uint32_t n_spans;
+    const uint32_t *part_spans; /* [n_parts] the span that each part comes from */
+    /* It is no longer all that the log says: a shared tier is left alone from now on, until the
+     * version is given positions there again. Not where it is the lowest one. */
+    bool apart;
+};
+
+/* Keys of one batch; how long one waits for a look-up that is read. */
+enum { HPS_UPDATE_KEYS_MAX = 1 << 26, HPS_UPDATE_HELD_US_MAX = 1000 * 1000 };
+/* For how long look-ups are read between two batches; and a client's share of each second. */
+enum { HPS_UPDATE_HOLD_US = 10 * 1000, HPS_UPDATE_HOLD_US_PER_S = 100 * 1000 };
+
+/* Make a version that can be updated, and read how far it was: stamps, positions, sequence. Before
+ * it is seen by anybody; its tiers are open. Freed with the version. DATA_LOSS: what is stored
+ * cannot be read; PRECONDITION: row versions without a durable store; NO_MEMORY. */
+hps_status hps_update_open(struct hps_version *version, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Would a batch with this part be refused? INVALID names table, value and limit. For sources that
+ * put many records into one batch and skip the bad ones. Any thread. */
+hps_status hps_update_check(const struct hps_version *version, const struct hps_update_part *part,
+                            bool nan_allowed, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Apply a batch.
+ * owner   everything is borrowed for the call
+ * error   INVALID; NO_MEMORY; EXHAUSTED: no room on the disk, or in a host map without a store
+ *         below it: pause and try the same batch again, which goes on where readers had the rows
+ *         that it needed; PRECONDITION: the lowest tier takes no updates; DATA_LOSS: such a map
+ *         that loses rows could not be put back; what the stores answered
+ */
+hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
+                            struct hps_error *err) HPS_MUST_CHECK;
+
+/* The space of a tier that is shared with other daemons and takes updates; NULL: there is none. On
+ * the updater's thread its log_* operations may be called between batches. */
+struct hps_space *hps_update_shared(const struct hps_version *version);
+/* ... and it is the lowest tier. */
+bool hps_update_shared_alone(const struct hps_version *version);
+/* What batches met in it since this was last asked. */
+void hps_update_shared_take(struct hps_version *version, struct hps_log_report *out_report);
+/* Apply a batch that has been applied, from an earlier position on, to what is behind in the shared
+ * tier alone. As hps_update_apply; positions are not looked at. */
+hps_status hps_update_replay(struct hps_version *version, const struct hps_update_batch *batch,
+                             struct hps_log_report *out_report, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+/* A look-up that wants no batch to come while it is read. The caller's memory, and its pin. */
+struct hps_update_hold {
+    /* On a thread of the pool, once. held: no batch begins until this returns (but one that has
+     * waited HPS_UPDATE_HELD_US_MAX), so it reads rows and hands over; false: its client has had
+     * its share. */
+    void (*run)(struct hps_update_hold *hold, bool held);
+    uint64_t client;              /* for whom: a number */
+    struct hps_update_hold *next; /* waits, behind this one */
+};
+/* Stand in line; run() comes. One thread of the pool has those in line read one after the other,
+ * first those whose client has had least; it waits for a batch that is under way, and makes way for
+ * one that waits after HPS_UPDATE_HOLD_US, or one look-up. So nothing is held back while anybody
+ * waits for a thread, and neither look-ups nor batches wait for ever. Never blocks.
+ *
+ * thread  any, as the next one
+ * error   AGAIN: batches have been held back for this client for HPS_UPDATE_HOLD_US_PER_S of the
+ * last second, or it is as if they had; EXHAUSTED: the pool takes no more
+ */
+hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
+                           struct hps_update_hold *hold) HPS_MUST_CHECK;
+/* True: it waited and does no more. False: run() has come, or is about to; nothing is held back for
+ * it any more, though it may still read. */
+bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
+    HPS_MUST_CHECK;
+
+/* Rows of the version: what was loaded, exact until the first update; then with what updates have
+ * added and taken away, which is an estimate but for a version in memory alone. Any thread, as the
+ * next two. */
+uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated);
+uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
+                               bool *out_estimated);
+/* What a tier has of the version; where the store can only estimate its rows, hps_update_rows. */
+void hps_update_usage(const struct hps_version *version, struct hps_space *space,
+                      struct hps_store_usage *out_usage);
+/* Batches that every look-up which begins now sees. 0: none. Any thread. */
+uint64_t hps_update_sequence(const struct hps_version *version);
+/* For look-ups, by whoever applies: the newest event time that is applied, and the time since when
+ * there may be updates that are not; Unix ms, 0: not known. Any thread. */
+void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms);
+int64_t hps_update_event_time_ms(const struct hps_version *version);
+int64_t hps_update_as_of_ms(const struct hps_version *version);
+/* How old rows of the version may be at most, ms; -1: not known. Not less than for how long as-of
+ * has not moved, should the wall clock be set back. */
+int64_t hps_update_age_ms(const struct hps_version *version);
+/* The published positions, in no order. fn must not call back here. Any thread. */
+hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
+    HPS_MUST_CHECK;
+
+void hps_updates_free(struct hps_updates *updates); /* as version->updates_free; NULL is legal */
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys under way, in hash chains over sharded locks. All links are in the memory of the look-ups.
+ * Lock order: shard, then trip; both are leaves otherwise. Threads of look-ups.
+ */
+#include "cache/version/flight.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/heap.h"
+
+enum { SHARDS = 16, CHAINS = 128, LINE_BYTES = 64, NS_PER_S = 1000000000 };
+
+struct shard {
+    _Alignas(LINE_BYTES) pthread_mutex_t lock;
+    struct hps_flight_key *chains[CHAINS];
+};
+
+struct hps_flight {
+    struct shard shards[SHARDS];
+};
+
+struct hps_flight *hps_flight_new(void)
+{
+    struct hps_flight *flight = hps_alloc_aligned(LINE_BYTES, sizeof(*flight));
+
+    if (flight == NULL) {
+        return NULL;
+    }
+    memset(flight, 0, sizeof(*flight));
+    for (unsigned i = 0; i < SHARDS; i++) {
+        pthread_mutex_init(&flight->shards[i].lock, NULL);
+    }
+    return flight;
+}
+
+void hps_flight_free(struct hps_flight *flight)
+{
+    if (flight == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < SHARDS; i++) {
+        for (unsigned c = 0; c < CHAINS; c++) {
+            HPS_ASSERT(flight->shards[i].chains[c] == NULL);
+        }
+        pthread_mutex_destroy(&flight->shards[i].lock);
+    }
+    hps_free_aligned(flight);
+}
+
+/* ---- trips ----------------------------------------------------------------------------------- */
+
+void hps_flight_trip_begin(struct hps_flight_trip *trip)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&trip->lock, NULL);
+    pthread_cond_init(&trip->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    trip->n_waiting = 0;
+    trip->n_promoted = 0;
+}
+
+void hps_flight_trip_end(struct hps_flight_trip *trip)
+{
+    /* Whoever changed the last key may still hold the lock. */
+    pthread_mutex_lock(&trip->lock);
+    HPS_ASSERT(trip->n_waiting == 0);
+    pthread_mutex_unlock(&trip->lock);
+    pthread_cond_destroy(&trip->changed);
+    pthread_mutex_destroy(&trip->lock);
+}
+
+static bool trip_has_news(const struct hps_flight_trip *trip)
+{
+    return trip->n_waiting == 0 || trip->n_promoted > 0;
+}
+
+bool hps_flight_wait(struct hps_flight_trip *trip, uint32_t max_us)
+{
+    struct timespec until;
+    int error = 0;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)max_us * 1000;
+    until.tv_sec += (time_t)(ns / NS_PER_S);
+    until.tv_nsec = (long)(ns % NS_PER_S);
+    pthread_mutex_lock(&trip->lock);
+    while (!trip_has_news(trip) && error != ETIMEDOUT) {
+        error = pthread_cond_timedwait(&trip->changed, &trip->lock, &until);
+    }
+    bool news = trip_has_news(trip);
+    pthread_mutex_unlock(&trip->lock);
+    return news;
+}
+
+void hps_flight_take_promoted(struct hps_flight_trip *trip, uint32_t n)
+{
+    pthread_mutex_lock(&trip->lock);
+    HPS_ASSERT(trip->n_promoted >= n);
+    trip->n_promoted -= n;
+    pthread_mutex_unlock(&trip->lock);
+}
+
+/* A key that waited is what it is from now on; the last touch of it by anyone but its owner. */
+static void change(struct hps_flight_key *key, enum hps_flight_state state)
+{
+    struct hps_flight_trip *trip = key->trip;
+
+    pthread_mutex_lock(&trip->lock);
+    atomic_store_explicit(&key->state, (uint8_t)state, memory_order_release);
+    trip->n_waiting--;
+    trip->n_promoted += state == HPS_FLIGHT_LEADS ? 1 : 0;
+    if (trip_has_news(trip)) {
+        pthread_cond_signal(&trip->changed);
+    }
+    pthread_mutex_unlock(&trip->lock);
+}
+
+/* ---- chains, under the lock of their shard --------------------------------------------------- */
+
+static struct shard *shard_of(struct hps_flight *flight, uint32_t table_id, hps_key key,
+                              struct hps_flight_key ***out_chain)
+{
+    uint64_t hash = hps_mix64(key ^ hps_hash_secret() ^ table_id * HPS_HASH_GOLDEN);
+    struct shard *shard = &flight->shards[hash % SHARDS];
+
+    *out_chain = &shard->chains[hash / SHARDS % CHAINS];
+    return shard;
+}
+
+/* The link to whoever leads the key, or the NULL at the chain's end. */
+static struct hps_flight_key **find_leader(struct hps_flight_key **link, uint32_t table_id,
+                                           hps_key key)
+{
+    while (*link != NULL && ((*link)->key != key || (*link)->table_id != table_id)) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+static void wait_for(struct hps_flight_key *leader, struct hps_flight_key *key)
+{
+    key->next = NULL;
+    if (leader->waiting == NULL) {
+        leader->waiting = key;
+    } else {
+        leader->last->next = key;
+    }
+    leader->last = key;
+    pthread_mutex_lock(&key->trip->lock);
+    key->trip->n_waiting++;
+    pthread_mutex_unlock(&key->trip->lock);
+}
+
+enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_trip *trip,
+                                      const struct hps_stamps *stamps, struct hps_flight_key *key)
+{
+    struct hps_flight_key **chain;
+    struct shard *shard = shard_of(flight, key->table_id, key->key, &chain);
+    enum hps_flight_state state = HPS_FLIGHT_ALONE;
+
+    key->trip = trip;
+    key->waiting = NULL;
+    key->last = NULL;
+    pthread_mutex_lock(&shard->lock);
+    struct hps_flight_key *leader = *find_leader(chain, key->table_id, key->key);
+    if (leader == NULL) {
+        state = HPS_FLIGHT_LEADS;
+        key->next = *chain;
+        *chain = key;
+    } else if (hps_stamp_unchanged(stamps, key->table_id, key->key, leader->since)) {
+        HPS_ASSERT(leader->row_bytes == key->row_bytes);
+        state = HPS_FLIGHT_WAITS;
+        wait_for(leader, key);
+    }
+    atomic_store_explicit(&key->state, (uint8_t)state, memory_order_relaxed);
+    pthread_mutex_unlock(&shard->lock);
+    return state;
+}
+
+void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *trip,
+                     uint32_t table_id, hps_key key, const uint8_t *row, uint8_t tier)
+{
+    struct hps_flight_key **chain;
+    struct shard *shard = shard_of(flight, table_id, key, &chain);
+
+    pthread_mutex_lock(&shard->lock);
+    struct hps_flight_key **link = find_leader(chain, table_id, key);
+    struct hps_flight_key *leader = *link;
+    if (leader != NULL && leader->trip == trip) {
+        *link = leader->next;
+        for (struct hps_flight_key *each = leader->waiting, *next; each != NULL; each = next) {
+            next = each->next;
+            if (row != NULL) {
+                memcpy(each->row, row, each->row_bytes);
+                each->tier = tier;
+            }
+            change(each, row != NULL ? HPS_FLIGHT_FOUND : HPS_FLIGHT_ABSENT);
+        }
+        atomic_store_explicit(&leader->state, HPS_FLIGHT_ALONE, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&shard->lock);
+}
+
+/* The first that waits takes the leader's place, with all that wait behind it. */
+static void pass_on(struct hps_flight_key **link)
+{
+    struct hps_flight_key *leader = *link;
+    struct hps_flight_key *heir = leader->waiting;
+
+    if (heir == NULL) {
+        *link = leader->next;
+        return;
+    }
+    heir->waiting = heir->next;
+    heir->last = heir->next == NULL ? NULL : leader->last;
+    heir->next = leader->next;
+    *link = heir;
+    change(heir, HPS_FLIGHT_LEADS);
+}
+
+static void stop_waiting(struct hps_flight_key *leader, struct hps_flight_key *key)
+{
+    struct hps_flight_key *before = NULL;
+
+    for (struct hps_flight_key *each = leader->waiting; each != key; each = each->next) {
+        before = each;
+    }
+    if (before == NULL) {
+        leader->waiting = key->next;
+    } else {
+        before->next = key->next;
+    }
+    if (leader->last == key) {
+        leader->last = before;
+    }
+    pthread_mutex_lock(&key->trip->lock);
+    key->trip->n_waiting--;
+    pthread_mutex_unlock(&key->trip->lock);
+}
+
+void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key)
+{
+    unsigned state = atomic_load_explicit(&key->state, memory_order_acquire);
+    struct hps_flight_key **chain;
+
+    if (state != HPS_FLIGHT_LEADS && state != HPS_FLIGHT_WAITS) {
+        return;
+    }
+    struct shard *shard = shard_of(flight, key->table_id, key->key, &chain);
+    pthread_mutex_lock(&shard->lock);
+    state = atomic_load_explicit(&key->state, memory_order_acquire);
+    struct hps_flight_key **link = find_leader(chain, key->table_id, key->key);
+    if (state == HPS_FLIGHT_LEADS) {
+        HPS_ASSERT(*link == key);
+        pass_on(link);
+    } else if (state == HPS_FLIGHT_WAITS) {
+        HPS_ASSERT(*link != NULL);
+        stop_waiting(*link, key);
+    }
+    if (state == HPS_FLIGHT_LEADS || state == HPS_FLIGHT_WAITS) {
+        atomic_store_explicit(&key->state, HPS_FLIGHT_ALONE, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&shard->lock);
+}

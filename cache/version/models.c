@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The model set: an immutable snapshot that readers reach through one pointer inside an epoch. A
+ * writer makes a changed copy, stores the pointer, and waits until no reader can hold the old one:
+ * that is microseconds, because readers hold it only while they find and pin a version. The old one
+ * then has room for the next copy, so that only another version needs memory.
+ */
+#include "cache/version/models.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/epoch.h"
+#include "base/heap.h"
+#include "base/text.h"
+
+struct model_entry {
+    struct hps_version *version;
+    bool active;
+};
+
+struct snapshot {
+    size_t n;
+    size_t n_max;
+    struct model_entry entries[];
+};
+
+/* A model that has no version and is to have one. */
+struct expected {
+    struct expected *next;
+    char *model;
+    char why[640];
+};
+
+struct hps_models {
+    pthread_mutex_t lock; /* over what is expected; only those take it that find no version */
+    struct expected *expected;
+    _Atomic(struct snapshot *) current;
+    struct snapshot *spare; /* writers: as large as the current one */
+    struct hps_epoch *epoch;
+};
+
+static struct snapshot *snapshot_new(size_t n_max)
+{
+    struct snapshot *snapshot =
+        hps_calloc(1, sizeof(*snapshot) + n_max * sizeof(snapshot->entries[0]));
+    if (snapshot != NULL) {
+        snapshot->n_max = n_max;
+    }
+    return snapshot;
+}
+
+struct hps_models *hps_models_new(void)
+{
+    struct hps_models *models = hps_calloc(1, sizeof(*models));
+    struct snapshot *empty = snapshot_new(0);
+    struct snapshot *spare = snapshot_new(0);
+    struct hps_epoch *epoch = hps_epoch_new();
+    if (models == NULL || empty == NULL || spare == NULL || epoch == NULL) {
+        hps_epoch_free(epoch);
+        hps_free(empty);
+        hps_free(spare);
+        hps_free(models);
+        return NULL;
+    }
+    pthread_mutex_init(&models->lock, NULL);
+    models->epoch = epoch;
+    models->spare = spare;
+    atomic_store(&models->current, empty);
+    return models;
+}
+
+/* Takes the one at `at` off the list. */
+static void expected_free(struct hps_models *models, struct expected **at)
+{
+    struct expected *one = *at;
+    HPS_ASSERT(models->expected != NULL);
+    *at = one->next;
+    hps_free(one->model);
+    hps_free(one);
+}
+
+void hps_models_free(struct hps_models *models)
+{
+    if (models == NULL) {
+        return;
+    }
+    struct snapshot *last = atomic_load(&models->current);
+    HPS_ASSERT(last->n == 0);
+    while (models->expected != NULL) {
+        expected_free(models, &models->expected);
+    }
+    pthread_mutex_destroy(&models->lock);
+    hps_free(last);
+    hps_free(models->spare);
+    hps_epoch_free(models->epoch);
+    hps_free(models);
+}
+
+/* Where it is, or should be. Lock held. */
+static struct expected **expected_find(struct hps_models *models, const char *model, size_t size)
+{
+    struct expected **at = &models->expected;
+    while (*at != NULL && !hps_text_is((*at)->model, model, size)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static struct expected *expected_new(const char *model)
+{
+    struct expected *one = hps_calloc(1, sizeof(*one));
+    if (one == NULL) {
+        return NULL;
+    }
+    one->model = hps_strdup(model);
+    if (one->model == NULL) {
+        hps_free(one);
+        return NULL;
+    }
+    return one;
+}
+
+hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)
+{
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&models->lock);
+    struct expected **at = expected_find(models, model, strlen(model));
+    if (*at == NULL && why != NULL) {
+        *at = expected_new(model); /* at the end of the list */
+        status = *at != NULL ? HPS_OK : HPS_NO_MEMORY;
+    }
+    if (*at != NULL && why != NULL) {
+        snprintf((*at)->why, sizeof((*at)->why), "%s", why);
+    } else if (*at != NULL) {
+        expected_free(models, at);
+    }
+    pthread_mutex_unlock(&models->lock);
+    return status;
+}
+
+/* False: nobody expects the model. */
+static bool is_expected(struct hps_models *models, const char *model, size_t size,
+                        struct hps_error *err)
+{
+    pthread_mutex_lock(&models->lock);
+    const struct expected *one = *expected_find(models, model, size);
+    if (one != NULL) {
+        hps_error_set(err, HPS_UNAVAILABLE, "%s", one->why);
+    }
+    pthread_mutex_unlock(&models->lock);
+    return one != NULL;
+}
+
+static hps_status not_there(bool model_known, const char *model, size_t size, int64_t number,
+                            struct hps_error *err)
+{
+    if (!model_known) {
+        return hps_error_set(err, HPS_NOT_FOUND, "model \"%.*s\" is not loaded",
+                             size > 128 ? 128 : (int)size, model);
+    }
+    if (number == 0) {
+        return hps_error_set(err, HPS_UNAVAILABLE, "model \"%.*s\" has no active version",
+                             (int)size, model);
+    }
+    return hps_error_set(err, HPS_NOT_FOUND, "version %lld of model \"%.*s\" is not resident",
+                         (long long)number, (int)size, model);
+}
+
+/* Pinned, or NULL. out_known: there is some version of the model. */
+static struct hps_version *find_pinned(struct hps_models *models, const char *model,
+                                       size_t model_size, int64_t number, bool *out_known)
+{
+    struct hps_version *found = NULL;
+    bool known = false;
+    struct hps_epoch_slot *slot = hps_epoch_enter(models->epoch);
+    const struct snapshot *now = atomic_load(&models->current);
+    for (size_t i = 0; i < now->n && found == NULL; i++) {
+        const struct model_entry *entry = &now->entries[i];
+        if (!hps_text_is(entry->version->model, model, model_size)) {
+            continue;
+        }
+        known = true;
+        if (number == 0 ? entry->active : entry->version->number == number) {
+            found = entry->version;
+            hps_version_pin(found);
+        }
+    }
+    hps_epoch_leave(models->epoch, slot);
+    *out_known = known;
+    return found;
+}
+
+hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
+                          int64_t number, struct hps_version **out_version, struct hps_error *err)
+{
+    bool known;
+    struct hps_version *found = find_pinned(models, model, model_size, number, &known);
+    if (found == NULL && !known) {
+        if (is_expected(models, model, model_size, err)) {
+            return HPS_UNAVAILABLE;
+        }
+        /* It may have come between the two looks, and is then expected no more. */
+        found = find_pinned(models, model, model_size, number, &known);
+    }
+    if (found == NULL) {
+        return not_there(known, model, model_size, number, err);
+    }
+    *out_version = found;
+    return HPS_OK;
+}
+
+/* The spare as a copy of the current snapshot, to be changed and published. */
+static struct snapshot *snapshot_copy(struct hps_models *models)
+{
+    const struct snapshot *old = atomic_load(&models->current);
+    struct snapshot *copy = models->spare;
+    copy->n = old->n;
+    memcpy(copy->entries, old->entries, old->n * sizeof(old->entries[0]));
+    return copy;
+}
+
+/* takes `next`; gives back the one before it, which no reader sees any more. */
+static struct snapshot *snapshot_publish(struct hps_models *models, struct snapshot *next)
+{
+    struct snapshot *old = atomic_exchange(&models->current, next);
+    uint64_t stamp = hps_epoch_retire(models->epoch);
+    while (!hps_epoch_passed(models->epoch, stamp)) {
+        sched_yield();
+    }
+    return old;
+}
+
+/* Room for one more version in both snapshots. */
+static hps_status snapshots_grow(struct hps_models *models)
+{
+    const struct snapshot *now = atomic_load(&models->current);
+    if (now->n < now->n_max) {
+        return HPS_OK;
+    }
+    struct snapshot *wider = snapshot_new(2 * now->n_max + 4);
+    struct snapshot *spare = snapshot_new(2 * now->n_max + 4);
+    if (wider == NULL || spare == NULL) {
+        hps_free(wider);
+        hps_free(spare);
+        return HPS_NO_MEMORY;
+    }
+    hps_free(models->spare);
+    models->spare = wider;
+    hps_free(snapshot_publish(models, snapshot_copy(models)));
+    models->spare = spare;
+    return HPS_OK;
+}
+
+static size_t snapshot_find(const struct snapshot *now, const char *model, int64_t number)
+{
+    for (size_t i = 0; i < now->n; i++) {
+        if (now->entries[i].version->number == number &&
+            strcmp(now->entries[i].version->model, model) == 0) {
+            return i;
+        }
+    }
+    return SIZE_MAX;
+}
+
+hps_status hps_models_add(struct hps_models *models, struct hps_version *version)
+{
+    const struct snapshot *now = atomic_load(&models->current);
+    if (snapshot_find(now, version->model, version->number) != SIZE_MAX) {
+        return HPS_EXISTS;
+    }
+    hps_status status = snapshots_grow(models);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct snapshot *next = snapshot_copy(models);
+    next->entries[next->n++] = (struct model_entry){version, false};
+    models->spare = snapshot_publish(models, next);
+    return HPS_OK;
+}
+
+hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
+{
+    struct snapshot *next = snapshot_copy(models);
+    if (number != 0 && snapshot_find(next, model, number) == SIZE_MAX) {
+        return HPS_NOT_FOUND;
+    }
+    for (size_t i = 0; i < next->n; i++) {
+        if (strcmp(next->entries[i].version->model, model) == 0) {
+            next->entries[i].active = number != 0 && next->entries[i].version->number == number;
+        }
+    }
+    models->spare = snapshot_publish(models, next);
+    return HPS_OK;
+}
+
+hps_status hps_models_remove(struct hps_models *models, const char *model, int64_t number)
+{
+    struct snapshot *next = snapshot_copy(models);
+    size_t at = snapshot_find(next, model, number);
+    if (at == SIZE_MAX) {
+        return HPS_NOT_FOUND;
+    }
+    next->entries[at] = next->entries[--next->n];
+    models->spare = snapshot_publish(models, next);
+    return HPS_OK;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which versions are resident and which one of each model is active: one immutable snapshot behind
+ * one pointer, so that a version switch is a single store and a request sees exactly one version.
+ * Readers never wait; writers are serialised by the catalog.
+ */
+#ifndef HPS_CACHE_VERSION_MODELS_H
+#define HPS_CACHE_VERSION_MODELS_H
+
+#include "cache/version/version.h"
+
+struct hps_models;
+
+struct hps_models *hps_models_new(void);         /* NULL: no memory */
+void hps_models_free(struct hps_models *models); /* must be empty */
+
+/* Pin version `number` (0: the active one) of the model. NOT_FOUND with a text that names the model
+ * or version, or UNAVAILABLE when the model has no active version yet, or is expected. Any thread.
+ */
+hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
+                          int64_t number, struct hps_version **out_version, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+/* Catalog only, one caller at a time. EXISTS, NO_MEMORY */
+hps_status hps_models_add(struct hps_models *models, struct hps_version *version) HPS_MUST_CHECK;
+/* A model without versions is to have one: who asks for it is told UNAVAILABLE and `why`, a whole
+ * sentence, instead of NOT_FOUND. NULL: it is not to have one any more, or has it: to be said after
+ * the add. Any thread. NO_MEMORY */
+hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)
+    HPS_MUST_CHECK;
+/* Make a resident version the active one (number 0: none). This and remove need no memory:
+ * NOT_FOUND is all that can be wrong. */
+hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
+    HPS_MUST_CHECK;
+/* Take a version out: no new pin can be had when this returns OK. */
+hps_status hps_models_remove(struct hps_models *models, const char *model, int64_t number)
+    HPS_MUST_CHECK;
+
+#endif

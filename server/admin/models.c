@@ -1,0 +1,603 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Admin methods on models, versions and keys. Runs on the admin pool.
+ */
+#include <semaphore.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/block.h"
+#include "base/clock.h"
+#include "cache/gpu/tier.h"
+#include "cache/update/update.h"
+#include "hps/v1/admin.pb-c.h"
+#include "server/admin/op.h"
+
+char *admin_dtype_text(enum hps_dtype dtype)
+{
+    static char fp32[] = "fp32", fp16[] = "fp16", bf16[] = "bf16";
+    return dtype == HPS_DTYPE_FP32 ? fp32 : dtype == HPS_DTYPE_FP16 ? fp16 : bf16;
+}
+
+Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps_version_diff *diff)
+{
+    Hps__V1__TableDiff **pointers =
+        hps_arena_calloc(arena, diff->n_tables + 1, sizeof(Hps__V1__TableDiff *));
+    Hps__V1__TableDiff *messages = hps_arena_calloc(arena, diff->n_tables + 1, sizeof(*messages));
+    if (pointers == NULL || messages == NULL) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < diff->n_tables; i++) {
+        const struct hps_table_diff *table = &diff->tables[i];
+        hps__v1__table_diff__init(&messages[i]);
+        messages[i].table = hps_arena_strndup(arena, table->table, strlen(table->table));
+        if (messages[i].table == NULL) {
+            return NULL;
+        }
+        messages[i].dim_before = table->dim_before;
+        messages[i].dim_after = table->dim_after;
+        messages[i].data_type_before = admin_dtype_text(table->dtype_before);
+        messages[i].data_type_after = admin_dtype_text(table->dtype_after);
+        messages[i].row_count_before = table->n_rows_before;
+        messages[i].row_count_after = table->n_rows_after;
+        pointers[i] = &messages[i];
+    }
+    return pointers;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+struct model_list {
+    struct admin_op *op;
+    size_t n_views; /* of versions, and of models that none serves for */
+    Hps__V1__ModelInfo **models;
+    size_t n_models;
+    Hps__V1__VersionInfo **versions; /* of the last model */
+};
+
+static void count_view(void *ctx, const struct hps_version_view *view)
+{
+    (void)view;
+    ((struct model_list *)ctx)->n_views++;
+}
+
+static void count_unserved(void *ctx, const struct hps_unserved_view *view)
+{
+    (void)view;
+    ((struct model_list *)ctx)->n_views++;
+}
+
+static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_version_view *view)
+{
+    const struct hps_version *version = view->version;
+    Hps__V1__VersionInfo *info = admin_alloc(op, 1, sizeof(*info));
+    if (info == NULL) {
+        return NULL;
+    }
+    hps__v1__version_info__init(info);
+    bool loaded = strcmp(view->state, "loading") != 0;
+    info->version = version->number;
+    info->state = (char *)view->state;
+    info->label = admin_text(op, version->label);
+    info->lineage = admin_text(op, version->lineage);
+    info->source = admin_text(op, version->source);
+    info->source_fingerprint = admin_text(op, version->fingerprint);
+    info->load_id = admin_text(op, loaded ? version->load_id : NULL);
+    info->loaded_unix_ms = loaded ? (int64_t)version->loaded_unix_ms : 0;
+    info->load_ratio = view->load_ratio;
+    info->table_count = version->n_tables;
+    info->row_count = view->n_rows;
+    info->row_count_estimated = view->rows_estimated;
+    info->dropped_row_count = view->n_rows_dropped;
+    info->host_bytes = view->host_bytes;
+    info->persistent_bytes = view->persistent_bytes;
+    info->warm_key_count = view->n_keys_warm;
+    info->hot_key_count = view->n_keys_hot;
+    info->device_bytes = view->gpu_bytes;
+    info->device_row_count = view->gpu_rows;
+    info->device_note = admin_text(op, view->gpu_note);
+    info->duplicate_key_count = loaded ? version->duplicate_keys : 0;
+    return info;
+}
+
+static void add_view(void *ctx, const struct hps_version_view *view)
+{
+    struct model_list *list = ctx;
+    struct admin_op *op = list->op;
+    Hps__V1__ModelInfo *last = list->n_models > 0 ? list->models[list->n_models - 1] : NULL;
+    if (last == NULL || strcmp(last->model, view->model) != 0) {
+        last = admin_alloc(op, 1, sizeof(*last));
+        Hps__V1__VersionInfo **versions =
+            admin_alloc(op, list->n_views, sizeof(Hps__V1__VersionInfo *));
+        if (last == NULL || versions == NULL || list->n_models == list->n_views) {
+            return;
+        }
+        hps__v1__model_info__init(last);
+        last->model = admin_text(op, view->model);
+        last->active_version = view->active_version;
+        last->state = (char *)"active";
+        last->versions = versions;
+        list->models[list->n_models++] = last;
+    }
+    Hps__V1__VersionInfo *info = version_info(op, view);
+    if (info != NULL && last->n_versions < list->n_views) {
+        last->versions[last->n_versions++] = info;
+    }
+}
+
+/* Of models by name, where `name` is or should be. */
+static size_t model_place(const struct model_list *list, const char *name)
+{
+    size_t at = 0;
+    while (at < list->n_models && strcmp(list->models[at]->model, name) < 0) {
+        at++;
+    }
+    return at;
+}
+
+static void add_unserved(void *ctx, const struct hps_unserved_view *view)
+{
+    struct model_list *list = ctx;
+    size_t at = model_place(list, view->model);
+    Hps__V1__ModelInfo *model = at < list->n_models ? list->models[at] : NULL;
+    if (model == NULL || strcmp(model->model, view->model) != 0) {
+        model = admin_alloc(list->op, 1, sizeof(*model));
+        if (model == NULL || list->n_models == list->n_views) {
+            return;
+        }
+        hps__v1__model_info__init(model);
+        model->model = admin_text(list->op, view->model);
+        memmove(&list->models[at + 1], &list->models[at],
+                (list->n_models++ - at) * sizeof(list->models[0]));
+        list->models[at] = model;
+    }
+    model->state = (char *)view->state;
+    model->reason = admin_text(list->op, view->why);
+}
+
+void admin_list_models(struct admin_op *op)
+{
+    static Hps__V1__ListModelsResponse empty = HPS__V1__LIST_MODELS_RESPONSE__INIT;
+    struct model_list list = {.op = op};
+    /* A version that comes between count and list is left out, never written past the end. */
+    hps_catalog_each(op->parts->catalog, count_view, &list);
+    hps_catalog_each_unserved(op->parts->catalog, count_unserved, &list);
+    Hps__V1__ListModelsResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    list.models = admin_alloc(op, list.n_views, sizeof(Hps__V1__ModelInfo *));
+    if (reply == NULL || list.models == NULL) {
+        return;
+    }
+    hps_catalog_each(op->parts->catalog, add_view, &list);
+    hps_catalog_each_unserved(op->parts->catalog, add_unserved, &list);
+    *reply = empty;
+    reply->n_models = list.n_models;
+    reply->models = list.models;
+    op->reply = &reply->base;
+}
+
+/* In the model's order. usages: of its embedding caches, [n_tables]; NULL: it has none */
+static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_version *version,
+                                        const struct hps_embed_range_usage *usages)
+{
+    Hps__V1__TableInfo **pointers = admin_alloc(op, version->n_tables, sizeof(*pointers));
+    Hps__V1__TableInfo *infos = admin_alloc(op, version->n_tables, sizeof(*infos));
+    if (pointers == NULL || infos == NULL) {
+        return NULL;
+    }
+    uint32_t n = 0;
+    for (uint32_t place = 0; place < version->n_places; place++) {
+        uint32_t i = hps_version_table_at(version, place);
+        if (i == UINT32_MAX) {
+            continue;
+        }
+        const struct hps_table *table = &version->tables[i];
+        hps__v1__table_info__init(&infos[i]);
+        infos[i].model = admin_text(op, version->model);
+        infos[i].version = version->number;
+        infos[i].table = admin_text(op, table->name);
+        infos[i].dim = table->dim;
+        infos[i].data_type = admin_dtype_text(table->dtype);
+        bool estimated;
+        infos[i].row_count = hps_update_table_rows(version, i, &estimated);
+        infos[i].row_count_estimated = estimated;
+        infos[i].device_bytes = usages != NULL ? usages[i].bytes : 0;
+        infos[i].device_row_count = usages != NULL ? usages[i].n_rows : 0;
+        infos[i].place = place;
+        pointers[n++] = &infos[i];
+    }
+    return pointers;
+}
+
+struct table_list {
+    struct admin_op *op;
+    const char *model; /* "": every one */
+    int64_t version;   /* 0: the active one */
+    Hps__V1__TableInfo **tables;
+    size_t n_tables;
+    bool found;
+};
+
+static void add_tables(void *ctx, const struct hps_version_view *view)
+{
+    struct table_list *list = ctx;
+    int64_t wanted = list->version != 0 ? list->version : view->active_version;
+    if ((list->model[0] != '\0' && strcmp(list->model, view->model) != 0) ||
+        view->version->number != wanted || strcmp(view->state, "loading") == 0) {
+        return;
+    }
+    Hps__V1__TableInfo **more = table_infos(list->op, view->version, view->gpu_usages);
+    size_t n = view->version->n_tables;
+    Hps__V1__TableInfo **all =
+        admin_alloc(list->op, list->n_tables + n, sizeof(Hps__V1__TableInfo *));
+    if (more == NULL || all == NULL) {
+        return;
+    }
+    if (list->n_tables > 0) {
+        memcpy(all, list->tables, list->n_tables * sizeof(*all));
+    }
+    memcpy(all + list->n_tables, more, n * sizeof(*all));
+    list->tables = all;
+    list->n_tables += n;
+    list->found = true;
+}
+
+void admin_list_tables(struct admin_op *op)
+{
+    const Hps__V1__ListTablesRequest *request = (const Hps__V1__ListTablesRequest *)op->request;
+    struct table_list list = {.op = op, .model = request->model, .version = request->version};
+    hps_catalog_each(op->parts->catalog, add_tables, &list);
+    if (!list.found && (request->model[0] != '\0' || request->version != 0)) {
+        if (request->version == 0) {
+            hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                     "model \"%s\" has no active version", request->model));
+        } else {
+            hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                     "model \"%s\" has no resident version %lld", request->model,
+                                     (long long)request->version));
+        }
+        return;
+    }
+    Hps__V1__ListTablesResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    if (reply != NULL) {
+        hps__v1__list_tables_response__init(reply);
+        reply->tables = list.tables;
+        reply->n_tables = list.n_tables;
+        reply->key_bytes = op->parts->key_bytes;
+        op->reply = &reply->base;
+    }
+}
+
+/* ---- loads and switches ---------------------------------------------------------------------- */
+
+static int64_t *gone_copy(struct admin_op *op, const struct hps_versions_gone *gone)
+{
+    int64_t *numbers = admin_alloc(op, gone->n, sizeof(*numbers));
+    if (numbers != NULL) {
+        memcpy(numbers, gone->numbers, gone->n * sizeof(*numbers));
+    }
+    return numbers;
+}
+
+static void dry_run(struct admin_op *op, const struct hps_load_request *request)
+{
+    struct hps_load_plan plan;
+    struct hps_version *version = NULL;
+    struct hps_switched effect;
+    hps_status status =
+        hps_catalog_load_plan(op->parts->catalog, request, &plan, &version, &effect, &op->error);
+    if (status != HPS_OK) {
+        return;
+    }
+    Hps__V1__LoadProgress *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__LoadPlan *answer = admin_alloc(op, 1, sizeof(*answer));
+    Hps__V1__TableInfo **tables = table_infos(op, version, NULL);
+    Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &effect.diff);
+    int64_t *gone = gone_copy(op, &effect.gone);
+    if (reply != NULL && answer != NULL && tables != NULL && diffs != NULL && gone != NULL) {
+        hps__v1__load_progress__init(reply);
+        hps__v1__load_plan__init(answer);
+        answer->disk_bytes_needed = plan.disk_bytes_needed;
+        answer->disk_bytes_available = plan.disk_bytes_available;
+        answer->dropped_row_count = plan.n_rows_dropped;
+        answer->host_bytes_needed = plan.host_bytes_needed;
+        answer->host_bytes_available = plan.host_bytes_available;
+        answer->redis_bytes_needed = plan.redis_bytes_needed;
+        answer->device_bytes_needed = plan.device_bytes_needed;
+        answer->tables = tables;
+        answer->n_tables = version->n_tables;
+        answer->diffs = diffs;
+        answer->n_diffs = effect.diff.n_tables;
+        answer->unload_versions = gone;
+        answer->n_unload_versions = effect.gone.n;
+        reply->model = admin_text(op, version->model);
+        reply->version = version->number;
+        reply->stage = (char *)"plan";
+        reply->rows_total = plan.n_rows;
+        reply->bytes_total = plan.row_bytes;
+        reply->done = true;
+        reply->active_version = effect.previous;
+        reply->plan = answer;
+        op->reply = &reply->base;
+    }
+    hps_version_diff_free(&effect.diff);
+    hps_version_free(version);
+}
+
+/* Of the request's tables; NULL: no memory. */
+static struct hps_source_named *load_tables(struct admin_op *op,
+                                            const Hps__V1__LoadModelRequest *message)
+{
+    struct hps_source_named *tables = admin_alloc(op, message->n_tables, sizeof(*tables));
+    for (size_t i = 0; tables != NULL && i < message->n_tables; i++) {
+        tables[i].name = message->tables[i]->table;
+        tables[i].path = message->tables[i]->path;
+    }
+    return tables;
+}
+
+static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *message)
+{
+    const struct hps_load_request request = {.model = message->model,
+                                             .directory = message->directory,
+                                             .tables = load_tables(op, message),
+                                             .n_tables = message->n_tables,
+                                             .version = message->version,
+                                             .label = message->label,
+                                             .lineage = message->lineage,
+                                             .activate = message->activate,
+                                             .force = message->force,
+                                             .replace = message->replace};
+    if (request.tables == NULL && request.n_tables > 0) {
+        return;
+    }
+    if (message->dry_run) {
+        op->changes = false;
+        dry_run(op, &request);
+    } else {
+        op->error.status = hps_catalog_load(op->parts->catalog, &request, &op->load, &op->error);
+    }
+}
+
+void admin_load_model(struct admin_op *op)
+{
+    const Hps__V1__LoadModelRequest *message = (const Hps__V1__LoadModelRequest *)op->request;
+    op->model = message->model;
+    op->version = message->version;
+    if (message->directory[0] == '\0' && message->n_tables == 0) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID, "directory: missing, and no tables"));
+    } else if (message->directory[0] != '\0' && message->n_tables > 0) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                                 "directory: got \"%s\" and %zu tables, expected one of both",
+                                 message->directory, message->n_tables));
+    } else {
+        load_model(op, message);
+    }
+    if (op->load != NULL) {
+        struct hps_load_state state;
+        hps_load_state_get(op->load, &state);
+        op->version = state.version;
+    }
+}
+
+/* takes the differences. */
+static void reply_activated(struct admin_op *op, struct hps_switched *switched)
+{
+    Hps__V1__ActivateVersionResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &switched->diff);
+    int64_t *gone = gone_copy(op, &switched->gone);
+    if (reply != NULL && gone != NULL) {
+        hps__v1__activate_version_response__init(reply);
+        reply->version = switched->version;
+        reply->previous_version = switched->previous;
+        reply->pause_us = switched->pause_us;
+        reply->diffs = diffs;
+        reply->n_diffs =
+            diffs != NULL ? switched->diff.n_tables : 0; /* it is active all the same */
+        reply->unload_versions = gone;
+        reply->n_unload_versions = switched->gone.n;
+        op->reply = &reply->base;
+    }
+    hps_version_diff_free(&switched->diff);
+}
+
+static void on_switched(struct hps_switch *waiter, const struct hps_error *error)
+{
+    struct admin_op *op =
+        (struct admin_op *)(void *)((char *)waiter - offsetof(struct admin_op, waiter));
+    op->error = *error;
+    if (error->status == HPS_OK) {
+        reply_activated(op, &waiter->switched);
+    }
+    admin_finish(op);
+}
+
+void admin_activate(struct admin_op *op)
+{
+    const Hps__V1__ActivateVersionRequest *request =
+        (const Hps__V1__ActivateVersionRequest *)op->request;
+    op->model = request->model;
+    op->version = request->version;
+    op->waiter.done = on_switched;
+    op->waiter.force = request->force;
+    hps_catalog_switch(op->parts->catalog, request->model, request->version, &op->waiter);
+}
+
+void admin_rollback(struct admin_op *op)
+{
+    const Hps__V1__RollbackModelRequest *request =
+        (const Hps__V1__RollbackModelRequest *)op->request;
+    struct hps_switched switched;
+    op->model = request->model;
+    if (hps_catalog_rollback(op->parts->catalog, request->model, &switched, &op->error) == HPS_OK) {
+        op->version = switched.version;
+        reply_activated(op, &switched);
+    }
+}
+
+static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
+{
+    struct admin_op *op =
+        (struct admin_op *)(void *)((char *)unload - offsetof(struct admin_op, unload));
+    op->error = *error;
+    admin_finish(op);
+}
+
+void admin_unload(struct admin_op *op)
+{
+    static const Hps__V1__UnloadVersionResponse reply = HPS__V1__UNLOAD_VERSION_RESPONSE__INIT;
+    const Hps__V1__UnloadVersionRequest *request =
+        (const Hps__V1__UnloadVersionRequest *)op->request;
+    op->model = request->model;
+    op->version = request->version;
+    op->reply = &reply.base;
+    op->unload.done = on_unloaded;
+    struct hps_error error = {0};
+    if (hps_catalog_unload(op->parts->catalog, request->model, request->version, &op->unload,
+                           &error) != HPS_OK) {
+        op->error = error; /* otherwise `op` may be gone by now */
+        admin_finish(op);
+    }
+}
+
+/* ---- one key --------------------------------------------------------------------------------- */
+
+static void ask_tier(struct admin_op *op, struct hps_space *space, const struct hps_table *table,
+                     hps_key key, Hps__V1__TierAnswer *answer)
+{
+    uint32_t slot = 0;
+    uint8_t *row = admin_alloc(op, 1, table->row_bytes);
+    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
+    const struct hps_call call = {0};
+    hps__v1__tier_answer__init(answer);
+    answer->tier = (char *)space->store->ops->name;
+    if (row == NULL) {
+        return;
+    }
+    uint64_t start_us = hps_clock_us();
+    hps_status status = space->store->ops->get(space, &call, table, &batch);
+    answer->duration_us = hps_clock_us() - start_us;
+    answer->found = batch.n == 0;
+    if (status != HPS_OK) {
+        answer->error = admin_text(op, hps_status_text(status));
+    }
+    if (answer->found) {
+        answer->row.data = row;
+        answer->row.len = table->row_bytes;
+    }
+}
+
+/* One key, asked of the device by a thread that waits: no longer than until the device counts as
+ * lost. */
+struct gpu_question {
+    struct hps_gpu_lookup lookup;
+    struct hps_gpu_part part;
+    hps_key key;
+    uint32_t hits;
+    sem_t done;
+};
+
+static void on_gpu_answer(struct hps_gpu_lookup *lookup)
+{
+    sem_post(
+        &((struct gpu_question *)((char *)lookup - offsetof(struct gpu_question, lookup)))->done);
+}
+
+static hps_status ask_and_wait(struct gpu_question *question)
+{
+    sem_init(&question->done, 0, 0);
+    hps_status status = hps_gpu_lookup(&question->lookup);
+    while (status == HPS_OK && sem_wait(&question->done) != 0) { /* a signal */
+    }
+    sem_destroy(&question->done);
+    return status == HPS_OK ? question->lookup.status : status;
+}
+
+static void ask_gpu(struct admin_op *op, struct hps_gpu_space *space, const struct hps_table *table,
+                    hps_key key, Hps__V1__TierAnswer *answer)
+{
+    struct gpu_question question = {.key = key};
+    uint8_t *row = admin_alloc(op, 1, table->row_bytes);
+    hps__v1__tier_answer__init(answer);
+    answer->tier = (char *)hps_tier_name(HPS_TIER_GPU);
+    if (row == NULL) {
+        return;
+    }
+    if (!hps_gpu_space_caches(space, table->id)) {
+        answer->error = admin_text(op, "it has no cache of this table now");
+        return;
+    }
+    struct hps_block *block = hps_block_new_slab(op->parts->blocks, table->row_bytes);
+    if (block == NULL) {
+        answer->error = admin_text(op, hps_status_text(HPS_EXHAUSTED));
+        return;
+    }
+    question.part = (struct hps_gpu_part){.table_id = table->id,
+                                          .n = 1,
+                                          .keys = (const uint8_t *)&question.key,
+                                          .hits = &question.hits};
+    question.lookup = (struct hps_gpu_lookup){.space = space,
+                                              .block = block,
+                                              .parts = &question.part,
+                                              .n_parts = 1,
+                                              .done = on_gpu_answer};
+    hps_status status = ask_and_wait(&question);
+    answer->duration_us = question.lookup.duration_us;
+    answer->found = status == HPS_OK && (question.hits & 1) != 0;
+    if (status != HPS_OK) {
+        answer->error = admin_text(op, hps_status_text(status));
+    }
+    if (answer->found) {
+        memcpy(row, block->data, table->row_bytes);
+        answer->row.data = row;
+        answer->row.len = table->row_bytes;
+    }
+    hps_block_unref(block);
+}
+
+static void explain(struct admin_op *op, struct hps_version *version, const struct hps_table *table,
+                    hps_key key)
+{
+    Hps__V1__ExplainKeyResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    const uint32_t n_gpu = version->gpu == NULL ? 0 : 1;
+    const uint32_t n = n_gpu + version->n_tiers;
+    Hps__V1__TierAnswer *answers = admin_alloc(op, n, sizeof(*answers));
+    Hps__V1__TierAnswer **pointers = admin_alloc(op, n, sizeof(*pointers));
+    if (reply == NULL || answers == NULL || pointers == NULL) {
+        return;
+    }
+    hps__v1__explain_key_response__init(reply);
+    reply->version = version->number;
+    reply->state = HPS__V1__KEY_STATE__KEY_STATE_UNKNOWN;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i < n_gpu) {
+            ask_gpu(op, version->gpu, table, key, &answers[i]);
+        } else {
+            ask_tier(op, version->tiers[i - n_gpu], table, key, &answers[i]);
+        }
+        pointers[i] = &answers[i];
+        if (answers[i].found) {
+            reply->state = HPS__V1__KEY_STATE__KEY_STATE_FOUND;
+        }
+    }
+    reply->tiers = pointers;
+    reply->n_tiers = n;
+    op->reply = &reply->base;
+}
+
+void admin_explain_key(struct admin_op *op)
+{
+    const Hps__V1__ExplainKeyRequest *request = (const Hps__V1__ExplainKeyRequest *)op->request;
+    struct hps_version *version;
+    if (hps_models_pin(op->parts->models, request->model, strlen(request->model), request->version,
+                       &version, &op->error) != HPS_OK) {
+        return;
+    }
+    uint32_t table = hps_version_table(version, request->table, strlen(request->table));
+    if (table == UINT32_MAX) {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND, "table \"%s\" is not in model \"%s\"",
+                                 request->table, request->model));
+    } else {
+        explain(op, version, &version->tables[table], (hps_key)request->key);
+    }
+    hps_version_unpin(version);
+}

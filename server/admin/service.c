@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Method table, hand-over to the admin pool and back, and the progress stream of a load.
+ */
+#include "server/admin/service.h"
+
+#include <string.h>
+
+#include "base/heap.h"
+#include "base/log.h"
+#include "hps/v1/admin.pb-c.h"
+#include "server/admin/op.h"
+
+enum { ADMIN_ARENA_BYTES = 16 * 1024, ADMIN_ARENA_BYTES_MAX = 64 << 20 };
+enum { PROGRESS_PERIOD_US = 200 * 1000 };
+
+enum method_kind {
+    READS,
+    CHANGES,      /* state: every call is written to the log */
+    CHANGES_LATER /* also answers itself, because it may wait for longer than a thread should */
+};
+
+static const struct admin_method {
+    const char *path;
+    const ProtobufCMessageDescriptor *request;
+    void (*work)(struct admin_op *op);
+    enum method_kind kind;
+} admin_methods[] = {
+#define METHOD(name, request, work, kind)                                            \
+    {                                                                                \
+        "/hps.v1.Admin/" name, &hps__v1__##request##_request__descriptor, work, kind \
+    }
+    METHOD("Ping", ping, admin_ping, READS),
+    METHOD("GetStatus", get_status, admin_get_status, READS),
+    METHOD("ListModels", list_models, admin_list_models, READS),
+    METHOD("ListTables", list_tables, admin_list_tables, READS),
+    METHOD("LoadModel", load_model, admin_load_model, CHANGES),
+    METHOD("ActivateVersion", activate_version, admin_activate, CHANGES_LATER),
+    METHOD("RollbackModel", rollback_model, admin_rollback, CHANGES),
+    METHOD("UnloadVersion", unload_version, admin_unload, CHANGES_LATER),
+    METHOD("GetStats", get_stats, admin_get_stats, READS),
+    METHOD("ExplainKey", explain_key, admin_explain_key, READS),
+    METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, READS),
+    METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES),
+    METHOD("GetUpdates", get_updates, admin_get_updates, READS),
+    METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES),
+    METHOD("CreateSnapshot", create_snapshot, admin_create_snapshot, CHANGES),
+    METHOD("GetConfig", get_config, admin_get_config, READS),
+    METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES),
+    METHOD("Drain", drain, admin_drain, CHANGES),
+#undef METHOD
+};
+
+enum { N_METHODS = sizeof(admin_methods) / sizeof(admin_methods[0]) };
+
+struct hps_admin_service {
+    struct hps_admin_parts parts;
+    struct hps_grpc_service grpc;
+    struct hps_grpc_method methods[N_METHODS];
+};
+
+/* The progress stream of one load, on its call's loop. */
+struct progress_stream {
+    struct hps_grpc_call *call;
+    struct hps_load *load;
+    struct hps_timer timer;
+    char *model;
+    bool no_wait;
+};
+
+void *admin_alloc(struct admin_op *op, size_t count, size_t size)
+{
+    void *memory = hps_arena_calloc(op->arena, count != 0 ? count : 1, size);
+    if (memory == NULL) {
+        hps_ignore(hps_error_set(&op->error, HPS_NO_MEMORY, "no memory for the answer"));
+    }
+    return memory;
+}
+
+char *admin_text(struct admin_op *op, const char *text)
+{
+    static char none[] = "";
+    char *copy = text != NULL ? hps_arena_strndup(op->arena, text, strlen(text)) : NULL;
+    return copy != NULL ? copy : none;
+}
+
+static void op_free(struct admin_op *op)
+{
+    hps_load_unref(op->load);
+    hps_grpc_call_unref(op->call);
+    hps_arena_free(op->arena);
+    hps_free(op);
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+static void stream_free(struct progress_stream *stream)
+{
+    hps_timer_stop(&stream->timer);
+    hps_load_unref(stream->load);
+    hps_free(stream->model);
+    hps_free(stream);
+}
+
+static void send_progress(struct progress_stream *stream, struct hps_load_state *state)
+{
+    struct hps_arena *arena = NULL;
+    Hps__V1__LoadProgress progress = HPS__V1__LOAD_PROGRESS__INIT;
+    progress.model = stream->model;
+    progress.version = state->version;
+    progress.stage = (char *)state->stage;
+    progress.rows_done = state->rows_done;
+    progress.rows_total = state->rows_total;
+    progress.bytes_done = state->bytes_done;
+    progress.bytes_total = state->bytes_total;
+    progress.remaining_ms = state->remaining_ms;
+    progress.table = (char *)state->table;
+    progress.done = state->done;
+    progress.activated = state->activated;
+    progress.duplicate_key_count = state->duplicate_keys;
+    progress.unload_versions = state->going.numbers;
+    progress.n_unload_versions = state->going.n;
+    if (state->done) {
+        const struct hps_switched *outcome = hps_load_outcome(stream->load);
+        const struct hps_version_diff *diff = &outcome->diff;
+        progress.active_version = outcome->previous;
+        progress.row_count = state->n_rows;
+        progress.dropped_row_count = state->n_rows_dropped;
+        arena = hps_arena_new(ADMIN_ARENA_BYTES, ADMIN_ARENA_BYTES_MAX);
+        progress.diffs = arena != NULL ? admin_table_diffs(arena, diff) : NULL;
+        progress.n_diffs = progress.diffs != NULL ? diff->n_tables : 0;
+    }
+    hps_message_send(stream->call, &progress.base);
+    hps_arena_free(arena);
+}
+
+static void on_progress(void *ctx)
+{
+    struct progress_stream *stream = ctx;
+    struct hps_load_state state;
+    hps_load_state_get(stream->load, &state);
+    if (state.done && state.error.status != HPS_OK) {
+        hps_grpc_call_fail(stream->call, &state.error);
+        return;
+    }
+    /* A watcher that does not read gets fewer messages, not more memory. */
+    if (state.done || hps_grpc_call_queued(stream->call) == 0) {
+        send_progress(stream, &state);
+    }
+    if (state.done || stream->no_wait) {
+        hps_grpc_call_finish(stream->call, 0, NULL);
+        return;
+    }
+    hps_timer_set_after(hps_grpc_call_loop(stream->call), &stream->timer, PROGRESS_PERIOD_US);
+}
+
+static void start_stream(struct admin_op *op)
+{
+    const Hps__V1__LoadModelRequest *request = (const Hps__V1__LoadModelRequest *)op->request;
+    struct progress_stream *stream = hps_calloc(1, sizeof(*stream));
+    char *model = hps_strdup(request->model);
+    if (stream == NULL || model == NULL) {
+        hps_free(stream);
+        hps_free(model);
+        hps_grpc_call_finish(op->call, hps_status_grpc_code(HPS_NO_MEMORY),
+                             "the load goes on, but no memory to report on it");
+        return;
+    }
+    stream->call = op->call;
+    stream->load = op->load;
+    op->load = NULL;
+    stream->model = model;
+    stream->no_wait = request->no_wait;
+    hps_timer_init(&stream->timer, on_progress, stream);
+    hps_grpc_call_set_user(op->call, stream);
+    on_progress(stream);
+}
+
+/* ---- to the pool and back -------------------------------------------------------------------- */
+
+static void run_reply(struct hps_task *task)
+{
+    struct admin_op *op = (struct admin_op *)task;
+    if (hps_grpc_call_cancelled(op->call)) {
+        op_free(op);
+        return;
+    }
+    if (op->error.status != HPS_OK) {
+        hps_grpc_call_fail(op->call, &op->error);
+    } else if (op->load != NULL) {
+        start_stream(op);
+    } else {
+        hps_message_send(op->call, op->reply);
+        hps_grpc_call_finish(op->call, 0, NULL);
+    }
+    op_free(op);
+}
+
+/* Who changed what, and how that went: written at every log level and never held back. */
+static void audit(const struct admin_op *op)
+{
+    struct hps_log_site site = {0};
+    const struct hps_log_field fields[] = {
+        HPS_STR("method", strrchr(op->method->path, '/') + 1),
+        HPS_STR("model", op->model != NULL ? op->model : ""),
+        HPS_I64("version", op->version),
+        HPS_STR("peer", hps_grpc_call_peer(op->call)),
+        HPS_I64("code", hps_status_grpc_code(op->error.status)),
+        HPS_STR("error", op->error.status != HPS_OK ? op->error.text : ""),
+        HPS_LOG_END};
+    hps_log_write(&site, HPS_LOG_INFO, "audit", "admin call", fields);
+}
+
+void admin_finish(struct admin_op *op)
+{
+    if (op->changes) {
+        audit(op);
+    }
+    op->task.run = run_reply;
+    hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
+}
+
+static void run_work(struct hps_task *task)
+{
+    struct admin_op *op = (struct admin_op *)task;
+    bool answers_itself = op->method->kind == CHANGES_LATER;
+    op->method->work(op);
+    if (!answers_itself) {
+        admin_finish(op);
+    }
+}
+
+static const struct admin_method *method_of(const struct hps_grpc_call *call)
+{
+    const char *path = hps_grpc_call_path(call);
+    size_t i = 0;
+    while (strcmp(admin_methods[i].path, path) != 0) {
+        i++; /* a call only gets here through one of these paths */
+    }
+    return &admin_methods[i];
+}
+
+static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct hps_admin_service *service = hps_grpc_call_ctx(call);
+    const struct admin_method *method = method_of(call);
+    struct admin_op *op = hps_calloc(1, sizeof(*op));
+    struct hps_arena *arena = hps_arena_new(ADMIN_ARENA_BYTES, ADMIN_ARENA_BYTES_MAX);
+    if (op == NULL || arena == NULL) {
+        hps_free(op);
+        hps_arena_free(arena);
+        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_NO_MEMORY), "no memory for the call");
+        return;
+    }
+    op->arena = arena;
+    op->call = call;
+    hps_grpc_call_ref(call);
+    op->parts = &service->parts;
+    op->method = method;
+    op->changes = method->kind != READS;
+    op->task.run = run_work;
+    op->request = hps_message_unpack(method->request, arena, data, size);
+    if (op->request == NULL) {
+        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_INVALID), "request: malformed message");
+        op_free(op);
+    } else if (hps_pool_post(service->parts.pool, &op->task) != HPS_OK) {
+        hps_grpc_call_finish(call, hps_status_grpc_code(HPS_EXHAUSTED),
+                             "too many admin calls are waiting");
+        op_free(op);
+    }
+}
+
+static void on_close(struct hps_grpc_call *call)
+{
+    struct progress_stream *stream = hps_grpc_call_user(call);
+    if (stream != NULL) {
+        hps_grpc_call_set_user(call, NULL);
+        stream_free(stream);
+    }
+}
+
+struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *parts)
+{
+    struct hps_admin_service *service = hps_calloc(1, sizeof(*service));
+    if (service == NULL) {
+        return NULL;
+    }
+    service->parts = *parts;
+    for (unsigned i = 0; i < N_METHODS; i++) {
+        service->methods[i] = (struct hps_grpc_method){
+            .path = admin_methods[i].path, .on_message = on_message, .on_close = on_close};
+    }
+    service->grpc = (struct hps_grpc_service){.name = "hps.v1.Admin",
+                                              .methods = service->methods,
+                                              .n_methods = N_METHODS,
+                                              .ctx = service};
+    return service;
+}
+
+void hps_admin_service_free(struct hps_admin_service *service)
+{
+    hps_free(service);
+}
+
+const struct hps_grpc_service *hps_admin_service_grpc(const struct hps_admin_service *service)
+{
+    return &service->grpc;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hps.v1.Admin: one method per verb of hpsctl. Work runs on the admin pool, because it may block;
+ * answers go back through the call's loop.
+ */
+#ifndef HPS_SERVER_ADMIN_SERVICE_H
+#define HPS_SERVER_ADMIN_SERVICE_H
+
+#include "base/pool.h"
+#include "net/grpc.h"
+#include "server/catalog/catalog.h"
+#include "server/catalog/readiness.h"
+#include "server/observe/metrics.h"
+#include "server/observe/slowlog.h"
+
+/* What only the daemon as a whole knows; filled by its callback. Text is borrowed from the daemon.
+ */
+struct hps_admin_status {
+    bool draining;
+    uint64_t started_us;
+    const char *const *grpc_addresses;
+    unsigned n_grpc_addresses;
+    const char *http_address;
+    const char *admin_address;
+    uint64_t connections;
+};
+
+struct hps_admin_parts { /* all borrowed for the life of the service */
+    struct hps_pool *pool;
+    struct hps_catalog *catalog;
+    struct hps_readiness *readiness;
+    struct hps_models *models;
+    struct hps_devices *devices; /* NULL: none */
+    struct hps_block_pool *blocks;
+    struct hps_updater *updater; /* NULL: versions take no updates */
+    uint32_t key_bytes;          /* in files of HugeCTR and records of HPS: 8 or 4 */
+    struct hps_slowlog *slowlog;
+    const struct hps_service_metrics *metrics;
+    void *ctx;
+    void (*status)(void *ctx, struct hps_admin_status *out_status); /* any thread */
+    void (*drain)(void *ctx);                                       /* any thread */
+    /* Append the configuration that holds, as JSON. Any thread. NO_MEMORY. */
+    hps_status (*print_config)(void *ctx, struct hps_buf *buf);
+};
+
+struct hps_admin_service;
+
+struct hps_admin_service *hps_admin_service_new(
+    const struct hps_admin_parts *parts);                       /* NULL: memory */
+void hps_admin_service_free(struct hps_admin_service *service); /* no call may be left */
+/* A snapshot under way ends soon, with CANCELLED: its checksums may take as long as the disk takes
+ * to read all rows. For good. Any thread. */
+void hps_admin_snapshot_cancel(void);
+const struct hps_grpc_service *hps_admin_service_grpc(const struct hps_admin_service *service);
+
+#endif

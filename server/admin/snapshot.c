@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The admin method that keeps the persistent store as it is now. Runs on the admin pool.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rows/snapshot.h"
+#include "cache/update/update.h"
+#include "hps/v1/admin.pb-c.h"
+#include "server/admin/op.h"
+#include "server/observe/version_info.h"
+
+/* One at a time: it may copy for long, and other calls need a thread of the pool, too. */
+static atomic_bool under_way;
+static atomic_bool cancel; /* the process ends */
+
+struct version_list {
+    struct admin_op *op;
+    Hps__V1__SnapshotVersion **versions;
+    size_t n, capacity;
+};
+
+static void count_version(void *ctx, const struct hps_version_view *view)
+{
+    (void)view;
+    ((struct version_list *)ctx)->capacity++;
+}
+
+static void add_version(void *ctx, const struct hps_version_view *view)
+{
+    struct version_list *list = ctx;
+    bool resident = strcmp(view->state, "resident") == 0 || strcmp(view->state, "active") == 0;
+    if (list->n == list->capacity || !resident) {
+        return; /* a load under way is not in the catalog's records yet */
+    }
+    Hps__V1__SnapshotVersion *of = admin_alloc(list->op, 1, sizeof(*of));
+    if (of != NULL) {
+        hps__v1__snapshot_version__init(of);
+        of->model = admin_text(list->op, view->model);
+        of->version = view->version->number;
+        of->active = view->version->number == view->active_version;
+        of->update_sequence = hps_update_sequence(view->version);
+        list->versions[list->n++] = of;
+    }
+}
+
+/* What the snapshot will have at least: asked before it is made. */
+static bool list_versions(struct admin_op *op, Hps__V1__CreateSnapshotResponse *reply)
+{
+    struct version_list list = {.op = op};
+    hps_catalog_each(op->parts->catalog, count_version, &list);
+    list.versions = admin_alloc(op, list.capacity, sizeof(Hps__V1__SnapshotVersion *));
+    if (list.versions == NULL) {
+        return false;
+    }
+    hps_catalog_each(op->parts->catalog, add_version, &list);
+    reply->versions = list.versions;
+    reply->n_versions = list.n;
+    return true;
+}
+
+static hps_status create(struct admin_op *op, struct hps_store *store, const char *directory,
+                         uint64_t unix_ms, struct hps_snapshot_report *out_report)
+{
+    uint64_t start_us = hps_clock_us();
+    hps_status status = hps_snapshot_begin(directory, &op->error);
+    if (status == HPS_OK) {
+        status = store->ops->checkpoint(store, directory, &op->error);
+    }
+    if (status == HPS_OK) {
+        status = hps_snapshot_finish(directory, hps_build_version, unix_ms, &cancel, out_report,
+                                     &op->error);
+    }
+    if (status == HPS_OK) {
+        HPS_LOG(INFO, "snapshot", "snapshot made", HPS_STR("directory", directory),
+                HPS_U64("files", out_report->n_files), HPS_U64("bytes", out_report->n_bytes),
+                HPS_U64("duration_us", hps_clock_us() - start_us));
+    }
+    return status;
+}
+
+void hps_admin_snapshot_cancel(void)
+{
+    atomic_store(&cancel, true);
+}
+
+void admin_create_snapshot(struct admin_op *op)
+{
+    const Hps__V1__CreateSnapshotRequest *request =
+        (const Hps__V1__CreateSnapshotRequest *)op->request;
+    struct hps_store *store = hps_catalog_env(op->parts->catalog)->durable;
+    struct hps_snapshot_report report = {0};
+    if (request->directory[0] != '/') {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                                 "directory: got \"%.200s\", expected an absolute path",
+                                 request->directory));
+        return;
+    }
+    if (store == NULL || store->ops->checkpoint == NULL) {
+        hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
+                                 "there is no persistent_db to make a snapshot of"));
+        return;
+    }
+    Hps__V1__CreateSnapshotResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    if (reply == NULL) {
+        return;
+    }
+    hps__v1__create_snapshot_response__init(reply);
+    reply->created_unix_ms = (int64_t)hps_clock_wall_ms();
+    if (atomic_exchange(&under_way, true)) {
+        hps_ignore(hps_error_set(&op->error, HPS_BUSY, "another snapshot is being made"));
+        return;
+    }
+    hps_status status = HPS_NO_MEMORY;
+    if (list_versions(op, reply)) {
+        status = create(op, store, request->directory, (uint64_t)reply->created_unix_ms, &report);
+    }
+    atomic_store(&under_way, false);
+    if (status != HPS_OK) {
+        return;
+    }
+    reply->file_count = report.n_files;
+    reply->byte_count = report.n_bytes;
+    op->reply = &reply->base;
+}

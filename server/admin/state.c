@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Admin methods on the daemon itself: state, statistics, slow requests, configuration. Runs on the
+ * admin pool.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backends/breaker.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "hps/v1/admin.pb-c.h"
+#include "server/admin/op.h"
+#include "server/catalog/store_servers.h"
+#include "server/observe/version_info.h"
+
+void admin_ping(struct admin_op *op)
+{
+    Hps__V1__PingResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    if (reply != NULL) {
+        hps__v1__ping_response__init(reply);
+        reply->version = (char *)hps_build_version;
+        op->reply = &reply->base;
+    }
+}
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+struct text_list {
+    struct admin_op *op;
+    char **items;
+    size_t n;
+};
+
+enum { TEXTS_MAX = 256 };
+
+static void add_text(void *ctx, const char *text)
+{
+    struct text_list *list = ctx;
+    if (list->items != NULL && list->n < TEXTS_MAX) {
+        list->items[list->n++] = admin_text(list->op, text);
+    }
+}
+
+static struct text_list text_list(struct admin_op *op)
+{
+    return (struct text_list){op, admin_alloc(op, TEXTS_MAX, sizeof(char *)), 0};
+}
+
+static uint64_t resident_bytes(void)
+{
+    uint64_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file != NULL) {
+        unsigned long total, resident;
+        pages = fscanf(file, "%lu %lu", &total, &resident) == 2 ? resident : 0;
+        fclose(file);
+    }
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *store, bool up,
+                                        bool authoritative, uint64_t rows, uint64_t used,
+                                        uint64_t capacity)
+{
+    Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
+    if (tier != NULL) {
+        hps__v1__tier_status__init(tier);
+        tier->tier = (char *)store->ops->name;
+        tier->up = up;
+        tier->authoritative = authoritative;
+        tier->row_count = rows;
+        tier->used_bytes = used;
+        tier->capacity_bytes = capacity;
+        const char *refused =
+            store->ops->writes_refused != NULL ? store->ops->writes_refused(store) : NULL;
+        if (refused != NULL) {
+            tier->note = (char *)refused;
+        }
+    }
+    return tier;
+}
+
+struct device_rows {
+    const struct hps_gpu_tier *tier;
+    uint64_t n_rows;
+    unsigned n_without_room;        /* versions */
+    unsigned n_tables_without_room; /* of others */
+};
+
+static void add_rows(void *ctx, const struct hps_version_view *view)
+{
+    struct device_rows *rows = ctx;
+    rows->n_rows += hps_gpu_space_rows(view->gpu, rows->tier);
+    rows->n_without_room += hps_gpu_space_without_room(view->gpu, rows->tier);
+    rows->n_tables_without_room += hps_gpu_space_tables_without_room(view->gpu, rows->tier);
+}
+
+static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
+{
+    struct hps_device_view view;
+    Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
+    char note[192];
+    if (tier == NULL) {
+        return NULL;
+    }
+    hps_devices_view(op->parts->devices, i, &view);
+    struct device_rows rows = {.tier = view.tier};
+    if (view.tier != NULL) {
+        hps_catalog_each(op->parts->catalog, add_rows, &rows);
+    }
+    int n = snprintf(note, sizeof(note), "device %s: %s%s", view.node, view.name,
+                     view.tier != NULL && !view.up ? ", lost" : "");
+    if (rows.n_without_room > 0 && view.up) {
+        n += snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u version%s",
+                      rows.n_without_room, rows.n_without_room == 1 ? "" : "s");
+    }
+    if (rows.n_tables_without_room > 0 && view.up && n > 0 && (size_t)n < sizeof(note)) {
+        snprintf(note + n, sizeof(note) - (size_t)n, ", no room for %u table%s",
+                 rows.n_tables_without_room, rows.n_tables_without_room == 1 ? "" : "s");
+    }
+    hps__v1__tier_status__init(tier);
+    tier->tier = (char *)hps_tier_name(HPS_TIER_GPU);
+    tier->up = view.up;
+    tier->row_count = rows.n_rows;
+    tier->used_bytes = view.used_bytes;
+    tier->capacity_bytes = view.capacity_bytes;
+    tier->note = admin_text(op, note);
+    return tier;
+}
+
+static Hps__V1__TierServer *server_status(struct admin_op *op, const struct hps_store_server *from)
+{
+    Hps__V1__TierServer *to = admin_alloc(op, 1, sizeof(*to));
+    if (to != NULL) {
+        hps__v1__tier_server__init(to);
+        to->address = admin_text(op, from->address);
+        to->role = (char *)from->role;
+        to->up = from->up;
+        to->slot_count = from->n_slots;
+        to->connections = from->n_connections;
+        to->latency_us = from->latency_us;
+        to->command_count = from->n_commands;
+        to->key_count = from->n_keys;
+        to->found_key_count = from->n_keys_found;
+        to->error_count = from->n_errors;
+        to->timeout_count = from->n_timeouts;
+        to->broken_count = from->n_broken;
+        to->refused_count = from->n_refused;
+        to->error = admin_text(op, from->error);
+    }
+    return to;
+}
+
+static void add_servers(struct admin_op *op, struct hps_store *store, Hps__V1__TierStatus *tier)
+{
+    struct hps_store_server *servers = admin_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*servers));
+    tier->servers = admin_alloc(op, HPS_STORE_SERVERS_MAX, sizeof(*tier->servers));
+    if (servers == NULL || tier->servers == NULL) {
+        return;
+    }
+    uint32_t n = store->ops->servers(store, servers, HPS_STORE_SERVERS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        Hps__V1__TierServer *server = server_status(op, &servers[i]);
+        tier->servers[tier->n_servers] = server;
+        tier->n_servers += server != NULL;
+    }
+}
+
+static Hps__V1__TierStatus *redis_status(struct admin_op *op, const struct hps_load_env *env,
+                                         const struct hps_catalog_totals *totals)
+{
+    struct hps_store *store = env->redis;
+    struct hps_store_shared_stats stats = {0};
+    if (store->ops->shared_stats != NULL) {
+        store->ops->shared_stats(store, &stats);
+    }
+    Hps__V1__TierStatus *tier =
+        tier_status(op, store, stats.n_slots_up > 0, hps_load_env_lowest(env) == store,
+                    totals->redis_rows, totals->redis_bytes, 0);
+    if (tier == NULL || store->ops->servers == NULL) {
+        return tier;
+    }
+    char note[480];
+    int n = snprintf(note, sizeof(note), "%s", stats.kind);
+    if (stats.n_slots_up < stats.n_slots) {
+        snprintf(note + n, sizeof(note) - (size_t)n, ", %" PRIu32 " of %" PRIu32 " slots up",
+                 stats.n_slots_up, stats.n_slots);
+    }
+    if (stats.error[0] != '\0') {
+        size_t used = strlen(note);
+        snprintf(note + used, sizeof(note) - used, "; %s", stats.error);
+    }
+    tier->note = admin_text(op, note);
+    add_servers(op, store, tier);
+    return tier;
+}
+
+static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
+{
+    const struct hps_admin_parts *parts = op->parts;
+    struct hps_catalog_totals totals;
+    const struct hps_load_env *env = hps_catalog_env(parts->catalog);
+    hps_catalog_totals_get(parts->catalog, &totals);
+    unsigned n_devices = hps_devices_count(parts->devices);
+    reply->tiers = admin_alloc(op, n_devices + 3, sizeof(*reply->tiers));
+    if (reply->tiers == NULL) {
+        return;
+    }
+    Hps__V1__TierStatus *tier = NULL;
+    for (unsigned i = 0; i < n_devices; i++) {
+        tier = device_status(op, i);
+        reply->tiers[reply->n_tiers] = tier;
+        reply->n_tiers += tier != NULL;
+    }
+    if (env->host != NULL) {
+        tier = tier_status(op, env->host, true, hps_load_env_lowest(env) == env->host,
+                           totals.host_rows, totals.host_bytes, env->host_bytes_max);
+        if (tier != NULL && totals.host_rows_dropped > 0) {
+            char note[128];
+            snprintf(note, sizeof(note), "%" PRIu64 " rows dropped by overflow_margin",
+                     totals.host_rows_dropped);
+            tier->dropped_row_count = totals.host_rows_dropped;
+            tier->note = admin_text(op, note);
+        }
+        reply->tiers[reply->n_tiers] = tier;
+        reply->n_tiers += tier != NULL;
+    }
+    if (env->redis != NULL) {
+        tier = redis_status(op, env, &totals);
+        reply->tiers[reply->n_tiers] = tier;
+        reply->n_tiers += tier != NULL;
+    }
+    if (env->durable != NULL) {
+        bool up = env->durable_breaker == NULL || hps_breaker_up(env->durable_breaker);
+        tier = tier_status(op, env->durable, up, true, totals.persistent_rows,
+                           totals.persistent_bytes, 0);
+        if (tier != NULL) {
+            tier->row_count_estimated = totals.persistent_estimated;
+        }
+        reply->tiers[reply->n_tiers] = tier;
+        reply->n_tiers += tier != NULL;
+    }
+}
+
+void admin_get_status(struct admin_op *op)
+{
+    const struct hps_admin_parts *parts = op->parts;
+    struct hps_admin_status state;
+    struct text_list reasons = text_list(op);
+    struct text_list drift = text_list(op);
+    struct text_list addresses = text_list(op);
+    Hps__V1__GetStatusResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    if (reply == NULL) {
+        return;
+    }
+    parts->status(parts->ctx, &state);
+    hps__v1__get_status_response__init(reply);
+    reply->version = (char *)hps_build_version;
+    reply->revision = (char *)hps_build_revision;
+    reply->uptime_s = (hps_clock_us() - state.started_us) / 1000000;
+    reply->ready = hps_readiness_get(parts->readiness, add_text, &reasons);
+    reply->draining = state.draining;
+    hps_catalog_drift(parts->catalog, add_text, &drift);
+    for (unsigned i = 0; i < state.n_grpc_addresses; i++) {
+        add_text(&addresses, state.grpc_addresses[i]);
+    }
+    reply->not_ready_reasons = reasons.items;
+    reply->n_not_ready_reasons = reasons.n;
+    reply->config_drift = drift.items;
+    reply->n_config_drift = drift.n;
+    reply->grpc_addresses = addresses.items;
+    reply->n_grpc_addresses = addresses.n;
+    reply->http_address = (char *)state.http_address;
+    reply->admin_address = (char *)state.admin_address;
+    reply->resident_bytes = resident_bytes();
+    reply->connections = (uint32_t)state.connections;
+    reply->requests_in_flight = (uint32_t)hps_metric_value(parts->metrics->requests_in_flight);
+    reply->reply_bytes_in_flight =
+        (uint64_t)hps_metric_value(parts->metrics->reply_bytes_in_flight);
+    reply->pid = (uint32_t)getpid();
+    add_tiers(op, reply);
+    op->reply = &reply->base;
+}
+
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+struct stats_list {
+    struct admin_op *op;
+    const char *model; /* "": every one */
+    Hps__V1__TableStats **tables;
+    size_t n, capacity;
+};
+
+static uint64_t count_of(const struct hps_metric *metric)
+{
+    return metric != NULL ? (uint64_t)hps_metric_value(metric) : 0;
+}
+
+static Hps__V1__TableStats *table_stats(struct admin_op *op, const struct hps_version *version,
+                                        uint32_t i)
+{
+    const struct hps_table_metrics *series = &version->metrics[i];
+    Hps__V1__TableStats *stats = admin_alloc(op, 1, sizeof(*stats));
+    Hps__V1__TierStats *tiers = admin_alloc(op, HPS_TIER_COUNT, sizeof(*tiers));
+    Hps__V1__TierStats **pointers = admin_alloc(op, HPS_TIER_COUNT, sizeof(*pointers));
+    if (stats == NULL || tiers == NULL || pointers == NULL) {
+        return NULL;
+    }
+    hps__v1__table_stats__init(stats);
+    stats->model = admin_text(op, version->model);
+    stats->table = admin_text(op, version->tables[i].name);
+    stats->found_key_count = count_of(series->keys_found);
+    stats->defaulted_key_count = count_of(series->keys_defaulted);
+    stats->unknown_key_count = count_of(series->keys_unknown);
+    stats->unique_key_count = count_of(series->unique_keys);
+    stats->key_count =
+        stats->found_key_count + stats->defaulted_key_count + stats->unknown_key_count;
+    for (uint32_t kind = 0; kind < HPS_TIER_COUNT; kind++) { /* top to bottom */
+        Hps__V1__TierStats *tier = &tiers[stats->n_tiers];
+        if (series->tier_hit[kind] == NULL) {
+            continue;
+        }
+        hps__v1__tier_stats__init(tier);
+        tier->tier = (char *)hps_tier_name((enum hps_tier_kind)kind);
+        tier->hit_key_count = count_of(series->tier_hit[kind]);
+        tier->miss_key_count = count_of(series->tier_miss[kind]);
+        pointers[stats->n_tiers++] = tier;
+    }
+    stats->tiers = pointers;
+    return stats;
+}
+
+static void count_tables(void *ctx, const struct hps_version_view *view)
+{
+    ((struct stats_list *)ctx)->capacity += view->version->n_tables;
+}
+
+/* Series belong to the model: the active version speaks for all of them. */
+static void add_stats(void *ctx, const struct hps_version_view *view)
+{
+    struct stats_list *list = ctx;
+    if (strcmp(view->state, "active") != 0 ||
+        (list->model[0] != '\0' && strcmp(list->model, view->model) != 0)) {
+        return;
+    }
+    for (uint32_t i = 0; i < view->version->n_tables && list->n < list->capacity; i++) {
+        Hps__V1__TableStats *stats = table_stats(list->op, view->version, i);
+        list->tables[list->n] = stats;
+        list->n += stats != NULL;
+    }
+}
+
+void admin_get_stats(struct admin_op *op)
+{
+    const Hps__V1__GetStatsRequest *request = (const Hps__V1__GetStatsRequest *)op->request;
+    struct stats_list list = {.op = op, .model = request->model};
+    hps_catalog_each(op->parts->catalog, count_tables, &list);
+    Hps__V1__GetStatsResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    list.tables = admin_alloc(op, list.capacity, sizeof(Hps__V1__TableStats *));
+    if (reply == NULL || list.tables == NULL) {
+        return;
+    }
+    hps_catalog_each(op->parts->catalog, add_stats, &list);
+    if (list.n == 0 && request->model[0] != '\0') {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND, "model \"%s\" has no active version",
+                                 request->model));
+        return;
+    }
+    hps__v1__get_stats_response__init(reply);
+    reply->tables = list.tables;
+    reply->n_tables = list.n;
+    op->reply = &reply->base;
+}
+
+/* ---- slow requests --------------------------------------------------------------------------- */
+
+static void slow_request(struct admin_op *op, const struct hps_slow_request *from,
+                         Hps__V1__SlowRequest *to)
+{
+    hps__v1__slow_request__init(to);
+    to->unix_ms = (int64_t)from->unix_ms;
+    to->request_id = admin_text(op, from->request_id);
+    to->trace_id = admin_text(op, from->trace_id);
+    to->peer = admin_text(op, from->peer);
+    to->model = admin_text(op, from->model);
+    to->version = from->version;
+    to->key_count = from->n_keys;
+    to->duration_us = from->duration_us;
+    to->receive_us = from->stage_us[HPS_STAGE_RECEIVE];
+    to->decode_us = from->stage_us[HPS_STAGE_DECODE];
+    to->admission_us = from->stage_us[HPS_STAGE_ADMISSION];
+    to->queue_us = from->stage_us[HPS_STAGE_QUEUE];
+    to->gpu_us = from->stage_us[HPS_STAGE_GPU];
+    to->host_us = from->stage_us[HPS_STAGE_HOST];
+    to->redis_us = from->stage_us[HPS_STAGE_REDIS];
+    to->rocksdb_us = from->stage_us[HPS_STAGE_ROCKSDB];
+    to->wait_us = from->stage_us[HPS_STAGE_WAIT];
+    to->unit_us = from->stage_us[HPS_STAGE_UNIT];
+    to->work_us = from->stage_us[HPS_STAGE_WORK];
+    to->loop_us = from->stage_us[HPS_STAGE_LOOP];
+    to->encode_us = from->stage_us[HPS_STAGE_ENCODE];
+    to->send_us = from->stage_us[HPS_STAGE_SEND];
+    to->code = (uint32_t)from->grpc_code;
+}
+
+void admin_get_slow_log(struct admin_op *op)
+{
+    struct hps_slow_request *entries = admin_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*entries));
+    Hps__V1__GetSlowLogResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    Hps__V1__SlowRequest *requests = admin_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*requests));
+    Hps__V1__SlowRequest **pointers = admin_alloc(op, HPS_SLOWLOG_SIZE, sizeof(*pointers));
+    if (entries == NULL || reply == NULL || requests == NULL || pointers == NULL) {
+        return;
+    }
+    unsigned n = hps_slowlog_snapshot(op->parts->slowlog, entries, HPS_SLOWLOG_SIZE);
+    for (unsigned i = 0; i < n; i++) {
+        slow_request(op, &entries[i], &requests[i]);
+        pointers[i] = &requests[i];
+    }
+    hps__v1__get_slow_log_response__init(reply);
+    reply->requests = pointers;
+    reply->n_requests = n;
+    op->reply = &reply->base;
+}
+
+void admin_reset_slow_log(struct admin_op *op)
+{
+    static const Hps__V1__ResetSlowLogResponse reply = HPS__V1__RESET_SLOW_LOG_RESPONSE__INIT;
+    hps_slowlog_reset(op->parts->slowlog);
+    op->reply = &reply.base;
+}
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+void admin_get_config(struct admin_op *op)
+{
+    Hps__V1__GetConfigResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    struct hps_buf text;
+    hps_buf_init(&text, 16 << 20);
+    if (reply != NULL && op->parts->print_config(op->parts->ctx, &text) == HPS_OK &&
+        hps_buf_append(&text, "", 1) == HPS_OK) {
+        hps__v1__get_config_response__init(reply);
+        reply->json = admin_text(op, (const char *)text.data);
+        op->reply = &reply->base;
+    } else {
+        hps_ignore(hps_error_set(&op->error, HPS_NO_MEMORY, "no memory for the configuration"));
+    }
+    hps_buf_fini(&text);
+}
+
+void admin_set_log_level(struct admin_op *op)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    const Hps__V1__SetLogLevelRequest *request = (const Hps__V1__SetLogLevelRequest *)op->request;
+    enum hps_log_level level;
+    if (!hps_log_level_parse(request->level, &level)) {
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                                 "level: got \"%.32s\", expected debug, info, warn or error",
+                                 request->level));
+        return;
+    }
+    Hps__V1__SetLogLevelResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    if (reply != NULL) {
+        hps__v1__set_log_level_response__init(reply);
+        reply->previous_level = (char *)names[hps_log_level_get()];
+        hps_log_level_set(level);
+        op->reply = &reply->base;
+    }
+}
+
+void admin_drain(struct admin_op *op)
+{
+    static const Hps__V1__DrainResponse reply = HPS__V1__DRAIN_RESPONSE__INIT;
+    op->parts->drain(op->parts->ctx);
+    op->reply = &reply.base;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Admin methods on updates: what each version has of them, and the operator's ways to pause, move
+ * and mend. Runs on the admin pool.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "hps/v1/admin.pb-c.h"
+#include "server/admin/op.h"
+#include "server/update/updates.h"
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+struct update_list {
+    struct admin_op *op;
+    const Hps__V1__GetUpdatesRequest *request;
+    Hps__V1__VersionUpdates **versions;
+    size_t n, capacity;
+};
+
+static void count_stream(void *ctx, const struct hps_stream_view *view)
+{
+    (void)view;
+    ((struct update_list *)ctx)->capacity++;
+}
+
+static Hps__V1__PartitionUpdates *partition_updates(struct admin_op *op,
+                                                    const struct hps_partition_view *view)
+{
+    Hps__V1__PartitionUpdates *of = admin_alloc(op, 1, sizeof(*of));
+    if (of != NULL) {
+        hps__v1__partition_updates__init(of);
+        of->topic = admin_text(op, view->topic);
+        of->partition = view->partition;
+        of->state = (char *)hps_partition_state_text(view->state);
+        of->offset = view->next;
+        of->end_offset = view->high;
+        of->lag_record_count = view->lag;
+        of->lag_unknown = !view->lag_known;
+        of->as_of_unix_ms = view->as_of_ms;
+        of->lag_ms = hps_partition_lag_ms(view);
+        of->end_unix_ms = view->heard_ms;
+        of->records_per_s = view->records_per_s;
+        of->same_topic_unix_ms = view->same_ms;
+        of->passed_over_offset = view->skipped;
+        of->passed_over_end_offset = view->skipped_end;
+        of->reason = admin_text(op, view->reason);
+    }
+    return of;
+}
+
+static Hps__V1__RejectedRecord *rejected_record(struct admin_op *op,
+                                                const struct hps_rejected_view *view)
+{
+    Hps__V1__RejectedRecord *of = admin_alloc(op, 1, sizeof(*of));
+    if (of != NULL) {
+        hps__v1__rejected_record__init(of);
+        of->topic = admin_text(op, view->topic);
+        of->partition = view->partition;
+        of->offset = view->offset;
+        of->reason = admin_text(op, view->reason);
+        of->message = admin_text(op, view->text);
+        of->unix_ms = view->read_ms;
+    }
+    return of;
+}
+
+static void add_rejected(struct admin_op *op, const struct hps_stream_view *view,
+                         Hps__V1__VersionUpdates *of)
+{
+    of->rejected_records =
+        admin_alloc(op, view->n_rejected_views, sizeof(Hps__V1__RejectedRecord *));
+    for (uint32_t i = 0; i < view->n_rejected_views && of->rejected_records != NULL; i++) {
+        Hps__V1__RejectedRecord *record = rejected_record(op, &view->rejected[i]);
+        of->rejected_records[of->n_rejected_records] = record;
+        of->n_rejected_records += record != NULL;
+    }
+}
+
+static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
+                                                const struct hps_stream_view *view)
+{
+    Hps__V1__VersionUpdates *of = admin_alloc(op, 1, sizeof(*of));
+    Hps__V1__PartitionUpdates **partitions =
+        admin_alloc(op, view->n_partitions, sizeof(*partitions));
+    if (of == NULL || partitions == NULL) {
+        return NULL;
+    }
+    hps__v1__version_updates__init(of);
+    of->model = admin_text(op, view->model);
+    of->version = view->version;
+    of->lineage = admin_text(op, view->lineage);
+    of->active = view->active;
+    of->frozen = view->frozen;
+    of->listed = view->listed;
+    of->connected = view->connected;
+    of->connection_error = admin_text(op, view->away);
+    of->held = admin_text(op, view->held);
+    of->shared_tier = admin_text(op, view->shared_apart    ? "apart"
+                                     : view->shared_behind ? "behind"
+                                                           : "");
+    of->update_sequence = view->sequence;
+    of->record_count = view->n_records;
+    of->rejected_record_count = view->n_rejected;
+    of->key_count = view->n_keys;
+    of->event_time_unix_ms = view->event_time_ms;
+    of->as_of_unix_ms = view->as_of_ms;
+    of->records_per_s = view->records_per_s;
+    of->keys_per_s = view->keys_per_s;
+    add_rejected(op, view, of);
+    of->partitions = partitions;
+    for (uint32_t i = 0; i < view->n_partitions; i++) {
+        Hps__V1__PartitionUpdates *partition = partition_updates(op, &view->partitions[i]);
+        partitions[of->n_partitions] = partition;
+        of->n_partitions += partition != NULL;
+    }
+    return of;
+}
+
+static void add_stream(void *ctx, const struct hps_stream_view *view)
+{
+    struct update_list *list = ctx;
+    const Hps__V1__GetUpdatesRequest *request = list->request;
+    if (list->n == list->capacity ||
+        (request->model[0] != '\0' && strcmp(request->model, view->model) != 0) ||
+        (request->version != 0 && request->version != view->version)) {
+        return;
+    }
+    Hps__V1__VersionUpdates *version = version_updates(list->op, view);
+    list->versions[list->n] = version;
+    list->n += version != NULL;
+}
+
+static hps_status refresh(struct admin_op *op, const Hps__V1__GetUpdatesRequest *request)
+{
+    uint32_t n;
+    const struct hps_update_command command = {.kind = HPS_UPDATE_REFRESH,
+                                               .model = request->model,
+                                               .version = request->version,
+                                               .topic = "",
+                                               .partition = -1};
+    return hps_updater_command(op->parts->updater, &command, &n, &op->error);
+}
+
+static void say_none(struct admin_op *op, const Hps__V1__GetUpdatesRequest *request)
+{
+    if (request->version != 0) {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                 "model \"%s\" has no version %" PRId64 " that takes updates",
+                                 request->model, request->version));
+    } else {
+        hps_ignore(hps_error_set(&op->error, HPS_NOT_FOUND,
+                                 "model \"%s\" has no version that takes updates", request->model));
+    }
+}
+
+void admin_get_updates(struct admin_op *op)
+{
+    const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
+    struct update_list list = {.op = op, .request = request};
+    struct hps_admin_status status = {0};
+    int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before anything is asked of the log */
+    if (op->parts->updater == NULL) {
+        hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
+                                 "update_source.type is null: no updates are taken"));
+        return;
+    }
+    if (request->refresh && refresh(op, request) != HPS_OK) {
+        return;
+    }
+    hps_updater_each(op->parts->updater, count_stream, &list);
+    Hps__V1__GetUpdatesResponse *reply = admin_alloc(op, 1, sizeof(*reply));
+    list.versions = admin_alloc(op, list.capacity, sizeof(Hps__V1__VersionUpdates *));
+    if (reply == NULL || list.versions == NULL) {
+        return;
+    }
+    hps_updater_each(op->parts->updater, add_stream, &list);
+    if (list.n == 0 && request->model[0] != '\0') {
+        say_none(op, request);
+        return;
+    }
+    op->parts->status(op->parts->ctx, &status);
+    hps__v1__get_updates_response__init(reply);
+    reply->unix_ms = begin_ms;
+    reply->process_start_us = status.started_us;
+    reply->versions = list.versions;
+    reply->n_versions = list.n;
+    op->reply = &reply->base;
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+static bool command_kind(Hps__V1__UpdateAction action, enum hps_update_command_kind *out_kind)
+{
+    switch (action) {
+    case HPS__V1__UPDATE_ACTION__UPDATE_ACTION_PAUSE:
+        *out_kind = HPS_UPDATE_PAUSE;
+        return true;
+    case HPS__V1__UPDATE_ACTION__UPDATE_ACTION_RESUME:
+        *out_kind = HPS_UPDATE_RESUME;
+        return true;
+    case HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK:
+        *out_kind = HPS_UPDATE_SEEK;
+        return true;
+    case HPS__V1__UPDATE_ACTION__UPDATE_ACTION_ACCEPT_GAP:
+        *out_kind = HPS_UPDATE_ACCEPT_GAP;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool seek_target(Hps__V1__SeekTarget target, enum hps_update_seek *out_to)
+{
+    switch (target) {
+    case HPS__V1__SEEK_TARGET__SEEK_TARGET_OFFSET:
+        *out_to = HPS_UPDATE_SEEK_OFFSET;
+        return true;
+    case HPS__V1__SEEK_TARGET__SEEK_TARGET_EARLIEST:
+        *out_to = HPS_UPDATE_SEEK_EARLIEST;
+        return true;
+    case HPS__V1__SEEK_TARGET__SEEK_TARGET_LATEST:
+        *out_to = HPS_UPDATE_SEEK_LATEST;
+        return true;
+    case HPS__V1__SEEK_TARGET__SEEK_TARGET_TIME:
+        *out_to = HPS_UPDATE_SEEK_TIME;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static hps_status read_command(const Hps__V1__ControlUpdatesRequest *request,
+                               struct hps_update_command *out_command, struct hps_error *err)
+{
+    struct hps_update_command command = {.model = request->model,
+                                         .version = request->version,
+                                         .topic = request->topic,
+                                         .partition =
+                                             request->one_partition ? request->partition : -1,
+                                         .value = request->seek_value};
+    if (!command_kind(request->action, &command.kind)) {
+        return hps_error_set(err, HPS_INVALID, "action: got %d, expected 1 to 4",
+                             (int)request->action);
+    }
+    if (request->one_partition && request->partition < 0) {
+        return hps_error_set(err, HPS_INVALID, "partition: got %d, expected 0 or more",
+                             request->partition);
+    }
+    if (command.kind == HPS_UPDATE_SEEK && !seek_target(request->seek_target, &command.to)) {
+        return hps_error_set(err, HPS_INVALID, "seek_target: got %d, expected 1 to 4",
+                             (int)request->seek_target);
+    }
+    if (command.kind == HPS_UPDATE_SEEK && command.value < 0) {
+        return hps_error_set(err, HPS_INVALID, "seek_value: got a negative one");
+    }
+    *out_command = command;
+    return HPS_OK;
+}
+
+void admin_control_updates(struct admin_op *op)
+{
+    const Hps__V1__ControlUpdatesRequest *request =
+        (const Hps__V1__ControlUpdatesRequest *)op->request;
+    struct hps_update_command command;
+    uint32_t n = 0;
+    op->model = request->model;
+    op->version = request->version;
+    hps_status status = read_command(request, &command, &op->error);
+    if (status == HPS_OK) {
+        status = hps_updater_command(op->parts->updater, &command, &n, &op->error);
+    }
+    Hps__V1__ControlUpdatesResponse *reply =
+        status == HPS_OK ? admin_alloc(op, 1, sizeof(*reply)) : NULL;
+    if (reply != NULL) {
+        hps__v1__control_updates_response__init(reply);
+        reply->partition_count = n;
+        op->reply = &reply->base;
+    }
+}

@@ -1,0 +1,809 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The catalog's state: opening, closing, and the views that others get.
+ */
+#include "server/catalog/catalog.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/update/update.h"
+#include "server/catalog/internal.h"
+#include "server/load/records.h"
+#include "server/observe/metrics.h"
+
+/* The configuration's numbers are those of the messages, as ours are. */
+_Static_assert((int)HPS_CONFIG_MISS_EXACT == (int)HPS_MISS_EXACT &&
+                   (int)HPS_CONFIG_MISS_WAIT == (int)HPS_MISS_WAIT &&
+                   (int)HPS_CONFIG_MISS_MEMORY_ONLY == (int)HPS_MISS_MEMORY_ONLY &&
+                   (int)HPS_CONFIG_MISS_THRESHOLD == (int)HPS_MISS_THRESHOLD,
+               "miss policies");
+_Static_assert((int)HPS_CONFIG_UNKNOWN_KEY_DEFAULT_ROW == (int)HPS_UNKNOWN_DEFAULT_ROW &&
+                   (int)HPS_CONFIG_UNKNOWN_KEY_ZERO == (int)HPS_UNKNOWN_ZERO &&
+                   (int)HPS_CONFIG_UNKNOWN_KEY_ERROR == (int)HPS_UNKNOWN_ERROR,
+               "unknown-key policies");
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+/* With an embedding cache the policy looks at that; without, or when its device is lost, at the
+ * host map if the configuration says so, else at nothing: every answer is exact. */
+static enum hps_tier_kind cache_tier(const struct hps_catalog *catalog,
+                                     const struct catalog_entry *entry)
+{
+    bool gpu = entry->gpu != NULL && !hps_gpu_space_lost(entry->gpu);
+    return !gpu && catalog->async_without_gpu ? HPS_TIER_HOST : HPS_TIER_GPU;
+}
+
+void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    const struct catalog_model *model = entry->model;
+    atomic_store(&entry->version->miss_policy, model->miss_policy);
+    atomic_store(&entry->version->unknown_policy, model->unknown_policy);
+    atomic_store(&entry->version->cache_tier, cache_tier(catalog, entry));
+    atomic_store(&entry->version->hit_rate_threshold, model->hit_rate_threshold);
+}
+
+/* Of the model and its versions, as its configuration says. */
+static void set_policies(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    struct hps_config_policies policies;
+    hps_config_model_policies(model->config, &policies);
+    model->miss_policy = (enum hps_miss_policy)policies.miss;
+    model->unknown_policy = (enum hps_unknown_policy)policies.unknown_key;
+    model->hit_rate_threshold = policies.hit_rate_threshold;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        catalog_policies(catalog, entry);
+    }
+}
+
+struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make)
+{
+    struct catalog_model **at = &catalog->models;
+    while (*at != NULL && strcmp((*at)->name, name) < 0) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL && strcmp((*at)->name, name) == 0) {
+        return *at;
+    }
+    struct catalog_model *model = make ? hps_calloc(1, sizeof(*model)) : NULL;
+    if (model == NULL) {
+        return NULL;
+    }
+    model->name = hps_strdup(name);
+    if (model->name == NULL) {
+        hps_free(model);
+        return NULL;
+    }
+    model->config = hps_config_model_find(catalog->options.config, name);
+    if (catalog_configured_order(model) != HPS_OK) {
+        hps_free(model->name);
+        hps_free(model);
+        return NULL;
+    }
+    set_policies(catalog, model);
+    model->next = *at;
+    *at = model;
+    return model;
+}
+
+struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number)
+{
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        if (entry->version->number == number) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
+                                        struct hps_version *version, enum entry_state state)
+{
+    struct catalog_entry *entry = hps_calloc(1, sizeof(*entry));
+    if (entry == NULL) {
+        hps_version_free(version);
+        return NULL;
+    }
+    entry->model = model;
+    entry->version = version;
+    entry->state = state;
+    catalog_policies(catalog, entry);
+    struct catalog_entry **at = &model->entries;
+    while (*at != NULL && (*at)->version->number < version->number) {
+        at = &(*at)->next;
+    }
+    entry->next = *at;
+    *at = entry;
+    return entry;
+}
+
+static void model_free(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    struct catalog_model **at = &catalog->models;
+    while (*at != model) {
+        at = &(*at)->next;
+    }
+    *at = model->next;
+    hps_table_order_free(&model->order);
+    hps_ignore(hps_models_expect(catalog->options.models, model->name, NULL)); /* needs no memory */
+    hps_free(model->name);
+    hps_free(model);
+}
+
+void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
+                          struct catalog_entry *entry)
+{
+    struct catalog_entry **at = &model->entries;
+    while (*at != entry) {
+        at = &(*at)->next;
+    }
+    *at = entry->next;
+    hps_free(entry->gpu_usages);
+    hps_free(entry);
+    if (model->entries != NULL) {
+        return;
+    }
+    if (model->config == NULL) {
+        model_free(catalog, model);
+    } else {
+        model->n_order_stored = 0;
+        hps_ignore(catalog_configured_order(model)); /* without memory it is the next load's */
+        catalog_expect(catalog, model);
+    }
+}
+
+void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    for (uint32_t i = 0; i < entry->version->n_tiers; i++) {
+        struct hps_space *space = entry->version->tiers[i];
+        if (space->store == catalog->options.env.host) {
+            entry->host = space;
+        } else if (space->store == catalog->options.env.redis) {
+            entry->redis = space;
+        } else {
+            entry->durable = space;
+        }
+    }
+}
+
+void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version)
+{
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        hps_table_metrics_fill(catalog->options.metrics, version, i, &version->metrics[i]);
+    }
+    version->update_rows_put = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
+                                                 version->model, "put", NULL, NULL);
+    version->update_rows_deleted = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
+                                                     version->model, "delete", NULL, NULL);
+    version->update_rows_older = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_ROWS,
+                                                   version->model, "older", NULL, NULL);
+    version->update_holds = hps_server_metric(catalog->options.metrics, HPS_M_UPDATE_HOLDS,
+                                              version->model, NULL, NULL, NULL);
+}
+
+void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version)
+{
+    struct catalog_model *model = catalog_model(catalog, version->model, false);
+    bool last = model->entries->version == version && model->entries->next == NULL;
+    char number[32];
+    snprintf(number, sizeof(number), "%" PRId64, version->number);
+    const struct hps_metric_label labels[] = {{"model", version->model}, {"version", number}};
+    hps_metrics_remove(catalog->options.metrics, labels, 2);
+    if (last) {
+        catalog_model_metrics_remove(catalog, model);
+    }
+}
+
+/* Adds the rows of the version that it has to `rows`, which may be NULL. */
+static uint64_t space_bytes(struct hps_space *space, uint64_t *rows)
+{
+    struct hps_store_usage usage = {0};
+    if (space != NULL) {
+        space->store->ops->space_usage(space, &usage);
+    }
+    if (rows != NULL) {
+        *rows += usage.n_rows;
+    }
+    return usage.used_bytes;
+}
+
+uint64_t catalog_rows_dropped(const struct catalog_entry *entry)
+{
+    struct hps_store_usage usage = {0};
+    if (entry->host != NULL) {
+        entry->host->store->ops->space_usage(entry->host, &usage);
+    }
+    return usage.n_rows_dropped;
+}
+
+uint64_t catalog_host_used(struct hps_catalog *catalog)
+{
+    uint64_t bytes = 0;
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            bytes += space_bytes(entry->host, NULL);
+        }
+    }
+    return bytes;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static hps_status adopt_version(void *ctx, struct hps_version *version, struct hps_error *err)
+{
+    struct hps_catalog *catalog = ctx;
+    struct catalog_model *model = catalog_model(catalog, version->model, true);
+    if (model == NULL) {
+        hps_version_free(version);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    if (catalog_entry_add(catalog, model, version, ENTRY_LOADING) == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    return HPS_OK;
+}
+
+struct orphans {
+    struct hps_catalog *catalog;
+    struct hps_error *err;
+    struct orphan {
+        struct orphan *next;
+        char model[128];
+        int64_t version;
+    } * list;
+};
+
+static hps_status find_orphan(void *ctx, const char *name, int64_t number)
+{
+    struct orphans *orphans = ctx;
+    struct catalog_model *model = catalog_model(orphans->catalog, name, false);
+    if (model != NULL && catalog_entry(model, number) != NULL) {
+        return HPS_OK;
+    }
+    struct orphan *orphan = hps_calloc(1, sizeof(*orphan));
+    if (orphan == NULL) {
+        return hps_error_set(orphans->err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    snprintf(orphan->model, sizeof(orphan->model), "%s", name);
+    orphan->version = number;
+    orphan->next = orphans->list;
+    orphans->list = orphan;
+    return HPS_OK;
+}
+
+static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
+{
+    struct hps_error err = {0};
+    struct hps_space *space = NULL;
+    const struct hps_space_id id = {orphan->model, orphan->version, NULL, 0, 0};
+    hps_status status = store->ops->space_open(store, &id, &space, &err);
+    if (status == HPS_OK) {
+        status = store->ops->space_drop(space, &err);
+    }
+    if (status == HPS_OK) {
+        HPS_LOG(INFO, "catalog", "removed an unfinished version", HPS_STR("model", orphan->model),
+                HPS_I64("version", orphan->version));
+    } else {
+        HPS_LOG(WARN, "catalog", "an unfinished version was not removed",
+                HPS_STR("model", orphan->model), HPS_I64("version", orphan->version),
+                HPS_STR("error", err.text));
+    }
+}
+
+/* Spaces that no record names are what a crash left of a load or an unload. One that cannot be
+ * removed only takes room: what is whole is served all the same. */
+static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
+{
+    struct hps_store *store = catalog->options.env.durable;
+    struct orphans orphans = {catalog, err, NULL};
+    hps_status status = store->ops->space_list(store, find_orphan, &orphans, err);
+    while (orphans.list != NULL) {
+        struct orphan *orphan = orphans.list;
+        orphans.list = orphan->next;
+        if (status == HPS_OK) {
+            drop_orphan(store, orphan);
+        }
+        hps_free(orphan);
+    }
+    return status;
+}
+
+static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry *entry,
+                              struct hps_error *err)
+{
+    struct hps_version *version = entry->version;
+    hps_status status = hps_load_open_spaces(&catalog->options.env, version, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    catalog_entry_spaces(catalog, entry);
+    catalog_gpu_open(catalog, entry);
+    catalog_version_metrics(catalog, version);
+    hps_warmup_attach(catalog->warmup, version);
+    version->row_versions = entry->model->config != NULL && entry->model->config->row_versions;
+    status = hps_update_open(version, err);
+    if (status == HPS_OK) {
+        status = hps_updater_place(version, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_models_add(catalog->options.models, version);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for the model set");
+    }
+    entry->state = ENTRY_RESIDENT;
+    hps_updater_add(catalog->options.updater, version, entry->model->n_switches);
+    return HPS_OK;
+}
+
+static void run_fill(struct hps_task *task)
+{
+    struct fill_task *fill = (struct fill_task *)task;
+    struct hps_catalog *catalog = fill->catalog;
+    struct hps_error err = {0};
+    struct hps_store_usage usage = {0};
+    hps_status status = HPS_OK;
+    struct hps_load_env *env = &catalog->options.env;
+    uint64_t needed = hps_load_host_bytes(env, fill->version->tables, fill->version->n_tables);
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t used = catalog_host_used(catalog);
+    pthread_mutex_unlock(&catalog->lock);
+    fill->version->tiers[0]->store->ops->space_usage(fill->version->tiers[0], &usage);
+    if (used - usage.used_bytes + needed > env->host_bytes_max) {
+        HPS_LOG(INFO, "catalog",
+                "rows do not all fit the host map, they come in as they are asked for",
+                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
+                HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
+    } else {
+        status = hps_load_fill_host(env, fill->version, &catalog->closing, &err);
+    }
+    if (status != HPS_OK && status != HPS_CANCELLED) {
+        HPS_LOG(WARN, "catalog", "the host map was not filled",
+                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
+                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
+    }
+    hps_version_unpin(fill->version);
+    hps_free(fill);
+}
+
+static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
+{
+    struct hps_load_env *env = &catalog->options.env;
+    struct fill_task *fill = NULL;
+    if (env->host == NULL || env->durable == NULL || env->durable->ops->scan == NULL) {
+        return;
+    }
+    fill = hps_calloc(1, sizeof(*fill));
+    if (fill == NULL) {
+        return; /* rows come into the map as they are asked for */
+    }
+    fill->task.run = run_fill;
+    fill->catalog = catalog;
+    fill->version = version;
+    hps_version_pin(version);
+    if (hps_pool_post(catalog->loader, &fill->task) != HPS_OK) {
+        hps_version_unpin(version);
+        hps_free(fill);
+    }
+}
+
+enum { FILL_ROUNDS = 3 };
+
+/* In the first round what is hot in the active version, in the second all of it, then the others.
+ */
+static void fill_model(struct hps_catalog *catalog, struct catalog_model *model, int round)
+{
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        bool active = entry->version->number == model->active;
+        if (entry->state != ENTRY_RESIDENT) {
+            continue;
+        }
+        if (active && round == 0) {
+            catalog_warm_behind(catalog, catalog->loader, entry->version);
+        } else if (round == (active ? 1 : 2) && !atomic_load(&entry->version->host_complete)) {
+            start_fill(catalog, entry->version);
+        }
+        if (!active && round == 2) {
+            catalog_warm_whole(catalog, catalog->loader, entry->version);
+        }
+    }
+}
+
+/* One after the other, but of models whose next version is awaited: the hot rows of every active
+ * version, and tables that are cached whole, then all rows of those, then the others. */
+static void start_fills(struct hps_catalog *catalog)
+{
+    for (int round = 0; round < FILL_ROUNDS; round++) {
+        for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+            if (!model->awaits) { /* it would take the room of what is to be served */
+                fill_model(catalog, model, round);
+            }
+        }
+    }
+}
+
+void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    for (int round = 0; round < FILL_ROUNDS; round++) {
+        fill_model(catalog, model, round);
+    }
+}
+
+/* A model that has versions has an active one: a load of the first one writes its record first, an
+ * unload of the last one removes it last, and a crash may come between that and the model's record.
+ */
+static void settle_active(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    struct hps_error err;
+    if (catalog_entry(model, model->previous) == NULL) {
+        model->record_outdated = model->record_outdated || model->previous != 0;
+        model->previous = 0; /* unloaded since that was written */
+    }
+    if (catalog_entry(model, model->active) != NULL) {
+        return;
+    }
+    model->active = 0;
+    for (const struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        model->active = entry->version->number;
+    }
+    if (model->active == 0) {
+        return;
+    }
+    if (model->n_switches == 0) {
+        model->n_switches = hps_clock_wall_ms(); /* its record is gone: behind any that was */
+    }
+    HPS_LOG(WARN, "catalog", "no version was active: the newest one is now",
+            HPS_STR("model", model->name), HPS_I64("version", model->active));
+    catalog_note_active(model, catalog_entry(model, model->active));
+    const struct catalog_model_change change = {
+        .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
+    if (catalog_put_model(catalog, model, &change, &err) != HPS_OK) {
+        HPS_LOG(WARN, "catalog", "which version is active was not written down",
+                HPS_STR("model", model->name), HPS_STR("error", err.text));
+    }
+}
+
+/* Of these a crash left the record alone. */
+static void forget_empty_models(struct hps_catalog *catalog)
+{
+    for (struct catalog_model *model = catalog->models, *next; model != NULL; model = next) {
+        next = model->next;
+        if (model->entries == NULL && model->config == NULL) {
+            model_free(catalog, model);
+        }
+    }
+}
+
+static hps_status recover(struct hps_catalog *catalog, struct hps_error *err)
+{
+    struct hps_store *durable = catalog->options.env.durable;
+    const struct hps_records_reader reader = {catalog, adopt_version, catalog_adopt_model};
+    hps_status status = hps_records_read(durable, &reader, err);
+    if (status == HPS_OK) {
+        status = drop_orphans(catalog, err);
+    }
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        if (status == HPS_OK && catalog_settle_order(model) != HPS_OK) {
+            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+        }
+        for (struct catalog_entry *entry = model->entries; status == HPS_OK && entry != NULL;
+             entry = entry->next) {
+            status = open_spaces(catalog, entry, err);
+        }
+        if (status == HPS_OK) {
+            settle_active(catalog, model);
+            status = catalog_mend_model(catalog, model, err);
+        }
+        if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
+            status = hps_models_activate(catalog->options.models, model->name, model->active);
+            catalog_share_memory(model);
+            catalog_gpu_active(catalog_entry(model, model->active), true);
+            hps_updater_activated(catalog->options.updater,
+                                  catalog_entry(model, model->active)->version, model->n_switches);
+            catalog_show_active(catalog, model);
+            catalog_check_files(catalog, model);
+        }
+    }
+    if (status == HPS_OK) {
+        forget_empty_models(catalog);
+        hps_warmup_read(catalog->warmup);
+        start_fills(catalog);
+    }
+    return status;
+}
+
+/* Lock held, or nobody else knows the catalog. */
+static void configure(struct hps_catalog *catalog, const struct hps_config *config,
+                      struct hps_strings *model_roots)
+{
+    struct hps_strings old = catalog->model_roots;
+    catalog->model_roots = *model_roots;
+    *model_roots = old;
+    catalog->keep_versions = config->server.keep_versions;
+    catalog->warmup_timeout_s = config->server.warmup_timeout_s;
+    catalog->activate_lag_max_s = config->server.activate_lag_max_s;
+    catalog->activate_rows_loss_max = config->server.activate_rows_loss_max;
+    catalog->hot_keys_save_s = config->server.hot_keys_save_s;
+    catalog->async_without_gpu = config->server.async_without_gpu;
+    catalog->options.env.memory_bytes = config->server.load_memory_bytes;
+    catalog->options.env.nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT;
+    hps_updater_nan_set(catalog->options.updater, catalog->options.env.nan_allowed);
+    hps_updater_rate_set(catalog->options.updater, config->update_source.max_rows_per_s);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        set_policies(catalog, model);
+    }
+}
+
+void hps_catalog_device_lost(struct hps_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        set_policies(catalog, model);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+}
+
+void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
+                             struct hps_strings *model_roots)
+{
+    pthread_mutex_lock(&catalog->lock);
+    configure(catalog, config, model_roots);
+    pthread_mutex_unlock(&catalog->lock);
+    hps_strings_fini(model_roots); /* the old ones */
+}
+
+/* Models of the configuration are there, versions or not, as long as the catalog is. */
+static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *err)
+{
+    const struct hps_config *config = catalog->options.config;
+    struct hps_strings roots;
+    if (hps_strings_copy(&config->server.model_roots, &roots) != HPS_OK) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    configure(catalog, config, &roots);
+    for (size_t i = 0; i < config->n_models; i++) {
+        struct catalog_model *model = catalog_model(catalog, config->models[i].name, true);
+        if (model == NULL) {
+            return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+        }
+        catalog_failures_show(catalog, model);
+    }
+    return HPS_OK;
+}
+
+static hps_status start_threads(struct hps_catalog *catalog, struct hps_error *err)
+{
+    hps_status status = hps_pool_new_background("loader", 1, 0, &catalog->loader);
+    if (status == HPS_OK) {
+        status = hps_pool_new_background("warmup", 1, 0, &catalog->warmer);
+    }
+    if (status == HPS_OK) {
+        status = hps_pool_new("switch", 1, 0, &catalog->switcher);
+    }
+    if (status != HPS_OK) {
+        return hps_error_set(err, status,
+                             "the loader, warm-up and switch threads cannot be started");
+    }
+    return catalog_reaper_start(catalog, err);
+}
+
+static hps_status make_warmup(struct hps_catalog *catalog, struct hps_error *err)
+{
+    const struct hps_config *config = catalog->options.config;
+    const struct hps_load_env *env = &catalog->options.env;
+    const struct hps_warmup_options options = {.host = env->host,
+                                               .gpu =
+                                                   hps_devices_count(catalog->options.devices) > 0,
+                                               .config = config,
+                                               .durable = env->durable,
+                                               .host_bytes_max = env->host_bytes_max,
+                                               .hot_bytes_max = config->server.hot_keys_bytes,
+                                               .read_only = config->persistent_db.read_only,
+                                               .metrics = catalog->options.metrics};
+    catalog->warmup = hps_warmup_new(&options);
+    if (catalog->warmup == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    return HPS_OK;
+}
+
+hps_status hps_catalog_open(const struct hps_catalog_options *options,
+                            struct hps_catalog **out_catalog, struct hps_error *err)
+{
+    struct hps_catalog *catalog = hps_calloc(1, sizeof(*catalog));
+    if (catalog == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    catalog->options = *options;
+    HPS_ASSERT(hps_load_env_lowest(&options->env) != NULL);
+    pthread_mutex_init(&catalog->lock, NULL);
+    pthread_mutex_init(&catalog->switch_lock, NULL);
+    pthread_cond_init(&catalog->reap, NULL);
+    hps_status status = start_threads(catalog, err);
+    if (status == HPS_OK) {
+        status = add_configured(catalog, err);
+    }
+    if (status == HPS_OK) {
+        status = make_warmup(catalog, err);
+    }
+    if (status == HPS_OK && options->env.durable != NULL) {
+        status = recover(catalog, err);
+    }
+    if (status != HPS_OK) {
+        hps_catalog_close(catalog);
+        return status;
+    }
+    catalog->saved_us = hps_clock_us();
+    catalog->opened = true;
+    *out_catalog = catalog;
+    return HPS_OK;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+static void close_version(struct hps_catalog *catalog, struct hps_version *version)
+{
+    if (hps_models_remove(catalog->options.models, version->model, version->number) == HPS_OK) {
+        HPS_ASSERT(hps_version_idle(version));
+    }
+    catalog_gpu_close(version);
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        version->tiers[i]->store->ops->space_close(version->tiers[i]);
+    }
+    hps_version_free(version);
+}
+
+void hps_catalog_stop(struct hps_catalog *catalog)
+{
+    if (catalog == NULL) {
+        return;
+    }
+    atomic_store(&catalog->closing, true);
+    pthread_mutex_lock(&catalog->lock);
+    for (struct hps_load *load = catalog->loads; load != NULL; load = load->next) {
+        atomic_store(&load->progress.cancel, true);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    hps_pool_free(catalog->loader);
+    catalog->loader = NULL;
+    catalog_warm_stop(catalog);                 /* after the loader, which posts to its threads */
+    hps_updater_stop(catalog->options.updater); /* gives back the pins of its streams */
+    catalog_reaper_stop(catalog);
+}
+
+void hps_catalog_close(struct hps_catalog *catalog)
+{
+    if (catalog == NULL) {
+        return;
+    }
+    hps_catalog_stop(catalog);
+    catalog_reap(catalog);
+    HPS_ASSERT(catalog->unloading == NULL);
+    while (catalog->models != NULL) {
+        struct catalog_model *model = catalog->models;
+        model->config = NULL;
+        if (model->entries == NULL) {
+            model_free(catalog, model);
+            continue;
+        }
+        close_version(catalog, model->entries->version);
+        catalog_entry_remove(catalog, model, model->entries);
+    }
+    hps_warmup_free(catalog->warmup);
+    pthread_cond_destroy(&catalog->reap);
+    pthread_mutex_destroy(&catalog->lock);
+    pthread_mutex_destroy(&catalog->switch_lock);
+    hps_strings_fini(&catalog->model_roots);
+    hps_free(catalog);
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+static const char *state_text(const struct catalog_model *model, const struct catalog_entry *entry)
+{
+    switch (entry->state) {
+    case ENTRY_LOADING:
+        return "loading";
+    case ENTRY_UNLOADING:
+        return "unloading";
+    case ENTRY_RESIDENT:
+        break;
+    }
+    return entry->version->number == model->active ? "active" : "resident";
+}
+
+double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry)
+{
+    if (entry->state != ENTRY_LOADING) {
+        return 1;
+    }
+    for (struct hps_load *load = catalog->loads; load != NULL; load = load->next) {
+        uint64_t total = atomic_load(&load->progress.rows_total);
+        if (load->entry == entry && total > 0) {
+            return (double)atomic_load(&load->progress.rows_done) / (double)total;
+        }
+    }
+    return 0;
+}
+
+void hps_catalog_each(struct hps_catalog *catalog,
+                      void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx)
+{
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            struct hps_version_view view = {.model = model->name,
+                                            .active_version = model->active,
+                                            .state = state_text(model, entry),
+                                            .version = entry->version,
+                                            .load_ratio = catalog_load_ratio(catalog, entry)};
+            if (entry->host != NULL || entry->redis != NULL || entry->durable != NULL) {
+                view.n_rows = hps_update_rows(entry->version, &view.rows_estimated);
+            }
+            catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
+            view.host_bytes = space_bytes(entry->host, NULL);
+            view.n_rows_dropped = catalog_rows_dropped(entry);
+            view.redis_bytes = space_bytes(entry->redis, NULL);
+            view.persistent_bytes = space_bytes(entry->durable, NULL);
+            catalog_gpu_view(catalog, entry, &view);
+            fn(ctx, &view);
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+}
+
+unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
+                           void *ctx)
+{
+    unsigned n = 0;
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        if (model->drift) {
+            n++;
+            if (fn != NULL) {
+                fn(ctx, model->name);
+            }
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return n;
+}
+
+const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog)
+{
+    return &catalog->options.env;
+}
+
+static void add_persistent(const struct catalog_entry *entry, struct hps_catalog_totals *totals)
+{
+    struct hps_store_usage usage = {0};
+    if (entry->durable != NULL) {
+        hps_update_usage(entry->version, entry->durable, &usage);
+    }
+    totals->persistent_rows += usage.n_rows;
+    totals->persistent_bytes += usage.used_bytes;
+    totals->persistent_estimated = totals->persistent_estimated || usage.rows_estimated;
+}
+
+void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals)
+{
+    struct hps_catalog_totals totals = {0};
+    pthread_mutex_lock(&catalog->lock);
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            totals.host_bytes += space_bytes(entry->host, &totals.host_rows);
+            totals.host_rows_dropped += catalog_rows_dropped(entry);
+            totals.redis_bytes += space_bytes(entry->redis, &totals.redis_rows);
+            add_persistent(entry, &totals);
+            totals.n_loading += entry->state == ENTRY_LOADING;
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    *out_totals = totals;
+}

@@ -1,0 +1,731 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads at run time: checked on the caller's thread, carried out one after the other on the loader
+ * thread, made visible by one switch.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "cache/update/update.h"
+#include "server/catalog/internal.h"
+#include "server/load/records.h"
+
+enum { TEXT_BYTES_MAX = 256, CATCH_UP_POLL_NS = 20 * 1000 * 1000 };
+
+#define CATCH_UP_US_MAX (UINT64_C(60) * 1000 * 1000)
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/* Answers carry these: a stock client refuses an answer with a string that is not UTF-8. */
+static hps_status check_text(const char *field, const char *text, struct hps_error *err)
+{
+    size_t size = text == NULL ? 0 : strlen(text);
+    if (size > TEXT_BYTES_MAX) {
+        return hps_error_set(err, HPS_INVALID, "%s: got %zu bytes, at most %d are taken", field,
+                             size, TEXT_BYTES_MAX);
+    }
+    for (size_t at = 0; at < size;) {
+        uint32_t point;
+        size_t length = hps_utf8_decode(text + at, size - at, &point);
+        if (length == 0) {
+            return hps_error_set(err, HPS_INVALID, "%s: byte %zu is not UTF-8", field, at);
+        }
+        at += length;
+    }
+    return HPS_OK;
+}
+
+static hps_status check_request(const struct hps_catalog *catalog,
+                                const struct hps_load_request *request, struct hps_error *err)
+{
+    if (!hps_model_name_valid(request->model)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "model: got \"%.130s\", expected 1 to 120 of a-z A-Z 0-9 _ -",
+                             request->model);
+    }
+    if (request->version < 0) {
+        return hps_error_set(err, HPS_INVALID,
+                             "version: got %" PRId64 ", expected 1 or more (0: next)",
+                             request->version);
+    }
+    hps_status status = check_text("label", request->label, err);
+    if (status == HPS_OK) {
+        status = check_text("lineage", request->lineage, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (hps_load_env_lowest(&catalog->options.env) == NULL) {
+        return hps_error_set(err, HPS_PRECONDITION, "no store is configured");
+    }
+    return HPS_OK;
+}
+
+/* The version with the highest number, loading ones included. Lock held. */
+static struct hps_version *newest(struct catalog_model *model)
+{
+    struct hps_version *version = NULL;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        version = entry->version;
+    }
+    return version;
+}
+
+/* Number, lineage and names of the new version. Lock held. */
+static hps_status name_version(struct catalog_model *model, const struct hps_load_request *request,
+                               const struct hps_source *source, struct hps_version **out_version,
+                               struct hps_error *err)
+{
+    const struct hps_version *last = newest(model);
+    int64_t number = request->version;
+    if (number == 0 && last != NULL && last->number == INT64_MAX) {
+        return hps_error_set(err, HPS_RANGE,
+                             "version: model \"%s\" has version %" PRId64
+                             ", which has no next: name one",
+                             model->name, last->number);
+    }
+    if (number == 0) {
+        number = last != NULL ? last->number + 1 : 1;
+    }
+    const struct catalog_entry *same = catalog_entry(model, number);
+    if (same != NULL) {
+        return hps_error_set(err, HPS_EXISTS, "version %" PRId64 " of model \"%s\" is %s", number,
+                             model->name,
+                             same->state == ENTRY_UNLOADING ? "still unloading" : "there already");
+    }
+    struct hps_version *version = hps_version_new(model->name, number, source->n_tables);
+    if (version == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
+    }
+    char own[48];
+    snprintf(own, sizeof(own), "%" PRId64, number);
+    const char *lineage = request->lineage;
+    if (lineage == NULL || lineage[0] == '\0') {
+        lineage = source->manifest.lineage;
+    }
+    if (lineage == NULL) {
+        lineage = last != NULL && last->lineage != NULL ? last->lineage : own;
+    }
+    version->lineage = hps_strdup(lineage);
+    version->label = hps_strdup(request->label != NULL ? request->label : "");
+    version->source = hps_strdup(source->text);
+    version->fingerprint = hps_strdup(source->print.text);
+    if (version->lineage == NULL || version->label == NULL || version->source == NULL ||
+        version->fingerprint == NULL) {
+        hps_version_free(version);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
+    }
+    *out_version = version;
+    return HPS_OK;
+}
+
+/* ---- a load ---------------------------------------------------------------------------------- */
+
+void hps_load_unref(struct hps_load *load)
+{
+    if (load == NULL || atomic_fetch_sub(&load->refs, 1) != 1) {
+        return;
+    }
+    hps_source_close(&load->source);
+    hps_version_diff_free(&load->outcome.diff);
+    hps_free(load);
+}
+
+static void load_unlink(struct hps_load *load)
+{
+    struct hps_load **at = &load->catalog->loads;
+    while (*at != load) {
+        at = &(*at)->next;
+    }
+    *at = load->next;
+}
+
+/* Since when its files lack updates: before anybody sees the version. It may outlive this process,
+ * into one that takes updates. */
+static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
+{
+    const struct hps_catalog_options *options = &load->catalog->options;
+    if (options->updater == NULL && options->env.durable == NULL) {
+        return HPS_OK;
+    }
+    struct hps_version *version = load->entry->version;
+    hps_version_pin(version);
+    hps_status status =
+        hps_updater_seed(version, &load->source.manifest, load->source.print.mtime_ms_oldest,
+                         load->model->n_switches, err);
+    hps_version_unpin(version);
+    return status;
+}
+
+/* Give the tables of the version their places in the model's order, which gets those that are new.
+ * switch_lock held. */
+static hps_status place_tables(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct catalog_model *model = load->model;
+    pthread_mutex_lock(&catalog->lock);
+    hps_status status = hps_table_order_apply(&model->order, load->entry->version);
+    pthread_mutex_unlock(&catalog->lock);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for the order of tables");
+    }
+    if (model->order.n > model->n_order_stored && model->active != 0 &&
+        catalog->options.env.durable != NULL) { /* else the activation writes it */
+        const struct catalog_model_change as_is = {
+            .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
+        status = catalog_put_model(catalog, model, &as_is, err);
+    }
+    return status;
+}
+
+static void add_gone(struct hps_versions_gone *to, const struct hps_versions_gone *from)
+{
+    for (uint32_t i = 0; i < from->n && to->n < HPS_VERSIONS_GONE_MAX; i++) {
+        to->numbers[to->n++] = from->numbers[i];
+    }
+}
+
+/* switch_lock held. */
+static hps_status activate_loaded(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_switched switched;
+    hps_status status = HPS_OK;
+    if (!load->force) {
+        status = catalog_check_active(catalog, load->model, load->entry, err);
+    }
+    if (status == HPS_OK) {
+        status = catalog_activate_locked(catalog, load->model, load->number, &switched, err);
+    }
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "loaded, but not activated");
+    }
+    add_gone(&switched.gone, &load->outcome.gone);
+    hps_version_diff_free(&load->outcome.diff);
+    load->outcome = switched;
+    load->activated = true;
+    return HPS_OK;
+}
+
+/* Visible, written down, active if wanted. switch_lock held. */
+static hps_status publish(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct catalog_entry *entry = load->entry;
+    struct hps_store *durable = catalog->options.env.durable;
+    const struct hps_config_model *config = entry->model->config;
+    entry->version->row_versions = config != NULL && config->row_versions;
+    hps_status status = place_tables(load, err);
+    if (status == HPS_OK) {
+        status = hps_update_open(entry->version, err);
+    }
+    if (status == HPS_OK) {
+        status = seed_updates(load, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_updater_place(entry->version, err);
+    }
+    if (status == HPS_OK && durable != NULL) {
+        status = hps_records_put_version(durable, entry->version, err);
+    }
+    if (status == HPS_OK && durable != NULL && catalog->options.env.redis != NULL) {
+        status = hps_records_delete_unused(durable, entry->version, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&catalog->lock);
+    catalog_entry_spaces(catalog, entry);
+    catalog_version_metrics(catalog, entry->version);
+    hps_warmup_attach(catalog->warmup, entry->version);
+    pthread_mutex_unlock(&catalog->lock);
+    status = hps_models_add(catalog->options.models, entry->version);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for the model set");
+    }
+    pthread_mutex_lock(&catalog->lock);
+    load->n_rows_dropped = catalog_rows_dropped(entry);
+    entry->state = ENTRY_RESIDENT;
+    hps_ignore(catalog_diff(load->model, entry->version, &load->outcome.diff)); /* else untold */
+    load->outcome.previous = load->model->active;
+    load->published = true;
+    bool activate =
+        load->model->active == 0 || (load->activate && catalog->options.updater == NULL);
+    snprintf(load->model_name, sizeof(load->model_name), "%s", load->model->name);
+    if (load->activate && !activate) { /* it stays until activate_fresh has let it go */
+        hps_version_pin(entry->version);
+        load->waiting = entry;
+        load->waiting_until_us = hps_clock_us() + CATCH_UP_US_MAX;
+        entry->n_switching++;
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    hps_updater_add(catalog->options.updater, entry->version, load->model->n_switches);
+    if (load->replace) {
+        catalog_replace_locked(catalog, load->model, load->number, &load->outcome.gone);
+    }
+    if (activate) {
+        status = activate_loaded(load, err);
+    }
+    if (status == HPS_OK) {
+        pthread_mutex_lock(&catalog->lock);
+        catalog_load_succeeded(catalog, load->model);
+        pthread_mutex_unlock(&catalog->lock);
+    }
+    return status;
+}
+
+/* Undo what a failed publish left: the version must not be seen by anybody. */
+static void unpublish(struct hps_load *load)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_version *version = load->entry->version;
+    struct hps_error err = {0};
+    if (load->published) {
+        return; /* loaded, only the activation failed: it stays for another try */
+    }
+    if (catalog->options.env.durable != NULL) {
+        hps_ignore(hps_records_delete_version(catalog->options.env.durable, version->model,
+                                              version->number, &err)); /* if it got there at all */
+    }
+    pthread_mutex_lock(&catalog->lock);
+    load->entry->host = NULL;
+    load->entry->redis = NULL;
+    load->entry->durable = NULL;
+    catalog_gpu_hide(catalog, load->entry);
+    pthread_mutex_unlock(&catalog->lock);
+    catalog_gpu_close(version);
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        hps_load_give_up(&catalog->options.env, version->tiers[i]);
+    }
+}
+
+static void log_end(const struct hps_load *load, hps_status status, const struct hps_error *err)
+{
+    uint64_t us = hps_clock_us() - atomic_load(&load->progress.started_us);
+    if (status == HPS_OK) {
+        HPS_LOG(INFO, "catalog", "version loaded", HPS_STR("model", load->model->name),
+                HPS_I64("version", load->number), HPS_U64("rows", load->n_rows),
+                HPS_U64("bytes", load->plan.row_bytes), HPS_U64("duplicates", load->duplicate_keys),
+                HPS_U64("duration_us", us));
+        if (load->n_rows_dropped > 0) {
+            HPS_LOG(WARN, "catalog",
+                    "rows dropped: a table has more of them than volatile_db.overflow_margin times "
+                    "num_partitions, and no other store has them; raise it and load again",
+                    HPS_STR("model", load->model->name), HPS_I64("version", load->number),
+                    HPS_U64("rows", load->n_rows_dropped));
+        }
+    } else {
+        HPS_LOG(ERROR, "catalog", "load failed", HPS_STR("model", load->model->name),
+                HPS_I64("version", load->number), HPS_STR("error", err->text));
+    }
+}
+
+/* The version is loaded and reads its updates: has it them by now, or is there no more waiting? Not
+ * yet: this load goes behind the others that wait for the thread, and comes again. */
+static bool catches_up(struct hps_load *load, hps_status *out_status, struct hps_error *err)
+{
+    const struct timespec pause = {0, CATCH_UP_POLL_NS};
+    struct hps_catalog *catalog = load->catalog;
+    atomic_store(&load->progress.stage, "catch-up");
+    *out_status = catalog_check_lag(catalog, load->model_name, load->number, err);
+    if (*out_status == HPS_OK || hps_clock_us() >= load->waiting_until_us ||
+        atomic_load(&load->progress.cancel)) {
+        return false;
+    }
+    nanosleep(&pause, NULL);
+    return hps_pool_post(catalog->loader, &load->task) == HPS_OK;
+}
+
+/* Activate it if `status` is that of a version that has its updates. switch_lock not held. */
+static hps_status activate_fresh(struct hps_load *load, hps_status status, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct catalog_entry *entry = load->waiting;
+    struct hps_switched switched;
+    if (status == HPS_OK) {
+        status = hps_catalog_activate(catalog, load->model_name, load->number, load->force,
+                                      &switched, err);
+    }
+    if (status == HPS_OK) {
+        add_gone(&switched.gone, &load->outcome.gone);
+        hps_version_diff_free(&load->outcome.diff);
+        load->outcome = switched;
+    }
+    load->activated = status == HPS_OK;
+    atomic_store(&load->progress.stage, "done");
+    pthread_mutex_lock(&catalog->lock);
+    entry->n_switching--;
+    pthread_mutex_unlock(&catalog->lock);
+    hps_version_unpin(entry->version);
+    return status == HPS_OK ? HPS_OK : hps_error_prefix(err, status, "loaded, but not activated");
+}
+
+static hps_status carry_out(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t used = catalog_host_used(catalog);
+    pthread_mutex_unlock(&catalog->lock);
+    uint64_t budget = catalog->options.env.host_bytes_max;
+    load->plan.host_bytes_available = budget > used ? budget - used : 0;
+    hps_status status = hps_load_run(&load->env, &load->source, &load->plan, load->entry->version,
+                                     &load->progress, err);
+    if (status != HPS_OK) {
+        log_end(load, status, err);
+        return status;
+    }
+    load->duplicate_keys = load->entry->version->duplicate_keys;
+    load->n_rows = load->plan.n_rows - load->duplicate_keys;
+    catalog_gpu_open(catalog, load->entry);
+    catalog_warm_load(load);
+    pthread_mutex_lock(&catalog->switch_lock);
+    status = publish(load, err);
+    if (status != HPS_OK) {
+        unpublish(load);
+    }
+    log_end(load, status, err);
+    pthread_mutex_unlock(&catalog->switch_lock); /* from here a published version may be unloaded */
+    return status;
+}
+
+static void run_load(struct hps_task *task)
+{
+    struct hps_load *load = (struct hps_load *)task;
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_error err = {0};
+    hps_status status = load->waiting == NULL ? carry_out(load, &err) : HPS_OK;
+    if (status == HPS_OK && load->waiting != NULL) {
+        if (catches_up(load, &status, &err)) {
+            return;
+        }
+        status = activate_fresh(load, status, &err);
+    }
+    catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done, but for
+                              what the reaper has at hand */
+    pthread_mutex_lock(&catalog->lock);
+    load_unlink(load);
+    if (!load->published) {
+        struct hps_version *version = load->entry->version;
+        if (status != HPS_CANCELLED) {
+            err.status = status;
+            catalog_load_failed(catalog, load->model, &err);
+        }
+        catalog_version_metrics_remove(catalog, version);
+        catalog_entry_remove(catalog, load->model, load->entry);
+        hps_version_free(version);
+    }
+    if (load->awaited != NULL) {
+        catalog_await_end(catalog, load->awaited);
+    }
+    load->entry = NULL;
+    load->model = NULL;
+    load->error = err;
+    load->error.status = status;
+    load->done = true;
+    pthread_mutex_unlock(&catalog->lock);
+    hps_load_unref(load);
+}
+
+/* Find a number for it and put it into the lists. takes `source` on success. */
+static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_request *request,
+                          struct hps_source *source, struct hps_load *load, struct hps_error *err)
+{
+    struct hps_version *version = NULL;
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, request->model, true);
+    if (model == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a model");
+        goto out;
+    }
+    if (request->only_first && model->entries != NULL) {
+        status = hps_error_set(err, HPS_EXISTS, "model \"%s\" has a version", model->name);
+        goto out;
+    }
+    hps_source_sort(source, &model->order);
+    status = name_version(model, request, source, &version, err);
+    if (status != HPS_OK) {
+        goto out;
+    }
+    load->entry = catalog_entry_add(catalog, model, version, ENTRY_LOADING);
+    if (load->entry == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a version");
+        goto out;
+    }
+    load->model = model;
+    load->awaited = request->awaited ? model : NULL;
+    load->env = catalog->options.env;
+    load->number = version->number;
+    load->source = *source;
+    memset(source, 0, sizeof(*source));
+    load->next = catalog->loads;
+    catalog->loads = load;
+    catalog_failures_show(catalog, model);
+    catalog_expect(catalog, model);
+out:
+    pthread_mutex_unlock(&catalog->lock);
+    return status;
+}
+
+static void abandon(struct hps_load *load, const struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    pthread_mutex_lock(&catalog->lock);
+    struct hps_version *version = load->entry->version;
+    load_unlink(load);
+    if (load->model->config != NULL && load->model->entries->next == NULL) {
+        catalog_load_failed(catalog, load->model, err); /* whoever began its own load gave way */
+    }
+    catalog_version_metrics_remove(catalog, version);
+    catalog_entry_remove(catalog, load->model, load->entry);
+    pthread_mutex_unlock(&catalog->lock);
+    hps_version_free(version);
+    hps_load_unref(load);
+}
+
+/* What the load will change, as far as its files and the versions that are there tell; and whether
+ * it may, before hours of work are done for nothing. */
+static hps_status foresee(struct hps_load *load, struct hps_error *err)
+{
+    struct hps_catalog *catalog = load->catalog;
+    struct hps_version_diff diff = {0};
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&catalog->lock);
+    catalog_foresee(catalog, load->model, load->activate, load->replace, &load->going);
+    if (load->activate && !load->force) {
+        status = catalog_diff(load->model, load->entry->version, &diff);
+        status = status == HPS_OK
+                     ? catalog_check_diff(catalog, load->model, load->number, &diff, err)
+                     : hps_error_set(err, status, "no memory to compare versions");
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    hps_version_diff_free(&diff);
+    return status;
+}
+
+/* takes what is in `source`, also on failure. */
+static hps_status begin(struct hps_catalog *catalog, const struct hps_load_request *request,
+                        struct hps_source *source, struct hps_load **out_load,
+                        struct hps_error *err)
+{
+    struct hps_load *load = hps_calloc(1, sizeof(*load));
+    if (load == NULL) {
+        hps_source_close(source);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a load");
+    }
+    load->task.run = run_load;
+    load->catalog = catalog;
+    load->activate = request->activate;
+    load->force = request->force;
+    load->replace = request->replace;
+    atomic_store(&load->refs, 1);
+    atomic_store(&load->progress.stage, "plan");
+    hps_status status = reserve(catalog, request, source, load, err);
+    if (status != HPS_OK) {
+        hps_source_close(source);
+        hps_load_unref(load);
+        return status;
+    }
+    /* Only now are the files read: the entry keeps its number meanwhile. */
+    status = hps_load_plan(&load->env, &load->source, 0, load->entry->version, &load->plan, err);
+    load->plan.start_hash = hps_updater_start_hash(catalog->options.updater, &load->source.manifest,
+                                                   load->source.print.mtime_ms_oldest);
+    if (status == HPS_OK) {
+        status = foresee(load, err);
+    }
+    if (status == HPS_OK && atomic_load(&catalog->closing)) {
+        status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
+    }
+    if (status == HPS_OK) {
+        atomic_fetch_add(&load->refs, 1);
+        if (hps_pool_post(catalog->loader, &load->task) != HPS_OK) {
+            atomic_fetch_sub(&load->refs, 1);
+            status = hps_error_set(err, HPS_UNAVAILABLE, "the server is draining");
+        }
+    }
+    if (status != HPS_OK) {
+        err->status = status;
+        abandon(load, err);
+        return status;
+    }
+    *out_load = load;
+    return HPS_OK;
+}
+
+hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
+                            struct hps_load **out_load, struct hps_error *err)
+{
+    struct hps_source source;
+    hps_status status = check_request(catalog, request, err);
+    if (status == HPS_OK) {
+        status = catalog_source_open(catalog, request, &source, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    return begin(catalog, request, &source, out_load, err);
+}
+
+/* What the load of a dry run would change; its tables get their places. */
+static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load_request *request,
+                              struct hps_version *version, struct hps_switched *out_effect,
+                              struct hps_error *err)
+{
+    struct hps_table_order order = {0};
+    struct hps_switched effect = {0};
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, request->model, false);
+    if (model != NULL) {
+        effect.previous = model->active;
+        catalog_foresee(catalog, model, request->activate, request->replace, &effect.gone);
+        status = catalog_diff(model, version, &effect.diff);
+    }
+    if (model != NULL && status == HPS_OK) {
+        status = hps_table_order_copy(&model->order, &order);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    if (status == HPS_OK) {
+        status = hps_table_order_apply(&order, version);
+    }
+    hps_table_order_free(&order);
+    if (status != HPS_OK) {
+        hps_version_diff_free(&effect.diff);
+        return hps_error_set(err, status, "no memory to compare versions");
+    }
+    *out_effect = effect;
+    return HPS_OK;
+}
+
+hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
+                                 const struct hps_load_request *request,
+                                 struct hps_load_plan *out_plan, struct hps_version **out_version,
+                                 struct hps_switched *out_effect, struct hps_error *err)
+{
+    struct hps_source source;
+    struct hps_version *version = NULL;
+    struct catalog_model unknown = {.name = (char *)request->model};
+    hps_status status = check_request(catalog, request, err);
+    if (status == HPS_OK) {
+        status = catalog_source_open(catalog, request, &source, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, request->model, false);
+    if (model != NULL) {
+        hps_source_sort(&source, &model->order);
+    }
+    status = name_version(model != NULL ? model : &unknown, request, &source, &version, err);
+    uint64_t used = catalog_host_used(catalog);
+    const struct hps_load_env env = catalog->options.env;
+    pthread_mutex_unlock(&catalog->lock);
+    if (status == HPS_OK) {
+        status = hps_load_plan(&env, &source, used, version, out_plan, err);
+    }
+    if (status == HPS_OK) {
+        out_plan->device_bytes_needed = catalog_gpu_bytes(catalog, version);
+        status = plan_effect(catalog, request, version, out_effect, err);
+    }
+    hps_source_close(&source);
+    if (status != HPS_OK) {
+        hps_version_free(version);
+        return status;
+    }
+    *out_version = version;
+    return HPS_OK;
+}
+
+void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
+{
+    struct hps_load_state state = {0};
+    struct hps_load_progress *progress = &load->progress;
+    state.stage = atomic_load(&progress->stage);
+    state.rows_done = atomic_load(&progress->rows_done);
+    state.rows_total = atomic_load(&progress->rows_total);
+    state.bytes_done = atomic_load(&progress->bytes_done);
+    state.bytes_total = atomic_load(&progress->bytes_total);
+    uint32_t table = atomic_load(&progress->table);
+    if (table < load->source.n_tables) {
+        snprintf(state.table, sizeof(state.table), "%s", load->source.tables[table].files.name);
+    }
+    uint64_t started_us = atomic_load(&progress->started_us);
+    if (started_us != 0 && state.rows_done > 0 && state.rows_done < state.rows_total) {
+        uint64_t ms = (hps_clock_us() - started_us) / 1000;
+        state.remaining_ms = (uint64_t)((double)ms * (double)(state.rows_total - state.rows_done) /
+                                        (double)state.rows_done);
+    }
+    pthread_mutex_lock(&load->catalog->lock);
+    state.version = load->number;
+    state.duplicate_keys = load->duplicate_keys;
+    state.n_rows = load->n_rows;
+    state.n_rows_dropped = load->n_rows_dropped;
+    state.going = load->done ? load->outcome.gone : load->going;
+    state.done = load->done;
+    state.activated = load->activated;
+    state.error = load->error;
+    pthread_mutex_unlock(&load->catalog->lock);
+    *out_state = state;
+}
+
+const struct hps_switched *hps_load_outcome(const struct hps_load *load)
+{
+    HPS_ASSERT(load->done);
+    return &load->outcome;
+}
+
+/* ---- models[] -------------------------------------------------------------------------------- */
+
+/* One that was loaded from these files is there, resident but not active. False: none is. */
+static bool activate_print(struct hps_catalog *catalog, const char *model,
+                           const struct hps_source *source)
+{
+    struct hps_error err = {0};
+    int64_t number = catalog_find_print(catalog, model, source);
+    struct hps_switched switched;
+    if (number == 0 ||
+        hps_catalog_activate(catalog, model, number, true, &switched, &err) != HPS_OK) {
+        return false;
+    }
+    hps_version_diff_free(&switched.diff);
+    return true;
+}
+
+hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
+                               bool awaited, struct hps_error *err)
+{
+    const struct hps_load_request request = {.model = config->name,
+                                             .version = (int64_t)config->version,
+                                             .label = config->label,
+                                             .lineage = config->lineage,
+                                             .activate = true,
+                                             .only_first = !awaited,
+                                             .force = awaited, /* nobody is there to say so */
+                                             .awaited = awaited};
+    struct hps_source source;
+    struct hps_load *load = NULL;
+    bool waits = false; /* for the load */
+    hps_status status = hps_source_open_config(config, &source, err);
+    if (status == HPS_OK && awaited && activate_print(catalog, config->name, &source)) {
+        hps_source_close(&source);
+    } else if (status == HPS_OK) {
+        status = begin(catalog, &request, &source, &load, err);
+        waits = status == HPS_OK;
+    }
+    if (awaited && !waits) {
+        pthread_mutex_lock(&catalog->lock);
+        catalog_await_end(catalog, catalog_model(catalog, config->name, false));
+        pthread_mutex_unlock(&catalog->lock);
+    }
+    hps_load_unref(load);
+    return status;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which files a load at run time may read, and the source that they make: on the thread of whoever
+ * asks for the load. And whether what is configured is what is served.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/update/update.h"
+#include "server/catalog/internal.h"
+#include "server/update/position.h"
+
+/* Is `path` one of the roots or below it? Both resolved, so that no link leads out. */
+static bool below_root(const char *path, const char *root)
+{
+    char resolved[PATH_MAX];
+    if (realpath(root, resolved) == NULL) {
+        return false;
+    }
+    size_t size = strlen(resolved);
+    return strncmp(path, resolved, size) == 0 &&
+           (path[size] == '\0' || path[size] == '/' || strcmp(resolved, "/") == 0);
+}
+
+/* A file or directory that must be below one of the roots, whatever links lead there. `what` it is,
+ * for messages. */
+static hps_status check_path(const struct hps_strings *roots, const char *what, const char *path,
+                             char out_resolved[PATH_MAX], struct hps_error *err)
+{
+    bool allowed = false;
+    bool there = realpath(path, out_resolved) != NULL;
+    if (!there) {
+        snprintf(out_resolved, PATH_MAX, "%s", path);
+    }
+    for (size_t i = 0; i < roots->n && !allowed; i++) {
+        allowed = below_root(out_resolved, roots->items[i]);
+    }
+    if (!there) {
+        return hps_error_set(err, HPS_NOT_FOUND, "%s \"%s\" is not there, or hpsd may not see it",
+                             what, path);
+    }
+    if (!allowed) {
+        return hps_error_set(
+            err, HPS_PERMISSION,
+            "%s \"%s\" is not below any of server.model_roots (%zu; first \"%s\"); put it below "
+            "one of them, or add its parent to server.model_roots and reload hpsd (SIGHUP)",
+            what, path, roots->n, roots->n > 0 ? roots->items[0] : "");
+    }
+    return HPS_OK;
+}
+
+/* The files of a table by the path that the request has for them: of a pair also what both have in
+ * common. Their names stay as they are, as other files stand beside them. */
+static hps_status check_table(const struct hps_strings *roots, const struct hps_source_named *table,
+                              char out_path[PATH_MAX], struct hps_error *err)
+{
+    char resolved[PATH_MAX];
+    hps_status status = check_path(roots, "path", table->path, resolved, err);
+    if (status == HPS_NOT_FOUND) {
+        char rows[PATH_MAX];
+        int n = snprintf(rows, sizeof(rows), "%s.rows.npy", table->path);
+        if (n > 0 && n < PATH_MAX && realpath(rows, resolved) != NULL) {
+            status = check_path(roots, "path", rows, resolved, err);
+        }
+    }
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "table \"%.130s\"", table->name);
+    }
+    hps_source_canonical(table->path, out_path);
+    return HPS_OK;
+}
+
+static hps_status open_tables(const struct hps_strings *roots,
+                              const struct hps_load_request *request,
+                              const struct hps_config_model *model, struct hps_source *out_source,
+                              struct hps_error *err)
+{
+    struct hps_source_named *tables = NULL;
+    char(*paths)[PATH_MAX] = NULL;
+    hps_status status = HPS_OK;
+    if (request->n_tables <= HPS_MODEL_TABLES_MAX) { /* else the open says so */
+        tables = hps_calloc(request->n_tables, sizeof(*tables));
+        paths = hps_calloc(request->n_tables, sizeof(*paths));
+        if (tables == NULL || paths == NULL) {
+            status =
+                hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", request->n_tables);
+        }
+        for (size_t i = 0; status == HPS_OK && i < request->n_tables; i++) {
+            tables[i] = (struct hps_source_named){request->tables[i].name, paths[i]};
+            status = check_table(roots, &request->tables[i], paths[i], err);
+        }
+    }
+    if (status == HPS_OK) {
+        status = hps_source_open_tables(tables, request->n_tables, model, out_source, err);
+    }
+    hps_free(paths);
+    hps_free(tables);
+    return status;
+}
+
+hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_load_request *request,
+                               struct hps_source *out_source, struct hps_error *err)
+{
+    const struct hps_config_model *model =
+        hps_config_model_find(catalog->options.config, request->model);
+    char resolved[PATH_MAX];
+    struct hps_strings roots; /* a copy: no lock while the file system is asked */
+    pthread_mutex_lock(&catalog->lock);
+    hps_status status = hps_strings_copy(&catalog->model_roots, &roots);
+    pthread_mutex_unlock(&catalog->lock);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for server.model_roots");
+    }
+    if (request->n_tables > 0) {
+        status = open_tables(&roots, request, model, out_source, err);
+    } else {
+        status = check_path(&roots, "directory", request->directory, resolved, err);
+        if (status == HPS_OK) {
+            status = hps_source_open_dir(resolved, model, out_source, err);
+        }
+    }
+    hps_strings_fini(&roots);
+    return status;
+}
+
+/* ---- what is configured, and what is served ------------------------------------------------- */
+
+static void log_drift(const struct hps_config *config, const struct catalog_model *model)
+{
+    char file[PATH_MAX];
+    char command[2 * PATH_MAX];
+    bool found = realpath(config->file, file) != NULL;
+    if (config->from_tables) {
+        snprintf(command, sizeof(command), "hpsctl load %s --table NAME=PATH --activate",
+                 model->name);
+    } else {
+        snprintf(command, sizeof(command), "hpsctl load %s --config %s --activate", model->name,
+                 found ? file : config->file);
+    }
+    HPS_LOG(WARN, "catalog",
+            "configured files differ from those that are served: they have changed since they were "
+            "loaded; load them when wanted",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("command", command));
+}
+
+/* The store has the rows. With --table the files were to be served, whatever it has. */
+static void log_unread(const struct hps_config *config, const struct catalog_model *model,
+                       const struct hps_error *err)
+{
+    if (config->from_tables) {
+        HPS_LOG(WARN, "catalog",
+                "the rows of an earlier run are served: a file of --table cannot be read; bring it "
+                "back and start hpsd again",
+                HPS_STR("model", model->name), HPS_I64("version", model->active),
+                HPS_STR("error", err->text));
+    }
+}
+
+/* ABORTED, which ends the search: a record of this partition was read. */
+static hps_status find_read(void *ctx, const void *key, size_t key_size, const void *value,
+                            size_t value_size)
+{
+    char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
+    int32_t partition;
+    struct hps_position position;
+    (void)ctx;
+    if (!hps_position_key_parse(key, key_size, topic, &partition)) {
+        return HPS_OK;
+    }
+    hps_status status = hps_position_decode(value, value_size, &position);
+    return status == HPS_OK && position.last.known ? HPS_ABORTED : status;
+}
+
+/* By another configuration, that is: there are none with --table. They are in no file. */
+static bool has_updates(struct hps_version *version)
+{
+    return hps_update_positions(version, find_read, NULL) != HPS_OK;
+}
+
+void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model *model)
+{
+    const struct hps_config *config = catalog->options.config;
+    const struct catalog_entry *entry = catalog_entry(model, model->active);
+    struct hps_source source;
+    struct hps_error err = {0};
+    if (model->config == NULL || entry == NULL) {
+        return;
+    }
+    if (hps_source_open_config(model->config, &source, &err) != HPS_OK) {
+        log_unread(config, model, &err);
+        return;
+    }
+    model->drift = !hps_source_has_print(&source, entry->version->fingerprint);
+    hps_source_close(&source);
+    if (model->drift && config->from_tables && !has_updates(entry->version)) {
+        model->awaits = true;
+        HPS_LOG(INFO, "catalog",
+                "files of --table differ from those of an earlier run: they are loaded as the next "
+                "version",
+                HPS_STR("model", model->name), HPS_I64("version", model->active));
+    } else if (model->drift) {
+        log_drift(config, model);
+    }
+}
+
+void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    if (!model->awaits) {
+        return;
+    }
+    model->awaits = false;
+    catalog_fill_model(catalog, model); /* nothing was filled as long as that was awaited */
+    if (model->drift && !atomic_load(&catalog->closing)) {
+        HPS_LOG(WARN, "catalog",
+                "the rows of an earlier run are served: the files of --table were not loaded; mend "
+                "them and start hpsd again",
+                HPS_STR("model", model->name), HPS_I64("version", model->active));
+    }
+}
+
+int64_t catalog_find_print(struct hps_catalog *catalog, const char *name,
+                           const struct hps_source *source)
+{
+    int64_t number = 0;
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_model *model = catalog_model(catalog, name, false);
+    for (struct catalog_entry *entry = model == NULL ? NULL : model->entries; entry != NULL;
+         entry = entry->next) {
+        if (entry->state == ENTRY_RESIDENT &&
+            hps_source_has_print(source, entry->version->fingerprint)) {
+            number = entry->version->number;
+        }
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return number;
+}

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Versions that go. A version is unpublished under switch_lock: records first, so that a restart
+ * finds nothing of it, then the model set, so that no request gets it any more. Its rows go when
+ * the last request that uses it has ended; nobody holds a lock for that long. Admin and loader
+ * threads unpublish and remove what is not in use; what is, the reaper thread removes later.
+ */
+#include <inttypes.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "server/catalog/internal.h"
+#include "server/load/records.h"
+#include "server/observe/metrics.h"
+
+#define TIDY_US (UINT64_C(5) * 1000 * 1000)
+
+enum {
+    REAP_POLL_NS = 1000 * 1000, /* giving back a pin tells nobody: it must stay cheap */
+    REAPER_STACK_BYTES = 1 << 20
+};
+
+/* ---- out of sight ---------------------------------------------------------------------------- */
+
+/* The version's record first: without it the version is gone, whatever the model's says. That one
+ * is written anew then, and after a crash in between by the next open, before another version can
+ * get the number. */
+static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry *entry,
+                         struct hps_error *err)
+{
+    struct hps_store *durable = catalog->options.env.durable;
+    struct catalog_model *model = entry->model;
+    int64_t number = entry->version->number;
+    hps_status status = HPS_OK;
+    if (durable == NULL) {
+        return HPS_OK;
+    }
+    if (entry->redis != NULL) {
+        status = hps_records_put_unused(durable, entry->version, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_records_delete_version(durable, model->name, number, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (model->active == number) {
+        status = hps_records_delete_model(durable, model->name, err);
+    } else if (model->previous == number || entry->last_active > 0) {
+        const struct catalog_model_change change = {
+            .active = model->active,
+            .previous = model->previous == number ? 0 : model->previous,
+            .n_switches = model->n_switches,
+            .without = number};
+        status = catalog_put_model(catalog, model, &change, err);
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "catalog",
+                "record of a model outdated: it could not be written, and names a version that is "
+                "gone; the next change or start writes it",
+                HPS_STR("model", model->name), HPS_I64("version", number),
+                HPS_STR("error", err->text));
+    }
+    return HPS_OK;
+}
+
+/* switch_lock held, lock not. */
+static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *entry,
+                            struct hps_unload *unload, struct hps_error *err)
+{
+    struct catalog_model *model = entry->model;
+    int64_t number = entry->version->number;
+    hps_status status = forget(catalog, entry, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_models_remove(catalog->options.models, model->name, number);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status,
+                             "version %" PRId64 " of model \"%s\" cannot be taken out: %s", number,
+                             model->name, hps_status_text(status));
+    }
+    hps_insertion_forget(catalog->options.insertion, entry->version);
+    hps_updater_remove(catalog->options.updater, entry->version);
+    pthread_mutex_lock(&catalog->lock);
+    entry->state = ENTRY_UNLOADING;
+    entry->unload = unload;
+    model->active = model->active == number ? 0 : model->active;
+    model->previous = model->previous == number ? 0 : model->previous;
+    struct catalog_entry **at = &catalog->unloading;
+    while (*at != NULL) {
+        at = &(*at)->next_unloading;
+    }
+    *at = entry;
+    pthread_mutex_unlock(&catalog->lock);
+    HPS_LOG(INFO, "catalog", "version unloading", HPS_STR("model", model->name),
+            HPS_I64("version", number));
+    return HPS_OK;
+}
+
+/* Versions of the model that are there or will be, `entry` aside. Lock held. */
+static bool has_others(const struct catalog_entry *entry)
+{
+    for (struct catalog_entry *other = entry->model->entries; other != NULL; other = other->next) {
+        if (other != entry && other->state != ENTRY_UNLOADING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int64_t number,
+                              struct hps_unload *unload, struct hps_error *err)
+{
+    struct catalog_model *model;
+    struct catalog_entry *entry;
+    pthread_mutex_lock(&catalog->switch_lock);
+    hps_status status = catalog_resident(catalog, name, number, &model, &entry, err);
+    if (status == HPS_OK) {
+        pthread_mutex_lock(&catalog->lock);
+        bool in_use = model->active == number && has_others(entry);
+        pthread_mutex_unlock(&catalog->lock);
+        status = !in_use ? unpublish(catalog, entry, unload, err)
+                         : hps_error_set(err, HPS_PRECONDITION,
+                                         "version %" PRId64
+                                         " of model \"%s\" is active: activate another first",
+                                         number, name);
+    }
+    pthread_mutex_unlock(&catalog->switch_lock);
+    if (status == HPS_OK) {
+        catalog_reap(catalog);
+    }
+    return status;
+}
+
+/* ---- one too many ---------------------------------------------------------------------------- */
+
+/* keep_versions counts the active version and those that were active before it. One that never was
+ * stands beside them until it is activated, unloaded or replaced. */
+
+static void note_gone(struct hps_versions_gone *gone, int64_t number)
+{
+    if (gone->n < HPS_VERSIONS_GONE_MAX) {
+        gone->numbers[gone->n++] = number;
+    }
+}
+
+static bool is_among(const struct hps_versions_gone *gone, int64_t number)
+{
+    for (uint32_t i = 0; i < gone->n; i++) {
+        if (gone->numbers[i] == number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of those that have been active and are not among `gone`, the one that was it the longest time
+ * ago, or NULL while there are no more than `keep`. Lock held. */
+static struct catalog_entry *superfluous(const struct catalog_model *model, int64_t active,
+                                         const struct hps_versions_gone *gone, uint32_t keep)
+{
+    struct catalog_entry *oldest = NULL;
+    uint32_t n = 0;
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        int64_t number = entry->version->number;
+        if (entry->state != ENTRY_RESIDENT || entry->last_active == 0 || is_among(gone, number)) {
+            continue;
+        }
+        n++;
+        if (number != active && entry->n_switching == 0 &&
+            (oldest == NULL || entry->last_active < oldest->last_active)) {
+            oldest = entry;
+        }
+    }
+    return n > keep ? oldest : NULL;
+}
+
+/* One that never was active and nobody is about to make it so. Lock held. */
+static struct catalog_entry *replaceable(const struct catalog_model *model, int64_t keep,
+                                         const struct hps_versions_gone *gone)
+{
+    struct catalog_entry *entry = model->entries;
+    while (entry != NULL &&
+           (entry->state != ENTRY_RESIDENT || entry->last_active > 0 || entry->n_switching > 0 ||
+            entry->version->number == keep || is_among(gone, entry->version->number))) {
+        entry = entry->next;
+    }
+    return entry;
+}
+
+/* False: it is still there. */
+static bool retire(struct hps_catalog *catalog, struct catalog_entry *entry,
+                   struct hps_versions_gone *gone)
+{
+    int64_t number = entry->version->number;
+    struct hps_error err = {0};
+    if (unpublish(catalog, entry, NULL, &err) != HPS_OK) {
+        HPS_LOG(WARN, "catalog", "an old version was not removed",
+                HPS_STR("model", entry->model->name), HPS_I64("version", number),
+                HPS_STR("error", err.text));
+        return false;
+    }
+    note_gone(gone, number);
+    return true;
+}
+
+void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model,
+                           struct hps_versions_gone *out_gone)
+{
+    static const struct hps_versions_gone none = {.n = 0};
+    struct catalog_entry *entry;
+    do {
+        pthread_mutex_lock(&catalog->lock);
+        entry = superfluous(model, model->active, &none, catalog->keep_versions);
+        pthread_mutex_unlock(&catalog->lock);
+    } while (entry != NULL && retire(catalog, entry, out_gone));
+}
+
+void catalog_replace_locked(struct hps_catalog *catalog, struct catalog_model *model, int64_t keep,
+                            struct hps_versions_gone *out_gone)
+{
+    static const struct hps_versions_gone none = {.n = 0};
+    struct catalog_entry *entry;
+    do {
+        pthread_mutex_lock(&catalog->lock);
+        entry = replaceable(model, keep, &none);
+        pthread_mutex_unlock(&catalog->lock);
+    } while (entry != NULL && retire(catalog, entry, out_gone));
+}
+
+void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_model *model,
+                     bool activate, bool replace, struct hps_versions_gone *out_gone)
+{
+    struct catalog_entry *entry;
+    while (replace && out_gone->n < HPS_VERSIONS_GONE_MAX &&
+           (entry = replaceable(model, 0, out_gone)) != NULL) {
+        note_gone(out_gone, entry->version->number);
+    }
+    /* The new one is one more, and none of these is active then. */
+    while (activate && model->active != 0 && out_gone->n < HPS_VERSIONS_GONE_MAX &&
+           (entry = superfluous(model, 0, out_gone, catalog->keep_versions - 1)) != NULL) {
+        note_gone(out_gone, entry->version->number);
+    }
+}
+
+/* ---- gone ------------------------------------------------------------------------------------ */
+
+/* Redis above another store may be away: then drop_unused does it later. */
+static hps_status drop_redis(struct hps_catalog *catalog, struct hps_version *version,
+                             struct hps_space *space)
+{
+    struct hps_error err = {0};
+    hps_status status = space->store->ops->space_drop(space, &err);
+    if (status == HPS_OK) {
+        status = hps_records_delete_unused(catalog->options.env.durable, version, &err);
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "catalog", "rows of an unloaded version are left in redis for now",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", err.text));
+    }
+    return status;
+}
+
+static hps_status drop_spaces(struct hps_catalog *catalog, struct hps_version *version,
+                              struct hps_error *err)
+{
+    const struct hps_load_env *env = &catalog->options.env;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        struct hps_space *space = version->tiers[i];
+        if (space->store == env->redis && env->durable != NULL) {
+            hps_ignore(drop_redis(catalog, version, space));
+            continue;
+        }
+        hps_status dropped = space->store->ops->space_drop(space, err);
+        if (dropped != HPS_OK) {
+            status = dropped;
+        }
+    }
+    return status;
+}
+
+/* On the loader thread, so that no load takes the space meanwhile. One that is open belongs to a
+ * version that is not gone yet, or is there again. */
+static hps_status drop_unused(struct hps_catalog *catalog, struct hps_version *version)
+{
+    struct hps_store *redis = catalog->options.env.redis;
+    const struct hps_space_id id = hps_load_space_id(version);
+    struct hps_space *space = NULL;
+    struct hps_error err = {0};
+    hps_status status = redis->ops->space_open(redis, &id, &space, &err);
+    if (status == HPS_OK) {
+        status = drop_redis(catalog, version, space);
+    }
+    return status == HPS_EXISTS ? HPS_OK : status;
+}
+
+static void drop_all_unused(struct hps_catalog *catalog)
+{
+    struct hps_unused_list list;
+    struct hps_error err;
+    hps_status status = hps_records_read_unused(catalog->options.env.durable, &list, &err) == HPS_OK
+                            ? HPS_OK
+                            : HPS_IO;
+    for (uint32_t i = 0; i < list.n; i++) {
+        if (status == HPS_OK && !atomic_load(&catalog->closing)) {
+            status = drop_unused(catalog, list.versions[i]);
+        }
+        hps_version_free(list.versions[i]);
+    }
+}
+
+static void run_tidy(struct hps_task *task)
+{
+    struct hps_catalog *catalog =
+        (struct hps_catalog *)(void *)((char *)task - offsetof(struct hps_catalog, tidy));
+    if (catalog->options.env.durable != NULL) {
+        drop_all_unused(catalog);
+    } else {
+        catalog_load_again(catalog);
+    }
+    atomic_store(&catalog->tidying, false);
+}
+
+void catalog_tidy(struct hps_catalog *catalog)
+{
+    const struct hps_load_env *env = &catalog->options.env;
+    uint64_t now_us = hps_clock_us();
+    if (env->redis == NULL || (catalog->tidied_us != 0 && now_us - catalog->tidied_us < TIDY_US) ||
+        atomic_exchange(&catalog->tidying, true)) {
+        return;
+    }
+    catalog->tidied_us = now_us;
+    catalog->tidy.run = run_tidy;
+    if (hps_pool_post(catalog->loader, &catalog->tidy) != HPS_OK) {
+        atomic_store(&catalog->tidying, false);
+    }
+}
+
+/* An entry that nobody uses, taken off the list: the caller alone removes it. */
+static struct catalog_entry *take_idle(struct hps_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    struct catalog_entry **at = &catalog->unloading;
+    while (*at != NULL && !hps_version_idle((*at)->version)) {
+        at = &(*at)->next_unloading;
+    }
+    struct catalog_entry *entry = *at;
+    if (entry != NULL) {
+        *at = entry->next_unloading;
+        entry->host = NULL;
+        entry->redis = NULL;
+        entry->durable = NULL;
+        catalog_gpu_hide(catalog, entry);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return entry;
+}
+
+static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
+{
+    struct hps_version *version = entry->version;
+    struct hps_error err = {0};
+    hps_table_metrics_evictions(version);
+    catalog_gpu_close(version);
+    err.status = drop_spaces(catalog, version, &err);
+    if (err.status == HPS_OK) {
+        HPS_LOG(INFO, "catalog", "version unloaded", HPS_STR("model", version->model),
+                HPS_I64("version", version->number));
+    } else {
+        HPS_LOG(WARN, "catalog", "rows of an unloaded version are left until the next start",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", err.text));
+    }
+    /* switch_lock: who holds it relies on the model. */
+    pthread_mutex_lock(&catalog->switch_lock);
+    pthread_mutex_lock(&catalog->lock);
+    struct hps_unload *unload = entry->unload;
+    if (entry->model->entries == entry && entry->next == NULL) {
+        hps_warmup_detach(catalog->warmup, entry->model->name);
+    }
+    catalog_version_metrics_remove(catalog, version);
+    catalog_entry_remove(catalog, entry->model, entry);
+    pthread_mutex_unlock(&catalog->lock);
+    pthread_mutex_unlock(&catalog->switch_lock);
+    hps_version_free(version);
+    if (unload != NULL) {
+        unload->done(unload, &err);
+    }
+}
+
+void catalog_reap(struct hps_catalog *catalog)
+{
+    struct catalog_entry *entry;
+    while ((entry = take_idle(catalog)) != NULL) {
+        finish(catalog, entry);
+    }
+    pthread_mutex_lock(&catalog->lock);
+    if (catalog->unloading != NULL) {
+        pthread_cond_signal(&catalog->reap);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+}
+
+/* ---- the reaper ------------------------------------------------------------------------------ */
+
+/* Until there may be something to remove; false: the end. */
+static bool reaper_wait(struct hps_catalog *catalog)
+{
+    pthread_mutex_lock(&catalog->lock);
+    while (catalog->unloading == NULL && !atomic_load(&catalog->closing)) {
+        pthread_cond_wait(&catalog->reap, &catalog->lock);
+    }
+    pthread_mutex_unlock(&catalog->lock);
+    return !atomic_load(&catalog->closing);
+}
+
+static void *reaper_main(void *arg)
+{
+    struct hps_catalog *catalog = arg;
+    const struct timespec pause = {0, REAP_POLL_NS};
+    while (reaper_wait(catalog)) {
+        catalog_reap(catalog);
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err)
+{
+    if (hps_thread_start(REAPER_STACK_BYTES, reaper_main, catalog, &catalog->reaper) != HPS_OK) {
+        return hps_error_set(err, HPS_EXHAUSTED, "the reaper thread cannot be started");
+    }
+    pthread_setname_np(catalog->reaper, "reaper");
+    catalog->reaper_started = true;
+    return HPS_OK;
+}
+
+void catalog_reaper_stop(struct hps_catalog *catalog)
+{
+    if (catalog->reaper_started) {
+        pthread_mutex_lock(&catalog->lock);
+        pthread_cond_signal(&catalog->reap);
+        pthread_mutex_unlock(&catalog->lock);
+        pthread_join(catalog->reaper, NULL);
+        catalog->reaper_started = false;
+    }
+    for (struct catalog_entry *entry = catalog->unloading; entry != NULL;
+         entry = entry->next_unloading) {
+        struct hps_error err = {0};
+        struct hps_unload *unload = entry->unload;
+        entry->unload = NULL;
+        if (unload != NULL) {
+            hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE,
+                                     "the server stops: version %" PRId64
+                                     " of model \"%s\" is out, its rows go with the stop",
+                                     entry->version->number, entry->model->name));
+            unload->done(unload, &err);
+        }
+    }
+}

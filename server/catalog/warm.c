@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When host maps and embedding caches are warmed up with hot keys: after a start and after a switch
+ * behind what is served, and for a bounded time before a switch. And when tables that are cached
+ * whole are filled: by a load before it is published, after a start and after a switch behind. Runs
+ * on the loader thread (starts, loads), the warm-up thread (behind a switch) and the switch thread
+ * (before one; saves), so that no admin thread waits for it, and what is bounded never waits for
+ * what is not.
+ */
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/catalog/internal.h"
+#include "server/load/whole.h"
+
+enum { AGE_S = 300 }; /* of counts, where nothing is saved */
+
+struct warm_task {
+    struct hps_task task;
+    struct hps_catalog *catalog;
+    struct hps_version *version; /* pinned */
+    struct catalog_entry *entry; /* of the version; only with a waiter */
+    struct hps_switch *waiter;   /* NULL: it serves already */
+    uint64_t deadline_us;        /* only with a waiter */
+};
+
+/* ---- one fill -------------------------------------------------------------------------------- */
+
+struct warm_fill {
+    struct warm_fill *next; /* of catalog->fills */
+    struct hps_catalog *catalog;
+    const struct hps_version *version;
+    const atomic_bool *cancel;
+    bool behind;                 /* of use only while the version is the active one */
+    uint64_t n_keys, n_keys_all; /* the catalog's lock */
+};
+
+static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_version *version)
+{
+    struct hps_store_usage usage = {0};
+    if (version->n_tiers > 0 && version->tiers[0]->store == catalog->options.env.host) {
+        version->tiers[0]->store->ops->space_usage(version->tiers[0], &usage);
+    }
+    return usage.used_bytes;
+}
+
+/* Rows that must stay: all, but those of the versions that an active one has taken over from.
+ * out_wanted: the version is there, and active if it has to be. */
+static uint64_t bytes_kept(const struct warm_fill *ctx, bool *out_wanted)
+{
+    uint64_t bytes = 0;
+    *out_wanted = false;
+    for (struct catalog_model *model = ctx->catalog->models; model != NULL; model = model->next) {
+        struct catalog_entry *mine = NULL;
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            mine = entry->version == ctx->version ? entry : mine;
+        }
+        bool active = mine != NULL && model->active == ctx->version->number;
+        *out_wanted = *out_wanted ||
+                      (mine != NULL && mine->state != ENTRY_UNLOADING && (active || !ctx->behind));
+        for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+            if (entry == mine || (!active && entry->host != NULL)) {
+                bytes += host_bytes(ctx->catalog, entry->version);
+            }
+        }
+    }
+    return bytes;
+}
+
+static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
+{
+    struct warm_fill *ctx = arg;
+    struct hps_catalog *catalog = ctx->catalog;
+    bool wanted;
+    pthread_mutex_lock(&catalog->lock);
+    ctx->n_keys = so_far->n_keys;
+    ctx->n_keys_all = so_far->n_keys_all;
+    uint64_t kept = bytes_kept(ctx, &wanted);
+    pthread_mutex_unlock(&catalog->lock);
+    uint64_t budget = catalog->options.env.host_bytes_max;
+    *out_room_bytes = budget > kept ? budget - kept : 0;
+    return wanted && !atomic_load(&catalog->closing) && !atomic_load(ctx->cancel);
+}
+
+void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_version *version,
+                           uint64_t *out_n_done, uint64_t *out_n_all)
+{
+    const struct warm_fill *one = catalog->fills;
+    while (one != NULL && one->version != version) {
+        one = one->next;
+    }
+    *out_n_done = one != NULL ? one->n_keys : 0;
+    *out_n_all = one != NULL ? one->n_keys_all : 0;
+}
+
+static void fill_link(struct warm_fill *ctx)
+{
+    pthread_mutex_lock(&ctx->catalog->lock);
+    ctx->next = ctx->catalog->fills;
+    ctx->catalog->fills = ctx;
+    pthread_mutex_unlock(&ctx->catalog->lock);
+}
+
+static void fill_unlink(struct warm_fill *ctx)
+{
+    pthread_mutex_lock(&ctx->catalog->lock);
+    struct warm_fill **at = &ctx->catalog->fills;
+    while (*at != ctx) {
+        at = &(*at)->next;
+    }
+    *at = ctx->next;
+    pthread_mutex_unlock(&ctx->catalog->lock);
+}
+
+/* deadline_us: 0: behind what is served */
+static void fill(struct hps_catalog *catalog, const struct hps_version *version,
+                 uint64_t deadline_us, const atomic_bool *cancel)
+{
+    struct warm_fill ctx = {
+        .catalog = catalog, .version = version, .cancel = cancel, .behind = deadline_us == 0};
+    const struct hps_warmup_limits limits = {deadline_us, go_on, &ctx};
+    struct hps_warmup_report report;
+    fill_link(&ctx);
+    hps_warmup_fill(catalog->warmup, version, &limits, &report);
+    fill_unlink(&ctx);
+    if (report.end == HPS_WARMUP_FAILED) {
+        HPS_LOG(WARN, "warmup", "a warm-up failed", HPS_STR("model", version->model),
+                HPS_I64("version", version->number), HPS_STR("error", report.error.text));
+    }
+    if (report.n_keys == 0 && report.end == HPS_WARMUP_DONE) {
+        return; /* nothing was known to be hot */
+    }
+    HPS_LOG(INFO, "warmup", "memory warmed up", HPS_STR("model", version->model),
+            HPS_I64("version", version->number), HPS_STR("end", hps_warmup_end_text(report.end)),
+            HPS_U64("keys", report.n_keys), HPS_U64("rows", report.n_rows),
+            HPS_U64("gpu_rows", report.n_gpu_rows), HPS_U64("duration_us", report.duration_us));
+}
+
+/* behind: of use only while the version is the active one */
+static void fill_whole(struct hps_catalog *catalog, const struct hps_version *version, bool behind,
+                       const atomic_bool *cancel)
+{
+    struct warm_fill ctx = {
+        .catalog = catalog, .version = version, .cancel = cancel, .behind = behind};
+    const struct hps_warmup_limits limits = {0, go_on, &ctx};
+    struct hps_warmup_report report;
+    if (!hps_whole_useful(catalog->options.config, version)) {
+        return;
+    }
+    fill_link(&ctx);
+    hps_whole_fill(version, &limits, &report);
+    fill_unlink(&ctx);
+    if (report.end == HPS_WARMUP_FAILED) {
+        HPS_LOG(WARN, "warmup",
+                "embedding caches were not filled: their rows come in as they are "
+                "asked for",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", report.error.text));
+    }
+    HPS_LOG(INFO, "warmup", "embedding caches filled", HPS_STR("model", version->model),
+            HPS_I64("version", version->number), HPS_STR("end", hps_warmup_end_text(report.end)),
+            HPS_U64("keys", report.n_keys), HPS_U64("gpu_rows", report.n_gpu_rows),
+            HPS_U64("duration_us", report.duration_us));
+}
+
+/* ---- behind what is served ------------------------------------------------------------------- */
+
+static void task_free(struct warm_task *task)
+{
+    hps_version_unpin(task->version);
+    hps_free(task);
+}
+
+static struct warm_task *task_new(struct hps_catalog *catalog, struct hps_version *version,
+                                  void (*run)(struct hps_task *task), struct hps_switch *waiter)
+{
+    struct warm_task *task = hps_calloc(1, sizeof(*task));
+    if (task != NULL) {
+        *task = (struct warm_task){
+            .task = {NULL, run}, .catalog = catalog, .version = version, .waiter = waiter};
+        hps_version_pin(version);
+    }
+    return task;
+}
+
+static void run_behind(struct hps_task *base)
+{
+    struct warm_task *task = (struct warm_task *)base;
+    struct hps_catalog *catalog = task->catalog;
+    if (hps_warmup_useful(catalog->warmup, task->version)) {
+        fill(catalog, task->version, 0, &catalog->closing);
+    }
+    fill_whole(catalog, task->version, true, &catalog->closing);
+    task_free(task);
+}
+
+static void run_whole(struct hps_task *base)
+{
+    struct warm_task *task = (struct warm_task *)base;
+    fill_whole(task->catalog, task->version, false, &task->catalog->closing);
+    task_free(task);
+}
+
+static void post_task(struct hps_pool *pool, struct warm_task *task)
+{
+    if (task != NULL && hps_pool_post(pool, &task->task) != HPS_OK) {
+        task_free(task);
+    }
+}
+
+void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
+                        struct hps_version *version)
+{
+    if (hps_whole_useful(catalog->options.config, version)) {
+        post_task(pool, task_new(catalog, version, run_whole, NULL));
+    }
+}
+
+void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
+                         struct hps_version *version)
+{
+    if (hps_warmup_useful(catalog->warmup, version) ||
+        hps_whole_useful(catalog->options.config, version)) {
+        post_task(pool, task_new(catalog, version, run_behind, NULL));
+    }
+}
+
+/* ---- before a switch ------------------------------------------------------------------------- */
+
+/* Is `version` worth a warm-up before it becomes the active one? Lock not held. */
+static uint64_t time_before(struct hps_catalog *catalog, const struct catalog_model *model,
+                            const struct hps_version *version)
+{
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t us = (uint64_t)catalog->warmup_timeout_s * 1000000;
+    bool takes_over = model->active != 0 && model->active != version->number;
+    pthread_mutex_unlock(&catalog->lock);
+    return takes_over && hps_warmup_useful(catalog->warmup, version) ? us : 0;
+}
+
+void catalog_warm_load(struct hps_load *load)
+{
+    struct hps_catalog *catalog = load->catalog;
+    const struct hps_version *version = load->entry->version;
+    uint64_t us = load->activate ? time_before(catalog, load->model, version) : 0;
+    bool whole = hps_whole_useful(catalog->options.config, version);
+    if (us == 0 && !whole) {
+        return;
+    }
+    atomic_store(&load->progress.stage, "warm");
+    fill_whole(catalog, version, false, &load->progress.cancel);
+    if (us > 0) {
+        fill(catalog, version, hps_clock_us() + us, &load->progress.cancel);
+    }
+    atomic_store(&load->progress.stage, "done");
+}
+
+static void activate_now(struct hps_catalog *catalog, const char *model, int64_t number,
+                         struct hps_switch *waiter)
+{
+    struct hps_error err = {0};
+    err.status =
+        hps_catalog_activate(catalog, model, number, waiter->force, &waiter->switched, &err);
+    waiter->done(waiter, &err);
+}
+
+/* Until it is let go, no load takes the version out for being one too many. */
+static void hold(struct warm_task *task, struct catalog_entry *entry)
+{
+    pthread_mutex_lock(&task->catalog->lock);
+    task->entry = entry;
+    entry->n_switching++;
+    pthread_mutex_unlock(&task->catalog->lock);
+}
+
+static void let_go(struct warm_task *task)
+{
+    pthread_mutex_lock(&task->catalog->lock);
+    task->entry->n_switching--;
+    pthread_mutex_unlock(&task->catalog->lock);
+    task_free(task);
+}
+
+static void run_switch(struct hps_task *base)
+{
+    struct warm_task *task = (struct warm_task *)base;
+    struct hps_catalog *catalog = task->catalog;
+    struct hps_version *version = task->version;
+    struct hps_error err = {0};
+    fill(catalog, version, task->deadline_us, &catalog->closing);
+    if (atomic_load(&catalog->closing)) {
+        hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE, "the server stops"));
+        task->waiter->done(task->waiter, &err);
+    } else {
+        activate_now(catalog, version->model, version->number, task->waiter);
+    }
+    let_go(task);
+}
+
+void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t number,
+                        struct hps_switch *waiter)
+{
+    struct catalog_model *model;
+    struct catalog_entry *entry;
+    struct warm_task *task = NULL;
+    struct hps_error err = {0};
+    uint64_t us = 0;
+    if (catalog_check_lag(catalog, name, number, &err) != HPS_OK) {
+        waiter->done(waiter, &err);
+        return;
+    }
+    pthread_mutex_lock(&catalog->switch_lock);
+    if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK &&
+        (waiter->force || catalog_check_active(catalog, model, entry, &err) == HPS_OK)) {
+        us = time_before(catalog, model, entry->version); /* 0: it is refused, or soon active */
+    }
+    if (us > 0) {
+        task = task_new(catalog, entry->version, run_switch, waiter);
+    }
+    if (task != NULL) {
+        task->deadline_us = hps_clock_us() + us; /* other switches may come first */
+        hold(task, entry);
+    }
+    pthread_mutex_unlock(&catalog->switch_lock);
+    if (task != NULL && hps_pool_post(catalog->switcher, &task->task) == HPS_OK) {
+        return;
+    }
+    if (task != NULL) {
+        let_go(task);
+    }
+    activate_now(catalog, name, number, waiter);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+static void save(struct hps_catalog *catalog, bool age)
+{
+    pthread_mutex_lock(&catalog->lock);
+    bool write = catalog->hot_keys_save_s > 0;
+    pthread_mutex_unlock(&catalog->lock);
+    hps_warmup_save(catalog->warmup, write, age);
+}
+
+static void run_save(struct hps_task *task)
+{
+    struct hps_catalog *catalog =
+        (struct hps_catalog *)(void *)((char *)task - offsetof(struct hps_catalog, save));
+    save(catalog, true);
+    atomic_store(&catalog->saving, false);
+}
+
+void hps_catalog_tick(struct hps_catalog *catalog)
+{
+    uint64_t now_us = hps_clock_us();
+    catalog_expect_all(catalog);
+    catalog_tidy(catalog);
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t period_us =
+        (uint64_t)(catalog->hot_keys_save_s > 0 ? catalog->hot_keys_save_s : AGE_S) * 1000000;
+    pthread_mutex_unlock(&catalog->lock);
+    if (now_us - catalog->saved_us < period_us || atomic_exchange(&catalog->saving, true)) {
+        return;
+    }
+    catalog->saved_us = now_us;
+    catalog->save.run = run_save;
+    if (hps_pool_post(catalog->switcher, &catalog->save) != HPS_OK) {
+        atomic_store(&catalog->saving, false);
+    }
+}
+
+void catalog_warm_stop(struct hps_catalog *catalog)
+{
+    if (catalog->warmer == NULL) {
+        return;
+    }
+    hps_pool_free(catalog->switcher); /* a switch posts to the other */
+    hps_pool_free(catalog->warmer);
+    catalog->switcher = NULL;
+    catalog->warmer = NULL;
+    if (catalog->opened) { /* else what was recovered is not known yet */
+        save(catalog, false);
+    }
+}

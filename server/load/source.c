@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a directory or models[] to the files of each table. Runs on the admin and loader threads.
+ */
+#include "server/load/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "base/rows/fileio.h"
+
+void hps_source_close(struct hps_source *source)
+{
+    for (uint32_t i = 0; i < source->n_tables; i++) {
+        hps_model_table_close(&source->tables[i].files);
+    }
+    hps_free(source->tables);
+    hps_free(source->text);
+    hps_free(source->dir);
+    hps_manifest_close(&source->manifest);
+    memset(source, 0, sizeof(*source));
+}
+
+static const struct hps_config_table *config_table(const struct hps_config_model *model,
+                                                   const char *name)
+{
+    for (size_t i = 0; model != NULL && i < model->n_tables; i++) {
+        if (strcmp(model->tables[i].name, name) == 0) {
+            return &model->tables[i];
+        }
+    }
+    return NULL;
+}
+
+static hps_status source_print(struct hps_source *source, struct hps_error *err)
+{
+    struct hps_model_table *files = hps_calloc(source->n_tables, sizeof(*files));
+    if (files == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %u tables", source->n_tables);
+    }
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < source->n_tables; i++) {
+        files[i] = source->tables[i].files;
+        status = hps_model_fingerprint(&files[i], 1, &source->tables[i].print, err);
+        if (status != HPS_OK) {
+            status = hps_error_prefix(err, status, "table \"%s\"", files[i].name);
+        }
+    }
+    if (status == HPS_OK) {
+        status = hps_model_fingerprint(files, source->n_tables, &source->print, err);
+    }
+    hps_free(files);
+    return status;
+}
+
+hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
+{
+    struct hps_fingerprint now;
+    hps_status status = hps_model_fingerprint(&table->files, 1, &now, err);
+    if (status == HPS_OK && now.hash != table->print.hash) {
+        status = hps_error_set(err, HPS_PRECONDITION, "%s: changed while it was loaded",
+                               table->files.path);
+    }
+    return status;
+}
+
+static hps_status order_by_manifest(struct hps_source *source, struct hps_error *err)
+{
+    struct hps_table_order order = {0};
+    hps_status status = HPS_OK;
+    for (size_t i = 0; status == HPS_OK && i < source->manifest.n_tables; i++) {
+        status = hps_table_order_add(&order, source->manifest.tables[i].name);
+    }
+    if (status == HPS_OK) {
+        hps_source_sort(source, &order);
+    } else {
+        status = hps_error_set(err, status, "no memory for the order of %zu tables",
+                               source->manifest.n_tables);
+    }
+    hps_table_order_free(&order);
+    return status;
+}
+
+/* takes the tables of `dir`. */
+static hps_status source_from_dir(struct hps_source *source, struct hps_model_dir *dir,
+                                  const struct hps_config_model *model, struct hps_error *err)
+{
+    source->text = hps_strdup(dir->path);
+    source->dir = hps_strdup(dir->path);
+    source->tables = hps_calloc(dir->n_tables, sizeof(*source->tables));
+    if (source->text == NULL || source->dir == NULL || source->tables == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", dir->n_tables);
+    }
+    for (size_t i = 0; i < dir->n_tables; i++) {
+        struct hps_source_table *table = &source->tables[source->n_tables++];
+        table->files = dir->tables[i];
+        memset(&dir->tables[i], 0, sizeof(dir->tables[i]));
+        const struct hps_config_table *known = config_table(model, table->files.name);
+        if (known != NULL) {
+            table->dim = known->dim;
+            table->default_values = known->default_values;
+            table->n_default_values = known->n_default_values;
+        }
+    }
+    hps_status status = order_by_manifest(source, err);
+    return status == HPS_OK ? source_print(source, err) : status;
+}
+
+hps_status hps_source_open_dir(const char *path, const struct hps_config_model *model,
+                               struct hps_source *out_source, struct hps_error *err)
+{
+    struct hps_source source = {0};
+    struct hps_model_dir dir;
+    hps_status status = hps_model_dir_open(path, &dir, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_manifest_open(&dir, &source.manifest, err);
+    if (status == HPS_OK) {
+        status = hps_manifest_check_dir(&source.manifest, &dir, err);
+    }
+    if (status == HPS_OK) {
+        status = source_from_dir(&source, &dir, model, err);
+    }
+    hps_model_dir_close(&dir);
+    if (status != HPS_OK) {
+        hps_source_close(&source);
+        return status;
+    }
+    *out_source = source;
+    return HPS_OK;
+}
+
+static hps_status source_add(struct hps_source *source, const char *name, const char *path,
+                             const struct hps_config_table *known, struct hps_error *err)
+{
+    struct hps_source_table *to = &source->tables[source->n_tables];
+    hps_status status = hps_model_table_open(name, path, &to->files, err);
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "table \"%s\"", name);
+    }
+    source->n_tables++;
+    if (known != NULL) {
+        to->dim = known->dim;
+        to->default_values = known->default_values;
+        to->n_default_values = known->n_default_values;
+    }
+    return HPS_OK;
+}
+
+/* takes `source`, whose tables have been added as far as `status` says. */
+static hps_status source_finish(struct hps_source *source, hps_status status,
+                                struct hps_source *out_source, struct hps_error *err)
+{
+    if (status == HPS_OK) {
+        status = source_print(source, err);
+    }
+    if (status != HPS_OK) {
+        hps_source_close(source);
+        return status;
+    }
+    *out_source = *source;
+    return HPS_OK;
+}
+
+hps_status hps_source_open_config(const struct hps_config_model *model,
+                                  struct hps_source *out_source, struct hps_error *err)
+{
+    struct hps_source source = {0};
+    hps_status status = HPS_OK;
+    source.text = hps_strdup(model->n_tables == 1 ? model->tables[0].path : "models[]");
+    source.tables = hps_calloc(model->n_tables, sizeof(*source.tables));
+    if (source.text == NULL || source.tables == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", model->n_tables);
+    }
+    for (size_t i = 0; status == HPS_OK && i < model->n_tables; i++) {
+        const struct hps_config_table *table = &model->tables[i];
+        status = source_add(&source, table->name, table->path, table, err);
+    }
+    return source_finish(&source, status, out_source, err);
+}
+
+static hps_status check_named(const struct hps_source_named *tables, size_t n_tables,
+                              struct hps_error *err)
+{
+    if (n_tables == 0 || n_tables > HPS_MODEL_TABLES_MAX) {
+        return hps_error_set(err, HPS_INVALID, "tables: got %zu, expected 1 to %d", n_tables,
+                             HPS_MODEL_TABLES_MAX);
+    }
+    for (size_t i = 1; i < n_tables; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(tables[i].name, tables[k].name) == 0) {
+                return hps_error_set(err, HPS_INVALID, "tables: \"%.130s\" twice: %s and %s",
+                                     tables[i].name, tables[k].path, tables[i].path);
+            }
+        }
+    }
+    return HPS_OK;
+}
+
+/* For people: where the first table is, and how many there are besides. owner: the caller */
+static char *named_text(const struct hps_source_named *tables, size_t n_tables)
+{
+    return n_tables == 1 ? hps_strdup(tables[0].path)
+                         : hps_file_path("%s and %zu more", tables[0].path, n_tables - 1);
+}
+
+hps_status hps_source_open_tables(const struct hps_source_named *tables, size_t n_tables,
+                                  const struct hps_config_model *model,
+                                  struct hps_source *out_source, struct hps_error *err)
+{
+    struct hps_source source = {0};
+    hps_status status = check_named(tables, n_tables, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    source.text = named_text(tables, n_tables);
+    source.tables = hps_calloc(n_tables, sizeof(*source.tables));
+    if (source.text == NULL || source.tables == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for %zu tables", n_tables);
+    }
+    for (size_t i = 0; status == HPS_OK && i < n_tables; i++) {
+        status = source_add(&source, tables[i].name, tables[i].path,
+                            config_table(model, tables[i].name), err);
+    }
+    return source_finish(&source, status, out_source, err);
+}
+
+bool hps_source_canonical(const char *path, char out_path[PATH_MAX])
+{
+    char above[PATH_MAX];
+    char resolved[PATH_MAX];
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/') {
+        size--;
+    }
+    size_t begin = size;
+    while (begin > 0 && path[begin - 1] != '/') {
+        begin--;
+    }
+    int n = snprintf(above, sizeof(above), "%.*s", (int)begin, begin > 0 ? path : "");
+    const char *last = path + begin;
+    bool is_name = size > begin && strncmp(last, ".", size - begin) != 0 &&
+                   strncmp(last, "..", size - begin) != 0;
+    bool fits = n >= 0 && (size_t)n < sizeof(above) && size < PATH_MAX;
+    if (fits && realpath(!is_name ? path : begin > 0 ? above : ".", resolved) != NULL) {
+        n = !is_name
+                ? snprintf(out_path, PATH_MAX, "%s", resolved)
+                : snprintf(out_path, PATH_MAX, "%s/%.*s",
+                           strcmp(resolved, "/") == 0 ? "" : resolved, (int)(size - begin), last);
+        if (n >= 0 && n < PATH_MAX) {
+            return true;
+        }
+    }
+    snprintf(out_path, PATH_MAX, "%s", path);
+    return false;
+}
+
+/* The fingerprint of the same files by their canonical paths. */
+static hps_status canonical_print(const struct hps_source *source,
+                                  struct hps_fingerprint *out_print)
+{
+    char path[PATH_MAX];
+    struct hps_error err;
+    struct hps_model_table *files = hps_calloc(source->n_tables, sizeof(*files));
+    hps_status status = files != NULL ? HPS_OK : HPS_NO_MEMORY;
+    for (uint32_t i = 0; status == HPS_OK && i < source->n_tables; i++) {
+        files[i] = source->tables[i].files;
+        hps_source_canonical(source->tables[i].files.path, path);
+        files[i].path = hps_strdup(path);
+        status = files[i].path != NULL ? HPS_OK : HPS_NO_MEMORY;
+    }
+    if (status == HPS_OK) {
+        status = hps_model_fingerprint(files, source->n_tables, out_print, &err);
+    }
+    for (uint32_t i = 0; files != NULL && i < source->n_tables; i++) {
+        if (files[i].path != source->tables[i].files.path) {
+            hps_free(files[i].path);
+        }
+    }
+    hps_free(files);
+    return status;
+}
+
+bool hps_source_has_print(const struct hps_source *source, const char *fingerprint)
+{
+    struct hps_fingerprint print;
+    return strcmp(source->print.text, fingerprint) == 0 ||
+           (canonical_print(source, &print) == HPS_OK && strcmp(print.text, fingerprint) == 0);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct hps_source_table *left = a, *right = b;
+    if (left->place != right->place) {
+        return left->place < right->place ? -1 : 1;
+    }
+    return 0;
+}
+
+/* A table without a place comes behind those that have one, in the order in which it is now. */
+void hps_source_sort(struct hps_source *source, const struct hps_table_order *order)
+{
+    for (uint32_t i = 0; i < source->n_tables; i++) {
+        uint32_t place = hps_table_order_find(order, source->tables[i].files.name);
+        source->tables[i].place = place != UINT32_MAX ? place : (uint64_t)UINT32_MAX + i;
+    }
+    qsort(source->tables, source->n_tables, sizeof(*source->tables), by_place);
+}

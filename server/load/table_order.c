@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names by place, and places sorted by name. Any thread, as its owner says.
+ */
+#include "server/load/table_order.h"
+
+#include <string.h>
+
+#include "base/heap.h"
+
+void hps_table_order_free(struct hps_table_order *order)
+{
+    for (uint32_t i = 0; i < order->n; i++) {
+        hps_free(order->names[i]);
+    }
+    hps_free(order->names);
+    hps_free(order->by_name);
+    memset(order, 0, sizeof(*order));
+}
+
+/* Where in by_name the table is, or would be. */
+static uint32_t search(const struct hps_table_order *order, const char *name, bool *out_found)
+{
+    uint32_t low = 0, high = order->n;
+    *out_found = false;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int compared = strcmp(order->names[order->by_name[middle]], name);
+        if (compared == 0) {
+            *out_found = true;
+            return middle;
+        }
+        if (compared < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+uint32_t hps_table_order_find(const struct hps_table_order *order, const char *name)
+{
+    bool found;
+    uint32_t at = search(order, name, &found);
+    return found ? order->by_name[at] : UINT32_MAX;
+}
+
+static hps_status make_room(struct hps_table_order *order)
+{
+    if (order->n < order->room) {
+        return HPS_OK;
+    }
+    uint32_t room = order->room < 8 ? 8 : 2 * order->room;
+    char **names = hps_realloc(order->names, room * sizeof(*names));
+    if (names == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    order->names = names;
+    uint32_t *by_name = hps_realloc(order->by_name, room * sizeof(*by_name));
+    if (by_name == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    order->by_name = by_name;
+    order->room = room;
+    return HPS_OK;
+}
+
+hps_status hps_table_order_add(struct hps_table_order *order, const char *name)
+{
+    bool found;
+    uint32_t at = search(order, name, &found);
+    if (found) {
+        return HPS_OK;
+    }
+    char *copy = hps_strdup(name);
+    if (copy == NULL || make_room(order) != HPS_OK) {
+        hps_free(copy);
+        return HPS_NO_MEMORY;
+    }
+    memmove(order->by_name + at + 1, order->by_name + at,
+            (order->n - at) * sizeof(*order->by_name));
+    order->by_name[at] = order->n;
+    order->names[order->n++] = copy;
+    return HPS_OK;
+}
+
+hps_status hps_table_order_copy(const struct hps_table_order *from, struct hps_table_order *to)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < from->n; i++) {
+        status = hps_table_order_add(to, from->names[i]);
+    }
+    if (status != HPS_OK) {
+        hps_table_order_free(to);
+    }
+    return status;
+}
+
+hps_status hps_table_order_apply(struct hps_table_order *order, struct hps_version *version)
+{
+    hps_status status = HPS_NO_MEMORY;
+    uint32_t *places = hps_calloc(version->n_tables, sizeof(*places));
+    if (places == NULL) {
+        return status;
+    }
+    status = HPS_OK;
+    for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
+        status = hps_table_order_add(order, version->tables[i].name);
+    }
+    for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
+        places[i] = hps_table_order_find(order, version->tables[i].name);
+    }
+    if (status == HPS_OK) {
+        status = hps_version_set_places(version, places, order->n);
+    }
+    hps_free(places);
+    return status;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * LookupRequest from its bytes: a bounded decoder that points into the message instead of copying,
+ * and refuses what this build does not do. Compared with protobuf-c by tests/fuzz/fuzz_request.c.
+ * Any thread.
+ */
+#ifndef HPS_SERVER_LOOKUP_DECODE_H
+#define HPS_SERVER_LOOKUP_DECODE_H
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/types.h"
+#include "cache/version/version.h"
+
+struct hps_decode_limits {
+    uint32_t tables_max;
+    uint32_t keys_max;       /* of all queries together */
+    uint32_t request_id_max; /* bytes */
+};
+
+struct hps_lookup_query {
+    const char *table; /* not terminated; empty: by position */
+    size_t table_size;
+    const uint8_t *keys; /* [n_keys] int64 LE, any alignment; NULL if none */
+    uint32_t n_keys;
+};
+
+/* Strings and keys point into the message (lists of several pieces: into the arena). */
+struct hps_lookup_request {
+    const char *model;
+    size_t model_size;
+    int64_t version;
+    struct hps_lookup_query *queries;
+    uint32_t n_queries;
+    uint64_t n_keys;
+    enum hps_miss_policy miss_policy;
+    uint32_t max_wait_us;
+    uint32_t max_staleness_ms; /* 0: any */
+    bool unit;                 /* CONSISTENCY_UNIT */
+    enum hps_unknown_policy unknown_policy;
+    enum hps_dtype output; /* 0 was UNSPECIFIED and reads as FP32 */
+    bool explain;
+    const char *request_id; /* NULL: none */
+    size_t request_id_size;
+};
+
+/* out_request is set only on success.
+ *
+ * error   INVALID: malformed, or names the field, its value and its limit; UNIMPLEMENTED: names the
+ *         field; EXHAUSTED: the arena is full
+ */
+hps_status hps_decode_lookup(const uint8_t *data, size_t size,
+                             const struct hps_decode_limits *limits, struct hps_arena *arena,
+                             struct hps_lookup_request *out_request, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+#endif

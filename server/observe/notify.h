@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the service manager is told (sd_notify). Without one, or without libsystemd, nothing
+ * happens. Main thread.
+ */
+#ifndef HPS_SERVER_OBSERVE_NOTIFY_H
+#define HPS_SERVER_OBSERVE_NOTIFY_H
+
+#include <stdint.h>
+
+void hps_notify_ready(void);
+void hps_notify_reloading(void);
+void hps_notify_stopping(void);
+void hps_notify_status(const char *text); /* one line for `systemctl status` */
+void hps_notify_watchdog(void);
+uint64_t hps_notify_watchdog_us(void); /* how often it is expected; 0: never */
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * rpc_requests_total and rpc_duration_seconds: the series of every method, looked up once. Any
+ * thread.
+ */
+#ifndef HPS_SERVER_OBSERVE_RPC_METRICS_H
+#define HPS_SERVER_OBSERVE_RPC_METRICS_H
+
+#include "net/grpc.h"
+#include "server/observe/metrics.h"
+
+struct hps_rpc_metrics;
+
+struct hps_rpc_metrics *hps_rpc_metrics_new(struct hps_metrics *metrics); /* NULL: no memory */
+void hps_rpc_metrics_free(struct hps_rpc_metrics *rpc);
+/* Methods of a service; before any call. */
+hps_status hps_rpc_metrics_add(struct hps_rpc_metrics *rpc, const struct hps_grpc_service *service)
+    HPS_MUST_CHECK;
+/* For struct hps_grpc_observer; paths that are not ours count as method "unknown". */
+void hps_rpc_metrics_end(void *rpc, struct hps_grpc_call *call, int grpc_code,
+                         uint64_t duration_us);
+
+#endif

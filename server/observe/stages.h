@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the time of one look-up goes: it is in exactly one stage at a time, from its first byte to
+ * its last, so that the stages add up to its duration. Whoever has the look-up at hand moves it on;
+ * one thread at a time.
+ */
+#ifndef HPS_SERVER_OBSERVE_STAGES_H
+#define HPS_SERVER_OBSERVE_STAGES_H
+
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "server/observe/metrics.h"
+
+struct hps_stages {
+    enum hps_stage now;
+    uint64_t since_us; /* hps_clock_us */
+    uint64_t us[HPS_STAGE_COUNT];
+};
+
+/* It is in `stage` since then. */
+static inline void hps_stages_begin(struct hps_stages *stages, enum hps_stage stage,
+                                    uint64_t since_us)
+{
+    *stages = (struct hps_stages){.now = stage, .since_us = since_us};
+}
+
+/* It has come to `stage` then. A time before the last one counts as that. */
+static inline void hps_stages_enter_at(struct hps_stages *stages, enum hps_stage stage,
+                                       uint64_t at_us)
+{
+    if (at_us > stages->since_us) {
+        stages->us[stages->now] += at_us - stages->since_us;
+        stages->since_us = at_us;
+    }
+    stages->now = stage;
+}
+
+static inline void hps_stages_enter(struct hps_stages *stages, enum hps_stage stage)
+{
+    hps_stages_enter_at(stages, stage, hps_clock_us());
+}
+
+/* So much of what `from` has was `to`; no more than it has. */
+static inline void hps_stages_name(struct hps_stages *stages, enum hps_stage from,
+                                   enum hps_stage to, uint64_t us)
+{
+    uint64_t moved = us < stages->us[from] ? us : stages->us[from];
+    stages->us[from] -= moved;
+    stages->us[to] += moved;
+}
+
+#endif

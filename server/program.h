@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What tells hpsd from hpsd-sim: the devices that a program drives. All else of them is one.
+ */
+#ifndef HPS_SERVER_PROGRAM_H
+#define HPS_SERVER_PROGRAM_H
+
+#include "cache/device/device.h"
+
+/* GPUs in hpsd (program.c), simulated devices in hpsd-sim (tests/sim/program.c). Main thread, once.
+ * error   INVALID: what the environment says of simulated devices */
+hps_status hps_program_devices(const struct hps_device_driver **out_driver, struct hps_error *err)
+    HPS_MUST_CHECK;
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * grpc.reflection.v1 and v1alpha (the same messages): services and descriptors for clients that
+ * have no protos.
+ */
+#ifndef HPS_SERVER_RPC_REFLECTION_H
+#define HPS_SERVER_RPC_REFLECTION_H
+
+#include "net/grpc.h"
+
+struct hps_reflection_service;
+
+/* names: the services to list, borrowed. NULL: no memory, or descriptors that cannot be read. */
+struct hps_reflection_service *hps_reflection_service_new(const char *const *names,
+                                                          unsigned n_names);
+void hps_reflection_service_free(struct hps_reflection_service *service);
+/* v1 and v1alpha. */
+const struct hps_grpc_service *hps_reflection_service_grpc(
+    const struct hps_reflection_service *service, unsigned alpha);
+
+#endif

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an operator asks of a stream: to pause, to move, to accept a gap, and to ask the log how far
+ * it is. On the stream's thread `update`.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/update/internal.h"
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+static bool fits(const void *ctx, const struct update_partition *partition)
+{
+    const struct hps_update_command *command = ctx;
+    return (command->topic[0] == '\0' || strcmp(command->topic, partition->topic) == 0) &&
+           (command->partition < 0 || command->partition == partition->number);
+}
+
+/* One that is gone, or has failed, stays that, and stops where it would begin again. */
+static void pause_one(struct hps_update_stream *stream, struct update_partition *partition,
+                      struct update_call *call)
+{
+    enum hps_partition_state state = partition->state;
+    if (state == HPS_PARTITION_GAP || partition->paused) {
+        return;
+    }
+    partition->paused = true;
+    if (state == HPS_PARTITION_RUNNING || (state == HPS_PARTITION_STARTING && partition->known)) {
+        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+    }
+    call->n_changed++;
+}
+
+static void resume_one(struct hps_update_stream *stream, struct update_partition *partition,
+                       struct update_call *call)
+{
+    if (partition->state == HPS_PARTITION_PAUSED || partition->state == HPS_PARTITION_FAILED ||
+        partition->paused) {
+        partition->paused = false;
+        update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
+        stream->begin_due_us = 0;
+        call->n_changed++;
+    }
+}
+
+/* From where on records are passed over when it goes on at `offset`. */
+static int64_t skipped_by(const struct update_partition *partition, int64_t offset)
+{
+    const struct hps_position *at = &partition->applied;
+    if (!partition->known) {
+        return partition->state == HPS_PARTITION_GAP ? HPS_POSITION_LOST : HPS_POSITION_WHOLE;
+    }
+    if (partition->state == HPS_PARTITION_GAP || at->skipped == HPS_POSITION_LOST) {
+        return HPS_POSITION_LOST;
+    }
+    int64_t from = at->skipped >= 0 ? at->skipped : at->next;
+    return offset <= from ? HPS_POSITION_WHOLE : from;
+}
+
+/* From here on; what was before is forgotten. Stored by the apply that follows. */
+void update_move_to(struct hps_update_stream *stream, struct update_partition *partition,
+                    int64_t offset)
+{
+    struct hps_position *read = &partition->read;
+    const struct hps_position *at = &partition->applied;
+    bool same =
+        (partition->known || partition->adopted) && strcmp(at->cluster, stream->cluster) == 0;
+    *read = (struct hps_position){.next = offset,
+                                  .as_of_ms = 0,
+                                  .event_time_ms = at->event_time_ms,
+                                  .start = same && at->start <= offset ? at->start : offset,
+                                  .skipped = skipped_by(partition, offset),
+                                  .frozen = HPS_POSITION_WHOLE,
+                                  .base_ms = (int64_t)hps_clock_wall_ms()};
+    partition->moved = true;
+    memcpy(read->cluster, stream->cluster, sizeof(stream->cluster));
+    partition->to_commit = -1;
+    partition->committed = -1;
+    partition->dirty = true;
+    partition->seen_ms = 0;
+    partition->seen_next = offset;
+    if (partition->paused) {
+        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, "");
+    } else {
+        update_run_from(stream, partition, offset, false);
+    }
+    (void)update_identify(stream, partition, false);
+}
+
+static hps_status seek_offset(const struct hps_update_command *command,
+                              const struct hps_consumer_offsets *has, int64_t *out_offset,
+                              struct hps_error *err)
+{
+    int64_t offset = command->to == HPS_UPDATE_SEEK_OFFSET     ? command->value
+                     : command->to == HPS_UPDATE_SEEK_EARLIEST ? has->low
+                     : command->to == HPS_UPDATE_SEEK_LATEST   ? has->high
+                                                               : has->at_time;
+    if (has->status != HPS_OK) {
+        return hps_error_set(err, has->status, "partition %" PRId32 " of topic '%s': %s",
+                             has->partition, has->topic, hps_status_text(has->status));
+    }
+    if (offset < has->low || offset > has->high) {
+        return hps_error_set(err, HPS_RANGE,
+                             "partition %" PRId32 " of topic '%s': offset %" PRId64
+                             " is not in %" PRId64 " to %" PRId64,
+                             has->partition, has->topic, offset, has->low, has->high);
+    }
+    *out_offset = offset;
+    return HPS_OK;
+}
+
+/* What has its rows in a shared tier alone has been brought on by others, too: it only goes on. */
+static hps_status check_move(const struct hps_update_stream *stream,
+                             const struct update_partition *partition, int64_t offset,
+                             struct hps_error *err)
+{
+    bool is_somewhere = partition->known || partition->adopted;
+    if (!stream->shared_alone || !is_somewhere || offset >= partition->applied.next) {
+        return HPS_OK;
+    }
+    return hps_error_set(err, HPS_PRECONDITION,
+                         "partition %" PRId32 " of topic '%s': offset %" PRId64
+                         " is before %" PRId64 ", and a shared tier that has the only copy of the "
+                         "rows does not go back: load a new version",
+                         partition->number, partition->topic, offset, partition->applied.next);
+}
+
+/* The version is frozen no more: partitions that are not moved themselves begin with the first
+ * record that was passed over, or where they stood still. What stands at a gap, say, stays there.
+ */
+static void thaw(struct hps_update_stream *stream, const struct hps_update_command *command)
+{
+    stream->frozen = false;
+    stream->frozen_dirty = true;
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(command, partition)) {
+            continue;
+        }
+        bool passed = partition->state == HPS_PARTITION_RUNNING &&
+                      partition->applied.frozen != HPS_POSITION_WHOLE;
+        if (passed || (partition->state == HPS_PARTITION_PAUSED && !partition->paused)) {
+            update_stop_partition(stream, partition, HPS_PARTITION_STARTING, "");
+            stream->begin_due_us = 0;
+        }
+    }
+}
+
+/* All of them, or none. */
+static hps_status seek(struct hps_update_stream *stream, struct update_call *call)
+{
+    const struct hps_update_command *command = call->command;
+    struct hps_consumer_offsets *parts = NULL;
+    int64_t time_ms = command->to == HPS_UPDATE_SEEK_TIME ? command->value : -1;
+    hps_status status = update_ask_offsets(stream, fits, command, time_ms, &parts, &call->error);
+    uint32_t n = 0;
+    int64_t offset;
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        if (fits(command, &stream->partitions[i])) {
+            status = seek_offset(command, &parts[n++], &offset, &call->error);
+            status = status == HPS_OK
+                         ? check_move(stream, &stream->partitions[i], offset, &call->error)
+                         : status;
+        }
+    }
+    n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(command, partition)) {
+            partition->high = parts[n].high;
+            status = seek_offset(command, &parts[n++], &offset, &call->error);
+            update_move_to(stream, partition, offset);
+            call->n_changed++;
+        }
+    }
+    if (status == HPS_OK && stream->frozen && call->n_changed > 0) {
+        thaw(stream, command);
+    }
+    hps_free(parts);
+    return status;
+}
+
+static hps_status accept_gap(struct hps_update_stream *stream, struct update_call *call)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        const struct update_partition *partition = &stream->partitions[i];
+        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
+            status = check_move(stream, partition, partition->accept, &call->error);
+        }
+    }
+    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(call->command, partition) && partition->state == HPS_PARTITION_GAP) {
+            HPS_LOG(WARN, "updates", "a gap was accepted", HPS_STR("model", stream->model),
+                    HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
+                    HPS_I64("partition", partition->number), HPS_I64("offset", partition->accept),
+                    HPS_STR("reason", partition->reason));
+            update_move_to(stream, partition, partition->accept);
+            call->n_changed++;
+        }
+    }
+    return status;
+}
+
+/* Commands that move positions: nothing of the batch at hand may follow them. */
+static hps_status move(struct hps_update_stream *stream, struct update_call *call)
+{
+    bool seeks = call->command->kind == HPS_UPDATE_SEEK;
+    if (stream->consumer == NULL) {
+        return update_away(stream, &call->error);
+    }
+    if (stream->held) {
+        update_stream_abandon(stream);
+    }
+    update_leave_stopped(stream);
+    bool frozen = stream->frozen;
+    hps_status status = seeks ? seek(stream, call) : accept_gap(stream, call);
+    if (status == HPS_OK && call->n_changed > 0) {
+        status = update_stream_apply(stream, &call->error);
+        if (status != HPS_OK) {
+            update_stream_abandon(stream);
+            stream->frozen = frozen;
+        }
+    }
+    return status;
+}
+
+static void pause_or_resume(struct hps_update_stream *stream, struct update_call *call)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        if (fits(call->command, partition) && call->command->kind == HPS_UPDATE_PAUSE) {
+            pause_one(stream, partition, call);
+        } else if (fits(call->command, partition)) {
+            resume_one(stream, partition, call);
+        }
+    }
+}
+
+/* Stored with the batch that waits, if one does. */
+static hps_status store_pause(struct hps_update_stream *stream, struct update_call *call)
+{
+    if (stream->held || call->n_changed == 0) {
+        return HPS_OK;
+    }
+    hps_status status = update_stream_apply(stream, &call->error);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_prefix(&call->error, status, "done, but not for a restart");
+}
+
+void update_run_command(struct hps_update_stream *stream, struct update_call *call)
+{
+    const struct hps_update_command *command = call->command;
+    hps_status status = HPS_OK;
+    if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && stream->consumer != NULL) {
+        update_list_topics(stream); /* what is not known yet cannot be paused */
+    }
+    call->n = 0;
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        call->n += fits(command, &stream->partitions[i]) ? 1 : 0;
+    }
+    switch (command->kind) {
+    case HPS_UPDATE_REFRESH:
+        HPS_ASSERT(false); /* it is asked for otherwise */
+        break;
+    case HPS_UPDATE_SEEK:
+    case HPS_UPDATE_ACCEPT_GAP:
+        status = move(stream, call);
+        break;
+    case HPS_UPDATE_PAUSE:
+    case HPS_UPDATE_RESUME:
+        pause_or_resume(stream, call);
+        status = store_pause(stream, call);
+        if (command->kind == HPS_UPDATE_PAUSE && !stream->listed && call->n == 0) {
+            status = update_away(stream, &call->error);
+        }
+        break;
+    }
+    call->error.status = status;
+}
+
+/* ---- refresh --------------------------------------------------------------------------------- */
+
+static void begin_refresh(struct hps_update_stream *stream)
+{
+    struct update_refresh *refresh = &stream->refresh;
+    pthread_mutex_lock(&stream->lock);
+    bool asked = refresh->asked_us > refresh->done_us;
+    pthread_mutex_unlock(&stream->lock);
+    if (asked) {
+        refresh->begun_us = hps_clock_us();
+        if (stream->consumer != NULL) {
+            update_list_topics(stream);
+        }
+    }
+}
+
+static void end_refresh(struct hps_update_stream *stream, uint32_t n)
+{
+    struct update_refresh *refresh = &stream->refresh;
+    struct hps_error error = {0};
+    if (!stream->connected) {
+        error.status = update_away(stream, &error);
+    }
+    update_stream_show(stream); /* before anybody goes on */
+    pthread_mutex_lock(&stream->lock);
+    refresh->done_us = refresh->begun_us;
+    refresh->n = n;
+    refresh->error = error;
+    refresh->begun_us = 0;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* Leaders answer in their own time: one that does not delays neither updates nor, for long, who
+ * waits. A partition is done when its leader has answered, and is known to be the same topic. */
+bool update_refresh_turn(struct hps_update_stream *stream)
+{
+    struct update_refresh *refresh = &stream->refresh;
+    uint32_t n_waiting = 0;
+    uint32_t n = 0;
+    if (refresh->begun_us == 0) {
+        begin_refresh(stream);
+    }
+    if (refresh->begun_us == 0) {
+        return false;
+    }
+    if (stream->connected) {
+        update_hear(stream);
+        update_hear_unlisted(stream);
+        update_prove(stream);
+    }
+    for (uint32_t i = 0; i < stream->n_partitions && stream->connected; i++) {
+        const struct update_partition *partition = &stream->partitions[i];
+        bool answered = partition->word.asked_us >= refresh->begun_us && !partition->recalling;
+        n_waiting += !answered && partition->state != HPS_PARTITION_GONE ? 1 : 0;
+        n += answered ? 1 : 0;
+    }
+    if (n_waiting > 0 && hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {
+        return true;
+    }
+    end_refresh(stream, n);
+    return false;
+}

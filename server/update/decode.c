@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records become parts: see decode.h. Keys and rows of all records lie one behind the other
+ * in two buffers; neighbours of one table share a part. A record that turns out bad is cut off
+ * again. On the updater's thread.
+ */
+#include "server/update/decode.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/assert.h"
+#include "base/buf.h"
+#include "base/dtype.h"
+#include "base/heap.h"
+#include "base/rows/finite.h"
+#include "base/text.h"
+#include "cache/lookup/lookup.h"
+#include "hps/v1/update.pb-c.h"
+#include "server/rpc/message.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys are copied as they lie");
+
+enum {
+    UNPACK_BYTES_FIRST = 64 * 1024,
+    UNPACK_BYTES_MAX = 1 << 30, /* a record of 128 MiB, and what many small entries become */
+    ROWS_ALIGN = 8              /* of the rows of a piece */
+};
+
+/* As struct hps_update_part, with places in the buffers instead of pointers, which move. */
+struct piece {
+    uint32_t table_id;
+    uint32_t n;
+    bool deletes;
+    uint32_t source;
+    size_t keys_at, rows_at;
+};
+
+struct hps_update_decoder {
+    struct hps_update_decoder_options options;
+    struct hps_buf keys, rows, pieces, parts, wide;
+    struct hps_buf versions; /* of each key, where the version compares them */
+    uint64_t row_version;    /* of the add under way, as the next one */
+    uint32_t source;
+    struct hps_arena *arena;
+    struct hps_error *err; /* of the add under way */
+    struct hps_update_fate *fate;
+};
+
+/* Where a record began. */
+struct mark {
+    size_t keys, rows, pieces;
+    uint32_t last_n; /* of the last piece, that it may have grown */
+};
+
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+bool hps_update_route(const struct hps_version *version, const char *topic,
+                      struct hps_update_route *out_route)
+{
+    struct hps_update_topic name;
+    if (!hps_update_topic_parse(topic, &name) || strcmp(name.model, version->model) != 0) {
+        return false;
+    }
+    out_route->source = 0;
+    out_route->whole_model = name.table[0] == '\0';
+    out_route->table_id = out_route->whole_model
+                              ? HPS_UPDATE_TABLE_NONE
+                              : hps_version_table(version, name.table, strlen(name.table));
+    return true;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static struct piece *pieces(struct hps_update_decoder *decoder)
+{
+    return (struct piece *)(void *)decoder->pieces.data;
+}
+
+static size_t n_pieces(const struct hps_update_decoder *decoder)
+{
+    return decoder->pieces.size / sizeof(struct piece);
+}
+
+static struct mark mark(struct hps_update_decoder *decoder)
+{
+    size_t n = n_pieces(decoder);
+    return (struct mark){decoder->keys.size, decoder->rows.size, decoder->pieces.size,
+                         n > 0 ? pieces(decoder)[n - 1].n : 0};
+}
+
+static void cut(struct hps_update_decoder *decoder, const struct mark *mark)
+{
+    decoder->keys.size = mark->keys;
+    decoder->versions.size = decoder->options.version->row_versions ? mark->keys : 0;
+    decoder->rows.size = mark->rows;
+    decoder->pieces.size = mark->pieces;
+    if (mark->pieces > 0) {
+        pieces(decoder)[n_pieces(decoder) - 1].n = mark->last_n;
+    }
+}
+
+static hps_status no_memory(struct hps_update_decoder *decoder)
+{
+    return hps_error_set(decoder->err, HPS_NO_MEMORY, "no memory for a batch of updates");
+}
+
+/* The record is bad. */
+#define BAD(decoder, label, ...) \
+    ((decoder)->fate->bad = (label), hps_error_set((decoder)->err, HPS_INVALID, __VA_ARGS__))
+
+/* Of n keys to come; they lie as the keys do. */
+static bool add_versions(struct hps_update_decoder *decoder, uint32_t n)
+{
+    if (!decoder->options.version->row_versions) {
+        return true;
+    }
+    if (hps_buf_reserve(&decoder->versions, n * sizeof(uint64_t)) != HPS_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(decoder->versions.data + decoder->versions.size, &decoder->row_version,
+               sizeof(uint64_t));
+        decoder->versions.size += sizeof(uint64_t);
+    }
+    return true;
+}
+
+/* Room for n keys of a table, and their rows; a new piece, or the last one grown. */
+static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bool deletes,
+                       uint32_t n, hps_key **out_keys, uint8_t **out_rows)
+{
+    size_t row_bytes = deletes ? 0 : decoder->options.version->tables[table_id].row_bytes;
+    size_t count = n_pieces(decoder);
+    struct piece *last = count > 0 ? &pieces(decoder)[count - 1] : NULL;
+    if (!add_versions(decoder, n) ||
+        hps_buf_reserve(&decoder->keys, n * sizeof(hps_key)) != HPS_OK ||
+        hps_buf_reserve(&decoder->rows, ROWS_ALIGN + n * row_bytes) != HPS_OK) {
+        return no_memory(decoder);
+    }
+    if (last == NULL || last->table_id != table_id || last->deletes != deletes ||
+        last->source != decoder->source) {
+        const struct piece piece = {.table_id = table_id,
+                                    .deletes = deletes,
+                                    .source = decoder->source,
+                                    .keys_at = decoder->keys.size,
+                                    .rows_at = (decoder->rows.size + ROWS_ALIGN - 1) &
+                                               ~(size_t)(ROWS_ALIGN - 1)};
+        if (hps_buf_append(&decoder->pieces, &piece, sizeof(piece)) != HPS_OK) {
+            return no_memory(decoder);
+        }
+        last = &pieces(decoder)[count];
+        decoder->rows.size = piece.rows_at;
+    }
+    *out_keys = (hps_key *)(void *)(decoder->keys.data + decoder->keys.size);
+    *out_rows = decoder->rows.data + decoder->rows.size;
+    decoder->keys.size += n * sizeof(hps_key);
+    decoder->rows.size += n * row_bytes;
+    last->n += n;
+    decoder->fate->n_keys += n;
+    return HPS_OK;
+}
+
+static hps_status check_finite(struct hps_update_decoder *decoder, const struct hps_table *table,
+                               const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    size_t n_values = (size_t)n * table->dim;
+    size_t at = atomic_load(decoder->options.nan_allowed)
+                    ? n_values
+                    : hps_first_not_finite(table->dtype, rows, n_values);
+    if (at < n_values) {
+        return BAD(decoder, HPS_UPDATE_BAD_NOT_FINITE,
+                   "table '%s': NaN or Inf in the row of key %" PRId64 ", value %" PRIu32,
+                   table->name, (int64_t)keys[at / table->dim], (uint32_t)(at % table->dim));
+    }
+    return HPS_OK;
+}
+
+static hps_status add_deletes(struct hps_update_decoder *decoder, uint32_t table_id,
+                              const void *keys, uint32_t n)
+{
+    hps_key *to;
+    uint8_t *none;
+    if (n == 0) {
+        return HPS_OK;
+    }
+    hps_status status = room(decoder, table_id, true, n, &to, &none);
+    if (status == HPS_OK) {
+        memcpy(to, keys, n * sizeof(hps_key));
+    }
+    return status;
+}
+
+/* ---- the forms ------------------------------------------------------------------------------- */
+
+/* HCTR and KEYED: float32 rows of the table that the topic names. */
+static hps_status add_plain(struct hps_update_decoder *decoder, uint32_t table_id,
+                            const struct hps_update_record *record)
+{
+    const struct hps_table *table = &decoder->options.version->tables[table_id];
+    hps_key *keys;
+    uint8_t *rows;
+    if (record->n == 0) {
+        return HPS_OK; /* a beacon */
+    }
+    if (hps_update_record_deletes(record)) {
+        return add_deletes(decoder, table_id, &record->key, 1);
+    }
+    hps_status status = room(decoder, table_id, false, record->n, &keys, &rows);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (table->dtype == HPS_DTYPE_FP32) {
+        hps_update_record_copy(record, keys, rows);
+        return check_finite(decoder, table, keys, rows, record->n);
+    }
+    size_t wide_bytes = (size_t)record->n * record->row_bytes;
+    hps_buf_clear(&decoder->wide);
+    if (hps_buf_reserve(&decoder->wide, wide_bytes) != HPS_OK) {
+        return no_memory(decoder);
+    }
+    hps_update_record_copy(record, keys, decoder->wide.data);
+    hps_dtype_convert(rows, table->dtype, decoder->wide.data, HPS_DTYPE_FP32,
+                      record->n * table->dim); /* of one message: fewer than 2^32 */
+    return check_finite(decoder, table, keys, rows, record->n);
+}
+
+/* The table that an entry of a packed record is for. */
+static hps_status packed_table(struct hps_update_decoder *decoder,
+                               const struct hps_update_route *route, const char *name,
+                               uint32_t *out_table_id)
+{
+    const struct hps_version *version = decoder->options.version;
+    if (name[0] == '\0' && route->whole_model) {
+        return BAD(decoder, HPS_UPDATE_BAD_TABLE,
+                   "table: missing, on the topic of the whole model");
+    }
+    uint32_t table_id =
+        name[0] == '\0' ? route->table_id : hps_version_table(version, name, strlen(name));
+    if (table_id == HPS_UPDATE_TABLE_NONE || (!route->whole_model && table_id != route->table_id)) {
+        return BAD(decoder, HPS_UPDATE_BAD_TABLE, "table '%.130s': %s", name,
+                   table_id == HPS_UPDATE_TABLE_NONE ? "the model has none of that name"
+                                                     : "the topic is of another one");
+    }
+    *out_table_id = table_id;
+    return HPS_OK;
+}
+
+static hps_status check_packed(struct hps_update_decoder *decoder, const struct hps_table *table,
+                               const Hps__V1__TableUpdate *update, enum hps_dtype dtype)
+{
+    if (dtype < HPS_DTYPE_FP32 || dtype > HPS_DTYPE_BF16) {
+        return BAD(decoder, HPS_UPDATE_BAD_PAYLOAD, "table '%s': data_type %d is not known",
+                   table->name, (int)dtype);
+    }
+    if (update->keys.len % sizeof(hps_key) != 0 || update->deletes.len % sizeof(hps_key) != 0) {
+        return BAD(decoder, HPS_UPDATE_BAD_PAYLOAD,
+                   "table '%s': %zu bytes of keys and %zu of deletes, expected multiples of 8",
+                   table->name, update->keys.len, update->deletes.len);
+    }
+    if (update->dim != 0 && update->dim != table->dim) {
+        return BAD(decoder, hps_update_reject_text(HPS_UPDATE_REJECT_WIDTH),
+                   "table '%s': dim %" PRIu32 ", expected %" PRIu32, table->name, update->dim,
+                   table->dim);
+    }
+    size_t n = update->keys.len / sizeof(hps_key);
+    size_t expected = n * table->dim * hps_dtype_bytes(dtype);
+    if (update->rows.len != expected) {
+        return BAD(decoder, hps_update_reject_text(HPS_UPDATE_REJECT_WIDTH),
+                   "table '%s': %zu bytes of rows for %zu keys, expected %zu", table->name,
+                   update->rows.len, n, expected);
+    }
+    return HPS_OK;
+}
+
+static hps_status add_table(struct hps_update_decoder *decoder,
+                            const struct hps_update_route *route,
+                            const Hps__V1__TableUpdate *update)
+{
+    uint32_t table_id = HPS_UPDATE_TABLE_NONE;
+    enum hps_dtype dtype =
+        update->data_type == 0 ? HPS_DTYPE_FP32 : (enum hps_dtype)update->data_type;
+    hps_status status = packed_table(decoder, route, update->table, &table_id);
+    if (status != HPS_OK) {
+        return status;
+    }
+    const struct hps_table *table = &decoder->options.version->tables[table_id];
+    status = check_packed(decoder, table, update, dtype);
+    uint32_t n = (uint32_t)(update->keys.len / sizeof(hps_key));
+    if (status == HPS_OK && n > 0) {
+        hps_key *keys;
+        uint8_t *rows;
+        status = room(decoder, table_id, false, n, &keys, &rows);
+        if (status == HPS_OK) {
+            memcpy(keys, update->keys.data, update->keys.len);
+            hps_dtype_convert(rows, table->dtype, update->rows.data, dtype, n * table->dim);
+            status = check_finite(decoder, table, keys, rows, n);
+        }
+    }
+    return status == HPS_OK ? add_deletes(decoder, table_id, update->deletes.data,
+                                          (uint32_t)(update->deletes.len / sizeof(hps_key)))
+                            : status;
+}
+
+static hps_status add_tables(struct hps_update_decoder *decoder,
+                             const struct hps_update_route *route,
+                             const Hps__V1__UpdateBatch *batch)
+{
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < batch->n_tables && status == HPS_OK; i++) {
+        status = add_table(decoder, route, batch->tables[i]);
+    }
+    return status;
+}
+
+/* ---- one record ------------------------------------------------------------------------------ */
+
+static bool is_for_other(const struct hps_update_decoder *decoder, bool follows)
+{
+    int64_t named = decoder->fate->version;
+    return named != 0 ? named != decoder->options.version->number : !follows;
+}
+
+static hps_status add_packed(struct hps_update_decoder *decoder,
+                             const struct hps_update_route *route,
+                             const struct hps_update_record *record, bool follows)
+{
+    ProtobufCMessage *message = NULL;
+    hps_arena_reset(decoder->arena);
+    hps_status status = hps_message_read(&hps__v1__update_batch__descriptor, decoder->arena,
+                                         record->body, record->body_size, &message);
+    if (status == HPS_EXHAUSTED && hps_arena_used(decoder->arena) < UNPACK_BYTES_MAX / 2) {
+        return no_memory(decoder);
+    }
+    if (status != HPS_OK) {
+        return BAD(decoder, HPS_UPDATE_BAD_PAYLOAD, "%zu bytes are no UpdateBatch",
+                   record->body_size);
+    }
+    const Hps__V1__UpdateBatch *batch = (const Hps__V1__UpdateBatch *)message;
+    if (batch->version < 0) {
+        return BAD(decoder, HPS_UPDATE_BAD_PAYLOAD, "version: %" PRId64 " is below 0",
+                   batch->version);
+    }
+    decoder->fate->event_time_ms = batch->event_time_unix_ms > 0 ? batch->event_time_unix_ms : 0;
+    decoder->fate->version = batch->version != 0 ? batch->version : decoder->fate->version;
+    decoder->fate->for_other = is_for_other(decoder, follows);
+    return decoder->fate->for_other ? HPS_OK : add_tables(decoder, route, batch);
+}
+
+static hps_status read_header(struct hps_update_decoder *decoder,
+                              const struct hps_update_bytes *from)
+{
+    uint64_t version = 0;
+    if (from->version_header == NULL) {
+        return HPS_OK;
+    }
+    if (!hps_update_header_decode(from->version_header, from->version_header_size, &version) ||
+        version == 0 || version > INT64_MAX) {
+        return BAD(decoder, HPS_UPDATE_BAD_HEADER,
+                   "header " HPS_UPDATE_HEADER_VERSION ": %zu bytes, expected an int64 above 0",
+                   from->version_header_size);
+    }
+    decoder->fate->version = (int64_t)version;
+    return HPS_OK;
+}
+
+static hps_status read_row_version(struct hps_update_decoder *decoder,
+                                   const struct hps_update_bytes *from)
+{
+    if (decoder->options.version->row_versions &&
+        !hps_update_header_decode(from->row_version_header, from->row_version_header_size,
+                                  &decoder->row_version)) {
+        return BAD(decoder, HPS_UPDATE_BAD_HEADER,
+                   "header " HPS_UPDATE_HEADER_ROW_VERSION
+                   ": %s, and the model compares row versions",
+                   from->row_version_header == NULL ? "missing" : "not of 8 bytes");
+    }
+    return HPS_OK;
+}
+
+static hps_status add(struct hps_update_decoder *decoder, const struct hps_update_route *route,
+                      const struct hps_update_bytes *from, bool follows)
+{
+    const struct hps_version *version = decoder->options.version;
+    bool known = route->table_id != HPS_UPDATE_TABLE_NONE;
+    const struct hps_update_shape shape = {.key_bytes = decoder->options.key_bytes,
+                                           .dim = known ? version->tables[route->table_id].dim : 0};
+    struct hps_update_record record = {0};
+    hps_status status = read_header(decoder, from);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (is_for_other(decoder, follows) && decoder->fate->version != 0) {
+        decoder->fate->for_other = true; /* its shape is that of another version */
+        return HPS_OK;
+    }
+    status = read_row_version(decoder, from);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_update_record_decode(from->key, from->key_size, from->value, from->value_size,
+                                      &shape, &record, decoder->err);
+    decoder->fate->form = record.form;
+    if (status != HPS_OK) {
+        decoder->fate->bad = hps_update_reject_text(record.reject);
+        return HPS_INVALID;
+    }
+    if (record.form == HPS_UPDATE_PACKED) {
+        return add_packed(decoder, route, &record, follows);
+    }
+    decoder->fate->for_other = is_for_other(decoder, follows);
+    if (!known) {
+        return BAD(decoder, HPS_UPDATE_BAD_TABLE,
+                   "a %s record on a topic without a table of the "
+                   "model",
+                   hps_update_form_text(record.form));
+    }
+    return decoder->fate->for_other ? HPS_OK : add_plain(decoder, route->table_id, &record);
+}
+
+hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
+                                  const struct hps_update_route *route,
+                                  const struct hps_update_bytes *record, bool follows,
+                                  struct hps_update_fate *out_fate, struct hps_error *err)
+{
+    struct hps_update_fate fate = {0};
+    struct mark before = mark(decoder);
+    decoder->err = err;
+    decoder->fate = &fate;
+    decoder->source = route->source;
+    hps_status status = add(decoder, route, record, follows);
+    decoder->fate = NULL;
+    decoder->err = NULL;
+    if (status != HPS_OK) {
+        cut(decoder, &before);
+        fate.n_keys = 0;
+    }
+    if (status != HPS_OK && status != HPS_INVALID) {
+        return status;
+    }
+    *out_fate = fate;
+    return HPS_OK;
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+struct hps_update_decoder *hps_update_decoder_new(const struct hps_update_decoder_options *options)
+{
+    struct hps_update_decoder *decoder = hps_calloc(1, sizeof(*decoder));
+    if (decoder == NULL) {
+        return NULL;
+    }
+    decoder->options = *options;
+    hps_buf_init(&decoder->keys, SIZE_MAX / 2);
+    hps_buf_init(&decoder->rows, SIZE_MAX / 2);
+    hps_buf_init(&decoder->pieces, SIZE_MAX / 2);
+    hps_buf_init(&decoder->parts, SIZE_MAX / 2);
+    hps_buf_init(&decoder->wide, SIZE_MAX / 2);
+    hps_buf_init(&decoder->versions, SIZE_MAX / 2);
+    decoder->arena = hps_arena_new(UNPACK_BYTES_FIRST, UNPACK_BYTES_MAX);
+    if (decoder->arena == NULL) {
+        hps_update_decoder_free(decoder);
+        return NULL;
+    }
+    return decoder;
+}
+
+void hps_update_decoder_free(struct hps_update_decoder *decoder)
+{
+    if (decoder == NULL) {
+        return;
+    }
+    hps_buf_fini(&decoder->keys);
+    hps_buf_fini(&decoder->rows);
+    hps_buf_fini(&decoder->pieces);
+    hps_buf_fini(&decoder->parts);
+    hps_buf_fini(&decoder->wide);
+    hps_buf_fini(&decoder->versions);
+    hps_arena_free(decoder->arena);
+    hps_free(decoder);
+}
+
+uint64_t hps_update_decoder_keys(const struct hps_update_decoder *decoder)
+{
+    return decoder->keys.size / sizeof(hps_key);
+}
+
+uint64_t hps_update_decoder_bytes(const struct hps_update_decoder *decoder)
+{
+    return (uint64_t)decoder->keys.size + decoder->rows.size;
+}
+
+hps_status hps_update_decoder_parts(struct hps_update_decoder *decoder,
+                                    const struct hps_update_part **out_parts, uint32_t *out_n_parts)
+{
+    hps_buf_clear(&decoder->parts);
+    for (size_t i = 0; i < n_pieces(decoder); i++) {
+        const struct piece *piece = &pieces(decoder)[i];
+        const struct hps_table *table = &decoder->options.version->tables[piece->table_id];
+        const struct hps_update_part part = {
+            .table_id = piece->table_id,
+            .source = piece->source,
+            .row_bytes = piece->deletes ? 0 : table->row_bytes,
+            .n = piece->n,
+            .keys = (const hps_key *)(const void *)(decoder->keys.data + piece->keys_at),
+            .rows = piece->deletes ? NULL : decoder->rows.data + piece->rows_at,
+            .row_versions =
+                decoder->options.version->row_versions
+                    ? (const uint64_t *)(const void *)(decoder->versions.data + piece->keys_at)
+                    : NULL};
+        if (hps_buf_append(&decoder->parts, &part, sizeof(part)) != HPS_OK) {
+            return HPS_NO_MEMORY;
+        }
+    }
+    *out_parts = (const struct hps_update_part *)(const void *)decoder->parts.data;
+    *out_n_parts = (uint32_t)n_pieces(decoder);
+    return HPS_OK;
+}
+
+void hps_update_decoder_clear(struct hps_update_decoder *decoder)
+{
+    hps_buf_clear(&decoder->keys);
+    hps_buf_clear(&decoder->rows);
+    hps_buf_clear(&decoder->pieces);
+    hps_buf_clear(&decoder->parts);
+    hps_buf_clear(&decoder->versions);
+}

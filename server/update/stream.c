@@ -1,0 +1,636 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The turn of a stream: commands, topics, one poll into the batch at hand. On its thread `update`.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "server/observe/metrics.h"
+#include "server/update/internal.h"
+
+enum {
+    BACKOFF_MS_MAX = 5000,
+    REFRESH_POLL_MS = 10 /* while somebody waits for what leaders say */
+};
+
+static const struct hps_consumer_ops *ops(const struct hps_update_stream *stream)
+{
+    return stream->consumer->ops;
+}
+
+static int64_t wall_ms(void)
+{
+    return (int64_t)hps_clock_wall_ms();
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* Until something is asked of the thread, at most ms. */
+static void wait_ms(struct hps_update_stream *stream, uint64_t ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(ms / 1000);
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    const struct update_refresh *refresh = &stream->refresh;
+    pthread_mutex_lock(&stream->lock);
+    while (stream->call == NULL &&
+           (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
+           !atomic_load(&stream->stop) &&
+           pthread_cond_timedwait(&stream->changed, &stream->lock, &until) == 0) {
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void update_retry_later(struct hps_update_stream *stream)
+{
+    stream->retry_due_us = hps_clock_us() + (uint64_t)stream->updater->options.backoff_ms * 1000;
+}
+
+/* ---- the consumer ---------------------------------------------------------------------------- */
+
+static void close_consumer(struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    stream->wakeable = NULL;
+    pthread_mutex_unlock(&stream->lock);
+    update_forget_words(stream);
+    if (stream->consumer != NULL) {
+        stream->consumer->ops->close(stream->consumer);
+    }
+    stream->consumer = NULL;
+    stream->connected = false;
+    stream->away = false;
+}
+
+static bool open_consumer(struct hps_update_stream *stream)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    struct hps_error err = {0};
+    char name[160];
+    snprintf(name, sizeof(name), "%s-%" PRId64, stream->model, stream->number);
+    const struct hps_consumer_options wanted = {.name = name,
+                                                .group = options->group,
+                                                .model = stream->model,
+                                                .filters = options->filters,
+                                                .n_filters = options->n_filters};
+    hps_status status =
+        options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "updates", "the update source cannot be used",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("error", err.text));
+        snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", err.text);
+        stream->consumer = NULL;
+        return false;
+    }
+    pthread_mutex_lock(&stream->lock);
+    stream->wakeable = stream->consumer;
+    pthread_mutex_unlock(&stream->lock);
+    stream->topics_due_us = 0;
+    stream->begin_due_us = 0;
+    return true;
+}
+
+/* It is of no more use: everything begins anew, with another one. */
+static void renew_consumer(struct hps_update_stream *stream)
+{
+    update_stream_abandon(stream);
+    close_consumer(stream);
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        if (stream->partitions[i].state == HPS_PARTITION_RUNNING) {
+            update_stop_partition(stream, &stream->partitions[i], HPS_PARTITION_STARTING, "");
+        }
+    }
+    update_retry_later(stream);
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static void count_bad(struct hps_update_stream *stream, const struct hps_consumer_record *record,
+                      const char *reason, const char *text)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    struct hps_error err = {0};
+    stream->batch_rejected++;
+    update_show_rejected(stream, record->topic, record->partition, record->offset, reason, text);
+    HPS_LOG(WARN, "updates", "a record was left out", HPS_STR("model", stream->model),
+            HPS_I64("version", stream->number), HPS_STR("topic", record->topic),
+            HPS_I64("partition", record->partition), HPS_I64("offset", record->offset),
+            HPS_STR("reason", reason), HPS_STR("error", text));
+    hps_metric_add(hps_server_metric(options->metrics, HPS_M_UPDATE_RECORDS_REJECTED, stream->model,
+                                     reason, NULL, NULL),
+                   1);
+    if (options->dead_letter_topic == NULL) {
+        return;
+    }
+    stream->lettered = true;
+    hps_status status = ops(stream)->dead_letter(stream->consumer, options->dead_letter_topic,
+                                                 record, reason, &err);
+    if (status != HPS_OK) {
+        stream->letter_status = stream->letter_status == HPS_OK ? status : stream->letter_status;
+        HPS_LOG(WARN, "updates", "a bad record was not copied to the dead-letter topic",
+                HPS_STR("topic", options->dead_letter_topic), HPS_STR("error", err.text));
+    }
+}
+
+static void note_time(struct hps_update_stream *stream, const struct hps_consumer_record *record,
+                      const struct hps_update_fate *fate)
+{
+    struct update_time time = {.ms = fate->event_time_ms};
+    if (time.ms == 0 && record->time_of != HPS_RECORD_TIME_NONE) {
+        time.ms = record->time_unix_ms;
+        time.appended = record->time_of == HPS_RECORD_TIME_APPENDED;
+    }
+    if (time.ms > 0 && fate->n_keys > 0) {
+        hps_ignore(hps_buf_append(&stream->times, &time, sizeof(time))); /* only to be shown */
+    }
+}
+
+/* As the version is frozen. */
+static bool is_passed_over(const struct hps_update_fate *fate)
+{
+    return fate->for_other && fate->version == 0;
+}
+
+/* The last record, before it goes with its poll: of those before nobody asks for the hash. */
+static void hash_last(struct update_partition *partition)
+{
+    const struct hps_consumer_record *record = partition->unhashed;
+    if (record != NULL && partition->read.last.offset == record->offset) { /* not reset since */
+        partition->read.last.hash = hps_update_record_hash(record->key, record->key_size,
+                                                           record->value, record->value_size);
+    }
+    partition->unhashed = NULL;
+}
+
+static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
+                    const struct hps_update_fate *fate)
+{
+    struct hps_position *read = &partition->read;
+    int64_t event_ms = fate->event_time_ms != 0 ? fate->event_time_ms : record->time_unix_ms;
+    int64_t now_ms = wall_ms();
+    event_ms = event_ms < now_ms ? event_ms : now_ms; /* one clock that is ahead must not stay */
+    read->next = record->offset + 1;
+    read->last = (struct hps_witness){
+        .known = true, .offset = record->offset, .time_ms = record->time_unix_ms};
+    partition->unhashed = record;
+    if (!read->witness.known) {
+        hash_last(partition);
+        read->witness = read->last;
+    }
+    if (is_passed_over(fate)) {
+        partition->passed_over = true;
+        read->skipped = read->skipped == HPS_POSITION_WHOLE ? record->offset : read->skipped;
+        read->frozen = read->frozen == HPS_POSITION_WHOLE ? record->offset : read->frozen;
+    }
+    if (fate->n_keys > 0 && event_ms > read->event_time_ms) {
+        read->event_time_ms = event_ms;
+    }
+    partition->n_records++;
+    partition->dirty = true;
+}
+
+/* The log keeps the last record of each key, and these forms have none, or all the same: rows go
+ * with the records that compaction removes. Applied while they are there. */
+static void note_form(struct hps_update_stream *stream, struct update_partition *partition,
+                      enum hps_update_form form)
+{
+    bool told = false;
+    hps_metric_add(stream->metrics.compacted, 1);
+    for (uint32_t i = 0; i < stream->n_partitions && !partition->told_form; i++) {
+        const struct update_partition *other = &stream->partitions[i];
+        told = told || (other->told_form && strcmp(other->topic, partition->topic) == 0);
+    }
+    if (!partition->told_form && !told) {
+        HPS_LOG(WARN, "updates",
+                "a compacted topic has records that are not keyed: compaction loses their rows; "
+                "set cleanup.policy=delete or publish keyed ones",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("topic", partition->topic), HPS_STR("form", hps_update_form_text(form)));
+    }
+    partition->told_form = true;
+}
+
+struct hps_update_bytes update_bytes(const struct hps_update_stream *stream,
+                                     const struct hps_consumer_ops *ops,
+                                     const struct hps_consumer_record *record)
+{
+    struct hps_update_bytes bytes = {.key = record->key,
+                                     .key_size = record->key_size,
+                                     .value = record->value,
+                                     .value_size = record->value_size};
+    if (ops->header(record, HPS_UPDATE_HEADER_VERSION, &bytes.version_header,
+                    &bytes.version_header_size) &&
+        bytes.version_header == NULL) {
+        bytes.version_header = ""; /* there, and too short */
+    }
+    if (stream->version->row_versions) { /* that it is not there is seen */
+        (void)ops->header(record, HPS_UPDATE_HEADER_ROW_VERSION, &bytes.row_version_header,
+                          &bytes.row_version_header_size);
+    }
+    return bytes;
+}
+
+/* What has its rows in a shared tier alone stands still: to move on there without a record is to
+ * take it from the other daemons, too, of which not all may be frozen. */
+#define FROZEN_REASON "frozen: the next record is for versions of another lineage"
+
+/* False: no memory, the batch is to be read again. */
+static bool take_record(struct hps_update_stream *stream, const struct hps_consumer_record *record)
+{
+    HPS_ASSERT(record->tag < stream->n_partitions);
+    struct update_partition *partition = &stream->partitions[record->tag];
+    struct hps_update_fate fate;
+    struct hps_error err = {0};
+    if (partition->state != HPS_PARTITION_RUNNING) {
+        return true;
+    }
+    if (partition->checking && !update_check_first(stream, partition, record)) {
+        return true;
+    }
+    const struct hps_update_bytes bytes = update_bytes(stream, ops(stream), record);
+    hps_status status = hps_update_decoder_add(stream->decoder, &partition->route, &bytes,
+                                               !stream->frozen, &fate, &err);
+    if (status != HPS_OK) {
+        partition->dirty = true; /* so that it is read again from `applied` */
+        snprintf(stream->held_text, sizeof(stream->held_text), "%.199s", err.text);
+        return false;
+    }
+    if (stream->shared_alone && is_passed_over(&fate)) {
+        update_stop_partition(stream, partition, HPS_PARTITION_PAUSED, FROZEN_REASON);
+        return true;
+    }
+    if (fate.bad != NULL) {
+        count_bad(stream, record, fate.bad, err.text);
+    }
+    if (partition->compaction == HPS_COMPACTION_YES && fate.form != 0 &&
+        fate.form != HPS_UPDATE_KEYED) {
+        note_form(stream, partition, fate.form);
+    }
+    note_time(stream, record, &fate);
+    advance(partition, record, &fate);
+    stream->batch_records++;
+    return true;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void take_down(struct hps_update_stream *stream, const struct hps_consumer_event *event)
+{
+    HPS_LOG(WARN, "updates", "the update source is away: serving goes on, rows grow old",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("error", event->text));
+    stream->connected = false;
+    stream->away = true;
+    stream->topics_due_us = 0; /* is it the same cluster? */
+    update_begin_anew(stream, NULL);
+    snprintf(stream->away_text, sizeof(stream->away_text), "%.199s", event->text);
+}
+
+/* What the log has behind the last record, as markers of transactions, is behind us, too. */
+static void take_caught_up(struct hps_update_stream *stream, struct update_partition *partition,
+                           int64_t offset)
+{
+    if (offset > partition->high) { /* else it was on its way when its leader told a later end */
+        partition->high = offset;
+    }
+    update_check_caught_up(stream, partition);
+    if (partition->state == HPS_PARTITION_RUNNING && offset > partition->read.next) {
+        partition->read.next = offset;
+        partition->dirty = true;
+    }
+}
+
+/* Records that the log has and cannot give us. */
+static void take_bad(struct hps_update_stream *stream, struct update_partition *partition,
+                     const struct hps_consumer_event *event)
+{
+    static const char reason[] = "unreadable";
+    int64_t from = event->offset > partition->read.next ? event->offset : partition->read.next;
+    HPS_LOG(WARN, "updates", "records were left out: they cannot be read",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
+            HPS_I64("offset", event->offset), HPS_I64("next_offset", event->high),
+            HPS_STR("reason", reason), HPS_STR("error", event->text));
+    int64_t n = event->high > from ? event->high - from : 0;
+    int64_t shown = n > HPS_REJECTED_VIEWS_MAX ? event->high - HPS_REJECTED_VIEWS_MAX : from;
+    for (int64_t offset = shown; offset < event->high; offset++) {
+        update_show_rejected(stream, partition->topic, partition->number, offset, reason,
+                             event->text);
+    }
+    stream->batch_rejected += (uint64_t)n;
+    hps_metric_add(hps_server_metric(stream->updater->options.metrics,
+                                     HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
+                                     NULL),
+                   (uint64_t)n);
+    if (event->high > partition->read.next) {
+        partition->read.next = event->high;
+        partition->dirty = true;
+    }
+}
+
+static void take_event(struct hps_update_stream *stream, const struct hps_consumer_event *event)
+{
+    struct update_partition *partition =
+        event->tag < stream->n_partitions ? &stream->partitions[event->tag] : NULL;
+    if (partition != NULL && partition->state != HPS_PARTITION_RUNNING) {
+        return;
+    }
+    switch (event->kind) {
+    case HPS_CONSUMER_CAUGHT_UP:
+        take_caught_up(stream, partition, event->offset);
+        break;
+    case HPS_CONSUMER_GAP:
+        if (event->high >= 0 && event->offset > event->high) {
+            update_gap_other(stream, partition, event->low, "offset %" PRId64 " is not there: %s",
+                             event->offset, event->text);
+        } else {
+            update_gap(stream, partition, event->low >= 0 ? event->low : partition->read.next,
+                       "offset %" PRId64 " is not there: %s", event->offset, event->text);
+        }
+        break;
+    case HPS_CONSUMER_GONE:
+        update_stop_partition(stream, partition, HPS_PARTITION_GONE, event->text);
+        update_begin_anew(stream, partition->topic);
+        break;
+    case HPS_CONSUMER_BAD:
+        take_bad(stream, partition, event);
+        break;
+    case HPS_CONSUMER_FAILED:
+        update_stop_partition(stream, partition, HPS_PARTITION_FAILED, event->text);
+        break;
+    case HPS_CONSUMER_DOWN:
+        take_down(stream, event);
+        break;
+    case HPS_CONSUMER_UP:
+        if (!stream->connected && stream->listed) {
+            HPS_LOG(INFO, "updates", "the update source is there again",
+                    HPS_STR("model", stream->model), HPS_I64("version", stream->number));
+        }
+        stream->connected = true;
+        stream->away = false;
+        break;
+    case HPS_CONSUMER_COMMITS:
+        HPS_LOG(WARN, "updates",
+                event->status == HPS_OK ? "positions are committed again"
+                                        : "positions cannot be committed",
+                HPS_STR("model", stream->model), HPS_STR("error", event->text));
+        break;
+    }
+}
+
+void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms)
+{
+    if (event_time_ms > stream->event_time_ms && event_time_ms <= wall_ms()) {
+        stream->event_time_ms = event_time_ms;
+    }
+}
+
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+/* No batch has more rows than what a second may have, so that none waits long behind another. */
+static uint64_t batch_rows_max(const struct hps_update_stream *stream)
+{
+    uint64_t rows_max = stream->updater->options.rows_max;
+    uint64_t rate = atomic_load(&stream->updater->rows_per_s_max);
+    return rate > 0 && rate < rows_max ? rate : rows_max;
+}
+
+static bool batch_full(const struct hps_update_stream *stream)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    uint64_t rows_max = batch_rows_max(stream);
+    return hps_update_decoder_keys(stream->decoder) >= rows_max ||
+           hps_update_decoder_bytes(stream->decoder) >= options->bytes_max ||
+           stream->batch_records >= rows_max;
+}
+
+/* How many records more the batch has room for, by how many rows those before had: one, where that
+ * is not known. */
+static uint32_t batch_room(const struct hps_update_stream *stream)
+{
+    uint64_t rows_max = batch_rows_max(stream);
+    uint64_t n_rows = hps_update_decoder_keys(stream->decoder);
+    uint64_t n_records = stream->batch_records;
+    if (n_records == 0 && stream->rows_per_record == 0) {
+        return 1;
+    }
+    uint64_t each = n_records > 0 ? n_rows / n_records : stream->rows_per_record;
+    uint64_t room = rows_max > n_rows ? (rows_max - n_rows) / (each > 0 ? each : 1) : 1;
+    uint64_t left = rows_max > n_records ? rows_max - n_records : 1;
+    room = room < left ? room : left;
+    return (uint32_t)(room > 0 ? room : 1);
+}
+
+/* One poll into the batch at hand. False: nothing more for now. */
+static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
+{
+    const struct hps_updater_options *options = &stream->updater->options;
+    struct hps_consumer_poll poll = {0};
+    struct hps_error err = {0};
+    bool taken = true;
+    hps_status status = ops(stream)->poll(stream->consumer, poll_ms, batch_room(stream),
+                                          options->bytes_max, &poll, &err);
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "updates", "the update source failed, another connection is made",
+                HPS_STR("model", stream->model), HPS_STR("error", err.text));
+        renew_consumer(stream);
+        return false;
+    }
+    for (uint32_t i = 0; i < poll.n_records && taken; i++) {
+        taken = take_record(stream, &poll.records[i]);
+    }
+    for (uint32_t i = 0; i < poll.n_records; i++) {
+        struct update_partition *partition = &stream->partitions[poll.records[i].tag];
+        if (partition->unhashed == &poll.records[i]) {
+            hash_last(partition);
+        }
+    }
+    if (!taken) {
+        for (uint32_t i = 0; i < poll.n_records; i++) {
+            stream->partitions[poll.records[i].tag].dirty = true;
+        }
+    }
+    for (uint32_t i = 0; i < poll.n_events; i++) {
+        take_event(stream, &poll.events[i]);
+    }
+    if (!taken) {
+        HPS_LOG(WARN, "updates", "updates wait", HPS_STR("model", stream->model),
+                HPS_I64("version", stream->number), HPS_STR("error", stream->held_text));
+        update_stream_abandon(stream);
+        update_retry_later(stream);
+        return false;
+    }
+    return poll.n_records > 0;
+}
+
+static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
+{
+    bool more = gather_once(stream, poll_ms);
+    while (more && !batch_full(stream) && !atomic_load(&stream->stop)) {
+        more = gather_once(stream, 0);
+    }
+}
+
+/* ---- the turn -------------------------------------------------------------------------------- */
+
+static void take_call(struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    struct update_call *call = stream->call;
+    pthread_mutex_unlock(&stream->lock);
+    if (call == NULL) {
+        return;
+    }
+    update_run_command(stream, call);
+    update_stream_show(stream);
+    pthread_mutex_lock(&stream->lock);
+    stream->call = NULL;
+    call->done = true;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static void take_freeze(struct hps_update_stream *stream)
+{
+    uint64_t by = atomic_load(&stream->freeze_by);
+    if (by <= stream->frozen_by) {
+        return;
+    }
+    stream->frozen_by = by;
+    stream->frozen_dirty = true;
+    if (!stream->frozen) {
+        stream->frozen = true;
+        HPS_LOG(WARN, "updates",
+                "frozen: a version of another lineage is active; records that name no version are "
+                "passed over until `hpsctl updates seek`",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number));
+    }
+}
+
+void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
+{
+    uint64_t now_us = hps_clock_us();
+    if (now_us < stream->retry_due_us) {
+        uint64_t rest_ms = (stream->retry_due_us - now_us + 999) / 1000;
+        wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
+        now_us = hps_clock_us();
+    }
+    bool due = now_us >= stream->retry_due_us;
+    if (stream->consumer == NULL && due && !open_consumer(stream)) {
+        stream->retry_due_us = now_us + (uint64_t)BACKOFF_MS_MAX * 1000;
+        due = false;
+    }
+    take_freeze(stream); /* before a seek that came after it */
+    take_call(stream);
+    if (update_refresh_turn(stream) && poll_ms > REFRESH_POLL_MS) {
+        poll_ms = REFRESH_POLL_MS;
+    }
+    if (due && stream->held) {
+        update_apply_or_hold(stream);
+    }
+    if (due && !stream->held && stream->consumer != NULL) {
+        if (now_us >= stream->topics_due_us && !stream->away) {
+            update_list_topics(stream);
+        }
+        update_begin(stream);
+        update_apply_or_hold(stream); /* where they begin */
+    }
+    if (due && !stream->held && stream->consumer != NULL) {
+        uint64_t rate_us = update_rate_due_us(stream);
+        if (rate_us > now_us) {
+            uint64_t rest_ms = (rate_us - now_us + 999) / 1000;
+            wait_ms(stream, rest_ms < poll_ms ? rest_ms : poll_ms);
+        } else {
+            gather(stream, stream->repair.consumer == NULL ? poll_ms : 0);
+        }
+    }
+    if (stream->consumer != NULL) {
+        update_hear(stream);
+        update_hear_unlisted(stream);
+        update_prove(stream);
+    }
+    if (due && !stream->held && stream->consumer != NULL) {
+        update_apply_or_hold(stream);
+    }
+    update_share_turn(stream, poll_ms);
+    if (stream->consumer != NULL) {
+        update_commit_due(stream);
+    }
+    update_stream_show(stream);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static struct hps_metric *metric(const struct hps_update_stream *stream, enum hps_metric_id id)
+{
+    return hps_server_metric(stream->updater->options.metrics, id, stream->model, NULL, NULL, NULL);
+}
+
+hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error *err)
+{
+    struct hps_updater *updater = stream->updater;
+    const struct hps_update_decoder_options options = {.version = stream->version,
+                                                       .key_bytes = updater->options.key_bytes,
+                                                       .nan_allowed = &updater->nan_allowed};
+    hps_buf_init(&stream->times, SIZE_MAX / 2);
+    stream->metrics =
+        (struct update_metrics){.records = metric(stream, HPS_M_UPDATE_RECORDS),
+                                .batches = metric(stream, HPS_M_UPDATE_BATCHES),
+                                .freshness = metric(stream, HPS_M_UPDATE_FRESHNESS),
+                                .append_freshness = metric(stream, HPS_M_UPDATE_APPEND_FRESHNESS),
+                                .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD),
+                                .compacted = metric(stream, HPS_M_UPDATE_COMPACTED),
+                                .throttled = metric(stream, HPS_M_UPDATE_THROTTLED)};
+    stream->shared = hps_update_shared(stream->version);
+    stream->shared_alone = hps_update_shared_alone(stream->version);
+    if (stream->shared != NULL) {
+        stream->metrics.gaps = metric(stream, HPS_M_UPDATE_SHARED_GAPS);
+        stream->metrics.failed = metric(stream, HPS_M_UPDATE_SHARED_FAILED);
+        stream->metrics.replayed = metric(stream, HPS_M_UPDATE_SHARED_REPLAYED);
+        stream->metrics.resets = metric(stream, HPS_M_UPDATE_SHARED_RESETS);
+    }
+    stream->decoder = hps_update_decoder_new(&options);
+    if (stream->decoder == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
+    }
+    hps_status status = update_read_positions(stream, err);
+    stream->apart = update_is_apart(stream);
+    return status;
+}
+
+void update_stream_close(struct hps_update_stream *stream)
+{
+    update_share_close(stream);
+    if (stream->consumer != NULL) {
+        close_consumer(stream);
+    }
+    hps_update_decoder_free(stream->decoder);
+    stream->decoder = NULL;
+    hps_buf_fini(&stream->times);
+    pthread_mutex_lock(&stream->lock);
+    stream->view.n_partitions = 0;
+    hps_free(stream->view_partitions);
+    stream->view_partitions = NULL;
+    stream->view_capacity = 0;
+    pthread_mutex_unlock(&stream->lock);
+    hps_free(stream->partitions);
+    stream->partitions = NULL;
+    stream->n_partitions = 0;
+    hps_free(stream->unlisted);
+    stream->unlisted = NULL;
+    stream->n_unlisted = 0;
+    hps_version_unpin(stream->version);
+    stream->version = NULL;
+}

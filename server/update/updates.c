@@ -1,0 +1,643 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The streams of all versions: adding and ending them, what others see of them, and commands on
+ * their way to them. Any thread, but for stream_main.
+ */
+#include "server/update/updates.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "server/observe/metrics.h"
+#include "server/update/internal.h"
+
+enum {
+    STREAM_STACK_BYTES = 1 << 20,
+    TURN_MS_MAX = 100 /* as-of is no more precise */
+};
+
+const char *hps_partition_state_text(enum hps_partition_state state)
+{
+    static const char *const texts[] = {"starting", "running", "paused", "gap",        "gone",
+                                        "failed",   "frozen",  "held",   "unreachable"};
+    return texts[state];
+}
+
+int64_t hps_partition_lag_ms(const struct hps_partition_view *view)
+{
+    int64_t age_ms = (int64_t)hps_clock_wall_ms() - view->as_of_ms;
+    return view->as_of_ms <= 0 ? -1 : age_ms > 0 ? age_ms : 0;
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static void wake(struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    pthread_cond_broadcast(&stream->changed);
+    if (stream->wakeable != NULL) {
+        stream->wakeable->ops->wake(stream->wakeable);
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* No command is answered any more. */
+static void end(struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    atomic_store(&stream->ended, true);
+    if (stream->call != NULL) {
+        hps_ignore(hps_error_set(&stream->call->error, HPS_UNAVAILABLE,
+                                 "version %" PRId64 " of model \"%s\" takes no more updates",
+                                 stream->number, stream->model));
+        stream->call->done = true;
+        stream->call = NULL;
+    }
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static void *stream_main(void *arg)
+{
+    struct hps_update_stream *stream = arg;
+    uint32_t poll_ms = stream->updater->options.poll_ms;
+    hps_thread_background(); /* before the consumer, whose threads fetch for it */
+    while (!atomic_load(&stream->stop)) {
+        update_stream_turn(stream, poll_ms < TURN_MS_MAX ? poll_ms : TURN_MS_MAX);
+    }
+    update_stream_close(stream);
+    end(stream);
+    return NULL;
+}
+
+static void stream_free(struct hps_update_stream *stream)
+{
+    pthread_mutex_destroy(&stream->lock);
+    pthread_cond_destroy(&stream->changed);
+    hps_free(stream->model);
+    hps_free(stream->lineage);
+    hps_free(stream);
+}
+
+struct hps_update_stream *update_stream_new(struct hps_updater *updater,
+                                            struct hps_version *version, uint64_t n_switches)
+{
+    pthread_condattr_t attr;
+    struct hps_update_stream *stream = hps_calloc(1, sizeof(*stream));
+    if (stream == NULL) {
+        return NULL;
+    }
+    stream->updater = updater;
+    stream->number = version->number;
+    stream->frozen_by = n_switches;
+    stream->model = hps_strdup(version->model);
+    stream->lineage = hps_strdup(version->lineage != NULL ? version->lineage : "");
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&stream->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    if (stream->model == NULL || stream->lineage == NULL) {
+        stream_free(stream);
+        return NULL;
+    }
+    stream->view.model = stream->model;
+    stream->view.lineage = stream->lineage;
+    stream->view.version = stream->number;
+    hps_version_pin(version);
+    stream->version = version;
+    return stream;
+}
+
+static hps_status start_thread(struct hps_update_stream *stream, struct hps_error *err)
+{
+    if (hps_thread_start(STREAM_STACK_BYTES, stream_main, stream, &stream->thread) != HPS_OK) {
+        return hps_error_set(err, HPS_EXHAUSTED, "the update thread cannot be started");
+    }
+    pthread_setname_np(stream->thread, "update");
+    stream->started = true;
+    return HPS_OK;
+}
+
+/* Take the streams out that have ended, or all. They are freed by free_list, without the lock. */
+static struct hps_update_stream *take(struct hps_updater *updater, bool all)
+{
+    struct hps_update_stream *list = NULL;
+    struct hps_update_stream **at = &updater->streams;
+    while (*at != NULL) {
+        struct hps_update_stream *stream = *at;
+        if (all || (atomic_load(&stream->ended) && stream->n_users == 0)) {
+            *at = stream->next;
+            stream->next = list;
+            list = stream;
+        } else {
+            at = &stream->next;
+        }
+    }
+    return list;
+}
+
+static void free_list(struct hps_update_stream *list)
+{
+    for (struct hps_update_stream *stream = list; stream != NULL; stream = stream->next) {
+        atomic_store(&stream->stop, true);
+        wake(stream);
+    }
+    while (list != NULL) {
+        struct hps_update_stream *stream = list;
+        list = stream->next;
+        pthread_join(stream->thread, NULL);
+        stream_free(stream);
+    }
+}
+
+void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches)
+{
+    struct hps_error err = {0};
+    if (updater == NULL) {
+        return;
+    }
+    struct hps_update_stream *stream = update_stream_new(updater, version, n_switches);
+    hps_status status = HPS_NO_MEMORY;
+    if (stream != NULL) {
+        status = update_stream_open(stream, &err);
+    }
+    pthread_mutex_lock(&updater->lock);
+    struct hps_update_stream *ended = take(updater, false);
+    if (status == HPS_OK && updater->stopped) {
+        status = hps_error_set(&err, HPS_UNAVAILABLE, "the server stops");
+    }
+    if (status == HPS_OK) {
+        update_stream_show(stream);
+        status = start_thread(stream, &err);
+    }
+    if (status == HPS_OK) {
+        stream->next = updater->streams;
+        updater->streams = stream;
+    }
+    pthread_mutex_unlock(&updater->lock);
+    free_list(ended);
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "updates", "the version is served without updates",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
+    }
+    if (status != HPS_OK && stream != NULL) {
+        update_stream_close(stream);
+        stream_free(stream);
+    }
+}
+
+static struct hps_update_stream *find(struct hps_updater *updater, const char *model,
+                                      int64_t number)
+{
+    struct hps_update_stream *stream = updater->streams;
+    while (stream != NULL && (stream->number != number || strcmp(stream->model, model) != 0 ||
+                              atomic_load(&stream->stop))) {
+        stream = stream->next;
+    }
+    return stream;
+}
+
+/* What nobody reads any more has neither lag nor gap. The lock held. */
+static void forget_gauges(const struct hps_updater *updater, struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
+        const struct hps_partition_view *of = &stream->view.partitions[i];
+        update_forget_gauges(updater->options.metrics, of->topic, of->partition);
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version)
+{
+    if (updater == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&updater->lock);
+    struct hps_update_stream *stream = find(updater, version->model, version->number);
+    if (stream != NULL) {
+        if (atomic_load(&stream->active)) {
+            forget_gauges(updater, stream); /* first: a stream that stops knows none of them */
+        }
+        atomic_store(&stream->stop, true);
+        wake(stream);
+    }
+    pthread_mutex_unlock(&updater->lock);
+}
+
+void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
+                           uint64_t n_switches)
+{
+    if (updater == NULL) {
+        return;
+    }
+    const char *lineage = version->lineage != NULL ? version->lineage : "";
+    pthread_mutex_lock(&updater->lock);
+    for (struct hps_update_stream *stream = updater->streams; stream != NULL;
+         stream = stream->next) {
+        if (strcmp(stream->model, version->model) != 0) {
+            continue;
+        }
+        bool active = stream->number == version->number;
+        if (atomic_exchange(&stream->active, active) && !active) {
+            forget_gauges(updater, stream); /* the other may not have all of its partitions */
+        }
+        if (strcmp(stream->lineage, lineage) != 0) {
+            atomic_store(&stream->freeze_by, n_switches);
+            wake(stream);
+        }
+    }
+    pthread_mutex_unlock(&updater->lock);
+}
+
+/* What two versions of a model say of themselves. */
+struct lags {
+    const char *model;
+    int64_t number;
+    bool met, frozen, active_met;
+    int64_t as_of_ms, active_as_of_ms;
+};
+
+static void note_lag(void *ctx, const struct hps_stream_view *view)
+{
+    struct lags *lags = ctx;
+    if (strcmp(view->model, lags->model) != 0) {
+        return;
+    }
+    if (view->version == lags->number) {
+        lags->met = true;
+        lags->frozen = view->frozen;
+        lags->as_of_ms = view->as_of_ms;
+    } else if (view->active) {
+        lags->active_met = true;
+        lags->active_as_of_ms = view->as_of_ms;
+    }
+}
+
+hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
+                                 uint64_t lag_max_ms, struct hps_error *err)
+{
+    struct lags lags = {.model = model, .number = number};
+    int64_t lag_max = lag_max_ms > INT64_MAX ? INT64_MAX : (int64_t)lag_max_ms;
+    int64_t now_ms = (int64_t)hps_clock_wall_ms();
+    hps_updater_each(updater, note_lag, &lags);
+    if (!lags.met || lags.frozen || !lags.active_met ||
+        (lags.as_of_ms > 0 && now_ms - lags.as_of_ms <= lag_max) ||
+        (lags.active_as_of_ms == 0 && lags.as_of_ms == 0) ||
+        (lags.active_as_of_ms > 0 && lags.active_as_of_ms - lags.as_of_ms <= lag_max)) {
+        return HPS_OK;
+    }
+    if (lags.as_of_ms == 0) {
+        return hps_error_set(err, HPS_PRECONDITION,
+                             "version %" PRId64 " of model \"%s\" has not caught up with its "
+                             "updates yet (server.activate_lag_max_s): hpsctl wait-for now "
+                             "--version %" PRId64,
+                             number, model, number);
+    }
+    return hps_error_set(err, HPS_PRECONDITION,
+                         "version %" PRId64 " of model \"%s\" may lack updates of the last %" PRId64
+                         " s, server.activate_lag_max_s is %" PRId64
+                         ": hpsctl wait-for now --version %" PRId64,
+                         number, model, (now_ms - lags.as_of_ms) / 1000, lag_max / 1000, number);
+}
+
+void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed)
+{
+    if (updater != NULL) {
+        atomic_store(&updater->nan_allowed, nan_allowed);
+    }
+}
+
+void hps_updater_rate_set(struct hps_updater *updater, uint64_t rows_per_s_max)
+{
+    if (updater != NULL) {
+        atomic_store(&updater->rows_per_s_max, rows_per_s_max);
+    }
+}
+
+/* ---- where files end ------------------------------------------------------------------------- */
+
+struct seed {
+    char key[HPS_POSITION_KEY_BYTES_MAX];
+    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
+};
+
+static uint32_t seed_positions(const struct hps_version *version,
+                               const struct hps_manifest *manifest, struct seed *seeds,
+                               struct hps_record *records)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < manifest->n_positions; i++) {
+        const struct hps_manifest_position *from = &manifest->positions[i];
+        struct hps_position position = {.next = from->offset,
+                                        .start = from->offset,
+                                        .skipped = HPS_POSITION_WHOLE,
+                                        .frozen = HPS_POSITION_WHOLE};
+        struct hps_update_route route;
+        if (strlen(from->topic) >= HPS_UPDATE_TOPIC_BYTES_MAX ||
+            strlen(from->cluster) >= sizeof(position.cluster) || from->offset < 0 ||
+            !hps_update_route(version, from->topic, &route)) {
+            HPS_LOG(WARN, "updates", "a start position of the manifest is not of this model",
+                    HPS_STR("model", version->model), HPS_STR("topic", from->topic));
+            continue;
+        }
+        memcpy(position.cluster, from->cluster, strlen(from->cluster) + 1);
+        size_t key_size = hps_position_key(from->topic, from->partition, seeds[n].key);
+        size_t value_size = hps_position_encode(&position, seeds[n].value);
+        records[n] = (struct hps_record){seeds[n].key, key_size, seeds[n].value, value_size};
+        n++;
+    }
+    return n;
+}
+
+hps_status hps_updater_seed(struct hps_version *version, const struct hps_manifest *manifest,
+                            uint64_t oldest_file_ms, uint64_t n_switches, struct hps_error *err)
+{
+    int64_t start_ms = (int64_t)oldest_file_ms;
+    uint8_t frozen[HPS_POSITION_FROZEN_BYTES];
+    struct seed *seeds = hps_calloc(manifest->n_positions, sizeof(*seeds));
+    struct hps_record *records = hps_calloc(manifest->n_positions + 2, sizeof(*records));
+    hps_status status = HPS_NO_MEMORY;
+    if (seeds != NULL && records != NULL) {
+        uint32_t n = seed_positions(version, manifest, seeds, records);
+        records[n++] = (struct hps_record){HPS_POSITION_START, strlen(HPS_POSITION_START),
+                                           &start_ms, sizeof(start_ms)};
+        hps_position_frozen_encode(false, n_switches, frozen);
+        records[n++] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN), frozen,
+                                           sizeof(frozen)};
+        const struct hps_update_batch batch = {.positions = records, .n_positions = n};
+        status = hps_update_apply(version, &batch, err);
+    } else {
+        status = hps_error_set(err, status, "no memory for the positions of a version");
+    }
+    hps_free(seeds);
+    hps_free(records);
+    /* A lowest tier that takes no updates is served without. */
+    return status == HPS_PRECONDITION ? HPS_OK : status;
+}
+
+uint64_t hps_updater_start_hash(const struct hps_updater *updater,
+                                const struct hps_manifest *manifest, uint64_t oldest_file_ms)
+{
+    if (updater == NULL) {
+        return 0;
+    }
+    const struct hps_updater_options *options = &updater->options;
+    int64_t time_ms = update_start_time_ms(options, (int64_t)oldest_file_ms);
+    uint64_t hash = hps_hash_bytes(&time_ms, sizeof(time_ms), (uint64_t)options->start);
+    for (size_t i = 0; i < manifest->n_positions; i++) {
+        const struct hps_manifest_position *from = &manifest->positions[i];
+        const int64_t at[] = {from->partition, from->offset};
+        hash = hps_hash_bytes(from->cluster, strlen(from->cluster), hash);
+        hash = hps_hash_bytes(from->topic, strlen(from->topic), hash);
+        hash = hps_hash_bytes(at, sizeof(at), hash);
+    }
+    return hash;
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+void hps_updater_each(struct hps_updater *updater,
+                      void (*fn)(void *ctx, const struct hps_stream_view *view), void *ctx)
+{
+    if (updater == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&updater->lock);
+    for (struct hps_update_stream *stream = updater->streams; stream != NULL;
+         stream = stream->next) {
+        if (atomic_load(&stream->stop)) {
+            continue;
+        }
+        pthread_mutex_lock(&stream->lock);
+        stream->view.active = atomic_load(&stream->active);
+        fn(ctx, &stream->view);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    pthread_mutex_unlock(&updater->lock);
+}
+
+void hps_updater_gauges(struct hps_updater *updater)
+{
+    if (updater != NULL) {
+        hps_updater_each(updater, update_show_gauges, updater->options.metrics);
+    }
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+/* Give it to the stream's thread and wait. */
+static hps_status call_stream(struct hps_update_stream *stream,
+                              const struct hps_update_command *command, uint32_t *n,
+                              uint32_t *n_changed, struct hps_error *err)
+{
+    struct update_call call = {.command = command};
+    pthread_mutex_lock(&stream->lock);
+    while (stream->call != NULL && !atomic_load(&stream->ended)) {
+        pthread_cond_wait(&stream->changed, &stream->lock); /* another one's */
+    }
+    if (atomic_load(&stream->ended)) {
+        pthread_mutex_unlock(&stream->lock);
+        return HPS_OK; /* as if it had not been there */
+    }
+    stream->call = &call;
+    pthread_cond_broadcast(&stream->changed);
+    if (stream->wakeable != NULL) {
+        stream->wakeable->ops->wake(stream->wakeable);
+    }
+    while (!call.done) {
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    *n += call.n;
+    *n_changed += call.n_changed;
+    if (call.error.status != HPS_OK) {
+        *err = call.error;
+    }
+    return call.error.status;
+}
+
+/* That a refresh begins at `since_us` or later; many may ask for the same one. */
+static void ask_refresh(struct hps_update_stream *stream, uint64_t since_us)
+{
+    pthread_mutex_lock(&stream->lock);
+    if (stream->refresh.asked_us < since_us) {
+        stream->refresh.asked_us = since_us;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    wake(stream);
+}
+
+static hps_status await_refresh(struct hps_update_stream *stream, uint64_t since_us, uint32_t *n,
+                                struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&stream->lock);
+    while (stream->refresh.done_us < since_us && !atomic_load(&stream->ended)) {
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    }
+    if (stream->refresh.done_us >= since_us) {
+        *n += stream->refresh.n;
+        status = stream->refresh.error.status;
+    }
+    if (status != HPS_OK) {
+        *err = stream->refresh.error;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+static bool is_meant(const struct hps_update_stream *stream,
+                     const struct hps_update_command *command)
+{
+    return (command->model[0] == '\0' || strcmp(command->model, stream->model) == 0) &&
+           (command->version == 0 || command->version == stream->number) &&
+           !atomic_load(&stream->stop);
+}
+
+/* The next one behind `last` (NULL: the first) that is meant; it stays while it is used. */
+static struct hps_update_stream *use_next(struct hps_updater *updater,
+                                          struct hps_update_stream *last,
+                                          const struct hps_update_command *command)
+{
+    pthread_mutex_lock(&updater->lock);
+    struct hps_update_stream *stream = last == NULL ? updater->streams : last->next;
+    while (stream != NULL && !is_meant(stream, command)) {
+        stream = stream->next;
+    }
+    if (stream != NULL) {
+        stream->n_users++;
+    }
+    if (last != NULL) {
+        last->n_users--;
+    }
+    pthread_mutex_unlock(&updater->lock);
+    return stream;
+}
+
+static void unuse(struct hps_updater *updater, struct hps_update_stream *stream)
+{
+    pthread_mutex_lock(&updater->lock);
+    if (stream != NULL) {
+        stream->n_users--;
+    }
+    pthread_mutex_unlock(&updater->lock);
+}
+
+/* All are asked before any is waited for: a leader that does not answer delays each of them. */
+static hps_status refresh_streams(struct hps_updater *updater,
+                                  const struct hps_update_command *command, uint32_t *out_n,
+                                  struct hps_error *err)
+{
+    uint64_t since_us = hps_clock_us();
+    bool met = false;
+    uint32_t n = 0;
+    hps_status status = HPS_OK;
+    for (struct hps_update_stream *stream = use_next(updater, NULL, command); stream != NULL;
+         stream = use_next(updater, stream, command)) {
+        ask_refresh(stream, since_us);
+    }
+    struct hps_update_stream *stream = use_next(updater, NULL, command);
+    while (stream != NULL && status == HPS_OK) {
+        met = true;
+        ask_refresh(stream, since_us); /* it may be new */
+        status = await_refresh(stream, since_us, &n, err);
+        if (status == HPS_OK) {
+            stream = use_next(updater, stream, command);
+        }
+    }
+    unuse(updater, stream);
+    if (status == HPS_OK && !met) {
+        return hps_error_set(err, HPS_NOT_FOUND, "no updates of model \"%s\" are taken",
+                             command->model);
+    }
+    *out_n = n;
+    return status;
+}
+
+hps_status hps_updater_command(struct hps_updater *updater,
+                               const struct hps_update_command *command, uint32_t *out_n,
+                               struct hps_error *err)
+{
+    uint32_t n = 0;
+    uint32_t n_changed = 0;
+    bool met = false;
+    hps_status status = HPS_OK;
+    if (updater == NULL) {
+        return hps_error_set(err, HPS_PRECONDITION, "no update source is configured");
+    }
+    if (command->kind == HPS_UPDATE_REFRESH) {
+        return refresh_streams(updater, command, out_n, err);
+    }
+    struct hps_update_stream *stream = use_next(updater, NULL, command);
+    while (stream != NULL && status == HPS_OK) {
+        met = true;
+        status = call_stream(stream, command, &n, &n_changed, err);
+        if (status == HPS_OK) {
+            stream = use_next(updater, stream, command);
+        }
+    }
+    unuse(updater, stream);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (!met || (n == 0 && command->topic[0] != '\0')) {
+        return hps_error_set(err, HPS_NOT_FOUND, "no updates of model \"%s\" %s%s", command->model,
+                             met ? "come from topic " : "are taken", met ? command->topic : "");
+    }
+    if (command->kind == HPS_UPDATE_ACCEPT_GAP && n_changed == 0) {
+        return hps_error_set(err, HPS_PRECONDITION, "there is no gap to accept");
+    }
+    *out_n = n_changed;
+    return HPS_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+hps_status hps_updater_new(const struct hps_updater_options *options,
+                           struct hps_updater **out_updater, struct hps_error *err)
+{
+    struct hps_updater *updater = hps_calloc(1, sizeof(*updater));
+    if (updater == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for updates");
+    }
+    HPS_ASSERT(options->rows_max > 0 && options->rows_max <= HPS_UPDATE_KEYS_MAX / 2);
+    updater->options = *options;
+    atomic_init(&updater->nan_allowed, options->nan_allowed);
+    atomic_init(&updater->rows_per_s_max, options->rows_per_s_max);
+    pthread_mutex_init(&updater->lock, NULL);
+    *out_updater = updater;
+    return HPS_OK;
+}
+
+void hps_updater_stop(struct hps_updater *updater)
+{
+    if (updater == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&updater->lock);
+    updater->stopped = true;
+    struct hps_update_stream *list = take(updater, true);
+    pthread_mutex_unlock(&updater->lock);
+    free_list(list);
+}
+
+void hps_updater_free(struct hps_updater *updater)
+{
+    if (updater == NULL) {
+        return;
+    }
+    hps_updater_stop(updater);
+    pthread_mutex_destroy(&updater->lock);
+    hps_free(updater);
+}

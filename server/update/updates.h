@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of resident versions are kept fresh from a log of updates. Every version that is added gets
+ * a *stream*: a thread `update` with a consumer of its own, from add to remove:
+ *
+ *     poll ─▶ decode ─▶ batch ─▶ hps_update_apply: rows, deletes and positions at once
+ *       ▲                              │ EXHAUSTED, IO: the same batch again after a pause; nothing
+ *       │                              ▼ is polled meanwhile
+ *       └── commit, later ◀── freshness, lag, as-of
+ *
+ * What one partition is doing:
+ *
+ *     STARTING ──▶ RUNNING ──▶ GAP | GONE | FAILED      told with a reason; nothing is applied
+ *        ▲  └────────┬──▶ PAUSED (operator)  │
+ *        └───────────┴──────────◀────────────┘  resume; seek; accept-gap; the topic is there again
+ *
+ * STARTING compares the stored position with the log: another cluster, records that are gone, or
+ * another record where the last one was are a GAP, which only the operator ends. RUNNING partitions
+ * are STARTING again after an outage, and when one of their topic is gone.
+ *
+ * Who owns what: the stream's thread alone touches its consumer, decoder, partitions and the pin of
+ * its version; who asks gets a copy made after each turn, under the stream's lock; who commands
+ * waits until the thread has done so. `lock` of the updater holds the list of streams.
+ *
+ * A tier that is shared with other daemons holds what the log makes of the files (docs/redis.md).
+ * What is behind there is brought on by a second consumer of the stream, one poll of it between two
+ * of the first: from the lowest position up to what is published; or emptied, if the log has no
+ * more what it lacks, or too much of it. A version that has passed over records (a seek forward, a
+ * gap, frozen) is not what others have, and leaves such a tier alone; a seek back to them ends
+ * that.
+ *
+ * A version is *frozen* when one of another lineage is made the active one: records that name no
+ * version are passed over from then on, those that name it are applied. A seek ends that. Stored
+ * with it is by which switch of the model that was decided, so that a start makes up for a crash
+ * between a switch and what it froze.
+ */
+#ifndef HPS_SERVER_UPDATE_UPDATES_H
+#define HPS_SERVER_UPDATE_UPDATES_H
+
+#include "backends/update_log.h"
+#include "base/metric.h"
+#include "cache/update/update.h"
+#include "config/manifest.h"
+
+struct hps_updater;
+
+/* Where a partition of a version begins that has no position, neither stored nor in a manifest. */
+enum hps_update_start {
+    HPS_UPDATE_START_FILES, /* the time of the version's oldest file, less the slack */
+    HPS_UPDATE_START_EARLIEST,
+    HPS_UPDATE_START_LATEST, /* a partition that is new later: its first record */
+    HPS_UPDATE_START_TIME
+};
+
+struct hps_updater_options { /* borrowed for the life of the updater, but for `filters` */
+    struct hps_update_log *log;
+    struct hps_metrics *metrics;
+    const char *group; /* of the advisory commits; NULL: none */
+    const char *const *filters;
+    uint32_t n_filters;
+    const char *dead_letter_topic; /* NULL: bad records are not kept */
+    enum hps_update_start start;
+    int64_t start_time_ms; /* HPS_UPDATE_START_TIME */
+    uint64_t start_slack_ms;
+    uint32_t key_bytes; /* of HCTR records: 8 or 4 */
+    bool nan_allowed;
+    uint32_t rows_max;       /* of one batch, and one record more */
+    uint64_t bytes_max;      /* likewise */
+    uint64_t rows_per_s_max; /* of each stream; 0: as fast as it goes */
+    uint32_t poll_ms;
+    uint32_t topics_ms;  /* how often topics are looked for */
+    uint32_t backoff_ms; /* after a failure */
+    uint32_t commit_ms; /* how old a position is when it is committed: the log of the store has been
+                           synced */
+};
+
+/* Compiles nothing, starts nothing. NO_MEMORY. */
+hps_status hps_updater_new(const struct hps_updater_options *options,
+                           struct hps_updater **out_updater, struct hps_error *err) HPS_MUST_CHECK;
+/* End all streams and wait for their threads; adding does nothing from now on. NULL is legal, as in
+ * all that follow. */
+void hps_updater_stop(struct hps_updater *updater);
+void hps_updater_free(struct hps_updater *updater); /* stops */
+
+/* Keep where the files of a new version end: its manifest's start positions, and the time of its
+ * oldest file; and that no switch of its model up to now has frozen it. Before it is added, once,
+ * also where there is no updater yet: on the caller's thread, which holds a pin. May block. */
+hps_status hps_updater_seed(struct hps_version *version, const struct hps_manifest *manifest,
+                            uint64_t oldest_file_ms, uint64_t n_switches, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* A hash of where updates of files like these begin: of the positions of the manifest, and of the
+ * time that partitions without one begin by. What has another one does not come to the same rows by
+ * the same log. 0: there is no updater. */
+uint64_t hps_updater_start_hash(const struct hps_updater *updater,
+                                const struct hps_manifest *manifest, uint64_t oldest_file_ms);
+/* Tell a tier that is shared with other daemons where the version is: after hps_update_open and the
+ * seed, before it is served, also where there is no updater. On the caller's thread; does not wait
+ * for the tier. */
+hps_status hps_updater_place(struct hps_version *version, struct hps_error *err) HPS_MUST_CHECK;
+/* Begin to apply updates. n_switches: of its model so far. Takes a pin, given back soon after the
+ * remove. What fails is logged. */
+void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches);
+/* Apply nothing more; does not wait for the batch under way. */
+void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version);
+/* This version of the model is the active one now, by its switch number n_switches: those of
+ * another lineage that know no later one are frozen. Also once at each start. */
+void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
+                           uint64_t n_switches);
+/* Is version `number` fresh enough to become the model's active one: no further behind its updates
+ * than lag_max_ms, or no further than the active version? OK also of one that takes no updates or
+ * is frozen. PRECONDITION says how far behind it is. Any thread. */
+hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
+                                 uint64_t lag_max_ms, struct hps_error *err) HPS_MUST_CHECK;
+void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed);
+void hps_updater_rate_set(struct hps_updater *updater, uint64_t rows_per_s_max);
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+enum hps_partition_state {
+    HPS_PARTITION_STARTING,
+    HPS_PARTITION_RUNNING,
+    HPS_PARTITION_PAUSED,
+    HPS_PARTITION_GAP,
+    HPS_PARTITION_GONE,
+    HPS_PARTITION_FAILED,
+    /* What a RUNNING one is shown as while nothing of it becomes visible. */
+    HPS_PARTITION_FROZEN,      /* its version is: records that name no version are passed over */
+    HPS_PARTITION_HELD,        /* the batch at hand cannot be applied */
+    HPS_PARTITION_UNREACHABLE, /* its leader does not answer */
+    HPS_PARTITION_STATES
+};
+const char *hps_partition_state_text(enum hps_partition_state state); /* "starting", … */
+
+struct hps_partition_view {
+    char topic[249];
+    int32_t partition;
+    enum hps_partition_state state;
+    int64_t next;        /* published; -1: not known yet */
+    int64_t high;        /* one past the last record, as its leader said last; -1: not known */
+    int64_t heard_ms;    /* ... and when (Unix ms) it was asked; 0: it has not answered yet */
+    uint64_t lag;        /* records, up to `high` */
+    bool lag_known;      /* `high` is young, and of the topic that was read */
+    bool unlisted;       /* another version has it; to this one it was not listed */
+    int64_t as_of_ms;    /* every update logged before that is applied, proved by its leader; 0: not
+                            known */
+    int64_t same_ms;     /* when it was last known to be of the topic that was read; 0: not known */
+    int64_t skipped;     /* hps_position.skipped of what is published */
+    int64_t skipped_end; /* up to there, exclusive, at most; 0: not known */
+    double records_per_s;
+    char reason[200]; /* of its state; what is to be known of one that runs */
+};
+
+/* A record that was read and is in no row. */
+struct hps_rejected_view {
+    char topic[249];
+    int32_t partition;
+    int64_t offset;
+    int64_t read_ms;    /* Unix ms */
+    const char *reason; /* label of update_records_rejected_total; static */
+    char text[120];
+};
+enum { HPS_REJECTED_VIEWS_MAX = 64 };
+
+/* Since when a partition may have updates that are not applied; -1: not known. */
+int64_t hps_partition_lag_ms(const struct hps_partition_view *view);
+
+struct hps_stream_view {
+    const char *model, *lineage;
+    int64_t version;
+    bool active;
+    bool frozen;
+    bool listed;                            /* the log has told its topics */
+    bool connected;                         /* to the log: some server of it answers */
+    char away[200];                         /* why not; "": it is */
+    bool leaders_up;                        /* the leaders of all partitions have answered lately */
+    bool shared;                            /* a tier is, with other daemons */
+    bool shared_behind;                     /* parts of it: they are not read from */
+    bool shared_apart;                      /* records were passed over: it is left alone */
+    char held[200];                         /* why a batch waits to be applied; "": none does */
+    uint64_t sequence;                      /* batches applied */
+    uint64_t n_records, n_rejected, n_keys; /* since it was added */
+    int64_t event_time_ms;                  /* newest applied; 0: none */
+    double records_per_s, keys_per_s;       /* applied, over the last seconds */
+    int64_t as_of_ms;                       /* of all partitions; 0: not known, also without any */
+    const struct hps_partition_view *partitions; /* by topic and number */
+    uint32_t n_partitions;
+    const struct hps_rejected_view *rejected; /* the newest ones, oldest first */
+    uint32_t n_rejected_views;
+};
+
+/* Every stream, in no order; fn must not call back here. Any thread. */
+void hps_updater_each(struct hps_updater *updater,
+                      void (*fn)(void *ctx, const struct hps_stream_view *view), void *ctx);
+/* update_lag_records, update_lag_seconds, update_gap, update_staleness_seconds, …: of active
+ * versions. Any thread. */
+void hps_updater_gauges(struct hps_updater *updater);
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+enum hps_update_command_kind {
+    HPS_UPDATE_PAUSE,      /* holds over restarts */
+    HPS_UPDATE_RESUME,     /* also tries again what FAILED */
+    HPS_UPDATE_SEEK,       /* what is paused stays so */
+    HPS_UPDATE_ACCEPT_GAP, /* go on behind the gap: what was in it is not applied */
+    HPS_UPDATE_REFRESH     /* ask the log for new topics, and the leader of each partition for its
+                              end, and whether it is still the same topic */
+};
+enum hps_update_seek {
+    HPS_UPDATE_SEEK_OFFSET,
+    HPS_UPDATE_SEEK_EARLIEST,
+    HPS_UPDATE_SEEK_LATEST,
+    HPS_UPDATE_SEEK_TIME
+};
+
+struct hps_update_command {
+    enum hps_update_command_kind kind;
+    const char *model; /* "": every one */
+    int64_t version;   /* 0: every one */
+    const char *topic; /* "": every one */
+    int32_t partition; /* -1: every one */
+    enum hps_update_seek to;
+    int64_t value; /* the offset; or Unix ms */
+};
+
+/* Carry out, and wait until that is done. May block: for the log, and for a batch under way.
+ * out_n   partitions that it changed; of a REFRESH: whose leaders have answered, which others have
+ *         not within 2 s
+ * error   NOT_FOUND: nothing there goes by these names; PRECONDITION: no gap to accept;
+ *         UNAVAILABLE: the log does not answer, or the version goes */
+hps_status hps_updater_command(struct hps_updater *updater,
+                               const struct hps_update_command *command, uint32_t *out_n,
+                               struct hps_error *err) HPS_MUST_CHECK;
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every kernel that this CPU runs answers as the scalar one does, to the byte and to the order of
+ * the keys.
+ */
+// clang-format off
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/host/kernel.h"
+#include "base/hash.h"
+#include "base/heap.h"
+
+enum { N_ROWS = 5000, N_MAX = 700 };
+
+struct map {
+    struct hps_host_budget budget;
+    struct hps_host_account account;
+    struct hps_epoch *epoch;
+    struct hps_host_index index;
+    struct hps_host_rows rows;
+    uint32_t n_rows;
+};
+
+static void map_open(struct map *map, uint32_t row_bytes)
+{
+    map->budget = (struct hps_host_budget){.bytes_max = UINT64_C(1) << 30};
+    hps_host_account_init(&map->account, &map->budget);
+    map->epoch = hps_epoch_new();
+    assert_int_equal(hps_host_index_open(&map->index, &map->account, map->epoch, 99, 0), HPS_OK);
+    assert_int_equal(hps_host_rows_open(&map->rows, &map->account, row_bytes, 0, 0), HPS_OK);
+    map->n_rows = row_bytes < 4096 ? N_ROWS : N_ROWS / 10;
+    for (uint32_t i = 0; i < map->n_rows; i++) { /* stops in the middle of a growth, mostly */
+        if (hps_host_rows_ready(&map->rows) == 0) {
+            assert_int_equal(hps_host_rows_grow(&map->rows), HPS_OK);
+        }
+        uint32_t row = hps_host_rows_take(&map->rows);
+        for (uint32_t b = 0; b < row_bytes; b++) {
+            hps_host_row_at(&map->rows, row)[b] = (uint8_t)(i * 31 + b * 7);
+        }
+        assert_int_equal(hps_host_index_make_room(&map->index), HPS_OK);
+        assert_int_equal(hps_host_index_add(&map->index, hps_mix64(i), row, false), HPS_OK);
+        (void)hps_host_index_step(&map->index);
+    }
+}
+
+static void map_close(struct map *map)
+{
+    hps_host_index_close(&map->index);
+    hps_host_rows_close(&map->rows);
+    hps_epoch_free(map->epoch);
+}
+
+struct answer {
+    hps_key keys[N_MAX];
+    uint32_t slots[N_MAX];
+    uint8_t *rows;
+    uint32_t n_missing;
+};
+
+/* One in `missing` keys is not there. */
+static void ask(const struct map *map, const struct hps_host_kernel *kernel, uint32_t n,
+                unsigned missing, bool stream, struct answer *out_answer)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        bool there = missing == 0 || hps_mix64(i + n) % missing != 0;
+        out_answer->keys[i] = hps_mix64(hps_mix64(i * 3 + n) % map->n_rows + (there ? 0 : N_ROWS));
+        out_answer->slots[i] = n - 1 - i;
+    }
+    memset(out_answer->rows, 0xee, (size_t)N_MAX * map->rows.row_bytes);
+    struct hps_batch batch = {out_answer->keys, out_answer->slots, out_answer->rows, n};
+    struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
+    lookup.touch = true;
+    lookup.stream = stream;
+    hps_host_look_up(&lookup, kernel, &batch, 0, n);
+    out_answer->n_missing = batch.n;
+}
+
+static void compare(const struct map *map, const struct hps_host_kernel *kernel,
+                    const struct hps_host_kernel *scalar, struct answer *a, struct answer *b)
+{
+    static const uint32_t counts[] = {0, 1, 11, 12, 13, 31, 32, 33, 255, 256, 257, 700};
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
+        for (unsigned missing = 0; missing < 4; missing++) {
+            bool stream = map->rows.row_bytes % 64 == 0 && missing % 2 == 1;
+            ask(map, scalar, counts[c], missing, false, a);
+            ask(map, kernel, counts[c], missing, stream, b);
+            assert_int_equal(a->n_missing, b->n_missing);
+            assert_memory_equal(a->keys, b->keys, counts[c] * sizeof(a->keys[0]));
+            assert_memory_equal(a->slots, b->slots, counts[c] * sizeof(a->slots[0]));
+            assert_memory_equal(a->rows, b->rows, (size_t)N_MAX * map->rows.row_bytes);
+            assert_true(missing != 0 || a->n_missing == 0);
+            assert_true(missing != 1 || a->n_missing == counts[c]);
+        }
+    }
+}
+
+static void test_kernels_when_any_batch_then_answer_as_the_scalar_one(void **state)
+{
+    (void)state;
+    static const uint32_t widths[] = {2, 4, 16, 36, 64, 100, 256, 512, 520, 32768};
+    unsigned n = 0;
+    const struct hps_host_kernel *kernels = hps_host_kernels(&n);
+    struct answer *a = hps_calloc(2, sizeof(*a));
+    for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
+        struct map map;
+        map_open(&map, widths[w]);
+        a[0].rows = hps_alloc_aligned(64, (size_t)N_MAX * widths[w]);
+        a[1].rows = hps_alloc_aligned(64, (size_t)N_MAX * widths[w]);
+        for (unsigned k = 0; k < n; k++) {
+            if (kernels[k].runs()) {
+                compare(&map, &kernels[k], &kernels[n - 1], &a[0], &a[1]);
+            } else {
+                print_message("kernel %s: not on this CPU\n", kernels[k].name);
+            }
+        }
+        hps_free_aligned(a[0].rows);
+        hps_free_aligned(a[1].rows);
+        map_close(&map);
+    }
+    hps_free(a);
+}
+
+/* Whether each key of `keys` is found, by every kernel and both by few and by many. */
+static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, bool there)
+{
+    enum { BLOCK = 70 };
+    unsigned n_kernels = 0;
+    const struct hps_host_kernel *kernels = hps_host_kernels(&n_kernels);
+    const struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
+    uint8_t rows[BLOCK * 16];
+    for (unsigned k = 0; k < n_kernels; k++) {
+        for (uint32_t i = 0; kernels[k].runs() && i < 2 * n; i++) {
+            uint32_t n_keys = i < n ? 1 : BLOCK;
+            hps_key copies[BLOCK];
+            uint32_t slots[BLOCK];
+            for (uint32_t c = 0; c < n_keys; c++) {
+                copies[c] = keys[i % n];
+                slots[c] = c;
+            }
+            struct hps_batch batch = {copies, slots, rows, n_keys};
+            hps_host_look_up(&lookup, &kernels[k], &batch, 0, n_keys);
+            assert_int_equal(batch.n, there ? 0 : n_keys);
+        }
+    }
+}
+
+/* Ask a bucket for all that it has in it but is no key, wherever that would hash to. */
+static void probe_lanes(const struct map *map, struct hps_host_bucket *bucket)
+{
+    enum { LANES = 8 };
+    unsigned n = 0;
+    const struct hps_host_kernel *kernels = hps_host_kernels(&n);
+    const struct hps_host_lookup lookup = hps_host_lookup(&map->index, &map->rows);
+    uint32_t live = hps_host_state(bucket) & HPS_HOST_LIVE_ALL;
+    hps_key lanes[LANES];
+    memcpy(lanes, (const void *)bucket, sizeof(lanes));
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        for (unsigned k = 0; (live >> lane & 1) == 0 && k < n; k++) {
+            struct hps_host_buckets alone = {.n_homes = 1, .array = bucket}; /* home of all */
+            struct hps_host_block block = {.now = &alone, .n = 1};
+            if (kernels[k].runs()) {
+                kernels[k].probe(&lookup, &lanes[lane], &block);
+                assert_null(block.rows[0]);
+            }
+        }
+    }
+}
+
+/* All of a bucket that is no key: row ids, state, keys of slots that are free or were erased. */
+static void test_kernels_when_key_is_like_what_is_no_key_then_not_found(void **state)
+{
+    (void)state;
+    static const hps_key odd[] = {0, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, 1, UINT32_MAX};
+    enum { N_ODD = sizeof(odd) / sizeof(odd[0]) };
+    struct map map;
+    map_open(&map, 16);
+    while (hps_host_index_step(&map.index)) {
+    }
+    uint32_t generation;
+    uint64_t slot;
+    hps_host_index_kill(&map.index, hps_host_index_find(&map.index, hps_mix64(0)), &generation,
+                        &slot); /* that is 0 */
+    hps_host_index_bury(&map.index, generation, slot);
+    ask_each(&map, odd, N_ODD, false);
+    const struct hps_host_buckets *now = atomic_load(&map.index.now);
+    for (uint64_t b = 0; b < now->n_homes; b++) {
+        probe_lanes(&map, &now->array[b]);
+    }
+    for (uint32_t i = 0; i < N_ODD; i++) {
+        assert_int_equal(hps_host_index_make_room(&map.index), HPS_OK);
+        assert_int_equal(hps_host_index_add(&map.index, odd[i], i, false), HPS_OK);
+    }
+    ask_each(&map, odd, N_ODD, true);
+    for (uint32_t i = 0; i < N_ODD; i++) {
+        hps_host_index_kill(&map.index, hps_host_index_find(&map.index, odd[i]), &generation,
+                            &slot);
+        ask_each(&map, &odd[i], 1, false); /* its slot still has it */
+        hps_host_index_bury(&map.index, generation, slot);
+    }
+    ask_each(&map, odd, N_ODD, false);
+    map_close(&map);
+}
+
+static void test_touch_when_found_then_heat_rises_to_three(void **state)
+{
+    (void)state;
+    struct map map;
+    hps_key key;
+    uint32_t slot = 0;
+    uint8_t row[64];
+    map_open(&map, 64);
+    struct hps_host_lookup lookup = hps_host_lookup(&map.index, &map.rows);
+    struct hps_host_place place = hps_host_index_find(&map.index, hps_mix64(7));
+    for (unsigned i = 0; i < 6; i++) {
+        lookup.touch = false;
+        key = hps_mix64(7);
+        struct hps_batch batch = {&key, &slot, row, 1};
+        hps_host_look_up(&lookup, hps_host_kernel(), &batch, 0, 1);
+        assert_int_equal(hps_host_heat(place), i < 3 ? i : 3);
+        lookup.touch = true;
+        batch = (struct hps_batch){&key, &slot, row, 1};
+        hps_host_look_up(&lookup, hps_host_kernel(), &batch, 0, 1);
+    }
+    map_close(&map);
+}
+
+static void test_streams_when_output_is_large_and_aligned_then_only(void **state)
+{
+    (void)state;
+    struct hps_batch batch = {.rows = (uint8_t *)4096, .n = 1 << 24};
+    assert_true(hps_host_streams(64, &batch));
+    assert_false(hps_host_streams(60, &batch));
+    batch.rows++;
+    assert_false(hps_host_streams(64, &batch));
+    batch = (struct hps_batch){.rows = (uint8_t *)4096, .n = 16};
+    assert_false(hps_host_streams(64, &batch));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kernels_when_any_batch_then_answer_as_the_scalar_one),
+        cmocka_unit_test(test_kernels_when_key_is_like_what_is_no_key_then_not_found),
+        cmocka_unit_test(test_touch_when_found_then_heat_rises_to_three),
+        cmocka_unit_test(test_streams_when_output_is_large_and_aligned_then_only),
+    };
+    return cmocka_run_group_tests_name("host_kernel", tests, NULL, NULL);
+}

@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Spaces of the redis store: whose they are, how long they stay, and HPS's own.
+ */
+#include "backends/redis/redis.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "tests/lib/fake_redis.h"
+#include "tests/lib/redis_fixture.h"
+#include "tests/lib/work.h"
+
+enum { N_LOADED = 200, N_ROUNDS = HPS_TEST_WORK(60) };
+
+static void await(const char *command, const char *wanted)
+{
+    uint64_t end_us = hps_clock_us() + FX_WAIT_US;
+    while (strcmp(hps_redis_rig_ask(fx_rig, 0, "%s", command), wanted) != 0) {
+        if (hps_clock_us() > end_us) {
+            fail_msg("%s: %s, expected %s", command, hps_redis_rig_ask(fx_rig, 0, "%s", command),
+                     wanted);
+        }
+        sched_yield();
+    }
+}
+
+static const char *const n_leases =
+    "EVAL return(redis.call('ZCARD',redis.call('KEYS','*leases')[1]or'none')) 0";
+
+/* A store of which Redis has the only copy. */
+static struct hps_store *open_only(const char *member, uint32_t n_shards, uint64_t lease_ms)
+{
+    struct hps_redis_store_options options = fx_options(member);
+    options.authoritative = true;
+    options.n_shards = n_shards;
+    options.lease_ms = lease_ms;
+    return fx_open_with(&options);
+}
+
+/* As a daemon does it: what is there stays, what is not is loaded. Any thread. */
+static hps_status load(struct hps_space *space, struct hps_error *err)
+{
+    const struct hps_store_ops *ops = space->store->ops;
+    hps_key keys[N_LOADED];
+    uint8_t rows[N_LOADED * FX_ROW];
+    struct hps_write write;
+    struct hps_store_load *load = NULL;
+    for (uint32_t i = 0; i < N_LOADED; i++) {
+        keys[i] = i;
+    }
+    fx_write(&write, keys, rows, N_LOADED, 4);
+    hps_status status = ops->load_begin(space, N_LOADED, 0, &load, err);
+    if (status == HPS_OK) {
+        status = ops->load_add(load, &fx_tables[0], keys, rows, N_LOADED, err);
+        status = status == HPS_OK ? ops->load_commit(load, err) : status;
+    }
+    return status == HPS_PRECONDITION ? HPS_OK : status;
+}
+
+static uint32_t n_lost(struct hps_space *space)
+{
+    struct hps_store_usage usage;
+    space->store->ops->space_usage(space, &usage);
+    return usage.n_shards_lost;
+}
+
+static void await_lost(struct hps_space *space, uint32_t wanted)
+{
+    uint64_t end_us = hps_clock_us() + FX_WAIT_US;
+    while (n_lost(space) != wanted) {
+        if (hps_clock_us() > end_us) {
+            fail_msg("%u shards are lost, not %u", n_lost(space), wanted);
+        }
+        sched_yield();
+    }
+}
+
+static void refused(const struct hps_redis_store_options *options, const char *named)
+{
+    struct hps_store *store = NULL;
+    assert_int_equal(hps_redis_open(options, &store, &fx_error), HPS_INVALID);
+    assert_null(store);
+    assert_non_null(strstr(fx_error.text, named));
+}
+
+static void test_open_when_an_option_is_wrong_then_named(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
+    options.n_shards = 0;
+    refused(&options, "num_partitions");
+    options.n_shards = 64;
+    options.fields_max = 0;
+    refused(&options, "max_batch_size");
+    options.fields_max = 10;
+    options.key_bytes = 5;
+    refused(&options, "keys of 5");
+    options.key_bytes = 4;
+    options.target_ratio = 1.5;
+    refused(&options, "overflow_resolution_target");
+    options.target_ratio = 1;
+    options.lease_ms = 0;
+    refused(&options, "leases");
+}
+
+/* Nobody listens there. */
+static void test_calls_when_no_server_then_unavailable_and_no_harm(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
+    char address[32];
+    struct hps_store *store = NULL;
+    struct hps_insert_report inserted;
+    struct hps_log_report report;
+    struct hps_log_position behind;
+    uint32_t n_behind = 1;
+    hps_key key = 1;
+    uint32_t slot = 0;
+    uint8_t row[FX_ROW] = {0};
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", hps_redis_rig_free_port());
+    options.redis.addresses = address;
+    assert_int_equal(hps_redis_open(&options, &store, &fx_error), HPS_OK);
+    struct hps_space *space = fx_space(store);
+    struct hps_batch batch = {&key, &slot, row, 1};
+    fx_at(space, 3);
+    assert_int_equal(store->ops->get(space, &fx_call, &fx_tables[0], &batch), HPS_UNAVAILABLE);
+    assert_int_equal(batch.n, 1);
+    assert_int_equal(store->ops->put(space, &fx_call, &fx_tables[0], &key, row, 1),
+                     HPS_UNAVAILABLE);
+    hps_ignore(
+        store->ops->insert(space, &fx_call, &fx_tables[0], &key, &slot, row, 1, NULL,
+                           &inserted)); /* nothing is known to be right: left out, or not asked */
+    assert_int_equal(inserted.n_inserted, 0);
+    const struct hps_log_span span = {FX_PARTITION, 0, 3, 4};
+    const struct hps_log_batch log = {.spans = &span, .n_spans = 1};
+    assert_int_equal(store->ops->log_apply(space, &fx_call, &log, &report), HPS_OK);
+    assert_int_equal(report.n_failed, options.n_shards);
+    assert_int_equal(store->ops->log_behind(space, &fx_call, &behind, 1, &n_behind),
+                     HPS_UNAVAILABLE);
+    assert_int_equal(n_behind, 0);
+    assert_int_equal(store->ops->log_reset(space, &fx_call, &report), HPS_OK);
+    assert_int_equal(report.n_failed, options.n_shards);
+    assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_UNAVAILABLE);
+    store->ops->close(store);
+}
+
+static void test_drop_when_another_daemon_has_a_lease_then_rows_stay(void **state)
+{
+    (void)state;
+    struct hps_store *one = fx_open("one");
+    struct hps_store *two = fx_open("two");
+    struct hps_space *a = fx_space(one);
+    assert_int_equal(fx_insert(a, 100, 0).n_inserted, 100);
+    await(n_leases, "1");
+    struct hps_space *b = fx_space(two);
+    await(n_leases, "2");
+    assert_int_equal(one->ops->space_drop(a, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(b, 100, 0), 100);
+    assert_int_equal(two->ops->space_drop(b, &fx_error), HPS_OK);
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "DBSIZE"), "0");
+    one->ops->close(one);
+    two->ops->close(two);
+}
+
+/* ---- a load beside another daemon's unload ---- */
+
+static void test_load_when_begun_then_the_version_is_in_use_at_once(void **state)
+{
+    (void)state;
+    struct hps_store *one = open_only("one", FX_SHARDS, 30000);
+    struct hps_store *two = open_only("two", FX_SHARDS, 30000);
+    struct hps_space *a = fx_space(one);
+    assert_int_equal(load(a, &fx_error), HPS_OK);
+    struct hps_space *b = fx_space(two);
+    await(n_leases, "2");
+    (void)hps_redis_rig_ask(fx_rig, 0, "EVAL redis.call('DEL',redis.call('KEYS','*leases')[1]) 0");
+    assert_int_equal(load(b, &fx_error), HPS_OK); /* it counts on the shards that are there */
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "%s", n_leases), "1");
+    assert_int_equal(one->ops->space_drop(a, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(b, N_LOADED, 4), N_LOADED);
+    fx_close(b);
+    one->ops->close(one);
+}
+
+static void test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_done(void **state)
+{
+    (void)state;
+    struct hps_store *one = open_only("one", FX_SHARDS, 30000);
+    struct hps_space *a = fx_space(one);
+    assert_int_equal(load(a, &fx_error), HPS_OK);
+    /* a third one is between its last lease and its first shard, or was killed there */
+    (void)hps_redis_rig_ask(fx_rig, 0,
+                            "EVAL local\tk=redis.call('KEYS','*leases')[1]redis.call('DEL',k)"
+                            "redis.call('ZADD',k,'1e15','-three') 0");
+    struct hps_store *two = open_only("two", FX_SHARDS, 30000);
+    struct hps_space *b = fx_space(two);
+    assert_int_equal(load(b, &fx_error), HPS_UNAVAILABLE);
+    assert_non_null(strstr(fx_error.text, "another daemon is unloading it"));
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "%s", n_leases), "1"); /* nor the keeper */
+    (void)hps_redis_rig_ask(fx_rig, 0,
+                            "EVAL redis.call('ZADD',redis.call('KEYS','*leases')[1],1,'-three') 0");
+    assert_int_equal(load(b, &fx_error), HPS_OK); /* that has ended */
+    assert_int_equal(fx_found(b, N_LOADED, 4), N_LOADED);
+    fx_close(b);
+    fx_close(a);
+}
+
+struct unloader {
+    struct hps_store *store;
+    _Atomic uint32_t n_rounds;
+    atomic_bool stops;
+};
+
+/* Loads the version and unloads it, again and again. */
+static void *unloader_run(void *ctx)
+{
+    struct unloader *unloader = ctx;
+    struct hps_error err;
+    while (!atomic_load(&unloader->stops)) {
+        struct hps_space *space = fx_space(unloader->store);
+        assert_int_equal(load(space, &err), HPS_OK);
+        assert_int_equal(unloader->store->ops->space_drop(space, &err), HPS_OK);
+        atomic_fetch_add(&unloader->n_rounds, 1);
+    }
+    return NULL;
+}
+
+static void test_load_when_another_daemon_unloads_all_the_time_then_whole_once_it_is_done(
+    void **state)
+{
+    (void)state;
+    struct unloader unloader = {.store = open_only("one", 64, 30000)};
+    struct hps_store *store = open_only("two", 64, 30000);
+    pthread_t thread;
+    uint32_t n_refused = 0;
+    assert_int_equal(pthread_create(&thread, NULL, unloader_run, &unloader), 0);
+    for (uint32_t i = 0; i < N_ROUNDS; i++) {
+        struct hps_error err;
+        struct hps_space *space = fx_space(store);
+        hps_status status;
+        while ((status = load(space, &err)) == HPS_UNAVAILABLE) {
+            n_refused++;
+        }
+        assert_int_equal(status, HPS_OK);
+        for (uint32_t again = 0; again < 4; again++) {
+            assert_int_equal(fx_found(space, N_LOADED, 4), N_LOADED);
+        }
+        store->ops->space_close(space);
+    }
+    atomic_store(&unloader.stops, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    print_message("%u unloads, %u loads refused\n", unloader.n_rounds, n_refused);
+    store->ops->close(store);
+    unloader.store->ops->close(unloader.store);
+}
+
+/* ---- what is lost of the only copy ---- */
+
+static void test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_again(void **state)
+{
+    (void)state;
+    struct hps_store *one = open_only("one", FX_SHARDS, 30); /* it looks with each turn */
+    struct hps_space *a = fx_space(one);
+    await(n_leases, "1");
+    assert_int_equal(n_lost(a), 0); /* not loaded yet */
+    assert_int_equal(load(a, &fx_error), HPS_OK);
+    assert_int_equal(n_lost(a), 0);
+    (void)hps_redis_rig_ask(fx_rig, 0,
+                            "EVAL redis.call('DEL',redis.call('KEYS','hpsd*[0-9]}')[1]) 0");
+    await_lost(a, 1);
+    (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
+    await_lost(a, FX_SHARDS);
+    struct hps_store *two = open_only("two", FX_SHARDS, 30);
+    struct hps_space *b = fx_space(two);
+    assert_int_equal(load(b, &fx_error), HPS_OK);
+    await_lost(a, 0);
+    assert_int_equal(fx_found(a, N_LOADED, 4), N_LOADED);
+    fx_close(a);
+    fx_close(b);
+}
+
+static void test_usage_when_a_lookup_meets_a_lost_shard_then_told_soon(void **state)
+{
+    (void)state;
+    struct hps_space *space = fx_space(open_only("one", FX_SHARDS, 3600 * 1000));
+    hps_key key = 1;
+    uint32_t slot = 0;
+    uint8_t row[FX_ROW];
+    struct hps_batch batch = {&key, &slot, row, 1};
+    assert_int_equal(load(space, &fx_error), HPS_OK);
+    (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
+    assert_int_equal(space->store->ops->get(space, &fx_call, &fx_tables[0], &batch),
+                     HPS_UNAVAILABLE);
+    assert_int_equal(batch.n, 1);
+    await_lost(space, FX_SHARDS);
+    fx_close(space);
+}
+
+static void test_close_when_opened_again_then_rows_are_there(void **state)
+{
+    (void)state;
+    struct hps_space *space = fx_space(fx_open("one"));
+    fx_at(space, 5);
+    assert_int_equal(fx_insert(space, 100, 4).n_inserted, 100);
+    fx_close(space);
+    space = fx_space(fx_open("one"));
+    fx_at(space, 5);
+    assert_int_equal(fx_found(space, 100, 4), 100);
+    fx_close(space);
+}
+
+static uint64_t server_bytes(void)
+{
+    const char *info = hps_redis_rig_ask(fx_rig, 0, "INFO memory");
+    const char *at = strstr(info, "used_memory:");
+    assert_non_null(at);
+    return strtoull(at + strlen("used_memory:"), NULL, 10);
+}
+
+static void test_usage_when_rows_are_there_then_as_the_server_says(void **state)
+{
+    (void)state;
+    struct hps_store_usage usage;
+    struct hps_space *space = fx_space(fx_open("one"));
+    uint64_t before = server_bytes();
+    static uint8_t rows[20000 * FX_ROW];
+    static hps_key keys[20000];
+    for (uint32_t i = 0; i < 20000; i++) {
+        keys[i] = i;
+    }
+    assert_int_equal(space->store->ops->put(space, &fx_call, &fx_tables[0], keys, rows, 20000),
+                     HPS_OK);
+    space->store->ops->space_usage(space, &usage);
+    assert_int_equal(usage.n_rows, 20000);
+    uint64_t after = server_bytes(); /* of wide rows alone: the estimate takes both alike */
+    assert_in_range(usage.used_bytes, (after - before) / 2, (after - before) * 5 / 4);
+    fx_close(space);
+}
+
+static void test_space_when_loads_or_versions_differ_then_apart(void **state)
+{
+    (void)state;
+    struct hps_store *store = fx_open("one");
+    struct hps_space *space = fx_space(store);
+    struct hps_space_id id = {"m", 2, fx_tables, 2, 99};
+    struct hps_space *other = NULL;
+    assert_int_equal(fx_insert(space, 10, 0).n_inserted, 10);
+    assert_int_equal(store->ops->space_open(store, &id, &other, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(other, 10, 0), 0);
+    store->ops->space_close(other);
+    fx_close(space);
+    store = fx_open("one");
+    id = (struct hps_space_id){"m", 1, fx_tables, 2, 98};
+    assert_int_equal(store->ops->space_open(store, &id, &other, &fx_error), HPS_OK);
+    assert_int_equal(fx_found(other, 10, 0), 0);
+    fx_close(other);
+}
+
+static void test_ttl_when_set_then_the_server_forgets_by_itself(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    options.ttl_ms = 3600 * 1000;
+    options.lease_ms = 30; /* renewed with each turn of the keeper */
+    struct hps_space *space = fx_space(fx_open_with(&options));
+    assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100);
+    await("EVAL return(redis.call('PTTL',redis.call('KEYS','hpsd*[0-9]}')[1])>0) 0", "1");
+    fx_close(space);
+}
+
+/* What HPS wrote, by a few lines of Lua that know nothing of us. */
+static void test_hps_layout_when_read_then_rows_of_either_key_width(void **state)
+{
+    (void)state;
+    for (uint32_t key_bytes = 4; key_bytes <= 8; key_bytes += 4) {
+        struct hps_redis_store_options options = fx_options("one");
+        options.layout = HPS_REDIS_LAYOUT_HPS;
+        options.n_shards = 2;
+        options.key_bytes = key_bytes;
+        struct hps_store *store = fx_open_with(&options);
+        struct hps_space *space = fx_space(store);
+        hps_key keys[3] = {1, 2, 42};
+        uint32_t slots[3] = {0, 1, 2};
+        uint8_t rows[3 * FX_ROW] = {0};
+        struct hps_batch batch = {keys, slots, rows, 3};
+        /* mix(1) is odd, those of 2 and 42 are even */
+        (void)hps_redis_rig_ask(
+            fx_rig, 0, "EVAL redis.call('HSET',KEYS[1],struct.pack('<I%u',1),('x'):rep(64)) 1 %s",
+            key_bytes, "hps_et{hps_et.m.a/p1}v");
+        (void)hps_redis_rig_ask(
+            fx_rig, 0, "EVAL redis.call('HSET',KEYS[1],struct.pack('<I%u',2),('y'):rep(64)) 1 %s",
+            key_bytes, "hps_et{hps_et.m.a/p0}v");
+        assert_int_equal(store->ops->get(space, &fx_call, &fx_tables[0], &batch), HPS_OK);
+        assert_int_equal(batch.n, 1);
+        assert_int_equal(keys[0], 42);
+        assert_int_equal(rows[0], 'x');
+        assert_int_equal(rows[FX_ROW], 'y');
+        assert_null(store->ops->put);
+        assert_null(store->ops->log_apply);
+        assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_OK);
+        assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "DBSIZE"), "2"); /* not ours to drop */
+        store->ops->close(store);
+        (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
+    }
+}
+
+/* A server that counts what is deleted between two questions whether it may be. */
+struct counter {
+    struct hps_fake_redis *fake;
+    atomic_uint n_asked;
+    atomic_uint n_deleted;
+    atomic_uint n_since; /* the last question */
+    atomic_uint n_since_max;
+};
+
+static bool ends(const char *text, const char *with)
+{
+    size_t size = strlen(text);
+    return size >= strlen(with) && strcmp(text + size - strlen(with), with) == 0;
+}
+
+static enum hps_fake_redis_then counter_answer(void *ctx, uint32_t node, const char *command,
+                                               char *out_answer)
+{
+    struct counter *counter = ctx;
+    (void)node;
+    if (strcmp(command, "CLUSTER SLOTS") == 0) {
+        hps_fake_redis_map(counter->fake, 1, out_answer);
+    } else if (ends(command, "}") && strncmp(command, "UNLINK", 6) == 0) {
+        atomic_fetch_add(&counter->n_deleted, 1);
+        unsigned n = atomic_fetch_add(&counter->n_since, 1) + 1;
+        if (n > atomic_load(&counter->n_since_max)) {
+            atomic_store(&counter->n_since_max, n);
+        }
+        memcpy(out_answer, ":1\r\n", 5);
+    } else if (strncmp(command, "EVALSHA", 7) == 0) {
+        bool drops = ends(command, " drop");
+        atomic_fetch_add(&counter->n_asked, drops);
+        atomic_store(&counter->n_since, 0);
+        memcpy(out_answer, ends(command, " take") ? ":1\r\n" : ":0\r\n", 5);
+    } else if (strncmp(command, "HLEN", 4) == 0 || strncmp(command, "UNLINK", 6) == 0) {
+        memcpy(out_answer, ":0\r\n", 5);
+    } else {
+        hps_fake_redis_usual(command, out_answer);
+    }
+    return HPS_FAKE_REDIS_GO_ON;
+}
+
+static void test_drop_when_there_are_many_shards_then_eight_at_a_time_and_asked_each_time(
+    void **state)
+{
+    enum { AT_ONCE = 8, MANY = 60 };
+    (void)state;
+    struct counter counter = {.n_asked = 0};
+    counter.fake = hps_fake_redis_new(1, counter_answer, &counter);
+    struct hps_redis_store_options options = HPS_REDIS_STORE_DEFAULT;
+    options.redis.addresses = hps_fake_redis_address(counter.fake, 0);
+    options.redis.command_timeout_us = FX_WAIT_US;
+    options.write_timeout_us = FX_WAIT_US;
+    options.n_shards = MANY;
+    options.member = "one";
+    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct hps_store *store = space->store;
+    assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_OK);
+    assert_int_equal(atomic_load(&counter.n_deleted), MANY);
+    assert_int_equal(atomic_load(&counter.n_asked), (MANY + AT_ONCE - 1) / AT_ONCE);
+    assert_int_equal(atomic_load(&counter.n_since_max), AT_ONCE);
+    store->ops->close(store);
+    hps_fake_redis_free(counter.fake);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_open_when_an_option_is_wrong_then_named),
+        cmocka_unit_test(test_calls_when_no_server_then_unavailable_and_no_harm),
+        cmocka_unit_test_setup(test_drop_when_another_daemon_has_a_lease_then_rows_stay, fx_clean),
+        cmocka_unit_test(
+            test_drop_when_there_are_many_shards_then_eight_at_a_time_and_asked_each_time),
+        cmocka_unit_test_setup(test_load_when_begun_then_the_version_is_in_use_at_once, fx_clean),
+        cmocka_unit_test_setup(
+            test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_done, fx_clean),
+        cmocka_unit_test_setup(
+            test_load_when_another_daemon_unloads_all_the_time_then_whole_once_it_is_done,
+            fx_clean),
+        cmocka_unit_test_setup(
+            test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_again, fx_clean),
+        cmocka_unit_test_setup(test_usage_when_a_lookup_meets_a_lost_shard_then_told_soon,
+                               fx_clean),
+        cmocka_unit_test_setup(test_close_when_opened_again_then_rows_are_there, fx_clean),
+        cmocka_unit_test_setup(test_usage_when_rows_are_there_then_as_the_server_says, fx_clean),
+        cmocka_unit_test_setup(test_space_when_loads_or_versions_differ_then_apart, fx_clean),
+        cmocka_unit_test_setup(test_ttl_when_set_then_the_server_forgets_by_itself, fx_clean),
+        cmocka_unit_test_setup(test_hps_layout_when_read_then_rows_of_either_key_width, fx_clean),
+    };
+    return cmocka_run_group_tests(tests, fx_start, fx_stop);
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is known of shards: judged again when the version moves, forgotten when they do not answer,
+ * and never replaced by what is older.
+ */
+#include "backends/redis/internal.h"
+
+#include "tests/lib/redis_fixture.h"
+
+/* The answer to a question that was put at `seen`. */
+static bool learn_at(struct redis_space *space, struct redis_shard_seen seen, const char *digest,
+                     int64_t offset)
+{
+    struct hps_redis_positions positions = {0};
+    struct hps_buf bytes;
+    hps_buf_init(&bytes, 1 << 10);
+    assert_int_equal(hps_redis_positions_raise(&positions, FX_PARTITION, -1, offset), HPS_OK);
+    assert_int_equal(hps_redis_positions_encode(&positions, &bytes), HPS_OK);
+    bool learnt = redis_shard_learn(space, 0, seen, digest, strlen(digest), bytes.data, bytes.size);
+    hps_buf_fini(&bytes);
+    hps_redis_positions_fini(&positions);
+    return learnt;
+}
+
+/* To one that is put and answered now. */
+static void learn(struct redis_space *space, const char *digest, int64_t offset, bool *out_readable,
+                  bool *out_exact)
+{
+    (void)learn_at(space, redis_shard_seen(space, 0), digest, offset);
+    *out_readable = space->shards[0].readable;
+    *out_exact = space->shards[0].exact;
+}
+
+/* A space whose shards only the test asks and reads: the keeper, which counts their rows, waits. */
+static struct hps_space *space_held(void)
+{
+    struct hps_space *space = fx_space(fx_open("one"));
+    pthread_mutex_lock(&redis_space_of(space)->redis->lock);
+    return space;
+}
+
+static void space_release(struct hps_space *space)
+{
+    pthread_mutex_unlock(&redis_space_of(space)->redis->lock);
+    fx_close(space);
+}
+
+static void test_learn_when_the_version_moves_then_judged_again(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    bool readable = false;
+    bool exact = false;
+    fx_at(space, 10);
+    learn(own, "aaaaaaaaaaaaaaaaaaaa", 9, &readable, &exact);
+    assert_false(readable);
+    learn(own, "bbbbbbbbbbbbbbbbbbbb", 11, &readable, &exact);
+    assert_true(readable);
+    assert_false(exact);
+    fx_at(space, 11);
+    assert_true(own->shards[0].readable);
+    assert_true(own->shards[0].exact);
+    fx_at(space, 12);
+    assert_false(own->shards[0].readable);
+    learn(own, "short", 13, &readable, &exact); /* no digest of ours */
+    assert_false(readable);
+    assert_false(own->shards[0].known);
+    learn(own, "", 13, &readable, &exact); /* not there */
+    assert_false(readable);
+    assert_true(own->shards[0].missing);
+    learn(own, "cccccccccccccccccccc", 12, &readable, &exact);
+    assert_true(exact);
+    redis_shard_forget(own, 0, redis_shard_seen(own, 0));
+    assert_false(own->shards[0].readable);
+    space_release(space);
+}
+
+/* An answer that was asked for before another one was heard may have been given before that. */
+static void test_learn_when_an_older_answer_comes_last_then_what_is_known_stays(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    fx_at(space, 10);
+    struct redis_shard_seen seen = redis_shard_seen(own, 0);
+    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    fx_at(space, 11);
+    assert_true(learn_at(own, seen, "aaaaaaaaaaaaaaaaaaaa", 10)); /* what is known is newer */
+    assert_true(own->shards[0].exact);
+    assert_false(learn_at(own, seen, "", 0)); /* nobody can say which came first */
+    assert_true(own->shards[0].exact);
+    redis_shard_forget(own, 0, seen);
+    assert_true(own->shards[0].exact);
+    assert_true(learn_at(own, seen, "cccccccccccccccccccc", 12)); /* it is further on */
+    assert_true(own->shards[0].readable);
+    assert_false(own->shards[0].exact);
+    space_release(space);
+}
+
+/* Nothing is known, but what was last known is not forgotten. */
+static void test_learn_when_forgotten_since_the_question_then_only_what_is_as_far(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    fx_at(space, 11);
+    assert_true(learn_at(own, redis_shard_seen(own, 0), "bbbbbbbbbbbbbbbbbbbb", 11));
+    struct redis_shard_seen seen = redis_shard_seen(own, 0);
+    redis_shard_forget(own, 0, seen);
+    assert_false(learn_at(own, seen, "aaaaaaaaaaaaaaaaaaaa", 10));
+    assert_false(own->shards[0].known);
+    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(own->shards[0].exact);
+    assert_true(learn_at(own, redis_shard_seen(own, 0), "", 0));
+    seen = redis_shard_seen(own, 0);
+    redis_shard_count(own, 0, 2, true, seen); /* it is back, counted while it was made anew */
+    assert_true(learn_at(own, seen, "cccccccccccccccccccc", 11));
+    assert_true(own->shards[0].exact);
+    space_release(space);
+}
+
+/* Whoever is asked after that is believed: a server may have lost what it had. */
+static void test_learn_when_an_older_state_is_asked_for_last_then_it_is_known(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    fx_at(space, 11);
+    struct redis_shard_seen seen = redis_shard_seen(own, 0);
+    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(learn_at(own, redis_shard_seen(own, 0), "aaaaaaaaaaaaaaaaaaaa", 10));
+    assert_true(own->shards[0].known);
+    assert_false(own->shards[0].readable);
+    seen = redis_shard_seen(own, 0);
+    assert_true(learn_at(own, seen, "", 0));
+    assert_true(own->shards[0].missing);
+    assert_false(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(own->shards[0].missing);
+    seen = redis_shard_seen(own, 0);
+    assert_true(learn_at(own, seen, "", 0)); /* no news */
+    assert_true(learn_at(own, seen, "bbbbbbbbbbbbbbbbbbbb", 11));
+    assert_true(own->shards[0].exact);
+    space_release(space);
+}
+
+static struct hps_redis_value text_value(struct hps_redis_values *values, const void *data,
+                                         size_t size)
+{
+    const struct hps_redis_value value = {
+        .type = HPS_REDIS_TEXT, .at = (uint32_t)values->text.size, .size = (uint32_t)size};
+    assert_int_equal(hps_buf_append(&values->text, data, size), HPS_OK);
+    return value;
+}
+
+/* Judge rows of a question that was put at `seen` and `begin`; offset -1: no positions came. */
+static bool judge(struct redis_space *space, struct redis_shard_seen seen, int64_t begin,
+                  const char *digest, int64_t offset, bool *out_readable, bool *out_exact)
+{
+    struct hps_redis_positions at = {0};
+    struct hps_redis_positions of = {0};
+    struct hps_redis_values values;
+    struct hps_redis_value items[2];
+    struct hps_buf bytes;
+    hps_redis_values_init(&values, 2, 1 << 10);
+    hps_buf_init(&bytes, 1 << 10);
+    assert_int_equal(hps_redis_positions_raise(&at, FX_PARTITION, 0, begin), HPS_OK);
+    assert_int_equal(hps_redis_positions_raise(&of, FX_PARTITION, -1, offset), HPS_OK);
+    assert_int_equal(hps_redis_positions_encode(&of, &bytes), HPS_OK);
+    items[0] = text_value(&values, digest, strlen(digest));
+    items[1] = text_value(&values, bytes.data, bytes.size);
+    values.items = items;
+    values.n = offset < 0 ? 1 : 2;
+    bool decided = redis_judge_rows(space, 0, seen, &at, &values, out_readable, out_exact);
+    values.items = NULL;
+    hps_redis_values_fini(&values);
+    hps_buf_fini(&bytes);
+    hps_redis_positions_fini(&at);
+    hps_redis_positions_fini(&of);
+    return decided;
+}
+
+static void test_judge_when_the_version_has_moved_on_then_by_where_it_was(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    struct redis_shard_seen seen = redis_shard_seen(own, 0);
+    bool readable = false;
+    bool exact = false;
+    fx_at(space, 12);
+    assert_true(learn_at(own, seen, "cccccccccccccccccccc", 12));
+    assert_true(judge(own, seen, 10, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact));
+    assert_true(readable && exact);
+    assert_true(judge(own, seen, 10, "bbbbbbbbbbbbbbbbbbbb", 11, &readable, &exact));
+    assert_true(readable && exact); /* the version has had that, too */
+    assert_true(own->shards[0].exact);
+    assert_true(judge(own, seen, 11, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact));
+    assert_false(readable || exact);
+    assert_false(judge(own, seen, 10, "aaaaaaaaaaaaaaaaaaaa", -1, &readable, &exact));
+    assert_true(judge(own, seen, 10, "cccccccccccccccccccc", -1, &readable, &exact)); /* heard of */
+    assert_true(readable && exact);
+    assert_true(judge(own, seen, 10, "dddddddddddddddddddd", 13, &readable, &exact));
+    assert_true(readable && !exact);
+    assert_true(judge(own, seen, 10, "short", 13, &readable, &exact));
+    assert_false(readable || exact);
+    space_release(space);
+}
+
+/* It says what its master has had at some time. */
+static void test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt(void **state)
+{
+    (void)state;
+    struct hps_redis_store_options options = fx_options("one");
+    bool readable = false;
+    bool exact = false;
+    options.redis.replica_reads = true;
+    struct hps_space *space = fx_space(fx_open_with(&options));
+    struct redis_space *own = redis_space_of(space);
+    pthread_mutex_lock(&own->redis->lock);
+    redis_shard_forget(own, 0, redis_shard_seen(own, 0)); /* of which the keeper may have heard */
+    fx_at(space, 10);
+    assert_true(
+        judge(own, redis_shard_seen(own, 0), 10, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact));
+    assert_true(readable && exact);
+    assert_false(own->shards[0].known);
+    space_release(space);
+}
+
+/* What a batch has come to, and what a look-up has heard of it. */
+static void test_moved_when_it_was_heard_of_before_then_what_is_known_stays(void **state)
+{
+    (void)state;
+    static const uint8_t a[] = "aaaaaaaaaaaaaaaaaaaa";
+    static const uint8_t b[] = "bbbbbbbbbbbbbbbbbbbb";
+    const struct hps_log_span span = {FX_PARTITION, 0, 10, 11};
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    bool readable = false;
+    bool exact = false;
+    fx_at(space, 11);
+    learn(own, (const char *)a, 10, &readable, &exact);
+    redis_shard_moved(own, 0, a, b, &span, 1);
+    assert_true(own->shards[0].exact);
+    redis_shard_moved(own, 0, a, b, &span, 1); /* as a look-up knows it */
+    assert_true(own->shards[0].exact);
+    learn(own, "cccccccccccccccccccc", 12, &readable, &exact);
+    redis_shard_moved(own, 0, a, b, &span, 1); /* another daemon went on */
+    assert_true(own->shards[0].readable && !own->shards[0].exact);
+    learn(own, "dddddddddddddddddddd", 9, &readable, &exact);
+    redis_shard_moved(own, 0, a, b, &span, 1); /* nobody knows what it is of */
+    assert_false(own->shards[0].known);
+    space_release(space);
+}
+
+static void test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    bool readable = false;
+    bool exact = false;
+    fx_at(space, 10);
+    struct redis_shard_seen seen = redis_shard_seen(own, 0);
+    learn(own, "aaaaaaaaaaaaaaaaaaaa", 10, &readable, &exact); /* made while it was counted */
+    redis_shard_count(own, 0, 0, true, seen);
+    assert_true(own->shards[0].exact);
+    redis_shard_count(own, 0, 0, false, redis_shard_seen(own, 0));
+    assert_true(own->shards[0].exact);
+    redis_shard_count(own, 0, 0, true, redis_shard_seen(own, 0));
+    assert_true(own->shards[0].missing);
+    seen = redis_shard_seen(own, 0);
+    redis_shard_forget(own, 0, seen);
+    learn(own, "", 0, &readable, &exact);
+    redis_shard_count(own, 0, 5, true, seen);
+    assert_true(own->shards[0].missing);
+    redis_shard_count(own, 0, 5, true, redis_shard_seen(own, 0));
+    assert_false(own->shards[0].missing);
+    space_release(space);
+}
+
+static void test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    struct redis_shard_seen seen[FX_SHARDS];
+    uint64_t n_rows = 0;
+    for (uint32_t i = 0; i < FX_SHARDS; i++) {
+        seen[i] = redis_shard_seen(own, i);
+    }
+    assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100); /* made while they were counted */
+    for (uint32_t i = 0; i < FX_SHARDS; i++) {
+        redis_shard_count(own, i, 0, false, seen[i]);
+        n_rows += own->shards[i].n_rows;
+    }
+    assert_int_equal(n_rows, 100);
+    seen[0] = redis_shard_seen(own, 0);
+    redis_shard_count(own, 0, 9, false, seen[0]);
+    assert_int_equal(own->shards[0].n_rows, 7); /* positions have two fields */
+    bool readable = false;
+    bool exact = false;
+    learn(own, "", 0, &readable, &exact); /* heard meanwhile that it is not there */
+    redis_shard_count(own, 0, 9, false, seen[0]);
+    assert_int_equal(own->shards[0].n_rows, 0);
+    space_release(space);
+}
+
+static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(void **state)
+{
+    (void)state;
+    struct hps_space *space = space_held();
+    struct redis_space *own = redis_space_of(space);
+    assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100);
+    assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + FX_WAIT_US), 0);
+    assert_true(own->shards[3].exact);
+    hps_redis_rig_pause(fx_rig, 0);
+    assert_int_equal(redis_shards_ask(own, true, hps_clock_us() + 30000), 0); /* all are known */
+    assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + 30000), FX_SHARDS);
+    hps_redis_rig_resume(fx_rig, 0);
+    assert_false(own->shards[3].known);
+    uint64_t end_us = hps_clock_us() + FX_WAIT_US;
+    while (redis_shards_ask(own, true, hps_clock_us() + FX_WAIT_US) > 0) {
+        assert_true(hps_clock_us() < end_us);
+        sched_yield();
+    }
+    assert_true(own->shards[3].exact);
+    space_release(space);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_learn_when_the_version_moves_then_judged_again, fx_clean),
+        cmocka_unit_test_setup(test_learn_when_an_older_answer_comes_last_then_what_is_known_stays,
+                               fx_clean),
+        cmocka_unit_test_setup(
+            test_learn_when_forgotten_since_the_question_then_only_what_is_as_far, fx_clean),
+        cmocka_unit_test_setup(test_learn_when_an_older_state_is_asked_for_last_then_it_is_known,
+                               fx_clean),
+        cmocka_unit_test_setup(test_judge_when_the_version_has_moved_on_then_by_where_it_was,
+                               fx_clean),
+        cmocka_unit_test_setup(test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt,
+                               fx_clean),
+        cmocka_unit_test_setup(test_moved_when_it_was_heard_of_before_then_what_is_known_stays,
+                               fx_clean),
+        cmocka_unit_test_setup(
+            test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing, fx_clean),
+        cmocka_unit_test_setup(
+            test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count, fx_clean),
+        cmocka_unit_test_setup(test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown,
+                               fx_clean),
+    };
+    return cmocka_run_group_tests(tests, fx_start, fx_stop);
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which files make up which table, and when they count as changed.
+ */
+#include "base/rows/modeldir.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/fault_heap.h"
+#include "tests/lib/tmpdir.h"
+
+static struct hps_tmpdir dir;
+
+static int setup(void **state)
+{
+    (void)state;
+    hps_tmpdir_open(&dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    hps_tmpdir_close(&dir);
+    return 0;
+}
+
+static void touch(const char *name)
+{
+    hps_tmpdir_write(&dir, name, "x", 1);
+}
+
+static void expect_refused(hps_status status, const char *text)
+{
+    struct hps_model_dir model = {0};
+    struct hps_error err = {0};
+    assert_int_equal(hps_model_dir_open(dir.path, &model, &err), status);
+    assert_null(model.tables);
+    if (strstr(err.text, text) == NULL) {
+        fail_msg("'%s' is not in '%s'", text, err.text);
+    }
+}
+
+static void test_open_when_all_forms_then_tables_by_name(void **state)
+{
+    (void)state;
+    hps_tmpdir_mkdir(&dir, "users");
+    touch("users/key");
+    touch("users/emb_vector");
+    touch("items.npy");
+    touch("ads.keys.npy");
+    touch("ads.rows.npy");
+    touch("README");
+    touch("ps.json");
+    touch(".hidden.npy");
+    touch("manifest.json");
+    hps_tmpdir_mkdir(&dir, "rocksdb");
+    hps_tmpdir_mkdir(&dir, ".users.tmp-1-1");
+    touch(".users.tmp-1-1/key");
+    struct hps_model_dir model = {0};
+    char path[HPS_TMPDIR_PATH_MAX + 2];
+    (void)snprintf(path, sizeof(path), "%s//", dir.path);
+    assert_int_equal(hps_model_dir_open(path, &model, NULL), HPS_OK);
+    assert_string_equal(model.path, dir.path);
+    assert_int_equal(model.n_tables, 3);
+    assert_string_equal(model.tables[0].name, "ads");
+    assert_int_equal(model.tables[0].form, HPS_ROW_FORM_NPY_PAIR);
+    assert_string_equal(model.tables[0].path, hps_tmpdir_join(&dir, "ads.rows.npy"));
+    assert_string_equal(model.tables[1].name, "items");
+    assert_int_equal(model.tables[1].form, HPS_ROW_FORM_NPY);
+    assert_string_equal(model.tables[1].path, hps_tmpdir_join(&dir, "items.npy"));
+    assert_string_equal(model.tables[2].name, "users");
+    assert_int_equal(model.tables[2].form, HPS_ROW_FORM_HUGECTR);
+    assert_string_equal(model.tables[2].path, hps_tmpdir_join(&dir, "users"));
+    assert_string_equal(model.manifest_path, hps_tmpdir_join(&dir, "manifest.json"));
+    assert_null(model.dle_path);
+    hps_model_dir_close(&model);
+    hps_model_dir_close(&model);
+}
+
+static void test_open_when_dle_checkpoint_then_by_number(void **state)
+{
+    (void)state;
+    for (int i = 11; i >= 0; i--) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "feature_%d.npy", i);
+        touch(name);
+    }
+    touch("config.json");
+    struct hps_model_dir model = {0};
+    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(model.n_tables, 12);
+    assert_non_null(model.dle_path);
+    for (int i = 0; i < 12; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "feature_%d", i);
+        assert_string_equal(model.tables[i].name, name);
+    }
+    hps_model_dir_close(&model);
+    assert_int_equal(unlink(hps_tmpdir_join(&dir, "feature_4.npy")), 0);
+    expect_refused(HPS_INVALID, "'feature_5.npy' where");
+    assert_int_equal(unlink(hps_tmpdir_join(&dir, "config.json")), 0);
+    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK); /* plain tables */
+    assert_int_equal(model.n_tables, 11);
+    hps_model_dir_close(&model);
+}
+
+static void test_open_when_names_mix_then_one_total_order(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"feature_10", "feature_1x", "feature_2", "apple",
+                                        "zoo",        "feature_",   "feature_02"};
+    static const char *const order[] = {"apple",      "feature_",   "feature_2", "feature_10",
+                                        "feature_02", "feature_1x", "zoo"};
+    for (size_t i = 0; i < 7; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "%s.npy", names[i]);
+        touch(name);
+    }
+    struct hps_model_dir model = {0};
+    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    for (size_t i = 0; i < 7; i++) {
+        assert_string_equal(model.tables[i].name, order[i]);
+    }
+    hps_model_dir_close(&model);
+}
+
+static void test_open_when_no_tables_then_invalid(void **state)
+{
+    (void)state;
+    expect_refused(HPS_INVALID, "no tables: expected T/key");
+    touch("notes.txt");
+    expect_refused(HPS_INVALID, "no tables");
+    touch("key");
+    expect_refused(HPS_INVALID, "has 'key' but no 'emb_vector'");
+    touch("emb_vector");
+    expect_refused(HPS_INVALID, "files of one table, expected the directory above");
+}
+
+static void test_open_when_ambiguous_or_half_then_invalid(void **state)
+{
+    (void)state;
+    touch("t.rows.npy");
+    expect_refused(HPS_INVALID, "has 't.rows.npy' but no 't.keys.npy'");
+    assert_int_equal(unlink(hps_tmpdir_join(&dir, "t.rows.npy")), 0);
+    touch("t.keys.npy");
+    expect_refused(HPS_INVALID, "has 't.keys.npy' but no 't.rows.npy'");
+    touch("t.rows.npy");
+    touch("t.npy");
+    expect_refused(HPS_INVALID, "table 't' twice");
+    assert_int_equal(unlink(hps_tmpdir_join(&dir, "t.npy")), 0);
+    hps_tmpdir_mkdir(&dir, "u");
+    touch("u/emb_vector");
+    expect_refused(HPS_INVALID, "u: has 'emb_vector' but no 'key'");
+    touch("u/key");
+    touch("b.ad.npy");
+    expect_refused(HPS_INVALID, "table name 'b.ad'");
+    struct hps_model_dir model = {0};
+    assert_int_equal(hps_model_dir_open("/no/such/dir", &model, NULL), HPS_NOT_FOUND);
+    assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "u/key"), &model, NULL),
+                     HPS_NOT_FOUND);
+}
+
+static void test_table_when_given_by_path_then_its_form(void **state)
+{
+    (void)state;
+    hps_tmpdir_mkdir(&dir, "d");
+    hps_tmpdir_mkdir(&dir, "e");
+    touch("d/key");
+    touch("d/emb_vector");
+    touch("t.npy");
+    touch("p.keys.npy");
+    touch("p.rows.npy");
+    const struct {
+        const char *name;
+        enum hps_row_form form;
+        const char *path;
+    } cases[] = {
+        {"d", HPS_ROW_FORM_HUGECTR, "d"},
+        {"d/", HPS_ROW_FORM_HUGECTR, "d"},
+        {"t.npy", HPS_ROW_FORM_NPY, "t.npy"},
+        {"p.keys.npy", HPS_ROW_FORM_NPY_PAIR, "p.rows.npy"},
+        {"p.rows.npy", HPS_ROW_FORM_NPY_PAIR, "p.rows.npy"},
+        {"p", HPS_ROW_FORM_NPY_PAIR, "p.rows.npy"},
+    };
+    struct hps_model_table table = {0};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(
+            hps_model_table_open("x", hps_tmpdir_join(&dir, cases[i].name), &table, NULL), HPS_OK);
+        assert_int_equal(table.form, cases[i].form);
+        assert_string_equal(table.path, hps_tmpdir_join(&dir, cases[i].path));
+        assert_string_equal(table.name, "x");
+        hps_model_table_close(&table);
+    }
+    struct hps_error err = {0};
+    assert_int_equal(hps_model_table_open("x", hps_tmpdir_join(&dir, "e"), &table, &err),
+                     HPS_INVALID);
+    assert_int_equal(hps_model_table_open("x", hps_tmpdir_join(&dir, "f"), &table, &err),
+                     HPS_NOT_FOUND);
+    assert_int_equal(hps_model_table_open("x.y", hps_tmpdir_join(&dir, "d"), &table, &err),
+                     HPS_INVALID);
+    assert_null(table.path);
+}
+
+static void test_name_when_at_the_limits_then_hps_rule(void **state)
+{
+    (void)state;
+    char name[122];
+    memset(name, 'a', sizeof(name));
+    name[121] = '\0';
+    assert_false(hps_model_name_valid(name));
+    name[120] = '\0';
+    assert_true(hps_model_name_valid(name));
+    assert_true(hps_model_name_valid("Az09_-"));
+    assert_false(hps_model_name_valid(""));
+    assert_false(hps_model_name_valid("a/b"));
+    assert_false(hps_model_name_valid("a b"));
+    assert_false(hps_model_name_valid("\xc3\xa9"));
+}
+
+static void set_mtime(const char *name, time_t seconds, long nanoseconds)
+{
+    struct timespec times[2] = {{seconds, nanoseconds}, {seconds, nanoseconds}};
+    assert_int_equal(utimensat(AT_FDCWD, hps_tmpdir_join(&dir, name), times, 0), 0);
+}
+
+static void print_of(struct hps_fingerprint *print)
+{
+    struct hps_model_dir model = {0};
+    assert_int_equal(hps_model_dir_open(dir.path, &model, NULL), HPS_OK);
+    assert_int_equal(hps_model_fingerprint(model.tables, model.n_tables, print, NULL), HPS_OK);
+    hps_model_dir_close(&model);
+}
+
+static void test_fingerprint_when_any_file_changes_then_another(void **state)
+{
+    (void)state;
+    hps_tmpdir_mkdir(&dir, "d");
+    touch("d/key");
+    touch("d/emb_vector");
+    touch("p.keys.npy");
+    touch("p.rows.npy");
+    touch("t.npy");
+    static const char *const files[] = {"d/key", "d/emb_vector", "p.keys.npy", "p.rows.npy",
+                                        "t.npy"};
+    for (size_t i = 0; i < 5; i++) {
+        set_mtime(files[i], 1700000000 + (time_t)i, 5);
+    }
+    struct hps_fingerprint first;
+    struct hps_fingerprint print;
+    print_of(&first);
+    print_of(&print);
+    assert_true(first.hash == print.hash);
+    assert_int_equal(first.n_files, 5);
+    assert_int_equal(first.bytes, 5);
+    assert_int_equal(first.mtime_ms_oldest, UINT64_C(1700000000000));
+    assert_int_equal(strlen(first.text), 16);
+    for (size_t i = 0; i < 5; i++) {
+        set_mtime(files[i], 1700000000 + (time_t)i, 6); /* one nanosecond */
+        print_of(&print);
+        assert_true(first.hash != print.hash);
+        set_mtime(files[i], 1700000000 + (time_t)i, 5);
+        print_of(&print);
+        assert_true(first.hash == print.hash);
+        hps_tmpdir_write(&dir, files[i], "xy", 2);
+        set_mtime(files[i], 1700000000 + (time_t)i, 5);
+        print_of(&print);
+        assert_true(first.hash != print.hash);
+        touch(files[i]);
+        set_mtime(files[i], 1700000000 + (time_t)i, 5);
+    }
+    struct hps_model_table gone = {
+        .name = (char[]){"t"}, .form = HPS_ROW_FORM_NPY, .path = (char[]){"/no/such.npy"}};
+    assert_int_equal(hps_model_fingerprint(&gone, 1, &print, NULL), HPS_NOT_FOUND);
+}
+
+static void open_and_print(void *ctx)
+{
+    (void)ctx;
+    struct hps_model_dir model = {0};
+    struct hps_model_table table = {0};
+    struct hps_fingerprint print;
+    hps_status status = hps_model_dir_open(dir.path, &model, NULL);
+    if (status == HPS_OK) {
+        status = hps_model_fingerprint(model.tables, model.n_tables, &print, NULL);
+    }
+    hps_model_dir_close(&model);
+    if (status == HPS_OK) {
+        status = hps_model_table_open("x", hps_tmpdir_join(&dir, "p"), &table, NULL);
+    }
+    hps_model_table_close(&table);
+    assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
+}
+
+static void test_all_when_memory_fails_then_survived(void **state)
+{
+    (void)state;
+    hps_tmpdir_mkdir(&dir, "d");
+    touch("d/key");
+    touch("d/emb_vector");
+    touch("p.keys.npy");
+    touch("p.rows.npy");
+    touch("feature_0.npy");
+    touch("manifest.json");
+    assert_true(hps_fault_heap_run(open_and_print, NULL) > 20);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_open_when_all_forms_then_tables_by_name),
+        T(test_open_when_dle_checkpoint_then_by_number),
+        T(test_open_when_names_mix_then_one_total_order),
+        T(test_open_when_no_tables_then_invalid),
+        T(test_open_when_ambiguous_or_half_then_invalid),
+        T(test_table_when_given_by_path_then_its_form),
+        T(test_name_when_at_the_limits_then_hps_rule),
+        T(test_fingerprint_when_any_file_changes_then_another),
+        T(test_all_when_memory_fails_then_survived),
+    };
+#undef T
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gpu tier on the simulated device: what is asked together, changed in between, does not fit,
+ * or is lost.
+ */
+#include "cache/device/sim/sim.h"
+#include "cache/gpu/tier.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/gpu/internal.h"
+#include "tests/lib/fault_heap.h"
+
+enum {
+    N_TABLES = 3,
+    ROWS = 4000,
+    SLAB = 16 << 20,
+    GIVE_UP_US = 60 * 1000 * 1000,
+    SLOW_NOT_LOST_US = GIVE_UP_US
+};
+
+static const uint32_t row_bytes_of[N_TABLES] = {64, 12, 512};
+
+static struct rig {
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier;
+    struct hps_table tables[N_TABLES];
+    struct hps_gpu_share shares[N_TABLES];
+    struct hps_gpu_space *space;
+    struct hps_device *hung; /* its driver does not come back before the end of the test */
+    atomic_uint n_lost;
+} rig;
+
+static const struct hps_gpu_space_options space_options = {
+    .model = "m", .number = 3, .tables = rig.tables, .shares = rig.shares, .n_tables = N_TABLES};
+
+static void on_lost(void *ctx, const struct hps_error *err)
+{
+    (void)ctx;
+    assert_int_equal(err->status, HPS_DATA_LOSS);
+    atomic_fetch_add(&rig.n_lost, 1);
+}
+
+static struct hps_gpu_tier *open_device(int index, uint64_t arena_bytes, uint32_t batch_keys_max,
+                                        uint64_t queue_bytes_max, uint64_t stall_us_max)
+{
+    struct hps_gpu_tier *tier = NULL;
+    const struct hps_sim_driver sim =
+        hps_sim_driver((struct hps_device_sim_config){.seed = 7, .delay_us_max = 20});
+    const struct hps_gpu_tier_options options = {.driver = &sim.driver,
+                                                 .index = index,
+                                                 .cache = {.arena_bytes = arena_bytes,
+                                                           .batch_keys_max = batch_keys_max,
+                                                           .gather_bytes = 4 << 20,
+                                                           .stage_bytes = 1 << 20,
+                                                           .sample_rate = 1},
+                                                 .blocks = rig.blocks,
+                                                 .queue_bytes_max = queue_bytes_max,
+                                                 .stall_us_max = stall_us_max,
+                                                 .lost = on_lost};
+    struct hps_error err;
+
+    if (hps_gpu_tier_open(&options, &tier, &err) != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    return tier;
+}
+
+/* It has the processors only that others leave it. */
+static void test_open_when_the_device_is_simulated_then_a_minute_is_no_stall(void **state)
+{
+    (void)state;
+    rig.tier = open_device(0, 16 << 20, 0, 0, 0);
+    assert_int_equal(rig.tier->options.stall_us_max, 60 * 1000 * 1000);
+}
+
+static void open_tier(uint64_t arena_bytes, uint32_t batch_keys_max, uint64_t queue_bytes_max)
+{
+    rig.tier = open_device(0, arena_bytes, batch_keys_max, queue_bytes_max, SLOW_NOT_LOST_US);
+}
+
+static struct hps_gpu_space *open_space(void)
+{
+    struct hps_gpu_space *space = NULL;
+    struct hps_error err;
+
+    assert_int_equal(hps_gpu_space_open(rig.tier, &space_options, &space, &err), HPS_OK);
+    return space;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&rig, 0, sizeof(rig));
+    rig.blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(rig.blocks, SLAB), HPS_OK);
+    for (uint32_t i = 0; i < N_TABLES; i++) {
+        rig.tables[i] =
+            (struct hps_table){.id = i, .name = "t", .row_bytes = row_bytes_of[i], .n_rows = ROWS};
+        rig.shares[i] = (struct hps_gpu_share){.n_rows = ROWS, .n_rows_cached = ROWS};
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    if (rig.space != NULL) {
+        hps_gpu_space_close(rig.space);
+    }
+    hps_gpu_tier_close(rig.tier);
+    hps_block_pool_free(rig.blocks);
+    if (rig.hung != NULL) { /* a thread that is still in there has been given up */
+        hps_device_sim_driver_hang(rig.hung, false);
+    }
+    return 0;
+}
+
+static void open_all(void)
+{
+    open_tier(16 << 20, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+}
+
+static void make_row(uint8_t *row, uint32_t table, hps_key key, uint8_t version)
+{
+    for (uint32_t i = 0; i < row_bytes_of[table]; i++) {
+        row[i] = (uint8_t)(hps_mix64(key + table) >> (i % 7 * 8)) ^ (uint8_t)(version + i / 7);
+    }
+}
+
+/* Rows of keys [first, first + n) as `version` has them. */
+static uint8_t *make_rows(uint32_t table, hps_key first, uint32_t n, uint8_t version)
+{
+    uint8_t *rows = hps_alloc((size_t)n * row_bytes_of[table]);
+
+    assert_non_null(rows);
+    for (uint32_t i = 0; i < n; i++) {
+        make_row(rows + (size_t)i * row_bytes_of[table], table, first + i, version);
+    }
+    return rows;
+}
+
+static bool patient; /* insertions wait for room */
+static const struct hps_gpu_space *missed;
+
+static void insert_as(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
+                      uint8_t version, const struct hps_insert_guard *guard, bool wanted,
+                      struct hps_insert_report *report)
+{
+    uint8_t *rows = make_rows(table, first, n, version);
+    hps_key *keys = hps_alloc(n * sizeof(*keys));
+    uint32_t *slots = hps_alloc(n * sizeof(*slots));
+
+    for (uint32_t i = 0; i < n; i++) { /* backwards, so that slots matter */
+        keys[i] = first + n - 1 - i;
+        slots[i] = n - 1 - i;
+    }
+    const struct hps_gpu_insertion insertion = {.table_id = table,
+                                                .n = n,
+                                                .keys = keys,
+                                                .slots = slots,
+                                                .rows = rows,
+                                                .guard = guard,
+                                                .wanted = wanted,
+                                                .missed = missed,
+                                                .waits = patient};
+    hps_gpu_insert(space, &insertion, report);
+    hps_free(rows);
+    hps_free(keys);
+    hps_free(slots);
+}
+
+static void insert(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
+                   uint8_t version, const struct hps_insert_guard *guard,
+                   struct hps_insert_report *report)
+{
+    insert_as(space, table, first, n, version, guard, false, report);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+struct question {
+    struct hps_gpu_lookup lookup;
+    struct hps_gpu_part parts[N_TABLES];
+    atomic_bool done;
+};
+
+static void on_done(struct hps_gpu_lookup *lookup)
+{
+    atomic_store(&((struct question *)lookup)->done, true);
+}
+
+/* n keys from `first` of each table. */
+static void ask(struct question *question, struct hps_gpu_space *space, hps_key first, uint32_t n)
+{
+    size_t size = 0;
+
+    memset(question, 0, sizeof(*question));
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        hps_key *keys = hps_alloc(n * sizeof(*keys) + 1);
+        for (uint32_t i = 0; i < n; i++) {
+            keys[i] = first + i;
+        }
+        question->parts[t] =
+            (struct hps_gpu_part){.table_id = t,
+                                  .n = n,
+                                  .keys = (const uint8_t *)keys,
+                                  .offset = size,
+                                  .hits = hps_alloc((n + 31) / 32 * sizeof(uint32_t) + 1)};
+        size += ((size_t)n * row_bytes_of[t] + 63) & ~(size_t)63;
+    }
+    question->lookup = (struct hps_gpu_lookup){.space = space,
+                                               .block = hps_block_new_slab(rig.blocks, size),
+                                               .parts = question->parts,
+                                               .n_parts = N_TABLES,
+                                               .done = on_done};
+}
+
+static void wait_done(struct question *question)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (!atomic_load(&question->done)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+}
+
+static void forget(struct question *question)
+{
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        hps_free((void *)(uintptr_t)question->parts[t].keys);
+        hps_free(question->parts[t].hits);
+    }
+    hps_block_unref(question->lookup.block);
+}
+
+/* How many keys of a part were found; each has the row of `version`. */
+static uint32_t check_part(const struct question *question, uint32_t t, uint8_t version)
+{
+    const struct hps_gpu_part *part = &question->parts[t];
+    uint32_t n_found = 0;
+
+    for (uint32_t i = 0; i < part->n; i++) {
+        uint8_t row[512];
+        hps_key key;
+        if ((part->hits[i / 32] >> (i % 32) & 1) == 0) {
+            continue;
+        }
+        memcpy(&key, part->keys + (size_t)i * sizeof(key), sizeof(key));
+        make_row(row, t, key, version);
+        assert_memory_equal(question->lookup.block->data + part->offset +
+                                (size_t)i * row_bytes_of[t],
+                            row, row_bytes_of[t]);
+        n_found++;
+    }
+    return n_found;
+}
+
+/* The same for a look-up of keys [first, first + n) in one table. */
+static uint32_t found(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
+                      uint8_t version)
+{
+    struct question question;
+
+    ask(&question, space, first, n);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    wait_done(&question);
+    assert_int_equal(question.lookup.status, HPS_OK);
+    uint32_t n_found = check_part(&question, table, version);
+    forget(&question);
+    return n_found;
+}
+
+/* Until n insertions have come to an end. */
+static void await_changes(uint32_t table, uint64_t n)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    struct hps_embed_range_usage usage = {0};
+
+    while (usage.n_inserted + usage.n_refused < n) {
+        assert_true(hps_clock_us() < give_up_us);
+        hps_gpu_space_usage(rig.space, table, &usage);
+        sched_yield();
+    }
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    open_all();
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        assert_int_equal(found(rig.space, t, 0, 100, 0), 0);
+        insert(rig.space, t, 0, 1000, 1, NULL, &report);
+        assert_int_equal(report.n_inserted, 1000);
+    }
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        assert_true(found(rig.space, t, 0, 1000, 1) >= 970); /* 2 % have no place in their set */
+        assert_int_equal(found(rig.space, t, 1000, 999, 1), 0);
+        assert_int_equal(found(rig.space, t, 0, 0, 1), 0);
+        struct hps_embed_range_usage usage;
+        hps_gpu_tier_sync(rig.tier);
+        hps_gpu_space_usage(rig.space, t, &usage);
+        assert_true(usage.n_rows >= 970 && usage.n_rows <= 1000);
+    }
+}
+
+static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usages[N_TABLES];
+    struct hps_embed_cache_usage device;
+    uint64_t bytes = 0;
+    rig.shares[1].n_rows_cached = 0;
+    open_all();
+    hps_gpu_space_usages(rig.space, usages);
+    assert_true(usages[0].n_slots >= ROWS); /* known when the space was opened */
+    insert(rig.space, 2, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 2, 0, 100, 1) >= 98);
+    hps_gpu_tier_sync(rig.tier);
+    hps_gpu_space_usages(rig.space, usages);
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        bytes += usages[t].bytes;
+        assert_int_equal(usages[t].n_rows, t == 2 ? usages[t].n_inserted : 0);
+        assert_int_equal(usages[t].n_slots == 0, t == 1);
+    }
+    assert_int_equal(bytes, hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES));
+    hps_gpu_tier_usage(rig.tier, &device);
+    assert_int_equal(device.arena_bytes - device.free_bytes, bytes);
+}
+
+/* Somebody who waits for the tier has written down what is used while the rows are on their way. */
+static void test_usage_when_asked_for_while_rows_come_then_they_are_counted_later(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usage;
+    open_all();
+    hps_device_sim_hold(rig.tier->device, true);
+    insert(rig.space, 2, 0, 100, 1, NULL, &report);
+    hps_gpu_tier_sync(rig.tier); /* the second time for what the first one's turn has staged */
+    hps_gpu_tier_sync(rig.tier);
+    hps_gpu_space_usage(rig.space, 2, &usage);
+    assert_int_equal(usage.n_inserted, 0);
+    hps_device_sim_hold(rig.tier->device, false);
+    await_changes(2, 100);
+}
+
+static void test_lookup_when_larger_than_a_batch_then_split_and_whole(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    open_tier(16 << 20, 100, 0); /* pieces of 96 keys */
+    rig.space = open_space();
+    insert(rig.space, 2, 0, 3001, 1, NULL, &report);
+    await_changes(2, 3001);
+    uint32_t n_whole = found(rig.space, 2, 0, 3001, 1);
+    assert_true(n_whole >= 2900);
+    uint32_t n_single = 0;
+    for (hps_key key = 0; key < 50; key++) {
+        n_single += found(rig.space, 2, key, 1, 1);
+    }
+    assert_int_equal(found(rig.space, 2, 0, 50, 1), n_single);
+}
+
+static void test_update_when_it_has_returned_then_no_lookup_sees_the_old_row(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    hps_key keys[64];
+    open_all();
+    for (uint32_t i = 0; i < 64; i++) {
+        keys[i] = i;
+    }
+    insert(rig.space, 0, 0, 64, 0, NULL, &report);
+    uint32_t n_there = found(rig.space, 0, 0, 64, 0);
+    assert_true(n_there > 0);
+    for (uint8_t version = 1; version < 50; version++) {
+        uint8_t *rows = make_rows(0, 0, 64, version);
+        hps_gpu_update(rig.space, 0, keys, rows, 64);
+        hps_free(rows);
+        assert_int_equal(found(rig.space, 0, 0, 64, version), n_there);
+    }
+    hps_gpu_update(rig.space, 0, keys, NULL, 32);
+    assert_int_equal(found(rig.space, 0, 0, 32, 49), 0);
+    uint8_t *rows = make_rows(0, 0, 32, 50); /* an update brings nothing in */
+    hps_gpu_update(rig.space, 0, keys, rows, 32);
+    hps_free(rows);
+    assert_int_equal(found(rig.space, 0, 0, 32, 50), 0);
+}
+
+/* What it would have replaced is gone, that of the other tables with it; new rows go in again. */
+static void test_update_when_there_is_no_memory_then_no_old_row_is_found(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    hps_key key = 5;
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    hps_fault_heap_install(0);
+    open_all();
+    for (int round = 0; round < 20; round++) {
+        uint32_t n = 0;
+        while (n == 0) { /* until the caches are there again */
+            assert_true(hps_clock_us() < give_up_us);
+            insert(rig.space, 0, 0, 100, 1, NULL, &report);
+            n = found(rig.space, 0, 0, 100, 1);
+        }
+        uint8_t *row = make_rows(0, key, 1, 2);
+        hps_fault_heap_starve(true);
+        hps_gpu_update(rig.space, 0, &key, row, 1);
+        hps_gpu_update(rig.space, 0, &key, row, 1);
+        hps_fault_heap_starve(false);
+        hps_free(row);
+        assert_int_equal(found(rig.space, 0, 0, 100, 2), 0);
+    }
+    teardown(NULL);
+    memset(&rig, 0, sizeof(rig));
+    hps_fault_heap_remove();
+}
+
+static bool odd_is_fresh(const void *ctx, uint32_t i)
+{
+    (void)ctx;
+    return i % 2 == 1;
+}
+
+static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **state)
+{
+    (void)state;
+    const struct hps_insert_guard guard = {.fresh = odd_is_fresh};
+    struct hps_insert_report report;
+    open_tier(16 << 20, 0, 64 << 10);
+    rig.space = open_space();
+    insert(rig.space, 0, 0, 100, 1, &guard, &report); /* keys 99, 98 …: the even ones are fresh */
+    assert_int_equal(report.n_stale, 50);
+    assert_int_equal(report.n_inserted, 50);
+    for (hps_key key = 0; key < 100; key++) {
+        uint32_t n = found(rig.space, 0, key, 1, 1);
+        assert_true(n == 0 || key % 2 == 0);
+    }
+    hps_device_sim_hold(rig.tier->device, true); /* what is queued stays */
+    for (int i = 0; i < 1000 && report.n_no_room == 0; i++) {
+        insert(rig.space, 2, 0, 100, 1, NULL, &report);
+        assert_int_equal(report.n_inserted + report.n_no_room, 100);
+    }
+    assert_int_equal(report.n_no_room, 100);
+    hps_device_sim_hold(rig.tier->device, false);
+}
+
+/* Rows that are on their way count, too: look-ups wait behind them. */
+static void test_insert_when_as_much_is_under_way_as_may_be_then_left_out(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint64_t n_inserted = 0;
+    open_tier(16 << 20, 0, 2 << 20);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    hps_device_sim_hold(rig.tier->device, true);
+    for (int i = 0; i < 200; i++) {
+        insert(rig.space, 2, 0, 100, 1, NULL, &report);
+        n_inserted += report.n_inserted;
+        hps_gpu_tier_drain(rig.tier); /* what can be staged is */
+    }
+    assert_true(n_inserted > 0);
+    assert_true(n_inserted * row_bytes_of[2] <= 2 << 20);
+    hps_device_sim_hold(rig.tier->device, false);
+}
+
+static bool is_full(struct hps_gpu_tier *tier)
+{
+    pthread_mutex_lock(&tier->changes.lock);
+    bool full = tier->changes.bytes + tier->changes.staged_bytes > 300 << 10;
+    pthread_mutex_unlock(&tier->changes.lock);
+    return full;
+}
+
+static void *release_later(void *arg)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (!is_full(arg)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    hps_device_sim_hold(rig.tier->device, false);
+    return NULL;
+}
+
+static void test_insert_when_it_waits_then_nothing_is_left_out(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    pthread_t thread;
+    open_tier(16 << 20, 0, 600 << 10);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    hps_device_sim_hold(rig.tier->device, true);
+    assert_int_equal(pthread_create(&thread, NULL, release_later, rig.tier), 0);
+    patient = true;
+    insert(rig.space, 2, 0, 1000, 1, NULL, &report);
+    insert(rig.space, 2, 1000, 1000, 1, NULL, &report);
+    insert(rig.space, 2, 2000, 1000, 1, NULL, &report);
+    patient = false;
+    assert_int_equal(report.n_inserted, 1000);
+    pthread_join(thread, NULL);
+    await_changes(2, 3000);
+    assert_true(found(rig.space, 2, 0, 3000, 1) > 2900);
+}
+
+/* It would not fit into the queue as one. */
+static void test_change_when_large_then_queued_in_pieces(void **state)
+{
+    (void)state;
+    const struct hps_insert_guard guard = {.fresh = odd_is_fresh};
+    struct hps_insert_report report;
+    static hps_key keys[ROWS];
+    open_tier(16 << 20, 0, 1536 << 10);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    insert(rig.space, 2, 0, ROWS, 1, &guard, &report);
+    assert_int_equal(report.n_inserted + report.n_stale + report.n_no_room, ROWS);
+    assert_true(report.n_inserted >= 1000 && report.n_stale >= 1000);
+    await_changes(2, report.n_inserted);
+    for (hps_key key = 0; key < ROWS; key++) {
+        keys[key] = key;
+    }
+    uint32_t n_first = found(rig.space, 2, ROWS - 300, 300, 1);
+    uint32_t n_last = found(rig.space, 2, 0, 300, 1);
+    assert_true(n_first > 100);
+    uint8_t *rows = make_rows(2, 0, ROWS, 2);
+    hps_gpu_update(rig.space, 2, keys, rows, ROWS);
+    hps_free(rows);
+    assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2), n_first);
+    assert_int_equal(found(rig.space, 2, 0, 300, 2), n_last);
+    hps_gpu_update(rig.space, 2, keys, NULL, ROWS);
+    assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2) + found(rig.space, 2, 0, 300, 2), 0);
+}
+
+/* A newcomer that was asked for no more often than the rows of its set is refused, but not one that
+ * somebody was answered without: it is there for the next who asks. */
+static void test_insert_when_wanted_then_in_however_seldom_it_was_asked_for(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usage;
+    rig.shares[0] = (struct hps_gpu_share){.n_rows = ROWS, .n_rows_cached = 64};
+    open_all();
+    insert(rig.space, 0, 0, 1000, 1, NULL, &report); /* every set is full */
+    insert(rig.space, 0, 2000, 8, 1, NULL, &report);
+    await_changes(0, 1008);
+    assert_int_equal(found(rig.space, 0, 2000, 8, 1), 0);
+    for (hps_key key = 3000; key < 3010; key++) {
+        insert_as(rig.space, 0, key, 1, 1, NULL, true, &report);
+        assert_int_equal(report.n_inserted, 1);
+        assert_int_equal(found(rig.space, 0, key, 1, 1), 1);
+    }
+    hps_gpu_tier_sync(rig.tier);
+    hps_gpu_space_usage(rig.space, 0, &usage);
+    assert_int_equal(usage.n_evicted, 10);
+    assert_int_equal(usage.n_rows, usage.n_slots);
+}
+
+static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        bytes += hps_embed_range_bytes(row_bytes_of[t], ROWS, ROWS);
+    }
+    open_tier(bytes * 3 / 2, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    insert(rig.space, 2, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 2, 0, 100, 1) > 90);
+    struct hps_gpu_space *next = open_space();
+    insert(next, 2, 0, 100, 2, NULL, &report);
+    assert_int_equal(found(next, 2, 0, 100, 2), 0);
+    assert_true(found(rig.space, 2, 0, 100, 1) > 90); /* it did not push the active one out */
+
+    hps_gpu_space_active(rig.space, false);
+    hps_gpu_space_active(next, true);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    uint32_t n = 0;
+    while (n == 0) { /* once what was under way has ended */
+        assert_true(hps_clock_us() < give_up_us);
+        insert(next, 2, 0, 100, 2, NULL, &report);
+        n = found(next, 2, 0, 100, 2);
+    }
+    assert_int_equal(found(rig.space, 2, 0, 100, 1), 0);
+    hps_gpu_space_close(rig.space);
+    rig.space = next;
+}
+
+static uint64_t bytes_of(uint32_t table)
+{
+    return hps_embed_range_bytes(row_bytes_of[table], ROWS, ROWS);
+}
+
+/* The first one that does not fit is left out, those behind it that do are made. */
+static void test_caches_when_not_all_fit_then_those_that_do_are_made(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint32_t sizes[2];
+    open_tier(bytes_of(0) - 4096, 0, 0);
+    rig.space = open_space();
+    for (uint32_t i = 0; i < 2; i++) { /* before it is active, and after */
+        assert_false(hps_gpu_space_caches(rig.space, 0));
+        assert_true(hps_gpu_space_caches(rig.space, 1));
+        assert_false(hps_gpu_space_caches(rig.space, 2));
+        assert_true(hps_gpu_space_present(rig.space));
+        assert_false(hps_gpu_space_without_room(rig.space, rig.tier));
+        sizes[i] = hps_gpu_space_tables_without_room(rig.space, rig.tier);
+        hps_gpu_space_active(rig.space, true);
+        uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+        while (hps_gpu_space_coming(rig.space)) {
+            assert_true(hps_clock_us() < give_up_us);
+            sched_yield();
+        }
+    }
+    assert_int_equal(sizes[0], 2);
+    assert_int_equal(sizes[1], 2);
+    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, NULL), 2);
+    assert_int_equal(hps_gpu_space_tables_without_room(NULL, NULL), 0);
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 100, 1, NULL, &report);
+        assert_int_equal(report.n_inserted, t == 1 ? 100 : 0);
+        assert_int_equal(found(rig.space, t, 0, 100, 1), t == 1 ? 100 : 0);
+    }
+}
+
+/* What others give up is for the cache that is missing: also where it is not in one piece. */
+static void test_caches_when_room_comes_then_the_missing_ones_are_made(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_gpu_share shares[N_TABLES];
+    memcpy(shares, rig.shares, sizeof(shares));
+    open_tier(bytes_of(0) + bytes_of(1) + bytes_of(2) + bytes_of(0) - 4096, 0, 0);
+    rig.shares[1].n_rows_cached = rig.shares[2].n_rows_cached = 0;
+    struct hps_gpu_space *other = open_space();
+    memcpy(rig.shares, shares, sizeof(shares));
+    rig.space = open_space();
+    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, rig.tier), 1);
+    assert_int_equal(hps_gpu_space_tables_without_room(other, rig.tier), 0);
+    assert_false(hps_gpu_space_caches(rig.space, 2));
+    hps_gpu_space_active(rig.space, true);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    while (hps_gpu_space_coming(rig.space)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, rig.tier), 0);
+    assert_false(hps_gpu_space_caches(other, 0));
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 100, 1, NULL, &report);
+        assert_int_equal(found(rig.space, t, 0, 100, 1), 100);
+    }
+    hps_gpu_space_close(other);
+}
+
+/* What was logged until this was, which is cut off behind it. */
+static void read_log(int fd, const char *text, char *log, size_t size)
+{
+    size_t n = 0;
+    char *line = NULL;
+
+    while (line == NULL || strchr(line, '\n') == NULL) {
+        struct pollfd input = {.fd = fd, .events = POLLIN};
+        assert_int_equal(poll(&input, 1, GIVE_UP_US / 1000), 1);
+        ssize_t got = read(fd, log + n, size - 1 - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+        log[n] = '\0';
+        line = strstr(log, text);
+    }
+}
+
+static void test_space_when_it_does_not_fit_then_said_once_with_both_sizes(void **state)
+{
+    (void)state;
+    char log[4096];
+    char needed[64];
+    int fds[2];
+    rig.shares[0].n_rows_cached = rig.shares[1].n_rows_cached = 0;
+    uint64_t bytes = hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES);
+    assert_int_equal(pipe(fds), 0);
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, fds[1]);
+    snprintf(needed, sizeof(needed), " needed_bytes=%" PRIu64 " ", bytes);
+    open_tier(bytes - 4096, 0, 0);
+    rig.space = open_space();
+    read_log(fds[0], "beside those of others", log, sizeof(log));
+    assert_non_null(strstr(log, needed));
+    assert_non_null(strstr(log, "version=m/3 "));
+    hps_gpu_space_active(rig.space, true);
+    read_log(fds[0], "served without", log, sizeof(log));
+    assert_non_null(strstr(log, needed));
+    assert_non_null(strstr(log, " free_bytes="));
+    hps_gpu_space_active(rig.space, true); /* it is looked at again */
+    hps_gpu_space_active(rig.space, true);
+    hps_gpu_tier_drain(rig.tier);
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, STDERR_FILENO);
+    close(fds[1]);
+    assert_int_equal(read(fds[0], log, sizeof(log)), 0);
+    close(fds[0]);
+}
+
+static void read_wanted(void *ctx)
+{
+    *(bool *)ctx = rig.tier->wanted;
+}
+
+/* Else its thread would look for room for ever. */
+static void test_lost_when_a_version_waits_for_room_then_it_waits_no_more(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question question;
+    bool wanted = false;
+    uint64_t bytes = hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    open_tier(bytes * 3 / 2, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    struct hps_gpu_space *next = open_space();
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    hps_device_sim_hold(rig.tier->device, true);
+    ask(&question, rig.space, 0, 100);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    hps_gpu_space_active(rig.space, false);
+    hps_gpu_space_active(next, true);
+    gpu_tier_call(rig.tier, read_wanted, &wanted);
+    assert_true(wanted); /* what is under way uses the memory */
+    hps_device_give_up(rig.tier->device, "enough");
+    while (!hps_gpu_tier_lost(rig.tier)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    gpu_tier_call(rig.tier, read_wanted, &wanted);
+    assert_false(wanted);
+    wait_done(&question);
+    forget(&question);
+    hps_gpu_space_close(next);
+}
+
+/* A batch that the cache has no room for yet names caches of a version that others push out. */
+static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question questions[3];
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        bytes += hps_embed_range_bytes(row_bytes_of[t], ROWS, ROWS);
+    }
+    open_tier(bytes * 3 / 2, 0, 0);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+    struct hps_gpu_space *next = open_space();
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 1000, 1, NULL, &report);
+    }
+    assert_true(found(rig.space, 2, 0, 1000, 1) > 0);
+    hps_device_sim_hold(rig.tier->device, true);
+    for (int i = 0; i < 3; i++) { /* each takes more than half of the memory for rows under way */
+        ask(&questions[i], rig.space, 0, 3800);
+        assert_int_equal(hps_gpu_lookup(&questions[i].lookup), HPS_OK);
+    }
+    hps_gpu_space_active(rig.space, false); /* also: the thread has seen the look-ups */
+    hps_gpu_space_active(next, true);
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    for (int i = 0; i < 100; i++) { /* turns */
+        hps_gpu_tier_sync(rig.tier);
+    }
+    hps_device_sim_hold(rig.tier->device, false);
+    for (int i = 0; i < 3; i++) {
+        wait_done(&questions[i]);
+        assert_int_equal(questions[i].lookup.status, HPS_OK);
+        (void)check_part(&questions[i], 2, 1);
+        forget(&questions[i]);
+    }
+    while (!hps_gpu_space_caches(next, 0)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_false(hps_gpu_space_caches(rig.space, 0));
+    insert(rig.space, 0, 0, 10, 1, NULL, &report);
+    assert_int_equal(report.n_inserted + report.n_no_room + report.n_stale, 0);
+    hps_gpu_space_close(next);
+}
+
+/* Only changes are under way: nobody's answer would say that the device is gone. */
+static void test_lost_when_nothing_is_asked_then_it_is_noticed(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    open_all();
+    hps_device_sim_fail(rig.tier->device, 0);
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    while (!hps_gpu_tier_lost(rig.tier)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_false(hps_gpu_space_caches(rig.space, 0));
+}
+
+static struct kept {
+    struct hps_embed_region *region;
+    struct hps_embed_cache *cache;
+    struct hps_device *device;
+} kept; /* of a tier that could not be stopped */
+
+/* It is lost while it writes an answer, and goes on with that when nobody expects it any more. */
+static void test_close_when_a_lost_device_may_still_write_then_the_slab_stays(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question question;
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    open_all();
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    kept = (struct kept){rig.tier->region, rig.tier->cache, rig.tier->device};
+    hps_device_sim_hang(kept.device, true);
+    ask(&question, rig.space, 0, 100);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    while (hps_device_sim_stuck(kept.device) < 2) { /* one looks up, one counts */
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    hps_device_give_up(kept.device, "it hangs");
+    wait_done(&question);
+    assert_int_equal(question.lookup.status, HPS_DATA_LOSS);
+    forget(&question);
+    rig.tier->options.stall_us_max = 1000; /* so long does the end wait for it */
+    hps_gpu_space_close(rig.space);
+    assert_false(hps_gpu_tiers_kept()); /* by a test before */
+    hps_gpu_tier_close(rig.tier);
+    assert_true(hps_gpu_tiers_kept());
+    hps_block_pool_free(rig.blocks);
+    rig.space = NULL;
+    rig.tier = NULL;
+    rig.blocks = NULL;
+    hps_device_sim_hang(kept.device, false);
+    while (!hps_device_quiet(kept.device)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+    assert_int_equal(hps_embed_region_free(kept.region), HPS_OK);
+    hps_embed_cache_close(kept.cache);
+    hps_device_close(kept.device);
+}
+
+/* Both write their answers into the one slab. */
+static void test_open_when_two_devices_share_the_slab_then_each_answers(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_gpu_space *other = NULL;
+    struct hps_error err;
+    open_all();
+    struct hps_gpu_tier *tier = open_device(1, 16 << 20, 0, 0, SLOW_NOT_LOST_US);
+    assert_int_equal(hps_gpu_space_open(tier, &space_options, &other, &err), HPS_OK);
+    hps_gpu_space_active(other, true);
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    insert(other, 0, 100, 100, 2, NULL, &report);
+    assert_true(found(rig.space, 0, 0, 200, 1) >= 95);
+    assert_int_equal(found(rig.space, 0, 100, 100, 1), 0);
+    hps_gpu_space_close(rig.space);
+    hps_gpu_tier_close(rig.tier);
+    assert_true(found(other, 0, 0, 200, 2) >= 95); /* the other's end took nothing from it */
+    rig.space = other;
+    rig.tier = tier;
+}
+
+/* rig.space on two devices; the tier of the second one. */
+static struct hps_gpu_tier *open_two(void)
+{
+    struct hps_error err;
+    open_tier(16 << 20, 0, 0);
+    struct hps_gpu_tier *second = open_device(1, 16 << 20, 0, 0, SLOW_NOT_LOST_US);
+    rig.space = open_space();
+    assert_int_equal(hps_gpu_space_add(rig.space, second, &space_options, &err), HPS_OK);
+    hps_gpu_space_active(rig.space, true);
+    return second;
+}
+
+static void close_two(struct hps_gpu_tier *second)
+{
+    hps_gpu_space_close(rig.space);
+    rig.space = NULL;
+    hps_gpu_tier_close(second);
+}
+
+static void test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait(void **state)
+{
+    (void)state;
+    struct question questions[9];
+    unsigned n_first = 0;
+    struct hps_gpu_tier *second = open_two();
+    hps_device_sim_hold(rig.tier->device, true);
+    hps_device_sim_hold(second->device, true);
+    for (int i = 0; i < 8; i++) {
+        ask(&questions[i], rig.space, 0, 10);
+        assert_int_equal(hps_gpu_lookup(&questions[i].lookup), HPS_OK);
+        n_first += questions[i].lookup.asked->tier == rig.tier ? 1 : 0;
+    }
+    assert_int_equal(n_first, 4);
+    hps_device_sim_hold(second->device, false);
+    for (int i = 0; i < 8; i++) {
+        if (questions[i].lookup.asked->tier == second) {
+            wait_done(&questions[i]);
+        }
+    }
+    for (int i = 0; i < 3; i++) { /* nobody waits there any more */
+        ask(&questions[8], rig.space, 0, 10);
+        assert_int_equal(hps_gpu_lookup(&questions[8].lookup), HPS_OK);
+        assert_ptr_equal(questions[8].lookup.asked->tier, second);
+        wait_done(&questions[8]);
+        forget(&questions[8]);
+    }
+    hps_device_sim_hold(rig.tier->device, false);
+    for (int i = 0; i < 8; i++) {
+        wait_done(&questions[i]);
+        assert_int_equal(questions[i].lookup.status, HPS_OK);
+        forget(&questions[i]);
+    }
+    close_two(second);
+}
+
+static void test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct hps_embed_range_usage usage;
+    struct hps_gpu_tier *second = open_two();
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+    missed = rig.space->sibling;
+    insert(rig.space, 0, 0, 50, 1, NULL, &report);
+    missed = NULL;
+    assert_int_equal(report.n_inserted, 50);
+    await_changes(0, 50);
+    assert_int_equal(hps_gpu_space_rows(rig.space, rig.tier), 0);
+    assert_true(hps_gpu_space_rows(rig.space, second) > 45);
+    insert(rig.space, 0, 0, 50, 1, NULL, &report); /* those that are there stay */
+    assert_int_equal(report.n_inserted, 100);
+    while (hps_gpu_space_rows(rig.space, rig.tier) < 45) {
+        assert_true(hps_clock_us() < give_up_us);
+    }
+    hps_gpu_space_usage(rig.space, 0, &usage);
+    assert_int_equal(usage.n_rows, hps_gpu_space_rows(rig.space, rig.tier) +
+                                       hps_gpu_space_rows(rig.space, second));
+    assert_true(usage.n_slots < 2 * ROWS);
+    for (uint8_t version = 2; version < 12; version++) {
+        uint8_t *rows = make_rows(0, 7, 1, version);
+        hps_key key = 7;
+        hps_gpu_update(rig.space, 0, &key, rows, 1);
+        hps_free(rows);
+        assert_int_equal(found(rig.space, 0, key, 1, version), 1); /* by turns */
+    }
+    close_two(second);
+}
+
+static void await_lost(const struct hps_gpu_tier *tier)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    while (!hps_gpu_tier_lost(tier)) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+}
+
+static void test_lost_when_one_of_two_devices_is_then_the_other_answers(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct question question;
+    struct hps_gpu_tier *second = open_two();
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    hps_device_give_up(second->device, "enough");
+    insert(rig.space, 0, 100, 1, 1, NULL, &report); /* so that it is noticed */
+    await_lost(second);
+    assert_false(hps_gpu_space_lost(rig.space));
+    assert_true(hps_gpu_space_caches(rig.space, 0));
+    for (int i = 0; i < 4; i++) {
+        assert_true(found(rig.space, 0, 0, 100, 1) > 90);
+    }
+    hps_device_give_up(rig.tier->device, "enough");
+    insert(rig.space, 0, 101, 1, 1, NULL, &report);
+    await_lost(rig.tier);
+    assert_true(hps_gpu_space_lost(rig.space));
+    assert_false(hps_gpu_space_caches(rig.space, 0));
+    ask(&question, rig.space, 0, 10);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_UNAVAILABLE);
+    forget(&question);
+    close_two(second);
+}
+
+struct asker {
+    pthread_t thread;
+    hps_key first;
+    uint32_t n_found;
+};
+
+static void *ask_often(void *arg)
+{
+    struct asker *asker = arg;
+
+    for (uint32_t i = 0; i < 60; i++) {
+        asker->n_found += found(rig.space, i % N_TABLES, asker->first + i, 70, 1);
+    }
+    return NULL;
+}
+
+static void test_lookup_when_many_ask_then_each_has_its_rows(void **state)
+{
+    (void)state;
+    struct hps_insert_report report;
+    struct asker askers[4];
+    open_all();
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        insert(rig.space, t, 0, 600, 1, NULL, &report);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        askers[i] = (struct asker){.first = i * 100};
+        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask_often, &askers[i]), 0);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        pthread_join(askers[i].thread, NULL);
+        assert_true(askers[i].n_found > 60 * 70 * 9 / 10);
+    }
+}
+
+static void test_lookup_when_it_cannot_be_asked_then_refused_at_once(void **state)
+{
+    (void)state;
+    struct question question;
+    open_all();
+    ask(&question, rig.space, 0, 10);
+    struct hps_block *inside = question.lookup.block;
+    struct hps_block_pool *others = hps_block_pool_new(0);
+    question.lookup.block = hps_block_new(others, 1 << 20);
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_INVALID);
+    hps_block_unref(question.lookup.block);
+    hps_block_pool_free(others);
+    question.lookup.block = inside;
+    forget(&question);
+}
+
+static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state)
+{
+    (void)state;
+    for (uint64_t moment = 0; moment < 40; moment += 3) {
+        struct question questions[8];
+        struct hps_insert_report report;
+        hps_key key = 1;
+        uint8_t *row = make_rows(0, 1, 1, 1);
+        unsigned n_ok = 0;
+
+        setup(NULL);
+        open_all();
+        insert(rig.space, 0, 0, 100, 1, NULL, &report);
+        assert_true(found(rig.space, 0, 0, 100, 1) > 0);
+        hps_device_sim_fail(rig.tier->device, moment);
+        for (int i = 0; i < 8; i++) {
+            ask(&questions[i], rig.space, 0, 100);
+            hps_status status = hps_gpu_lookup(&questions[i].lookup);
+            if (status != HPS_OK) {
+                assert_int_equal(status, HPS_UNAVAILABLE);
+                questions[i].done = true;
+                questions[i].lookup.status = status;
+            }
+            hps_gpu_update(rig.space, 0, &key, row, 1);
+        }
+        for (int i = 0; i < 8; i++) {
+            wait_done(&questions[i]);
+            hps_status status = questions[i].lookup.status;
+            assert_true(status == HPS_OK || status == HPS_DATA_LOSS || status == HPS_UNAVAILABLE);
+            n_ok += status == HPS_OK ? 1 : 0;
+            n_ok += status == HPS_OK ? (check_part(&questions[i], 1, 1), 0u) : 0;
+            forget(&questions[i]);
+        }
+        while (!hps_gpu_tier_lost(rig.tier)) { /* more work, until it comes to its end */
+            hps_gpu_update(rig.space, 0, &key, row, 1);
+            sched_yield();
+        }
+        ask(&questions[0], rig.space, 0, 10);
+        assert_int_equal(hps_gpu_lookup(&questions[0].lookup), HPS_UNAVAILABLE);
+        forget(&questions[0]);
+        hps_free(row);
+        hps_gpu_space_active(rig.space, false);
+        teardown(NULL);
+        assert_int_equal(rig.n_lost, 1);
+    }
+}
+
+/* ---- a driver that hangs --------------------------------------------------------------------- */
+
+static void open_all_stalling(uint64_t stall_us_max)
+{
+    rig.tier = open_device(0, 16 << 20, 0, 0, stall_us_max);
+    rig.space = open_space();
+    hps_gpu_space_active(rig.space, true);
+}
+
+static void hang_driver(void)
+{
+    rig.hung = rig.tier->device;
+    hps_device_sim_driver_hang(rig.hung, true);
+}
+
+/* The tier's thread is within a call from which it does not come back. */
+static void hang(struct question *question)
+{
+    uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
+
+    hang_driver();
+    ask(question, rig.space, 0, 100);
+    assert_int_equal(hps_gpu_lookup(&question->lookup), HPS_OK);
+    while (hps_device_calls_now(&rig.tier->watch.calls) == 0) {
+        assert_true(hps_clock_us() < give_up_us);
+        sched_yield();
+    }
+}
+
+static void test_usage_when_the_driver_hangs_then_told_without_waiting(void **state)
+{
+    (void)state;
+    struct question question;
+    struct hps_embed_range_usage usages[N_TABLES];
+    struct hps_embed_cache_usage usage;
+    open_all_stalling(UINT64_C(600) * 1000 * 1000);
+    hang(&question);
+    hps_gpu_space_usages(rig.space, usages);
+    assert_true(usages[0].bytes > 0);
+    hps_gpu_space_usage(rig.space, 1, &usages[1]);
+    hps_gpu_tier_usage(rig.tier, &usage);
+    assert_int_equal(usage.arena_bytes, 16 << 20);
+    assert_false(atomic_load(&question.done)); /* it hangs all the time, */
+    assert_false(hps_gpu_tier_lost(rig.tier)); /* and nobody has come to our help */
+    hps_device_sim_driver_hang(rig.hung, false);
+    rig.hung = NULL;
+    wait_done(&question);
+    assert_int_equal(question.lookup.status, HPS_OK);
+    forget(&question);
+}
+
+enum { HANG_STALL_US = 2 * 1000 * 1000 };
+
+static void test_lookup_when_the_driver_hangs_then_answered_and_the_tier_can_be_closed(void **state)
+{
+    (void)state;
+    struct question first, second;
+    struct hps_insert_report report;
+    hps_key key = 1;
+    uint8_t *row = make_rows(0, 1, 1, 1);
+    open_all_stalling(HANG_STALL_US);
+    hang(&first);
+    ask(&second, rig.space, 0, 10);
+    assert_int_equal(hps_gpu_lookup(&second.lookup), HPS_OK); /* in the mail of who hangs */
+    wait_done(&first);
+    wait_done(&second);
+    assert_int_equal(first.lookup.status, HPS_DATA_LOSS);
+    assert_int_equal(second.lookup.status, HPS_UNAVAILABLE);
+    assert_true(hps_gpu_tier_lost(rig.tier));
+    assert_int_equal(rig.n_lost, 1);
+    hps_gpu_update(rig.space, 0, &key, row, 1);
+    insert(rig.space, 0, 0, 100, 1, NULL, &report);
+    assert_int_equal(report.n_inserted, 0);
+    forget(&first);
+    ask(&first, rig.space, 0, 10);
+    assert_int_equal(hps_gpu_lookup(&first.lookup), HPS_UNAVAILABLE);
+    forget(&first);
+    forget(&second);
+    hps_free(row);
+    hps_gpu_space_active(rig.space, false);
+    hps_device_sim_driver_hang(rig.hung, false); /* too late: its thread does not come back */
+}
+
+static void test_space_when_the_driver_hangs_then_opened_without_caches(void **state)
+{
+    (void)state;
+    rig.tier = open_device(0, 16 << 20, 0, 0, HANG_STALL_US);
+    hang_driver();
+    rig.space = open_space();
+    assert_false(hps_gpu_space_caches(rig.space, 0));
+    assert_int_equal(rig.n_lost, 1);
+    hps_gpu_space_active(rig.space, true);
+}
+
+static void test_close_when_the_driver_hangs_then_ends_all_the_same(void **state)
+{
+    (void)state;
+    open_all_stalling(HANG_STALL_US);
+    hang_driver();
+    hps_gpu_space_close(rig.space);
+    rig.space = NULL;
+    hps_gpu_tier_close(rig.tier);
+    rig.tier = NULL;
+    assert_true(hps_gpu_tiers_kept());
+}
+
+static void test_update_when_the_driver_hangs_then_it_waits_no_longer(void **state)
+{
+    (void)state;
+    struct question question;
+    hps_key keys[100];
+    uint8_t *rows = make_rows(2, 0, 100, 1);
+    for (hps_key key = 0; key < 100; key++) {
+        keys[key] = key;
+    }
+    rig.tier = open_device(0, 16 << 20, 0, 100000, HANG_STALL_US);
+    rig.space = open_space();
+    hang(&question);
+    for (int i = 0; i < 10; i++) { /* more than the queue takes */
+        hps_gpu_update(rig.space, 2, keys, rows, 100);
+    }
+    wait_done(&question);
+    forget(&question);
+    hps_free(rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_lookup_when_inserted_then_rows_are_there_and_others_are_not, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_usage_when_rows_came_then_of_each_table_and_of_the_device, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_usage_when_asked_for_while_rows_come_then_they_are_counted_later, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lookup_when_larger_than_a_batch_then_split_and_whole,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_update_when_it_has_returned_then_no_lookup_sees_the_old_row, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_insert_when_stale_or_no_room_then_left_out_and_counted,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_insert_when_wanted_then_in_however_seldom_it_was_asked_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_space_when_it_does_not_fit_then_cached_once_active_and_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_caches_when_not_all_fit_then_those_that_do_are_made,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_caches_when_room_comes_then_the_missing_ones_are_made,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_change_when_large_then_queued_in_pieces, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_lost_when_nothing_is_asked_then_it_is_noticed, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_close_when_a_lost_device_may_still_write_then_the_slab_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_the_device_is_simulated_then_a_minute_is_no_stall, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_two_devices_share_the_slab_then_each_answers,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_update_when_there_is_no_memory_then_no_old_row_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_insert_when_as_much_is_under_way_as_may_be_then_left_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_insert_when_it_waits_then_nothing_is_left_out, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_space_when_it_does_not_fit_then_said_once_with_both_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_lost_when_a_version_waits_for_room_then_it_waits_no_more, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_lost_when_one_of_two_devices_is_then_the_other_answers,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lookup_when_many_ask_then_each_has_its_rows, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_lookup_when_it_cannot_be_asked_then_refused_at_once,
+                                        setup, teardown),
+        cmocka_unit_test(test_lost_when_at_any_moment_then_everybody_is_answered),
+        cmocka_unit_test_setup_teardown(test_usage_when_the_driver_hangs_then_told_without_waiting,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_lookup_when_the_driver_hangs_then_answered_and_the_tier_can_be_closed, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_space_when_the_driver_hangs_then_opened_without_caches,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_close_when_the_driver_hangs_then_ends_all_the_same,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_update_when_the_driver_hangs_then_it_waits_no_longer,
+                                        setup, teardown),
+    };
+    return cmocka_run_group_tests_name("gpu_tier", tests, NULL, NULL);
+}

@@ -1,0 +1,725 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Walks beside each other and beside updates: keys that are fetched once, keys that are known to be
+ * absent, rows that an update has overtaken, stores that are down, parts that are asked together.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "backends/breaker.h"
+#include "base/clock.h"
+#include "cache/lookup/tiers.h"
+#include "cache/version/absent.h"
+#include "tests/lib/fault_heap.h"
+#include "tests/lib/lookup_fixture.h"
+
+enum { KEYS_MAX = 64, WALKERS = 4 };
+
+/* One look-up on a thread of its own. */
+struct walker {
+    struct fixture *fx;
+    hps_key from;
+    hps_key keys[KEYS_MAX];
+    uint32_t slots[KEYS_MAX];
+    uint8_t rows[KEYS_MAX * 16];
+    struct hps_walk walk;
+    struct hps_walk_call call;
+    struct hps_error err;
+    hps_status status;
+    pthread_t thread;
+    atomic_bool cancel;
+    _Atomic(unsigned) n_looks; /* at the cancel flag */
+};
+
+struct together_test {
+    struct fixture fx;
+    struct walker walkers[WALKERS];
+};
+
+static int setup(void **state)
+{
+    struct together_test *t = hps_calloc(1, sizeof(*t));
+
+    assert_non_null(t);
+    fixture_open(&t->fx, 0);
+    t->fx.version.absent = hps_absent_new();
+    t->fx.version.flight = hps_flight_new();
+    assert_non_null(t->fx.version.absent);
+    assert_non_null(t->fx.version.flight);
+    for (unsigned i = 0; i < WALKERS; i++) {
+        t->walkers[i].fx = &t->fx;
+    }
+    *state = t;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct together_test *t = *state;
+
+    hps_clock_real();
+    hps_absent_free(t->fx.version.absent);
+    hps_flight_free(t->fx.version.flight);
+    hps_stamps_free(t->fx.version.stamps);
+    hps_breaker_free(t->fx.version.breakers[FIXTURE_DISK]);
+    fixture_close(&t->fx);
+    hps_free(t);
+    return 0;
+}
+
+static bool look_at_cancel(const void *ctx)
+{
+    struct walker *walker = (struct walker *)ctx;
+
+    walker->n_looks++;
+    return walker->cancel;
+}
+
+/* A walk over keys from .. to of table t0. */
+static void begin(struct walker *walker, hps_key from, hps_key to)
+{
+    uint32_t n = (uint32_t)(to - from);
+
+    walker->from = from;
+    for (uint32_t i = 0; i < n; i++) {
+        walker->keys[i] = from + i;
+        walker->slots[i] = i;
+    }
+    struct hps_batch batch = {
+        .keys = walker->keys, .slots = walker->slots, .rows = walker->rows, .n = n};
+    memset(walker->rows, 0, sizeof(walker->rows));
+    hps_walk_init(&walker->walk, &walker->fx->version, &walker->fx->tables[0], &batch);
+    walker->call.cancelled = look_at_cancel;
+    walker->call.cancelled_ctx = walker;
+    walker->n_looks = 0;
+}
+
+static void *run(void *arg)
+{
+    struct walker *walker = arg;
+
+    walker->status = hps_walk_rest(&walker->walk, &walker->call, &walker->err);
+    return NULL;
+}
+
+static hps_status walk(struct walker *walker, hps_key from, hps_key to)
+{
+    begin(walker, from, to);
+    run(walker);
+    return walker->status;
+}
+
+static void start(struct walker *walker, hps_key from, hps_key to)
+{
+    begin(walker, from, to);
+    assert_int_equal(pthread_create(&walker->thread, NULL, run, walker), 0);
+}
+
+static void join(struct walker *walker)
+{
+    assert_int_equal(pthread_join(walker->thread, NULL), 0);
+}
+
+/* It looks once for the host, and then each time that it has waited a while for the others. */
+static void until_it_waits(const struct walker *walker)
+{
+    while (walker->n_looks < 2) {
+        (void)sched_yield();
+    }
+}
+
+static void put_range(struct together_test *t, uint32_t tier, hps_key from, hps_key to)
+{
+    for (hps_key key = from; key < to; key++) {
+        fixture_put(&t->fx, tier, 0, key);
+    }
+}
+
+static struct hps_store *disk(struct together_test *t)
+{
+    return t->fx.stores[FIXTURE_DISK];
+}
+
+static const struct hps_tier_report *disk_report(const struct walker *walker)
+{
+    return &walker->walk.reports[FIXTURE_DISK];
+}
+
+/* Ranges and rows of a finished walk, and that its counts add up. */
+static void check(const struct walker *walker)
+{
+    const struct hps_walk *walk = &walker->walk;
+    uint32_t n = walk->batch.n + walk->n_absent;
+    uint32_t n_below = walk->n_keys - walk->reports[FIXTURE_HOST].n_found;
+    uint8_t row[16];
+
+    for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
+        const struct hps_tier_report *report = &walk->reports[t];
+        uint32_t begin_at = hps_walk_found_begin(walk, t);
+        for (uint32_t i = begin_at; i < begin_at + report->n_found; i++) {
+            fixture_row(&walker->fx->tables[0], walk->batch.keys[i], row);
+            assert_memory_equal(walker->rows + (size_t)walk->batch.slots[i] * 16, row, 16);
+            assert_int_equal(walk->batch.keys[i], walker->from + walk->batch.slots[i]);
+        }
+        n += report->n_found;
+        assert_true(report->n_shared <= report->n_found);
+    }
+    assert_int_equal(n, walk->n_keys);
+    assert_int_equal(n_below, disk_report(walker)->n_asked + disk_report(walker)->n_shared +
+                                  walk->n_remembered + walk->n_shared_absent);
+}
+
+/* ---- single flight --------------------------------------------------------------------------- */
+
+/* Walker 0 asks the disk for keys 0 .. 10, and is stopped there. */
+static void start_leader(struct together_test *t)
+{
+    hps_fake_gate_shut(disk(t), HPS_FAKE_GET);
+    start(&t->walkers[0], 0, 10);
+    hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 1);
+}
+
+static void test_walks_when_they_miss_the_same_keys_then_each_is_fetched_once(void **state)
+{
+    struct together_test *t = *state;
+
+    put_range(t, FIXTURE_DISK, 0, 8);
+    start_leader(t);
+    for (unsigned i = 1; i < WALKERS; i++) {
+        start(&t->walkers[i], 0, 10);
+        until_it_waits(&t->walkers[i]);
+    }
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    for (unsigned i = 0; i < WALKERS; i++) {
+        join(&t->walkers[i]);
+        assert_int_equal(t->walkers[i].status, HPS_OK);
+        check(&t->walkers[i]);
+        assert_int_equal(disk_report(&t->walkers[i])->n_found, 8);
+        assert_int_equal(t->walkers[i].walk.n_absent, 2);
+        assert_int_equal(disk_report(&t->walkers[i])->n_shared, i == 0 ? 0 : 8);
+        assert_int_equal(t->walkers[i].walk.n_shared_absent, i == 0 ? 0 : 2);
+    }
+    assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 1);
+    assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 10);
+}
+
+static void test_walk_when_it_waits_for_another_then_the_wait_is_told_apart(void **state)
+{
+    struct together_test *t = *state;
+
+    hps_clock_fake(hps_clock_us());
+    put_range(t, FIXTURE_DISK, 0, 8);
+    start_leader(t);
+    start(&t->walkers[1], 0, 10);
+    until_it_waits(&t->walkers[1]);
+    hps_clock_advance(5000);
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    join(&t->walkers[1]);
+    assert_int_equal(t->walkers[0].walk.wait_us, 0);
+    assert_int_equal(disk_report(&t->walkers[0])->duration_us, 5000);
+    assert_int_equal(t->walkers[1].walk.wait_us, 5000);
+    assert_int_equal(disk_report(&t->walkers[1])->duration_us, 0);
+}
+
+static void test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_at_once(
+    void **state)
+{
+    struct together_test *t = *state;
+    struct walker *other = &t->walkers[1];
+
+    put_range(t, FIXTURE_DISK, 0, 20);
+    start_leader(t);
+    start(other, 5, 15);
+    hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 2); /* it asks for 10 .. 15 meanwhile */
+    assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 15);
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    join(other);
+    assert_int_equal(other->status, HPS_OK);
+    assert_int_equal(disk_report(other)->n_asked, 5);
+    assert_int_equal(disk_report(other)->n_shared, 5);
+    check(other);
+    check(&t->walkers[0]);
+}
+
+static void test_walks_when_the_leader_fails_then_one_that_waits_fetches(void **state)
+{
+    struct together_test *t = *state;
+    static const hps_status kinds[] = {HPS_UNAVAILABLE, HPS_DEADLINE, HPS_CANCELLED};
+
+    put_range(t, FIXTURE_DISK, 0, 40);
+    for (unsigned k = 0; k < 3; k++) {
+        hps_key from = 10 * k;
+        uint64_t n_keys = hps_fake_keys(disk(t), HPS_FAKE_GET);
+        hps_fake_gate_shut(disk(t), HPS_FAKE_GET);
+        hps_fake_fail(disk(t), HPS_FAKE_GET, kinds[k], 0, 1, 0);
+        start(&t->walkers[0], from, from + 10);
+        hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 1);
+        for (unsigned i = 1; i < WALKERS; i++) {
+            start(&t->walkers[i], from, from + 10);
+            until_it_waits(&t->walkers[i]);
+        }
+        hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+        for (unsigned i = 0; i < WALKERS; i++) {
+            join(&t->walkers[i]);
+            assert_int_equal(t->walkers[i].status, i == 0 ? kinds[k] : HPS_OK);
+        }
+        for (unsigned i = 1; i < WALKERS; i++) {
+            assert_int_equal(disk_report(&t->walkers[i])->n_found, 10);
+            check(&t->walkers[i]);
+        }
+        assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), n_keys + 2 * 10);
+    }
+}
+
+static void test_walk_when_it_waits_and_its_deadline_passes_then_it_ends(void **state)
+{
+    struct together_test *t = *state;
+
+    hps_clock_fake(1000);
+    put_range(t, FIXTURE_DISK, 0, 10);
+    put_range(t, FIXTURE_HOST, 10, 12);
+    start_leader(t);
+    t->walkers[1].call.deadline_us = 2000;
+    start(&t->walkers[1], 5, 12);
+    until_it_waits(&t->walkers[1]);
+    hps_clock_advance(1000);
+    join(&t->walkers[1]);
+    assert_int_equal(t->walkers[1].status, HPS_DEADLINE);
+    assert_int_equal(t->walkers[1].walk.batch.n, 5);
+    assert_int_equal(t->walkers[1].walk.reports[FIXTURE_HOST].n_found, 2);
+    memset(t->walkers[1].rows, 0xaa, sizeof(t->walkers[1].rows)); /* they are its own again */
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    assert_int_equal(t->walkers[0].status, HPS_OK);
+    for (unsigned i = 0; i < sizeof(t->walkers[1].rows); i++) {
+        assert_int_equal(t->walkers[1].rows[i], 0xaa);
+    }
+}
+
+static void test_walk_when_it_waits_and_is_cancelled_then_only_it_ends(void **state)
+{
+    struct together_test *t = *state;
+
+    put_range(t, FIXTURE_DISK, 0, 10);
+    start_leader(t);
+    for (unsigned i = 1; i < 3; i++) {
+        start(&t->walkers[i], 0, 10);
+        until_it_waits(&t->walkers[i]);
+    }
+    t->walkers[1].cancel = true;
+    join(&t->walkers[1]);
+    assert_int_equal(t->walkers[1].status, HPS_CANCELLED);
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    join(&t->walkers[2]);
+    assert_int_equal(t->walkers[0].status, HPS_OK);
+    assert_int_equal(t->walkers[2].status, HPS_OK);
+    check(&t->walkers[2]);
+    assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 1);
+}
+
+/* ---- updates --------------------------------------------------------------------------------- */
+
+static void make_stamps(struct together_test *t)
+{
+    t->fx.version.stamps = hps_stamps_new();
+    assert_non_null(t->fx.version.stamps);
+}
+
+static void update(struct together_test *t, hps_key key)
+{
+    hps_stamps_begin(t->fx.version.stamps);
+    hps_stamps_mark(t->fx.version.stamps, 0, &key, 1);
+    hps_absent_remove(t->fx.version.absent, 0, &key, 1);
+    hps_stamps_end(t->fx.version.stamps);
+}
+
+static void test_walk_when_updates_overtake_it_then_what_they_changed_is_not_kept(void **state)
+{
+    struct together_test *t = *state;
+
+    make_stamps(t);
+    put_range(t, FIXTURE_DISK, 0, 5); /* and 5 .. 10 are unknown */
+    start_leader(t);
+    update(t, 2);
+    update(t, 7);
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    check(&t->walkers[0]);
+    assert_int_equal(t->walkers[0].walk.reports[FIXTURE_HOST].n_inserted, 4);
+    assert_int_equal(t->walkers[0].walk.reports[FIXTURE_HOST].n_stale, 1);
+    assert_false(fixture_has(&t->fx, FIXTURE_HOST, 0, 2));
+    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 3));
+    assert_false(hps_absent_has(t->fx.version.absent, 0, 7));
+    assert_true(hps_absent_has(t->fx.version.absent, 0, 8));
+}
+
+static void test_walks_when_an_update_comes_between_then_they_do_not_share(void **state)
+{
+    struct together_test *t = *state;
+    struct walker *later = &t->walkers[1];
+
+    make_stamps(t);
+    start_leader(t);
+    put_range(t, FIXTURE_DISK, 4, 5);
+    update(t, 4);
+    start(later, 0, 10);
+    hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 2);
+    assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 11); /* key 4 again, on its own */
+    hps_fake_gate_open(disk(t), HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    join(later);
+    assert_int_equal(disk_report(later)->n_found, 1);
+    assert_int_equal(disk_report(later)->n_shared, 0);
+    assert_int_equal(later->walk.n_shared_absent, 9);
+    check(later);
+}
+
+/* ---- the negative set ------------------------------------------------------------------------ */
+
+static void test_walk_when_keys_were_absent_before_then_the_disk_is_not_asked(void **state)
+{
+    struct together_test *t = *state;
+    struct walker *walker = &t->walkers[0];
+
+    put_range(t, FIXTURE_DISK, 0, 5);
+    assert_int_equal(walk(walker, 0, 10), HPS_OK);
+    assert_int_equal(walker->walk.n_absent, 5);
+    assert_int_equal(walker->walk.n_remembered, 0);
+    begin(walker, 0, 12); /* as MEMORY_ONLY does: the first step is all */
+    assert_int_equal(hps_walk_memory(&walker->walk, &walker->call, &walker->err), HPS_OK);
+    assert_int_equal(walker->walk.reports[FIXTURE_HOST].n_found, 5);
+    assert_int_equal(walker->walk.n_absent, 5);
+    assert_int_equal(walker->walk.n_remembered, 5);
+    assert_int_equal(walker->walk.batch.n, 2);
+    assert_int_equal(hps_walk_rest(&walker->walk, &walker->call, &walker->err), HPS_OK);
+    assert_int_equal(walker->walk.n_absent, 7);
+    check(walker);
+    assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 12);
+}
+
+static void test_walk_when_the_disk_fails_then_nothing_is_remembered(void **state)
+{
+    struct together_test *t = *state;
+    struct walker *walker = &t->walkers[0];
+
+    hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_IO, 0, 1, 0);
+    assert_int_equal(walk(walker, 0, 10), HPS_IO);
+    begin(walker, 0, 10);
+    assert_int_equal(hps_walk_memory(&walker->walk, &walker->call, &walker->err), HPS_OK);
+    assert_int_equal(walker->walk.batch.n, 10);
+}
+
+/* ---- stores that are down -------------------------------------------------------------------- */
+
+static struct hps_breaker *make_breaker(const char *name)
+{
+    struct hps_breaker_options options = HPS_BREAKER_DEFAULT(name);
+
+    options.failures_max = 3;
+    struct hps_breaker *breaker = hps_breaker_new(&options);
+    assert_non_null(breaker);
+    return breaker;
+}
+
+static void test_walk_when_the_lowest_tier_is_down_then_it_fails_at_once_until_a_probe(void **state)
+{
+    struct together_test *t = *state;
+    struct walker *walker = &t->walkers[0];
+
+    hps_clock_fake(1000);
+    t->fx.version.breakers[FIXTURE_DISK] = make_breaker("rocksdb");
+    put_range(t, FIXTURE_DISK, 0, 10);
+    put_range(t, FIXTURE_HOST, 20, 25);
+    hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 3, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(walk(walker, 0, 10), HPS_UNAVAILABLE);
+        assert_null(strstr(walker->err.text, "probe"));
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(walk(walker, 0, 10), HPS_UNAVAILABLE);
+        assert_non_null(strstr(walker->err.text, "table 't0': tier rocksdb: unavailable"));
+        assert_non_null(strstr(walker->err.text, "probe"));
+        assert_int_equal(disk_report(walker)->n_asked, 0);
+        assert_int_equal(disk_report(walker)->n_faults, 1);
+    }
+    assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 3);
+    assert_int_equal(walk(walker, 20, 25), HPS_OK); /* what memory has is served */
+    hps_clock_advance(100 * 1000);
+    assert_int_equal(walk(walker, 0, 10), HPS_OK);
+    check(walker);
+    assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 4);
+}
+
+static void test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_call(void **state)
+{
+    struct together_test *t = *state;
+    struct walker *walker = &t->walkers[0];
+    struct hps_store *redis = fixture_open_middle(&t->fx, false);
+    struct hps_space *space = t->fx.version.tiers[2];
+
+    hps_clock_fake(1000);
+    t->fx.version.breakers[1] = make_breaker("redis");
+    hps_fake_fail(redis, HPS_FAKE_GET, HPS_UNAVAILABLE, 0, UINT32_MAX, 0);
+    for (hps_key key = 0; key < 60; key++) {
+        uint8_t row[16];
+        struct hps_call call = {0};
+        fixture_row(&t->fx.tables[0], key, row);
+        assert_int_equal(space->store->ops->put(space, &call, &t->fx.tables[0], &key, row, 1),
+                         HPS_OK);
+    }
+    for (hps_key from = 0; from < 60; from += 10) {
+        assert_int_equal(walk(walker, from, from + 10), HPS_OK);
+        assert_int_equal(walker->walk.reports[2].n_found, 10);
+        assert_int_equal(walker->walk.reports[1].status, HPS_UNAVAILABLE);
+        assert_int_equal(walker->walk.reports[1].n_faults, 1);
+    }
+    assert_int_equal(hps_fake_calls(redis, HPS_FAKE_GET), 3);
+    fixture_close_middle(&t->fx, redis);
+}
+
+static void test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of_their_tier(
+    void **state)
+{
+    struct together_test *t = *state;
+    struct hps_store *redis = fixture_open_middle(&t->fx, false);
+    struct walker *other = &t->walkers[1];
+
+    put_range(t, 2, 0, 4);
+    put_range(t, 1, 4, 8);
+    put_range(t, 2, 12, 16);
+    put_range(t, 1, 16, 18);
+    put_range(t, FIXTURE_HOST, 18, 20);
+    hps_fake_gate_shut(redis, HPS_FAKE_GET);
+    start(&t->walkers[0], 0, 10);
+    hps_fake_gate_wait(redis, HPS_FAKE_GET, 1);
+    start(other, 0, 20);
+    hps_fake_gate_wait(redis, HPS_FAKE_GET, 2);
+    hps_fake_gate_open(redis, HPS_FAKE_GET);
+    join(&t->walkers[0]);
+    join(other);
+    assert_int_equal(other->walk.reports[0].n_found, 2);
+    assert_int_equal(other->walk.reports[1].n_found, 6);
+    assert_int_equal(other->walk.reports[2].n_found, 8);
+    assert_int_equal(other->walk.n_absent, 4);
+    for (uint32_t tier = 0; tier < 3; tier++) {
+        uint32_t at = hps_walk_found_begin(&other->walk, tier);
+        for (uint32_t i = at; i < at + other->walk.reports[tier].n_found; i++) {
+            hps_key key = other->walk.batch.keys[i];
+            uint32_t expected = key >= 18 ? 0 : (key >= 16 || (key >= 4 && key < 8)) ? 1 : 2;
+            assert_int_equal(tier, expected);
+        }
+    }
+    fixture_close_middle(&t->fx, redis);
+}
+
+/* ---- several parts --------------------------------------------------------------------------- */
+
+/* A version whose disk answers several tables at once. */
+static void test_walks_of_a_look_up_when_the_store_can_then_it_is_asked_once(void **state)
+{
+    struct together_test *t = *state;
+    const struct hps_fake_options options = {
+        .name = "rocksdb", .tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_BLOCKING, .get_many = true};
+    struct hps_store *plain = t->fx.stores[FIXTURE_DISK];
+    struct hps_space *plain_space = t->fx.version.tiers[FIXTURE_DISK];
+    const struct hps_space_id id = {
+        .model = "m", .version = 7, .tables = t->fx.tables, .n_tables = FIXTURE_TABLES};
+    struct hps_store *store = hps_fake_store_new(&options);
+    struct hps_walk walks[3];
+    hps_key keys[3][4];
+    uint32_t slots[3][4];
+    uint8_t rows[3][4 * FIXTURE_DIM_MAX * 4];
+    struct hps_error err;
+
+    assert_int_equal(store->ops->space_open(store, &id, &t->fx.version.tiers[FIXTURE_DISK], &err),
+                     HPS_OK);
+    for (uint32_t p = 0; p < 3; p++) {
+        struct hps_batch batch = {.keys = keys[p], .slots = slots[p], .rows = rows[p], .n = 4};
+        for (uint32_t i = 0; i < 4; i++) {
+            keys[p][i] = i;
+            slots[p][i] = i;
+        }
+        fixture_put(&t->fx, FIXTURE_DISK, p, p);
+        fixture_put(&t->fx, FIXTURE_HOST, p, 3);
+        hps_walk_init(&walks[p], &t->fx.version, &t->fx.tables[p], &batch);
+        walks[p].next = p < 2 ? &walks[p + 1] : NULL;
+    }
+    struct hps_walk_call call = {0};
+    assert_int_equal(hps_walk_rest(&walks[0], &call, &err), HPS_OK);
+    assert_int_equal(hps_fake_calls(store, HPS_FAKE_GET), 0);
+    assert_int_equal(hps_fake_calls(store, HPS_FAKE_GET_MANY), 1);
+    assert_int_equal(hps_fake_keys(store, HPS_FAKE_GET_MANY), 9);
+    for (uint32_t p = 0; p < 3; p++) {
+        uint8_t row[FIXTURE_DIM_MAX * 4];
+        fixture_row(&t->fx.tables[p], p, row);
+        assert_memory_equal(rows[p] + p * t->fx.tables[p].row_bytes, row,
+                            t->fx.tables[p].row_bytes);
+        assert_int_equal(walks[p].reports[FIXTURE_DISK].n_found, 1);
+        assert_int_equal(walks[p].reports[FIXTURE_HOST].n_inserted, 1);
+        assert_int_equal(walks[p].n_absent, 2);
+        assert_true(fixture_has(&t->fx, FIXTURE_HOST, p, p));
+    }
+    store->ops->space_close(t->fx.version.tiers[FIXTURE_DISK]);
+    store->ops->close(store);
+    t->fx.stores[FIXTURE_DISK] = plain;
+    t->fx.version.tiers[FIXTURE_DISK] = plain_space;
+}
+
+static void test_walks_of_a_look_up_when_a_table_is_asked_twice_then_they_share(void **state)
+{
+    struct together_test *t = *state;
+
+    put_range(t, FIXTURE_DISK, 0, 5);
+    begin(&t->walkers[0], 0, 8);
+    begin(&t->walkers[1], 0, 8);
+    t->walkers[0].walk.next = &t->walkers[1].walk;
+    run(&t->walkers[0]);
+    assert_int_equal(t->walkers[0].status, HPS_OK);
+    check(&t->walkers[0]);
+    check(&t->walkers[1]);
+    assert_int_equal(disk_report(&t->walkers[1])->n_shared, 5);
+    hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_IO, 0, 1, 0);
+    begin(&t->walkers[0], 20, 28); /* and if it fails, nobody waits for itself */
+    begin(&t->walkers[1], 20, 28);
+    t->walkers[0].walk.next = &t->walkers[1].walk;
+    run(&t->walkers[0]);
+    assert_int_equal(t->walkers[0].status, HPS_IO);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void walk_hungry(void *ctx)
+{
+    struct together_test *t = ctx;
+    struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
+    struct hps_call call = {0};
+
+    assert_int_equal(walk(&t->walkers[0], 0, 10), HPS_OK);
+    check(&t->walkers[0]);
+    assert_int_equal(t->walkers[0].walk.n_absent, 2);
+    for (hps_key key = 0; key < 10; key++) { /* so that each round is like the first */
+        assert_int_equal(host->store->ops->erase(host, &call, &t->fx.tables[0], &key, 1), HPS_OK);
+        hps_absent_remove(t->fx.version.absent, 0, &key, 1);
+    }
+}
+
+static void test_walk_when_memory_runs_out_then_it_still_finds_everything(void **state)
+{
+    struct together_test *t = *state;
+    hps_key other = 99;
+
+    put_range(t, FIXTURE_DISK, 0, 8);
+    put_range(t, FIXTURE_HOST, 0, 10); /* so that nothing grows later */
+    hps_absent_add(t->fx.version.absent, 0, &other, 1, NULL);
+    for (hps_key key = 0; key < 10; key++) {
+        struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
+        struct hps_call call = {0};
+        assert_int_equal(host->store->ops->erase(host, &call, &t->fx.tables[0], &key, 1), HPS_OK);
+    }
+    assert_true(hps_fault_heap_run(walk_hungry, t) >= 2); /* of keys under way */
+}
+
+/* ---- races ----------------------------------------------------------------------------------- */
+
+enum { RACE_ROUNDS = 300 };
+
+static void *race(void *arg)
+{
+    struct walker *walker = arg;
+    uint64_t random = (uint64_t)(uintptr_t)walker;
+    uint64_t *sums = hps_calloc(2, sizeof(*sums));
+
+    assert_non_null(sums);
+    for (unsigned i = 0; i < RACE_ROUNDS; i++) {
+        random = hps_mix64(random + 1);
+        hps_key from = random % 100;
+        hps_status status = walk(walker, from, from + 1 + random / 100 % 20);
+        assert_true(status == HPS_OK || status == HPS_IO || status == HPS_CANCELLED);
+        if (status == HPS_OK) {
+            check(walker);
+            assert_int_equal(walker->walk.batch.n, 0);
+        }
+        walker->cancel = false;
+        sums[0] += disk_report(walker)->n_asked;
+        sums[1] += disk_report(walker)->n_found - disk_report(walker)->n_shared;
+    }
+    return sums;
+}
+
+/* Some keys leave the host again, all the time, and so do absent ones; the disk fails at times, and
+ * look-ups are cancelled. */
+static void disturb(struct together_test *t, unsigned round)
+{
+    struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
+    struct hps_call call = {0};
+
+    for (hps_key key = round % 5; key < 120; key += 5) {
+        hps_status status = host->store->ops->erase(host, &call, &t->fx.tables[0], &key, 1);
+        assert_int_equal(status, HPS_OK);
+        update(t, key);
+    }
+    hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_IO, 3, 1, 2);
+    t->walkers[round % WALKERS].cancel = round % 3 == 0;
+}
+
+static void test_walks_when_they_race_then_rows_are_right_and_counts_add_up(void **state)
+{
+    struct together_test *t = *state;
+    uint64_t n_asked = 0;
+    void *sums;
+
+    make_stamps(t);
+    for (hps_key key = 0; key < 120; key++) {
+        if (key % 4 != 0) {
+            fixture_put(&t->fx, FIXTURE_DISK, 0, key);
+        }
+    }
+    for (unsigned i = 0; i < WALKERS; i++) {
+        assert_int_equal(pthread_create(&t->walkers[i].thread, NULL, race, &t->walkers[i]), 0);
+    }
+    for (unsigned round = 0; round < 100; round++) {
+        disturb(t, round);
+    }
+    for (unsigned i = 0; i < WALKERS; i++) {
+        assert_int_equal(pthread_join(t->walkers[i].thread, &sums), 0);
+        n_asked += ((uint64_t *)sums)[0];
+        hps_free(sums);
+    }
+    assert_int_equal(n_asked, hps_fake_keys(disk(t), HPS_FAKE_GET));
+}
+
+int main(void)
+{
+#define TOGETHER_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TOGETHER_TEST(test_walks_when_they_miss_the_same_keys_then_each_is_fetched_once),
+        TOGETHER_TEST(test_walk_when_it_waits_for_another_then_the_wait_is_told_apart),
+        TOGETHER_TEST(test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_at_once),
+        TOGETHER_TEST(test_walks_when_the_leader_fails_then_one_that_waits_fetches),
+        TOGETHER_TEST(test_walk_when_it_waits_and_its_deadline_passes_then_it_ends),
+        TOGETHER_TEST(test_walk_when_it_waits_and_is_cancelled_then_only_it_ends),
+        TOGETHER_TEST(test_walk_when_updates_overtake_it_then_what_they_changed_is_not_kept),
+        TOGETHER_TEST(test_walks_when_an_update_comes_between_then_they_do_not_share),
+        TOGETHER_TEST(test_walk_when_keys_were_absent_before_then_the_disk_is_not_asked),
+        TOGETHER_TEST(test_walk_when_the_disk_fails_then_nothing_is_remembered),
+        TOGETHER_TEST(test_walk_when_the_lowest_tier_is_down_then_it_fails_at_once_until_a_probe),
+        TOGETHER_TEST(test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_call),
+        TOGETHER_TEST(
+            test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of_their_tier),
+        TOGETHER_TEST(test_walks_of_a_look_up_when_the_store_can_then_it_is_asked_once),
+        TOGETHER_TEST(test_walks_of_a_look_up_when_a_table_is_asked_twice_then_they_share),
+        TOGETHER_TEST(test_walk_when_memory_runs_out_then_it_still_finds_everything),
+        TOGETHER_TEST(test_walks_when_they_race_then_rows_are_right_and_counts_add_up),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The model set: what is pinned, what is active, and switches under readers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <pthread.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/heap.h"
+#include "cache/version/models.h"
+
+static struct hps_version *make(const char *model, int64_t number)
+{
+    struct hps_version *version = hps_version_new(model, number, 1);
+    assert_non_null(version);
+    return version;
+}
+
+static int64_t pinned_number(struct hps_models *models, const char *model, int64_t number)
+{
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    if (hps_models_pin(models, model, strlen(model), number, &version, &err) != HPS_OK) {
+        return -1;
+    }
+    int64_t found = version->number;
+    hps_version_unpin(version);
+    return found;
+}
+
+static void drop(struct hps_models *models, struct hps_version *version)
+{
+    assert_int_equal(hps_models_remove(models, version->model, version->number), HPS_OK);
+    assert_true(hps_version_idle(version));
+    hps_version_free(version);
+}
+
+static void test_pin_when_active_switches_then_follows(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *one = make("dlrm", 1);
+    struct hps_version *two = make("dlrm", 2);
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), -1);
+    assert_int_equal(hps_models_activate(models, "dlrm", 1), HPS_OK);
+    assert_int_equal(hps_models_add(models, two), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 1);
+    assert_int_equal(pinned_number(models, "dlrm", 2), 2);
+    assert_int_equal(hps_models_activate(models, "dlrm", 2), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 2);
+    assert_int_equal(hps_models_activate(models, "dlrm", 3), HPS_NOT_FOUND);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 2);
+    drop(models, one);
+    drop(models, two);
+    hps_models_free(models);
+}
+
+static void test_pin_when_unknown_then_error_names_it(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *one = make("dlrm", 1);
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    assert_int_equal(hps_models_pin(models, "nope", 4, 0, &version, &err), HPS_NOT_FOUND);
+    assert_non_null(strstr(err.text, "\"nope\""));
+    assert_int_equal(hps_models_pin(models, "dlrm", 3, 0, &version, &err), HPS_NOT_FOUND);
+    assert_int_equal(hps_models_pin(models, "dlrm", 4, 9, &version, &err), HPS_NOT_FOUND);
+    assert_non_null(strstr(err.text, "version 9"));
+    assert_int_equal(hps_models_pin(models, "dlrm", 4, 0, &version, &err), HPS_UNAVAILABLE);
+    assert_int_equal(hps_models_add(models, one), HPS_EXISTS);
+    drop(models, one);
+    hps_models_free(models);
+}
+
+/* Names come from clients, and protobuf lets a NUL through. */
+static void test_names_when_a_nul_follows_a_known_one_then_unknown(void **state)
+{
+    (void)state;
+    static const char name[64] = "dlrm";
+    struct hps_models *models = hps_models_new();
+    struct hps_version *one = make("dlrm", 1);
+    one->tables[0].name = hps_strdup("dlrm");
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    assert_int_equal(hps_models_activate(models, "dlrm", 1), HPS_OK);
+    for (size_t size = 5; size <= sizeof(name); size++) {
+        struct hps_version *version = NULL;
+        struct hps_error err;
+        assert_int_equal(hps_models_pin(models, name, size, 0, &version, &err), HPS_NOT_FOUND);
+        assert_int_equal(hps_version_table(one, name, size), UINT32_MAX);
+    }
+    assert_int_equal(hps_version_table(one, name, 4), 0);
+    drop(models, one);
+    hps_models_free(models);
+}
+
+static void test_pin_when_a_model_is_expected_then_unavailable_says_why(void **state)
+{
+    (void)state;
+    struct hps_models *models = hps_models_new();
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    assert_int_equal(hps_models_expect(models, "dlrm", NULL), HPS_OK); /* nobody did */
+    assert_int_equal(hps_models_expect(models, "dlrm", "dlrm comes, 1 %"), HPS_OK);
+    assert_int_equal(hps_models_expect(models, "other", "other comes"), HPS_OK);
+    assert_int_equal(hps_models_expect(models, "dlrm", "dlrm comes, 25 %"), HPS_OK);
+    for (int64_t number = 0; number < 2; number++) {
+        assert_int_equal(hps_models_pin(models, "dlrm", 4, number, &version, &err),
+                         HPS_UNAVAILABLE);
+        assert_string_equal(err.text, "dlrm comes, 25 %");
+    }
+    assert_int_equal(hps_models_pin(models, "dlrm", 3, 0, &version, &err), HPS_NOT_FOUND);
+    struct hps_version *one = make("dlrm", 1);
+    assert_int_equal(hps_models_add(models, one), HPS_OK);
+    assert_int_equal(hps_models_activate(models, "dlrm", 1), HPS_OK);
+    assert_int_equal(pinned_number(models, "dlrm", 0), 1); /* what is there is not awaited */
+    assert_int_equal(hps_models_expect(models, "dlrm", NULL), HPS_OK);
+    drop(models, one);
+    assert_int_equal(hps_models_pin(models, "dlrm", 4, 0, &version, &err), HPS_NOT_FOUND);
+    hps_models_free(models); /* with one that is still expected */
+}
+
+struct race {
+    struct hps_models *models;
+    atomic_bool stop;
+    atomic_ulong pins;
+};
+
+static void *pin_for_ever(void *arg)
+{
+    struct race *race = arg;
+    while (!atomic_load(&race->stop)) {
+        struct hps_version *version = NULL;
+        struct hps_error err;
+        if (hps_models_pin(race->models, "m", 1, 0, &version, &err) == HPS_OK) {
+            if (strcmp(version->model, "m") != 0) {
+                return "freed under a pin";
+            }
+            hps_version_unpin(version);
+            atomic_fetch_add(&race->pins, 1);
+        }
+    }
+    return NULL;
+}
+
+/* From expected to active a reader never hears that the model is not there. */
+static void *pin_until_there(void *arg)
+{
+    struct race *race = arg;
+    struct hps_version *version = NULL;
+    struct hps_error err;
+    hps_status status;
+    do {
+        status = hps_models_pin(race->models, "m", 1, 0, &version, &err);
+        atomic_fetch_add(&race->pins, 1);
+    } while (status == HPS_UNAVAILABLE);
+    if (status != HPS_OK) {
+        return "not found";
+    }
+    hps_version_unpin(version);
+    return NULL;
+}
+
+static void test_pin_when_what_is_expected_comes_then_there_is_no_gap(void **state)
+{
+    (void)state;
+    for (int turn = 0; turn < 200; turn++) {
+        struct race race = {.models = hps_models_new()};
+        pthread_t reader;
+        void *failure = NULL;
+        struct hps_version *one = make("m", 1);
+        assert_int_equal(hps_models_expect(race.models, "m", "it comes"), HPS_OK);
+        assert_int_equal(pthread_create(&reader, NULL, pin_until_there, &race), 0);
+        while (atomic_load(&race.pins) == 0) {
+        }
+        assert_int_equal(hps_models_add(race.models, one), HPS_OK);
+        assert_int_equal(hps_models_activate(race.models, "m", 1), HPS_OK);
+        assert_int_equal(hps_models_expect(race.models, "m", NULL), HPS_OK);
+        pthread_join(reader, &failure);
+        if (failure != NULL) {
+            fail_msg("%s", (const char *)failure);
+        }
+        drop(race.models, one);
+        hps_models_free(race.models);
+    }
+}
+
+static void test_remove_when_readers_pin_then_never_freed_under_them(void **state)
+{
+    (void)state;
+    struct race race = {.models = hps_models_new()};
+    pthread_t readers[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&readers[i], NULL, pin_for_ever, &race), 0);
+    }
+    struct hps_version *old = NULL;
+    for (int64_t number = 1; number <= 300 || atomic_load(&race.pins) < 1000; number++) {
+        struct hps_version *next = make("m", number);
+        assert_int_equal(hps_models_add(race.models, next), HPS_OK);
+        assert_int_equal(hps_models_activate(race.models, "m", number), HPS_OK);
+        if (old != NULL) {
+            assert_int_equal(hps_models_remove(race.models, "m", old->number), HPS_OK);
+            while (!hps_version_idle(old)) {
+                sched_yield();
+            }
+            memset(old->model, 'x', 1);
+            hps_version_free(old);
+        }
+        old = next;
+    }
+    atomic_store(&race.stop, true);
+    for (int i = 0; i < 2; i++) {
+        void *failure = NULL;
+        pthread_join(readers[i], &failure);
+        assert_null(failure);
+    }
+    drop(race.models, old);
+    hps_models_free(race.models);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pin_when_active_switches_then_follows),
+        cmocka_unit_test(test_pin_when_a_model_is_expected_then_unavailable_says_why),
+        cmocka_unit_test(test_pin_when_what_is_expected_comes_then_there_is_no_gap),
+        cmocka_unit_test(test_pin_when_unknown_then_error_names_it),
+        cmocka_unit_test(test_names_when_a_nul_follows_a_known_one_then_unknown),
+        cmocka_unit_test(test_remove_when_readers_pin_then_never_freed_under_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

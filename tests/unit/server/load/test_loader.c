@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Filling the host map of a version that serves already: when it may be called complete. Files
+ * that change under a load.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+
+#include "backends/host/map.h"
+#include "base/heap.h"
+#include "cache/update/update.h"
+#include "server/load/loader.h"
+#include "tests/lib/fake_store.h"
+#include "tests/lib/tmpdir.h"
+
+enum { N_ROWS = 200, ROW_BYTES = 8, SCAN_ROWS = 100 };
+
+/* A persistent store that can only be scanned. After the first batch the host map loses a row. */
+struct below {
+    struct hps_store store;
+    struct hps_space space;
+    struct hps_space *host;
+    bool loses;
+};
+
+static hps_status scan_below(struct hps_space *space, const struct hps_table *table,
+                             hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                              uint32_t n),
+                             void *ctx, struct hps_error *err)
+{
+    struct below *below = (struct below *)(void *)((char *)space - offsetof(struct below, space));
+    uint8_t rows[SCAN_ROWS][ROW_BYTES] = {{0}};
+    hps_key keys[SCAN_ROWS];
+    hps_status status = HPS_OK;
+    (void)err;
+    for (hps_key first = 0; status == HPS_OK && first < table->n_rows; first += SCAN_ROWS) {
+        for (hps_key i = 0; i < SCAN_ROWS; i++) {
+            keys[i] = first + i;
+        }
+        status = fn(ctx, keys, rows[0], SCAN_ROWS);
+        if (status == HPS_OK && first == 0) {
+            atomic_store(&below->host->incomplete, below->loses);
+        }
+    }
+    return status;
+}
+
+static hps_status fill(uint32_t n_rows, bool loses, bool *out_complete, struct hps_error *err)
+{
+    static const struct hps_store_ops ops = {
+        .name = "below", .tier = HPS_TIER_ROCKSDB, .scan = scan_below};
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    version->tables[0] = (struct hps_table){.name = hps_strdup("t"),
+                                            .dim = 2,
+                                            .row_bytes = ROW_BYTES,
+                                            .dtype = HPS_DTYPE_FP32,
+                                            .n_rows = n_rows,
+                                            .default_row = hps_calloc(1, ROW_BYTES)};
+    struct hps_load_env env = {0};
+    uint64_t bytes = hps_load_host_bytes(&env, version->tables, 1);
+    assert_int_equal(hps_host_map_open(bytes > 1 << 20 ? bytes : 1 << 20, &env.host, err), HPS_OK);
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
+    struct below below = {.store = {&ops}, .space = {&below.store}, .loses = loses};
+    assert_int_equal(env.host->ops->space_open(env.host, &id, &below.host, err), HPS_OK);
+    version->tiers[0] = below.host;
+    version->tiers[1] = &below.space;
+    version->n_tiers = 2;
+    const atomic_bool cancel = false;
+    hps_status status = hps_load_fill_host(&env, version, &cancel, err);
+    *out_complete = atomic_load(&version->host_complete);
+    env.host->ops->space_close(below.host);
+    env.host->ops->close(env.host);
+    hps_version_free(version);
+    return status;
+}
+
+static void test_fill_when_every_row_is_there_then_the_map_is_complete(void **state)
+{
+    (void)state;
+    struct hps_error err;
+    bool complete = false;
+    assert_int_equal(fill(N_ROWS, false, &complete, &err), HPS_OK);
+    assert_true(complete);
+}
+
+static void test_fill_when_the_map_loses_a_row_then_a_miss_proves_nothing(void **state)
+{
+    (void)state;
+    struct hps_error err;
+    bool complete = true;
+    assert_int_equal(fill(N_ROWS, true, &complete, &err), HPS_EXHAUSTED);
+    assert_false(complete);
+    assert_non_null(strstr(err.text, "found no room"));
+}
+
+/* Otherwise a version that a load had put into the map would not be there after a restart. */
+static void test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffices(void **state)
+{
+    (void)state;
+    for (uint32_t n_rows = 20000; n_rows < 600000; n_rows = n_rows * 23 / 20 / 100 * 100) {
+        struct hps_error err;
+        bool complete = false;
+        assert_int_equal(fill(n_rows, false, &complete, &err), HPS_OK);
+        assert_true(complete);
+    }
+}
+
+/* ---- a fill beside updates ------------------------------------------------------------------- */
+
+/* A store that is scanned while updates come: what the scan reads is older than they are. */
+struct updated {
+    struct hps_store *durable;
+    struct hps_store_ops ops; /* its own, with another scan */
+    struct hps_version *version;
+    hps_key first; /* updated in the middle of the scan: this and the next N_UPDATED - 1 */
+    bool deletes;
+};
+
+enum { N_UPDATED = 50 };
+
+static struct updated updated;
+
+static hps_status (*scan_durable)(struct hps_space *, const struct hps_table *,
+                                  hps_status (*)(void *, const hps_key *, const uint8_t *,
+                                                 uint32_t),
+                                  void *, struct hps_error *);
+
+static void update_rows(float value)
+{
+    hps_key keys[N_UPDATED];
+    float rows[N_UPDATED][2];
+    struct hps_error err;
+    for (uint32_t i = 0; i < N_UPDATED; i++) {
+        keys[i] = updated.first + i;
+        rows[i][0] = rows[i][1] = value;
+    }
+    const struct hps_update_part part = {.row_bytes = ROW_BYTES,
+                                         .n = N_UPDATED,
+                                         .keys = keys,
+                                         .rows = value == 0 ? NULL : (const uint8_t *)rows};
+    const struct hps_update_batch batch = {.parts = &part, .n_parts = 1};
+    assert_int_equal(hps_update_apply(updated.version, &batch, &err), HPS_OK);
+}
+
+struct taken {
+    hps_key keys[N_ROWS];
+    uint8_t rows[N_ROWS][ROW_BYTES];
+    uint32_t n;
+};
+
+static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    struct taken *taken = ctx;
+    memcpy(taken->keys + taken->n, keys, n * sizeof(*keys));
+    memcpy(taken->rows + taken->n, rows, (size_t)n * ROW_BYTES);
+    taken->n += n;
+    return HPS_OK;
+}
+
+/* All rows as they are now; then an update; then they are handed on, out of date. */
+static hps_status scan_updated(struct hps_space *space, const struct hps_table *table,
+                               hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                                uint32_t n),
+                               void *ctx, struct hps_error *err)
+{
+    static struct taken taken;
+    taken.n = 0;
+    hps_status status = scan_durable(space, table, take_rows, &taken, err);
+    assert_int_equal(status, HPS_OK);
+    update_rows(updated.deletes ? 0 : 2);
+    for (hps_key key = updated.first; key < updated.first + N_UPDATED; key++) {
+        if (key % 2 == 0) { /* evicted */
+            hps_key evicted = key;
+            const struct hps_call call = {0};
+            struct hps_space *host = updated.version->tiers[0];
+            assert_int_equal(host->store->ops->erase(host, &call, table, &evicted, 1), HPS_OK);
+        }
+    }
+    return fn(ctx, taken.keys, &taken.rows[0][0], taken.n);
+}
+
+static float host_value(hps_key key)
+{
+    float row[2] = {0, 0};
+    uint32_t slot = 0;
+    const struct hps_call call = {0};
+    struct hps_batch batch = {&key, &slot, (uint8_t *)row, 1};
+    struct hps_space *host = updated.version->tiers[0];
+    assert_int_equal(host->store->ops->get(host, &call, &updated.version->tables[0], &batch),
+                     HPS_OK);
+    return row[0];
+}
+
+static void fill_updated(bool deletes)
+{
+    const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
+    struct hps_load_env env = {0};
+    struct hps_error err;
+    updated = (struct updated){.durable = hps_fake_store_new(&disk),
+                               .version = hps_version_new("m", 1, 1),
+                               .deletes = deletes};
+    struct hps_version *version = updated.version;
+    version->tables[0] = (struct hps_table){.name = hps_strdup("t"),
+                                            .dim = 2,
+                                            .row_bytes = ROW_BYTES,
+                                            .dtype = HPS_DTYPE_FP32,
+                                            .n_rows = N_ROWS};
+    updated.ops = *updated.durable->ops;
+    scan_durable = updated.ops.scan;
+    updated.ops.scan = scan_updated;
+    updated.durable->ops = &updated.ops;
+    assert_int_equal(hps_host_map_open(4 << 20, &env.host, &err), HPS_OK);
+    env.durable = updated.durable;
+    const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct hps_store *store = i == 0 ? env.host : env.durable;
+        assert_int_equal(store->ops->space_open(store, &id, &version->tiers[i], &err), HPS_OK);
+        version->n_tiers++;
+    }
+    assert_int_equal(hps_update_open(version, &err), HPS_OK);
+    hps_version_pin(version);
+    for (updated.first = 0; updated.first < N_ROWS; updated.first += N_UPDATED) {
+        update_rows(1);
+    }
+    for (hps_key key = 0; key < N_ROWS; key++) { /* the host map is empty, as after a start */
+        const struct hps_call call = {0};
+        hps_key evicted = key;
+        assert_int_equal(version->tiers[0]->store->ops->erase(version->tiers[0], &call,
+                                                              version->tables, &evicted, 1),
+                         HPS_OK);
+    }
+    updated.first = N_UPDATED;
+    const atomic_bool cancel = false;
+    hps_status status = hps_load_fill_host(&env, version, &cancel, &err);
+    assert_true(status == HPS_OK);
+    assert_true(version->host_complete);
+    for (hps_key key = 0; key < N_ROWS; key++) {
+        bool changed = key >= N_UPDATED && key < 2 * N_UPDATED;
+        assert_true(host_value(key) == (!changed ? 1 : deletes ? 0 : 2));
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        version->tiers[i]->store->ops->space_close(version->tiers[i]);
+    }
+    hps_version_unpin(version);
+    hps_version_free(version);
+    env.host->ops->close(env.host);
+    env.durable->ops->close(env.durable);
+}
+
+static void test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones(void **state)
+{
+    (void)state;
+    fill_updated(false);
+}
+
+static void test_fill_when_rows_are_deleted_meanwhile_then_they_do_not_come_back(void **state)
+{
+    (void)state;
+    fill_updated(true);
+}
+
+/* ---- files that change under a load ---------------------------------------------------------- */
+
+static void write_table(struct hps_tmpdir *dir, float value)
+{
+    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, 2, HPS_DTYPE_FP32};
+    struct hps_row_writer *writer;
+    assert_int_equal(
+        hps_row_writer_open(hps_tmpdir_join(dir, "model/t.npy"), &options, &writer, NULL), HPS_OK);
+    for (hps_key key = 0; key < N_ROWS; key++) {
+        const float row[2] = {value, (float)key};
+        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
+    }
+    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+}
+
+static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused(void **state)
+{
+    (void)state;
+    struct hps_tmpdir dir;
+    struct hps_load_env env = {.memory_bytes = 2 << 20, .host_bytes_max = 8 << 20, .key_bytes = 8};
+    struct hps_source source;
+    struct hps_load_plan plan;
+    struct hps_load_progress progress = {0};
+    struct hps_error err;
+    hps_tmpdir_open(&dir);
+    hps_tmpdir_mkdir(&dir, "model");
+    env.spill_dir = dir.path;
+    assert_int_equal(hps_host_map_open(env.host_bytes_max, &env.host, &err), HPS_OK);
+    write_table(&dir, 1);
+    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
+                     HPS_OK);
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
+    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}}; /* whatever the clock's step */
+    write_table(&dir, 2);
+    assert_int_equal(utimensat(AT_FDCWD, hps_tmpdir_join(&dir, "model/t.npy"), times, 0), 0);
+    assert_int_equal(hps_load_run(&env, &source, &plan, version, &progress, &err),
+                     HPS_PRECONDITION);
+    assert_non_null(strstr(err.text, "t.npy"));
+    hps_version_free(version);
+    hps_source_close(&source);
+    env.host->ops->close(env.host); /* asserts that nothing is left in it */
+    hps_tmpdir_close(&dir);
+}
+
+/* An active version may need the host map's memory as late as that. */
+static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it(
+    void **state)
+{
+    (void)state;
+    const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
+    const struct hps_fake_options host = {.tier = HPS_TIER_HOST};
+    struct hps_tmpdir dir;
+    struct hps_load_env env = {.memory_bytes = 2 << 20, .host_bytes_max = 8 << 20, .key_bytes = 8};
+    struct hps_source source;
+    struct hps_load_plan plan;
+    struct hps_load_progress progress = {0};
+    struct hps_error err;
+    hps_tmpdir_open(&dir);
+    hps_tmpdir_mkdir(&dir, "model");
+    env.spill_dir = dir.path;
+    env.host = hps_fake_store_new(&host);
+    env.durable = hps_fake_store_new(&disk);
+    hps_fake_fail(env.host, HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, 0, 1, 0);
+    write_table(&dir, 1);
+    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
+                     HPS_OK);
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, &err), HPS_OK);
+    assert_int_equal(hps_load_run(&env, &source, &plan, version, &progress, &err), HPS_OK);
+    assert_int_equal(version->n_tiers, 2);
+    assert_false(atomic_load(&version->host_complete));
+    for (uint32_t i = 0; i < 2; i++) {
+        struct hps_store_usage usage;
+        const struct hps_store_ops *ops = version->tiers[i]->store->ops;
+        ops->space_usage(version->tiers[i], &usage);
+        assert_int_equal(usage.n_rows, i == 0 ? 0 : N_ROWS);
+        ops->space_close(version->tiers[i]);
+    }
+    hps_version_free(version);
+    hps_source_close(&source);
+    env.host->ops->close(env.host);
+    env.durable->ops->close(env.durable);
+    hps_tmpdir_close(&dir);
+}
+
+/* ---- a store that others share --------------------------------------------------------------- */
+
+struct shared_load {
+    struct hps_store *redis;
+    struct hps_store *durable; /* NULL: there is none */
+    struct hps_load_progress progress;
+    uint64_t start_hash;
+    char load_id[17];
+    uint64_t n_rows_redis;
+    uint64_t n_rows_durable;
+};
+
+static uint64_t rows_of(const struct hps_version *version, const struct hps_store *store)
+{
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        struct hps_store_usage usage;
+        if (version->tiers[i]->store == store) {
+            store->ops->space_usage(version->tiers[i], &usage);
+            return usage.n_rows;
+        }
+    }
+    return 0;
+}
+
+/* `redis` fails as it was told. The rows of the version that was loaded, if it was. */
+static hps_status load_shared(struct shared_load *load, double ratio, struct hps_error *err)
+{
+    struct hps_tmpdir dir;
+    struct hps_load_env env = {.redis = load->redis,
+                               .durable = load->durable,
+                               .memory_bytes = 2 << 20,
+                               .key_bytes = 8,
+                               .redis_fill_ratio = ratio};
+    struct hps_source source;
+    struct hps_load_plan plan;
+    hps_tmpdir_open(&dir);
+    hps_tmpdir_mkdir(&dir, "model");
+    env.spill_dir = dir.path;
+    write_table(&dir, 1);
+    assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, err),
+                     HPS_OK);
+    struct hps_version *version = hps_version_new("m", 1, 1);
+    assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, err), HPS_OK);
+    plan.start_hash = load->start_hash;
+    hps_status status = hps_load_run(&env, &source, &plan, version, &load->progress, err);
+    assert_int_equal(version->n_tiers, status != HPS_OK ? 0 : load->durable != NULL ? 2 : 1);
+    load->n_rows_redis = rows_of(version, load->redis);
+    load->n_rows_durable = load->durable == NULL ? 0 : rows_of(version, load->durable);
+    if (status == HPS_OK) {
+        assert_ptr_equal(version->tiers[0]->store, load->redis);
+        snprintf(load->load_id, sizeof(load->load_id), "%s", version->load_id);
+    }
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        version->tiers[i]->store->ops->space_close(version->tiers[i]);
+    }
+    hps_version_free(version);
+    hps_source_close(&source);
+    hps_tmpdir_close(&dir);
+    return status;
+}
+
+static void shared_open(struct shared_load *load, bool durable)
+{
+    const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
+    const struct hps_fake_options redis = {.tier = HPS_TIER_REDIS,
+                                           .caps = HPS_STORE_SHARED | HPS_STORE_BLOCKING};
+    *load = (struct shared_load){.redis = hps_fake_store_new(&redis),
+                                 .durable = durable ? hps_fake_store_new(&disk) : NULL};
+}
+
+/* Closing asserts that no space is left open. */
+static void shared_close(struct shared_load *load)
+{
+    load->redis->ops->close(load->redis);
+    if (load->durable != NULL) {
+        load->durable->ops->close(load->durable);
+    }
+}
+
+static void test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_rows(void **state)
+{
+    (void)state;
+    static const double ratios[] = {1, 0.5, 0};
+    for (unsigned i = 0; i < 3; i++) {
+        struct shared_load load;
+        struct hps_error err;
+        shared_open(&load, true);
+        assert_int_equal(load_shared(&load, ratios[i], &err), HPS_OK);
+        assert_int_equal(load.n_rows_durable, N_ROWS);
+        double n = ratios[i] * N_ROWS;
+        assert_true((double)load.n_rows_redis >= n - N_ROWS / 4.0 * (ratios[i] == 0.5));
+        assert_true((double)load.n_rows_redis <= n + N_ROWS / 4.0 * (ratios[i] == 0.5));
+        assert_int_equal(load.progress.rows_done, N_ROWS);
+        shared_close(&load);
+    }
+}
+
+static void test_load_when_redis_above_a_store_is_away_then_it_begins_empty(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct hps_error err;
+    shared_open(&load, true);
+    hps_fake_fail(load.redis, HPS_FAKE_LOAD_BEGIN, HPS_UNAVAILABLE, 0, 1, 0);
+    assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+    assert_int_equal(load.n_rows_durable, N_ROWS);
+    assert_int_equal(load.n_rows_redis, 0);
+    assert_int_equal(load.progress.rows_done, N_ROWS);
+    shared_close(&load);
+}
+
+static void test_load_when_redis_above_a_store_goes_and_comes_back_then_it_is_filled(void **state)
+{
+    (void)state;
+    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_ADD, HPS_FAKE_LOAD_COMMIT};
+    for (unsigned i = 0; i < 2; i++) {
+        struct shared_load load;
+        struct hps_error err;
+        shared_open(&load, true);
+        hps_fake_fail(load.redis, ops[i], HPS_UNAVAILABLE, 0, 1, 0);
+        assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+        assert_int_equal(load.n_rows_durable, N_ROWS);
+        assert_int_equal(load.n_rows_redis, N_ROWS);
+        assert_int_equal(load.progress.rows_done, N_ROWS);
+        shared_close(&load);
+    }
+}
+
+static void test_load_when_redis_above_a_store_refuses_rows_then_it_begins_empty(void **state)
+{
+    (void)state;
+    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_ADD, HPS_FAKE_LOAD_COMMIT};
+    for (unsigned i = 0; i < 2; i++) {
+        struct shared_load load;
+        struct hps_error err;
+        shared_open(&load, true);
+        hps_fake_fail(load.redis, ops[i], HPS_EXHAUSTED, 0, 1, 0);
+        assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+        assert_int_equal(load.n_rows_redis, 0);
+        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_LOAD_BEGIN), 1);
+        shared_close(&load);
+    }
+}
+
+static void test_load_when_the_store_below_redis_fails_then_nothing_is_left(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct hps_error err;
+    shared_open(&load, true);
+    hps_fake_fail(load.durable, HPS_FAKE_SCAN, HPS_IO, 0, 1, 0);
+    assert_int_equal(load_shared(&load, 1, &err), HPS_IO);
+    assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_SPACE_DROP), 1);
+    assert_int_equal(hps_fake_calls(load.durable, HPS_FAKE_SPACE_DROP), 1);
+    shared_close(&load);
+}
+
+static void test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct shared_load above;
+    struct hps_error err;
+    shared_open(&load, false);
+    shared_open(&above, true);
+    assert_int_equal(load_shared(&load, 0, &err), HPS_OK);
+    assert_int_equal(load.n_rows_redis, N_ROWS);
+    assert_int_equal(load.progress.rows_done, N_ROWS);
+    assert_int_equal(load_shared(&above, 1, &err), HPS_OK);
+    assert_string_equal(load.load_id, above.load_id);
+    shared_close(&above);
+    shared_close(&load);
+}
+
+/* Daemons whose updates begin elsewhere must not take each other's rows; where redis is the only
+ * copy it says where they go on. */
+static void test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_store(void **state)
+{
+    (void)state;
+    char ids[2][3][17];
+    for (unsigned durable = 0; durable < 2; durable++) {
+        for (unsigned start = 0; start < 3; start++) {
+            struct shared_load load;
+            struct hps_error err;
+            shared_open(&load, durable);
+            load.start_hash = start;
+            assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+            memcpy(ids[durable][start], load.load_id, sizeof(load.load_id));
+            shared_close(&load);
+        }
+    }
+    assert_string_equal(ids[0][0], ids[0][1]);
+    assert_string_equal(ids[0][0], ids[1][0]);
+    assert_string_not_equal(ids[1][0], ids[1][1]);
+    assert_string_not_equal(ids[1][1], ids[1][2]);
+}
+
+static void test_load_when_redis_is_alone_and_has_rows_then_they_are_used(void **state)
+{
+    (void)state;
+    struct shared_load load;
+    struct hps_error err;
+    shared_open(&load, false);
+    hps_fake_fail(load.redis, HPS_FAKE_LOAD_BEGIN, HPS_PRECONDITION, 0, 1, 0);
+    assert_int_equal(load_shared(&load, 1, &err), HPS_OK);
+    assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_LOAD_ADD), 0);
+    shared_close(&load);
+}
+
+/* What is there may be of an earlier load, and have updates: it is the only copy. */
+static void test_load_when_redis_is_alone_and_fails_then_the_load_fails_and_nothing_is_deleted(
+    void **state)
+{
+    (void)state;
+    static const enum hps_fake_op ops[] = {HPS_FAKE_LOAD_BEGIN, HPS_FAKE_LOAD_ADD,
+                                           HPS_FAKE_LOAD_COMMIT};
+    for (unsigned i = 0; i < 3; i++) {
+        struct shared_load load;
+        struct hps_error err = {0};
+        shared_open(&load, false);
+        hps_fake_fail(load.redis, ops[i], HPS_UNAVAILABLE, 0, 1, 0);
+        assert_int_equal(load_shared(&load, 1, &err), HPS_UNAVAILABLE);
+        assert_int_equal(hps_fake_calls(load.redis, HPS_FAKE_SPACE_DROP), 0);
+        assert_true(err.text[0] != '\0');
+        shared_close(&load);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fill_when_every_row_is_there_then_the_map_is_complete),
+        cmocka_unit_test(test_fill_when_the_map_loses_a_row_then_a_miss_proves_nothing),
+        cmocka_unit_test(test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones),
+        cmocka_unit_test(test_fill_when_rows_are_deleted_meanwhile_then_they_do_not_come_back),
+        cmocka_unit_test(test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffices),
+        cmocka_unit_test(
+            test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it),
+        cmocka_unit_test(test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused),
+        cmocka_unit_test(test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_rows),
+        cmocka_unit_test(test_load_when_redis_above_a_store_is_away_then_it_begins_empty),
+        cmocka_unit_test(test_load_when_redis_above_a_store_goes_and_comes_back_then_it_is_filled),
+        cmocka_unit_test(test_load_when_redis_above_a_store_refuses_rows_then_it_begins_empty),
+        cmocka_unit_test(test_load_when_the_store_below_redis_fails_then_nothing_is_left),
+        cmocka_unit_test(test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id),
+        cmocka_unit_test(test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_store),
+        cmocka_unit_test(test_load_when_redis_is_alone_and_has_rows_then_they_are_used),
+        cmocka_unit_test(
+            test_load_when_redis_is_alone_and_fails_then_the_load_fails_and_nothing_is_deleted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

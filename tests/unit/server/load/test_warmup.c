@@ -1,0 +1,879 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hot keys kept over a restart and put into a host map: which, in which order, how far, and what
+ * becomes of records that are damaged, left over or of no model.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/device/sim/sim.h"
+#include "cache/gpu/internal.h"
+#include "cache/lookup/hot.h"
+#include "server/load/warmup.h"
+#include "server/load/whole.h"
+#include "tests/lib/fake_store.h"
+
+enum { DIM = 4, ROW_BYTES = 16, N_ROWS = 4000, HOST_ROW_BYTES = ROW_BYTES + 24 };
+
+struct rig {
+    struct hps_store *host;
+    struct hps_store *durable;
+    struct hps_metrics *metrics;
+    struct hps_warmup *warmup;
+    struct hps_warmup_options options;
+    struct hps_version *version;
+    uint64_t room_bytes;
+    uint32_t n_asked;                /* calls of go_on */
+    uint32_t stop_at;                /* of those; 0: never */
+    struct hps_warmup_report so_far; /* at the last one */
+    struct hps_device *held;         /* until the third one */
+};
+
+static void row_of(uint32_t table, hps_key key, float row[DIM])
+{
+    for (uint32_t i = 0; i < DIM; i++) {
+        row[i] = (float)key * 4 + (float)i + (float)table * 0.5f;
+    }
+}
+
+/* Version `number` with two tables, "a" before "b" or behind it, whose rows are in the store. */
+static struct hps_version *version_open(struct rig *rig, int64_t number, const char *names[2])
+{
+    struct hps_version *version = hps_version_new("m", number, 2);
+    const struct hps_call call = {0};
+    struct hps_store *stores[2] = {rig->host, rig->durable};
+    for (uint32_t i = 0; i < 2; i++) {
+        version->tables[i] = (struct hps_table){.name = hps_strdup(names[i]),
+                                                .id = i,
+                                                .dim = DIM,
+                                                .row_bytes = ROW_BYTES,
+                                                .dtype = HPS_DTYPE_FP32,
+                                                .n_rows = N_ROWS};
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct hps_space_id id = {"m", number, version->tables, 2, 0};
+        assert_int_equal(stores[i]->ops->space_open(stores[i], &id, &version->tiers[i], NULL),
+                         HPS_OK);
+        version->n_tiers++;
+    }
+    struct hps_space *space = version->tiers[1];
+    for (uint32_t i = 0; i < 2; i++) {
+        for (hps_key key = 0; key < N_ROWS; key++) {
+            float row[DIM];
+            row_of((uint32_t)names[i][0], key, row);
+            assert_int_equal(space->store->ops->put(space, &call, &version->tables[i], &key,
+                                                    (const uint8_t *)row, 1),
+                             HPS_OK);
+        }
+    }
+    return version;
+}
+
+static void version_close(struct hps_version *version)
+{
+    for (uint32_t i = 0; i < version->n_tiers; i++) {
+        version->tiers[i]->store->ops->space_close(version->tiers[i]);
+    }
+    hps_version_free(version);
+}
+
+/* Is the row of the key in the host map, and right? */
+static bool warm(struct hps_version *version, uint32_t table, hps_key key)
+{
+    float row[DIM];
+    float expected[DIM];
+    uint32_t slot = 0;
+    hps_key asked = key;
+    const struct hps_call call = {0};
+    struct hps_batch batch = {&asked, &slot, (uint8_t *)row, 1};
+    struct hps_space *host = version->tiers[0];
+    assert_int_equal(host->store->ops->get(host, &call, &version->tables[table], &batch), HPS_OK);
+    row_of((uint32_t)version->tables[table].name[0], key, expected);
+    if (batch.n == 0) {
+        assert_memory_equal(row, expected, sizeof(row));
+    }
+    return batch.n == 0;
+}
+
+static uint32_t n_warm(struct hps_version *version, uint32_t table, hps_key from, hps_key to)
+{
+    uint32_t n = 0;
+    for (hps_key key = from; key < to; key++) {
+        n += warm(version, table, key);
+    }
+    return n;
+}
+
+static const char *names_ab[2] = {"a", "b"};
+static const char *names_ba[2] = {"b", "a"};
+
+static int setup(void **state)
+{
+    static struct rig rig;
+    const struct hps_fake_options host = {.name = "host", .tier = HPS_TIER_HOST};
+    const struct hps_fake_options durable = {.name = "rocksdb",
+                                             .tier = HPS_TIER_ROCKSDB,
+                                             .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING};
+    memset(&rig, 0, sizeof(rig));
+    hps_log_level_set(HPS_LOG_ERROR);
+    rig.host = hps_fake_store_new(&host);
+    rig.durable = hps_fake_store_new(&durable);
+    rig.metrics = hps_server_metrics_new();
+    rig.room_bytes = UINT64_MAX;
+    rig.options = (struct hps_warmup_options){.host = rig.host,
+                                              .durable = rig.durable,
+                                              .host_bytes_max = 1 << 20,
+                                              .hot_bytes_max = 1 << 20,
+                                              .metrics = rig.metrics};
+    rig.version = version_open(&rig, 1, names_ab);
+    rig.warmup = hps_warmup_new(&rig.options);
+    hps_warmup_attach(rig.warmup, rig.version);
+    *state = &rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct rig *rig = *state;
+    hps_clock_real();
+    version_close(rig->version);
+    hps_warmup_free(rig->warmup);
+    hps_metrics_free(rig->metrics);
+    rig->host->ops->close(rig->host);
+    rig->durable->ops->close(rig->durable);
+    return 0;
+}
+
+/* Another process: everything in memory is gone. */
+static void restart(struct rig *rig)
+{
+    hps_warmup_free(rig->warmup);
+    rig->version->tiers[0]->store->ops->space_close(rig->version->tiers[0]);
+    const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
+    assert_int_equal(rig->host->ops->space_open(rig->host, &id, &rig->version->tiers[0], NULL),
+                     HPS_OK);
+    rig->warmup = hps_warmup_new(&rig->options);
+    hps_warmup_attach(rig->warmup, rig->version);
+    hps_warmup_read(rig->warmup);
+}
+
+static bool go_on(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
+{
+    struct rig *rig = ctx;
+    rig->so_far = *so_far;
+    rig->n_asked++;
+    *out_room_bytes = rig->room_bytes;
+    if (rig->held != NULL && rig->n_asked == 3) {
+        hps_device_sim_hold(rig->held, false);
+    }
+    return rig->n_asked != rig->stop_at;
+}
+
+static struct hps_warmup_report fill(struct rig *rig, struct hps_version *version,
+                                     uint64_t deadline_us)
+{
+    struct hps_warmup_report report;
+    const struct hps_warmup_limits limits = {deadline_us, go_on, rig};
+    hps_warmup_fill(rig->warmup, version, &limits, &report);
+    return report;
+}
+
+/* Keys from .. to of a table are hot, each less than the one before. */
+static void heat(struct rig *rig, uint32_t table, hps_key from, hps_key to, uint32_t count)
+{
+    for (hps_key key = from; key < to; key++) {
+        hps_hot_add(rig->version->hot[table], key, count - (uint32_t)(key - from));
+    }
+}
+
+/* As look-ups do. */
+static void ask(struct rig *rig, uint32_t table, hps_key key)
+{
+    for (uint32_t i = 0; i < 200; i++) {
+        hps_hot_note(rig->version->hot[table], &key, 1);
+    }
+}
+
+/* The n hottest keys that are counted are in the map, and no others. */
+static void expect_warm(struct rig *rig, uint32_t table, uint32_t n)
+{
+    struct hps_hot_key *top;
+    uint32_t n_top;
+    assert_int_equal(hps_hot_top(rig->version->hot[table], &top, &n_top), HPS_OK);
+    assert_true(n_top >= n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(warm(rig->version, table, top[i].key));
+    }
+    assert_int_equal(n_warm(rig->version, table, 0, N_ROWS), n);
+    hps_free(top);
+}
+
+struct records {
+    uint32_t n;
+    uint32_t n_foreign;
+    char key[64]; /* of the last one */
+    size_t key_size;
+    uint8_t value[4096];
+    size_t value_size;
+};
+
+static hps_status add_record(void *ctx, const void *key, size_t key_size, const void *value,
+                             size_t value_size)
+{
+    struct records *records = ctx;
+    if (key_size < 4 || memcmp(key, "hot/", 4) != 0) {
+        records->n_foreign++;
+        return HPS_OK;
+    }
+    assert_true(key_size < sizeof(records->key));
+    records->n++;
+    records->key_size = key_size;
+    memcpy(records->key, key, key_size);
+    records->value_size = value_size < sizeof(records->value) ? value_size : 0;
+    memcpy(records->value, value, records->value_size);
+    return HPS_OK;
+}
+
+static struct records records_of(struct rig *rig)
+{
+    struct records records = {0};
+    assert_int_equal(rig->durable->ops->record_scan(rig->durable, "", add_record, &records, NULL),
+                     HPS_OK);
+    return records;
+}
+
+/* ---- filling --------------------------------------------------------------------------------- */
+
+static void test_fill_when_there_is_room_then_every_hot_row_is_in_the_map(void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 100, 300, 5000);
+    heat(rig, 1, 7, 10, 9000);
+    struct hps_warmup_report report = fill(rig, rig->version, 0);
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_int_equal(report.n_keys, 203);
+    assert_int_equal(report.n_rows, 203);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 200);
+    assert_int_equal(n_warm(rig->version, 0, 100, 300), 200);
+    assert_int_equal(n_warm(rig->version, 1, 7, 10), 3);
+    const struct hps_metric *rows =
+        hps_server_metric(rig->metrics, HPS_M_INSERTION_ROWS, "host", "warmup", NULL, NULL);
+    assert_int_equal((int)hps_metric_value(rows), 203);
+    assert_int_equal(fill(rig, rig->version, 0).n_rows, 0); /* they are there */
+}
+
+static void test_fill_when_room_is_short_then_the_hottest_of_all_tables_have_it(void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 100, 1000);
+    heat(rig, 1, 0, 100, 2000);
+    rig->room_bytes = 150 * HOST_ROW_BYTES;
+    rig->stop_at = 2;
+    struct hps_warmup_report report = fill(rig, rig->version, 0);
+    assert_int_equal(report.end, HPS_WARMUP_STOPPED);
+    assert_int_equal(n_warm(rig->version, 1, 0, 100), 100);
+    rig->room_bytes = HOST_ROW_BYTES - 1;
+    rig->stop_at = 0;
+    uint64_t n_before = hps_fake_keys(rig->host, HPS_FAKE_INSERT);
+    report = fill(rig, rig->version, 0);
+    assert_int_equal(report.end, HPS_WARMUP_NO_ROOM);
+    assert_int_equal(report.n_keys, 0);
+    assert_int_equal(hps_fake_keys(rig->host, HPS_FAKE_INSERT), n_before);
+}
+
+static void test_fill_when_the_map_takes_no_more_then_it_ends(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_fake_options small = {
+        .name = "host", .tier = HPS_TIER_HOST, .bytes_max = 10 * ROW_BYTES};
+    rig->version->tiers[0]->store->ops->space_close(rig->version->tiers[0]);
+    rig->host->ops->close(rig->host);
+    rig->host = hps_fake_store_new(&small);
+    rig->options.host = rig->host;
+    const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
+    assert_int_equal(rig->host->ops->space_open(rig->host, &id, &rig->version->tiers[0], NULL),
+                     HPS_OK);
+    hps_warmup_free(rig->warmup);
+    rig->warmup = hps_warmup_new(&rig->options);
+    hps_warmup_attach(rig->warmup, rig->version);
+    heat(rig, 0, 0, 3000, 100000);
+    struct hps_warmup_report report = fill(rig, rig->version, 0);
+    assert_int_equal(report.end, HPS_WARMUP_NO_ROOM);
+    assert_int_equal(report.n_rows, 10);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 10);
+    assert_true(hps_fake_calls(rig->durable, HPS_FAKE_GET) <= 2);
+}
+
+static void test_fill_when_its_time_is_up_then_it_ends_after_the_batch(void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 3000, 100000);
+    hps_clock_fake(1000);
+    hps_fake_latency(rig->durable, HPS_FAKE_GET, 500);
+    struct hps_warmup_report report = fill(rig, rig->version, 1400);
+    assert_int_equal(report.end, HPS_WARMUP_TIME);
+    assert_int_equal(report.n_keys, 1024);
+    expect_warm(rig, 0, 1024);
+}
+
+static void test_fill_when_told_to_stop_then_before_the_next_batch(void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 3000, 100000);
+    rig->stop_at = 2;
+    assert_int_equal(fill(rig, rig->version, 0).end, HPS_WARMUP_STOPPED);
+    expect_warm(rig, 0, 1024);
+    assert_int_equal(rig->so_far.n_keys, 1024);
+    assert_true(rig->so_far.n_keys_all > 2000);
+}
+
+static void test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it_ends(void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 3000, 100000);
+    hps_fake_fail(rig->durable, HPS_FAKE_GET, HPS_DATA_LOSS, 0, 1, 0);
+    struct hps_warmup_report report = fill(rig, rig->version, 0);
+    assert_int_equal(report.end, HPS_WARMUP_FAILED);
+    assert_int_equal(report.error.status, HPS_DATA_LOSS);
+    assert_non_null(strstr(report.error.text, "table \"a\""));
+    assert_int_equal(report.n_rows, report.n_keys - 1024);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), report.n_rows);
+    assert_true(report.n_rows > 1024);
+    hps_fake_fail(rig->durable, HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
+    report = fill(rig, rig->version, 0);
+    assert_int_equal(report.error.status, HPS_UNAVAILABLE);
+    assert_int_equal(report.n_keys, 1024);
+}
+
+/* Of a tier that others share nothing is kept that is from ahead of the version; and it may be
+ * away. */
+static void test_fill_when_a_shared_tier_is_ahead_or_away_then_rows_come_from_below(void **state)
+{
+    struct rig *rig = *state;
+    const struct hps_fake_options options = {
+        .name = "redis", .tier = HPS_TIER_REDIS, .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED};
+    const struct hps_space_id id = {"m", 1, rig->version->tables, 2, 0};
+    const float ahead[DIM] = {-1, -1, -1, -1};
+    const hps_key key = 5;
+    const struct hps_call call = {0};
+    struct hps_store *shared = hps_fake_store_new(&options);
+    rig->version->tiers[2] = rig->version->tiers[1];
+    assert_int_equal(shared->ops->space_open(shared, &id, &rig->version->tiers[1], NULL), HPS_OK);
+    rig->version->n_tiers = 3;
+    assert_int_equal(shared->ops->put(rig->version->tiers[1], &call, &rig->version->tables[0], &key,
+                                      (const uint8_t *)ahead, 1),
+                     HPS_OK);
+    hps_fake_later(shared, true);
+    heat(rig, 0, 0, 10, 100);
+    assert_int_equal(fill(rig, rig->version, 0).end, HPS_WARMUP_DONE);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 10); /* each with its own row */
+    hps_fake_fail(shared, HPS_FAKE_GET, HPS_UNAVAILABLE, 0, UINT32_MAX, 0);
+    heat(rig, 0, 10, 20, 90);
+    assert_int_equal(fill(rig, rig->version, 0).end, HPS_WARMUP_DONE);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 20);
+    shared->ops->space_close(rig->version->tiers[1]);
+    shared->ops->close(shared);
+    rig->version->tiers[1] = rig->version->tiers[2];
+    rig->version->n_tiers = 2;
+}
+
+static void *fill_on_thread(void *arg)
+{
+    struct rig *rig = arg;
+    fill(rig, rig->version, 0);
+    return NULL;
+}
+
+static void test_fill_when_an_update_overtakes_a_row_then_it_is_not_inserted(void **state)
+{
+    struct rig *rig = *state;
+    const hps_key overtaken = 3;
+    pthread_t thread;
+    rig->version->stamps = hps_stamps_new();
+    assert_non_null(rig->version->stamps);
+    heat(rig, 0, 0, 5, 100);
+    hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
+    assert_int_equal(pthread_create(&thread, NULL, fill_on_thread, rig), 0);
+    hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
+    hps_stamps_begin(rig->version->stamps);
+    hps_stamps_mark(rig->version->stamps, 0, &overtaken, 1);
+    hps_stamps_end(rig->version->stamps);
+    hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
+    pthread_join(thread, NULL);
+    assert_int_equal(n_warm(rig->version, 0, 0, 5), 4);
+    assert_false(warm(rig->version, 0, overtaken));
+}
+
+static void test_fill_when_the_next_version_has_its_tables_in_another_order_then_by_name(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_version *next = version_open(rig, 2, names_ba);
+    heat(rig, 0, 40, 50, 1000);
+    assert_true(hps_warmup_useful(rig->warmup, next));
+    assert_int_equal(fill(rig, next, 0).n_rows, 10);
+    assert_int_equal(n_warm(next, 1, 40, 50), 10);
+    assert_int_equal(n_warm(next, 0, 0, N_ROWS), 0);
+    assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 0);
+    hps_warmup_attach(rig->warmup, next);
+    assert_ptr_equal(next->hot[1], rig->version->hot[0]);
+    atomic_store(&next->host_complete, true);
+    assert_false(hps_warmup_useful(rig->warmup, next));
+    atomic_store(&next->tiers[0]->incomplete, true); /* it has given way to others since */
+    assert_true(hps_warmup_useful(rig->warmup, next));
+    version_close(next);
+}
+
+/* ---- keeping --------------------------------------------------------------------------------- */
+
+static void test_read_when_saved_then_the_same_keys_are_hot(void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 200, 5000);
+    ask(rig, 1, 77);
+    hps_warmup_save(rig->warmup, true, true);
+    restart(rig);
+    assert_int_equal(fill(rig, rig->version, 0).n_rows, 201);
+    assert_int_equal(n_warm(rig->version, 0, 0, 200), 200);
+    assert_true(warm(rig->version, 1, 77));
+    restart(rig); /* nothing was asked for: nothing is written, and it is still known */
+    uint64_t n_puts = hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT);
+    hps_warmup_save(rig->warmup, true, true);
+    assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), n_puts);
+    assert_int_equal(fill(rig, rig->version, 0).n_rows, 201);
+}
+
+static void test_save_when_there_are_many_keys_then_records_are_bounded_and_old_ones_go(
+    void **state)
+{
+    struct rig *rig = *state;
+    rig->options.host_bytes_max = UINT64_C(1) << 32;
+    rig->version->tables[0].n_rows = 100000;
+    restart(rig);
+    assert_int_equal(hps_hot_keys_max(rig->version->hot[0]) / 1000, 84); /* its share of 1 MiB */
+    heat(rig, 0, 0, 80000, 1000000);
+    ask(rig, 0, 5);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 3);
+    hps_warmup_free(rig->warmup); /* the next process may count less, and does */
+    rig->options.hot_bytes_max = 12 * 2000;
+    rig->warmup = hps_warmup_new(&rig->options);
+    hps_warmup_attach(rig->warmup, rig->version);
+    hps_warmup_read(rig->warmup);
+    assert_true(hps_hot_keys_max(rig->version->hot[0]) <= 2000 + 8);
+    ask(rig, 0, 5);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 1);
+}
+
+static void test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_replaces_it(
+    void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 100, 5000);
+    heat(rig, 1, 200, 300, 5000);
+    ask(rig, 0, 0);
+    hps_warmup_save(rig->warmup, true, false);
+    struct records records = records_of(rig);
+    assert_int_equal(records.n, 2);
+    records.value[records.value_size / 2] ^= 1;
+    assert_int_equal(rig->durable->ops->record_put(rig->durable, records.key, records.key_size,
+                                                   records.value, records.value_size, NULL),
+                     HPS_OK);
+    assert_int_equal(rig->durable->ops->record_put(rig->durable, "hot/m/000009", 12, "", 0, NULL),
+                     HPS_OK);
+    assert_int_equal(rig->durable->ops->record_put(rig->durable, "hot/", 4, "x", 1, NULL), HPS_OK);
+    restart(rig);
+    assert_int_equal(fill(rig, rig->version, 0).n_rows, 100);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 2); /* one of ours, and one that is nobody's */
+    restart(rig);
+    assert_int_equal(fill(rig, rig->version, 0).n_rows, 100);
+}
+
+static void test_save_when_the_store_fails_then_the_next_one_writes_it_all(void **state)
+{
+    struct rig *rig = *state;
+    ask(rig, 0, 1);
+    ask(rig, 1, 2);
+    hps_fake_fail(rig->durable, HPS_FAKE_RECORD_PUT, HPS_EXHAUSTED, 1, 1, 0);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 1);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 2);
+    hps_fake_fail(rig->durable, HPS_FAKE_RECORD_SCAN, HPS_IO, 0, 1, 0);
+    restart(rig); /* nothing can be read: cold, not broken */
+    assert_int_equal(fill(rig, rig->version, 0).n_rows, 0);
+}
+
+/* Other records of the store may use what is held back, the catalog's: hints must not. */
+static void test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until_there_is_room(
+    void **state)
+{
+    struct rig *rig = *state;
+    heat(rig, 0, 0, 100, 1000);
+    ask(rig, 0, 0);
+    hps_fake_bytes_free(rig->durable, 100);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 0);
+    assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), 0);
+    hps_fake_bytes_free(rig->durable, 1 << 20);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_true(records_of(rig).n > 0);
+}
+
+static void test_save_when_the_model_is_gone_then_its_records_are_too(void **state)
+{
+    struct rig *rig = *state;
+    ask(rig, 0, 1);
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 1);
+    hps_warmup_detach(rig->warmup, "m");
+    hps_warmup_attach(rig->warmup, rig->version); /* loaded again before the next save */
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 1);
+    hps_warmup_detach(rig->warmup, "m");
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 0);
+    /* Left by a process that ended before it came to that. */
+    hps_warmup_attach(rig->warmup, rig->version);
+    ask(rig, 0, 1);
+    hps_warmup_save(rig->warmup, true, false);
+    hps_warmup_free(rig->warmup);
+    rig->warmup = hps_warmup_new(&rig->options);
+    hps_warmup_read(rig->warmup);
+    hps_warmup_save(rig->warmup, false, false);
+    assert_int_equal(records_of(rig).n, 1);
+    hps_warmup_attach(rig->warmup, rig->version);
+    hps_warmup_detach(rig->warmup, "m");
+    hps_warmup_save(rig->warmup, true, false);
+    assert_int_equal(records_of(rig).n, 0);
+}
+
+static void test_save_when_not_allowed_then_the_store_is_left_alone(void **state)
+{
+    struct rig *rig = *state;
+    ask(rig, 0, 1);
+    hps_warmup_save(rig->warmup, false, true);
+    rig->options.read_only = true;
+    restart(rig);
+    ask(rig, 0, 1);
+    hps_warmup_save(rig->warmup, true, true);
+    hps_warmup_detach(rig->warmup, "m");
+    hps_warmup_save(rig->warmup, true, true);
+    assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), 0);
+    assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_DELETE), 0);
+}
+
+static void test_attach_when_nothing_may_be_counted_then_nothing_is(void **state)
+{
+    struct rig *rig = *state;
+    rig->options.hot_bytes_max = 0;
+    memset(rig->version->hot, 0, 2 * sizeof(*rig->version->hot));
+    restart(rig);
+    assert_null(rig->version->hot[0]);
+    assert_false(hps_warmup_useful(rig->warmup, rig->version));
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static struct hps_gpu_space *space_open(struct hps_gpu_tier *tier, const struct rig *rig,
+                                        const struct hps_gpu_share *shares)
+{
+    const struct hps_gpu_space_options options = {
+        .model = "m", .number = 1, .tables = rig->version->tables, .shares = shares, .n_tables = 2};
+    struct hps_gpu_space *space = NULL;
+    struct hps_error err;
+    assert_int_equal(hps_gpu_space_open(tier, &options, &space, &err), HPS_OK);
+    return space;
+}
+
+/* Its cache has room for two versions less one byte, and the one that gave way is still used. */
+static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **state)
+{
+    struct rig *rig = *state;
+    static char name[] = "m";
+    struct hps_config_model model = {.name = name, .init_ec = true};
+    const struct hps_config config = {.models = &model, .n_models = 1};
+    const struct hps_gpu_share shares[2] = {{N_ROWS, 300}, {N_ROWS, 0}};
+    const hps_key key = 1;
+    const uint32_t slot = 0;
+    const uint8_t row[ROW_BYTES] = {0};
+    const struct hps_gpu_insertion one = {
+        .table_id = 0, .n = 1, .keys = &key, .slots = &slot, .rows = row};
+    struct hps_insert_report inserted;
+    struct hps_gpu_tier *tier = NULL;
+    struct hps_error err;
+    struct hps_block_pool *blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(blocks, 1 << 20), HPS_OK);
+    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){0});
+    const struct hps_gpu_tier_options options = {
+        .driver = &sim.driver,
+        .cache = {.arena_bytes = 2 * hps_gpu_share_bytes(rig->version->tables, shares, 2) - 256,
+                  .gather_bytes = 1 << 20,
+                  .stage_bytes = 1 << 20},
+        .blocks = blocks,
+        .stall_us_max = UINT64_C(600) * 1000 * 1000};
+    assert_int_equal(hps_gpu_tier_open(&options, &tier, &err), HPS_OK);
+    struct hps_gpu_space *last = space_open(tier, rig, shares);
+    rig->version->gpu = space_open(tier, rig, shares);
+    rig->options.gpu = true;
+    rig->options.config = &config;
+    restart(rig);
+    heat(rig, 0, 0, 500, 1000);
+    rig->held = tier->device;
+    hps_device_sim_hold(rig->held, true);
+    hps_gpu_insert(last, &one, &inserted);
+    assert_int_equal(inserted.n_inserted, 1);
+    hps_gpu_tier_sync(tier); /* then it is under way */
+    hps_gpu_space_active(rig->version->gpu, true);
+    assert_true(hps_gpu_space_coming(rig->version->gpu));
+
+    struct hps_warmup_report report = fill(rig, rig->version, 0);
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_int_equal(report.n_gpu_rows, 300);
+    assert_true(hps_gpu_space_present(rig->version->gpu));
+
+    hps_gpu_space_active(rig->version->gpu, false);
+    hps_gpu_space_active(last, true);
+    while (hps_gpu_space_coming(last)) {
+        sched_yield();
+    }
+    report = fill(rig, rig->version, 0); /* which has none now, and is to have none */
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_int_equal(report.n_gpu_rows, 0);
+    hps_gpu_space_close(last);
+    hps_gpu_space_close(rig->version->gpu);
+    rig->version->gpu = NULL;
+    hps_gpu_tier_close(tier);
+    hps_block_pool_free(blocks);
+}
+
+/* ---- whole tables ---------------------------------------------------------------------------- */
+
+static char whole_name[] = "m";
+
+/* Both tables are cached whole, on a device of its own. */
+static struct hps_gpu_tier *whole_open(struct rig *rig, struct hps_block_pool **out_blocks)
+{
+    const struct hps_gpu_share shares[2] = {{N_ROWS, N_ROWS}, {N_ROWS, N_ROWS}};
+    struct hps_gpu_tier *tier = NULL;
+    struct hps_error err;
+    *out_blocks = hps_block_pool_new(0);
+    assert_int_equal(hps_block_pool_slab_add(*out_blocks, 1 << 20), HPS_OK);
+    const struct hps_sim_driver sim = hps_sim_driver((struct hps_device_sim_config){0});
+    const struct hps_gpu_tier_options options = {
+        .driver = &sim.driver,
+        .cache = {.arena_bytes = hps_gpu_share_bytes(rig->version->tables, shares, 2),
+                  .gather_bytes = 1 << 20,
+                  .stage_bytes = 1 << 20},
+        .blocks = *out_blocks,
+        .stall_us_max = UINT64_C(600) * 1000 * 1000};
+    assert_int_equal(hps_gpu_tier_open(&options, &tier, &err), HPS_OK);
+    rig->version->gpu = space_open(tier, rig, shares);
+    return tier;
+}
+
+static void whole_close(struct rig *rig, struct hps_gpu_tier *tier, struct hps_block_pool *blocks)
+{
+    hps_gpu_space_close(rig->version->gpu);
+    rig->version->gpu = NULL;
+    hps_gpu_tier_close(tier);
+    hps_block_pool_free(blocks);
+}
+
+struct whole_question {
+    struct hps_gpu_lookup lookup;
+    atomic_bool done;
+};
+
+static void on_whole_answer(struct hps_gpu_lookup *lookup)
+{
+    atomic_store(&((struct whole_question *)lookup)->done, true);
+}
+
+/* Is the key's row on the device, and which? */
+static bool on_device(struct rig *rig, struct hps_block_pool *blocks, uint32_t table, hps_key key,
+                      float out_row[DIM])
+{
+    uint32_t hits = 0;
+    struct hps_gpu_part part = {
+        .table_id = table, .n = 1, .keys = (const uint8_t *)&key, .hits = &hits};
+    struct whole_question question = {.lookup = {.space = rig->version->gpu,
+                                                 .block = hps_block_new_slab(blocks, ROW_BYTES),
+                                                 .parts = &part,
+                                                 .n_parts = 1,
+                                                 .done = on_whole_answer}};
+    assert_int_equal(hps_gpu_lookup(&question.lookup), HPS_OK);
+    while (!atomic_load(&question.done)) {
+        sched_yield();
+    }
+    memcpy(out_row, question.lookup.block->data, ROW_BYTES);
+    hps_block_unref(question.lookup.block);
+    return hits != 0;
+}
+
+static struct hps_warmup_report fill_whole(struct rig *rig)
+{
+    const struct hps_warmup_limits limits = {0, go_on, rig};
+    struct hps_warmup_report report;
+    hps_whole_fill(rig->version, &limits, &report);
+    hps_gpu_tier_sync(rig->version->gpu->tier);
+    return report;
+}
+
+static void expect_row(struct rig *rig, struct hps_block_pool *blocks, uint32_t table, hps_key key)
+{
+    float row[DIM], expected[DIM];
+    row_of((uint32_t)rig->version->tables[table].name[0], key, expected);
+    assert_true(on_device(rig, blocks, table, key, row));
+    assert_memory_equal(row, expected, ROW_BYTES);
+}
+
+static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_config_model model = {.name = whole_name, .init_ec = true, .gpucacheper = 1};
+    const struct hps_config config = {.models = &model, .n_models = 1};
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    struct hps_embed_range_usage usage;
+    assert_true(hps_whole_useful(&config, rig->version));
+    model.init_ec = false;
+    assert_false(hps_whole_useful(&config, rig->version));
+    model.init_ec = true;
+    model.gpucacheper = 0.5;
+    assert_false(hps_whole_useful(&config, rig->version));
+    model.embedding_cache_type = HPS_CONFIG_CACHE_STATIC;
+    rig->stop_at = 5;
+    struct hps_warmup_report report = fill_whole(rig);
+    assert_int_equal(report.end, HPS_WARMUP_STOPPED);
+    assert_int_equal(report.n_keys_all, 2 * N_ROWS);
+    assert_true(report.n_keys > 0 && report.n_keys < N_ROWS);
+    assert_true(hps_whole_useful(&config, rig->version));
+    rig->stop_at = 0;
+    report = fill_whole(rig);
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_int_equal(report.n_keys, 2 * N_ROWS);
+    assert_false(hps_whole_useful(&config, rig->version));
+    for (uint32_t t = 0; t < 2; t++) {
+        for (hps_key key = 0; key < N_ROWS; key += 37) {
+            expect_row(rig, blocks, t, key);
+        }
+        do {
+            hps_gpu_space_usage(rig->version->gpu, t, &usage);
+            sched_yield();
+        } while (usage.n_inserted < N_ROWS); /* as soon as all has been applied */
+        assert_int_equal(usage.n_rows, N_ROWS);
+        assert_true(usage.resident_share >= 1);
+    }
+    whole_close(rig, tier, blocks);
+}
+
+static struct {
+    struct rig *rig;
+    uint32_t n_asked;
+} overtaker;
+
+/* Before a batch goes in, rows of it and of later ones are updated. */
+static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
+{
+    struct rig *rig = ctx;
+    struct hps_space *space = rig->version->tiers[1];
+    const struct hps_call call = {0};
+    const hps_key keys[3] = {100, 101, N_ROWS - 1};
+    const float row[DIM] = {-1, -2, -3, -4};
+    (void)so_far;
+    *out_room_bytes = 0;
+    if (overtaker.n_asked++ == 1) {
+        hps_stamps_begin(rig->version->stamps);
+        hps_stamps_mark(rig->version->stamps, 0, keys, 3);
+        for (uint32_t i = 0; i < 3; i += 2) {
+            assert_int_equal(space->store->ops->put(space, &call, &rig->version->tables[0],
+                                                    &keys[i], (const uint8_t *)row, 1),
+                             HPS_OK);
+            hps_gpu_update(rig->version->gpu, 0, &keys[i], (const uint8_t *)row, 1);
+        }
+        assert_int_equal(
+            space->store->ops->erase(space, &call, &rig->version->tables[0], &keys[1], 1), HPS_OK);
+        hps_gpu_update(rig->version->gpu, 0, &keys[1], NULL, 1);
+        hps_stamps_end(rig->version->stamps);
+    }
+    return true;
+}
+
+static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    const struct hps_warmup_limits limits = {0, overtake, rig};
+    struct hps_warmup_report report;
+    float row[DIM];
+    rig->version->stamps = hps_stamps_new();
+    overtaker.n_asked = 0;
+    hps_whole_fill(rig->version, &limits, &report);
+    assert_int_equal(report.end, HPS_WARMUP_DONE);
+    assert_true(on_device(rig, blocks, 0, 100, row) && row[0] == -1);
+    assert_false(on_device(rig, blocks, 0, 101, row));
+    assert_true(on_device(rig, blocks, 0, N_ROWS - 1, row) && row[0] == -1);
+    assert_false(hps_gpu_space_unfilled(rig->version->gpu, 0));
+    expect_row(rig, blocks, 0, 99);
+    whole_close(rig, tier, blocks);
+}
+
+static void test_whole_when_a_table_cannot_be_read_then_the_other_is_filled(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_block_pool *blocks;
+    struct hps_gpu_tier *tier = whole_open(rig, &blocks);
+    float row[DIM];
+    hps_fake_fail(rig->durable, HPS_FAKE_SCAN, HPS_DATA_LOSS, 0, 1, 0);
+    struct hps_warmup_report report = fill_whole(rig);
+    assert_int_equal(report.end, HPS_WARMUP_FAILED);
+    assert_non_null(strstr(report.error.text, "table \"a\""));
+    assert_true(hps_gpu_space_unfilled(rig->version->gpu, 0));
+    assert_false(hps_gpu_space_unfilled(rig->version->gpu, 1));
+    assert_false(on_device(rig, blocks, 0, 5, row));
+    expect_row(rig, blocks, 1, 5);
+    whole_close(rig, tier, blocks);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_fill_when_there_is_room_then_every_hot_row_is_in_the_map),
+        TEST(test_fill_when_room_is_short_then_the_hottest_of_all_tables_have_it),
+        TEST(test_fill_when_the_map_takes_no_more_then_it_ends),
+        TEST(test_fill_when_its_time_is_up_then_it_ends_after_the_batch),
+        TEST(test_fill_when_told_to_stop_then_before_the_next_batch),
+        TEST(test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it_ends),
+        TEST(test_fill_when_a_shared_tier_is_ahead_or_away_then_rows_come_from_below),
+        TEST(test_fill_when_an_update_overtakes_a_row_then_it_is_not_inserted),
+        TEST(test_fill_when_the_next_version_has_its_tables_in_another_order_then_by_name),
+        TEST(test_read_when_saved_then_the_same_keys_are_hot),
+        TEST(test_save_when_there_are_many_keys_then_records_are_bounded_and_old_ones_go),
+        TEST(test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_replaces_it),
+        TEST(test_save_when_the_store_fails_then_the_next_one_writes_it_all),
+        TEST(test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until_there_is_room),
+        TEST(test_save_when_the_model_is_gone_then_its_records_are_too),
+        TEST(test_save_when_not_allowed_then_the_store_is_left_alone),
+        TEST(test_attach_when_nothing_may_be_counted_then_nothing_is),
+        TEST(test_fill_when_the_caches_come_late_then_it_waits_for_them),
+        TEST(test_whole_when_filled_then_every_row_is_there_and_it_is_done_once),
+        TEST(test_whole_when_updates_overtake_rows_then_they_are_read_again),
+        TEST(test_whole_when_a_table_cannot_be_read_then_the_other_is_filled),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Admission: the cap, the queue in order, cancelling, and many threads at once.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "server/lookup/admission.h"
+
+static struct hps_admission *admission;
+static struct hps_error err;
+static unsigned n_granted;
+static struct hps_admission_ticket *granted[8];
+
+static void on_granted(struct hps_admission_ticket *ticket)
+{
+    granted[n_granted++] = ticket;
+}
+
+static int setup(void **state)
+{
+    struct hps_admission_options options = {
+        .bytes_max = 100, .reply_bytes_max = 1000, .waiting_max = 3};
+
+    (void)state;
+    n_granted = 0;
+    admission = hps_admission_new(&options);
+    return admission == NULL ? -1 : 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    hps_admission_free(admission);
+    return 0;
+}
+
+static struct hps_admission_ticket new_ticket(void)
+{
+    return (struct hps_admission_ticket){.on_granted = on_granted};
+}
+
+/* Ask; returns whether it is held at once. */
+static bool ask(struct hps_admission_ticket *ticket, uint64_t bytes)
+{
+    bool held = false;
+
+    assert_int_equal(hps_admission_ask(admission, ticket, bytes, 0, &held, &err), HPS_OK);
+    return held;
+}
+
+static void test_admission_when_there_is_room_then_held(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+
+    assert_true(ask(&a, 60));
+    assert_true(ask(&b, 40));
+    assert_int_equal(hps_admission_bytes(admission), 100);
+    hps_admission_release(admission, &a);
+    hps_admission_release(admission, &a); /* idle: nothing */
+    assert_int_equal(hps_admission_bytes(admission), 40);
+    hps_admission_release(admission, &b);
+}
+
+static void test_admission_when_full_then_granted_in_order_of_arrival(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+    struct hps_admission_ticket c = new_ticket();
+
+    assert_true(ask(&a, 90));
+    assert_false(ask(&b, 20));
+    assert_false(ask(&c, 5)); /* would fit, but b is before it */
+    assert_int_equal(hps_admission_waiting(admission), 2);
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 2);
+    assert_ptr_equal(granted[0], &b);
+    assert_ptr_equal(granted[1], &c);
+    assert_int_equal(hps_admission_bytes(admission), 25);
+    hps_admission_release(admission, &b);
+    hps_admission_release(admission, &c);
+}
+
+static void test_admission_when_the_first_gives_up_then_the_next_goes(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+    struct hps_admission_ticket c = new_ticket();
+
+    assert_true(ask(&a, 90));
+    assert_false(ask(&b, 20));
+    assert_false(ask(&c, 5));
+    assert_true(hps_admission_cancel(admission, &b));
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &c);
+    assert_false(hps_admission_cancel(admission, &b)); /* idle */
+    assert_false(hps_admission_cancel(admission, &c)); /* held */
+    hps_admission_release(admission, &a);
+    hps_admission_release(admission, &c);
+    hps_admission_release(admission, &b);
+}
+
+static void test_admission_when_alone_then_let_in_beyond_the_cap(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+
+    assert_true(ask(&a, 1000));
+    assert_false(ask(&b, 0));
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 1);
+    hps_admission_release(admission, &b);
+}
+
+static void test_admission_when_too_large_then_size_and_limit_are_named(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    bool held = false;
+
+    assert_int_equal(hps_admission_ask(admission, &a, 1001, 0, &held, &err), HPS_RANGE);
+    assert_non_null(strstr(err.text, "1001"));
+    assert_non_null(strstr(err.text, "1000"));
+    assert_int_equal(hps_admission_bytes(admission), 0);
+}
+
+/* Making a reply of narrow rows takes more memory than the reply. */
+static void test_admission_when_the_work_needs_more_than_the_reply_then_it_counts(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+    bool held = false;
+
+    assert_int_equal(hps_admission_ask(admission, &a, 1, 999999, &held, &err), HPS_OK);
+    assert_true(held);
+    assert_int_equal(hps_admission_bytes(admission), 1000000);
+    assert_false(ask(&b, 1));
+    hps_admission_release(admission, &a);
+    assert_int_equal(n_granted, 1);
+    hps_admission_release(admission, &b);
+}
+
+static void test_limits_when_raised_then_those_who_wait_are_let_in(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket a = new_ticket();
+    struct hps_admission_ticket b = new_ticket();
+    struct hps_admission_ticket c = new_ticket();
+    bool held = false;
+
+    assert_true(ask(&a, 90));
+    assert_false(ask(&b, 20));
+    hps_admission_limits_set(admission, 110, 50);
+    assert_int_equal(n_granted, 1);
+    assert_ptr_equal(granted[0], &b);
+    assert_int_equal(hps_admission_ask(admission, &c, 51, 0, &held, &err), HPS_RANGE);
+    assert_non_null(strstr(err.text, "limit is 50"));
+    hps_admission_limits_set(admission, 50, 50); /* what is held stays */
+    assert_int_equal(hps_admission_bytes(admission), 110);
+    hps_admission_release(admission, &a);
+    assert_false(ask(&c, 40));
+    hps_admission_release(admission, &b);
+    assert_int_equal(n_granted, 2);
+    hps_admission_release(admission, &c);
+}
+
+static void test_admission_when_too_many_wait_then_refused(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket tickets[5];
+    bool held = false;
+
+    for (unsigned i = 0; i < 5; i++) {
+        tickets[i] = new_ticket();
+    }
+    assert_true(ask(&tickets[0], 100));
+    for (unsigned i = 1; i < 4; i++) {
+        assert_false(ask(&tickets[i], 1));
+    }
+    assert_int_equal(hps_admission_ask(admission, &tickets[4], 1, 0, &held, &err), HPS_EXHAUSTED);
+    for (unsigned i = 1; i < 4; i++) {
+        assert_true(hps_admission_cancel(admission, &tickets[i]));
+    }
+    hps_admission_release(admission, &tickets[0]);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 2000 };
+
+struct waiter {
+    struct hps_admission_ticket ticket;
+    pthread_mutex_t lock;
+    pthread_cond_t woken;
+    bool is_granted;
+    unsigned seed;
+};
+
+static atomic_uint_fast64_t held_bytes;
+
+static void on_waiter_granted(struct hps_admission_ticket *ticket)
+{
+    struct waiter *waiter = (struct waiter *)ticket;
+
+    pthread_mutex_lock(&waiter->lock);
+    waiter->is_granted = true;
+    pthread_cond_signal(&waiter->woken);
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+/* Wait, or give up; returns whether the ticket is held. */
+static bool wait_or_cancel(struct waiter *waiter, bool give_up)
+{
+    if (give_up && hps_admission_cancel(admission, &waiter->ticket)) {
+        return false;
+    }
+    pthread_mutex_lock(&waiter->lock);
+    while (!waiter->is_granted) {
+        pthread_cond_wait(&waiter->woken, &waiter->lock);
+    }
+    waiter->is_granted = false;
+    pthread_mutex_unlock(&waiter->lock);
+    return true;
+}
+
+static void *compete(void *arg)
+{
+    struct waiter *waiter = arg;
+    uintptr_t n_over = 0;
+
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        uint64_t bytes = 20 + (i * 7 + waiter->seed * 13) % 60;
+        bool held = false;
+        if (hps_admission_ask(admission, &waiter->ticket, bytes, 0, &held, NULL) != HPS_OK) {
+            continue;
+        }
+        if (held || wait_or_cancel(waiter, i % 3 == 0)) {
+            n_over += atomic_fetch_add(&held_bytes, bytes) + bytes > 100 ? 1 : 0;
+            atomic_fetch_sub(&held_bytes, bytes);
+            hps_admission_release(admission, &waiter->ticket);
+        }
+    }
+    return (void *)n_over;
+}
+
+static void test_admission_when_those_who_wait_hold_much_then_refused(void **state)
+{
+    (void)state;
+    struct hps_admission_ticket first = new_ticket(), waits = new_ticket(), late = new_ticket();
+    bool held = true;
+
+    assert_true(ask(&first, 100));
+    assert_int_equal(hps_admission_ask(admission, &waits, 10, 60, &held, &err), HPS_OK);
+    assert_false(held);
+    assert_int_equal(hps_admission_ask(admission, &late, 1, 41, &held, &err), HPS_EXHAUSTED);
+    assert_non_null(strstr(err.text, "1 look-ups that need 60 bytes wait"));
+    assert_non_null(strstr(err.text, "limit is 100 (reply_bytes_in_flight)"));
+    assert_int_equal(hps_admission_ask(admission, &late, 1, 40, &held, &err), HPS_OK);
+    assert_true(hps_admission_cancel(admission, &waits));
+    assert_int_equal(hps_admission_ask(admission, &waits, 1, 60, &held, &err), HPS_OK);
+    hps_admission_release(admission, &first);
+    assert_int_equal(n_granted, 1);
+    hps_admission_release(admission, &late);
+    assert_int_equal(n_granted, 2);
+    hps_admission_release(admission, &waits);
+}
+
+static void test_admission_when_threads_compete_then_the_cap_holds(void **state)
+{
+    (void)state;
+    static struct waiter waiters[THREADS];
+    pthread_t threads[THREADS];
+
+    for (unsigned i = 0; i < THREADS; i++) {
+        waiters[i].ticket.on_granted = on_waiter_granted;
+        waiters[i].seed = i;
+        assert_int_equal(pthread_mutex_init(&waiters[i].lock, NULL), 0);
+        assert_int_equal(pthread_cond_init(&waiters[i].woken, NULL), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, compete, &waiters[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        void *n_over = NULL;
+        assert_int_equal(pthread_join(threads[i], &n_over), 0);
+        assert_null(n_over);
+        pthread_mutex_destroy(&waiters[i].lock);
+        pthread_cond_destroy(&waiters[i].woken);
+    }
+    assert_int_equal(hps_admission_bytes(admission), 0);
+    assert_int_equal(hps_admission_waiting(admission), 0);
+}
+
+int main(void)
+{
+#define ADMISSION_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        ADMISSION_TEST(test_admission_when_there_is_room_then_held),
+        ADMISSION_TEST(test_admission_when_full_then_granted_in_order_of_arrival),
+        ADMISSION_TEST(test_admission_when_the_first_gives_up_then_the_next_goes),
+        ADMISSION_TEST(test_admission_when_alone_then_let_in_beyond_the_cap),
+        ADMISSION_TEST(test_admission_when_too_large_then_size_and_limit_are_named),
+        ADMISSION_TEST(test_admission_when_the_work_needs_more_than_the_reply_then_it_counts),
+        ADMISSION_TEST(test_limits_when_raised_then_those_who_wait_are_let_in),
+        ADMISSION_TEST(test_admission_when_too_many_wait_then_refused),
+        ADMISSION_TEST(test_admission_when_those_who_wait_hold_much_then_refused),
+        ADMISSION_TEST(test_admission_when_threads_compete_then_the_cap_holds),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
