@@ -358,6 +358,9 @@ bool update_refresh_turn(struct hps_update_stream *stream);
 
 /* Copy the view. */
 void update_stream_show(struct hps_update_stream *stream);
+/* Take back of the view what is no more so for want of an answer: its thread may wait for the log
+ * all the while. By the stream's lock; any thread. */
+void update_view_age(struct hps_update_stream *stream);
 /* ctx: struct hps_metrics. Any thread. */
 void update_show_gauges(void *ctx, const struct hps_stream_view *view);
 /* No series stays of a partition that is read no more, or never was. Any thread. */

@@ -122,6 +122,9 @@ static void show_partition(const struct hps_update_stream *stream,
     view->heard_ms = partition->heard_ms;
     view->lag = lag_of(partition);
     view->lag_known = is_lag_known(stream, partition);
+    uint64_t asked_us = partition->word.asked_us;
+    view->word_until_us = asked_us > 0 ? asked_us + UPDATE_LEADER_SILENT_US : 0;
+    view->same_until_ms = update_same_until_ms(stream, partition);
     view->unlisted = false;
     view->as_of_ms = partition->as_of_ms;
     view->same_ms = partition->same_ms;
@@ -212,6 +215,23 @@ void update_stream_show(struct hps_update_stream *stream)
     pthread_mutex_unlock(&stream->lock);
     update_forget_unlisted(stream);
     hps_update_times_set(stream->version, stream->event_time_ms, as_of_ms);
+}
+
+void update_view_age(struct hps_update_stream *stream)
+{
+    uint64_t now_us = hps_clock_us();
+    int64_t wall_ms = (int64_t)hps_clock_wall_ms();
+    for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
+        struct hps_partition_view *of = &stream->view_partitions[i];
+        bool silent = now_us > of->word_until_us;
+        if (silent && of->state == HPS_PARTITION_RUNNING) {
+            of->state = HPS_PARTITION_UNREACHABLE;
+            (void)snprintf(of->reason, sizeof(of->reason), "its leader does not answer");
+        }
+        of->lag_known = of->lag_known && !silent && wall_ms <= of->same_until_ms;
+        bool awaited = !of->unlisted && of->state != HPS_PARTITION_GONE;
+        stream->view.leaders_up = stream->view.leaders_up && !(silent && awaited);
+    }
 }
 
 /* ---- records that are in no row -------------------------------------------------------------- */

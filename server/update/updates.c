@@ -421,6 +421,7 @@ void hps_updater_each(struct hps_updater *updater,
         }
         pthread_mutex_lock(&stream->lock);
         stream->view.active = atomic_load(&stream->active);
+        update_view_age(stream);
         fn(ctx, &stream->view);
         pthread_mutex_unlock(&stream->lock);
     }

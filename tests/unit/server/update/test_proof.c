@@ -143,6 +143,39 @@ static void test_as_of_when_one_leader_is_silent_then_it_stands_though_others_an
     assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
 }
 
+static void note_view(void *ctx, const struct hps_stream_view *view)
+{
+    struct hps_stream_view *noted = ctx;
+    *noted = *view;
+}
+
+/* The thread waits for a list of topics, say: nothing is shown meanwhile. */
+static void test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than_it_is_so(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_stream_view view;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    rig->updater->streams = rig->stream;
+    hps_clock_advance(UPDATE_LEADER_SILENT_US);
+    hps_updater_each(rig->updater, note_view, &view);
+    bool is_known = view.leaders_up && view.partitions[0].lag_known;
+    enum hps_partition_state state_before = view.partitions[0].state;
+    hps_clock_advance(10); /* the script's answers are a microsecond apart */
+    hps_updater_each(rig->updater, note_view, &view);
+    rig->updater->streams = NULL;
+    assert_true(is_known);
+    assert_int_equal(state_before, HPS_PARTITION_RUNNING);
+    assert_false(view.leaders_up || view.partitions[0].lag_known);
+    assert_int_equal(view.partitions[0].state, HPS_PARTITION_UNREACHABLE);
+    assert_non_null(strstr(view.partitions[0].reason, "does not answer"));
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
+    assert_true(rig->stream->view.leaders_up && view_of(rig, ITEMS, 0)->lag_known);
+}
+
 /* Committed records behind the open transaction are logged, and not to be had yet. */
 static void test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end(void **state)
 {
@@ -910,7 +943,8 @@ static void other_version(struct rig *rig, struct hps_update_stream *other,
                           struct hps_partition_view *its)
 {
     *its = (struct hps_partition_view){.topic = USERS, .state = HPS_PARTITION_GONE};
-    *other = (struct hps_update_stream){.model = rig->stream->model, .number = 99};
+    *other = (struct hps_update_stream){
+        .model = rig->stream->model, .number = 99, .view_partitions = its};
     pthread_mutex_init(&other->lock, NULL);
     other->view = (struct hps_stream_view){
         .model = rig->stream->model, .version = 99, .partitions = its, .n_partitions = 1};
@@ -1167,6 +1201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_as_of_when_one_leader_is_silent_then_it_stands_though_others_answer),
+        TEST(test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than_it_is_so),
         TEST(test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end),
         TEST(test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed),
         TEST(test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back),
