@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
 bin=${HPS_BIN_DIR:-$PWD/build/bin}
+program=hpsd
 python=/usr/bin/python3 # the one that Debian's packages are for
 demo=$PWD/build/demo
 model=$demo/models/dlrm/1
@@ -66,7 +67,7 @@ start() {
     local line began
     began=$(now_ms)
     mkfifo "$demo/stdout"
-    "$bin/hpsd" --config "$demo/$1.json" >"$demo/stdout" 2>>"$log" &
+    "$bin/$program" --config "$demo/$1.json" >"$demo/stdout" 2>>"$log" &
     pid=$!
     if ! IFS= read -r line <"$demo/stdout"; then
         echo "demo: hpsd ended before it listened" >&2
@@ -265,7 +266,7 @@ if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
     device="this machine's GPU"
 else
     device="a simulated GPU"
-    export HPS_DEVICE=sim
+    program=hpsd-sim
 fi
 step "6. An embedding cache in GPU memory ($device): below a hit rate of 0.7 answers wait for true rows"
 start gpu
@@ -273,7 +274,7 @@ PYTHONPATH="$demo" "$python" docs/examples/threshold.py "$grpc" dlrm "$demo/mode
 echo "   First exact and slow; from the threshold on, rows that are missing come as the table's default at once and"
 echo "   are fetched behind the answer; in the end the cache has them all. A key's status says which row it got."
 stop
-unset HPS_DEVICE
+program=hpsd
 stream() {
     broker_start
     broker_do create hps_et.dlrm 2

@@ -42,9 +42,8 @@ struct Hps__V1__TableDiff;
 struct Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena,
                                               const struct hps_version_diff *diff);
 
-/* The work of each method (models.c, state.c, updates.c,
- * snapshot.c). When it returns the
- * call is answered; ActivateVersion and UnloadVersion call admin_finish themselves, once. */
+/* The work of each method (models.c, state.c, updates.c, snapshot.c). When it returns the call is
+ * answered; ActivateVersion and UnloadVersion call admin_finish themselves, once. */
 void admin_ping(struct admin_op *op);
 void admin_get_status(struct admin_op *op);
 void admin_list_models(struct admin_op *op);

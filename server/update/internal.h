@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the updater share: updates.c (streams, views, commands on their way),
- * stream.c (the turn of a stream's thread), apply.c (the batch at hand),
- * begin.c (where partitions begin, and gaps), proof.c (what leaders have proved),
- * command.c (what operators ask for), show.c (what others see), share.c (a
- * tier that is shared with other daemons).
+ * What the files of the updater share: updates.c (streams, views, commands on their way), stream.c
+ * (the turn of a stream's thread), apply.c (the batch at hand), begin.c (where partitions begin,
+ * and gaps), proof.c (what leaders have proved), command.c (what operators ask for), show.c (what
+ * others see), share.c (a tier that is shared with other daemons).
  */
 #ifndef HPS_SERVER_UPDATE_INTERNAL_H
 #define HPS_SERVER_UPDATE_INTERNAL_H

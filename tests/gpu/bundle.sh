@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# bundle.sh BIN_DIR BUNDLE: hpsd and its tools with all their libraries, the C library included, in one
+# bundle.sh BIN_DIR BUNDLE: hpsd, hpsd-sim and the tools with all their libraries, the C library included, in one
 # directory that runs on another Linux x86-64 machine, whatever is installed there; only the GPU's
 # driver is that machine's. bundle_try.sh goes along as try.sh.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 bin=$1
 bundle=$2
-programs=(hpsd hpsctl hps-gen hps-bench)
+programs=(hpsd hpsd-sim hpsctl hps-gen hps-bench)
 size_kib_max=$((50 * 1024))
 
 rm -rf "$bundle"

@@ -8,7 +8,8 @@
 #     threshold   answers below the hit rate's threshold (exact, waited for) and above it (defaulted)
 #
 # into OUT/results.md and OUT/results.jsonl (OUT: ./out). Exit code 1 if a row was wrong. On a machine
-# without a GPU it is served from the host, or with HPS_DEVICE=sim from a simulated device, as a trial.
+# without a GPU it is served from the host, or with HPS_DEVICE=sim from a simulated device, by hpsd-sim, as a
+# trial.
 # --small: a tiny model, seconds in all. Needs a POSIX shell, sed, grep and sleep.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,6 +31,7 @@ json=$out/results.jsonl
 : >"$json"
 : >"$log"
 pid=
+program=hpsd${HPS_DEVICE:+-sim}
 trap 'stop' EXIT
 trap 'exit 130' INT TERM
 
@@ -56,7 +58,7 @@ start() {
         -e "s|\"supportlonglong\": true,|\"supportlonglong\": true, \"server\": {\"listen\": [\"127.0.0.1:0\"], \"http_listen\": \"127.0.0.1:0\", \"state_dir\": \"$work/state\", \"admin_listen\": \"unix:$work/admin\", \"drain_delay_ms\": 0, \"lookup_path\": \"$1\"},|" \
         "$work/model/ps.json" >"$work/config.json"
     : >"$work/ready"
-    "$bin/hpsd" --config "$work/config.json" >"$work/ready" 2>>"$log" &
+    "$bin/$program" --config "$work/config.json" >"$work/ready" 2>>"$log" &
     pid=$!
     until grep -q '^ready' "$work/ready" && "$bin/hpsctl" --addr "unix:$work/admin" ping >/dev/null 2>&1; do
         kill -0 "$pid" 2>/dev/null || { pid= && die "hpsd ended, see $log"; }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of the Redis cluster client share: client.c (its life, what is known of
- * it), node.c (nodes, their connections and the map of slots), run.c (the one call, on
- * workers) and keeper.c (its thread). All of it is under `lock`, unless said otherwise.
+ * What the parts of the Redis cluster client share: client.c (its life, what is known of it),
+ * node.c (nodes, their connections and the map of slots), run.c (the one call, on workers) and
+ * keeper.c (its thread). All of it is under `lock`, unless said otherwise.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
 #define HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
