@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Families with damage in their files. A compaction that meets a damaged block stops all writing,
+ * also of what would replace or unload the family, and would do so again after each restart. So
+ * `<dir>/hpsd.damaged` names, one a line, the families that have no compactions any more.
+ *
+ * Read by the thread that opens the store, written by whoever meets the damage or drops the family.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backends/rocksdb/internal.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "base/rows/fileio.h"
+
+static char *damaged_path(const struct hps_rocksdb *store)
+{
+    return hps_rocksdb_dir_join(store->dir.dir, "hpsd.damaged");
+}
+
+char *hps_rocksdb_damaged_read(const struct hps_rocksdb *store, struct hps_error *err,
+                               hps_status *out_status)
+{
+    char *path = damaged_path(store);
+    char *names = NULL;
+    uint64_t bytes = 0;
+    int fd = -1;
+    hps_status status =
+        path != NULL ? hps_file_open_read(path, &fd, &bytes, err) : hps_rocksdb_fail_memory(err);
+    if (status == HPS_OK) {
+        names = hps_calloc(1, bytes + 1);
+        status = names != NULL ? hps_file_pread(fd, path, names, bytes, 0, err)
+                               : hps_rocksdb_fail_memory(err);
+        close(fd);
+    }
+    hps_free(path);
+    *out_status = status == HPS_NOT_FOUND ? HPS_OK : status;
+    return names;
+}
+
+bool hps_rocksdb_damaged_names(const char *names, const char *name)
+{
+    size_t size = strlen(name);
+    for (const char *at = names; at != NULL && *at != '\0';) {
+        const char *end = strchrnul(at, '\n');
+        if ((size_t)(end - at) == size && memcmp(at, name, size) == 0) {
+            return true;
+        }
+        at = *end != '\0' ? end + 1 : end;
+    }
+    return false;
+}
+
+hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error *err)
+{
+    size_t size = 0;
+    for (const struct hps_rocksdb_family *f = store->families; f != NULL; f = f->next) {
+        size += f->damaged ? strlen(f->name) + 1 : 0;
+    }
+    char *path = damaged_path(store);
+    char *names = hps_alloc(size + 1);
+    hps_status status = path != NULL && names != NULL ? HPS_OK : hps_rocksdb_fail_memory(err);
+    size_t at = 0;
+    for (const struct hps_rocksdb_family *f = store->families; status == HPS_OK && f != NULL;
+         f = f->next) {
+        if (f->damaged) {
+            at += (size_t)snprintf(names + at, size + 1 - at, "%s\n", f->name);
+        }
+    }
+    if (status == HPS_OK && size > 0) {
+        status = hps_file_replace(path, names, size, err);
+    } else if (status == HPS_OK && unlink(path) != 0 && errno != ENOENT) {
+        status = hps_rocksdb_dir_fail(err, "cannot remove", path);
+    }
+    hps_free(names);
+    hps_free(path);
+    return status;
+}
+
+void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *text)
+{
+    struct hps_error error;
+    if (hps_rocksdb_text_status(text) != HPS_DATA_LOSS) {
+        return;
+    }
+    const rocksdb_livefiles_t *files = rocksdb_livefiles(store->db);
+    int n = rocksdb_livefiles_count(files);
+    pthread_mutex_lock(&store->lock);
+    for (int i = 0; i < n; i++) {
+        struct hps_rocksdb_family *f = store->families;
+        const char *name = rocksdb_livefiles_column_family_name(files, i);
+        while (f != NULL && strcmp(f->name, name) != 0) {
+            f = f->next;
+        }
+        if (f != NULL && !f->damaged && strstr(text, rocksdb_livefiles_name(files, i)) != NULL) {
+            f->damaged = true;
+            HPS_LOG(ERROR, "rocksdb", "a version is damaged: restart hpsd, then replace it",
+                    HPS_STR("family", f->name));
+            if (hps_rocksdb_damaged_write(store, &error) != HPS_OK) {
+                HPS_LOG(ERROR, "rocksdb", "which version is damaged was not written down",
+                        HPS_STR("error", error.text));
+            }
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    rocksdb_livefiles_destroy(files);
+}

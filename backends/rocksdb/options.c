@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How RocksDB is set: its options and those of reads, writes and ingestions, and how files are
+ * read. All of it is decided while the store opens, by the thread that opens it, and only read
+ * after.
+ */
+#include "backends/rocksdb/internal.h"
+#include "base/log.h"
+
+#define MIB                (UINT64_C(1) << 20)
+#define WRITE_BUFFER_BYTES (256 * MIB)
+#define WAL_BYTES          (256 * MIB)
+
+enum { BLOCK_BYTES = 4096 }; /* one disk read per row; 1 KB blocks measured no better */
+
+/* filter: only for files that flushes and compactions write. Most rows lie in ingested files at the
+ * bottom, where a filter would cost memory for every row and only help keys that exist nowhere.
+ * Blocks of mapped files are read where they lie: a cache of them would only be asked in vain. */
+static void options_set_table(const struct hps_rocksdb *store, rocksdb_options_t *options,
+                              bool filter)
+{
+    rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
+    rocksdb_block_based_options_set_block_size(table, BLOCK_BYTES);
+    rocksdb_block_based_options_set_format_version(table, 5);
+    if (store->cache != NULL && store->mode != HPS_ROCKSDB_READ_MMAP) {
+        rocksdb_block_based_options_set_block_cache(table, store->cache);
+    } else {
+        rocksdb_block_based_options_set_no_block_cache(table, 1);
+    }
+    if (filter) {
+        rocksdb_block_based_options_set_filter_policy(table, rocksdb_filterpolicy_create_bloom(10));
+    }
+    rocksdb_options_set_block_based_table_factory(options, table);
+    rocksdb_block_based_options_destroy(table);
+}
+
+static rocksdb_options_t *options_new(const struct hps_rocksdb *store,
+                                      const struct hps_rocksdb_options *given, bool filter)
+{
+    rocksdb_options_t *options = rocksdb_options_create();
+    options_set_table(store, options, filter);
+    rocksdb_options_set_optimize_filters_for_hits(options, filter);
+    rocksdb_options_set_compression(options, rocksdb_no_compression); /* floats do not compress */
+    rocksdb_options_set_paranoid_checks(options, 1);
+    rocksdb_options_set_max_open_files(options, -1);
+    rocksdb_options_set_max_background_jobs(options,
+                                            given->n_threads > 2 ? (int)given->n_threads : 2);
+    /* What is in memory is written out in the background, beside the free-space guard: keep it to a
+     * part of what the guard holds back. */
+    uint64_t buffers =
+        hps_rocksdb_clamp(store->dir.disk_free_min_bytes / 8, MIB, WRITE_BUFFER_BYTES);
+    rocksdb_options_set_db_write_buffer_size(options, (size_t)buffers);
+    rocksdb_options_set_write_buffer_size(options, (size_t)(buffers / 4));
+    rocksdb_options_set_target_file_size_base(options, buffers / 4);
+    rocksdb_options_set_max_bytes_for_level_base(options, buffers);
+    rocksdb_options_set_max_total_wal_size(options, hps_rocksdb_clamp(buffers, MIB, WAL_BYTES));
+    rocksdb_options_set_manifest_preallocation_size(options, 64 << 10);
+    /* A torn tail is what a crash leaves; a hole in the middle is data loss and must be seen. */
+    rocksdb_options_set_wal_recovery_mode(options,
+                                          rocksdb_tolerate_corrupted_tail_records_recovery);
+    /* Its options when it opens, and no more: its own log file meets a full disk, too, and Debian
+     * 12's library aborts at the next line then. */
+    rocksdb_options_set_info_log_level(options, 4 /* fatal */);
+    rocksdb_options_set_keep_log_file_num(options, 4);
+    if (store->dir.read_only) {
+        rocksdb_options_set_db_log_dir(options, HPS_ROCKSDB_NO_LOG_DIR);
+    }
+    return options;
+}
+
+/* Options that only the text form has.
+ *
+ * avoid_flush: what the log brings back stays in memory, and what is in memory is left to the log:
+ * an open and a close write next to nothing, so that they work on a full disk.
+ *
+ * hint: the memory table looks for the place of a key from that of the key before in its table (the
+ * prefix of a key), as batches come in the order of their keys (write_order.h). */
+hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_error *err)
+{
+    char *text = NULL;
+    rocksdb_options_t *options = rocksdb_options_create();
+    rocksdb_get_options_from_string(store->options,
+                                    "avoid_flush_during_recovery=true;"
+                                    "avoid_flush_during_shutdown=true;"
+                                    "memtable_insert_with_hint_prefix_extractor=fixed:4",
+                                    options, &text);
+    if (text != NULL) {
+        rocksdb_options_destroy(options);
+        return hps_rocksdb_fail_text(text, err, "cannot set options");
+    }
+    rocksdb_options_destroy(store->options);
+    store->options = options;
+    return HPS_OK;
+}
+
+void hps_rocksdb_options_fill(struct hps_rocksdb *store, const struct hps_rocksdb_options *given)
+{
+    if (given->block_cache_bytes != 0) {
+        store->cache = rocksdb_cache_create_lru((size_t)given->block_cache_bytes);
+    }
+    store->options = options_new(store, given, true);
+    store->sst_options = options_new(store, given, false);
+    store->read = rocksdb_readoptions_create();
+    store->read_scan = rocksdb_readoptions_create();
+    rocksdb_readoptions_set_fill_cache(store->read_scan, 0);
+    rocksdb_readoptions_set_readahead_size(store->read_scan, 2 * MIB);
+    /* A batch that names a dropped family would otherwise poison the database, over restarts too.
+     */
+    store->write = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_set_ignore_missing_column_families(store->write, 1);
+    rocksdb_writeoptions_set_sync(store->write, store->wal_sync_ms == 0);
+    store->write_synced = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_set_sync(store->write_synced, 1);
+    store->write_unlogged = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_disable_WAL(store->write_unlogged, 1);
+    store->ingest = rocksdb_ingestexternalfileoptions_create();
+    rocksdb_ingestexternalfileoptions_set_move_files(store->ingest, 1);
+    store->env_options = rocksdb_envoptions_create();
+}
+
+void hps_rocksdb_options_free(struct hps_rocksdb *store)
+{
+    if (store->options == NULL) {
+        return;
+    }
+    rocksdb_envoptions_destroy(store->env_options);
+    rocksdb_ingestexternalfileoptions_destroy(store->ingest);
+    rocksdb_writeoptions_destroy(store->write_unlogged);
+    rocksdb_writeoptions_destroy(store->write_synced);
+    rocksdb_writeoptions_destroy(store->write);
+    rocksdb_readoptions_destroy(store->read_scan);
+    rocksdb_readoptions_destroy(store->read);
+    rocksdb_options_destroy(store->sst_options);
+    rocksdb_options_destroy(store->options);
+    if (store->cache != NULL) {
+        rocksdb_cache_destroy(store->cache);
+    }
+}
+
+/* ---- how files are read ---- */
+
+void hps_rocksdb_options_set_mode(struct hps_rocksdb *store)
+{
+    rocksdb_options_t *each[2] = {store->options, store->sst_options};
+    for (unsigned i = 0; i < 2; i++) {
+        options_set_table(store, each[i], i == 0);
+        rocksdb_options_set_allow_mmap_reads(each[i], store->mode == HPS_ROCKSDB_READ_MMAP);
+        rocksdb_options_set_use_direct_reads(each[i], store->mode == HPS_ROCKSDB_READ_DIRECT);
+    }
+}
+
+/* How files are read: mapped while they fit the memory that is theirs, else past the page cache,
+ * which would only be turned over. */
+hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
+                                   const struct hps_rocksdb_options *given, struct hps_error *err)
+{
+    struct hps_rocksdb_dir_files files;
+    bool direct_works = hps_rocksdb_dir_direct_works(&store->dir);
+    hps_status status = hps_rocksdb_dir_files(&store->dir, ".sst", &files, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    store->mode = given->read_mode;
+    if (store->mode == HPS_ROCKSDB_READ_AUTO) {
+        store->mode = files.bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
+                      : direct_works                     ? HPS_ROCKSDB_READ_DIRECT
+                                                         : HPS_ROCKSDB_READ_BUFFERED;
+    }
+    if (store->mode == HPS_ROCKSDB_READ_DIRECT && !direct_works) {
+        return hps_error_set(err, HPS_INVALID,
+                             "rocksdb: read_mode direct: the file system of %s cannot",
+                             store->dir.path);
+    }
+    static const char *const names[] = {"auto", "mmap", "direct", "buffered"};
+    HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
+            HPS_U64("bytes", files.bytes), HPS_U64("memory_bytes", given->memory_bytes));
+    return HPS_OK;
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading rows: by key, in sorted batches that a large look-up has cut among the readers, and whole
+ * tables. Blocks on disk; any thread, any number at a time. The readers, rocksdb-read, help whoever
+ * asks.
+ */
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backends/rocksdb/internal.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/key_sort.h"
+#include "base/log.h"
+#include "base/pool.h"
+
+enum {
+    SCAN_ROWS = 1024,
+    CHUNK_KEYS = 1024,    /* of one multi-get: the deadline is looked at between them */
+    SPLIT_KEYS_CPU = 512, /* least share of a reader, where reading is copying */
+    SPLIT_KEYS_DISK = 32, /* the same where each row is a wait for the disk */
+    READERS_MAX = 32,     /* more threads got no more out of a disk */
+};
+
+/* ---- one multi-get ---- */
+
+/* Where a key that is asked for came from: index in a part's batch. */
+struct asked {
+    uint32_t part;
+    uint32_t at;
+};
+
+/* Arrays for one multi-get of up to n_max keys, in one piece of memory. */
+struct multi_get {
+    struct asked *asked;
+    const char **keys;
+    size_t *sizes;
+    rocksdb_pinnableslice_t **values;
+    char **errors;
+    char *bytes;
+};
+
+static size_t multi_get_bytes(uint32_t n_max)
+{
+    return n_max * (sizeof(struct asked) + sizeof(char *) + sizeof(size_t) + 2 * sizeof(void *) +
+                    HPS_ROCKSDB_KEY_BYTES);
+}
+
+static void multi_get_init(struct multi_get *get, void *memory, uint32_t n_max)
+{
+    get->keys = memory;
+    get->sizes = (size_t *)(void *)(get->keys + n_max);
+    get->values = (rocksdb_pinnableslice_t **)(void *)(get->sizes + n_max);
+    get->errors = (char **)(void *)(get->values + n_max);
+    get->asked = (struct asked *)(void *)(get->errors + n_max);
+    get->bytes = (char *)(get->asked + n_max);
+    for (uint32_t i = 0; i < n_max; i++) {
+        get->keys[i] = get->bytes + (size_t)i * HPS_ROCKSDB_KEY_BYTES;
+        get->sizes[i] = HPS_ROCKSDB_KEY_BYTES;
+    }
+}
+
+/* Copy one answer to its row. The value is not freed. */
+static hps_status answer_take(struct hps_space *space, const struct hps_table *table,
+                              const rocksdb_pinnableslice_t *value, hps_key key, uint8_t *row)
+{
+    size_t size = 0;
+    const char *data = rocksdb_pinnableslice_value(value, &size);
+    if (size != table->row_bytes) {
+        HPS_LOG(ERROR, "rocksdb", "row of a wrong size",
+                HPS_STR("family", ((struct hps_rocksdb_space *)space)->family->name),
+                HPS_STR("table", table->name), HPS_U64("key", key), HPS_U64("bytes", size),
+                HPS_U64("expected", table->row_bytes));
+        return HPS_DATA_LOSS;
+    }
+    memcpy(row, data, size);
+    return HPS_OK;
+}
+
+/* ---- one read ---- */
+
+/* One part of a read: a batch in key order. */
+struct read_part {
+    const struct hps_table *table;
+    struct hps_batch *batch;
+    uint32_t first; /* number of its first key among all of the read */
+};
+
+/* One request's keys, read in chunks, by one thread or several. Parts are in order of table id, so
+ * that key order is that of the family. Only the marks and rows of its chunk are written by who
+ * reads it; the batches are put in order when all chunks are done. */
+struct read {
+    struct hps_space *space;
+    struct read_part *parts;
+    uint32_t n_parts;
+    uint32_t n_keys;
+    uint32_t n_chunk; /* keys of a chunk; the last may have fewer */
+    uint32_t n_chunks;
+    uint8_t *marks; /* [n_keys] 1: found */
+    uint64_t deadline_us;
+    const rocksdb_readoptions_t *options;
+    atomic_int status; /* the first failure; chunks that begin after it are left out */
+};
+
+static void read_fail(struct read *read, hps_status status)
+{
+    int none = HPS_OK;
+    atomic_compare_exchange_strong(&read->status, &none, (int)status);
+}
+
+/* Take the answer to what was asked as number i. */
+static void read_answer(struct read *read, struct multi_get *get, uint32_t i)
+{
+    const struct read_part *part = &read->parts[get->asked[i].part];
+    uint32_t at = get->asked[i].at;
+    if (get->errors[i] != NULL) {
+        if (atomic_load(&read->status) == HPS_OK) {
+            read_fail(read, hps_rocksdb_log_text(get->errors[i], "read failed"));
+        } else {
+            rocksdb_free(get->errors[i]);
+        }
+    }
+    if (get->values[i] == NULL) {
+        return;
+    }
+    uint8_t *row = part->batch->rows + (size_t)part->batch->slots[at] * part->table->row_bytes;
+    hps_status status =
+        answer_take(read->space, part->table, get->values[i], part->batch->keys[at], row);
+    rocksdb_pinnableslice_destroy(get->values[i]);
+    if (status == HPS_OK) {
+        read->marks[part->first + at] = 1;
+    } else {
+        read_fail(read, status);
+    }
+}
+
+static void read_asked(struct read *read, struct multi_get *get, uint32_t n)
+{
+    memset(get->values, 0, n * sizeof(*get->values));
+    memset(get->errors, 0, n * sizeof(*get->errors));
+    rocksdb_batched_multi_get_cf(hps_rocksdb_of(read->space)->db, read->options,
+                                 hps_rocksdb_handle(read->space), n, get->keys, get->sizes,
+                                 get->values, get->errors, true);
+    for (uint32_t i = 0; i < n; i++) {
+        read_answer(read, get, i);
+    }
+}
+
+/* The part that has key number `first` of the read. */
+static uint32_t read_part_of(const struct read *read, uint32_t first)
+{
+    uint32_t lo = 0;
+    uint32_t hi = read->n_parts;
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (read->parts[mid].first <= first) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
+{
+    if (read->deadline_us != 0 && hps_clock_us() >= read->deadline_us) {
+        read_fail(read, HPS_DEADLINE);
+    }
+    if (atomic_load(&read->status) != HPS_OK) {
+        return;
+    }
+    uint32_t first = chunk * read->n_chunk;
+    uint32_t left = read->n_keys - first < read->n_chunk ? read->n_keys - first : read->n_chunk;
+    uint32_t n = 0;
+    for (uint32_t p = read_part_of(read, first); left > 0; p++) {
+        const struct read_part *part = &read->parts[p];
+        if (n > 0 && part->table->id == read->parts[p - 1].table->id) {
+            read_asked(read, get, n); /* the same table again: its keys begin anew */
+            n = 0;
+        }
+        uint32_t at = first > part->first ? first - part->first : 0;
+        for (; at < part->batch->n && left > 0; at++, left--, n++) {
+            hps_rocksdb_key_encode(get->bytes + (size_t)n * HPS_ROCKSDB_KEY_BYTES, part->table->id,
+                                   part->batch->keys[at]);
+            get->asked[n] = (struct asked){p, at};
+        }
+    }
+    read_asked(read, get, n);
+}
+
+/* A chunk of a read that several threads share. */
+static void read_piece(void *ctx, uint32_t chunk)
+{
+    struct read *read = ctx;
+    void *memory = hps_alloc(multi_get_bytes(read->n_chunk));
+    if (memory == NULL) {
+        read_fail(read, HPS_NO_MEMORY);
+        return;
+    }
+    struct multi_get get;
+    multi_get_init(&get, memory, read->n_chunk);
+    read_chunk(read, &get, chunk);
+    hps_free(memory);
+}
+
+/* RocksDB's deadline is wall-clock time. owner: the caller's. */
+static rocksdb_readoptions_t *read_until(uint64_t deadline_us, uint64_t now_us)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t wall_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+    rocksdb_readoptions_t *read = rocksdb_readoptions_create();
+    rocksdb_readoptions_set_deadline(read, wall_us + (deadline_us - now_us));
+    return read;
+}
+
+/* Read all chunks, and put what was found behind what is missing. get NULL: with the readers. */
+static hps_status read_run(struct read *read, struct multi_get *get)
+{
+    rocksdb_readoptions_t *until = NULL;
+    read->options = hps_rocksdb_of(read->space)->read;
+    if (read->deadline_us != 0) {
+        uint64_t now_us = hps_clock_us();
+        if (now_us >= read->deadline_us) {
+            return HPS_DEADLINE;
+        }
+        read->options = until = read_until(read->deadline_us, now_us);
+    }
+    if (get == NULL) {
+        hps_pool_split(hps_rocksdb_of(read->space)->readers, read->n_chunks, read_piece, read);
+    }
+    for (uint32_t chunk = 0; get != NULL && chunk < read->n_chunks; chunk++) {
+        read_chunk(read, get, chunk);
+    }
+    if (until != NULL) {
+        rocksdb_readoptions_destroy(until);
+    }
+    for (uint32_t p = 0; p < read->n_parts; p++) {
+        struct hps_batch *batch = read->parts[p].batch;
+        for (uint32_t i = batch->n; i-- > 0;) {
+            if (read->marks[read->parts[p].first + i] != 0) {
+                hps_batch_found(batch, i);
+            }
+        }
+    }
+    return (hps_status)atomic_load(&read->status);
+}
+
+/* How the keys are cut. Returns whether there is enough work for several threads. */
+static bool read_cut(struct read *read)
+{
+    const struct hps_rocksdb *store = hps_rocksdb_of(read->space);
+    uint32_t n_max = store->batch_keys_max < CHUNK_KEYS ? store->batch_keys_max : CHUNK_KEYS;
+    bool shared = store->readers != NULL && read->n_keys >= 2 * store->split_keys;
+    if (shared) {
+        uint32_t n_threads = hps_pool_threads(store->readers) + 1;
+        uint32_t n_even = (read->n_keys + n_threads - 1) / n_threads;
+        n_even = n_even > store->split_keys ? n_even : store->split_keys;
+        n_max = n_even < n_max ? n_even : n_max;
+    }
+    read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
+    read->n_chunks = (read->n_keys + read->n_chunk - 1) / read->n_chunk;
+    return shared;
+}
+
+/* Put the parts that ask for something in order of table id: they nearly always are. */
+static void read_order(struct read *read, struct hps_part_batch *parts, uint32_t n_parts)
+{
+    for (uint32_t i = 0; i < n_parts; i++) {
+        if (parts[i].batch.n == 0) {
+            continue;
+        }
+        uint32_t at = read->n_parts++;
+        for (; at > 0 && read->parts[at - 1].table->id > parts[i].table->id; at--) {
+            read->parts[at] = read->parts[at - 1];
+        }
+        read->parts[at] = (struct read_part){.table = parts[i].table, .batch = &parts[i].batch};
+        hps_key_sort(parts[i].batch.keys, parts[i].batch.slots, parts[i].batch.n);
+    }
+    for (uint32_t p = 0; p < read->n_parts; p++) {
+        read->parts[p].first = read->n_keys;
+        read->n_keys += read->parts[p].batch->n;
+    }
+}
+
+static void *scratch_alloc(const struct hps_call *call, size_t bytes, void **out_heap)
+{
+    void *memory = call->scratch != NULL ? hps_arena_alloc(call->scratch, bytes) : NULL;
+    if (memory == NULL) {
+        memory = *out_heap = hps_alloc(bytes);
+    }
+    return memory;
+}
+
+hps_status hps_rocksdb_get_many(struct hps_space *space, const struct hps_call *call,
+                                struct hps_part_batch *parts, uint32_t n_parts)
+{
+    struct read read = {.space = space, .deadline_us = call->deadline_us};
+    struct multi_get get;
+    void *parts_heap = NULL;
+    void *heap = NULL;
+    hps_status status = HPS_OK;
+    read.parts = scratch_alloc(call, n_parts * sizeof(*read.parts), &parts_heap);
+    if (read.parts == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    read_order(&read, parts, n_parts);
+    if (read.n_keys > 0) {
+        bool shared = read_cut(&read);
+        size_t bytes = shared ? 0 : multi_get_bytes(read.n_chunk);
+        uint8_t *memory = scratch_alloc(call, bytes + read.n_keys, &heap);
+        if (memory == NULL) {
+            status = HPS_NO_MEMORY;
+        } else {
+            if (!shared) {
+                multi_get_init(&get, memory, read.n_chunk);
+            }
+            read.marks = memset(memory + bytes, 0, read.n_keys);
+            status = read_run(&read, shared ? NULL : &get);
+        }
+    }
+    hps_free(heap);
+    hps_free(parts_heap);
+    return status;
+}
+
+hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,
+                           const struct hps_table *table, struct hps_batch *batch)
+{
+    struct hps_part_batch part = {.table = table, .batch = *batch};
+    hps_status status = hps_rocksdb_get_many(space, call, &part, 1);
+    batch->n = part.batch.n; /* the arrays are the caller's */
+    return status;
+}
+
+/* Threads that help with one large read: as many as the disk takes, or as there are CPUs where
+ * reading is copying. The caller is one of them. */
+hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
+                                     const struct hps_rocksdb_options *given, struct hps_error *err)
+{
+    bool disk = store->mode == HPS_ROCKSDB_READ_DIRECT;
+    uint64_t n_max = disk ? READERS_MAX : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t n = (uint32_t)hps_rocksdb_clamp(given->n_threads, 1, n_max) - 1;
+    store->split_keys = disk ? SPLIT_KEYS_DISK : SPLIT_KEYS_CPU;
+    if (n == 0) {
+        return HPS_OK;
+    }
+    hps_status status = hps_pool_new("rocksdb-read", n, 2 * (size_t)n, &store->readers);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(err, status, "rocksdb: cannot start %u readers", n);
+}
+
+/* ---- whole tables ---- */
+
+struct scan_buffer {
+    hps_key *keys;
+    uint8_t *rows;
+    uint32_t n;
+};
+
+static uint64_t read_u64_be(const char *from)
+{
+    uint64_t value;
+    memcpy(&value, from, sizeof(value));
+    return __builtin_bswap64(value);
+}
+
+static hps_status scan_rows(rocksdb_iterator_t *iter, const struct hps_table *table,
+                            struct scan_buffer *buffer,
+                            hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                             uint32_t n),
+                            void *ctx, struct hps_error *err)
+{
+    char prefix[HPS_ROCKSDB_KEY_BYTES];
+    hps_rocksdb_key_encode(prefix, table->id, 0);
+    hps_status status = HPS_OK;
+    for (rocksdb_iter_seek(iter, prefix, HPS_ROCKSDB_KEY_BYTES); rocksdb_iter_valid(iter);
+         rocksdb_iter_next(iter)) {
+        size_t key_size = 0;
+        size_t size = 0;
+        const char *key = rocksdb_iter_key(iter, &key_size);
+        const char *row = rocksdb_iter_value(iter, &size);
+        if (key_size != HPS_ROCKSDB_KEY_BYTES || memcmp(key, prefix, sizeof(uint32_t)) != 0) {
+            break;
+        }
+        hps_key number = read_u64_be(key + sizeof(uint32_t));
+        if (size != table->row_bytes) {
+            return hps_error_set(err, HPS_DATA_LOSS,
+                                 "rocksdb: table %s key %" PRIu64 ": %zu bytes instead of %" PRIu32,
+                                 table->name, number, size, table->row_bytes);
+        }
+        buffer->keys[buffer->n] = number;
+        memcpy(buffer->rows + (size_t)buffer->n * size, row, size);
+        if (++buffer->n == SCAN_ROWS) {
+            buffer->n = 0;
+            status = fn(ctx, buffer->keys, buffer->rows, SCAN_ROWS);
+            if (status != HPS_OK) {
+                return status;
+            }
+        }
+    }
+    char *text = NULL;
+    rocksdb_iter_get_error(iter, &text);
+    if (text != NULL) {
+        return hps_rocksdb_fail_text(text, err, "scan failed");
+    }
+    return buffer->n > 0 ? fn(ctx, buffer->keys, buffer->rows, buffer->n) : HPS_OK;
+}
+
+hps_status hps_rocksdb_scan(struct hps_space *space, const struct hps_table *table,
+                            hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                             uint32_t n),
+                            void *ctx, struct hps_error *err)
+{
+    struct hps_rocksdb *store = hps_rocksdb_of(space);
+    struct scan_buffer buffer = {
+        .keys = hps_alloc(SCAN_ROWS * sizeof(hps_key)),
+        .rows = hps_alloc((size_t)SCAN_ROWS * table->row_bytes),
+    };
+    hps_status status;
+    if (buffer.keys == NULL || buffer.rows == NULL) {
+        status = hps_rocksdb_fail_memory(err);
+    } else {
+        rocksdb_iterator_t *iter =
+            rocksdb_create_iterator_cf(store->db, store->read_scan, hps_rocksdb_handle(space));
+        status = scan_rows(iter, table, &buffer, fn, ctx, err);
+        rocksdb_iter_destroy(iter);
+    }
+    hps_free(buffer.keys);
+    hps_free(buffer.rows);
+    return status;
+}

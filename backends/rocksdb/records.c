@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records: the store's own, which are the catalog, and reading those of a space, which are written
+ * with its rows (write.c). Blocks on disk; any thread.
+ */
+#include <string.h>
+
+#include "backends/rocksdb/internal.h"
+
+hps_status hps_rocksdb_record_put(struct hps_store *base, const void *key, size_t key_size,
+                                  const void *value, size_t value_size, struct hps_error *err)
+{
+    struct hps_rocksdb *store = (struct hps_rocksdb *)base;
+    if (store->dir.read_only) {
+        return hps_rocksdb_fail_read_only(store, err);
+    }
+    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size + value_size, err);
+    if (status == HPS_OK) {
+        status = hps_rocksdb_log_check(store, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *text = NULL;
+    pthread_rwlock_rdlock(&store->log_gate);
+    rocksdb_put_cf(store->db, store->write_synced, store->catalog, key, key_size, value, value_size,
+                   &text);
+    hps_rocksdb_write_ended(store, text);
+    pthread_rwlock_unlock(&store->log_gate);
+    return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot write a record");
+}
+
+hps_status hps_rocksdb_record_delete(struct hps_store *base, const void *key, size_t key_size,
+                                     struct hps_error *err)
+{
+    struct hps_rocksdb *store = (struct hps_rocksdb *)base;
+    if (store->dir.read_only) {
+        return hps_rocksdb_fail_read_only(store, err);
+    }
+    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size, err);
+    if (status == HPS_OK) {
+        status = hps_rocksdb_log_check(store, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *text = NULL;
+    pthread_rwlock_rdlock(&store->log_gate);
+    rocksdb_delete_cf(store->db, store->write_synced, store->catalog, key, key_size, &text);
+    hps_rocksdb_write_ended(store, text);
+    pthread_rwlock_unlock(&store->log_gate);
+    return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot delete a record");
+}
+
+/* From where `iter` stands, while keys begin with `prefix`; the first n_hidden bytes of each key
+ * are left away. */
+static hps_status scan_records(rocksdb_iterator_t *iter, const char *prefix, size_t n_hidden,
+                               hps_record_fn fn, void *ctx, struct hps_error *err)
+{
+    size_t prefix_size = strlen(prefix);
+    hps_status status = HPS_OK;
+    for (; status == HPS_OK && rocksdb_iter_valid(iter); rocksdb_iter_next(iter)) {
+        size_t key_size = 0;
+        size_t value_size = 0;
+        const char *key = rocksdb_iter_key(iter, &key_size);
+        if (key_size < prefix_size || memcmp(key, prefix, prefix_size) != 0) {
+            break;
+        }
+        const char *value = rocksdb_iter_value(iter, &value_size);
+        status = fn(ctx, key + n_hidden, key_size - n_hidden, value, value_size);
+    }
+    char *text = NULL;
+    rocksdb_iter_get_error(iter, &text);
+    if (text != NULL) {
+        status = hps_rocksdb_fail_text(text, err, "cannot read the records");
+    }
+    rocksdb_iter_destroy(iter);
+    return status;
+}
+
+hps_status hps_rocksdb_record_scan(struct hps_store *base, const char *prefix, hps_record_fn fn,
+                                   void *ctx, struct hps_error *err)
+{
+    struct hps_rocksdb *store = (struct hps_rocksdb *)base;
+    rocksdb_iterator_t *iter = rocksdb_create_iterator_cf(store->db, store->read, store->catalog);
+    rocksdb_iter_seek(iter, prefix, strlen(prefix));
+    return scan_records(iter, prefix, 0, fn, ctx, err);
+}
+
+hps_status hps_rocksdb_space_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
+                                         struct hps_error *err)
+{
+    struct hps_rocksdb *store = hps_rocksdb_of(space);
+    uint32_t prefix = HPS_ROCKSDB_RECORD_TABLE;
+    rocksdb_iterator_t *iter =
+        rocksdb_create_iterator_cf(store->db, store->read, hps_rocksdb_handle(space));
+    rocksdb_iter_seek(iter, (const char *)&prefix, HPS_ROCKSDB_RECORD_PREFIX_BYTES);
+    return scan_records(iter, "", HPS_ROCKSDB_RECORD_PREFIX_BYTES, fn, ctx, err);
+}

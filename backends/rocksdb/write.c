@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing rows, and with apply also the records of a space: one batch of RocksDB in the order of
+ * its keys (write_order.h), which is written whole or not at all. Blocks on disk; any thread, any
+ * number at a time.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "backends/rocksdb/internal.h"
+#include "backends/rocksdb/write_order.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+enum { RECORD_ENTRY_BYTES = 64 };
+
+#define BATCH_BYTES     (UINT64_C(16) << 20)
+#define APPLY_BYTES_MAX (UINT64_C(1) << 30) /* RocksDB's own limit of a batch is 4 GiB */
+
+/* ---- one batch ---- */
+
+struct batch {
+    rocksdb_writebatch_t *writes;
+    rocksdb_column_family_handle_t *family;
+};
+
+static void batch_add_row(void *ctx, const struct hps_table *table, hps_key row_key,
+                          const uint8_t *row)
+{
+    const struct batch *batch = ctx;
+    char key[HPS_ROCKSDB_KEY_BYTES];
+    HPS_ASSERT(table->id != HPS_ROCKSDB_RECORD_TABLE);
+    hps_rocksdb_key_encode(key, table->id, row_key);
+    if (row != NULL) {
+        rocksdb_writebatch_put_cf(batch->writes, batch->family, key, HPS_ROCKSDB_KEY_BYTES,
+                                  (const char *)row, table->row_bytes);
+    } else {
+        rocksdb_writebatch_delete_cf(batch->writes, batch->family, key, HPS_ROCKSDB_KEY_BYTES);
+    }
+}
+
+/* takes `batch` where it fails. NO_MEMORY */
+static hps_status batch_add(rocksdb_writebatch_t *batch, struct hps_space *space,
+                            const struct hps_write *writes, uint32_t n_writes)
+{
+    struct batch to = {batch, hps_rocksdb_handle(space)};
+    hps_status status = hps_write_order(writes, n_writes, batch_add_row, &to);
+    if (status != HPS_OK) {
+        rocksdb_writebatch_destroy(batch);
+    }
+    return status;
+}
+
+/* takes `batch`. out_text: RocksDB's, NULL when written. */
+static void batch_write(struct hps_rocksdb *store, rocksdb_writebatch_t *batch, char **out_text)
+{
+    *out_text = NULL;
+    pthread_rwlock_rdlock(&store->log_gate);
+    rocksdb_write(store->db, store->write, batch, out_text);
+    hps_rocksdb_write_ended(store, *out_text);
+    pthread_rwlock_unlock(&store->log_gate);
+    rocksdb_writebatch_destroy(batch);
+    if (*out_text == NULL && store->wal_sync_ms != 0) {
+        atomic_store(&store->wal_dirty, true);
+    }
+}
+
+static uint64_t batch_bytes(uint32_t n, uint64_t row_bytes)
+{
+    return n * (row_bytes + HPS_ROCKSDB_ENTRY_BYTES);
+}
+
+/* ---- put and erase ---- */
+
+/* rows NULL: delete the keys. */
+static hps_status write_chunk(struct hps_space *space, const struct hps_table *table,
+                              const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    struct hps_rocksdb *store = hps_rocksdb_of(space);
+    struct hps_error error;
+    /* twice: into the log now and into a file when the memory is written out */
+    hps_status status = hps_rocksdb_dir_guard(
+        &store->dir, 2 * batch_bytes(n, rows != NULL ? table->row_bytes : 0), &error);
+    if (status == HPS_OK) {
+        status = hps_rocksdb_log_check(store, &error);
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
+        return status;
+    }
+    char *text = NULL;
+    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+    const struct hps_write write = {.table = table, .keys = keys, .rows = rows, .n = n};
+    status = batch_add(batch, space, &write, 1);
+    if (status != HPS_OK) {
+        return status;
+    }
+    batch_write(store, batch, &text);
+    return text == NULL ? HPS_OK : hps_rocksdb_log_text(text, "write failed");
+}
+
+static hps_status write_all(struct hps_space *space, const struct hps_call *call,
+                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                            uint32_t n)
+{
+    struct hps_rocksdb *store = hps_rocksdb_of(space);
+    if (store->dir.read_only) {
+        return HPS_PRECONDITION;
+    }
+    uint64_t n_fit = hps_rocksdb_clamp(BATCH_BYTES / (table->row_bytes + HPS_ROCKSDB_ENTRY_BYTES),
+                                       1, UINT32_MAX);
+    uint32_t n_chunk = (uint32_t)hps_rocksdb_clamp(store->batch_keys_max, 1, n_fit);
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i += n_chunk) {
+        if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
+            return HPS_DEADLINE;
+        }
+        n_chunk = n - i < n_chunk ? n - i : n_chunk;
+        status = write_chunk(space, table, keys + i,
+                             rows != NULL ? rows + (size_t)i * table->row_bytes : NULL, n_chunk);
+    }
+    return status;
+}
+
+hps_status hps_rocksdb_put(struct hps_space *space, const struct hps_call *call,
+                           const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                           uint32_t n)
+{
+    return write_all(space, call, table, keys, rows, n);
+}
+
+hps_status hps_rocksdb_erase(struct hps_space *space, const struct hps_call *call,
+                             const struct hps_table *table, const hps_key *keys, uint32_t n)
+{
+    return write_all(space, call, table, keys, NULL, n);
+}
+
+/* ---- apply ---- */
+
+/* Bytes of an apply, checked against the limits of one batch and of the disk. */
+static hps_status apply_check(struct hps_rocksdb *store, const struct hps_call *call,
+                              const struct hps_write *writes, uint32_t n_writes,
+                              const struct hps_record *records, uint32_t n_records,
+                              struct hps_error *err)
+{
+    if (store->dir.read_only) {
+        return hps_rocksdb_fail_read_only(store, err);
+    }
+    if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
+        return hps_error_set(err, HPS_DEADLINE, "rocksdb: no time left to write the batch");
+    }
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_writes; i++) {
+        bytes += batch_bytes(writes[i].n, writes[i].rows != NULL ? writes[i].table->row_bytes : 0);
+    }
+    for (uint32_t i = 0; i < n_records; i++) {
+        HPS_ASSERT(records[i].key_size <= HPS_RECORD_KEY_BYTES_MAX);
+        bytes += RECORD_ENTRY_BYTES + records[i].key_size + records[i].value_size;
+    }
+    if (bytes > APPLY_BYTES_MAX) {
+        return hps_error_set(err, HPS_INVALID,
+                             "rocksdb: a batch of %" PRIu64 " bytes, %" PRIu64 " at most", bytes,
+                             APPLY_BYTES_MAX);
+    }
+    hps_status status = hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
+    return status == HPS_OK ? hps_rocksdb_log_check(store, err) : status;
+}
+
+static void batch_add_record(rocksdb_writebatch_t *batch, struct hps_space *space,
+                             const struct hps_record *record)
+{
+    char key[HPS_ROCKSDB_RECORD_PREFIX_BYTES + HPS_RECORD_KEY_BYTES_MAX];
+    uint32_t prefix = HPS_ROCKSDB_RECORD_TABLE;
+    memcpy(key, &prefix, sizeof(prefix));
+    memcpy(key + HPS_ROCKSDB_RECORD_PREFIX_BYTES, record->key, record->key_size);
+    size_t size = HPS_ROCKSDB_RECORD_PREFIX_BYTES + record->key_size;
+    if (record->value != NULL) {
+        rocksdb_writebatch_put_cf(batch, hps_rocksdb_handle(space), key, size, record->value,
+                                  record->value_size);
+    } else {
+        rocksdb_writebatch_delete_cf(batch, hps_rocksdb_handle(space), key, size);
+    }
+}
+
+hps_status hps_rocksdb_apply(struct hps_space *space, const struct hps_call *call,
+                             const struct hps_write *writes, uint32_t n_writes,
+                             const struct hps_record *records, uint32_t n_records,
+                             struct hps_error *err)
+{
+    struct hps_rocksdb *store = hps_rocksdb_of(space);
+    hps_status status = apply_check(store, call, writes, n_writes, records, n_records, err);
+    if (status != HPS_OK || n_writes + n_records == 0) { /* an empty batch takes room, too */
+        return status;
+    }
+    char *text = NULL;
+    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+    if (batch_add(batch, space, writes, n_writes) != HPS_OK) {
+        return hps_rocksdb_fail_memory(err);
+    }
+    for (uint32_t i = 0; i < n_records; i++) {
+        batch_add_record(batch, space, &records[i]);
+    }
+    batch_write(store, batch, &text);
+    return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot apply the batch");
+}
