@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whose directory it is, and whether its files are what the database knows of them.
+ */
+#include "tests/unit/backends/rocksdb/rocksdb_test.h"
+
+#include <rocksdb/c.h>
+
+/* Names, sizes and times of all files below hpsd, summed up. */
+static uint64_t directory_sum(void)
+{
+    uint64_t sum = 0;
+    DIR *listing = opendir(below("hpsd"));
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        char name[300];
+        struct stat info;
+        if (strcmp(entry->d_name, "..") == 0) {
+            continue; /* the lock file is made there */
+        }
+        (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
+        assert_int_equal(stat(below(name), &info), 0);
+        for (const char *c = entry->d_name; *c != '\0'; c++) {
+            sum = sum * 31 + (uint64_t)*c;
+        }
+        sum +=
+            (uint64_t)info.st_size + (uint64_t)info.st_mtim.tv_nsec + (uint64_t)info.st_mtim.tv_sec;
+    }
+    closedir(listing);
+    return sum;
+}
+
+/* Write into the default family as another program would, or a later build. */
+static void raw_put(const char *path, const char *key, const char *value)
+{
+    char *text = NULL;
+    rocksdb_options_t *options = rocksdb_options_create();
+    rocksdb_options_set_create_if_missing(options, 1);
+    const char *names[2] = {"default", "catalog"};
+    const rocksdb_options_t *each[2] = {options, options};
+    rocksdb_column_family_handle_t *handles[2] = {NULL, NULL};
+    rocksdb_t *db = access(path, F_OK) == 0 ? rocksdb_open_column_families(options, path, 2, names,
+                                                                           each, handles, &text)
+                                            : rocksdb_open(options, path, &text);
+    if (text != NULL) {
+        fail_msg("raw open: %s", text);
+    }
+    rocksdb_writeoptions_t *write = rocksdb_writeoptions_create();
+    rocksdb_put(db, write, key, strlen(key), value, strlen(value), &text);
+    assert_null(text);
+    for (unsigned i = 0; i < 2; i++) {
+        if (handles[i] != NULL) {
+            rocksdb_column_family_handle_destroy(handles[i]);
+        }
+    }
+    rocksdb_writeoptions_destroy(write);
+    rocksdb_close(db);
+    rocksdb_options_destroy(options);
+}
+
+/* ---- whose directory it is ---- */
+
+static void test_open_when_format_is_newer_then_refused_and_untouched(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    store->ops->close(store);
+    raw_put(below("hpsd"), "hpsd.format", "2");
+    uint64_t before = directory_sum();
+    assert_int_equal(try_open(false, &store), HPS_NEWER_FORMAT);
+    assert_int_equal(try_open(true, &store), HPS_NEWER_FORMAT);
+    assert_true(directory_sum() == before);
+    raw_put(below("hpsd"), "hpsd.format", "one");
+    assert_int_equal(try_open(false, &store), HPS_DATA_LOSS);
+}
+
+static void test_open_when_database_is_foreign_then_refused_and_untouched(void **state)
+{
+    (void)state;
+    raw_put(below("hpsd"), "something", "else");
+    uint64_t before = directory_sum();
+    struct hps_store *store = NULL;
+    assert_int_equal(try_open(false, &store), HPS_PRECONDITION);
+    assert_non_null(strstr(error.text, "not ours"));
+    assert_true(directory_sum() == before);
+}
+
+static void test_open_when_directory_holds_other_files_then_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(below("hpsd"), 0700), 0);
+    struct hps_store *store = open_store(); /* an empty directory is taken */
+    store->ops->close(store);
+    assert_int_equal(nftw(below("hpsd"), remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
+    assert_int_equal(mkdir(below("hpsd"), 0700), 0);
+    int fd = open(below("hpsd/notes.txt"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(try_open(false, &store), HPS_PRECONDITION);
+    assert_int_equal(access(below("hpsd/notes.txt"), F_OK), 0);
+}
+
+static void test_open_when_creation_was_cut_short_then_created_again(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(below("hpsd.new"), 0700), 0);
+    int fd = open(below("hpsd.new/MANIFEST-000001"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    struct hps_store *store = open_store();
+    store->ops->close(store);
+    assert_int_equal(access(below("hpsd.new"), F_OK), -1);
+}
+
+/* ---- its files ---- */
+
+/* Cut the file of rows to `keep` of its bytes in 1000. */
+static void cut_files(unsigned keep)
+{
+    DIR *listing = opendir(below("hpsd"));
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        char name[300];
+        struct stat info;
+        (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
+        if (strstr(name, ".sst") != NULL && stat(below(name), &info) == 0 &&
+            info.st_size > 100000) { /* the rows, not the database's own */
+            assert_int_equal(truncate(below(name), info.st_size * (off_t)keep / 1000), 0);
+        }
+    }
+    closedir(listing);
+}
+
+static void test_open_when_a_file_is_cut_short_then_data_loss_in_every_mode(void **state)
+{
+    (void)state;
+    static const unsigned keeps[] = {999, 700, 300, 0};
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 5000);
+    store->ops->space_close(space);
+    store->ops->close(store);
+    for (unsigned k = 0; k < sizeof(keeps) / sizeof(keeps[0]); k++) {
+        cut_files(keeps[k]);
+        for (unsigned m = 0; m < sizeof(modes) / sizeof(modes[0]); m++) {
+            assert_int_equal(open_mode(modes[m], &store), HPS_DATA_LOSS);
+            assert_non_null(strstr(error.text, ".sst"));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_open_when_format_is_newer_then_refused_and_untouched,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_database_is_foreign_then_refused_and_untouched, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_directory_holds_other_files_then_refused,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_creation_was_cut_short_then_created_again,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_a_file_is_cut_short_then_data_loss_in_every_mode, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("rocksdb_database", tests, NULL, NULL);
+}

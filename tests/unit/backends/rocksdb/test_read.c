@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads: damage is data loss and never a wrong row, and large look-ups that the readers share.
+ */
+#include "tests/unit/backends/rocksdb/rocksdb_test.h"
+
+#include <pthread.h>
+
+#include "base/heap.h"
+
+/* ---- damage ---- */
+
+static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    (void)keys;
+    (void)rows;
+    *(uint64_t *)ctx += n;
+    return HPS_OK;
+}
+
+static void test_get_when_file_is_damaged_then_data_loss_and_never_a_wrong_row(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 5000);
+    store->ops->space_close(space);
+    store->ops->close(store);
+    assert_int_equal(damage_files(), 1);
+    store = open_store();
+    space = open_space(store);
+    unsigned n_lost = 0;
+    for (hps_key key = 0; key < 5000; key += 5) {
+        bool found = false;
+        hps_status status = get(space, &table, key, &found); /* checks the row if found */
+        assert_true(status == HPS_OK || status == HPS_DATA_LOSS);
+        assert_true(found == (status == HPS_OK));
+        n_lost += status == HPS_DATA_LOSS;
+    }
+    assert_true(n_lost > 100);
+    assert_true(n_lost < 900);
+    uint64_t n_rows = 0;
+    assert_int_equal(store->ops->scan(space, &table, count_rows, &n_rows, &error), HPS_DATA_LOSS);
+    assert_non_null(strstr(error.text, ".sst"));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+static void test_get_when_row_has_a_wrong_size_then_data_loss(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 3);
+    struct hps_table other = table;
+    other.row_bytes = 5;
+    hps_key key = 1;
+    const uint8_t row[5] = {0};
+    assert_int_equal(store->ops->put(space, &no_limit, &other, &key, row, 1), HPS_OK);
+    bool found = true;
+    assert_int_equal(get(space, &table, 1, &found), HPS_DATA_LOSS);
+    assert_false(found);
+    assert_true(has(space, 0));
+    assert_true(has(space, 2));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+/* ---- large look-ups ---- */
+
+static hps_status get_parallel(struct hps_space *space, hps_key n, uint32_t *out_n_missing)
+{
+    hps_key *keys = hps_calloc(n, sizeof(*keys));
+    uint32_t *slots = hps_calloc(n, sizeof(*slots));
+    uint8_t *rows = hps_alloc(n * ROW_BYTES);
+    uint8_t expected[ROW_BYTES];
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = (hps_key)i * 4999 % n;
+        slots[i] = i;
+    }
+    struct hps_batch batch = {keys, slots, rows, (uint32_t)n};
+    hps_status status = space->store->ops->get(space, &no_limit, &table, &batch);
+    for (uint32_t i = batch.n; i < n; i++) {
+        fill(expected, keys[i]);
+        assert_memory_equal(rows + (size_t)slots[i] * ROW_BYTES, expected, ROW_BYTES);
+    }
+    *out_n_missing = batch.n;
+    hps_free(rows);
+    hps_free(slots);
+    hps_free(keys);
+    return status;
+}
+
+static void *get_again(void *ctx)
+{
+    uint32_t n_missing = 1;
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(get_parallel(ctx, 20000, &n_missing), HPS_OK);
+        assert_int_equal(n_missing, 10000);
+    }
+    return NULL;
+}
+
+static void test_get_when_large_and_read_in_any_mode_then_every_row_is_right(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    load(space, 10000);
+    for (unsigned m = 0; m < sizeof(modes) / sizeof(modes[0]); m++) {
+        store->ops->space_close(space);
+        store->ops->close(store);
+        assert_int_equal(open_mode(modes[m], &store), HPS_OK);
+        space = open_space(store);
+        pthread_t others[3]; /* more readers than the store has helpers */
+        for (unsigned i = 0; i < 3; i++) {
+            assert_int_equal(pthread_create(&others[i], NULL, get_again, space), 0);
+        }
+        for (unsigned i = 0; i < 3; i++) {
+            pthread_join(others[i], NULL);
+        }
+    }
+    store->ops->space_close(space);
+    store->ops->close(store);
+    assert_int_equal(damage_files(), 1);
+    store = open_store();
+    space = open_space(store);
+    uint32_t n_missing = 0;
+    assert_int_equal(get_parallel(space, 20000, &n_missing), HPS_DATA_LOSS);
+    assert_true(n_missing > 10000);
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_get_when_file_is_damaged_then_data_loss_and_never_a_wrong_row, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_get_when_row_has_a_wrong_size_then_data_loss, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            test_get_when_large_and_read_in_any_mode_then_every_row_is_right, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("rocksdb_read", tests, NULL, NULL);
+}

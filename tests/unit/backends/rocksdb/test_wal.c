@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * RocksDB's log: old ones do not pile up.
+ */
+#include "tests/unit/backends/rocksdb/rocksdb_test.h"
+
+/* Files in the database whose names end in `suffix`. */
+static unsigned count_files(const char *suffix)
+{
+    unsigned n = 0;
+    DIR *listing = opendir(below("hpsd"));
+    assert_non_null(listing);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        const char *found = strstr(entry->d_name, suffix);
+        n += found != NULL && found[strlen(suffix)] == '\0';
+    }
+    closedir(listing);
+    return n;
+}
+
+static void test_open_when_again_and_again_then_logs_do_not_pile_up(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store();
+    struct hps_space *space = open_space(store);
+    assert_int_equal(put(space, 1), HPS_OK);
+    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    unsigned n_max = 0;
+    for (unsigned i = 0; i < 60; i++) {
+        store->ops->space_close(space);
+        store->ops->close(store);
+        store = open_store();
+        space = open_space(store);
+        unsigned n = count_files(".log");
+        n_max = n > n_max ? n : n_max;
+    }
+    assert_in_range(n_max, 2, 20);
+    assert_in_range(count_files(".sst"), 1, 30);
+    assert_true(has(space, 1));
+    store->ops->space_close(space);
+    store->ops->close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_open_when_again_and_again_then_logs_do_not_pile_up,
+                                        setup, teardown),
+    };
+    return cmocka_run_group_tests_name("rocksdb_wal", tests, NULL, NULL);
+}
