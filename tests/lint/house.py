@@ -72,10 +72,10 @@ LIBRARIES = {
         "config/manifest.c": "manifest.json of a model directory",
     },
     r"rocksdb/": {
-        "backends/rocksdb/*": "the store on SSD",
+        "backends/rocksdb/internal.h": "the store on SSD, in the files that include it",
         "bench/bench_rocksdb.c": "compares with RocksDB as it comes",
         "bench/bench_update.c": "compares with RocksDB as it comes",
-        "tests/unit/backends/rocksdb/test_rocksdb.c": "makes databases that are not ours, or damaged",
+        "tests/unit/backends/rocksdb/test_database.c": "makes databases that are not ours",
     },
     r"librdkafka/": {
         "backends/kafka/internal.h": "the log of updates, in the files that include it",
@@ -127,6 +127,9 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "backends/redis/client/conn.c": "test_client.c, plain and over TLS, by real servers",
     "backends/redis/client/keeper.c": "test_fault_redis.c: servers that come back are found",
     "backends/redis/client/node.c": "test_client.c and test_fault_redis.c",
+    "backends/rocksdb/errors.c": "test_read.c, test_damaged.c, test_database.c and test_fault_rocksdb.c: each kind of error",
+    "backends/rocksdb/options.c": "test_read.c and test_database.c, in every read mode",
+    "backends/rocksdb/records.c": "test_store_rocksdb.c and test_fault_catalog.c",
     "cache/device/sim/kernels.c": "test_cache.c, which launches them all against a dictionary",
     "cache/device/sim/memory.c": "test_device.c, which copies past its ends",
     "cache/embed/kernels.c": "test_cache.c, and on a GPU run_checks.c",
