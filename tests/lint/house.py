@@ -387,6 +387,20 @@ def read(root, path):
         return f.read()
 
 
+PATH = re.compile(r"(?<![\w/.-])((?:base|net|config|backends|cache|server|client|tools|tests|bench|docs|deploy|proto)/"
+                  r"[\w/.-]+\.(?:c|h|cu|cuh|def|py|sh|proto))(?![\w*])")
+
+
+def check_paths(root, files):
+    """Documents name files that are there. What docs/performance.md tells of the past may be gone."""
+    for path in files:
+        if path.endswith(".md") and path != "docs/performance.md":
+            for number, line in enumerate(read(root, path).split("\n"), 1):
+                for name in PATH.findall(line):
+                    if name not in files:
+                        yield path, number, "document", f"{name} is not there"
+
+
 def check_docs(root, files):
     """Documents list each option, each metric."""
     for source, pattern, doc, what in (
@@ -409,6 +423,7 @@ def check_tree(root):
     found += check_unused(files, used)
     found += check_tests(files)
     found += check_docs(root, files)
+    found += check_paths(root, files)
     return found
 
 
@@ -454,6 +469,7 @@ PLANTS = [  # rule, file, content
     ("place", "docs/a.md", "See /wo" "rk/main for more.\n"),
     ("place", "docs/b.md", "From https://regis" "try.example.org/x\n"),
     ("untested", "cache/version/lonely.c", C),
+    ("document", "docs/c.md", "It is in `server/nowhere.c`.\n"),
     ("document", "config/options.def",
      C + 'OPTION(server, secret_knob, secret_knob, U32, none, "", "1", 0, 9, 0, "x")\n'),
     ("document", "server/observe/metrics.h", C + '    X(A, COUNTER, "secret_total", "", "x")\n'),
