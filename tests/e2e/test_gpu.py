@@ -2,6 +2,7 @@
 """The embedding cache in the daemon, on simulated devices: what is answered, from where, and what remains true
 when versions switch, when a device is lost, and where there is none."""
 import base64
+import os
 import signal
 import threading
 
@@ -9,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from rig import (BF16, FP16, FP32, PATIENCE_S, REPORT, SLOW, Daemon, Table, ask, default_config, encoded, floats,
+from rig import (BF16, BIN, FP16, FP32, PATIENCE_S, REPORT, SLOW, Daemon, Table, ask, default_config, encoded, floats,
                  key_bytes, model_config, pb, statuses, until)
 
 FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY_STATUS_UNKNOWN
@@ -409,6 +410,20 @@ def test_start_when_a_device_must_be_there_and_is_not_then_exit_1(work):
         Daemon(work, config, env=NO_GPU)
     with pytest.raises(AssertionError, match="ended with 2 before it was listening(.|\n)*HPS_DEVICE: got"):
         Daemon(work, config, env={"HPS_DEVICE": "sim:fial=1"})
+
+
+def test_hpsd_when_the_environment_asks_for_a_simulated_device_then_it_has_none(work):
+    """It is in hpsd-sim, and nowhere else."""
+    held = {}
+    for name in ("hpsd", "hpsd-sim"):
+        with open(os.path.join(BIN, name), "rb") as f:
+            data = f.read()
+        held[name] = [mark in data for mark in (b"simulated device %d", b"hps_simt_run", b"HPS_DEVICE: got")]
+    assert held == {"hpsd": [False] * 3, "hpsd-sim": [True] * 3}
+    with Daemon(work, config_of(work, tables_of(), volatile=HOST), wrapper=["env", "HPS_DEVICE=sim"],
+                env=NO_GPU) as daemon:
+        gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
+        assert [tier["note"] for tier in gpu] == ["device 0: no GPU"]
 
 
 # ---- loss ----------------------------------------------------------------------------------------------
