@@ -1,15 +1,233 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the embedding cache keeps: its hit rate on a trace, beside that of a simulation of its
- * policy (bench/policies.h) on the same trace.
+ * What the embedding cache keeps: its hit rate on a trace, beside those of a model of its policy
+ * and of LRU with as many rows on the same trace.
  */
 #include "base/heap.h"
-#include "bench/policies.h"
+#include "cache/embed/kernels.h"
 #include "tests/lib/embed_fixture.h"
 
-enum { N_KEYS = 1 << 14, BATCH = 512, N_BATCHES = 160, N_WARM = 60, ROW_BYTES = 4, N_SLOTS = 800 };
+enum {
+    N_KEYS = 1 << 14,
+    BATCH = 512,
+    N_BATCHES = 160,
+    N_WARM = 60,
+    ROW_BYTES = 4,
+    N_SLOTS = 800,
+    WAYS = HPS_EMBED_KERNEL_WAYS,
+    SETS_WINDOW = 40,      /* counts per slot, then all are halved */
+    POLICY_SETS_SEED = 42, /* of where keys go, as in the cache's configuration */
+};
 
 #define POINTS_MAX 0.3
+#define NONE       UINT32_MAX
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+/* A cache of `capacity` rows that holds no rows: of keys below N_KEYS it is known which are there.
+ */
+struct policy {
+    const struct policy_kind *kind;
+    uint32_t capacity, n_keys;
+    uint32_t *slots; /* [capacity] keys, NONE where a slot is empty */
+    bool there[N_KEYS];
+    uint8_t *sketch; /* [HPS_EMBED_SKETCH_ROWS][n_cells], of policy_sets */
+    uint32_t n_cells, n_counted;
+    uint64_t touched[N_KEYS]; /* when it was last asked for or came, of policy_lru */
+    uint64_t now;
+};
+
+/* It is asked for a key; if the key is not there it is inserted, then or later. */
+struct policy_kind {
+    void (*touch)(struct policy *policy, uint32_t key);
+    void (*insert)(struct policy *policy, uint32_t key); /* it is not there */
+};
+
+static uint8_t *sets_cell(const struct policy *policy, uint32_t row, uint32_t key)
+{
+    uint64_t twice = hps_mix64(hps_embed_mix(key, POLICY_SETS_SEED));
+
+    return policy->sketch + hps_embed_cell_at(0, policy->n_cells, row, twice);
+}
+
+static unsigned sets_estimate(const struct policy *policy, uint32_t key)
+{
+    unsigned least = HPS_EMBED_COUNT_MAX;
+
+    for (uint32_t row = 0; row < HPS_EMBED_SKETCH_ROWS; row++) {
+        unsigned count = *sets_cell(policy, row, key);
+        least = count < least ? count : least;
+    }
+    return least;
+}
+
+static void sets_touch(struct policy *policy, uint32_t key)
+{
+    unsigned least = sets_estimate(policy, key);
+
+    for (uint32_t row = 0; row < HPS_EMBED_SKETCH_ROWS && least < HPS_EMBED_COUNT_MAX; row++) {
+        uint8_t *cell = sets_cell(policy, row, key);
+        *cell = (uint8_t)(*cell + (*cell == least));
+    }
+    if (++policy->n_counted < SETS_WINDOW * policy->capacity) {
+        return;
+    }
+    for (size_t i = 0; i < (size_t)HPS_EMBED_SKETCH_ROWS * policy->n_cells; i++) {
+        policy->sketch[i] >>= 1;
+    }
+    policy->n_counted = 0;
+}
+
+static void put(struct policy *policy, uint32_t *slot, uint32_t key)
+{
+    if (*slot != NONE) {
+        policy->there[*slot] = false;
+    } else {
+        policy->n_keys++;
+    }
+    *slot = key;
+    policy->there[key] = true;
+}
+
+static void sets_insert(struct policy *policy, uint32_t key)
+{
+    uint32_t set = hps_embed_set(hps_embed_mix(key, POLICY_SETS_SEED), policy->capacity / WAYS);
+    uint32_t *ways = policy->slots + (size_t)set * WAYS, *least = NULL;
+    unsigned fewest = sets_estimate(policy, key);
+
+    for (uint32_t i = 0; i < WAYS; i++) {
+        if (ways[i] == NONE) {
+            least = &ways[i];
+            break;
+        }
+        if (sets_estimate(policy, ways[i]) < fewest) {
+            fewest = sets_estimate(policy, ways[i]);
+            least = &ways[i];
+        }
+    }
+    if (least != NULL) {
+        put(policy, least, key);
+    }
+}
+
+/* What the embedding cache on a device does, key by key: 8-way sets; a newcomer takes an empty way,
+ * or that of the key that a sketch of past requests has seen least, if it has seen the newcomer
+ * more often. Capacity: a multiple of 8, 16 or more. */
+static const struct policy_kind policy_sets = {sets_touch, sets_insert};
+
+static void lru_touch(struct policy *policy, uint32_t key)
+{
+    policy->touched[key] = ++policy->now;
+}
+
+static void lru_insert(struct policy *policy, uint32_t key)
+{
+    uint32_t *oldest = &policy->slots[0];
+
+    for (uint32_t i = 0; i < policy->capacity; i++) {
+        uint32_t *slot = &policy->slots[i];
+        if (*slot == NONE) {
+            oldest = slot;
+            break;
+        }
+        oldest = policy->touched[*slot] < policy->touched[*oldest] ? slot : oldest;
+    }
+    put(policy, oldest, key);
+    policy->touched[key] = ++policy->now;
+}
+
+/* Least recently used goes: the floor. */
+static const struct policy_kind policy_lru = {lru_touch, lru_insert};
+
+static struct policy *policy_new(const struct policy_kind *kind, uint32_t capacity)
+{
+    struct policy *policy = hps_calloc(1, sizeof(*policy));
+
+    assert_non_null(policy);
+    policy->kind = kind;
+    policy->capacity = capacity;
+    policy->n_cells = hps_embed_sketch_cells(capacity / WAYS);
+    policy->slots = hps_calloc(capacity, sizeof(*policy->slots));
+    policy->sketch = hps_calloc(HPS_EMBED_SKETCH_ROWS, policy->n_cells);
+    assert_non_null(policy->slots);
+    assert_non_null(policy->sketch);
+    for (uint32_t i = 0; i < capacity; i++) {
+        policy->slots[i] = NONE;
+    }
+    return policy;
+}
+
+static void policy_free(struct policy *policy)
+{
+    hps_free(policy->slots);
+    hps_free(policy->sketch);
+    hps_free(policy);
+}
+
+static bool policy_touch(struct policy *policy, uint32_t key)
+{
+    policy->kind->touch(policy, key);
+    return policy->there[key];
+}
+
+static void policy_insert(struct policy *policy, uint32_t key)
+{
+    if (!policy->there[key]) { /* a batch may name a key twice */
+        policy->kind->insert(policy, key);
+    }
+}
+
+static void request(struct policy *policy, uint32_t key)
+{
+    if (!policy_touch(policy, key)) {
+        policy_insert(policy, key);
+    }
+}
+
+static void test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often(void **state)
+{
+    struct policy *policy = policy_new(&policy_sets, 16);
+    uint32_t n = 0;
+
+    (void)state;
+    for (uint32_t key = 0; key < 100; key++) { /* more than have a place; each once */
+        request(policy, key);
+    }
+    for (uint32_t key = 0; key < 100; key++) {
+        n += policy->there[key];
+    }
+    assert_int_equal(n, 16);
+    assert_int_equal(policy->n_keys, 16);
+    uint32_t out = 0;
+    while (policy->there[out]) {
+        out++;
+    }
+    for (uint32_t i = 0; i < 20; i++) { /* others may have been counted as if they were it */
+        request(policy, out);
+    }
+    assert_true(policy->there[out]);
+    assert_int_equal(policy->n_keys, 16);
+    policy_free(policy);
+}
+
+static void test_lru_when_full_then_the_least_recent_goes(void **state)
+{
+    struct policy *policy = policy_new(&policy_lru, 16);
+
+    (void)state;
+    for (uint32_t key = 0; key < 16; key++) {
+        request(policy, key);
+    }
+    assert_true(policy_touch(policy, 0));
+    request(policy, 16);
+    assert_true(policy->there[0]);
+    assert_false(policy->there[1]);
+    assert_true(policy->there[2]);
+    assert_true(policy->there[16]);
+    policy_free(policy);
+}
+
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 /* Look keys up; the missing ones are left in front. The counts are in when it returns. */
 static uint32_t missing(struct embed_fixture *f, struct hps_embed_range *range, hps_key *keys)
@@ -65,10 +283,9 @@ static double replay_cache(struct embed_fixture *f, struct hps_embed_range *rang
 static double replay_policy(const struct policy_kind *kind, uint32_t capacity,
                             const uint32_t *trace)
 {
-    struct policy *policy = policy_new(kind, N_KEYS, capacity);
+    struct policy *policy = policy_new(kind, capacity);
     uint64_t n_missed = 0;
 
-    assert_non_null(policy);
     for (uint32_t b = 0; b < N_BATCHES; b++) {
         uint32_t keys[BATCH], n = 0;
         for (uint32_t i = 0; i < BATCH; i++) {
@@ -120,6 +337,8 @@ static void test_hit_rate_when_every_key_is_counted_then_is_that_of_the_policy(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often),
+        cmocka_unit_test(test_lru_when_full_then_the_least_recent_goes),
         cmocka_unit_test(test_hit_rate_when_every_key_is_counted_then_is_that_of_the_policy),
     };
     return cmocka_run_group_tests_name("embed_policy", tests, NULL, NULL);
