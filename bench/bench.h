@@ -46,7 +46,6 @@ hps_status bench_eviction(struct hps_error *err);
 hps_status bench_embed_cache(struct hps_error *err);
 hps_status bench_lookup_gpu(struct hps_error *err);
 hps_status bench_concurrency(struct hps_error *err);
-hps_status bench_maps(struct hps_error *err);
 hps_status bench_insertion(struct hps_error *err);
 hps_status bench_e2e(struct hps_error *err);
 hps_status bench_kafka(struct hps_error *err);

@@ -19,7 +19,6 @@ static const struct bench benches[] = {
     {"grpc", "our gRPC server against a raw socket server and C++ grpc", bench_grpc},
     {"switch", "what look-ups notice of a version switch", bench_switch},
     {"host_map", "look-ups in the host map against gather + index", bench_host_map},
-    {"maps", "look-ups in the host map against hash maps of C++", bench_maps},
     {"eviction", "hit rates within a budget against S3-FIFO, SIEVE, LRU, W-TinyLFU",
      bench_eviction},
     {"embed_cache", "hit rates of the embedding cache's policy, and what a batch costs the host",
