@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The embedding cache without a GPU. What its policy keeps, beside LRU and S3-FIFO with as many
- * rows, on the traces that the host map is judged by; and what a batch costs the thread that
- * submits it (CPU time, the simulated device's queues included; a driver's launches are not).
- * Main thread.
+ * The embedding cache without a GPU: what a batch costs the thread that submits it (CPU time, the
+ * simulated device's queues included; a driver's launches are not). Main thread.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -11,17 +9,11 @@
 
 #include "base/heap.h"
 #include "bench/bench.h"
-#include "bench/policies.h"
-#include "bench/traces.h"
 #include "cache/device/sim/sim.h"
 #include "cache/embed/cache.h"
 #include "cache/embed/kernels.h"
 
 enum {
-    BATCH = 64,
-    N_POLICIES = 4,
-    SKETCH = 2,
-    S3FIFO = 1,
     N_TABLES = 26,
     ROW_BYTES = 128, /* dim 32 */
     N_ROWS = 4096,
@@ -30,88 +22,7 @@ enum {
     KEYS_MAX = 2048, /* of one table */
 };
 
-static const struct policy_kind *const policies[N_POLICIES] = {&policy_lru, &policy_s3fifo,
-                                                               &policy_sets, &policy_sets_sampled};
-static const unsigned cache_percents[] = {1, 10}; /* of the keys */
 static const uint32_t keys_per_table[] = {64, KEYS_MAX};
-
-/* ---- policies -------------------------------------------------------------------------------- */
-
-static hps_status run_policy(const struct policy_kind *kind, const uint32_t *requests,
-                             uint32_t n_rows, double *out_percent, double *out_inserts,
-                             struct hps_error *err)
-{
-    struct policy *policy = policy_new(kind, BENCH_TRACE_KEYS, n_rows);
-    uint64_t n_hit = 0, n_inserted = 0;
-
-    if (policy == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for %s", kind->name);
-    }
-    for (uint32_t i = 0; i < BENCH_TRACE_REQUESTS; i += BATCH) {
-        uint32_t missing[BATCH], n = 0;
-        for (uint32_t j = 0; j < BATCH; j++) {
-            if (!policy_touch(policy, requests[i + j])) {
-                missing[n++] = requests[i + j];
-            }
-        }
-        for (uint32_t j = 0; j < n; j++) {
-            bool before = policy_has(policy, missing[j]);
-            policy_insert(policy, missing[j]);
-            n_inserted += !before && policy_has(policy, missing[j]);
-        }
-        n_hit += i >= BENCH_TRACE_WARM ? BATCH - n : 0;
-    }
-    policy_free(policy);
-    *out_percent = 100.0 * (double)n_hit / (BENCH_TRACE_REQUESTS - BENCH_TRACE_WARM);
-    *out_inserts = (double)n_inserted / BENCH_TRACE_REQUESTS;
-    return HPS_OK;
-}
-
-static hps_status run_policies(const char *name, const uint32_t *requests, unsigned cache_percent,
-                               struct hps_error *err)
-{
-    uint32_t n_rows = BENCH_TRACE_KEYS / 100 * cache_percent / 8 * 8;
-    double rates[N_POLICIES], inserts = 0;
-    char metric[48];
-
-    for (unsigned i = 0; i < N_POLICIES; i++) {
-        hps_status status = run_policy(policies[i], requests, n_rows, &rates[i], &inserts, err);
-        if (status != HPS_OK) {
-            return status;
-        }
-        bench_report(name, policies[i]->name, rates[i], "%", BENCH_NO_TARGET, 0);
-        (void)snprintf(metric, sizeof(metric), "%s, inserts", policies[i]->name);
-        bench_report(name, metric, inserts, "per request", BENCH_NO_TARGET, 0);
-    }
-    bench_report(name, "sketch - S3-FIFO", rates[SKETCH] - rates[S3FIFO], "points", BENCH_NO_TARGET,
-                 0);
-    return HPS_OK;
-}
-
-static hps_status all_policies(struct hps_error *err)
-{
-    uint32_t *requests = hps_calloc(BENCH_TRACE_REQUESTS, sizeof(*requests));
-    hps_status status = HPS_OK;
-    char name[64];
-
-    if (requests == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a trace");
-    }
-    for (unsigned t = 0; t < BENCH_N_TRACES && status == HPS_OK; t++) {
-        const char *trace = bench_trace(t, requests);
-        for (size_t c = 0; c < sizeof(cache_percents) / sizeof(cache_percents[0]); c++) {
-            (void)snprintf(name, sizeof(name), "%s, %u %%", trace, cache_percents[c]);
-            status = run_policies(name, requests, cache_percents[c], err);
-            if (status != HPS_OK) {
-                break;
-            }
-        }
-    }
-    hps_free(requests);
-    return status;
-}
-
-/* ---- what a batch costs the host ------------------------------------------------------------- */
 
 struct rig {
     struct hps_device *device;
@@ -237,7 +148,7 @@ static hps_status run_host(struct rig *rig, uint32_t n_keys, struct hps_error *e
     return HPS_OK;
 }
 
-static hps_status host_cost(struct hps_error *err)
+hps_status bench_embed_cache(struct hps_error *err)
 {
     struct rig *rig = hps_calloc(1, sizeof(*rig));
 
@@ -254,11 +165,4 @@ static hps_status host_cost(struct hps_error *err)
     close_rig(rig);
     hps_free(rig);
     return status;
-}
-
-hps_status bench_embed_cache(struct hps_error *err)
-{
-    hps_status status = all_policies(err);
-
-    return status == HPS_OK ? host_cost(err) : status;
 }
