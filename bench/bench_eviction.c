@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/heap.h"
 #include "bench/bench.h"
-#include "bench/policies.h"
+#include "bench/s3fifo.h"
 #include "bench/traces.h"
 
 enum {

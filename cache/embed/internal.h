@@ -29,8 +29,8 @@ enum {
     HPS_EMBED_PIECE_IN_BYTES = 256 << 10, /* larger ones would hold the copy engine too long */
     HPS_EMBED_PIECE_OUT_BYTES = 1 << 20,
     /* A sketch is halved when as many keys per slot have been asked for since, but not before as
-     * many of them were counted (bench embed_cache: 1 to 2 points of hit rate over 10, and with
-     * 1 of 8 counted no more is lost under drift). */
+     * many of them were counted (0.7 to 1.8 points of hit rate over 10, as a rule: see `eviction`
+     * in docs/performance.md; with 1 of 8 counted no more is lost under drift). */
     HPS_EMBED_WINDOW_KEYS = 40,
     HPS_EMBED_WINDOW_COUNTED = 10,
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See policies.h. It follows its paper, in the version that its authors' own simulator runs.
+ * See s3fifo.h. It follows its paper, in the version that its authors' own simulator runs.
  */
-#include "bench/policies.h"
+#include "bench/s3fifo.h"
 
 #include "base/assert.h"
 #include "base/heap.h"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "bench/policies.h"
+#include "bench/s3fifo.h"
 
 enum { N_KEYS = 1000 };
 
@@ -91,7 +91,7 @@ static void test_s3fifo_when_the_main_queue_is_full_then_hits_count_there(void *
     policy_free(policy);
 }
 
-static void test_policies_when_all_keys_fit_then_each_misses_once(void **state)
+static void test_policy_when_all_keys_fit_then_each_misses_once(void **state)
 {
     struct policy *policy = make(N_KEYS);
     unsigned n_missed = 0;
@@ -115,7 +115,7 @@ int main(void)
         cmocka_unit_test(test_s3fifo_when_hit_twice_then_a_scan_does_not_push_it_out),
         cmocka_unit_test(test_s3fifo_when_back_soon_then_it_is_remembered),
         cmocka_unit_test(test_s3fifo_when_the_main_queue_is_full_then_hits_count_there),
-        cmocka_unit_test(test_policies_when_all_keys_fit_then_each_misses_once),
+        cmocka_unit_test(test_policy_when_all_keys_fit_then_each_misses_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

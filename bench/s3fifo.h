@@ -6,8 +6,8 @@
  * cache eviction", SOSP 2023). It holds no rows, and neighbours are found by indexing with the key,
  * so keys are 0 to n_keys - 1. Used by one thread at a time.
  */
-#ifndef HPS_BENCH_POLICIES_H
-#define HPS_BENCH_POLICIES_H
+#ifndef HPS_BENCH_S3FIFO_H
+#define HPS_BENCH_S3FIFO_H
 
 #include <stdbool.h>
 #include <stdint.h>
