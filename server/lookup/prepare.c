@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the message of a client to a look-up that is planned: decoded, its version pinned, its
+ * tables found. On the loop thread, within the callback that has the message.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "base/utf8.h"
+#include "server/lookup/decode.h"
+#include "server/lookup/internal.h"
+
+enum { TABLES_SCANNED_MAX = 16 }; /* more than this many tables are found by hash */
+
+/* ---- who asks -------------------------------------------------------------------------------- */
+
+/* Bytes of a client as text that fits: a stock client refuses a whole answer, the slow log say, for
+ * one string in it that is not UTF-8. */
+static void copy_text(char *to, size_t to_size, const char *from, size_t from_size)
+{
+    size_t size = 0;
+
+    for (size_t at = 0; at < from_size;) {
+        uint32_t point = 0;
+        size_t length = hps_utf8_decode(from + at, from_size - at, &point);
+        bool good = length > 0 && point != 0;
+
+        length = good ? length : 1;
+        if (size + length >= to_size) {
+            break;
+        }
+        memcpy(to + size, good ? from + at : "?", length);
+        size += length;
+        at += length;
+    }
+    to[size] = '\0';
+}
+
+static void note_identity(struct request *request, const struct hps_lookup_request *message)
+{
+    struct hps_slow_request *slow = &request->slow;
+    const char *id = message->request_id;
+    size_t id_size = message->request_id_size;
+    const char *peer = hps_grpc_call_peer(request->call);
+
+    if (id == NULL) {
+        id = hps_grpc_call_header(request->call, "x-request-id", &id_size);
+    }
+    size_t parent_size = 0;
+    const char *parent = hps_grpc_call_header(request->call, "traceparent", &parent_size);
+    (void)hps_trace_id(parent, parent_size, slow->trace_id);
+    copy_text(slow->request_id, sizeof(slow->request_id), id, id == NULL ? 0 : id_size);
+    copy_text(slow->model, sizeof(slow->model), message->model, message->model_size);
+    copy_text(slow->peer, sizeof(slow->peer), peer, peer == NULL ? 0 : strlen(peer));
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* Tables by name for requests that name many: open addressing over name hashes, ids plus one. */
+struct table_index {
+    const struct hps_version *version;
+    uint32_t *slots;
+    uint32_t mask;
+};
+
+static hps_status table_index_build(struct table_index *index, struct hps_arena *arena)
+{
+    uint32_t size = 16;
+
+    while (size < 2 * index->version->n_tables) {
+        size *= 2;
+    }
+    index->slots = hps_arena_calloc(arena, size, sizeof(*index->slots));
+    if (index->slots == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    index->mask = size - 1;
+    for (uint32_t i = 0; i < index->version->n_tables; i++) {
+        const char *name = index->version->tables[i].name;
+        uint32_t at = (uint32_t)hps_hash_bytes(name, strlen(name), 0) & index->mask;
+
+        while (index->slots[at] != 0) {
+            at = (at + 1) & index->mask;
+        }
+        index->slots[at] = i + 1;
+    }
+    return HPS_OK;
+}
+
+static uint32_t table_index_find(const struct table_index *index, const char *name, size_t size)
+{
+    uint32_t at = (uint32_t)hps_hash_bytes(name, size, 0) & index->mask;
+
+    for (; index->slots[at] != 0; at = (at + 1) & index->mask) {
+        if (hps_text_is(index->version->tables[index->slots[at] - 1].name, name, size)) {
+            return index->slots[at] - 1;
+        }
+    }
+    return UINT32_MAX;
+}
+
+/* Which table query i means: by name, or the i-th one. */
+static hps_status find_table(struct table_index *index, struct hps_arena *arena,
+                             const struct hps_lookup_query *query, uint32_t i, uint32_t *out_table,
+                             struct hps_error *err)
+{
+    const struct hps_version *version = index->version;
+    uint32_t table = hps_version_table_at(version, i);
+
+    if (query->table_size == 0 && i >= version->n_places) {
+        return hps_error_set(err, HPS_INVALID,
+                             "queries[%u].table: empty, and model '%s' has %u tables", i,
+                             version->model, version->n_places);
+    }
+    if (query->table_size == 0 && table == UINT32_MAX) {
+        return hps_error_set(err, HPS_NOT_FOUND,
+                             "queries[%u].table: empty, and version %" PRId64
+                             " of model '%s' lacks that table, which other versions have",
+                             i, version->number, version->model);
+    }
+    if (table != UINT32_MAX &&
+        (query->table_size == 0 ||
+         hps_text_is(version->tables[table].name, query->table, query->table_size))) {
+        *out_table = table;
+        return HPS_OK;
+    }
+    if (version->n_tables <= TABLES_SCANNED_MAX) {
+        table = hps_version_table(version, query->table, query->table_size);
+    } else if (index->slots != NULL || table_index_build(index, arena) == HPS_OK) {
+        table = table_index_find(index, query->table, query->table_size);
+    } else {
+        return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u tables", version->n_tables);
+    }
+    if (table == UINT32_MAX) {
+        return hps_error_set(
+            err, HPS_NOT_FOUND,
+            "queries[%u].table: model '%s' version %" PRId64 " has no table '%.*s'", i,
+            version->model, version->number,
+            (int)(query->table_size < 128 ? query->table_size : 128), query->table);
+    }
+    *out_table = table;
+    return HPS_OK;
+}
+
+/* The message is only valid in its callback, and the look-up may run later and elsewhere: 8 bytes a
+ * key are copied, against a row each that is gathered. */
+static hps_status make_part(struct request *request, const struct hps_lookup_query *query,
+                            uint32_t table, struct hps_lookup_part *part)
+{
+    part->table = &request->lookup.version->tables[table];
+    part->n_keys = query->n_keys;
+    if (query->n_keys == 0) {
+        return HPS_OK;
+    }
+    size_t size = (size_t)query->n_keys * sizeof(hps_key);
+    uint8_t *keys = hps_arena_alloc(request->arena, size);
+    if (keys == NULL) {
+        return HPS_EXHAUSTED;
+    }
+    memcpy(keys, query->keys, size);
+    part->keys = keys;
+    return HPS_OK;
+}
+
+static hps_status make_parts(struct request *request, const struct hps_lookup_request *message,
+                             struct hps_error *err)
+{
+    struct hps_lookup *lookup = &request->lookup;
+    struct table_index index = {.version = lookup->version};
+
+    lookup->parts =
+        hps_arena_calloc(request->arena, message->n_queries + (size_t)1, sizeof(*lookup->parts));
+    if (lookup->parts == NULL) {
+        return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u queries", message->n_queries);
+    }
+    for (uint32_t i = 0; i < message->n_queries; i++) {
+        uint32_t table = 0;
+        hps_status status =
+            find_table(&index, request->arena, &message->queries[i], i, &table, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+        status = make_part(request, &message->queries[i], table, &lookup->parts[i]);
+        if (status != HPS_OK) {
+            return hps_error_set(err, status, "queries[%u]: no memory for %u keys", i,
+                                 message->queries[i].n_keys);
+        }
+    }
+    lookup->n_parts = message->n_queries;
+    return HPS_OK;
+}
+
+/* ---- decode, pin, plan ----------------------------------------------------------------------- */
+
+static bool call_cancelled(const void *ctx)
+{
+    return hps_grpc_call_cancelled(ctx);
+}
+
+/* Another replica may be fresher. */
+static hps_status check_staleness(const struct hps_version *version, uint32_t staleness_ms_max,
+                                  struct hps_error *err)
+{
+    if (staleness_ms_max == 0) {
+        return HPS_OK;
+    }
+    int64_t age_ms = hps_update_age_ms(version);
+    if (age_ms >= 0 && age_ms <= (int64_t)staleness_ms_max) {
+        return HPS_OK;
+    }
+    if (age_ms < 0) {
+        return hps_error_set(
+            err, HPS_UNAVAILABLE,
+            "max_staleness_ms: got %" PRIu32 ", but the age of version %" PRId64
+            " is not known: it takes no updates, has no topic, or has not caught up "
+            "yet; hpsctl updates says which",
+            staleness_ms_max, version->number);
+    }
+    return hps_error_set(err, HPS_UNAVAILABLE,
+                         "max_staleness_ms: got %" PRIu32 ", but version %" PRId64
+                         " may lack updates of the last %" PRId64 " ms",
+                         staleness_ms_max, version->number, age_ms);
+}
+
+hps_status request_prepare(struct request *request, const uint8_t *data, size_t size,
+                           struct hps_error *err)
+{
+    struct hps_lookup_service *service = request->service;
+    struct hps_lookup *lookup = &request->lookup;
+    struct hps_lookup_request message;
+    const struct hps_decode_limits limits = {.tables_max = atomic_load(&service->tables_max),
+                                             .keys_max = atomic_load(&service->keys_max),
+                                             .request_id_max = HPS_REQUEST_ID_MAX};
+    hps_status status = hps_decode_lookup(data, size, &limits, request->arena, &message, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    note_identity(request, &message);
+    if (message.model_size == 0) {
+        return hps_error_set(err, HPS_INVALID, "model: empty");
+    }
+    status = hps_models_pin(service->parts.models, message.model, message.model_size,
+                            message.version, &lookup->version, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = check_staleness(lookup->version, message.max_staleness_ms, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    request->slow.version = lookup->version->number;
+    request->explain = message.explain;
+    lookup->arena = request->arena;
+    lookup->scratch = request->scratch;
+    lookup->miss_policy = message.miss_policy;
+    lookup->unknown_policy = message.unknown_policy;
+    lookup->output = message.output;
+    lookup->unit = message.unit;
+    lookup->wait_us_max = message.max_wait_us;
+    lookup->deadline_us = hps_grpc_call_deadline_us(request->call);
+    lookup->cancelled = call_cancelled;
+    lookup->cancelled_ctx = request->call;
+    lookup->metrics = &service->parts.metrics->lookup;
+    lookup->insertion = service->parts.insertion;
+    lookup->path = service->parts.path;
+    lookup->blocks = service->parts.blocks;
+    status = make_parts(request, &message, err);
+    return status == HPS_OK ? hps_lookup_plan(lookup, err) : status;
+}
