@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a load needs before it begins: every file is opened once, for names, widths and default rows
+ * of the tables, and for the bytes that stores and sorts will take. On the loader thread, or that
+ * of whoever only asks: may block.
+ */
+#include "base/assert.h"
+#include "base/dtype.h"
+#include "base/heap.h"
+#include "server/load/loader_internal.h"
+
+static hps_status fill_default_row(const struct hps_source_table *source, struct hps_table *table,
+                                   struct hps_error *err)
+{
+    uint32_t n = source->n_default_values;
+    if (n > 1 && n != table->dim) {
+        return hps_error_set(err, HPS_INVALID,
+                             "table \"%s\": default row has %u values, the table has width %u",
+                             table->name, n, table->dim);
+    }
+    float *row = hps_calloc(table->dim, sizeof(*row));
+    void *stored = hps_calloc(1, table->row_bytes);
+    if (row == NULL || stored == NULL) {
+        hps_free(row);
+        hps_free(stored);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a row of %u values", table->dim);
+    }
+    for (uint32_t i = 0; n > 0 && i < table->dim; i++) {
+        row[i] = source->default_values[n == 1 ? 0 : i];
+    }
+    hps_dtype_convert(stored, table->dtype, row, HPS_DTYPE_FP32, table->dim);
+    hps_free(row);
+    table->default_row = stored;
+    return HPS_OK;
+}
+
+hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_source_table *table,
+                              struct hps_row_reader **out_reader, struct hps_error *err)
+{
+    const struct hps_row_options options = {.form = table->files.form,
+                                            .dim = table->dim,
+                                            .key_bytes = env->key_bytes,
+                                            .nan_allowed = env->nan_allowed};
+    hps_status status = hps_row_reader_open(table->files.path, &options, out_reader, err);
+    if (status != HPS_OK) {
+        return hps_error_prefix(err, status, "table \"%s\"", table->files.name);
+    }
+    return HPS_OK;
+}
+
+static hps_status plan_table(const struct hps_load_env *env, const struct hps_source *source,
+                             uint32_t i, struct hps_table *table, struct hps_load_plan *plan,
+                             struct hps_error *err)
+{
+    const struct hps_source_table *from = &source->tables[i];
+    struct hps_row_reader *reader = NULL;
+    hps_status status = loader_open_reader(env, from, &reader, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    const struct hps_row_desc desc = *hps_row_reader_desc(reader);
+    hps_row_reader_close(reader);
+    status = hps_manifest_check_table(&source->manifest, from->files.name, &desc, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    char *name = hps_strdup(from->files.name);
+    if (name == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a table's name");
+    }
+    *table = (struct hps_table){.name = name,
+                                .id = i,
+                                .dim = desc.dim,
+                                .row_bytes = desc.dim * hps_dtype_bytes(desc.dtype),
+                                .dtype = desc.dtype,
+                                .n_rows = desc.n_rows};
+    plan->n_rows += desc.n_rows;
+    plan->row_bytes += desc.n_rows * table->row_bytes;
+    uint64_t spilled = desc.n_rows * (table->row_bytes + sizeof(hps_key));
+    if (!desc.sorted_unique && spilled > env->memory_bytes && spilled > plan->disk_bytes_needed) {
+        plan->disk_bytes_needed = spilled; /* the largest sort: they run one after the other */
+    }
+    return fill_default_row(from, table, err);
+}
+
+static bool host_is_lowest(const struct hps_load_env *env)
+{
+    return env->host != NULL && hps_load_env_lowest(env) == env->host;
+}
+
+/* Of a table: those that its only copy has no place for. */
+static uint64_t rows_dropped(const struct hps_load_env *env, const struct hps_table *table)
+{
+    bool beyond =
+        env->host_rows_max != 0 && host_is_lowest(env) && table->n_rows > env->host_rows_max;
+    return beyond ? table->n_rows - env->host_rows_max : 0;
+}
+
+uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_table *tables,
+                             uint32_t n_tables)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        uint64_t row = ((uint64_t)tables[i].row_bytes + 15) / 16 * 16;
+        bytes += (tables[i].n_rows - rows_dropped(env, &tables[i])) * (row + 24) + 4096;
+    }
+    return bytes;
+}
+
+/* About what Redis makes of the rows that a load gives it: a value, a field and an entry for each.
+ */
+static uint64_t redis_bytes(const struct hps_load_env *env, const struct hps_version *version)
+{
+    enum { ENTRY_BYTES = 60, ALLOCATED_PERCENT = 110 };
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        const struct hps_table *table = &version->tables[i];
+        uint64_t row = (uint64_t)table->row_bytes * ALLOCATED_PERCENT / 100 + ENTRY_BYTES;
+        bytes += table->n_rows * row;
+    }
+    return env->durable == NULL ? bytes : (uint64_t)((double)bytes * env->redis_fill_ratio);
+}
+
+hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
+                         uint64_t host_used_bytes, struct hps_version *version,
+                         struct hps_load_plan *out_plan, struct hps_error *err)
+{
+    HPS_ASSERT(version->n_tables == source->n_tables);
+    struct hps_load_plan plan = {0};
+    for (uint32_t i = 0; i < source->n_tables; i++) {
+        hps_status status = plan_table(env, source, i, &version->tables[i], &plan, err);
+        if (status != HPS_OK) {
+            return status;
+        }
+    }
+    if (env->durable != NULL) {
+        /* Rows, 12 key bytes and about 3 % of index and filter. */
+        plan.disk_bytes_needed += plan.row_bytes + plan.row_bytes / 32 + plan.n_rows * 16;
+        plan.disk_bytes_available = env->durable->ops->bytes_free(env->durable);
+    }
+    if (env->redis != NULL && env->redis->ops->load_begin != NULL) {
+        plan.redis_bytes_needed = redis_bytes(env, version);
+    }
+    for (uint32_t i = 0; i < version->n_tables; i++) {
+        plan.n_rows_dropped += rows_dropped(env, &version->tables[i]);
+    }
+    if (env->host != NULL) {
+        bool filled = env->durable != NULL || env->redis == NULL; /* by a load, that is */
+        plan.host_bytes_needed =
+            filled ? hps_load_host_bytes(env, version->tables, version->n_tables) : 0;
+        plan.host_bytes_available =
+            env->host_bytes_max > host_used_bytes ? env->host_bytes_max - host_used_bytes : 0;
+    }
+    *out_plan = plan;
+    return HPS_OK;
+}
