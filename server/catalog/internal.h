@@ -81,14 +81,6 @@ struct hps_load {
     struct hps_error error;
 };
 
-struct fill_task {
-    struct hps_task task;
-    struct fill_task *next;
-    struct hps_catalog *catalog;
-    struct hps_version *version;
-    bool pinned;
-};
-
 struct hps_catalog {
     struct hps_catalog_options options;
     pthread_mutex_t lock; /* also over what a reload changes: of options.env, and these */
@@ -130,6 +122,8 @@ struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct cata
                                         struct hps_version *version, enum entry_state state);
 /* Give the version the policies that the configuration and its embedding cache make. Lock held. */
 void catalog_policies(const struct hps_catalog *catalog, struct catalog_entry *entry);
+/* Unlink and free a model without versions. Lock held, or nobody else knows the catalog. */
+void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model);
 /* Unlink and free the entry, not its version; a model without versions that no configuration names
  * goes too. Lock held. */
 void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
@@ -144,6 +138,12 @@ uint64_t catalog_host_used(struct hps_catalog *catalog); /* lock held */
 uint64_t catalog_rows_dropped(const struct catalog_entry *entry);
 /* Share of a load that is done; 1 of a version that is loaded. Lock held. */
 double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
+
+/* ---- recover.c ---- */
+
+/* Bring back the versions of the persistent store, which there is, and remove what no record names.
+ * May block; nobody else knows the catalog. error: as hps_catalog_open */
+hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
 /* Have the loader thread warm up and fill the resident versions of a model, as after a start. Lock
  * held, or nobody else knows the catalog. */
 void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model);

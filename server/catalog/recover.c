@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a start brings back: versions that the persistent store has are served as before, what a
+ * crash has left of others is removed, and memory is filled behind what is served. On the thread
+ * that opens the catalog; rows come into memory on the loader thread.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "cache/update/update.h"
+#include "server/catalog/internal.h"
+#include "server/load/records.h"
+
+/* ---- versions, and what is left of others ---------------------------------------------------- */
+
+static hps_status adopt_version(void *ctx, struct hps_version *version, struct hps_error *err)
+{
+    struct hps_catalog *catalog = ctx;
+    struct catalog_model *model = catalog_model(catalog, version->model, true);
+    if (model == NULL) {
+        hps_version_free(version);
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    if (catalog_entry_add(catalog, model, version, ENTRY_LOADING) == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    return HPS_OK;
+}
+
+struct orphans {
+    struct hps_catalog *catalog;
+    struct hps_error *err;
+    struct orphan {
+        struct orphan *next;
+        char model[128];
+        int64_t version;
+    } * list;
+};
+
+static hps_status find_orphan(void *ctx, const char *name, int64_t number)
+{
+    struct orphans *orphans = ctx;
+    struct catalog_model *model = catalog_model(orphans->catalog, name, false);
+    if (model != NULL && catalog_entry(model, number) != NULL) {
+        return HPS_OK;
+    }
+    struct orphan *orphan = hps_calloc(1, sizeof(*orphan));
+    if (orphan == NULL) {
+        return hps_error_set(orphans->err, HPS_NO_MEMORY, "no memory for the catalog");
+    }
+    snprintf(orphan->model, sizeof(orphan->model), "%s", name);
+    orphan->version = number;
+    orphan->next = orphans->list;
+    orphans->list = orphan;
+    return HPS_OK;
+}
+
+static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
+{
+    struct hps_error err = {0};
+    struct hps_space *space = NULL;
+    const struct hps_space_id id = {orphan->model, orphan->version, NULL, 0, 0};
+    hps_status status = store->ops->space_open(store, &id, &space, &err);
+    if (status == HPS_OK) {
+        status = store->ops->space_drop(space, &err);
+    }
+    if (status == HPS_OK) {
+        HPS_LOG(INFO, "catalog", "removed an unfinished version", HPS_STR("model", orphan->model),
+                HPS_I64("version", orphan->version));
+    } else {
+        HPS_LOG(WARN, "catalog", "an unfinished version was not removed",
+                HPS_STR("model", orphan->model), HPS_I64("version", orphan->version),
+                HPS_STR("error", err.text));
+    }
+}
+
+/* Spaces that no record names are what a crash left of a load or an unload. One that cannot be
+ * removed only takes room: what is whole is served all the same. */
+static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
+{
+    struct hps_store *store = catalog->options.env.durable;
+    struct orphans orphans = {catalog, err, NULL};
+    hps_status status = store->ops->space_list(store, find_orphan, &orphans, err);
+    while (orphans.list != NULL) {
+        struct orphan *orphan = orphans.list;
+        orphans.list = orphan->next;
+        if (status == HPS_OK) {
+            drop_orphan(store, orphan);
+        }
+        hps_free(orphan);
+    }
+    return status;
+}
+
+static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry *entry,
+                              struct hps_error *err)
+{
+    struct hps_version *version = entry->version;
+    hps_status status = hps_load_open_spaces(&catalog->options.env, version, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    catalog_entry_spaces(catalog, entry);
+    catalog_gpu_open(catalog, entry);
+    catalog_version_metrics(catalog, version);
+    hps_warmup_attach(catalog->warmup, version);
+    version->row_versions = entry->model->config != NULL && entry->model->config->row_versions;
+    status = hps_update_open(version, err);
+    if (status == HPS_OK) {
+        status = hps_updater_place(version, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_models_add(catalog->options.models, version);
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for the model set");
+    }
+    entry->state = ENTRY_RESIDENT;
+    hps_updater_add(catalog->options.updater, version, entry->model->n_switches);
+    return HPS_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+struct fill_task {
+    struct hps_task task;
+    struct fill_task *next;
+    struct hps_catalog *catalog;
+    struct hps_version *version;
+    bool pinned;
+};
+
+static void run_fill(struct hps_task *task)
+{
+    struct fill_task *fill = (struct fill_task *)task;
+    struct hps_catalog *catalog = fill->catalog;
+    struct hps_error err = {0};
+    struct hps_store_usage usage = {0};
+    hps_status status = HPS_OK;
+    struct hps_load_env *env = &catalog->options.env;
+    uint64_t needed = hps_load_host_bytes(env, fill->version->tables, fill->version->n_tables);
+    pthread_mutex_lock(&catalog->lock);
+    uint64_t used = catalog_host_used(catalog);
+    pthread_mutex_unlock(&catalog->lock);
+    fill->version->tiers[0]->store->ops->space_usage(fill->version->tiers[0], &usage);
+    if (used - usage.used_bytes + needed > env->host_bytes_max) {
+        HPS_LOG(INFO, "catalog",
+                "rows do not all fit the host map, they come in as they are asked for",
+                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
+                HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
+    } else {
+        status = hps_load_fill_host(env, fill->version, &catalog->closing, &err);
+    }
+    if (status != HPS_OK && status != HPS_CANCELLED) {
+        HPS_LOG(WARN, "catalog", "the host map was not filled",
+                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
+                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
+    }
+    hps_version_unpin(fill->version);
+    hps_free(fill);
+}
+
+static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
+{
+    struct hps_load_env *env = &catalog->options.env;
+    struct fill_task *fill = NULL;
+    if (env->host == NULL || env->durable == NULL || env->durable->ops->scan == NULL) {
+        return;
+    }
+    fill = hps_calloc(1, sizeof(*fill));
+    if (fill == NULL) {
+        return; /* rows come into the map as they are asked for */
+    }
+    fill->task.run = run_fill;
+    fill->catalog = catalog;
+    fill->version = version;
+    hps_version_pin(version);
+    if (hps_pool_post(catalog->loader, &fill->task) != HPS_OK) {
+        hps_version_unpin(version);
+        hps_free(fill);
+    }
+}
+
+enum { FILL_ROUNDS = 3 };
+
+/* In the first round what is hot in the active version, in the second all of it, then the others.
+ */
+static void fill_model(struct hps_catalog *catalog, struct catalog_model *model, int round)
+{
+    for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        bool active = entry->version->number == model->active;
+        if (entry->state != ENTRY_RESIDENT) {
+            continue;
+        }
+        if (active && round == 0) {
+            catalog_warm_behind(catalog, catalog->loader, entry->version);
+        } else if (round == (active ? 1 : 2) && !atomic_load(&entry->version->host_complete)) {
+            start_fill(catalog, entry->version);
+        }
+        if (!active && round == 2) {
+            catalog_warm_whole(catalog, catalog->loader, entry->version);
+        }
+    }
+}
+
+/* One after the other, but of models whose next version is awaited: the hot rows of every active
+ * version, and tables that are cached whole, then all rows of those, then the others. */
+static void start_fills(struct hps_catalog *catalog)
+{
+    for (int round = 0; round < FILL_ROUNDS; round++) {
+        for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+            if (!model->awaits) { /* it would take the room of what is to be served */
+                fill_model(catalog, model, round);
+            }
+        }
+    }
+}
+
+void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    for (int round = 0; round < FILL_ROUNDS; round++) {
+        fill_model(catalog, model, round);
+    }
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+/* A model that has versions has an active one: a load of the first one writes its record first, an
+ * unload of the last one removes it last, and a crash may come between that and the model's record.
+ */
+static void settle_active(struct hps_catalog *catalog, struct catalog_model *model)
+{
+    struct hps_error err;
+    if (catalog_entry(model, model->previous) == NULL) {
+        model->record_outdated = model->record_outdated || model->previous != 0;
+        model->previous = 0; /* unloaded since that was written */
+    }
+    if (catalog_entry(model, model->active) != NULL) {
+        return;
+    }
+    model->active = 0;
+    for (const struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        model->active = entry->version->number;
+    }
+    if (model->active == 0) {
+        return;
+    }
+    if (model->n_switches == 0) {
+        model->n_switches = hps_clock_wall_ms(); /* its record is gone: behind any that was */
+    }
+    HPS_LOG(WARN, "catalog", "no version was active: the newest one is now",
+            HPS_STR("model", model->name), HPS_I64("version", model->active));
+    catalog_note_active(model, catalog_entry(model, model->active));
+    const struct catalog_model_change change = {
+        .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
+    if (catalog_put_model(catalog, model, &change, &err) != HPS_OK) {
+        HPS_LOG(WARN, "catalog", "which version is active was not written down",
+                HPS_STR("model", model->name), HPS_STR("error", err.text));
+    }
+}
+
+/* Of these a crash left the record alone. */
+static void forget_empty_models(struct hps_catalog *catalog)
+{
+    for (struct catalog_model *model = catalog->models, *next; model != NULL; model = next) {
+        next = model->next;
+        if (model->entries == NULL && model->config == NULL) {
+            catalog_model_free(catalog, model);
+        }
+    }
+}
+
+hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err)
+{
+    struct hps_store *durable = catalog->options.env.durable;
+    const struct hps_records_reader reader = {catalog, adopt_version, catalog_adopt_model};
+    hps_status status = hps_records_read(durable, &reader, err);
+    if (status == HPS_OK) {
+        status = drop_orphans(catalog, err);
+    }
+    for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
+        if (status == HPS_OK && catalog_settle_order(model) != HPS_OK) {
+            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
+        }
+        for (struct catalog_entry *entry = model->entries; status == HPS_OK && entry != NULL;
+             entry = entry->next) {
+            status = open_spaces(catalog, entry, err);
+        }
+        if (status == HPS_OK) {
+            settle_active(catalog, model);
+            status = catalog_mend_model(catalog, model, err);
+        }
+        if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
+            status = hps_models_activate(catalog->options.models, model->name, model->active);
+            catalog_share_memory(model);
+            catalog_gpu_active(catalog_entry(model, model->active), true);
+            hps_updater_activated(catalog->options.updater,
+                                  catalog_entry(model, model->active)->version, model->n_switches);
+            catalog_show_active(catalog, model);
+            catalog_check_files(catalog, model);
+        }
+    }
+    if (status == HPS_OK) {
+        forget_empty_models(catalog);
+        hps_warmup_read(catalog->warmup);
+        start_fills(catalog);
+    }
+    return status;
+}
