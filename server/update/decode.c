@@ -16,7 +16,6 @@
 #include "base/heap.h"
 #include "base/rows/finite.h"
 #include "base/text.h"
-#include "cache/lookup/lookup.h"
 #include "hps/v1/update.pb-c.h"
 #include "server/rpc/message.h"
 
