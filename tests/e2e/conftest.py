@@ -7,7 +7,10 @@ from rig import Daemon, default_config, kafka, scratch
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items):
-    """Tests that share a broker go to one of the processes that run tests: there are then no two of it."""
+    """Tests that share a broker go to one of the processes that run tests: there are then no two of it. What takes
+    long begins first, so that nothing waits for it at the end."""
+    chaos = ("test_kafka_chaos.py", "test_redis_chaos.py")
+    items.sort(key=lambda item: ("broker" not in item.fixturenames, item.path.name not in chaos))
     for item in items:
         for broker in ("broker", "secure", "three_brokers"):
             if broker in item.fixturenames:
