@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of an HTTP/2 connection (http2.h) share:
+ *
+ *     http2.c          the session's life: made, woken, ended
+ *     http2_stream.c   its streams: how they begin, their header blocks, how they end
+ *     http2_receive.c  what is received
+ *     http2_send.c     what is sent
+ *
+ * Nobody else knows nghttp2. Loop thread of the connection, but for the count of queued bytes.
+ */
+#ifndef HPS_NET_HTTP2_INTERNAL_H
+#define HPS_NET_HTTP2_INTERNAL_H
+
+#include <nghttp2/nghttp2.h>
+#include <stdatomic.h>
+
+#include "net/conn.h"
+#include "net/http2.h"
+#include "net/http2_filter.h"
+#include "net/loop.h"
+
+/* Larger reads fall out of the L2 cache before they are parsed. */
+enum { HTTP2_READ_BYTES = 64 * 1024 };
+
+struct http2_batch;   /* what the kernel is handed at once */
+struct http2_piece;   /* some bytes of a message */
+struct http2_message; /* queued at once, framed in order */
+
+/* How often something happened in the minute that began at since_us. */
+struct http2_rate {
+    uint64_t since_us;
+    unsigned n;
+};
+
+struct hps_http2_shared {
+    struct hps_loop *loop;
+    struct http2_batch *batches; /* free ones */
+    atomic_size_t queued;        /* bytes of messages, of all connections */
+    unsigned n_users;            /* the owner and each connection */
+    uint8_t read[HTTP2_READ_BYTES];
+};
+
+struct hps_http2_stream {
+    struct hps_http2 *h2;
+    struct hps_http2_stream *next, *prev;
+    struct hps_http2_stream *sent_next; /* in h2->sent */
+    void *user;
+    struct http2_message *head, *tail; /* queued; the first may be framed in part */
+    size_t queued;                     /* bytes of messages not yet in the kernel */
+    size_t unconsumed;                 /* came, window not yet given back */
+    uint64_t framed;                   /* body bytes ever */
+    size_t header_bytes;               /* of the block that is being read */
+    unsigned n_fields;                 /* of the same */
+    int32_t id;
+    bool finished; /* nothing more will be queued */
+    bool deferred; /* nghttp2 does not ask until it is told to */
+    bool peer_ended;
+    bool in_sent;
+};
+
+struct hps_http2 {
+    struct hps_http2_shared *shared;
+    struct hps_conn *conn;
+    nghttp2_session *session;
+    struct hps_http2_options options;
+    const struct hps_http2_events *events;
+    void *ctx;
+    struct hps_loop_later later;
+    struct hps_http2_stream *streams;
+    unsigned n_streams;
+    struct hps_http2_stream *sent;                         /* on_sent is due */
+    struct http2_batch *batch;                             /* being written; NULL: none */
+    struct http2_piece *unreleased_head, *unreleased_tail; /* framed, in the order of release_at */
+    size_t queued;
+    uint64_t position; /* bytes ever put into batches */
+    uint64_t written;
+    uint64_t read_us;
+    int32_t frame_id; /* stream of the DATA frame that is being read */
+    size_t frame_left;
+    const uint8_t *data_end; /* behind the last bytes that nghttp2 called data */
+    bool in_data;            /* what was read last ended within that frame */
+    struct hps_http2_filter filter;
+    struct http2_rate tiny, pings, controls;
+    struct hps_error why;
+    unsigned busy; /* how often entered: while it is, nothing is freed */
+    bool ready;
+    bool peer_spoke;
+    bool blocked;
+    bool aborting;
+    bool draining;
+    bool goaway;
+    bool dead;   /* to be freed as soon as it is not busy */
+    bool notify; /* by on_closed */
+    bool destroying;
+    bool released; /* on_released is due */
+};
+
+/* ---- http2.c --------------------------------------------------------------------------------- */
+
+/* The connection is over; called between enter and leave, which do the rest.
+ *
+ * owner   why copied, unless an abort has set one
+ */
+void http2_fail(struct hps_http2 *h2, const struct hps_error *why);
+
+/* There may be something to be sent or to be ended: look in the next turn of the loop. */
+static inline void http2_kick(struct hps_http2 *h2)
+{
+    if (!h2->dead) {
+        hps_loop_later_set(h2->shared->loop, &h2->later);
+    }
+}
+
+/* ---- http2_stream.c -------------------------------------------------------------------------- */
+
+/* The stream of that id; NULL: closed, or never ours. */
+static inline struct hps_http2_stream *http2_stream_of(struct hps_http2 *h2, int32_t id)
+{
+    return nghttp2_session_get_stream_user_data(h2->session, id);
+}
+
+/* A stream in the list of its connection, without an id as yet.
+ *
+ * owner   the connection; it goes with http2_stream_close
+ * error   NULL: no memory
+ */
+struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2);
+/* What the stream has queued is dropped, on_stream_closed is called, and the stream freed.
+ *
+ * unit    error of RFC 9113, or HPS_HTTP2_LOST
+ */
+void http2_stream_close(struct hps_http2_stream *stream, uint32_t error);
+/* The callback that says that a stream is closed. */
+void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks);
+
+/* ---- http2_receive.c ------------------------------------------------------------------------- */
+
+/* Read until the socket is empty or this turn's share is used up; fails the connection where it has
+ * ended. Between enter and leave. */
+void http2_read_in(struct hps_http2 *h2);
+/* The callbacks that say what came. */
+void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks);
+
+/* ---- http2_send.c ---------------------------------------------------------------------------- */
+
+/* Write until the socket is full (h2->blocked), nothing is left or this turn's share is used up;
+ * then http2_tell_sent. Between enter and leave. */
+void http2_write_out(struct hps_http2 *h2);
+/* Call on_sent and on_released where they are due. */
+void http2_tell_sent(struct hps_http2 *h2);
+/* There are bytes in a batch that the kernel does not have. */
+bool http2_is_pending(const struct hps_http2 *h2);
+/* What the stream has queued goes; pieces that a batch points into stay until they are written. */
+void http2_drop_messages(struct hps_http2_stream *stream);
+/* Let go of every piece whose bytes the kernel has.
+ *
+ * unit    position in bytes of the connection's output, up to which it has them
+ */
+void http2_release_written(struct hps_http2 *h2, uint64_t position);
+/* Back to those that the connections of a loop share; nothing in it counts any more.
+ *
+ * owner   takes batch
+ */
+void http2_batch_give(struct hps_http2_shared *shared, struct http2_batch *batch);
+void http2_batches_free(struct hps_http2_shared *shared); /* those that were given back */
+/* What nghttp2 is to ask for the stream's body.
+ *
+ * owner   the stream, which it refers to until that is closed
+ */
+nghttp2_data_provider http2_body(struct hps_http2_stream *stream);
+/* The callbacks that ask for frames, or say that one was sent. */
+void http2_send_callbacks_set(nghttp2_session_callbacks *callbacks);
+
+#endif

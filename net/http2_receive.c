@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a session receives: its socket is read, nghttp2 handed the bytes where they are, and what
+ * that makes of them told to the owner. Reading goes through one buffer of the loop, but while a
+ * DATA frame is under way straight to where the owner of its stream wants it (on_room). A peer that
+ * sends what no client sends is cut off. Loop thread of the connection.
+ */
+#include "net/http2_internal.h"
+
+#include "base/assert.h"
+
+enum {
+    READ_TURN_BYTES = 1024 * 1024,
+    DIRECT_BYTES_MIN = 16 * 1024, /* of a frame still to come, to be read to where they belong */
+    BEHIND_BYTES = 4 * 1024,      /* read with it: the head of the next frame, and little else */
+};
+
+/* What a peer may do in a minute beyond which it is not a client but an attack. */
+enum {
+    TINY_DATA_BYTES = 16,
+    TINY_DATA_MAX = 10000,
+    PING_IDLE_MAX = 200,
+    PING_MAX = 20000,
+    CONTROL_MAX = 10000,
+    ANSWERS_MAX = 10000, /* frames that wait to be sent, bodies aside: it asks and does not read */
+    RATE_WINDOW_US = 60 * 1000 * 1000,
+};
+
+/* ---- what nghttp2 tells ---------------------------------------------------------------------- */
+
+static bool rate_passed(struct http2_rate *rate, uint64_t now_us, unsigned max)
+{
+    if (now_us - rate->since_us > RATE_WINDOW_US) {
+        rate->since_us = now_us;
+        rate->n = 0;
+    }
+    return ++rate->n > max;
+}
+
+/* Frames that cost us and bring nothing: a client never sends many. */
+static void check_flood(struct hps_http2 *h2, const nghttp2_frame *frame)
+{
+    bool ack = (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0;
+
+    switch (frame->hd.type) {
+    case NGHTTP2_DATA:
+        if (frame->hd.length < TINY_DATA_BYTES &&
+            (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0 &&
+            rate_passed(&h2->tiny, h2->read_us, TINY_DATA_MAX)) {
+            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many tiny DATA frames");
+        }
+        break;
+    case NGHTTP2_PING:
+        if (!ack &&
+            rate_passed(&h2->pings, h2->read_us, h2->n_streams == 0 ? PING_IDLE_MAX : PING_MAX)) {
+            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
+        }
+        break;
+    case NGHTTP2_SETTINGS:
+    case NGHTTP2_PRIORITY:
+        if (!ack && rate_passed(&h2->controls, h2->read_us, CONTROL_MAX)) {
+            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+static int cb_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
+{
+    struct hps_http2 *h2 = ctx;
+    struct hps_http2_stream *stream = http2_stream_of(h2, frame->hd.stream_id);
+
+    if (stream != NULL) {
+        stream->header_bytes = 0;
+        stream->n_fields = 0;
+        return 0;
+    }
+    if (!h2->options.server || frame->headers.cat != NGHTTP2_HCAT_REQUEST) {
+        return 0;
+    }
+    stream = http2_stream_new(h2);
+    if (stream == NULL) {
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    stream->id = frame->hd.stream_id;
+    (void)nghttp2_session_set_stream_user_data(session, stream->id, stream); /* it is open */
+    h2->events->on_stream(h2->ctx, stream);
+    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                     size_t name_size, const uint8_t *value, size_t value_size, uint8_t flags,
+                     void *ctx)
+{
+    struct hps_http2 *h2 = ctx;
+    struct hps_http2_stream *stream = http2_stream_of(h2, frame->hd.stream_id);
+
+    (void)session;
+    (void)flags;
+    if (stream == NULL) {
+        return 0;
+    }
+    /* The peer may ignore our SETTINGS_MAX_HEADER_LIST_SIZE: one 16 KB frame of indexed fields can
+     * mean 48 MB of headers. */
+    stream->header_bytes += name_size + value_size + 32;
+    stream->n_fields++;
+    if (stream->header_bytes > h2->options.header_bytes_max ||
+        stream->n_fields > h2->options.header_fields_max) {
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    if (h2->events->on_header != NULL) {
+        h2->events->on_header(h2->ctx, stream, (const char *)name, name_size, (const char *)value,
+                              value_size);
+    }
+    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+static int cb_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *ctx)
+{
+    struct hps_http2 *h2 = ctx;
+    bool plain = head->type == NGHTTP2_DATA && (head->flags & NGHTTP2_FLAG_PADDED) == 0;
+
+    (void)session;
+    h2->frame_id = head->stream_id;
+    h2->frame_left = plain ? head->length : 0;
+    return 0;
+}
+
+static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *data,
+                   size_t size, void *ctx)
+{
+    struct hps_http2 *h2 = ctx;
+    struct hps_http2_stream *stream = http2_stream_of(h2, id);
+
+    (void)flags;
+    h2->frame_left -= size < h2->frame_left ? size : h2->frame_left;
+    h2->data_end = data + size;
+    if (stream == NULL || h2->events->on_data == NULL) {
+        (void)nghttp2_session_consume(session, id, size); /* only memory can fail: next time */
+        return 0;
+    }
+    stream->unconsumed += size;
+    h2->events->on_data(h2->ctx, stream, data, size);
+    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+static void on_goaway(struct hps_http2 *h2)
+{
+    h2->goaway = true;
+    if (h2->events->on_goaway != NULL) {
+        h2->events->on_goaway(h2->ctx);
+    }
+}
+
+static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
+{
+    struct hps_http2 *h2 = ctx;
+    struct hps_http2_stream *stream;
+
+    (void)session;
+    check_flood(h2, frame);
+    switch (frame->hd.type) {
+    case NGHTTP2_HEADERS:
+        stream = http2_stream_of(h2, frame->hd.stream_id);
+        if (stream != NULL && h2->events->on_headers != NULL) {
+            h2->events->on_headers(h2->ctx, stream);
+        }
+        break;
+    case NGHTTP2_PING:
+        if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && h2->draining) {
+            hps_http2_drain_now(h2);
+        }
+        return 0;
+    case NGHTTP2_GOAWAY:
+        on_goaway(h2);
+        return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    case NGHTTP2_DATA:
+        break;
+    case NGHTTP2_SETTINGS:
+        h2->peer_spoke = true;
+        return 0;
+    default:
+        return 0;
+    }
+    if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 && !h2->dead) {
+        stream = http2_stream_of(h2, frame->hd.stream_id);
+        if (stream != NULL) {
+            stream->peer_ended = true;
+            if (h2->events->on_end != NULL) {
+                h2->events->on_end(h2->ctx, stream);
+            }
+        }
+    }
+    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks)
+{
+    nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, cb_begin_frame);
+    nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, cb_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, cb_header);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, cb_data);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, cb_frame_recv);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Each of the peer's frames may ask for one of ours (a refused stream, an acknowledgement), and it
+ * need not read them. */
+static void check_answers(struct hps_http2 *h2)
+{
+    size_t n_max = ANSWERS_MAX + (size_t)h2->options.streams_max;
+
+    if (!h2->dead && nghttp2_session_get_outbound_queue_size(h2->session) > n_max) {
+        hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many answers wait to be sent");
+    }
+}
+
+/* A run that nghttp2 is to see. */
+static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
+{
+    h2->data_end = NULL;
+    ssize_t used = nghttp2_session_mem_recv(h2->session, data, size);
+    h2->in_data = h2->data_end == data + size;
+    if (used < 0 && !h2->dead) {
+        (void)nghttp2_session_terminate_session(h2->session, used == NGHTTP2_ERR_FLOODED
+                                                                 ? HPS_HTTP2_ENHANCE_YOUR_CALM
+                                                                 : 0x1); /* PROTOCOL_ERROR */
+        hps_error_set(&h2->why, HPS_CLOSED, "%s: %s", hps_conn_peer(h2->conn),
+                      nghttp2_strerror((int)used));
+        h2->aborting = true;
+    }
+    check_answers(h2);
+}
+
+static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
+{
+    const uint8_t *run;
+    size_t run_bytes;
+
+    if (!h2->options.server) {
+        take_in_run(h2, data, size);
+        return;
+    }
+    while (!h2->dead && !h2->aborting &&
+           hps_http2_filter_next(&h2->filter, &data, &size, &run, &run_bytes)) {
+        if (run_bytes > 0) {
+            take_in_run(h2, run, run_bytes);
+        }
+    }
+    for (; h2->filter.n_dropped > 0; h2->filter.n_dropped--) {
+        if (!h2->dead && rate_passed(&h2->controls, h2->read_us, CONTROL_MAX)) {
+            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
+        }
+    }
+}
+
+/* Where the rest of the DATA frame that is under way may go, or NULL. Only when nghttp2 has called
+ * the last byte that it got data of this frame: then the next frame_left bytes are, too. */
+static uint8_t *direct_room(struct hps_http2 *h2, size_t *out_room)
+{
+    struct hps_http2_stream *stream;
+
+    if (h2->events->on_room == NULL || !h2->in_data || h2->frame_left < DIRECT_BYTES_MIN) {
+        return NULL;
+    }
+    stream = http2_stream_of(h2, h2->frame_id);
+    return stream == NULL ? NULL : h2->events->on_room(h2->ctx, stream, h2->frame_left, out_room);
+}
+
+/* One read. out_more: the socket may have more. */
+static hps_status read_once(struct hps_http2 *h2, size_t *out_size, bool *out_more)
+{
+    struct iovec iov[2];
+    int n_iov = 0;
+    size_t room = 0, size;
+    uint8_t *direct = direct_room(h2, &room);
+    size_t buffer_bytes = direct == NULL ? HTTP2_READ_BYTES : BEHIND_BYTES;
+
+    if (direct != NULL) {
+        iov[n_iov++] = (struct iovec){.iov_base = direct, .iov_len = room};
+    }
+    iov[n_iov++] = (struct iovec){.iov_base = h2->shared->read, .iov_len = buffer_bytes};
+    hps_status status = hps_conn_readv(h2->conn, iov, n_iov, &size);
+    if (status != HPS_OK) {
+        return status;
+    }
+    size_t in_place = size < room ? size : room;
+    if (in_place > 0) {
+        take_in(h2, direct, in_place);
+    }
+    if (size > in_place && !h2->dead && !h2->aborting) {
+        take_in(h2, h2->shared->read, size - in_place);
+    }
+    *out_size = size;
+    *out_more = size == room + buffer_bytes || hps_conn_is_tls(h2->conn);
+    return HPS_OK;
+}
+
+void http2_read_in(struct hps_http2 *h2)
+{
+    struct hps_error why;
+    size_t share = 0;
+    bool more = true;
+
+    h2->read_us = hps_loop_now_us(h2->shared->loop);
+    while (more && !h2->dead && !h2->aborting && share < READ_TURN_BYTES) {
+        size_t size;
+        hps_status status = read_once(h2, &size, &more);
+        if (status == HPS_AGAIN) {
+            break;
+        }
+        if (status != HPS_OK) {
+            hps_error_set(&why, HPS_CLOSED, "%s: %s", hps_conn_peer(h2->conn),
+                          status == HPS_CLOSED ? "peer closed the connection" : "connection lost");
+            http2_fail(h2, &why);
+            return;
+        }
+        share += size;
+    }
+    http2_tell_sent(h2);
+    http2_kick(h2);
+}
+
+/* ---- the window ------------------------------------------------------------------------------ */
+
+void hps_http2_consume(struct hps_http2_stream *stream, size_t size)
+{
+    struct hps_http2 *h2 = stream->h2;
+
+    if (h2->dead || size == 0) {
+        return;
+    }
+    HPS_ASSERT(size <= stream->unconsumed);
+    stream->unconsumed -= size;
+    if (nghttp2_session_consume(h2->session, stream->id, size) != 0) {
+        hps_http2_abort(h2, HPS_HTTP2_INTERNAL_ERROR, "no memory");
+    }
+    http2_kick(h2);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A stream of a session: how it begins, on either side, its header blocks, and how it ends. Its
+ * bodies are in http2_receive.c and http2_send.c. Loop thread of the connection.
+ */
+#include "net/http2_internal.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2)
+{
+    struct hps_http2_stream *stream = hps_calloc(1, sizeof *stream);
+
+    if (stream != NULL) {
+        stream->h2 = h2;
+        stream->next = h2->streams;
+        if (h2->streams != NULL) {
+            h2->streams->prev = stream;
+        }
+        h2->streams = stream;
+        h2->n_streams++;
+    }
+    return stream;
+}
+
+void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
+{
+    struct hps_http2 *h2 = stream->h2;
+
+    http2_drop_messages(stream);
+    if (stream->unconsumed > 0 && !h2->destroying) {
+        /* Else the connection's window would shrink for ever. Only memory can fail: next time. */
+        (void)nghttp2_session_consume_connection(h2->session, stream->unconsumed);
+    }
+    for (struct hps_http2_stream **at = &h2->sent; *at != NULL; at = &(*at)->sent_next) {
+        if (*at == stream) {
+            *at = stream->sent_next;
+            break;
+        }
+    }
+    if (stream->prev != NULL) {
+        stream->prev->next = stream->next;
+    } else {
+        h2->streams = stream->next;
+    }
+    if (stream->next != NULL) {
+        stream->next->prev = stream->prev;
+    }
+    h2->n_streams--;
+    if (h2->events->on_stream_closed != NULL) {
+        h2->events->on_stream_closed(h2->ctx, stream, error);
+    }
+    hps_free(stream);
+}
+
+static int cb_stream_close(nghttp2_session *session, int32_t id, uint32_t error, void *ctx)
+{
+    struct hps_http2 *h2 = ctx;
+    struct hps_http2_stream *stream = http2_stream_of(h2, id);
+
+    (void)session;
+    if (stream != NULL) {
+        http2_stream_close(stream, error);
+        http2_kick(h2);
+    }
+    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks)
+{
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, cb_stream_close);
+}
+
+void hps_http2_reset(struct hps_http2_stream *stream, uint32_t error)
+{
+    struct hps_http2 *h2 = stream->h2;
+
+    if (h2->dead) {
+        return;
+    }
+    if (nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, error) != 0) {
+        hps_http2_abort(h2, HPS_HTTP2_INTERNAL_ERROR, "no memory");
+    }
+    http2_kick(h2);
+}
+
+/* ---- header blocks --------------------------------------------------------------------------- */
+
+static void make_fields(nghttp2_nv *out, const struct hps_http2_field *fields, unsigned n_fields)
+{
+    static const char timeout[] = "grpc-timeout";
+
+    HPS_ASSERT(n_fields <= HPS_HTTP2_FIELDS_MAX);
+    for (unsigned i = 0; i < n_fields; i++) {
+        /* Always another value: it would only push useful entries out of the peer's table. */
+        bool volatile_value = fields[i].name_size == sizeof timeout - 1 &&
+                              memcmp(fields[i].name, timeout, sizeof timeout - 1) == 0;
+        out[i] = (nghttp2_nv){
+            .name = (uint8_t *)(uintptr_t)fields[i].name,
+            .value = (uint8_t *)(uintptr_t)fields[i].value,
+            .namelen = fields[i].name_size,
+            .valuelen = fields[i].value_size,
+            .flags = volatile_value ? NGHTTP2_NV_FLAG_NO_INDEX : NGHTTP2_NV_FLAG_NONE,
+        };
+    }
+}
+
+hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field *fields,
+                             unsigned n_fields, void *user, struct hps_http2_stream **out_stream)
+{
+    nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
+
+    if (!hps_http2_can_request(h2)) {
+        return HPS_UNAVAILABLE;
+    }
+    struct hps_http2_stream *stream = http2_stream_new(h2);
+    if (stream == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    stream->user = user;
+    make_fields(nv, fields, n_fields);
+    nghttp2_data_provider body = http2_body(stream);
+    int32_t id = nghttp2_submit_request(h2->session, NULL, nv, n_fields, &body, stream);
+    if (id < 0) {
+        h2->streams = stream->next;
+        if (h2->streams != NULL) {
+            h2->streams->prev = NULL;
+        }
+        h2->n_streams--;
+        hps_free(stream);
+        return id == NGHTTP2_ERR_NOMEM ? HPS_NO_MEMORY : HPS_UNAVAILABLE;
+    }
+    stream->id = id;
+    http2_kick(h2);
+    *out_stream = stream;
+    return HPS_OK;
+}
+
+hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http2_field *fields,
+                             unsigned n_fields, bool end)
+{
+    struct hps_http2 *h2 = stream->h2;
+    nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
+    nghttp2_data_provider body = http2_body(stream);
+
+    if (h2->dead) {
+        return HPS_CLOSED;
+    }
+    make_fields(nv, fields, n_fields);
+    if (nghttp2_submit_response(h2->session, stream->id, nv, n_fields, end ? NULL : &body) != 0) {
+        return HPS_NO_MEMORY;
+    }
+    http2_kick(h2);
+    return HPS_OK;
+}
+
+hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_http2_field *fields,
+                              unsigned n_fields)
+{
+    struct hps_http2 *h2 = stream->h2;
+    nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
+
+    if (h2->dead) {
+        return HPS_CLOSED;
+    }
+    make_fields(nv, fields, n_fields);
+    return nghttp2_submit_trailer(h2->session, stream->id, nv, n_fields) == 0 ? HPS_OK
+                                                                              : HPS_NO_MEMORY;
+}
+
+/* ---- what its owner asks --------------------------------------------------------------------- */
+
+void *hps_http2_user(const struct hps_http2_stream *stream)
+{
+    return stream->user;
+}
+
+void hps_http2_set_user(struct hps_http2_stream *stream, void *user)
+{
+    stream->user = user;
+}
+
+size_t hps_http2_stream_queued(const struct hps_http2_stream *stream)
+{
+    return stream->queued;
+}
+
+uint64_t hps_http2_stream_framed(const struct hps_http2_stream *stream)
+{
+    return stream->framed;
+}
