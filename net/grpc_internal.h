@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What grpc_server.c (connections) and grpc_call.c (calls) share. Loop thread, but for the atomics.
+ * What the files of the gRPC server share:
+ *
+ *     grpc_server.c        methods, and the connections of a loop
+ *     grpc_call.c          the life of a call, and what a service may ask of it
+ *     grpc_call_headers.c  its request headers, by which it is judged
+ *     grpc_call_receive.c  its request messages
+ *     grpc_call_send.c     its answer
+ *     grpc_fields.c        metadata
+ *
+ * Loop thread, but for the atomics.
  */
 #ifndef HPS_NET_GRPC_INTERNAL_H
 #define HPS_NET_GRPC_INTERNAL_H
@@ -20,6 +29,8 @@ enum {
     GRPC_WINDOW_BYTES = 1024 * 1024, /* that a client may send ahead on one stream */
 };
 
+/* ---- grpc_fields.c ---- */
+
 /* Metadata, packed one after another. */
 struct grpc_fields {
     struct hps_buf bytes;
@@ -35,6 +46,8 @@ const char *grpc_fields_get(const struct grpc_fields *fields, const char *name, 
 /* Fill `out` with up to n_max; returns how many. */
 unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http2_field *out,
                           unsigned n_max);
+
+/* ---- servers, connections, calls ---- */
 
 struct grpc_entry {
     const struct hps_grpc_service *service;
@@ -153,23 +166,71 @@ struct hps_grpc_call {
     char peer[GRPC_PEER_BYTES];
 };
 
-/* grpc_call.c */
+/* ---- grpc_call.c ---- */
+
+/* The call of a stream that the client has opened.
+ *
+ * owner   its reference is the stream's, until grpc_call_closed
+ * error   NULL: no memory
+ */
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream);
-void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
-                      const char *value, size_t value_size);
-void grpc_call_headers_done(struct hps_grpc_call *call);
-void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
-void grpc_call_end(struct hps_grpc_call *call);
-void grpc_call_trailers(struct hps_grpc_call *call);
-void grpc_call_sent(struct hps_grpc_call *call);
+/* Its stream is closed: service and observer are told, and the reference is dropped.
+ *
+ * unit    error of RFC 9113, or HPS_HTTP2_LOST
+ */
 void grpc_call_closed(struct hps_grpc_call *call, uint32_t error);
-void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that there is room */
 /* Give up a call whose peer stands still. */
 void grpc_call_stalled(struct hps_grpc_call *call);
 
-/* grpc_server.c */
+/* ---- grpc_call_headers.c ---- */
+
+/* One field of a header block came; both NUL-terminated. */
+void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
+                      const char *value, size_t value_size);
+/* The block is complete: refuse the call, or let its messages come. */
+void grpc_call_headers_done(struct hps_grpc_call *call);
+
+/* ---- grpc_call_receive.c ---- */
+
+/* Bytes of the body came; the window for them is given back when they need no longer wait.
+ *
+ * owner   data borrowed
+ */
+void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
+/* The client sends no more: deliver what is whole, hold it, or refuse the call. */
+void grpc_call_end(struct hps_grpc_call *call);
+void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that there is room */
+/* Answers have gone: on with what waits for that. The call may be gone afterwards, unless the
+ * caller has a reference. */
+void grpc_call_resume(struct hps_grpc_call *call);
+/* It is no longer among the held ones of its connection, if it was. */
+void grpc_call_unhold(struct hps_grpc_call *call);
+/* Bytes of an unfinished request count against the connection and the server.
+ *
+ * unit    held bytes that it takes now, instead of those that were counted last
+ */
+void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held);
+
+/* ---- grpc_call_send.c ---- */
+
+/* The last byte of the answer is framed: the status follows. */
+void grpc_call_trailers(struct hps_grpc_call *call);
+/* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service
+ * may send more. */
+void grpc_call_sent(struct hps_grpc_call *call);
+/* hps_grpc_call_finish with the code of `status` and this text, of which 479 bytes are kept. */
+void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, ...)
+    HPS_PRINTF(3, 4);
+/* What speaks HTTP/2 but not gRPC gets a status of HTTP, which ends the call; `status` is what the
+ * observer is told. */
+void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status);
+
+/* ---- grpc_server.c ---- */
+
+/* The method of that path on those listeners; NULL: none. */
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
                                           size_t path_size, uint32_t listener_mask);
+/* More bytes of replies are queued than may be: its requests wait. */
 bool grpc_conn_is_full(const struct grpc_conn *conn);
 
 #endif

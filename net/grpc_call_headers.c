@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The headers of a server call: each is read as it comes, and when all are there the call is
+ * judged: refused, or its messages may come. Loop thread of the connection.
+ */
+#include "net/grpc_internal.h"
+
+#include <string.h>
+
+#include "net/tls.h"
+
+static const char health_prefix[] = "/grpc.health.v1.Health/";
+
+static bool is(const char *name, size_t name_size, const char *literal, size_t literal_size)
+{
+    return name_size == literal_size && memcmp(name, literal, literal_size) == 0;
+}
+#define IS(name, size, literal) is((name), (size), (literal), sizeof(literal) - 1)
+
+static void read_content_type(struct hps_grpc_call *call, const char *value, size_t size)
+{
+    static const char type[] = "application/grpc";
+    size_t n = sizeof type - 1;
+
+    if (size < n || memcmp(value, type, n) != 0) {
+        return;
+    }
+    call->content_ok = size == n || value[n] == '+' || value[n] == ';';
+    call->codec_ok = size == n || value[n] == ';' || IS(value + n, size - n, "+proto") ||
+                     (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
+}
+
+static void read_authorization(struct hps_grpc_call *call, const char *value, size_t size)
+{
+    uint8_t digest[32];
+    uint8_t differ = 0;
+
+    if (!call->conn->has_token || size <= 7 || memcmp(value, "Bearer ", 7) != 0 ||
+        hps_tls_sha256(value + 7, size - 7, digest) != HPS_OK) {
+        return;
+    }
+    for (unsigned i = 0; i < sizeof digest; i++) {
+        differ = (uint8_t)(differ | (digest[i] ^ call->conn->token_sha256[i]));
+    }
+    call->authorized = differ == 0;
+}
+
+/* Keep a header for the service; -bin values decoded, one entry for each of a joined list. */
+static void keep_header(struct hps_grpc_call *call, const char *name, size_t name_size,
+                        const char *value, size_t value_size)
+{
+    hps_status status = HPS_OK;
+
+    if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
+        status = grpc_fields_add(&call->request_fields, name, name_size, value, value_size);
+    } else {
+        while (status == HPS_OK) {
+            const char *comma = memchr(value, ',', value_size);
+            size_t size = comma != NULL ? (size_t)(comma - value) : value_size;
+            struct hps_buf raw;
+            hps_buf_init(&raw, 16 * 1024);
+            status = hps_grpc_base64_decode(&raw, value, size);
+            if (status == HPS_OK) {
+                status =
+                    grpc_fields_add(&call->request_fields, name, name_size, raw.data, raw.size);
+            }
+            hps_buf_fini(&raw);
+            if (comma == NULL) {
+                break;
+            }
+            value += size + 1;
+            value_size -= size + 1;
+        }
+    }
+    if (status != HPS_OK) {
+        call->bad_fields = true;
+    }
+}
+
+void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
+                      const char *value, size_t value_size)
+{
+    if (call->headers_done) {
+        return; /* request trailers say nothing in gRPC */
+    }
+    if (IS(name, name_size, ":path")) {
+        call->entry =
+            grpc_server_find(call->grpc_loop->server, value, value_size, call->conn->listener_mask);
+        if (call->entry == NULL) {
+            keep_header(call, name, name_size, value, value_size);
+        }
+        if (value_size >= sizeof health_prefix - 1 &&
+            memcmp(value, health_prefix, sizeof health_prefix - 1) == 0) {
+            call->authorized = true;
+        }
+    } else if (IS(name, name_size, ":method")) {
+        call->post = IS(value, value_size, "POST");
+    } else if (IS(name, name_size, "content-type")) {
+        read_content_type(call, value, value_size);
+    } else if (IS(name, name_size, "grpc-timeout")) {
+        uint64_t us;
+        if (hps_grpc_timeout_parse(value, value_size, &us)) {
+            call->deadline_us = call->start_us + us;
+        } else {
+            call->bad_timeout = true;
+        }
+    } else if (IS(name, name_size, "grpc-encoding")) {
+        call->encoding = IS(value, value_size, "identity") ? GRPC_IDENTITY
+                         : IS(value, value_size, "gzip")   ? GRPC_GZIP
+                                                           : GRPC_UNKNOWN_ENCODING;
+        keep_header(call, name, name_size, value, value_size);
+    } else if (IS(name, name_size, "authorization") && call->conn->has_token) {
+        read_authorization(call, value, value_size);
+    } else if (name[0] != ':' && !IS(name, name_size, "te") &&
+               !IS(name, name_size, "grpc-accept-encoding")) {
+        keep_header(call, name, name_size, value, value_size);
+    }
+}
+
+void grpc_call_headers_done(struct hps_grpc_call *call)
+{
+    if (call->headers_done) {
+        return;
+    }
+    call->headers_done = true;
+    call->conn->had_request = true;
+    if (!call->post) {
+        grpc_call_answer_http(call, "405", HPS_UNIMPLEMENTED);
+    } else if (!call->content_ok) {
+        grpc_call_answer_http(call, "415", HPS_INVALID);
+    } else if (call->bad_fields) {
+        grpc_call_refuse(call, HPS_INTERNAL, "request metadata cannot be decoded or is too large");
+    } else if (!call->authorized) {
+        grpc_call_refuse(call, HPS_UNAUTHENTICATED,
+                         "authorization: a valid bearer token is needed");
+    } else if (call->entry == NULL) {
+        grpc_call_refuse(call, HPS_UNIMPLEMENTED, "unknown method %.200s",
+                         hps_grpc_call_path(call));
+    } else if (!call->codec_ok) {
+        grpc_call_refuse(call, HPS_UNIMPLEMENTED,
+                         "content-type: only application/grpc and +proto are known");
+    } else if (call->bad_timeout) {
+        grpc_call_refuse(call, HPS_INTERNAL,
+                         "grpc-timeout: must be 1 to 8 digits and one of HMSmun");
+    } else if (call->encoding == GRPC_UNKNOWN_ENCODING) {
+        call->offer_encodings = true;
+        grpc_call_refuse(call, HPS_UNIMPLEMENTED,
+                         "grpc-encoding %.40s is not known, identity and gzip are",
+                         grpc_fields_get(&call->request_fields, "grpc-encoding", NULL));
+    } else {
+        size_t limit = call->entry->method->request_bytes_max;
+        if (limit == 0) {
+            limit = call->grpc_loop->limits.request_bytes_max;
+        }
+        hps_grpc_decoder_init(&call->decoder, limit, false);
+        if (call->deadline_us != 0) {
+            hps_timer_set(call->loop, &call->deadline, call->deadline_us);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The answer of a server call: headers, messages, and the status with its trailers; or the status
+ * alone, for a call that is refused. Loop thread of the connection.
+ */
+#include "net/grpc_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/block.h"
+#include "base/clock.h"
+
+#define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
+#define FIELD_LITERAL(n, v) FIELD(n, v, sizeof(v) - 1)
+
+/* ---- the status ------------------------------------------------------------------------------ */
+
+/* grpc-status, grpc-message and the service's trailers. */
+static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct hps_http2_field *out)
+{
+    unsigned n = 0;
+    int code_size = snprintf(code, 4, "%d", call->code);
+
+    out[n++] = FIELD("grpc-status", code, (size_t)code_size);
+    if (call->status_text.size > 0) {
+        out[n++] =
+            FIELD("grpc-message", (const char *)call->status_text.data, call->status_text.size);
+    }
+    return n + grpc_fields_list(&call->trailer_fields, out + n, GRPC_FIELDS_MAX);
+}
+
+static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field *out)
+{
+    unsigned n = 0;
+
+    out[n++] = FIELD_LITERAL(":status", "200");
+    out[n++] = FIELD_LITERAL("content-type", "application/grpc");
+    if (call->offer_encodings) {
+        out[n++] = FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
+    }
+    return n + grpc_fields_list(&call->response_fields, out + n, GRPC_FIELDS_MAX / 2);
+}
+
+void grpc_call_trailers(struct hps_grpc_call *call)
+{
+    struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
+    char code[4];
+    unsigned n = list_trailers(call, code, fields);
+
+    if (hps_http2_trailers(call->stream, fields, n) != HPS_OK) {
+        hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
+    }
+}
+
+void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message)
+{
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    HPS_ASSERT(grpc_code >= 0 && grpc_code <= 16);
+    if (call->finished) {
+        return;
+    }
+    call->finished = true;
+    call->code = grpc_code;
+    grpc_call_unhold(call);
+    if (message != NULL && hps_grpc_message_encode(&call->status_text, message) != HPS_OK) {
+        hps_buf_clear(&call->status_text); /* the code matters more than the text */
+    }
+    if (call->responded) {
+        hps_http2_finish(call->stream);
+        return;
+    }
+    struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
+    char code[4];
+    unsigned n = list_headers(call, fields);
+    n += list_trailers(call, code, fields + n);
+    call->responded = true;
+    if (hps_http2_respond(call->stream, fields, n, true) != HPS_OK) {
+        hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
+    }
+}
+
+void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
+{
+    hps_grpc_call_finish(call, hps_status_grpc_code(err->status), err->text);
+}
+
+void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, ...)
+{
+    char text[480];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
+}
+
+void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status)
+{
+    struct hps_http2_field fields[] = {FIELD(":status", http_status, strlen(http_status))};
+
+    call->finished = true;
+    call->responded = true;
+    call->code = hps_status_grpc_code(status);
+    if (hps_http2_respond(call->stream, fields, 1, true) != HPS_OK) {
+        hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
+    }
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* Before the first message: the headers. False: the call is over. */
+static bool open_answer(struct hps_grpc_call *call)
+{
+    struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
+
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    if (call->finished) {
+        return false;
+    }
+    if (!call->responded) {
+        unsigned n = list_headers(call, fields);
+        call->responded = true;
+        call->progress_us = hps_clock_us();
+        if (hps_http2_respond(call->stream, fields, n, false) != HPS_OK) {
+            grpc_call_stalled(call);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void answer_failed(struct hps_grpc_call *call)
+{
+    call->finished = true;
+    call->code = hps_status_grpc_code(HPS_NO_MEMORY);
+    hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
+}
+
+void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
+                        unsigned n_slices)
+{
+    uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
+    size_t size = 0;
+
+    if (!open_answer(call)) {
+        for (unsigned i = 0; i < n_slices; i++) {
+            hps_block_unref(slices[i].block);
+        }
+        return;
+    }
+    for (unsigned i = 0; i < n_slices; i++) {
+        size += slices[i].size;
+    }
+    hps_grpc_prefix_write(prefix, size);
+    if (hps_http2_stream_queued(call->stream) == 0) {
+        call->progress_us = hps_loop_now_us(call->loop);
+    }
+    if (hps_http2_send(call->stream, prefix, sizeof prefix, slices, n_slices) != HPS_OK) {
+        answer_failed(call);
+    }
+}
+
+void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
+{
+    uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
+
+    if (!open_answer(call)) {
+        return;
+    }
+    hps_grpc_prefix_write(prefix, size);
+    if (hps_http2_stream_queued(call->stream) == 0) {
+        call->progress_us = hps_loop_now_us(call->loop);
+    }
+    if (hps_http2_send_copy(call->stream, prefix, sizeof prefix, data, size) != HPS_OK) {
+        answer_failed(call);
+    }
+}
+
+size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
+{
+    return call->stream != NULL ? hps_http2_stream_queued(call->stream) : 0;
+}
+
+void grpc_call_sent(struct hps_grpc_call *call)
+{
+    hps_grpc_call_ref(call);
+    grpc_call_resume(call);
+    if (!call->finished && call->delivered && call->entry->method->on_drained != NULL &&
+        hps_http2_stream_queued(call->stream) <= GRPC_DRAINED_BYTES) {
+        call->entry->method->on_drained(call);
+    }
+    hps_grpc_call_unref(call);
+}
+
+/* ---- metadata -------------------------------------------------------------------------------- */
+
+static hps_status add_field(struct grpc_fields *fields, unsigned n_max, const char *name,
+                            const void *value, size_t size)
+{
+    size_t name_size = strlen(name);
+
+    if (fields->n >= n_max || fields->bytes.size + name_size + size > GRPC_FIELD_BYTES_MAX) {
+        return HPS_EXHAUSTED;
+    }
+    if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
+        return grpc_fields_add(fields, name, name_size, value, size);
+    }
+    struct hps_buf text;
+    hps_buf_init(&text, 2 * GRPC_FIELD_BYTES_MAX);
+    hps_status status = hps_grpc_base64_encode(&text, value, size);
+    if (status == HPS_OK) {
+        status = grpc_fields_add(fields, name, name_size, text.data, text.size);
+    }
+    hps_buf_fini(&text);
+    return status;
+}
+
+hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
+                                     const void *value, size_t size)
+{
+    return call->finished ? HPS_OK
+                          : add_field(&call->trailer_fields, GRPC_FIELDS_MAX, name, value, size);
+}
+
+hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name, const void *value,
+                                    size_t size)
+{
+    return call->responded
+               ? HPS_OK
+               : add_field(&call->response_fields, GRPC_FIELDS_MAX / 2, name, value, size);
+}
