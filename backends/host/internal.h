@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the host map share:
+ *
+ *     map.c      the store and its options; look-ups, insertions, updates and scans of rows
+ *     space.c    spaces: a version's tables as one set; what they have
+ *     load.c     loads, which replace the set of a space
+ *     share.c    shares of the budget, and which table gives way
+ *
+ * A table and what it is made of have headers of their own, from table.h on.
+ */
+#ifndef HPS_BACKENDS_HOST_INTERNAL_H
+#define HPS_BACKENDS_HOST_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "backends/host/table.h"
+#include "backends/store.h"
+#include "base/assert.h"
+
+/* All tables of a space, replaced as one when a load is committed. */
+struct host_set {
+    uint32_t n_tables;
+    struct hps_host_table *tables[];
+};
+
+struct host_space {
+    struct hps_space base;
+    char *model;
+    int64_t version;
+    uint32_t n_tables;
+    struct hps_table *tables;  /* [n_tables] copies, names not used */
+    pthread_rwlock_t set_lock; /* writers share it; held alone while `set` is replaced */
+    _Atomic(struct host_set *) set;
+    bool loading; /* these three under the store's lock */
+    bool active;
+    struct hps_store_load *load; /* what has rows that are not in `set` yet */
+    struct host_space *next;
+};
+
+/* Locks, in this order: set_lock of a space, lock of a table, lock of the store. Whoever holds the
+ * last one only tries the others. */
+struct host_map {
+    struct hps_store base;
+    struct hps_store_ops ops; /* host_ops with the caps of this one */
+    struct hps_host_shared shared;
+    pthread_mutex_t lock; /* the list of spaces; held while `set` of one is replaced */
+    struct host_space *spaces;
+};
+
+struct hps_store_load {
+    struct host_space *space;
+    struct host_set *set;
+    atomic_bool gave_way; /* rows of it were let go for a version that is active */
+    bool any;             /* a row was added: the two below hold the last one's place */
+    uint32_t table;
+    hps_key key;
+};
+
+static inline struct host_map *host_of(struct hps_space *space)
+{
+    return (struct host_map *)space->store;
+}
+
+/* The table as it is now; for a reader in an epoch, or while no load can be committed. */
+static inline struct hps_host_table *host_table_of(struct hps_space *base,
+                                                   const struct hps_table *table)
+{
+    struct host_space *space = (struct host_space *)base;
+    struct host_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+    HPS_ASSERT(table->id < set->n_tables);
+    struct hps_host_table *host = set->tables[table->id];
+    HPS_ASSERT(host->rows.row_bytes == table->row_bytes);
+    return host;
+}
+
+/* ---- space.c: the operations of struct hps_store_ops, and what loads need of it --------------- */
+
+hps_status host_space_open(struct hps_store *store, const struct hps_space_id *id,
+                           struct hps_space **out_space, struct hps_error *err) HPS_MUST_CHECK;
+void host_space_close(struct hps_space *space);
+hps_status host_space_drop(struct hps_space *space, struct hps_error *err) HPS_MUST_CHECK;
+void host_space_usage(struct hps_space *space, struct hps_store_usage *out_usage);
+uint64_t host_evictions_take(struct hps_space *space, const struct hps_table *table);
+hps_status host_reserve(struct hps_space *space, struct hps_error *err) HPS_MUST_CHECK;
+
+/* Empty tables for the space, [n_tables]. sized: with room in the indexes for the rows the tables
+ * expect. error   EXHAUSTED; NO_MEMORY */
+hps_status host_set_new(struct host_map *store, struct host_space *space,
+                        const struct hps_table *tables, uint32_t n_tables, bool sized,
+                        struct host_set **out_set) HPS_MUST_CHECK;
+/* No reader or writer is inside. NULL is legal. */
+void host_set_free(struct host_set *set);
+/* Of so many rows, those that a table will have in the end. */
+uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
+/* Say that there is no memory for `what`, which needs so many bytes, and return `status`: with
+ * EXHAUSTED the budget has no room for it. */
+hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
+                            uint64_t bytes, struct hps_error *err);
+
+/* ---- load.c: the operations ------------------------------------------------------------------- */
+
+hps_status host_load_begin(struct hps_space *space, uint64_t rows_expected, uint64_t bytes_expected,
+                           struct hps_store_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
+hps_status host_load_add(struct hps_store_load *load, const struct hps_table *table,
+                         const hps_key *keys, const uint8_t *rows, uint32_t n,
+                         struct hps_error *err) HPS_MUST_CHECK;
+hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err) HPS_MUST_CHECK;
+void host_load_abort(struct hps_store_load *load);
+
+/* ---- share.c ---------------------------------------------------------------------------------- */
+
+/* When the active tables do not all fit, each has a share: else the first to be asked for would
+ * keep the others out. With the store's lock held. */
+void host_shares_update(struct host_map *store);
+void host_space_active(struct hps_space *space, bool active);
+/* For struct hps_host_shared: the table that is the most in the way of `table` is emptied. Takes
+ * the store's lock. A load that gives way goes on nowhere: it fails. */
+enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table);
+
+#endif

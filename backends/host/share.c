@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who has how much of the budget: shares of the tables that are active, and which table gives way
+ * when another lacks memory. On the thread that lacks it, or that opens, closes, commits or
+ * activates; with the store's lock held.
+ */
+#include "backends/host/internal.h"
+
+#include <stddef.h>
+
+#include "base/log.h"
+
+enum {
+    WISH_ROWS_MIN = 1024,
+    EXCESS_SHARE = 8, /* above its share by so much a table gives way */
+};
+
+/* ---- shares ---- */
+
+/* What a table would take, at least a little: more rows may come than were foretold. */
+static uint64_t table_wish(const struct host_map *store, const struct hps_table *table)
+{
+    uint64_t n_rows = table->n_rows > WISH_ROWS_MIN ? table->n_rows : WISH_ROWS_MIN;
+    return hps_host_table_bytes(&store->shared, table->row_bytes, n_rows);
+}
+
+/* Bytes that no table of an active version may pass, so that all get what they want or as much as
+ * any other: small tables are whole then, the large ones have the rest. UINT64_MAX: all fit. */
+static uint64_t shares_level(const struct host_map *store)
+{
+    double level = 0;
+    for (;;) { /* each round but the last two finds tables that the level has passed */
+        double below = 0, n_above = 0;
+        for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
+            for (uint32_t i = 0; space->active && i < space->n_tables; i++) {
+                double wish = (double)table_wish(store, &space->tables[i]);
+                below += wish <= level ? wish : 0;
+                n_above += wish <= level ? 0 : 1;
+            }
+        }
+        if (n_above == 0) {
+            return UINT64_MAX;
+        }
+        double next = ((double)store->shared.budget.bytes_max - below) / n_above;
+        if (next <= level) {
+            return (uint64_t)level;
+        }
+        level = next;
+    }
+}
+
+/* When the active tables do not all fit, each has a share: else the first to be asked for would
+ * keep the others out. With the store's lock held. */
+void host_shares_update(struct host_map *store)
+{
+    if (!store->shared.evicts || store->shared.lossy) {
+        return; /* nobody gives way */
+    }
+    uint64_t level = shares_level(store);
+    for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
+        struct host_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+        bool limited = space->active && level != UINT64_MAX;
+        for (uint32_t i = 0; i < set->n_tables; i++) {
+            uint64_t wish = table_wish(store, &space->tables[i]);
+            uint64_t roomy = wish + wish / EXCESS_SHARE; /* more rows may come */
+            uint64_t share = roomy < level ? roomy : level;
+            atomic_store_explicit(&set->tables[i]->account.bytes_max, limited ? share : UINT64_MAX,
+                                  memory_order_relaxed);
+            atomic_store(&set->tables[i]->active, space->active);
+        }
+    }
+}
+
+void host_space_active(struct hps_space *base, bool active)
+{
+    struct host_map *store = host_of(base);
+    pthread_mutex_lock(&store->lock);
+    ((struct host_space *)base)->active = active;
+    host_shares_update(store);
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* ---- giving way ---- */
+
+/* Bytes by which a table is more in the way than it should be. */
+static uint64_t table_excess(const struct host_space *space, struct hps_host_table *host)
+{
+    uint64_t used = atomic_load_explicit(&host->account.used_bytes, memory_order_relaxed);
+    uint64_t max = atomic_load_explicit(&host->account.bytes_max, memory_order_relaxed);
+    if (!space->active) {
+        return used;
+    }
+    return used > max && used - max > max / EXCESS_SHARE ? used - max : 0;
+}
+
+/* Empty it unless somebody is writing to it. True: its memory is free. */
+static bool table_empty(const struct host_space *space, struct hps_host_table *host)
+{
+    if (pthread_mutex_trylock(&host->lock) != 0) {
+        return false;
+    }
+    if (!host->clearing) {
+        uint64_t bytes = atomic_load_explicit(&host->account.used_bytes, memory_order_relaxed);
+        HPS_LOG(INFO, "host", "a table gives way to others that need its memory",
+                HPS_STR("model", space->model), HPS_I64("version", space->version),
+                HPS_U64("bytes", bytes));
+        hps_host_table_clear(host);
+    }
+    bool ended = hps_host_table_clear_end(host);
+    pthread_mutex_unlock(&host->lock);
+    return ended;
+}
+
+/* The table that is the most in the way. */
+struct worst {
+    struct host_space *space;
+    struct hps_host_table *host;
+    unsigned rank; /* of what should go first; 0: none was found */
+    uint64_t excess_bytes;
+};
+
+/* What has been let go already goes first, then versions that are not active, then tables that have
+ * had far more than their share since before others were there. */
+static void worst_of(struct worst *worst, struct host_space *space, const struct host_set *set,
+                     const struct hps_host_table *for_table)
+{
+    enum { OVER_SHARE = 1, NOT_ACTIVE, LET_GO };
+    for (uint32_t i = 0; i < set->n_tables; i++) {
+        struct hps_host_table *host = set->tables[i];
+        uint64_t excess_bytes = table_excess(space, host);
+        unsigned rank = space->active ? OVER_SHARE : NOT_ACTIVE;
+        if (atomic_load(&host->clearing)) {
+            rank = LET_GO;
+        } else if (excess_bytes == 0) {
+            rank = 0;
+        }
+        bool worse =
+            rank > worst->rank || (rank == worst->rank && excess_bytes > worst->excess_bytes);
+        if (worse && host != for_table) {
+            *worst = (struct worst){space, host, rank, excess_bytes};
+        }
+    }
+}
+
+/* A load that gives way goes on nowhere: it fails. */
+enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table)
+{
+    struct host_map *store =
+        (struct host_map *)((char *)shared - offsetof(struct host_map, shared));
+    struct worst worst = {0};
+    pthread_mutex_lock(&store->lock);
+    for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
+        struct hps_store_load *load = space->load;
+        if (load != NULL) {
+            worst_of(&worst, space, load->set, table);
+        } else if (!space->loading) {
+            worst_of(&worst, space, atomic_load_explicit(&space->set, memory_order_acquire), table);
+        }
+    }
+    enum hps_host_way way = HPS_HOST_WAY_NONE;
+    if (worst.host != NULL) {
+        if (worst.space->load != NULL) {
+            atomic_store(&worst.space->load->gave_way, true);
+        }
+        bool given = table_empty(worst.space, worst.host);
+        bool soon = !worst.space->active || atomic_load(&worst.host->clearing);
+        way = given ? HPS_HOST_WAY_GIVEN : soon ? HPS_HOST_WAY_SOON : HPS_HOST_WAY_NONE;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return way;
+}

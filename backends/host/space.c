@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The spaces of the host map: a version's tables, as one set that a load replaces; opening and
+ * closing them, what they have. Any thread; the store's lock guards the list of spaces.
+ */
+#include "backends/host/internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/heap.h"
+
+/* ---- sets of tables ---- */
+
+void host_set_free(struct host_set *set)
+{
+    if (set != NULL) {
+        for (uint32_t i = 0; i < set->n_tables; i++) {
+            hps_host_table_free(set->tables[i]);
+        }
+        hps_free(set);
+    }
+}
+
+/* Of so many rows, those that a table will have in the end. */
+uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows)
+{
+    return shared->lossy && n_rows > shared->rows_max ? shared->rows_max : n_rows;
+}
+
+/* sized: with room in the indexes for the rows the tables expect. */
+hps_status host_set_new(struct host_map *store, struct host_space *space,
+                        const struct hps_table *tables, uint32_t n_tables, bool sized,
+                        struct host_set **out_set)
+{
+    struct host_set *set = hps_calloc(1, sizeof(*set) + n_tables * sizeof(set->tables[0]));
+    if (set == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < n_tables; i++) {
+        hps_status status = hps_host_table_new(&store->shared, tables[i].row_bytes,
+                                               host_rows_kept(&store->shared, tables[i].n_rows),
+                                               sized, &space->base.incomplete, &set->tables[i]);
+        if (status != HPS_OK) {
+            host_set_free(set);
+            return status;
+        }
+        set->n_tables++;
+    }
+    *out_set = set;
+    return HPS_OK;
+}
+
+hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
+                            uint64_t bytes, struct hps_error *err)
+{
+    if (status != HPS_EXHAUSTED) {
+        return hps_error_set(err, status, "host: no memory for %s", what);
+    }
+    return hps_error_set(
+        err, status, "host: %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64 " are available",
+        what, bytes, hps_host_available(&store->shared.budget), store->shared.budget.bytes_max);
+}
+
+/* ---- opening and closing ---- */
+
+static hps_status check_tables(const struct hps_space_id *id, struct hps_error *err)
+{
+    for (uint32_t i = 0; i < id->n_tables; i++) {
+        HPS_ASSERT(id->tables[i].id == i);
+        if (id->tables[i].row_bytes == 0 || id->tables[i].row_bytes > UINT32_MAX / 2) {
+            return hps_error_set(err, HPS_INVALID, "host: table %s has rows of %" PRIu32 " bytes",
+                                 id->tables[i].name, id->tables[i].row_bytes);
+        }
+    }
+    return HPS_OK;
+}
+
+static hps_status space_link(struct host_map *store, struct host_space *space,
+                             struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    pthread_mutex_lock(&store->lock);
+    for (struct host_space *s = store->spaces; s != NULL; s = s->next) {
+        if (s->version == space->version && strcmp(s->model, space->model) == 0) {
+            status = hps_error_set(err, HPS_EXISTS, "host: %s version %" PRId64 " is open already",
+                                   space->model, space->version);
+            break;
+        }
+    }
+    if (status == HPS_OK) {
+        space->next = store->spaces;
+        store->spaces = space;
+        host_shares_update(store);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return status;
+}
+
+hps_status host_space_open(struct hps_store *base, const struct hps_space_id *id,
+                           struct hps_space **out_space, struct hps_error *err)
+{
+    struct host_map *store = (struct host_map *)base;
+    hps_status status = check_tables(id, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    struct host_space *space = hps_calloc(1, sizeof(*space));
+    char *model = hps_strdup(id->model);
+    struct hps_table *tables = hps_alloc(id->n_tables * sizeof(*tables));
+    struct host_set *set = NULL;
+    status = space != NULL && model != NULL && tables != NULL ? HPS_OK : HPS_NO_MEMORY;
+    if (status == HPS_OK) {
+        status = host_set_new(store, space, id->tables, id->n_tables, false, &set);
+    }
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_set(err, status, "host: no memory for a new space"));
+        goto fail;
+    }
+    space->base.store = base;
+    space->model = model;
+    space->version = id->version;
+    memcpy(tables, id->tables, id->n_tables * sizeof(*tables));
+    space->tables = tables;
+    pthread_rwlock_init(&space->set_lock, NULL);
+    space->n_tables = id->n_tables;
+    atomic_init(&space->set, set);
+    status = space_link(store, space, err);
+    if (status != HPS_OK) {
+        pthread_rwlock_destroy(&space->set_lock);
+        goto fail;
+    }
+    *out_space = &space->base;
+    return HPS_OK;
+fail:
+    host_set_free(set);
+    hps_free(tables);
+    hps_free(model);
+    hps_free(space);
+    return status;
+}
+
+void host_space_close(struct hps_space *base)
+{
+    struct host_space *space = (struct host_space *)base;
+    struct host_map *store = host_of(base);
+    HPS_ASSERT(!space->loading);
+    pthread_mutex_lock(&store->lock);
+    struct host_space **link = &store->spaces;
+    while (*link != space) {
+        link = &(*link)->next;
+    }
+    *link = space->next;
+    host_shares_update(store);
+    pthread_mutex_unlock(&store->lock);
+    host_set_free(atomic_load_explicit(&space->set, memory_order_acquire));
+    pthread_rwlock_destroy(&space->set_lock);
+    hps_free(space->tables);
+    hps_free(space->model);
+    hps_free(space);
+}
+
+hps_status host_space_drop(struct hps_space *space, struct hps_error *err)
+{
+    (void)err;
+    host_space_close(space);
+    return HPS_OK;
+}
+
+/* ---- what they have ---- */
+
+void host_space_usage(struct hps_space *base, struct hps_store_usage *out_usage)
+{
+    struct host_space *space = (struct host_space *)base;
+    struct hps_host_shared *shared = &host_of(base)->shared;
+    struct hps_store_usage usage = {.capacity_bytes = shared->budget.bytes_max};
+    struct hps_epoch_slot *slot = hps_epoch_enter(shared->epoch);
+    struct host_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+    for (uint32_t i = 0; i < set->n_tables; i++) {
+        struct hps_host_account *account = &set->tables[i]->account;
+        usage.n_rows += hps_host_table_rows(set->tables[i]);
+        usage.n_rows_dropped +=
+            atomic_load_explicit(&set->tables[i]->n_dropped, memory_order_relaxed);
+        usage.used_bytes += atomic_load_explicit(&account->used_bytes, memory_order_relaxed);
+        usage.huge_bytes += atomic_load_explicit(&account->huge_bytes, memory_order_relaxed);
+    }
+    hps_epoch_leave(shared->epoch, slot);
+    *out_usage = usage;
+}
+
+uint64_t host_evictions_take(struct hps_space *base, const struct hps_table *table)
+{
+    struct host_space *space = (struct host_space *)base;
+    struct hps_epoch *epoch = host_of(base)->shared.epoch;
+    struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
+    struct host_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+    uint64_t n =
+        atomic_exchange_explicit(&set->tables[table->id]->n_evicted, 0, memory_order_relaxed);
+    hps_epoch_leave(epoch, slot);
+    return n;
+}
+
+hps_status host_reserve(struct hps_space *base, struct hps_error *err)
+{
+    struct host_space *space = (struct host_space *)base;
+    hps_status status = HPS_OK;
+    pthread_rwlock_rdlock(&space->set_lock);
+    for (uint32_t i = 0; status == HPS_OK && i < space->n_tables; i++) {
+        uint64_t n_rows = space->tables[i].n_rows;
+        status = hps_host_table_reserve(host_table_of(base, &space->tables[i]), n_rows);
+        if (status != HPS_OK) {
+            status = host_fail_budget(host_of(base), status, "the index of a table",
+                                      hps_host_index_bytes(n_rows), err);
+        }
+    }
+    pthread_rwlock_unlock(&space->set_lock);
+    return status;
+}
