@@ -37,7 +37,7 @@ static const struct hps_table wide = {"w", 0, WIDE_DIM, WIDE_BYTES, HPS_DTYPE_FP
 static hps_key *keys_sorted, *keys_shuffled;
 static uint8_t *rows_sorted, *rows_shuffled;
 
-/* ---- rigging ---- */
+/* ---- rigging --------------------------------------------------------------------------------- */
 
 static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
 {
@@ -113,7 +113,7 @@ static void store_close(struct hps_store *store, struct hps_space *space)
     }
 }
 
-/* ---- loads ---- */
+/* ---- loads ----------------------------------------------------------------------------------- */
 
 enum way { IN_ORDER, SORTED_IN_MEMORY, SORTED_ON_DISK, WRITE_BATCHES, N_WAYS };
 
@@ -235,7 +235,7 @@ static hps_status bench_loads(struct hps_error *err)
     return HPS_OK;
 }
 
-/* ---- RocksDB as it comes ---- */
+/* ---- RocksDB as it comes --------------------------------------------------------------------- */
 
 struct plain {
     rocksdb_options_t *options;
@@ -305,7 +305,7 @@ static void key_make(char *to, hps_key key)
     memcpy(to + 4, &key_be, 8);
 }
 
-/* ---- reads ---- */
+/* ---- reads ----------------------------------------------------------------------------------- */
 
 struct reads {
     struct plain plain;
@@ -546,7 +546,7 @@ static hps_status bench_reads(const char *dir, const char *copy, struct hps_erro
     return status;
 }
 
-/* ---- updates ---- */
+/* ---- updates --------------------------------------------------------------------------------- */
 
 static void update_keys(hps_key *keys, uint64_t batch)
 {

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From JSON to struct hps_config, by the table of options. The only file that speaks to the JSON
- * library. Main thread.
+ * From JSON to struct hps_config, by the table of options: the file as a whole, its sections, and
+ * what is said of what is wrong in them. Main thread.
  */
-#include <jansson.h>
-
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,23 +13,15 @@
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "base/rows/modeldir.h"
-#include "config/options.h"
-#include "config/text.h"
+#include "config/parse_internal.h"
 
-enum { FILE_BYTES_MAX = 64 * 1024 * 1024, PATH_CHARS = 192, GOT_CHARS = 64, EXPECTED_CHARS = 256 };
-
-struct reader {
-    struct hps_text source;
-    struct hps_config *config;
-    struct hps_notes *notes;
-    struct hps_error *err;
-};
+enum { FILE_BYTES_MAX = 64 * 1024 * 1024, PATH_CHARS = 192, EXPECTED_CHARS = 256 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /* "FILE:LINE: PATH: " */
-static void where(const struct reader *reader, const struct hps_text_path *path, char *out_text,
-                  size_t size)
+static void where(const struct parse_reader *reader, const struct hps_text_path *path,
+                  char *out_text, size_t size)
 {
     char name[PATH_CHARS];
     hps_text_path_print(path, name, sizeof(name));
@@ -40,9 +30,9 @@ static void where(const struct reader *reader, const struct hps_text_path *path,
                    name[0] == '\0' ? "" : ": ");
 }
 
-static hps_status HPS_PRINTF(4, 5)
-    fail(const struct reader *reader, const struct hps_text_path *path, hps_status status,
-         const char *fmt, ...)
+hps_status HPS_PRINTF(4, 5)
+    parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
+               hps_status status, const char *fmt, ...)
 {
     char place[PATH_CHARS + 128];
     char text[sizeof(reader->err->text)];
@@ -54,9 +44,9 @@ static hps_status HPS_PRINTF(4, 5)
     return hps_error_set(reader->err, status, "%s%s", place, text);
 }
 
-static hps_status HPS_PRINTF(4, 5)
-    note(const struct reader *reader, const struct hps_text_path *path, bool warning,
-         const char *fmt, ...)
+hps_status HPS_PRINTF(4, 5)
+    parse_note(const struct parse_reader *reader, const struct hps_text_path *path, bool warning,
+               const char *fmt, ...)
 {
     char place[PATH_CHARS + 128];
     char text[400];
@@ -69,7 +59,7 @@ static hps_status HPS_PRINTF(4, 5)
     return status == HPS_OK ? HPS_OK : hps_error_set(reader->err, status, "%sout of memory", place);
 }
 
-static hps_status no_memory(const struct reader *reader)
+hps_status parse_no_memory(const struct parse_reader *reader)
 {
     return hps_error_set(reader->err, HPS_NO_MEMORY, "%s: out of memory", reader->source.file);
 }
@@ -85,11 +75,11 @@ static void expected_text(const struct hps_option *option, char *out_text, size_
 }
 
 /* "got X, expected Y" with a suggestion. */
-static hps_status fail_value(const struct reader *reader, const struct hps_text_path *path,
-                             const struct hps_option *option, const char *word, hps_status status)
+hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
+                            const struct hps_option *option, const char *word, hps_status status)
 {
     if (status == HPS_NO_MEMORY) {
-        return no_memory(reader);
+        return parse_no_memory(reader);
     }
     char got[GOT_CHARS];
     char expected[EXPECTED_CHARS];
@@ -97,19 +87,27 @@ static hps_status fail_value(const struct reader *reader, const struct hps_text_
     expected_text(option, expected, sizeof(expected));
     const char *meant = word == NULL ? NULL : hps_option_suggest_word(option, word);
     if (meant != NULL) {
-        return fail(reader, path, HPS_INVALID, "got %s, expected %s; did you mean \"%s\"?", got,
-                    expected, meant);
+        return parse_fail(reader, path, HPS_INVALID, "got %s, expected %s; did you mean \"%s\"?",
+                          got, expected, meant);
     }
-    return fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
+    return parse_fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
+}
+
+hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_text_path *path,
+                           const char *expected)
+{
+    char got[GOT_CHARS];
+    hps_text_spelling(&reader->source, path, got, sizeof(got));
+    return parse_fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
 
 /* The JSON value as the text that hps_option_set_text reads; NULL: not of the option's type.
  * Numbers that a double does not hold exactly are read from the file. */
-static const char *scalar_text(const struct reader *reader, const struct hps_text_path *path,
-                               const struct hps_option *option, const json_t *value, char *scratch,
-                               size_t size)
+const char *parse_scalar_text(const struct parse_reader *reader, const struct hps_text_path *path,
+                              const struct hps_option *option, const json_t *value, char *scratch,
+                              size_t size)
 {
     bool number = option->type == HPS_OPTION_TYPE_U32 || option->type == HPS_OPTION_TYPE_U64 ||
                   option->type == HPS_OPTION_TYPE_BYTES || option->type == HPS_OPTION_TYPE_F64;
@@ -130,7 +128,7 @@ static const char *scalar_text(const struct reader *reader, const struct hps_tex
     return scratch;
 }
 
-static hps_status read_strings(const struct reader *reader, const struct hps_text_path *path,
+static hps_status read_strings(const struct parse_reader *reader, const struct hps_text_path *path,
                                const struct hps_option *option, const json_t *value, void *base)
 {
     hps_status status = hps_option_set_text(option, base, "");
@@ -141,26 +139,26 @@ static hps_status read_strings(const struct reader *reader, const struct hps_tex
         if (!json_is_string(item)) {
             char got[GOT_CHARS];
             hps_text_spelling(&reader->source, &inner, got, sizeof(got));
-            return fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got);
+            return parse_fail(reader, &inner, HPS_INVALID, "got %s, expected a string", got);
         }
         status = hps_strings_append(field, json_string_value(item));
     }
-    return status == HPS_OK ? HPS_OK : no_memory(reader);
+    return status == HPS_OK ? HPS_OK : parse_no_memory(reader);
 }
 
-static hps_status read_option(const struct reader *reader, const struct hps_text_path *path,
+static hps_status read_option(const struct parse_reader *reader, const struct hps_text_path *path,
                               const struct hps_option *option, const json_t *value, void *base)
 {
     if (option->type == HPS_OPTION_TYPE_STRINGS && json_is_array(value)) {
         return read_strings(reader, path, option, value, base);
     }
     char scratch[GOT_CHARS];
-    const char *text = scalar_text(reader, path, option, value, scratch, sizeof(scratch));
+    const char *text = parse_scalar_text(reader, path, option, value, scratch, sizeof(scratch));
     if (text == NULL) {
-        return fail_value(reader, path, option, NULL, HPS_INVALID);
+        return parse_fail_value(reader, path, option, NULL, HPS_INVALID);
     }
     hps_status status = hps_option_set_text(option, base, text);
-    return status == HPS_OK ? HPS_OK : fail_value(reader, path, option, text, status);
+    return status == HPS_OK ? HPS_OK : parse_fail_value(reader, path, option, text, status);
 }
 
 static const char *other_section_of(enum hps_option_section section, const char *name)
@@ -175,7 +173,7 @@ static const char *other_section_of(enum hps_option_section section, const char 
 }
 
 /* HPS ignores keys that it does not know, so in its sections ours only warns. */
-static hps_status unknown_key(const struct reader *reader, const struct hps_text_path *path,
+static hps_status unknown_key(const struct parse_reader *reader, const struct hps_text_path *path,
                               enum hps_option_section section)
 {
     bool ours = section == HPS_SECTION_server || section == HPS_SECTION_tls;
@@ -193,10 +191,10 @@ static hps_status unknown_key(const struct reader *reader, const struct hps_text
     if (ours) {
         char got[GOT_CHARS];
         hps_text_spelling(&reader->source, path, got, sizeof(got));
-        return fail(reader, path, HPS_INVALID,
-                    "unknown key (got %s), expected one of docs/config.md%s", got, hint);
+        return parse_fail(reader, path, HPS_INVALID,
+                          "unknown key (got %s), expected one of docs/config.md%s", got, hint);
     }
-    return note(reader, path, true, "unknown key, ignored%s", hint);
+    return parse_note(reader, path, true, "unknown key, ignored%s", hint);
 }
 
 static bool by_hand(const struct hps_option *option)
@@ -207,14 +205,14 @@ static bool by_hand(const struct hps_option *option)
 }
 
 /* Read every key of `object` that the table can read; mark all that are present. */
-static hps_status read_section(const struct reader *reader, const struct hps_text_path *path,
-                               json_t *object, enum hps_option_section section, void *base,
-                               struct hps_option_set *set)
+hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,
+                         json_t *object, enum hps_option_section section, void *base,
+                         struct hps_option_set *set)
 {
     if (!json_is_object(object)) {
         char got[GOT_CHARS];
         hps_text_spelling(&reader->source, path, got, sizeof(got));
-        return fail(reader, path, HPS_INVALID, "got %s, expected an object", got);
+        return parse_fail(reader, path, HPS_INVALID, "got %s, expected an object", got);
     }
     const char *key = NULL;
     json_t *value = NULL;
@@ -236,322 +234,17 @@ static hps_status read_section(const struct reader *reader, const struct hps_tex
         const struct hps_option *option = &hps_options[i];
         if (option->section == section && (option->flags & HPS_OPTION_REQUIRED) != 0 &&
             json_object_get(object, option->name) == NULL) {
-            return fail(reader, path, HPS_INVALID, "got no \"%s\", which is required",
-                        option->name);
+            return parse_fail(reader, path, HPS_INVALID, "got no \"%s\", which is required",
+                              option->name);
         }
     }
     return HPS_OK;
-}
-
-/* ---- models[] -------------------------------------------------------------------------------- */
-
-struct model_reader {
-    const struct reader *reader;
-    const struct hps_text_path *path;
-    json_t *object;
-    struct hps_config_model *model;
-};
-
-static hps_status fail_item(const struct reader *reader, const struct hps_text_path *path,
-                            const char *expected)
-{
-    char got[GOT_CHARS];
-    hps_text_spelling(&reader->source, path, got, sizeof(got));
-    return fail(reader, path, HPS_INVALID, "got %s, expected %s", got, expected);
-}
-
-/* The array of `id`, NULL when it is absent, checked for its type and, if n is not SIZE_MAX, its
- * length. */
-static hps_status get_array(const struct model_reader *m, enum hps_option_id id, size_t n,
-                            const json_t **out_array)
-{
-    const json_t *array = json_object_get(m->object, hps_options[id].name);
-    struct hps_text_path path = {.parent = m->path, .key = hps_options[id].name};
-    if (array != NULL && !json_is_array(array)) {
-        return fail_item(m->reader, &path, "a list with one entry for each table");
-    }
-    if (array != NULL && n != SIZE_MAX && json_array_size(array) != n) {
-        return fail(m->reader, &path, HPS_INVALID,
-                    "got %zu entries, expected %zu, one for each table in sparse_files",
-                    json_array_size(array), n);
-    }
-    *out_array = array;
-    return HPS_OK;
-}
-
-/* An integer of a per-table list, within the option's range. */
-static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, const json_t *array,
-                           size_t i, uint32_t *out_value)
-{
-    const struct hps_option *option = &hps_options[id];
-    struct hps_text_path list = {.parent = m->path, .key = option->name};
-    struct hps_text_path path = {.parent = &list, .index = i};
-    const json_t *item = json_array_get(array, i);
-    struct hps_option number = *option;
-    number.type = HPS_OPTION_TYPE_U32;
-    number.offset = 0;
-    char scratch[GOT_CHARS];
-    const char *text = scalar_text(m->reader, &path, &number, item, scratch, sizeof(scratch));
-    hps_status status = text == NULL ? HPS_INVALID : hps_option_set_text(&number, out_value, text);
-    return status == HPS_OK ? HPS_OK : fail_value(m->reader, &path, &number, NULL, status);
-}
-
-static const char *remote_scheme(const char *path)
-{
-    static const char *const schemes[] = {"hdfs:", "s3:", "gs:", "https:", "http:"};
-    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
-        if (strncasecmp(path, schemes[i], strlen(schemes[i])) == 0) {
-            return schemes[i];
-        }
-    }
-    return NULL;
-}
-
-static hps_status read_sparse_files(const struct model_reader *m)
-{
-    const json_t *files = NULL;
-    hps_status status = get_array(m, HPS_OPTION_model_sparse_files, SIZE_MAX, &files);
-    struct hps_text_path list = {.parent = m->path, .key = "sparse_files"};
-    size_t n = json_array_size(files);
-    if (status == HPS_OK && (n == 0 || n > HPS_MODEL_TABLES_MAX)) {
-        return fail(m->reader, &list, HPS_INVALID,
-                    "got %zu entries, expected 1 to %d, one for each table", n,
-                    (int)HPS_MODEL_TABLES_MAX);
-    }
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path path = {.parent = &list, .index = i};
-        const char *file = json_string_value(json_array_get(files, i));
-        if (file == NULL || file[0] == '\0') {
-            return fail_item(m->reader, &path, "the path of a table");
-        }
-        const char *scheme = remote_scheme(file);
-        if (scheme != NULL) {
-            return fail(m->reader, &path, HPS_UNIMPLEMENTED,
-                        "got \"%.60s\", but this build lacks %s files; expected a local path", file,
-                        scheme);
-        }
-        struct hps_config_table *table = NULL;
-        status = hps_config_add_table(m->model, &table);
-        if (status == HPS_OK) {
-            table->path = hps_strdup(file);
-            status = table->path == NULL ? HPS_NO_MEMORY : HPS_OK;
-        }
-        if (status != HPS_OK) {
-            return no_memory(m->reader);
-        }
-    }
-    return status;
-}
-
-static hps_status check_name(const struct reader *reader, const struct hps_text_path *path,
-                             const char *name)
-{
-    if (name != NULL && hps_model_name_valid(name)) {
-        return HPS_OK;
-    }
-    return fail_item(reader, path, "a name of 1 to 120 of a-z A-Z 0-9 _ -");
-}
-
-static hps_status read_table_names(const struct model_reader *m)
-{
-    const json_t *names = NULL;
-    size_t n = m->model->n_tables;
-    hps_status status = get_array(m, HPS_OPTION_model_embedding_table_names, n, &names);
-    struct hps_text_path list = {.parent = m->path, .key = "embedding_table_names"};
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        char fallback[48];
-        struct hps_text_path path = {.parent = &list, .index = i};
-        (void)snprintf(fallback, sizeof(fallback), "sparse_embedding%zu", i);
-        const char *name = names == NULL ? fallback : json_string_value(json_array_get(names, i));
-        status = check_name(m->reader, &path, name);
-        for (size_t j = 0; j < i && status == HPS_OK; j++) {
-            if (strcmp(m->model->tables[j].name, name) == 0) {
-                status = fail(m->reader, &path, HPS_INVALID,
-                              "got \"%s\" again, expected different names", name);
-            }
-        }
-        if (status == HPS_OK) {
-            m->model->tables[i].name = hps_strdup(name);
-            status = m->model->tables[i].name == NULL ? no_memory(m->reader) : HPS_OK;
-        }
-    }
-    return status;
-}
-
-static hps_status read_widths(const struct model_reader *m)
-{
-    const json_t *dims = NULL;
-    const json_t *counts = NULL;
-    struct hps_config_model *model = m->model;
-    hps_status status =
-        get_array(m, HPS_OPTION_model_embedding_vecsize_per_table, model->n_tables, &dims);
-    if (status == HPS_OK) {
-        status = get_array(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
-                           model->n_tables, &counts);
-    }
-    for (size_t i = 0; i < model->n_tables && status == HPS_OK; i++) {
-        struct hps_config_table *table = &model->tables[i];
-        status = read_u32(m, HPS_OPTION_model_embedding_vecsize_per_table, dims, i, &table->dim);
-        if (status == HPS_OK) {
-            status = read_u32(m, HPS_OPTION_model_maxnum_catfeature_query_per_table_per_sample,
-                              counts, i, &table->keys_per_sample_max);
-        }
-        table->keys_max = (uint64_t)table->keys_per_sample_max * model->max_batch_size;
-    }
-    return status;
-}
-
-/* A number, or a string of one, that float32 can hold. */
-static hps_status read_float(const struct reader *reader, const struct hps_text_path *path,
-                             const json_t *item, float *out_value)
-{
-    static const struct hps_option number = {
-        .type = HPS_OPTION_TYPE_F64, .f_min = -(double)FLT_MAX, .f_max = (double)FLT_MAX};
-    char scratch[GOT_CHARS];
-    double value = 0;
-    const char *text = scalar_text(reader, path, &number, item, scratch, sizeof(scratch));
-    if (text == NULL || hps_option_set_text(&number, &value, text) != HPS_OK) {
-        return fail_item(reader, path, "a number that fits float32");
-    }
-    *out_value = (float)value;
-    return HPS_OK;
-}
-
-/* One entry of default_value_for_each_table: NULL (short list), a number, or a row. */
-static hps_status read_default_value(const struct reader *reader, const struct hps_text_path *path,
-                                     const json_t *item, struct hps_config_table *table)
-{
-    uint32_t n = json_is_array(item) ? table->dim : 1;
-    if (json_is_array(item) && json_array_size(item) != n) {
-        return fail(
-            reader, path, HPS_INVALID,
-            "got %zu numbers, expected %u, the width of the table, or one number without a list",
-            json_array_size(item), (unsigned)n);
-    }
-    table->default_values = hps_calloc(n, sizeof(float));
-    if (table->default_values == NULL) {
-        return no_memory(reader);
-    }
-    table->n_default_values = n;
-    if (item == NULL) {
-        return HPS_OK;
-    }
-    if (!json_is_array(item)) {
-        return read_float(reader, path, item, table->default_values);
-    }
-    hps_status status = HPS_OK;
-    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path inner = {.parent = path, .index = i};
-        status = read_float(reader, &inner, json_array_get(item, i), &table->default_values[i]);
-    }
-    return status;
-}
-
-static hps_status read_default_values(const struct model_reader *m)
-{
-    const json_t *values = NULL;
-    size_t n = m->model->n_tables;
-    hps_status status =
-        get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
-    struct hps_text_path list = {.parent = m->path, .key = "default_value_for_each_table"};
-    if (status == HPS_OK && json_array_size(values) != n) {
-        status = note(
-            m->reader, &list, true,
-            "got %zu entries, expected %zu, one for each table; missing ones are 0.0, more are "
-            "ignored",
-            json_array_size(values), n);
-    }
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        struct hps_text_path path = {.parent = &list, .index = i};
-        status =
-            read_default_value(m->reader, &path, json_array_get(values, i), &m->model->tables[i]);
-    }
-    return status;
-}
-
-static hps_status read_devices(const struct model_reader *m)
-{
-    const json_t *devices = NULL;
-    hps_status status = get_array(m, HPS_OPTION_model_deployed_device_list, SIZE_MAX, &devices);
-    size_t n = json_array_size(devices);
-    if (status != HPS_OK || n == 0) {
-        return status;
-    }
-    m->model->deployed_device_list = hps_calloc(n, sizeof(uint32_t));
-    if (m->model->deployed_device_list == NULL) {
-        return no_memory(m->reader);
-    }
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        status = read_u32(m, HPS_OPTION_model_deployed_device_list, devices, i,
-                          &m->model->deployed_device_list[i]);
-        m->model->n_deployed_devices = i + 1;
-    }
-    return status;
-}
-
-static hps_status check_model(const struct model_reader *m)
-{
-    const struct hps_config *config = m->reader->config;
-    struct hps_text_path name = {.parent = m->path, .key = "model"};
-    hps_status status = check_name(m->reader, &name, m->model->name);
-    for (size_t i = 0; i + 1 < config->n_models && status == HPS_OK; i++) {
-        if (strcmp(config->models[i].name, m->model->name) == 0) {
-            status = fail(m->reader, &name, HPS_INVALID,
-                          "got \"%s\" again, expected different names", m->model->name);
-        }
-    }
-    if (m->model->use_static_table) {
-        m->model->embedding_cache_type = HPS_CONFIG_CACHE_STATIC;
-    }
-    return status;
-}
-
-static hps_status read_model(const struct reader *reader, const struct hps_text_path *path,
-                             json_t *object)
-{
-    struct model_reader m = {.reader = reader, .path = path, .object = object};
-    if (hps_config_add_model(reader->config, &m.model) != HPS_OK) {
-        return no_memory(reader);
-    }
-    hps_status status =
-        read_section(reader, path, object, HPS_SECTION_model, m.model, &m.model->set);
-    if (status == HPS_OK) {
-        status = check_model(&m);
-    }
-    if (status == HPS_OK) {
-        status = read_sparse_files(&m);
-    }
-    if (status == HPS_OK) {
-        status = read_table_names(&m);
-    }
-    if (status == HPS_OK) {
-        status = read_widths(&m);
-    }
-    if (status == HPS_OK) {
-        status = read_default_values(&m);
-    }
-    return status == HPS_OK ? read_devices(&m) : status;
-}
-
-static hps_status read_models(const struct reader *reader, json_t *root)
-{
-    json_t *models = json_object_get(root, "models");
-    struct hps_text_path list = {.key = "models"};
-    if (!json_is_array(models)) {
-        return fail_item(reader, &list, "a list of models");
-    }
-    hps_status status = HPS_OK;
-    for (size_t i = 0; i < json_array_size(models) && status == HPS_OK; i++) {
-        struct hps_text_path path = {.parent = &list, .index = i};
-        status = read_model(reader, &path, json_array_get(models, i));
-    }
-    return status;
 }
 
 /* ---- server ---------------------------------------------------------------------------------- */
 
 /* A string, or {"address": ..., "plaintext": ...}. */
-static hps_status read_listener(const struct reader *reader, const struct hps_text_path *path,
+static hps_status read_listener(const struct parse_reader *reader, const struct hps_text_path *path,
                                 const json_t *value, const char **out_address, bool *out_plaintext)
 {
     const json_t *address = json_is_object(value) ? json_object_get(value, "address") : value;
@@ -559,7 +252,7 @@ static hps_status read_listener(const struct reader *reader, const struct hps_te
     size_t n_known = json_is_object(value) ? 1 + (size_t)(plaintext != NULL) : 0;
     if (!json_is_string(address) || json_object_size(value) != n_known ||
         (plaintext != NULL && !json_is_boolean(plaintext))) {
-        return fail_item(
+        return parse_fail_item(
             reader, path,
             "\"host:port\", \"unix:PATH\" or {\"address\": \"host:port\", \"plaintext\": true}");
     }
@@ -568,12 +261,13 @@ static hps_status read_listener(const struct reader *reader, const struct hps_te
     return HPS_OK;
 }
 
-static hps_status read_listen_list(const struct reader *reader, const struct hps_text_path *path,
-                                   const json_t *value, struct hps_config_listeners *listeners)
+static hps_status read_listen_list(const struct parse_reader *reader,
+                                   const struct hps_text_path *path, const json_t *value,
+                                   struct hps_config_listeners *listeners)
 {
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
     if (n == 0) {
-        return fail_item(reader, path, "at least one address");
+        return parse_fail_item(reader, path, "at least one address");
     }
     hps_config_clear_listeners(listeners);
     for (size_t i = 0; i < n; i++) {
@@ -588,14 +282,15 @@ static hps_status read_listen_list(const struct reader *reader, const struct hps
             return status;
         }
         if (hps_config_add_listener(listeners, address, plaintext) != HPS_OK) {
-            return no_memory(reader);
+            return parse_no_memory(reader);
         }
     }
     return HPS_OK;
 }
 
-static hps_status read_one_listener(const struct reader *reader, const struct hps_text_path *path,
-                                    const json_t *value, struct hps_config_listener *listener)
+static hps_status read_one_listener(const struct parse_reader *reader,
+                                    const struct hps_text_path *path, const json_t *value,
+                                    struct hps_config_listener *listener)
 {
     const char *address = NULL;
     bool plaintext = false;
@@ -605,14 +300,14 @@ static hps_status read_one_listener(const struct reader *reader, const struct hp
     }
     char *copy = hps_strdup(address);
     if (copy == NULL) {
-        return no_memory(reader);
+        return parse_no_memory(reader);
     }
     hps_free(listener->address);
     *listener = (struct hps_config_listener){.address = copy, .plaintext = plaintext};
     return HPS_OK;
 }
 
-static hps_status read_server(const struct reader *reader, json_t *root)
+static hps_status read_server(const struct parse_reader *reader, json_t *root)
 {
     json_t *object = json_object_get(root, "server");
     struct hps_config_server *server = &reader->config->server;
@@ -621,7 +316,7 @@ static hps_status read_server(const struct reader *reader, json_t *root)
         return HPS_OK;
     }
     hps_status status =
-        read_section(reader, &path, object, HPS_SECTION_server, server, &server->set);
+        parse_section(reader, &path, object, HPS_SECTION_server, server, &server->set);
     json_t *value = json_object_get(object, "listen");
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "listen"};
@@ -641,7 +336,7 @@ static hps_status read_server(const struct reader *reader, json_t *root)
     if (status == HPS_OK && value != NULL) {
         struct hps_text_path inner = {.parent = &path, .key = "tls"};
         status =
-            read_section(reader, &inner, value, HPS_SECTION_tls, &server->tls, &server->tls.set);
+            parse_section(reader, &inner, value, HPS_SECTION_tls, &server->tls, &server->tls.set);
     }
     return status;
 }
@@ -649,19 +344,19 @@ static hps_status read_server(const struct reader *reader, json_t *root)
 /* ---- the file -------------------------------------------------------------------------------- */
 
 /* A store's block without `type` turns the store off in HPS. */
-static hps_status check_types(const struct reader *reader)
+static hps_status check_types(const struct parse_reader *reader)
 {
     struct hps_config *config = reader->config;
     struct hps_text_path path = {.key = "volatile_db"};
     if (hps_option_is_set(&config->set, HPS_OPTION_top_volatile_db) &&
         !hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_type)) {
         config->volatile_db.type = HPS_CONFIG_VOLATILE_DISABLED;
-        return note(reader, &path, true, "got no \"type\", so it is disabled, as in HPS");
+        return parse_note(reader, &path, true, "got no \"type\", so it is disabled, as in HPS");
     }
     return HPS_OK;
 }
 
-static hps_status read_blocks(const struct reader *reader, json_t *root)
+static hps_status read_blocks(const struct parse_reader *reader, json_t *root)
 {
     struct hps_config *config = reader->config;
     const struct {
@@ -678,17 +373,17 @@ static hps_status read_blocks(const struct reader *reader, json_t *root)
         json_t *object = json_object_get(root, name);
         struct hps_text_path path = {.key = name};
         if (object != NULL) {
-            status = read_section(reader, &path, object, blocks[i].section,
-                                  hps_section_base(config, blocks[i].section), blocks[i].set);
+            status = parse_section(reader, &path, object, blocks[i].section,
+                                   hps_section_base(config, blocks[i].section), blocks[i].set);
         }
     }
     return status;
 }
 
-static hps_status read_root(const struct reader *reader, json_t *root)
+static hps_status read_root(const struct parse_reader *reader, json_t *root)
 {
     struct hps_config *config = reader->config;
-    hps_status status = read_section(reader, NULL, root, HPS_SECTION_top, config, &config->set);
+    hps_status status = parse_section(reader, NULL, root, HPS_SECTION_top, config, &config->set);
     if (status == HPS_OK) {
         status = read_blocks(reader, root);
     }
@@ -696,7 +391,7 @@ static hps_status read_root(const struct reader *reader, json_t *root)
         status = check_types(reader);
     }
     if (status == HPS_OK) {
-        status = read_models(reader, root);
+        status = parse_models(reader, root);
     }
     if (status == HPS_OK) {
         status = read_server(reader, root);
@@ -705,7 +400,7 @@ static hps_status read_root(const struct reader *reader, json_t *root)
     return status;
 }
 
-static hps_status fail_json(const struct reader *reader, const json_error_t *error)
+static hps_status fail_json(const struct parse_reader *reader, const json_error_t *error)
 {
     const struct hps_text *source = &reader->source;
     char path[PATH_CHARS];
@@ -726,7 +421,7 @@ static void *json_alloc(size_t size)
     return memory;
 }
 
-static json_t *load_json(const struct reader *reader, hps_status *out_status)
+static json_t *load_json(const struct parse_reader *reader, hps_status *out_status)
 {
     json_error_t error;
     json_set_alloc_funcs(json_alloc, hps_free);
@@ -736,7 +431,7 @@ static json_t *load_json(const struct reader *reader, hps_status *out_status)
     if (json_lacks_memory) {
         /* where a table cannot grow, the library returns an object that lacks members */
         json_decref(root);
-        *out_status = no_memory(reader);
+        *out_status = parse_no_memory(reader);
         return NULL;
     }
     *out_status = root != NULL ? HPS_OK : fail_json(reader, &error);
@@ -749,7 +444,7 @@ hps_status hps_config_parse(const char *text, size_t size, const char *file,
 {
     HPS_ASSERT(file != NULL);
     HPS_ASSERT(out_config != NULL);
-    struct reader reader = {.notes = notes, .err = err};
+    struct parse_reader reader = {.notes = notes, .err = err};
     hps_status status = hps_text_init(&reader.source, file, text, size, err);
     if (status != HPS_OK) {
         return status;

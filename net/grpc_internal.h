@@ -29,7 +29,7 @@ enum {
     GRPC_WINDOW_BYTES = 1024 * 1024, /* that a client may send ahead on one stream */
 };
 
-/* ---- grpc_fields.c ---- */
+/* ---- grpc_fields.c --------------------------------------------------------------------------- */
 
 /* Metadata, packed one after another. */
 struct grpc_fields {
@@ -47,7 +47,7 @@ const char *grpc_fields_get(const struct grpc_fields *fields, const char *name, 
 unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http2_field *out,
                           unsigned n_max);
 
-/* ---- servers, connections, calls ---- */
+/* ---- servers, connections, calls ------------------------------------------------------------- */
 
 struct grpc_entry {
     const struct hps_grpc_service *service;
@@ -166,7 +166,7 @@ struct hps_grpc_call {
     char peer[GRPC_PEER_BYTES];
 };
 
-/* ---- grpc_call.c ---- */
+/* ---- grpc_call.c ----------------------------------------------------------------------------- */
 
 /* The call of a stream that the client has opened.
  *
@@ -182,7 +182,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error);
 /* Give up a call whose peer stands still. */
 void grpc_call_stalled(struct hps_grpc_call *call);
 
-/* ---- grpc_call_headers.c ---- */
+/* ---- grpc_call_headers.c --------------------------------------------------------------------- */
 
 /* One field of a header block came; both NUL-terminated. */
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
@@ -190,7 +190,7 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
 /* The block is complete: refuse the call, or let its messages come. */
 void grpc_call_headers_done(struct hps_grpc_call *call);
 
-/* ---- grpc_call_receive.c ---- */
+/* ---- grpc_call_receive.c --------------------------------------------------------------------- */
 
 /* Bytes of the body came; the window for them is given back when they need no longer wait.
  *
@@ -211,7 +211,7 @@ void grpc_call_unhold(struct hps_grpc_call *call);
  */
 void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held);
 
-/* ---- grpc_call_send.c ---- */
+/* ---- grpc_call_send.c ------------------------------------------------------------------------ */
 
 /* The last byte of the answer is framed: the status follows. */
 void grpc_call_trailers(struct hps_grpc_call *call);
@@ -225,7 +225,7 @@ void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char 
  * observer is told. */
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status);
 
-/* ---- grpc_server.c ---- */
+/* ---- grpc_server.c --------------------------------------------------------------------------- */
 
 /* The method of that path on those listeners; NULL: none. */
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,

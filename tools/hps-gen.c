@@ -20,60 +20,25 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/buf.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/rows/crc32c.h"
 #include "base/rows/fileio.h"
 #include "base/rows/modeldir.h"
-#include "base/rows/rowfile.h"
 #include "base/rows/rowgen.h"
-#include "base/status.h"
 #include "config/manifest.h"
+#include "tools/hps-gen.h"
 
-enum {
-    EXIT_USAGE = 2,
-    PIECE_BYTES = 1 << 20,
-    PROGRESS_US = 200000,
-    PS_JSON_BYTES_MAX = 16 << 20,
-    MAX_BATCH_SIZE = 65536
-};
+enum { EXIT_USAGE = 2, PIECE_BYTES = 1 << 20, PROGRESS_US = 200000 };
 
-/* Criteo 1TB as in MLPerf's DLRM-DCNv2: rows (capped at 40 M) and keys per sample of 26 tables. */
+/* Criteo 1TB as in MLPerf's DLRM-DCNv2: rows, capped at 40 M. */
 static const uint64_t dcnv2_rows[] = {
     40000000, 39060,    17295,    7424,     20265,  3,     7122, 1543, 63,
     40000000, 3067956,  405282,   10,       2209,   11938, 155,  4,    976,
     14,       40000000, 40000000, 40000000, 590152, 12973, 108,  36};
-static const uint32_t dcnv2_keys[] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1,
-                                      6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
-enum { DCNV2_TABLES = sizeof(dcnv2_rows) / sizeof(dcnv2_rows[0]), DCNV2_DIM = 128 };
-_Static_assert(sizeof(dcnv2_keys) / sizeof(dcnv2_keys[0]) == DCNV2_TABLES, "one per table");
+_Static_assert(sizeof(dcnv2_rows) / sizeof(dcnv2_rows[0]) == GEN_DCNV2_TABLES, "one per table");
 
-struct gen {
-    /* What was asked for. */
-    bool preset;
-    double scale;
-    uint64_t n_tables;
-    uint64_t rows;
-    uint64_t dim;
-    uint64_t seed;
-    enum hps_dtype dtype;
-    enum hps_row_form form;
-    bool dle;
-    bool hashed;
-    const char *model;
-    const char *state_dir;
-    const char *out;
-    /* What follows from it. */
-    char *out_path;   /* absolute */
-    char *stage_path; /* where everything is written first */
-    char *state_path; /* absolute */
-    uint64_t bytes_total;
-    uint64_t bytes_done;
-    uint64_t begin_us;
-    uint64_t shown_us;
-    bool show;
-};
+static volatile sig_atomic_t interrupted; /* the number of the signal */
 
 static volatile sig_atomic_t interrupted; /* the number of the signal */
 
@@ -273,8 +238,8 @@ static int settle(struct gen *gen)
         return complain("--format dle has no keys; --keys hashed needs --format hugectr or npy");
     }
     if (gen->preset) {
-        gen->n_tables = DCNV2_TABLES;
-        gen->dim = gen->dim != 0 ? gen->dim : DCNV2_DIM;
+        gen->n_tables = GEN_DCNV2_TABLES;
+        gen->dim = gen->dim != 0 ? gen->dim : GEN_DCNV2_DIM;
         gen->scale = gen->scale != 0 ? gen->scale : 1.0;
     }
     if (gen->form == HPS_ROW_FORM_NPY && gen->hashed) {
@@ -319,7 +284,7 @@ static int parse_options(struct gen *gen, int argc, char **argv)
     return code != 0 ? code : -1;
 }
 
-static uint64_t table_rows(const struct gen *gen, uint64_t table)
+uint64_t gen_table_rows(const struct gen *gen, uint64_t table)
 {
     if (!gen->preset) {
         return gen->rows;
@@ -333,8 +298,7 @@ static size_t row_bytes(const struct gen *gen)
     return (size_t)gen->dim * hps_dtype_bytes(gen->dtype);
 }
 
-/* Name of a table's files in `dir`; the form that hps_row_writer_open wants. */
-static char *table_path(const struct gen *gen, const char *dir, uint64_t table)
+char *gen_table_path(const struct gen *gen, const char *dir, uint64_t table)
 {
     const char *tail = gen->form == HPS_ROW_FORM_HUGECTR ? ""
                        : gen->form == HPS_ROW_FORM_NPY   ? ".npy"
@@ -393,7 +357,7 @@ static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_
 static hps_status write_rows(struct gen *gen, uint64_t table, struct hps_row_writer *writer,
                              hps_key *keys, uint8_t *rows, size_t piece_rows, struct hps_error *err)
 {
-    uint64_t n = table_rows(gen, table);
+    uint64_t n = gen_table_rows(gen, table);
     uint64_t step = shuffle_step(n);
     size_t stride = row_bytes(gen);
 
@@ -427,7 +391,7 @@ static hps_status write_table(struct gen *gen, uint64_t table, struct hps_error 
     size_t piece_rows = PIECE_BYTES / row_bytes(gen) + 1;
     hps_key *keys = hps_alloc(piece_rows * sizeof(*keys));
     uint8_t *rows = hps_alloc_aligned(64, piece_rows * row_bytes(gen));
-    char *path = table_path(gen, gen->stage_path, table);
+    char *path = gen_table_path(gen, gen->stage_path, table);
     hps_status status;
 
     if (keys == NULL || rows == NULL || path == NULL) {
@@ -471,7 +435,7 @@ static hps_status describe_table(const struct gen *gen, uint64_t table,
     said->name = hps_file_path("feature_%" PRIu64, table);
     said->dim = (uint32_t)gen->dim;
     said->dtype = gen->dtype;
-    said->n_rows = table_rows(gen, table);
+    said->n_rows = gen_table_rows(gen, table);
     said->n_rows_known = true;
     said->files = hps_calloc(2, sizeof(*said->files));
     if (said->name == NULL || said->files == NULL) {
@@ -490,147 +454,6 @@ static hps_status describe_table(const struct gen *gen, uint64_t table,
     }
     return describe_file(gen, hps_file_path(is_pair ? "%s.rows.npy" : "%s/emb_vector", said->name),
                          &said->files[1], err);
-}
-
-static hps_status put_string(struct hps_buf *text, const char *string)
-{
-    hps_status status = hps_buf_append(text, "\"", 1);
-
-    for (const char *c = string; *c != '\0' && status == HPS_OK; c++) {
-        if (*c == '"' || *c == '\\') {
-            status = hps_buf_printf(text, "\\%c", *c);
-        } else if ((unsigned char)*c < 0x20) {
-            status = hps_buf_printf(text, "\\u%04x", (unsigned)*c);
-        } else {
-            status = hps_buf_append(text, c, 1);
-        }
-    }
-    return status == HPS_OK ? hps_buf_append(text, "\"", 1) : status;
-}
-
-/* ,\n      "name": [ one item per table ] */
-static hps_status put_list(const struct gen *gen, struct hps_buf *text, const char *name,
-                           hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t))
-{
-    hps_status status = hps_buf_printf(text, ",\n      \"%s\": [", name);
-
-    for (uint64_t i = 0; i < gen->n_tables && status == HPS_OK; i++) {
-        if (i > 0) {
-            status = hps_buf_printf(text, ", ");
-        }
-        if (status == HPS_OK) {
-            status = put(gen, text, i);
-        }
-    }
-    return status == HPS_OK ? hps_buf_append(text, "]", 1) : status;
-}
-
-static hps_status put_path(const struct gen *gen, struct hps_buf *text, uint64_t table)
-{
-    char *path = table_path(gen, gen->out_path, table);
-    hps_status status = path == NULL ? HPS_NO_MEMORY : put_string(text, path);
-
-    hps_free(path);
-    return status;
-}
-
-static hps_status put_name(const struct gen *gen, struct hps_buf *text, uint64_t table)
-{
-    (void)gen;
-    return hps_buf_printf(text, "\"feature_%" PRIu64 "\"", table);
-}
-
-static hps_status put_dim(const struct gen *gen, struct hps_buf *text, uint64_t table)
-{
-    (void)table;
-    return hps_buf_printf(text, "%" PRIu64, gen->dim);
-}
-
-static hps_status put_keys(const struct gen *gen, struct hps_buf *text, uint64_t table)
-{
-    return hps_buf_printf(text, "%" PRIu32, gen->preset ? dcnv2_keys[table] : 1);
-}
-
-static hps_status put_default(const struct gen *gen, struct hps_buf *text, uint64_t table)
-{
-    (void)gen;
-    (void)table;
-    return hps_buf_printf(text, "0.0");
-}
-
-static hps_status put_rows(const struct gen *gen, struct hps_buf *text, uint64_t table)
-{
-    return hps_buf_printf(text, "%" PRIu64, table_rows(gen, table));
-}
-
-static hps_status put_ps_json(const struct gen *gen, struct hps_buf *text)
-{
-    hps_status status =
-        hps_buf_printf(text, "{\n"
-                             "  \"supportlonglong\": true,\n"
-                             "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
-                             "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
-    if (status == HPS_OK) {
-        status = put_string(text, gen->state_path);
-    }
-    if (status == HPS_OK) {
-        status = hps_buf_printf(text,
-                                "},\n"
-                                "  \"models\": [\n"
-                                "    {\n"
-                                "      \"model\": \"%s\",\n"
-                                "      \"max_batch_size\": %d,\n"
-                                "      \"deployed_device_list\": [0],\n"
-                                "      \"gpucache\": true,\n"
-                                "      \"gpucacheper\": 0.2,\n"
-                                "      \"hit_rate_threshold\": 1.0",
-                                gen->model, MAX_BATCH_SIZE);
-    }
-    static const struct {
-        const char *name;
-        hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t);
-    } lists[] = {{"embedding_table_names", put_name},
-                 {"sparse_files", put_path},
-                 {"embedding_vecsize_per_table", put_dim},
-                 {"maxnum_catfeature_query_per_table_per_sample", put_keys},
-                 {"default_value_for_each_table", put_default}};
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && status == HPS_OK; i++) {
-        status = put_list(gen, text, lists[i].name, lists[i].put);
-    }
-    return status == HPS_OK ? hps_buf_printf(text, "\n    }\n  ]\n}\n") : status;
-}
-
-/* The config.json of a DLE checkpoint. */
-static hps_status put_dle_json(const struct gen *gen, struct hps_buf *text)
-{
-    hps_status status = hps_buf_printf(text, "{\n      \"seed\": %" PRIu64, gen->seed);
-
-    if (status == HPS_OK) {
-        status = put_list(gen, text, "categorical_cardinalities", put_rows);
-    }
-    if (status == HPS_OK) {
-        status = put_list(gen, text, "embedding_dim", put_dim);
-    }
-    return status == HPS_OK ? hps_buf_printf(text, "\n}\n") : status;
-}
-
-static hps_status write_json(const struct gen *gen, const char *name,
-                             hps_status (*put)(const struct gen *, struct hps_buf *),
-                             struct hps_error *err)
-{
-    struct hps_buf text;
-
-    hps_buf_init(&text, PS_JSON_BYTES_MAX);
-    char *path = hps_file_path("%s/%s", gen->stage_path, name);
-    hps_status status = path == NULL ? HPS_NO_MEMORY : put(gen, &text);
-    if (status == HPS_OK) {
-        status = hps_file_replace(path, text.data, text.size, err);
-    } else {
-        hps_error_set(err, status, "%s: %s", name, hps_status_text(status));
-    }
-    hps_free(path);
-    hps_buf_fini(&text);
-    return status;
 }
 
 static hps_status write_manifest(const struct gen *gen, struct hps_manifest *manifest,
@@ -665,10 +488,10 @@ static hps_status write_all(struct gen *gen, struct hps_error *err)
         status = write_manifest(gen, &manifest, err);
     }
     if (status == HPS_OK) {
-        status = write_json(gen, "ps.json", put_ps_json, err);
+        status = gen_write_json(gen, "ps.json", gen_put_ps_json, err);
     }
     if (status == HPS_OK && gen->dle) {
-        status = write_json(gen, "config.json", put_dle_json, err);
+        status = gen_write_json(gen, "config.json", gen_put_dle_json, err);
     }
     hps_manifest_close(&manifest);
     return status;
@@ -793,7 +616,7 @@ static hps_status generate(struct gen *gen, struct hps_error *err)
     uint64_t n_rows = 0;
 
     for (uint64_t i = 0; i < gen->n_tables; i++) {
-        n_rows += table_rows(gen, i);
+        n_rows += gen_table_rows(gen, i);
     }
     /* At most 2^12 tables x 2^40 rows x 2^18 bytes would overflow: no disk holds 2^63 bytes. */
     if (__builtin_mul_overflow(n_rows, (uint64_t)row_bytes(gen), &gen->bytes_total)) {

@@ -37,7 +37,7 @@ void hps_host_evict_close(struct hps_host_evict *evict)
     *evict = (struct hps_host_evict){0};
 }
 
-/* ---- ghosts ---- */
+/* ---- ghosts ---------------------------------------------------------------------------------- */
 
 /* Sets go by the high bits of a hash, fingerprints by the low ones; 0 is none. */
 static uint64_t fingerprint(uint64_t hash)
@@ -72,7 +72,7 @@ static bool ghost_take(struct hps_host_evict *evict, uint64_t hash)
     return false;
 }
 
-/* ---- probation ---- */
+/* ---- probation ------------------------------------------------------------------------------- */
 
 bool hps_host_evict_probation(struct hps_host_evict *evict, uint64_t hash)
 {
@@ -112,7 +112,7 @@ static bool probation_end(struct hps_host_evict *evict, const struct hps_host_in
     return true;
 }
 
-/* ---- the clock ---- */
+/* ---- the clock ------------------------------------------------------------------------------- */
 
 /* The next bucket. The hand goes by golden sections of the hashes: it comes by everywhere equally
  * often, but leaves no stretch thinned out behind it that would be crowded again before it is back.

@@ -28,7 +28,7 @@ enum {
 static struct hps_host_bucket no_bucket;
 static struct hps_host_buckets no_buckets = {.array = &no_bucket};
 
-/* ---- arrays ---- */
+/* ---- arrays ---------------------------------------------------------------------------------- */
 
 static uint64_t homes_for(uint64_t n_rows)
 {
@@ -203,7 +203,7 @@ void hps_host_index_close(struct hps_host_index *index)
     hps_host_discharge(index->account, bytes);
 }
 
-/* ---- slots ---- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static uint32_t state_of(const struct hps_host_bucket *bucket)
 {
@@ -437,7 +437,7 @@ bool hps_host_index_walk(const struct hps_host_index *index, struct hps_host_cur
     return cursor->at >= n;
 }
 
-/* ---- growth, and the other way ---- */
+/* ---- growth, and the other way --------------------------------------------------------------- */
 
 /* Copy the live keys of a bucket over. They stay where they are, for readers who came before. */
 static void bucket_move(struct hps_host_index *index, struct hps_host_buckets *now,

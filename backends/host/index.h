@@ -84,7 +84,7 @@ struct hps_host_place {
     unsigned slot;
 };
 
-/* ---- readers ---- */
+/* ---- readers --------------------------------------------------------------------------------- */
 
 static inline uint64_t hps_host_hash(uint64_t seed, hps_key key)
 {
@@ -184,7 +184,7 @@ static inline void hps_host_touch(struct hps_host_place place)
     }
 }
 
-/* ---- the writer ---- */
+/* ---- the writer ------------------------------------------------------------------------------ */
 
 /* What an index for n_rows rows will be charged. */
 uint64_t hps_host_index_bytes(uint64_t n_rows);

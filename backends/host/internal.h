@@ -75,7 +75,7 @@ static inline struct hps_host_table *host_table_of(struct hps_space *base,
     return host;
 }
 
-/* ---- space.c: the operations of struct hps_store_ops, and what loads need of it --------------- */
+/* ---- space.c: the operations of struct hps_store_ops, and what loads need of it -------------- */
 
 hps_status host_space_open(struct hps_store *store, const struct hps_space_id *id,
                            struct hps_space **out_space, struct hps_error *err) HPS_MUST_CHECK;
@@ -99,7 +99,7 @@ uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
                             uint64_t bytes, struct hps_error *err);
 
-/* ---- load.c: the operations ------------------------------------------------------------------- */
+/* ---- load.c: the operations ------------------------------------------------------------------ */
 
 hps_status host_load_begin(struct hps_space *space, uint64_t rows_expected, uint64_t bytes_expected,
                            struct hps_store_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
@@ -109,7 +109,7 @@ hps_status host_load_add(struct hps_store_load *load, const struct hps_table *ta
 hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err) HPS_MUST_CHECK;
 void host_load_abort(struct hps_store_load *load);
 
-/* ---- share.c ---------------------------------------------------------------------------------- */
+/* ---- share.c --------------------------------------------------------------------------------- */
 
 /* When the active tables do not all fit, each has a share: else the first to be asked for would
  * keep the others out. With the store's lock held. */

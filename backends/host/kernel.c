@@ -27,7 +27,7 @@ enum {
     L2_BYTES_USUAL = 2 << 20,
 };
 
-/* ---- passes, made for each kind of vectors ---- */
+/* ---- passes, made for each kind of vectors --------------------------------------------------- */
 
 typedef uint32_t (*match_fn)(const struct hps_host_bucket *bucket, hps_key key);
 typedef void (*copy_fn)(uint8_t *to, const uint8_t *from, uint32_t bytes);
@@ -196,7 +196,7 @@ static inline __attribute__((always_inline)) void block_copy(const struct hps_ho
     }
 }
 
-/* ---- scalar ---- */
+/* ---- scalar ---------------------------------------------------------------------------------- */
 
 static bool runs_everywhere(void)
 {
@@ -222,7 +222,7 @@ static void scalar_copy(const struct hps_host_lookup *lookup, struct hps_batch *
 
 #ifdef HOST_VECTORS
 
-/* ---- AVX2 ---- */
+/* ---- AVX2 ------------------------------------------------------------------------------------ */
 
 #define AVX2 __attribute__((target("avx2,bmi")))
 
@@ -278,7 +278,7 @@ AVX2 static void avx2_copy(const struct hps_host_lookup *lookup, struct hps_batc
     }
 }
 
-/* ---- AVX-512 ---- */
+/* ---- AVX-512 --------------------------------------------------------------------------------- */
 
 #define AVX512 __attribute__((target("avx512f,avx2,bmi")))
 
@@ -352,7 +352,7 @@ const struct hps_host_kernel *hps_host_kernel(void)
     return kernel;
 }
 
-/* ---- look-ups ---- */
+/* ---- look-ups -------------------------------------------------------------------------------- */
 
 /* Few keys: there is nothing to be done while a fetch is under way. */
 static void look_up_naive(const struct hps_host_lookup *lookup, const struct hps_host_buckets *now,

@@ -19,7 +19,7 @@ enum {
     EPOCH_BYTES = 1 << 20, /* ... or fewer, of wide rows: none comes free for writers meanwhile */
 };
 
-/* ---- rows ---- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* The table for a writer, locked: no other writer, and no load is committed meanwhile. */
 static struct hps_host_table *table_lock(struct hps_space *base, const struct hps_table *table)
@@ -116,7 +116,7 @@ static hps_status host_erase(struct hps_space *space, const struct hps_call *cal
     return HPS_OK;
 }
 
-/* ---- scan ---- */
+/* ---- scan ------------------------------------------------------------------------------------ */
 
 struct key_list {
     hps_key *keys;
@@ -197,7 +197,7 @@ static hps_status host_scan(struct hps_space *space, const struct hps_table *tab
     return status;
 }
 
-/* ---- the store ---- */
+/* ---- the store ------------------------------------------------------------------------------- */
 
 static void host_close(struct hps_store *base)
 {

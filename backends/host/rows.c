@@ -160,7 +160,7 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows)
     return HPS_OK;
 }
 
-/* ---- free rows ---- */
+/* ---- free rows ------------------------------------------------------------------------------- */
 
 static void list_push(const struct hps_host_rows *rows, struct hps_host_free_rows *list,
                       uint32_t row)
@@ -225,7 +225,7 @@ void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row)
     list_push(rows, row < rows->limit ? &rows->free : &rows->out, row);
 }
 
-/* ---- memory given back ---- */
+/* ---- memory given back ----------------------------------------------------------------------- */
 
 bool hps_host_rows_shrink_begin(struct hps_host_rows *rows, uint64_t n_keep)
 {

@@ -15,7 +15,7 @@ enum {
     EXCESS_SHARE = 8, /* above its share by so much a table gives way */
 };
 
-/* ---- shares ---- */
+/* ---- shares ---------------------------------------------------------------------------------- */
 
 /* What a table would take, at least a little: more rows may come than were foretold. */
 static uint64_t table_wish(const struct host_map *store, const struct hps_table *table)
@@ -80,7 +80,7 @@ void host_space_active(struct hps_space *base, bool active)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* ---- giving way ---- */
+/* ---- giving way ------------------------------------------------------------------------------ */
 
 /* Bytes by which a table is more in the way than it should be. */
 static uint64_t table_excess(const struct host_space *space, struct hps_host_table *host)

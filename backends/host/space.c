@@ -10,7 +10,7 @@
 
 #include "base/heap.h"
 
-/* ---- sets of tables ---- */
+/* ---- sets of tables -------------------------------------------------------------------------- */
 
 void host_set_free(struct host_set *set)
 {
@@ -62,7 +62,7 @@ hps_status host_fail_budget(struct host_map *store, hps_status status, const cha
         what, bytes, hps_host_available(&store->shared.budget), store->shared.budget.bytes_max);
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static hps_status check_tables(const struct hps_space_id *id, struct hps_error *err)
 {
@@ -167,7 +167,7 @@ hps_status host_space_drop(struct hps_space *space, struct hps_error *err)
     return HPS_OK;
 }
 
-/* ---- what they have ---- */
+/* ---- what they have -------------------------------------------------------------------------- */
 
 void host_space_usage(struct hps_space *base, struct hps_store_usage *out_usage)
 {

@@ -89,7 +89,7 @@ void hps_host_table_free(struct hps_host_table *table)
     }
 }
 
-/* ---- what readers may still have ---- */
+/* ---- what readers may still have ------------------------------------------------------------- */
 
 static bool limbo_pop(struct hps_host_table *table)
 {
@@ -147,7 +147,7 @@ static void row_publish(struct hps_host_table *table, struct hps_host_place plac
     retire(table, &old);
 }
 
-/* ---- memory given back ---- */
+/* ---- memory given back ----------------------------------------------------------------------- */
 
 /* Move a row to below the limit. False: there is no row for it now. */
 static bool row_move(void *ctx, struct hps_host_place place)
@@ -211,7 +211,7 @@ static void work(struct hps_host_table *table)
     }
 }
 
-/* ---- rows ---- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* The budget refused memory. True: a table that has less right to it gave way, try again. */
 static bool way_given(struct hps_host_table *table)
@@ -258,7 +258,7 @@ static hps_status row_ready(struct hps_host_table *table, uint64_t n_keep)
     return hps_host_rows_ready(rows) != 0 ? HPS_OK : HPS_EXHAUSTED;
 }
 
-/* ---- keys ---- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 bool hps_host_table_has(const struct hps_host_table *table, hps_key key)
 {
@@ -430,7 +430,7 @@ void hps_host_table_erase(struct hps_host_table *table, hps_key key)
     }
 }
 
-/* ---- tables as a whole ---- */
+/* ---- tables as a whole ----------------------------------------------------------------------- */
 
 void hps_host_table_clear(struct hps_host_table *table)
 {

@@ -60,7 +60,7 @@ struct hps_kafka_commits {
     bool stopping;
 };
 
-/* ---- the handle of a group: its thread ---- */
+/* ---- the handle of a group: its thread ------------------------------------------------------- */
 
 static hps_status connect_group(struct group *group, struct hps_error *err)
 {
@@ -168,7 +168,7 @@ static rd_kafka_resp_err_t commit(struct group *group, rd_kafka_topic_partition_
     return code != RD_KAFKA_RESP_ERR_NO_ERROR && why != RD_KAFKA_RESP_ERR_NO_ERROR ? why : code;
 }
 
-/* ---- its thread ---- */
+/* ---- its thread ------------------------------------------------------------------------------ */
 
 static void pending_set(struct group *group, const char *topic, int32_t partition, int64_t offset,
                         bool newer)
@@ -268,7 +268,7 @@ static void *group_run(void *arg)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 hps_status hps_kafka_commits_new(struct hps_kafka *log, struct hps_kafka_commits **out_commits)
 {
@@ -347,7 +347,7 @@ static struct group *group_make(struct hps_kafka_commits *of, const char *name)
     return group->has_thread ? group : NULL;
 }
 
-/* ---- committing ---- */
+/* ---- committing ------------------------------------------------------------------------------ */
 
 void hps_kafka_commit(struct hps_consumer *base, const struct hps_consumer_position *positions,
                       uint32_t n_positions)

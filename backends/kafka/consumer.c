@@ -24,7 +24,7 @@ enum {
     DOWN_WAIT_MS = 200, /* between looks whether the cluster is back */
 };
 
-/* ---- what librdkafka says ---- */
+/* ---- what librdkafka says -------------------------------------------------------------------- */
 
 /* In a call of the consumer's thread that serves its queue. */
 static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
@@ -64,7 +64,7 @@ void hps_kafka_answered(struct hps_kafka_consumer *c)
     c->down_text[0] = '\0';
 }
 
-/* ---- polling ---- */
+/* ---- polling --------------------------------------------------------------------------------- */
 
 static enum hps_record_time time_of(rd_kafka_timestamp_type_t type)
 {
@@ -294,7 +294,7 @@ static bool kafka_header(const struct hps_consumer_record *record, const char *n
                RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static void consumer_close(struct hps_consumer *base)
 {

@@ -170,7 +170,7 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
 /* The cluster has answered. */
 void hps_kafka_answered(struct hps_kafka_consumer *c);
 
-/* ---- parts.c --------------------------------------------------------------------------- */
+/* ---- parts.c --------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_parts_reserve(struct hps_kafka_consumer *c) HPS_MUST_CHECK; /* one more */
 /* NULL: it is not read. */
@@ -202,7 +202,7 @@ hps_status hps_kafka_assign(struct hps_consumer *base, const struct hps_consumer
                             uint32_t tag, struct hps_error *err);
 void hps_kafka_unassign(struct hps_consumer *base, const char *topic, int32_t number);
 
-/* ---- topics.c -------------------------------------------------------------------------- */
+/* ---- topics.c -------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
                             struct hps_consumer_topics *out_topics, struct hps_error *err);
@@ -216,7 +216,7 @@ hps_status hps_kafka_list(struct hps_kafka_consumer *c, uint64_t end_us, rd_kafk
 const struct rd_kafka_metadata_topic *hps_kafka_topic_in(const struct rd_kafka_metadata *all,
                                                          const char *topic);
 
-/* ---- offsets.c ------------------------------------------------------------------------- */
+/* ---- offsets.c ------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offsets *parts,
                              uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err);
@@ -229,7 +229,7 @@ void hps_kafka_offsets_ask(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list
 void hps_kafka_bounds_ask(struct hps_kafka_consumer *c, const char *topic, int32_t number,
                           int64_t *out_low, int64_t *out_high);
 
-/* ---- letters.c ------------------------------------------------------------------------- */
+/* ---- letters.c ------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
                                  const struct hps_consumer_record *record, const char *reason,
@@ -238,7 +238,7 @@ hps_status hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeo
                                        struct hps_error *err);
 void hps_kafka_letters_close(struct hps_kafka_consumer *c);
 
-/* ---- leaders.c ------------------------------------------------------------------------- */
+/* ---- leaders.c ------------------------------------------------------------------------------- */
 
 struct hps_kafka_watched; /* a partition that is watched, by any consumer */
 
@@ -287,7 +287,7 @@ int32_t hps_kafka_watch_broker(const struct hps_watch *watch);
 /* The cluster says again and again that there is no such partition. */
 bool hps_kafka_watch_absent(const struct hps_watch *watch);
 
-/* ---- recall.c -------------------------------------------------------------------------- */
+/* ---- recall.c -------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_recalls_new(struct hps_kafka *log, struct hps_kafka_recalls **out_recalls)
     HPS_MUST_CHECK;
@@ -297,7 +297,7 @@ bool hps_kafka_recalled(const struct hps_watch *watch, struct hps_recalled *out_
 /* The watch is about to go. */
 void hps_kafka_recall_cancel(struct hps_watch *watch);
 
-/* ---- commits.c ------------------------------------------------------------------------- */
+/* ---- commits.c ------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_commits_new(struct hps_kafka *log, struct hps_kafka_commits **out_commits)
     HPS_MUST_CHECK;

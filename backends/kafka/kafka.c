@@ -73,7 +73,7 @@ static const struct hps_kafka_property SHORT_CACHE = {"metadata.max.age.ms", "10
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ---- what librdkafka says ---- */
+/* ---- what librdkafka says -------------------------------------------------------------------- */
 
 hps_status hps_kafka_status(rd_kafka_resp_err_t code)
 {
@@ -146,7 +146,7 @@ static void on_log(const rd_kafka_t *rk, int level, const char *facility, const 
     HPS_LOG(DEBUG, "kafka", "librdkafka", HPS_STR("facility", facility), HPS_STR("line", line));
 }
 
-/* ---- settings ---- */
+/* ---- settings -------------------------------------------------------------------------------- */
 
 static bool is_fixed(const char *name)
 {
@@ -230,7 +230,7 @@ void hps_kafka_conf_at_most(rd_kafka_conf_t *conf, const char *name, long max)
     }
 }
 
-/* ---- handles ---- */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_handle_open(const struct hps_kafka *log, rd_kafka_type_t type,
                                  rd_kafka_conf_t *conf, const char *name, const char *what,
@@ -303,7 +303,7 @@ void hps_kafka_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint
     pthread_cond_timedwait(cond, lock, &until);
 }
 
-/* ---- the log ---- */
+/* ---- the log --------------------------------------------------------------------------------- */
 
 static void kafka_close(struct hps_update_log *base)
 {

@@ -94,7 +94,7 @@ struct hps_kafka_leaders {
     pthread_t router;
 };
 
-/* ---- watched partitions: with the lock held ---- */
+/* ---- watched partitions: with the lock held -------------------------------------------------- */
 
 static void watched_release(struct hps_kafka_leaders *of, struct hps_kafka_watched *watched)
 {
@@ -176,7 +176,7 @@ static void word_take(struct hps_kafka_watched *watched, uint64_t sent_us, int64
     }
 }
 
-/* ---- a leader ---- */
+/* ---- a leader -------------------------------------------------------------------------------- */
 
 /* Take those that are due into `asked`: those that failed apart, since one of them keeps the others
  * from being answered at once. With the lock held. */
@@ -308,7 +308,7 @@ static void *leader_run(void *arg)
     return NULL;
 }
 
-/* ---- the router ---- */
+/* ---- the router ------------------------------------------------------------------------------ */
 
 /* The thread that asks this broker, started if there is none. NULL: it cannot be. Lock held. */
 static struct leader *leader_of(struct hps_kafka_leaders *of, int32_t broker)
@@ -454,7 +454,7 @@ static void *router_run(void *arg)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 hps_status hps_kafka_leaders_new(struct hps_kafka *log, struct hps_kafka_leaders **out_leaders)
 {
@@ -527,7 +527,7 @@ static hps_status start(struct hps_kafka_leaders *of, struct hps_error *err)
     return status;
 }
 
-/* ---- watching ---- */
+/* ---- watching -------------------------------------------------------------------------------- */
 
 struct hps_watch *hps_kafka_watch_find(const struct hps_kafka_consumer *c, const char *topic,
                                        int32_t partition)

@@ -19,7 +19,7 @@ enum {
     NOBODY = -1,
 };
 
-/* ---- one leader ---- */
+/* ---- one leader ------------------------------------------------------------------------------ */
 
 bool hps_kafka_is_silence(rd_kafka_resp_err_t code)
 {
@@ -95,7 +95,7 @@ void hps_kafka_bounds_ask(struct hps_kafka_consumer *c, const char *topic, int32
     *out_high = bounds[1];
 }
 
-/* ---- many ---- */
+/* ---- many ------------------------------------------------------------------------------------ */
 
 /* What is asked for: of each, and the answers by now. */
 struct inquiry {

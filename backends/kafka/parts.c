@@ -33,7 +33,7 @@ enum {
 
 static void part_leave(struct hps_kafka_consumer *c, struct hps_kafka_part *part);
 
-/* ---- which there are ---- */
+/* ---- which there are ------------------------------------------------------------------------- */
 
 /* In the order of (topic, number): the part, or where it would be. */
 static uint32_t part_place(const struct hps_kafka_consumer *c, const rd_kafka_topic_t *topic,
@@ -115,7 +115,7 @@ static struct hps_kafka_part *part_make(struct hps_kafka_consumer *c, rd_kafka_t
     return &c->parts[i];
 }
 
-/* ---- reading ---- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static void part_leave(struct hps_kafka_consumer *c, struct hps_kafka_part *part)
 {
@@ -199,7 +199,7 @@ void hps_kafka_parts_sweep(struct hps_kafka_consumer *c)
     c->any_told = false;
 }
 
-/* ---- messages that are held ---- */
+/* ---- messages that are held ------------------------------------------------------------------ */
 
 void hps_kafka_held_release(struct hps_kafka_consumer *c)
 {
@@ -236,7 +236,7 @@ void hps_kafka_held_drop_all(struct hps_kafka_consumer *c)
     c->held_to = 0;
 }
 
-/* ---- assigning ---- */
+/* ---- assigning ------------------------------------------------------------------------------- */
 
 hps_status hps_kafka_assign(struct hps_consumer *base, const struct hps_consumer_position *at,
                             uint32_t tag, struct hps_error *err)
@@ -281,7 +281,7 @@ void hps_kafka_unassign(struct hps_consumer *base, const char *topic, int32_t nu
     }
 }
 
-/* ---- gone ---- */
+/* ---- gone ------------------------------------------------------------------------------------ */
 
 void hps_kafka_part_gone(struct hps_kafka_consumer *c, const char *reason)
 {
@@ -352,7 +352,7 @@ void hps_kafka_parts_check_late(struct hps_kafka_consumer *c)
     }
 }
 
-/* ---- gaps ---- */
+/* ---- gaps ------------------------------------------------------------------------------------ */
 
 /* librdkafka has stopped at `offset`, which the log does not have. An error that was on its way
  * when the partition was moved cannot be told from one of where it is now, unless by its offset:
@@ -396,7 +396,7 @@ static bool is_gap(rd_kafka_resp_err_t code)
     return code == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET;
 }
 
-/* ---- what cannot be read ---- */
+/* ---- what cannot be read --------------------------------------------------------------------- */
 
 /* librdkafka cannot make records of what the broker has sent, and will not the next time. */
 static bool is_unreadable(rd_kafka_resp_err_t code)
@@ -504,7 +504,7 @@ void hps_kafka_parts_search(struct hps_kafka_consumer *c)
     }
 }
 
-/* ---- what happens ---- */
+/* ---- what happens ---------------------------------------------------------------------------- */
 
 static void end_reached(struct hps_kafka_consumer *c, struct hps_kafka_part *part, int64_t offset)
 {

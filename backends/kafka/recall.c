@@ -77,7 +77,7 @@ struct hps_kafka_recalls {
     pthread_t thread;
 };
 
-/* ---- with the lock held ---- */
+/* ---- with the lock held ---------------------------------------------------------------------- */
 
 static void waiting_add(struct hps_kafka_recalls *of, struct hps_watch *watch, uint64_t due_us)
 {
@@ -154,7 +154,7 @@ static void put_back(struct hps_kafka_recalls *of, struct hps_watch *watch)
     }
 }
 
-/* ---- the thread ---- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 /* With the lock held. */
 static hps_status reader_open(struct hps_kafka_recalls *of, struct reader *reader)
@@ -363,7 +363,7 @@ static void *recalls_run(void *arg)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 hps_status hps_kafka_recalls_new(struct hps_kafka *log, struct hps_kafka_recalls **out_recalls)
 {
@@ -401,7 +401,7 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
     hps_free(of);
 }
 
-/* ---- recalling ---- */
+/* ---- recalling ------------------------------------------------------------------------------- */
 
 void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
 {

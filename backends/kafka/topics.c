@@ -22,7 +22,7 @@ enum {
     KNOWN_MS = 200,     /* ... when there is not */
 };
 
-/* ---- the list ---- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 const struct rd_kafka_metadata_topic *hps_kafka_topic_in(const struct rd_kafka_metadata *all,
                                                          const char *topic)
@@ -123,7 +123,7 @@ static hps_status topics_pick(struct hps_kafka_consumer *c, const struct rd_kafk
     return HPS_OK;
 }
 
-/* ---- how they are set ---- */
+/* ---- how they are set ------------------------------------------------------------------------ */
 
 static void topic_configure(struct hps_consumer_topic *topic,
                             const rd_kafka_ConfigResource_t *resource)
@@ -206,7 +206,7 @@ static void ask_configs(struct hps_kafka_consumer *c, const struct hps_consumer_
     hps_free(asked);
 }
 
-/* ---- their ids ---- */
+/* ---- their ids ------------------------------------------------------------------------------- */
 
 #if RD_KAFKA_VERSION >= 0x020300ff
 
@@ -264,7 +264,7 @@ static void ask_ids(struct hps_kafka_consumer *c, const struct hps_consumer_topi
 
 #endif
 
-/* ---- asking ---- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 /* takes the event. fresh: ids are of a question that was asked with this list. */
 static void take_answer(struct hps_kafka_consumer *c, rd_kafka_event_t *event, bool fresh,
@@ -344,7 +344,7 @@ static void topics_ask(struct hps_kafka_consumer *c, bool controlled,
     take_answers(c, fresh, topics, n, until_us < end_us ? until_us : end_us);
 }
 
-/* ---- all of it ---- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static hps_status cluster_id_get(rd_kafka_t *rk, int timeout_ms, char **out_id)
 {

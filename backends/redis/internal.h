@@ -110,6 +110,8 @@ static inline struct redis_space *redis_space_of(struct hps_space *space)
 uint64_t redis_read_deadline(const struct redis *redis, const struct hps_call *call);
 uint64_t redis_write_deadline(const struct redis *redis, const struct hps_call *call);
 
+/* ---- batch.c --------------------------------------------------------------------------------- */
+
 /* Commands that are built one after another into one buffer, and their replies. */
 struct redis_batch {
     struct hps_buf bytes;
@@ -133,13 +135,31 @@ void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint3
 void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                      uint64_t deadline_us);
 
-/* Ask how many rows the shards have; their time to live begins anew. False: not all answered. */
-bool redis_count_rows(struct redis_space *space);
+/* ---- leases.c -------------------------------------------------------------------------------- */
+
+/* What becomes of the lease of this daemon. */
+enum redis_lease_use {
+    REDIS_LEASE_TAKE,  /* unless another deletes the rows just now: n is -1 then */
+    REDIS_LEASE_LEAVE, /* it is given up */
+    REDIS_LEASE_DROP   /* and if n is 0 the rows are this daemon's to delete: nobody takes one
+                          meanwhile */
+};
+/* out_n: how many daemons have one, this one included if it takes it. */
+hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint64_t deadline_us,
+                       int64_t *out_n) HPS_MUST_CHECK;
 /* From now on the version is in use by this daemon, so that no other deletes it. UNAVAILABLE: one
  * does so just now, or the server does not answer. */
 hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HPS_MUST_CHECK;
+/* A command of one key, and a number behind it. */
+hps_status redis_put_command(struct redis_batch *batch, const char *name,
+                             const struct hps_redis_name *key, uint64_t number, bool has_number)
+    HPS_MUST_CHECK;
+/* Ask how many rows the shards have; their time to live begins anew. False: not all answered. */
+bool redis_count_rows(struct redis_space *space);
+/* Start the keeper, which ends with the store. NO_MEMORY */
+hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;
 
-/* ---- state.c: what is known of shards; all but the first take the lock ----------------- */
+/* ---- state.c: what is known of shards; all but the first take the lock ----------------------- */
 
 /* Under the lock: the shard is at the positions that it has known. */
 void redis_shard_judge(const struct redis_space *space, struct redis_shard *shard);
@@ -182,7 +202,7 @@ bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard
 bool redis_shard_reached(struct redis_space *space, uint32_t at,
                          const uint8_t digest[REDIS_DIGEST_BYTES]);
 
-/* ---- read.c ---------------------------------------------------------------------------- */
+/* ---- read.c ---------------------------------------------------------------------------------- */
 
 hps_status redis_get(struct hps_space *space, const struct hps_call *call,
                      const struct hps_table *table, struct hps_batch *batch) HPS_MUST_CHECK;
@@ -192,14 +212,14 @@ hps_status redis_get_many(struct hps_space *space, const struct hps_call *call,
 uint32_t redis_shard_of(const struct redis_space *space, const struct hps_table *table,
                         hps_key key);
 
-/* ---- scan.c: HPS's layout -------------------------------------------------------------- */
+/* ---- scan.c: HPS's layout -------------------------------------------------------------------- */
 
 hps_status redis_scan(struct hps_space *space, const struct hps_table *table,
                       hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                        uint32_t n),
                       void *ctx, struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- write.c --------------------------------------------------------------------------- */
+/* ---- write.c --------------------------------------------------------------------------------- */
 
 hps_status redis_put(struct hps_space *space, const struct hps_call *call,
                      const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
@@ -207,10 +227,6 @@ hps_status redis_put(struct hps_space *space, const struct hps_call *call,
 hps_status redis_erase(struct hps_space *space, const struct hps_call *call,
                        const struct hps_table *table, const hps_key *keys, uint32_t n)
     HPS_MUST_CHECK;
-hps_status redis_insert(struct hps_space *space, const struct hps_call *call,
-                        const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
-                        const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,
-                        struct hps_insert_report *out_report) HPS_MUST_CHECK;
 hps_status redis_log_positions_set(struct hps_space *space,
                                    const struct hps_log_position *positions, uint32_t n)
     HPS_MUST_CHECK;
@@ -229,8 +245,21 @@ hps_status redis_log_reset(struct hps_space *space, const struct hps_call *call,
  * 2 something else was there than what was known, 0 not reached. */
 hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadline_us)
     HPS_MUST_CHECK;
+/* Shards that are not there begin at the version's positions, but not where they had the only copy.
+ */
+hps_status redis_make_missing(struct redis_space *space, uint64_t deadline_us) HPS_MUST_CHECK;
+/* The field of a key, as an argument of a command. */
+hps_status redis_put_field(struct hps_buf *bytes, const struct hps_table *table, hps_key key)
+    HPS_MUST_CHECK;
 
-/* ---- evict.c --------------------------------------------------------------------------- */
+/* ---- insert.c -------------------------------------------------------------------------------- */
+
+hps_status redis_insert(struct hps_space *space, const struct hps_call *call,
+                        const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
+                        const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,
+                        struct hps_insert_report *out_report) HPS_MUST_CHECK;
+
+/* ---- evict.c --------------------------------------------------------------------------------- */
 
 /* Take rows out of the shards that have too many, a few per step, until the deadline. Returns how
  * many. */
@@ -241,7 +270,7 @@ void redis_touch(struct redis_space *space, uint32_t shard,
 /* By the keeper: tell the server. */
 void redis_touches_flush(struct redis_space *space);
 
-/* ---- load.c ---------------------------------------------------------------------------- */
+/* ---- load.c ---------------------------------------------------------------------------------- */
 
 hps_status redis_load_begin(struct hps_space *space, uint64_t rows_expected,
                             uint64_t bytes_expected, struct hps_store_load **out_load,

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The redis store: opening, spaces, leases, and its keeper, a thread that renews leases, counts
- * rows and tells the server which were used. See docs/redis.md, and internal.h for threads.
+ * The redis store: opening and closing it, its spaces, and what is known of its servers. See
+ * docs/redis.md, and internal.h for threads.
  */
 #include "backends/redis/redis.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "backends/redis/internal.h"
 #include "base/assert.h"
@@ -22,8 +20,6 @@ enum {
     SHARDS_MAX = 4096,
     FIELDS_MAX = 1 << 17, /* commands of more trip some servers */
     DROP_STEP = 8,        /* shards that are unlinked at once */
-    KEEPER_MS = 1000,
-    BYTES_MAX = 1 << 30
 };
 
 static struct redis *redis_of(struct hps_store *store)
@@ -48,309 +44,6 @@ uint64_t redis_read_deadline(const struct redis *redis, const struct hps_call *c
 uint64_t redis_write_deadline(const struct redis *redis, const struct hps_call *call)
 {
     return deadline(call, redis->options.write_timeout_us);
-}
-
-/* ---- batches of commands --------------------------------------------------------------------- */
-
-hps_status redis_batch_init(struct redis_batch *batch, uint32_t capacity)
-{
-    *batch = (struct redis_batch){.capacity = capacity};
-    hps_buf_init(&batch->bytes, BYTES_MAX);
-    batch->commands = hps_calloc(capacity, sizeof(*batch->commands));
-    batch->values = hps_calloc(capacity, sizeof(*batch->values));
-    batch->shards = hps_calloc(capacity, sizeof(*batch->shards));
-    batch->seen = hps_calloc(capacity, sizeof(*batch->seen));
-    batch->at = hps_calloc((size_t)capacity + 1, sizeof(*batch->at));
-    bool whole = batch->commands != NULL && batch->values != NULL && batch->shards != NULL &&
-                 batch->seen != NULL && batch->at != NULL;
-    return whole ? HPS_OK : HPS_NO_MEMORY;
-}
-
-void redis_batch_clear(struct redis_batch *batch)
-{
-    for (uint32_t i = 0; i < batch->n; i++) {
-        hps_redis_values_fini(&batch->values[i]);
-    }
-    hps_buf_clear(&batch->bytes);
-    batch->n = 0;
-}
-
-void redis_batch_fini(struct redis_batch *batch)
-{
-    redis_batch_clear(batch);
-    hps_buf_fini(&batch->bytes);
-    hps_free(batch->commands);
-    hps_free(batch->values);
-    hps_free(batch->shards);
-    hps_free(batch->seen);
-    hps_free(batch->at);
-}
-
-void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
-                     uint8_t flags)
-{
-    enum { VALUES_MAX = 64, TEXT_MAX = 1 << 20 };
-    HPS_ASSERT(batch->n < batch->capacity);
-    HPS_ASSERT(shard < space->n_shards);
-    uint32_t i = batch->n++;
-    batch->at[i + 1] = batch->bytes.size;
-    batch->shards[i] = shard;
-    batch->seen[i] = redis_shard_seen(space, shard);
-    hps_redis_values_init(&batch->values[i], VALUES_MAX, TEXT_MAX);
-    batch->commands[i] = (struct hps_redis_command){.slot = space->shards[shard].slot,
-                                                    .flags = flags,
-                                                    .size = batch->at[i + 1] - batch->at[i],
-                                                    .reply = {.values = &batch->values[i]}};
-}
-
-/* Give the script to the servers that do not know it, and call it there again. */
-static void run_again(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
-                      uint32_t n_again, uint64_t deadline_us)
-{
-    struct hps_buf text;
-    struct hps_redis_command *again = hps_calloc((size_t)n_again * 2, sizeof(*again));
-    uint32_t n = 0;
-    hps_buf_init(&text, BYTES_MAX);
-    if (again == NULL || hps_redis_script_load(&text, script) != HPS_OK) {
-        goto out;
-    }
-    for (uint32_t i = 0; i < batch->n; i++) {
-        if (batch->commands[i].reply.status != HPS_NOT_FOUND) {
-            continue;
-        }
-        again[n++] = (struct hps_redis_command){
-            .slot = batch->commands[i].slot, .bytes = text.data, .size = text.size};
-        struct hps_redis_command *command = &again[n++];
-        *command = batch->commands[i];
-        command->reply =
-            (struct hps_redis_reply){.values = command->reply.values, .rows = command->reply.rows};
-    }
-    hps_ignore(hps_redis_cluster_run(redis->cluster, again, n, deadline_us)); /* each has its own */
-    n = 0;
-    for (uint32_t i = 0; i < batch->n; i++) {
-        if (batch->commands[i].reply.status == HPS_NOT_FOUND) {
-            batch->commands[i] = again[n + 1];
-            n += 2;
-        }
-    }
-out:
-    hps_buf_fini(&text);
-    hps_free(again);
-}
-
-void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
-                     uint64_t deadline_us)
-{
-    uint32_t n_again = 0;
-    if (batch->n == 0) {
-        return;
-    }
-    for (uint32_t i = 0; i < batch->n; i++) {
-        batch->commands[i].bytes = batch->bytes.data + batch->at[i];
-    }
-    hps_ignore(hps_redis_cluster_run(redis->cluster, batch->commands, batch->n, deadline_us));
-    for (uint32_t i = 0; i < batch->n; i++) {
-        n_again += batch->commands[i].reply.status == HPS_NOT_FOUND ? 1 : 0;
-    }
-    if (n_again > 0 && script != HPS_REDIS_SCRIPTS) {
-        run_again(redis, batch, script, n_again, deadline_us);
-    }
-}
-
-/* ---- leases ---------------------------------------------------------------------------------- */
-
-/* What becomes of the lease of this daemon. */
-enum lease_use {
-    LEASE_TAKE,  /* unless another deletes the rows just now: n is -1 then */
-    LEASE_LEAVE, /* it is given up */
-    LEASE_DROP /* and if n is 0 the rows are this daemon's to delete: nobody takes one meanwhile */
-};
-
-/* out_n: how many daemons have one, this one included if it takes it. */
-static hps_status lease(struct redis_space *space, enum lease_use use, uint64_t deadline_us,
-                        int64_t *out_n)
-{
-    static const char *const words[] = {
-        [LEASE_TAKE] = "take", [LEASE_LEAVE] = "leave", [LEASE_DROP] = "drop"};
-    struct redis_batch batch;
-    hps_status status = redis_batch_init(&batch, 1);
-    status = status == HPS_OK
-                 ? hps_redis_script_begin(&batch.bytes, HPS_REDIS_LEASE, &space->leases, 1, 3)
-                 : status;
-    status = status == HPS_OK ? hps_redis_put_text(&batch.bytes, space->redis->member) : status;
-    status =
-        status == HPS_OK ? hps_redis_put_u64(&batch.bytes, space->redis->options.lease_ms) : status;
-    status = status == HPS_OK ? hps_redis_put_text(&batch.bytes, words[use]) : status;
-    if (status == HPS_OK) {
-        redis_batch_end(&batch, space, 0, 0);
-        batch.commands[0].slot = space->leases_slot;
-        redis_batch_run(space->redis, &batch, HPS_REDIS_LEASE, deadline_us);
-        status = batch.commands[0].reply.status;
-    }
-    if (status == HPS_OK && !hps_redis_values_i64(&batch.values[0], 0, out_n)) {
-        status = HPS_IO;
-    }
-    redis_batch_fini(&batch);
-    return status;
-}
-
-/* With the store's lock. */
-static hps_status lease_take(struct redis_space *space, bool *out_refused)
-{
-    uint64_t now_us = hps_clock_us();
-    int64_t n = 0;
-    hps_status status = lease(space, LEASE_TAKE, redis_write_deadline(space->redis, NULL), &n);
-    *out_refused = status == HPS_OK && n < 0;
-    if (status == HPS_OK && n > 0) {
-        space->lease_us = now_us;
-    }
-    return *out_refused ? HPS_UNAVAILABLE : status;
-}
-
-hps_status redis_lease_take(struct redis_space *space, struct hps_error *err)
-{
-    bool refused = false;
-    char why[HPS_REDIS_ERROR_MAX];
-    pthread_mutex_lock(&space->redis->lock);
-    hps_status status = lease_take(space, &refused);
-    pthread_mutex_unlock(&space->redis->lock);
-    if (status == HPS_OK) {
-        return HPS_OK;
-    }
-    if (refused) {
-        return hps_error_set(err, status, "another daemon is unloading it: try again");
-    }
-    hps_redis_cluster_why(space->redis->cluster, why, sizeof(why));
-    return hps_error_set(err, status == HPS_DEADLINE ? HPS_UNAVAILABLE : status, "%s",
-                         why[0] ? why : "the server of its leases does not answer");
-}
-
-static hps_status put_command(struct redis_batch *batch, const char *name,
-                              const struct hps_redis_name *key, uint64_t number, bool has_number)
-{
-    hps_status status = hps_redis_put_begin(&batch->bytes, has_number ? 3 : 2);
-    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, name) : status;
-    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, key->text, key->size) : status;
-    return status == HPS_OK && has_number ? hps_redis_put_u64(&batch->bytes, number) : status;
-}
-
-/* ---- the keeper ------------------------------------------------------------------------------ */
-
-/* Rows of each shard, also those of other daemons; and their time to live begins anew. */
-bool redis_count_rows(struct redis_space *space)
-{
-    uint32_t n_answered = 0;
-    const struct redis *redis = space->redis;
-    bool learns = !atomic_load(&space->loading); /* else they come while they are counted */
-    struct redis_batch batch;
-    hps_status status = redis_batch_init(&batch, space->n_shards * 3);
-    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
-        const struct redis_shard *shard = &space->shards[i];
-        status = put_command(&batch, "HLEN", &shard->keys[0], 0, false);
-        if (status == HPS_OK) {
-            redis_batch_end(&batch, space, i, 0);
-        }
-        for (uint32_t k = 0; k < 2 && redis->options.ttl_ms > 0 && status == HPS_OK; k++) {
-            status = put_command(&batch, "PEXPIRE", &shard->keys[k], redis->options.ttl_ms, true);
-            if (status == HPS_OK) {
-                redis_batch_end(&batch, space, i, 0);
-                hps_redis_values_init(&batch.values[batch.n - 1], 0, 0);
-                batch.commands[batch.n - 1].reply.values = NULL;
-            }
-        }
-    }
-    if (status == HPS_OK) {
-        redis_batch_run(space->redis, &batch, HPS_REDIS_SCRIPTS, redis_write_deadline(redis, NULL));
-    }
-    for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
-        int64_t n = 0;
-        if (batch.commands[i].reply.values != NULL && batch.commands[i].reply.status == HPS_OK &&
-            hps_redis_values_i64(&batch.values[i], 0, &n)) {
-            uint32_t shard = batch.shards[i];
-            redis_shard_count(space, shard, n > 0 ? (uint64_t)n : 0, learns, batch.seen[i]);
-            n_answered++;
-        }
-    }
-    redis_batch_fini(&batch);
-    return n_answered == space->n_shards;
-}
-
-/* Tell what is missing of the only copy, and when it is back. */
-static void tell_lost(struct redis_space *space)
-{
-    uint32_t n = redis_shards_missing(space);
-    pthread_mutex_lock(&space->lock);
-    uint32_t n_before = space->n_lost;
-    space->n_lost = n;
-    pthread_mutex_unlock(&space->lock);
-    if (n > n_before) {
-        HPS_LOG(ERROR, "redis", "shards of the only copy are lost: load the version again",
-                HPS_STR("model", space->model), HPS_I64("version", space->version),
-                HPS_U64("shards", n), HPS_U64("of", space->n_shards));
-    } else if (n == 0 && n_before > 0) {
-        HPS_LOG(INFO, "redis", "all shards of the only copy are there again",
-                HPS_STR("model", space->model), HPS_I64("version", space->version));
-    }
-}
-
-static void keep_space(struct redis_space *space)
-{
-    const struct redis *redis = space->redis;
-    uint64_t age_us = hps_clock_us() - space->lease_us;
-    bool only_copy = redis->options.authoritative && atomic_load(&space->loaded);
-    bool refused = false;
-    if (redis->options.layout == HPS_REDIS_LAYOUT_HPS) {
-        return;
-    }
-    redis_touches_flush(space);
-    bool due = space->lease_us == 0 || age_us >= redis->options.lease_ms * 1000 / 3;
-    bool leased = due && lease_take(space, &refused) == HPS_OK;
-    if (leased || (only_copy && redis_shards_missing(space) > 0)) {
-        (void)redis_count_rows(space);
-    }
-    if (only_copy) {
-        tell_lost(space);
-    }
-}
-
-static void *keeper_run(void *ctx)
-{
-    struct redis *redis = ctx;
-    pthread_mutex_lock(&redis->lock);
-    while (!redis->stops) {
-        struct timespec until;
-        for (struct redis_space *space = redis->spaces; space != NULL; space = space->next) {
-            keep_space(space);
-        }
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += KEEPER_MS / 1000;
-        if (!redis->stops) { /* until then, or there is a new space, which wants a lease */
-            (void)pthread_cond_timedwait(&redis->wake, &redis->lock, &until);
-        }
-    }
-    pthread_mutex_unlock(&redis->lock);
-    return NULL;
-}
-
-static hps_status keeper_start(struct redis *redis)
-{
-    pthread_condattr_t attr;
-    if (pthread_condattr_init(&attr) != 0) {
-        return HPS_NO_MEMORY;
-    }
-    bool made = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
-                pthread_cond_init(&redis->wake, &attr) == 0;
-    (void)pthread_condattr_destroy(&attr);
-    if (!made) {
-        return HPS_NO_MEMORY;
-    }
-    redis->has_keeper = hps_thread_start(0, keeper_run, redis, &redis->keeper) == HPS_OK;
-    if (!redis->has_keeper) {
-        (void)pthread_cond_destroy(&redis->wake);
-    } else {
-        (void)pthread_setname_np(redis->keeper, "redis-leases");
-    }
-    return redis->has_keeper ? HPS_OK : HPS_NO_MEMORY;
 }
 
 /* ---- spaces ---------------------------------------------------------------------------------- */
@@ -493,7 +186,8 @@ static void space_close(struct hps_space *base)
     int64_t n_leases = 0;
     space_forget(space);
     if (space->lease_us != 0) { /* else it ends by itself */
-        hps_ignore(lease(space, LEASE_LEAVE, redis_read_deadline(space->redis, NULL), &n_leases));
+        hps_ignore(redis_lease(space, REDIS_LEASE_LEAVE, redis_read_deadline(space->redis, NULL),
+                               &n_leases));
     }
     space_free(space);
 }
@@ -505,7 +199,7 @@ static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t 
     hps_status status = redis_batch_init(&batch, 2 * (end - begin));
     for (uint32_t i = begin; i < end; i++) {
         for (uint32_t k = 0; k < 2 && status == HPS_OK; k++) {
-            status = put_command(&batch, "UNLINK", &space->shards[i].keys[k], 0, false);
+            status = redis_put_command(&batch, "UNLINK", &space->shards[i].keys[k], 0, false);
             if (status == HPS_OK) {
                 redis_batch_end(&batch, space, i, 0);
             }
@@ -531,7 +225,7 @@ static hps_status drop_shards(struct redis_space *space, int64_t *out_n_leases)
     for (uint32_t begin = 0; begin < space->n_shards && status == HPS_OK; begin += DROP_STEP) {
         uint32_t end = begin + DROP_STEP < space->n_shards ? begin + DROP_STEP : space->n_shards;
         uint64_t deadline_us = redis_write_deadline(space->redis, NULL);
-        status = lease(space, LEASE_DROP, deadline_us, out_n_leases);
+        status = redis_lease(space, REDIS_LEASE_DROP, deadline_us, out_n_leases);
         if (status == HPS_OK && *out_n_leases > 0) {
             return HPS_OK;
         }
@@ -551,7 +245,8 @@ static hps_status space_drop(struct hps_space *base, struct hps_error *err)
         HPS_LOG(INFO, "redis", "rows stay: others use them", HPS_STR("model", space->model),
                 HPS_I64("version", space->version), HPS_I64("daemons", n_leases));
     } else if (status == HPS_OK) { /* after a failure something may be on its way still */
-        hps_ignore(lease(space, LEASE_LEAVE, redis_write_deadline(space->redis, NULL), &n_leases));
+        hps_ignore(redis_lease(space, REDIS_LEASE_LEAVE, redis_write_deadline(space->redis, NULL),
+                               &n_leases));
     }
     if (status != HPS_OK) {
         hps_error_set(err, status,
@@ -784,7 +479,7 @@ hps_status hps_redis_open(const struct hps_redis_store_options *options,
     redis->member = hps_strdup(options->member != NULL ? options->member : "hpsd");
     status = redis->member == NULL ? hps_error_set(err, HPS_NO_MEMORY, "redis: no memory")
                                    : hps_redis_cluster_open(&options->redis, &redis->cluster, err);
-    if (status == HPS_OK && keeper_start(redis) != HPS_OK) {
+    if (status == HPS_OK && redis_keeper_start(redis) != HPS_OK) {
         status = hps_error_set(err, HPS_NO_MEMORY, "redis: no thread");
     }
     if (status != HPS_OK) {

@@ -18,7 +18,7 @@
 #define CATALOG        "catalog"
 #define DEFAULT_FAMILY "default"
 
-/* ---- making it ---- */
+/* ---- making it ------------------------------------------------------------------------------- */
 
 /* Make the database beside its place and move it there, so that one without a format record is
  * never ours, not even after a crash. */
@@ -63,7 +63,7 @@ done:
     return status;
 }
 
-/* ---- whether it is ours ---- */
+/* ---- whether it is ours ---------------------------------------------------------------------- */
 
 static hps_status format_check(const struct hps_rocksdb *store, const char *value, size_t size,
                                struct hps_error *err)
@@ -143,7 +143,7 @@ static hps_status database_find(struct hps_rocksdb *store, const char *dir, stru
     return status;
 }
 
-/* ---- opening it ---- */
+/* ---- opening it ------------------------------------------------------------------------------ */
 
 /* Put the handles where they belong. takes them all, on failure too. */
 static hps_status families_take(struct hps_rocksdb *store, char **names, size_t n,
@@ -272,7 +272,7 @@ hps_status hps_rocksdb_database_start_behind(struct hps_rocksdb *store,
     return opening.status;
 }
 
-/* ---- its files ---- */
+/* ---- its files ------------------------------------------------------------------------------- */
 
 /* A file that is shorter than the database knows would end the process when a mapping of it is
  * read, so all are compared before the first look-up. */

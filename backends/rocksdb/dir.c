@@ -21,7 +21,7 @@
 
 #define GIB (UINT64_C(1) << 30)
 
-/* ---- files ---- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 hps_status hps_rocksdb_dir_fail(struct hps_error *err, const char *what, const char *path)
 {
@@ -191,7 +191,7 @@ bool hps_rocksdb_dir_direct_works(const struct hps_rocksdb_dir *dir)
     return fd >= 0;
 }
 
-/* ---- free space ---- */
+/* ---- free space ------------------------------------------------------------------------------ */
 
 /* Bytes that may be used before `reserve` is touched. */
 static uint64_t free_above(const struct hps_rocksdb_dir *dir, uint64_t reserve)
@@ -303,7 +303,7 @@ static hps_status disk_free_min(struct hps_rocksdb_dir *dir, uint64_t configured
     return HPS_OK;
 }
 
-/* ---- open ---- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 /* One process writes, or any number read. The kernel lets go of the lock when the process ends. */
 static hps_status take_lock(struct hps_rocksdb_dir *dir, struct hps_error *err)

@@ -60,7 +60,7 @@ struct hps_store_load {
     uint64_t unchecked_bytes; /* written since the free space was looked at */
 };
 
-/* ---- whether the space is free for it ---- */
+/* ---- whether the space is free for it -------------------------------------------------------- */
 
 static bool key_is_record(const char *key, size_t size)
 {
@@ -109,7 +109,7 @@ static hps_status load_claim(struct hps_rocksdb_space *space, bool claim, struct
     return status;
 }
 
-/* ---- its end ---- */
+/* ---- its end --------------------------------------------------------------------------------- */
 
 /* Let the thread write what it has and end. */
 static void load_join(struct hps_store_load *load)
@@ -157,7 +157,7 @@ void hps_rocksdb_load_abort(struct hps_store_load *load)
     load_free(load);
 }
 
-/* ---- files ---- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static hps_status load_dir_make(struct hps_store_load *load, struct hps_error *err)
 {
@@ -294,7 +294,7 @@ static void *load_run(void *arg)
     return NULL;
 }
 
-/* ---- blocks ---- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 static hps_status load_status(struct hps_store_load *load, struct hps_error *err)
 {
@@ -364,7 +364,7 @@ hps_status hps_rocksdb_load_add(struct hps_store_load *load, const struct hps_ta
     return status;
 }
 
-/* ---- beginning and commit ---- */
+/* ---- beginning and commit -------------------------------------------------------------------- */
 
 static hps_status load_blocks_make(struct hps_store_load *load, struct hps_error *err)
 {

@@ -137,7 +137,7 @@ void hps_rocksdb_options_free(struct hps_rocksdb *store)
     }
 }
 
-/* ---- how files are read ---- */
+/* ---- how files are read ---------------------------------------------------------------------- */
 
 void hps_rocksdb_options_set_mode(struct hps_rocksdb *store)
 {

@@ -24,7 +24,7 @@ enum {
     READERS_MAX = 32,     /* more threads got no more out of a disk */
 };
 
-/* ---- one multi-get ---- */
+/* ---- one multi-get --------------------------------------------------------------------------- */
 
 /* Where a key that is asked for came from: index in a part's batch. */
 struct asked {
@@ -79,7 +79,7 @@ static hps_status answer_take(struct hps_space *space, const struct hps_table *t
     return HPS_OK;
 }
 
-/* ---- one read ---- */
+/* ---- one read -------------------------------------------------------------------------------- */
 
 /* One part of a read: a batch in key order. */
 struct read_part {
@@ -353,7 +353,7 @@ hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                             : hps_error_set(err, status, "rocksdb: cannot start %u readers", n);
 }
 
-/* ---- whole tables ---- */
+/* ---- whole tables ---------------------------------------------------------------------------- */
 
 struct scan_buffer {
     hps_key *keys;

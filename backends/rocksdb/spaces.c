@@ -17,7 +17,7 @@
 
 enum { MODEL_MAX_BYTES = 120 };
 
-/* ---- names ---- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static bool model_legal(const char *model, size_t size)
 {
@@ -65,7 +65,7 @@ static bool family_parse(const char *name, char *out_model, int64_t *out_version
     return true;
 }
 
-/* ---- families ---- */
+/* ---- families -------------------------------------------------------------------------------- */
 
 hps_status hps_rocksdb_family_add(struct hps_rocksdb *store, const char *name,
                                   rocksdb_column_family_handle_t *handle,
@@ -160,7 +160,7 @@ static hps_status family_get(struct hps_rocksdb *store, const char *name,
     return hps_rocksdb_family_add(store, name, handle, out_family, err);
 }
 
-/* ---- spaces ---- */
+/* ---- spaces ---------------------------------------------------------------------------------- */
 
 hps_status hps_rocksdb_space_open(struct hps_store *base, const struct hps_space_id *id,
                                   struct hps_space **out_space, struct hps_error *err)

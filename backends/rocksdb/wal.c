@@ -23,7 +23,7 @@ enum {
 
 #define LOG_LOST "the log met a full disk; look-ups go on, writes after a restart only"
 
-/* ---- a log that met a full disk ---- */
+/* ---- a log that met a full disk -------------------------------------------------------------- */
 
 /* Does `text` say that it was the log that could not be written? Then remember which one. */
 static void log_note(struct hps_rocksdb *store, const char *text)
@@ -102,7 +102,7 @@ hps_status hps_rocksdb_log_check(struct hps_rocksdb *store, struct hps_error *er
                                      "another one");
 }
 
-/* ---- whether RocksDB takes writes ---- */
+/* ---- whether RocksDB takes writes ------------------------------------------------------------ */
 
 void hps_rocksdb_write_ended(struct hps_rocksdb *store, const char *text)
 {
@@ -164,7 +164,7 @@ const char *hps_rocksdb_writes_refused(struct hps_store *base)
                                         : NULL;
 }
 
-/* ---- the sync ---- */
+/* ---- the sync -------------------------------------------------------------------------------- */
 
 /* Alone: to sync a log that a write has just failed in ends the process (Debian 12). */
 static void wal_sync(struct hps_rocksdb *store)
@@ -256,7 +256,7 @@ void hps_rocksdb_sync_stop(struct hps_rocksdb *store)
     pthread_rwlock_destroy(&store->log_gate);
 }
 
-/* ---- old logs ---- */
+/* ---- old logs -------------------------------------------------------------------------------- */
 
 /* An open begins a log of its own, and all are kept from the first one on that has what is in
  * memory only. So that starts alone do not make ever more of them, memory is written out at last,

@@ -18,7 +18,7 @@ enum { RECORD_ENTRY_BYTES = 64 };
 #define BATCH_BYTES     (UINT64_C(16) << 20)
 #define APPLY_BYTES_MAX (UINT64_C(1) << 30) /* RocksDB's own limit of a batch is 4 GiB */
 
-/* ---- one batch ---- */
+/* ---- one batch ------------------------------------------------------------------------------- */
 
 struct batch {
     rocksdb_writebatch_t *writes;
@@ -71,7 +71,7 @@ static uint64_t batch_bytes(uint32_t n, uint64_t row_bytes)
     return n * (row_bytes + HPS_ROCKSDB_ENTRY_BYTES);
 }
 
-/* ---- put and erase ---- */
+/* ---- put and erase --------------------------------------------------------------------------- */
 
 /* rows NULL: delete the keys. */
 static hps_status write_chunk(struct hps_space *space, const struct hps_table *table,
@@ -136,7 +136,7 @@ hps_status hps_rocksdb_erase(struct hps_space *space, const struct hps_call *cal
     return write_all(space, call, table, keys, NULL, n);
 }
 
-/* ---- apply ---- */
+/* ---- apply ----------------------------------------------------------------------------------- */
 
 /* Bytes of an apply, checked against the limits of one batch and of the disk. */
 static hps_status apply_check(struct hps_rocksdb *store, const struct hps_call *call,

@@ -147,7 +147,7 @@ struct hps_embed_cache {
 
 enum { HPS_EMBED_SEEN = 2 * HPS_EMBED_SLICE_ROWS_MAX };
 
-/* ---- cache.c --------------------------------------------------------------------------- */
+/* ---- cache.c --------------------------------------------------------------------------------- */
 
 /* The device is gone: from now on everything answers DATA_LOSS, and so does this. */
 hps_status hps_embed_lose(struct hps_embed_cache *cache);
@@ -162,7 +162,7 @@ bool hps_embed_ended(struct hps_embed_cache *cache, struct hps_event *event);
 /* Something is waited for: notice if it will not come. */
 void hps_embed_check(struct hps_embed_cache *cache, struct hps_event *event);
 
-/* ---- range.c --------------------------------------------------------------------------- */
+/* ---- range.c --------------------------------------------------------------------------------- */
 
 struct hps_embed_layout {
     uint32_t n_sets;
@@ -186,7 +186,7 @@ hps_status hps_embed_clear(struct hps_stream_q *stream, const struct hps_embed_d
 void hps_embed_range_use(struct hps_embed_range *range);
 void hps_embed_range_unuse(struct hps_embed_range *range);
 
-/* ---- batch.c --------------------------------------------------------------------------- */
+/* ---- batch.c --------------------------------------------------------------------------------- */
 
 /* Bytes of host memory that a ticket of this configuration needs. */
 size_t hps_embed_ticket_bytes(const struct hps_embed_cache_config *config);
@@ -195,7 +195,7 @@ void hps_embed_batches_advance(struct hps_embed_cache *cache);
 /* At the cache's end: those that nobody saw end use no range any more. */
 void hps_embed_batches_drop(struct hps_embed_cache *cache);
 
-/* ---- stage.c, slice.c ------------------------------------------------------------ */
+/* ---- stage.c, slice.c ------------------------------------------------------------------------ */
 
 size_t hps_embed_slice_bytes(void);
 /* Give what was staged to the device; nothing where there is nothing. */

@@ -13,14 +13,14 @@ void lookup_begin(struct hps_lookup *lookup);
 /* What was asked for is noted, and the keys are counted if there is an answer. */
 void lookup_count_end(const struct hps_lookup *lookup, bool answered);
 
-/* ---- unit.c ---- */
+/* ---- unit.c ---------------------------------------------------------------------------------- */
 
 /* The last row has been read, or a key is in no tier, which was read, too: may some be of a batch
  * of updates of which others are not? Then ABORTED, and lookup->torn if all rows are there. */
 hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* ---- gpu.c ---- */
+/* ---- gpu.c ----------------------------------------------------------------------------------- */
 
 /* Rows of the part's table can be on the device now. */
 bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_part *part);

@@ -57,7 +57,7 @@ struct hps_updates {
     struct hps_log_report shared; /* thread `update` alone: since it was last taken */
 };
 
-/* ---- hold.c ---- */
+/* ---- hold.c ---------------------------------------------------------------------------------- */
 
 /* Wait until nobody holds updates back, HPS_UPDATE_HELD_US_MAX at most; others wait meanwhile. */
 void update_turn_begin(struct hps_updates *updates);
@@ -65,7 +65,7 @@ void update_turn_end(struct hps_updates *updates);
 hps_status update_holds_init(struct hps_updates *updates) HPS_MUST_CHECK;
 void update_holds_fini(struct hps_updates *updates);
 
-/* ---- plan.c: what a batch comes to ---- */
+/* ---- plan.c: what a batch comes to ----------------------------------------------------------- */
 
 struct update_plan {
     struct hps_write *writes; /* [n_writes] together, a key of a table occurs once */
@@ -85,7 +85,7 @@ hps_status update_plan_make(const struct hps_version *version, const struct hps_
     HPS_MUST_CHECK;
 void update_plan_free(struct update_plan *plan); /* a zeroed one is legal */
 
-/* ---- shared.c ---- */
+/* ---- shared.c -------------------------------------------------------------------------------- */
 
 bool update_is_shared(const struct hps_space *space);
 /* Apply a batch, and the plan of it, to a shared tier. What log_apply answers. */
@@ -93,7 +93,7 @@ hps_status update_shared_write(struct hps_version *version, struct hps_space *sp
                                const struct hps_update_batch *batch, const struct update_plan *plan,
                                struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- versions.c ---- */
+/* ---- versions.c ------------------------------------------------------------------------------ */
 
 /* PRECONDITION, NO_MEMORY */
 hps_status update_versions_open(const struct hps_version *version, struct hps_updates *updates,
@@ -104,7 +104,7 @@ hps_status update_versions_compare(const struct hps_version *version,
                                    const struct hps_update_part *part, uint8_t *lost,
                                    uint32_t *out_n_older, struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- rows.c: how many rows there are ---- */
+/* ---- rows.c: how many rows there are --------------------------------------------------------- */
 
 enum { UPDATE_ROWS_KEY_BYTES = 16 };
 
@@ -128,7 +128,7 @@ hps_status update_rows_sample(const struct hps_version *version, const struct up
 void update_rows_publish(struct hps_updates *updates, const struct update_rows *rows);
 void update_rows_free(struct update_rows *rows); /* a zeroed one is legal */
 
-/* ---- state.c: sequence and positions, stored and published ---- */
+/* ---- state.c: sequence and positions, stored and published ----------------------------------- */
 
 struct update_records {
     struct hps_record *records; /* [n] the positions, rows of tables, then the sequence */

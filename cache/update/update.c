@@ -55,7 +55,7 @@ static hps_status write_keys(struct hps_space *space, const struct hps_write *wr
                : ops->put(space, &no_limit, write->table, write->keys, write->rows, write->n);
 }
 
-/* ---- tiers above the lowest one ------------------------------------------------------------- */
+/* ---- tiers above the lowest one -------------------------------------------------------------- */
 
 /* A row that finds no room in a tier that evicts is not there at all; a lower tier has it. After
  * any other failure, or in a tier that keeps what it has, the keys are taken out, whatever row they

@@ -139,7 +139,7 @@ uint64_t catalog_rows_dropped(const struct catalog_entry *entry);
 /* Share of a load that is done; 1 of a version that is loaded. Lock held. */
 double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
 
-/* ---- recover.c ---- */
+/* ---- recover.c ------------------------------------------------------------------------------- */
 
 /* Bring back the versions of the persistent store, which there is, and remove what no record names.
  * May block; nobody else knows the catalog. error: as hps_catalog_open */
@@ -148,7 +148,7 @@ hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err) H
  * held, or nobody else knows the catalog. */
 void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model);
 
-/* ---- model.c: under switch_lock, or nobody else knows the catalog ---- */
+/* ---- model.c: under switch_lock, or nobody else knows the catalog ---------------------------- */
 
 /* What the model's record says from now on; `without`: a version that goes, 0: none. */
 struct catalog_model_change {
@@ -175,7 +175,7 @@ hps_status catalog_configured_order(struct catalog_model *model) HPS_MUST_CHECK;
  * and give each version its own. */
 hps_status catalog_settle_order(struct catalog_model *model) HPS_MUST_CHECK;
 
-/* ---- switch.c ---- */
+/* ---- switch.c -------------------------------------------------------------------------------- */
 
 /* Make a resident version the active one and write it down. switch_lock held, lock not. */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
@@ -206,7 +206,7 @@ hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64
                             struct catalog_model **out_model, struct catalog_entry **out_entry,
                             struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- gpu.c ---- */
+/* ---- gpu.c ----------------------------------------------------------------------------------- */
 
 /* The version's embedding caches, if its model has a device; without them it is served all the
  * same. Before it is published. lock not held. */
@@ -224,7 +224,7 @@ void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
 /* What caches of these tables would take. */
 uint64_t catalog_gpu_bytes(const struct hps_catalog *catalog, const struct hps_version *version);
 
-/* ---- warm.c ---- */
+/* ---- warm.c ---------------------------------------------------------------------------------- */
 
 /* Warm up a version that serves, on a thread of `pool`; nothing if that is of no use. The version
  * is resident and stays so for the call. */
@@ -243,7 +243,7 @@ void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_v
 /* `closing` is set. Ends the warm-up threads and writes the hot keys. */
 void catalog_warm_stop(struct hps_catalog *catalog);
 
-/* ---- load.c ---- */
+/* ---- load.c ---------------------------------------------------------------------------------- */
 
 /* Begin the first load of a configured model, or, `awaited`, that of its changed files: if a
  * resident version has those already it is only activated. Loader thread, no lock held. EXISTS: the
@@ -251,7 +251,7 @@ void catalog_warm_stop(struct hps_catalog *catalog);
 hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_config_model *config,
                                bool awaited, struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- ready.c ---- */
+/* ---- ready.c --------------------------------------------------------------------------------- */
 
 /* Have look-ups of the model told whether it is to come, and how far it is. Lock held. */
 void catalog_expect(struct hps_catalog *catalog, struct catalog_model *model);
@@ -271,7 +271,7 @@ void catalog_model_metrics_remove(const struct hps_catalog *catalog,
  * thread, no lock held. */
 void catalog_load_again(struct hps_catalog *catalog);
 
-/* ---- source.c ---- */
+/* ---- source.c -------------------------------------------------------------------------------- */
 
 /* The files that a request names, all below server.model_roots. May block; lock not held. error
  * INVALID, NOT_FOUND, PERMISSION, NO_MEMORY; out_source: hps_source_close */
@@ -287,7 +287,7 @@ void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
 int64_t catalog_find_print(struct hps_catalog *catalog, const char *model,
                            const struct hps_source *source);
 
-/* ---- unload.c ---- */
+/* ---- unload.c -------------------------------------------------------------------------------- */
 
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
 /* `closing` is set. Who still waits is told UNAVAILABLE. */

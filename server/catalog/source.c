@@ -127,7 +127,7 @@ hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_loa
     return status;
 }
 
-/* ---- what is configured, and what is served ------------------------------------------------- */
+/* ---- what is configured, and what is served -------------------------------------------------- */
 
 static void log_drift(const struct hps_config *config, const struct catalog_model *model)
 {

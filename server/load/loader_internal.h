@@ -27,7 +27,7 @@ struct loader_run {
     uint32_t batch;
 };
 
-/* ---- plan.c ---- */
+/* ---- plan.c ---------------------------------------------------------------------------------- */
 
 /* Open the file of a table; the caller closes out_reader. error: what the reader says, with the
  * table's name. Any thread; may block. */
@@ -35,7 +35,7 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
                               struct hps_row_reader **out_reader, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* ---- loader.c ---- */
+/* ---- loader.c -------------------------------------------------------------------------------- */
 
 /* Make run->keys and run->rows anew for rows of `table`, run->batch of them. NO_MEMORY */
 hps_status loader_batch_room(struct loader_run *run, const struct hps_table *table,
@@ -43,7 +43,7 @@ hps_status loader_batch_room(struct loader_run *run, const struct hps_table *tab
 /* Open run->redis_space; the load id is known. error: what the store says */
 hps_status loader_open_redis(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- fill_redis.c ---- */
+/* ---- fill_redis.c ---------------------------------------------------------------------------- */
 
 /* Rows are in the durable store, the load id is known: open the Redis above it, and put its share
  * of them there. If it is away, or has the rows from another daemon, so be it: it has none that are

@@ -92,7 +92,7 @@ struct hps_lookup_service {
     uint32_t n_used;
 };
 
-/* ---- request.c ---- */
+/* ---- request.c ------------------------------------------------------------------------------- */
 
 /* An idle one, or a new one: with empty arenas, and nothing else that is set. Any thread. NULL: no
  * memory. */
@@ -134,7 +134,7 @@ static inline void request_unpin(struct request *request)
     }
 }
 
-/* ---- prepare.c ---- */
+/* ---- prepare.c ------------------------------------------------------------------------------- */
 
 /* Decode a message, note who asks, pin the version, and plan the look-up. Of data[size] nothing is
  * needed afterwards. The version stays pinned also on failure, until the request ends.
@@ -143,7 +143,7 @@ static inline void request_unpin(struct request *request)
 hps_status request_prepare(struct request *request, const uint8_t *data, size_t size,
                            struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- dispatch.c ---- */
+/* ---- dispatch.c ------------------------------------------------------------------------------ */
 
 /* There is room for the reply: look up. The call may have ended when this returns. */
 void request_start(struct request *request);
@@ -165,7 +165,7 @@ bool request_withdraw(struct request *request);
  * unit has waited before it is read again. For wait_timer; ctx: the request */
 void request_wait_over(void *ctx);
 
-/* ---- unit.c ---- */
+/* ---- unit.c ---------------------------------------------------------------------------------- */
 
 /* It has ended with ABORTED: look up again, or no more: the client may try, as `err` says. */
 void request_finish_torn(struct request *request, const struct hps_error *err);
@@ -175,7 +175,7 @@ void request_reread(struct request *request);
 /* Its wait is over: for updates, or for what its client may have. */
 void request_unit_resume(struct request *request);
 
-/* ---- reply.c ---- */
+/* ---- reply.c --------------------------------------------------------------------------------- */
 
 /* The look-up is done: encode, let go of the version, send. */
 void request_reply(struct request *request);

@@ -223,7 +223,7 @@ struct hps_updater {
     bool stopped;
 };
 
-/* ---- stream.c; thread `update`, or a test in its place ---- */
+/* ---- stream.c; thread `update`, or a test in its place --------------------------------------- */
 
 enum {
     UPDATE_LOG_TIMEOUT_MS = 3000,             /* of a question to the log */
@@ -244,7 +244,7 @@ void update_note_event_time(struct hps_update_stream *stream, int64_t event_time
 /* Try again after the back-off. */
 void update_retry_later(struct hps_update_stream *stream);
 
-/* ---- apply.c; the same thread ---- */
+/* ---- apply.c; the same thread ---------------------------------------------------------------- */
 
 /* Has this partition something to be stored? */
 bool update_unstored(const struct update_partition *partition);
@@ -260,7 +260,7 @@ uint64_t update_rate_due_us(const struct hps_update_stream *stream);
 /* Tell the log's tools what was applied a while ago. */
 void update_commit_due(struct hps_update_stream *stream);
 
-/* ---- begin.c; the same thread ---- */
+/* ---- begin.c; the same thread ---------------------------------------------------------------- */
 
 /* NULL: it has not been listed, nor stored. */
 struct update_partition *update_find_partition(struct hps_update_stream *stream, const char *topic,
@@ -306,7 +306,7 @@ void update_begin_anew(struct hps_update_stream *stream, const char *topic);
  * files of that time; -1: by no time. On any thread. */
 int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t files_ms);
 
-/* ---- proof.c; the same thread ---- */
+/* ---- proof.c; the same thread ---------------------------------------------------------------- */
 
 /* Take what leaders have said: the ends of partitions, and what became of witnesses. */
 void update_hear(struct hps_update_stream *stream);
@@ -336,7 +336,7 @@ int64_t update_same_until_ms(const struct hps_update_stream *stream,
 bool update_lost_tombstones(const struct update_partition *partition, int64_t high);
 void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition);
 
-/* ---- unlisted.c; the same thread ---- */
+/* ---- unlisted.c; the same thread ------------------------------------------------------------- */
 
 /* Look at what other versions have, and at what the log says of it. */
 void update_hear_unlisted(struct hps_update_stream *stream);
@@ -346,14 +346,14 @@ bool update_show_unlisted(const struct update_unlisted *of, struct hps_partition
  */
 void update_forget_unlisted(struct hps_update_stream *stream);
 
-/* ---- command.c; the same thread ---- */
+/* ---- command.c; the same thread -------------------------------------------------------------- */
 
 /* Not a REFRESH. */
 void update_run_command(struct hps_update_stream *stream, struct update_call *call);
 /* One step of a refresh that was asked for. False: none is under way any more. */
 bool update_refresh_turn(struct hps_update_stream *stream);
 
-/* ---- show.c; the same thread ---- */
+/* ---- show.c; the same thread ----------------------------------------------------------------- */
 
 /* Copy the view. */
 void update_stream_show(struct hps_update_stream *stream);
@@ -368,7 +368,7 @@ void update_forget_gauges(struct hps_metrics *metrics, const char *topic, int32_
 void update_show_rejected(struct hps_update_stream *stream, const char *topic, int32_t partition,
                           int64_t offset, const char *reason, const char *text);
 
-/* ---- share.c; the same thread ---- */
+/* ---- share.c; the same thread ---------------------------------------------------------------- */
 
 /* Has the version passed over records, as the batch at hand leaves it? */
 bool update_is_apart(const struct hps_update_stream *stream);

@@ -163,7 +163,7 @@ static void topics_get(struct hps_consumer *consumer, struct hps_consumer_topics
     }
 }
 
-/* ---- topics and offsets ---- */
+/* ---- topics and offsets ---------------------------------------------------------------------- */
 
 static void test_topics_when_asked_then_the_models_own_in_order(void **state)
 {
@@ -282,7 +282,7 @@ static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void *
     }
 }
 
-/* ---- records ---- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static void test_poll_when_records_are_there_then_they_come_as_they_were_sent(void **state)
 {
@@ -444,7 +444,7 @@ static void test_unassign_when_records_were_fetched_then_no_more_of_them(void **
     }
 }
 
-/* ---- events ---- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_bounds(void **state)
 {
@@ -489,7 +489,7 @@ static void test_assign_when_the_offset_is_negative_then_it_is_refused(void **st
     assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, 0, &err), HPS_INVALID);
 }
 
-/* ---- what leaders say ---- */
+/* ---- what leaders say ------------------------------------------------------------------------ */
 
 static struct hps_watch *watch(struct hps_consumer *consumer, const char *topic, int32_t partition)
 {
@@ -664,7 +664,7 @@ static void test_recall_when_asked_anew_and_read_beside_then_neither_disturbs_th
     assert_int_equal(recall_wait(rig->consumer, of, 299).offset, 299);
 }
 
-/* ---- waking ---- */
+/* ---- waking ---------------------------------------------------------------------------------- */
 
 static void *wake_it(void *arg)
 {
@@ -704,7 +704,7 @@ static void test_poll_when_nothing_comes_then_the_time_is_up(void **state)
     assert_int_equal(rig->consumer->ops->poll(rig->consumer, 0, 10, 1000, &poll, &err), HPS_OK);
 }
 
-/* ---- dead letters and commits ---- */
+/* ---- dead letters and commits ---------------------------------------------------------------- */
 
 static bool header_is(struct hps_consumer *consumer, const struct hps_consumer_record *record,
                       const char *name, const char *text)

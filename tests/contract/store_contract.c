@@ -50,7 +50,7 @@ static struct hps_table tables[N_TABLES] = {
      .default_row = default_row},
 };
 
-/* ---- helpers ---- */
+/* ---- helpers --------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t x)
 {
@@ -179,7 +179,7 @@ static int clean(void **state)
     return 0;
 }
 
-/* ---- get, put, erase ---- */
+/* ---- get, put, erase ------------------------------------------------------------------------- */
 
 static void test_get_when_empty_then_all_are_missing(void **state)
 {
@@ -408,7 +408,7 @@ static void test_get_when_scratch_is_too_small_then_still_answers(void **state)
     store->ops->close(store);
 }
 
-/* ---- spaces ---- */
+/* ---- spaces ---------------------------------------------------------------------------------- */
 
 static void test_tables_and_versions_when_same_keys_then_apart(void **state)
 {
@@ -522,7 +522,7 @@ static void test_usage_when_rows_are_there_then_counts_them(void **state)
     store->ops->close(store);
 }
 
-/* ---- loads ---- */
+/* ---- loads ----------------------------------------------------------------------------------- */
 
 static void test_load_when_committed_then_visible_at_once(void **state)
 {
@@ -686,7 +686,7 @@ static void test_put_when_over_budget_then_no_older_row_is_left(void **state)
     store->ops->close(store);
 }
 
-/* ---- scan ---- */
+/* ---- scan ------------------------------------------------------------------------------------ */
 
 struct scan {
     const struct hps_table *table;
@@ -735,7 +735,7 @@ static void test_scan_when_many_rows_then_in_key_order(void **state)
     store->ops->close(store);
 }
 
-/* ---- threads ---- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 enum { RACE_KEYS = 512, RACE_READERS = 3, RACE_WRITES = HPS_TEST_WORK(20000), RACE_BATCH = 100 };
 
@@ -879,7 +879,7 @@ static void test_load_when_committed_under_readers_then_tables_appear_together(v
     store->ops->close(store);
 }
 
-/* ---- durable stores ---- */
+/* ---- durable stores -------------------------------------------------------------------------- */
 
 struct listed {
     unsigned n;
@@ -979,7 +979,7 @@ static void test_records_when_put_and_deleted_then_scanned_in_order(void **state
     ops->close(store);
 }
 
-/* ---- get_many ---- */
+/* ---- get_many -------------------------------------------------------------------------------- */
 
 enum { MANY_PARTS = 5, MANY_KEYS = 3000 };
 
@@ -1073,7 +1073,7 @@ static void test_get_many_when_parts_are_mixed_then_as_table_by_table(void **sta
     store->ops->close(store);
 }
 
-/* ---- apply ---- */
+/* ---- apply ----------------------------------------------------------------------------------- */
 
 static uint8_t apply_rows[3][64];
 

@@ -278,7 +278,7 @@ static void test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is
     sync_fails(0);
 }
 
-/* ---- a disk that others fill at once ---- */
+/* ---- a disk that others fill at once --------------------------------------------------------- */
 
 enum { DISK_KEYS = 100 * BATCH };
 

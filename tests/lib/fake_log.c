@@ -143,7 +143,7 @@ static void *must(void *ptr)
     return ptr;
 }
 
-/* ---- the log itself ---- */
+/* ---- the log itself -------------------------------------------------------------------------- */
 
 static struct topic *find_topic(struct fake_log *log, const char *name)
 {
@@ -246,7 +246,7 @@ static int64_t append(struct fake_log *log, const char *topic, int32_t number,
     return partition->high++;
 }
 
-/* ---- the script ---- */
+/* ---- the script ------------------------------------------------------------------------------ */
 
 void hps_fake_log_topic(struct hps_update_log *base, const char *topic, int32_t n_partitions)
 {
@@ -569,7 +569,7 @@ uint64_t hps_fake_log_polls(struct hps_update_log *base)
     return n;
 }
 
-/* ---- polling ---- */
+/* ---- polling --------------------------------------------------------------------------------- */
 
 static hps_status add_record(struct fake_consumer *c, const struct reading *reading,
                              const struct record *record)
@@ -749,7 +749,7 @@ static hps_status fake_poll(struct hps_consumer *base, uint32_t timeout_ms, uint
     return status;
 }
 
-/* ---- the other calls of a consumer ---- */
+/* ---- the other calls of a consumer ----------------------------------------------------------- */
 
 static void fake_wake(struct hps_consumer *base)
 {
@@ -933,7 +933,7 @@ static bool fake_header(const struct hps_consumer_record *record, const char *na
     return false;
 }
 
-/* ---- what leaders say ---- */
+/* ---- what leaders say ------------------------------------------------------------------------ */
 
 static hps_status fake_watch(struct hps_consumer *base, const char *topic, int32_t partition,
                              struct hps_watch **out_watch, struct hps_error *err)
@@ -1048,7 +1048,7 @@ static void fake_commit(struct hps_consumer *base, const struct hps_consumer_pos
     unlock(c->log);
 }
 
-/* ---- dead letters: with the headers that say where they are from ---- */
+/* ---- dead letters: with the headers that say where they are from ----------------------------- */
 
 static struct record *make_letter(const struct hps_consumer_record *from, const char *reason)
 {
@@ -1123,7 +1123,7 @@ static hps_status fake_dead_letter_flush(struct hps_consumer *base, uint32_t tim
     return status;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static void free_consumer(struct fake_consumer *c)
 {

@@ -79,7 +79,7 @@ struct hps_store_load {
     hps_key key;
 };
 
-/* ---- script ---- */
+/* ---- script ---------------------------------------------------------------------------------- */
 
 /* Take the lock, play the script of `op`. out_n_keys: keys to do before the status is returned. */
 static hps_status play(struct fake *store, enum hps_fake_op op, uint32_t n, uint32_t *out_n_keys)
@@ -218,7 +218,7 @@ void hps_fake_read_only(struct hps_store *base)
     store->ops.log_apply = NULL;
 }
 
-/* ---- rows ---- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Index of `key`, or of the first one above it. */
 static size_t table_find(const struct fake_table *table, hps_key key, bool *out_found)
@@ -333,7 +333,7 @@ static struct fake_table *table_of(struct hps_space *space, const struct hps_tab
     return &data->tables[at];
 }
 
-/* ---- lists of records ---- */
+/* ---- lists of records ------------------------------------------------------------------------ */
 
 /* The link to the first record not below `key`. */
 static struct record **record_find(struct record **link, const void *key, size_t size,
@@ -406,7 +406,7 @@ static void records_free(struct record *list)
     }
 }
 
-/* ---- spaces ---- */
+/* ---- spaces ---------------------------------------------------------------------------------- */
 
 static void space_free(struct fake *store, struct fake_space *space)
 {
@@ -507,7 +507,7 @@ static void fake_space_usage(struct hps_space *base, struct hps_store_usage *out
     pthread_mutex_unlock(&store->lock);
 }
 
-/* ---- rows, as operations ---- */
+/* ---- rows, as operations --------------------------------------------------------------------- */
 
 /* Answer at most n_keys_max keys. Lock held. */
 static void answer(struct hps_space *space, const struct hps_call *call,
@@ -784,7 +784,7 @@ static hps_status fake_scan(struct hps_space *space, const struct hps_table *tab
     return status;
 }
 
-/* ---- loads ---- */
+/* ---- loads ----------------------------------------------------------------------------------- */
 
 static hps_status load_check(const struct fake *store, const struct fake_space *space,
                              uint64_t bytes_expected, struct hps_error *err)
@@ -888,7 +888,7 @@ static void fake_load_abort(struct hps_store_load *load)
     pthread_mutex_unlock(&store->lock);
 }
 
-/* ---- records ---- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static hps_status fake_record_put(struct hps_store *base, const void *key, size_t key_size,
                                   const void *value, size_t value_size, struct hps_error *err)

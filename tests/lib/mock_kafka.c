@@ -133,7 +133,7 @@ void hps_mock_kafka_append_many(struct hps_mock_kafka *mock, const char *topic, 
     hps_free(value);
 }
 
-/* ---- what no producer makes ---- */
+/* ---- what no producer makes ------------------------------------------------------------------ */
 
 /* Bytes of Kafka's protocol: big-endian. */
 struct bytes {
@@ -226,7 +226,7 @@ void hps_mock_kafka_append_damaged(struct hps_mock_kafka *mock, const char *topi
     close(fd);
 }
 
-/* ---- what happens to it ---- */
+/* ---- what happens to it ---------------------------------------------------------------------- */
 
 void hps_mock_kafka_broker_down(struct hps_mock_kafka *mock, int32_t broker, bool down)
 {

@@ -51,7 +51,7 @@ static const struct hps_call fx_call = {0};
 static struct hps_error fx_error;
 static struct hps_redis_rig *fx_rig;
 
-/* ---- the server, the same for all tests of a program ---- */
+/* ---- the server, the same for all tests of a program ----------------------------------------- */
 
 static inline int fx_start(void **state)
 {
@@ -138,7 +138,7 @@ static inline void fx_at(struct hps_space *space, int64_t offset)
     assert_int_equal(space->store->ops->log_positions_set(space, &position, 1), HPS_OK);
 }
 
-/* ---- rows ---- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* The row that the record at `offset` has for a key. Any thread. */
 static inline void fx_fill(uint8_t *row, uint32_t row_bytes, hps_key key, int64_t offset)

@@ -80,7 +80,7 @@ struct hps_redis_cluster {
     bool stopping;
 };
 
-/* ---- node.c: call with the lock held, but for _new ------------------------------------- */
+/* ---- node.c: call with the lock held, but for _new ------------------------------------------- */
 
 /* The index of the node, made if need be; NOBODY: no memory, or more than HPS_REDIS_NODES_MAX. It
  * stays that of the node until two maps of slots have not had it, and no link of it is in use, made
@@ -130,7 +130,7 @@ void hps_redis_why(const struct hps_redis_cluster *cluster, char *out_text, size
 void hps_redis_changed(struct hps_redis_cluster *cluster);
 void hps_redis_epoch_next(struct hps_redis_cluster *cluster);
 
-/* ---- keeper.c -------------------------------------------------------------------------- */
+/* ---- keeper.c -------------------------------------------------------------------------------- */
 
 hps_status hps_redis_keeper_start(struct hps_redis_cluster *cluster, struct hps_error *err)
     HPS_MUST_CHECK;

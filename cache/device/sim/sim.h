@@ -35,7 +35,7 @@ hps_status hps_sim_config_parse(const char *name, const char *text,
                                 struct hps_device_sim_config *out_config, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* ---- what a test does to a device ----------------------------------------------------------- */
+/* ---- what a test does to a device ------------------------------------------------------------ */
 
 /* The n-th piece of work from now on (copy, fill or launch) is not done and the device lost; 0: at
  * once. Any thread. */

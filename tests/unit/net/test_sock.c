@@ -261,7 +261,7 @@ static void test_connect_when_a_place_refuses_at_once_then_the_next_one_answers(
     close(listen_fd);
 }
 
-/* ---- inherited: in a child, whose descriptors 3 and 4 are ours to choose ---- */
+/* ---- inherited: in a child, whose descriptors 3 and 4 are ours to choose --------------------- */
 
 static int child_of(int (*body)(void))
 {

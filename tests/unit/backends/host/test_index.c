@@ -204,7 +204,7 @@ static void test_clear_when_growing_then_empty_and_all_memory_comes_back(void **
     assert_non_null(hps_host_index_find(&index_, hps_mix64(1)).bucket);
 }
 
-/* ---- readers at the edge ---- */
+/* ---- readers at the edge --------------------------------------------------------------------- */
 
 enum {
     N_EDGE = 40000,

@@ -321,7 +321,7 @@ static void test_space_when_row_is_empty_then_invalid(void **state)
     store->ops->close(store);
 }
 
-/* ---- eviction ---- */
+/* ---- eviction -------------------------------------------------------------------------------- */
 
 static uint64_t evictions_of(struct fixture *f)
 {
@@ -769,7 +769,7 @@ static void test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_row
     close_all(&f);
 }
 
-/* ---- threads ---- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 struct race {
     struct fixture f;

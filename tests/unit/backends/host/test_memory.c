@@ -94,7 +94,7 @@ static bool has(const struct rig *rig, hps_key key, uint64_t seq)
                   rig->row_bytes) == 0;
 }
 
-/* ---- the index ---- */
+/* ---- the index ------------------------------------------------------------------------------- */
 
 /* Keys that come and go under the eyes of a reader find their own slots again: the index of a few
  * keys does not fill up with dead ones, and refuses nothing. */
@@ -204,7 +204,7 @@ static void test_index_when_other_keys_come_and_go_under_a_reader_then_shrinks_a
     close_rig(&rig);
 }
 
-/* ---- rows ---- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void test_rows_when_a_reader_stays_then_bounded_and_given_back(void **state)
 {
@@ -282,7 +282,7 @@ static void test_rows_when_most_keys_go_then_the_others_move_and_memory_comes_ba
     }
 }
 
-/* ---- all at once ---- */
+/* ---- all at once ----------------------------------------------------------------------------- */
 
 static const struct hps_call no_limit = {0};
 

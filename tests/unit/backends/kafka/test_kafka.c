@@ -158,7 +158,7 @@ static void catch_up(struct rig *rig, struct seen *seen, int64_t next)
     }
 }
 
-/* ---- outages ---- */
+/* ---- outages --------------------------------------------------------------------------------- */
 
 static void test_poll_when_the_cluster_goes_and_comes_then_told_once_and_nothing_is_lost(void **s)
 {
@@ -248,7 +248,7 @@ static void test_poll_when_fetches_fail_for_a_while_then_nothing_is_told_or_lost
     assert_int_equal(seen.n_events[HPS_CONSUMER_FAILED], 0);
 }
 
-/* ---- gaps and refusals ---- */
+/* ---- gaps and refusals ----------------------------------------------------------------------- */
 
 static void test_poll_when_old_records_were_dropped_then_a_gap_with_the_bounds(void **state)
 {
@@ -343,7 +343,7 @@ static void test_poll_when_the_topic_is_denied_then_the_partition_fails_alone(vo
     look_until(rig, &seen, 20);
 }
 
-/* ---- commits ---- */
+/* ---- commits --------------------------------------------------------------------------------- */
 
 static void commit(struct rig *rig, int64_t offset)
 {
@@ -399,7 +399,7 @@ static void test_commit_when_it_is_refused_then_told_once_and_reading_goes_on(vo
     committed_wait(rig, &seen, 20);
 }
 
-/* ---- settings ---- */
+/* ---- settings -------------------------------------------------------------------------------- */
 
 static hps_status try_open(const char *name, const char *value, struct hps_error *err)
 {

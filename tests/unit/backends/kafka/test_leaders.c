@@ -223,7 +223,7 @@ static void test_heard_when_questions_are_refused_then_it_says_so_until_they_are
     }
 }
 
-/* ---- offsets ---- */
+/* ---- offsets --------------------------------------------------------------------------------- */
 
 static void test_offsets_when_a_leader_says_nothing_then_the_others_answer_at_once(void **state)
 {
@@ -274,7 +274,7 @@ static void test_offsets_when_a_leader_just_fell_silent_then_the_others_answer(v
     assert_int_equal(parts[2].status, HPS_OK);
 }
 
-/* ---- the rest of what must not wait for one broker ---- */
+/* ---- the rest of what must not wait for one broker ------------------------------------------- */
 
 static void test_topics_when_a_broker_hangs_then_another_one_lists_them(void **state)
 {

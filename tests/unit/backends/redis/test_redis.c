@@ -164,7 +164,7 @@ static void test_drop_when_another_daemon_has_a_lease_then_rows_stay(void **stat
     two->ops->close(two);
 }
 
-/* ---- a load beside another daemon's unload ---- */
+/* ---- a load beside another daemon's unload --------------------------------------------------- */
 
 static void test_load_when_begun_then_the_version_is_in_use_at_once(void **state)
 {
@@ -256,7 +256,7 @@ static void test_load_when_another_daemon_unloads_all_the_time_then_whole_once_i
     unloader.store->ops->close(unloader.store);
 }
 
-/* ---- what is lost of the only copy ---- */
+/* ---- what is lost of the only copy ----------------------------------------------------------- */
 
 static void test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_again(void **state)
 {

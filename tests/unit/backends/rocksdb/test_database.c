@@ -58,7 +58,7 @@ static void raw_put(const char *path, const char *key, const char *value)
     rocksdb_options_destroy(options);
 }
 
-/* ---- whose directory it is ---- */
+/* ---- whose directory it is ------------------------------------------------------------------- */
 
 static void test_open_when_format_is_newer_then_refused_and_untouched(void **state)
 {
@@ -112,7 +112,7 @@ static void test_open_when_creation_was_cut_short_then_created_again(void **stat
     assert_int_equal(access(below("hpsd.new"), F_OK), -1);
 }
 
-/* ---- its files ---- */
+/* ---- its files ------------------------------------------------------------------------------- */
 
 /* Cut the file of rows to `keep` of its bytes in 1000. */
 static void cut_files(unsigned keep)

@@ -8,7 +8,7 @@
 
 #include "base/heap.h"
 
-/* ---- damage ---- */
+/* ---- damage ---------------------------------------------------------------------------------- */
 
 static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
@@ -66,7 +66,7 @@ static void test_get_when_row_has_a_wrong_size_then_data_loss(void **state)
     store->ops->close(store);
 }
 
-/* ---- large look-ups ---- */
+/* ---- large look-ups -------------------------------------------------------------------------- */
 
 static hps_status get_parallel(struct hps_space *space, hps_key n, uint32_t *out_n_missing)
 {

@@ -15,7 +15,7 @@
 #include "base/heap.h"
 #include "tests/lib/work.h"
 
-/* ---- crashes ---- */
+/* ---- crashes --------------------------------------------------------------------------------- */
 
 enum { KILL_KEYS = 40, KILLS = HPS_TEST_WORK(60) };
 
@@ -148,7 +148,7 @@ static void test_apply_when_killed_at_any_moment_then_rows_and_position_agree(vo
     }
 }
 
-/* ---- a disk that fills up ---- */
+/* ---- a disk that fills up -------------------------------------------------------------------- */
 
 static hps_status fill_by_load(struct hps_space *space)
 {

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Leases, by which daemons know of each other, and the keeper: a thread of the store that renews
+ * them, counts rows and tells the server which were used. See docs/redis.md.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "backends/redis/internal.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+enum { KEEPER_MS = 1000 };
+
+/* ---- leases ---------------------------------------------------------------------------------- */
+
+hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint64_t deadline_us,
+                       int64_t *out_n)
+{
+    static const char *const words[] = {
+        [REDIS_LEASE_TAKE] = "take", [REDIS_LEASE_LEAVE] = "leave", [REDIS_LEASE_DROP] = "drop"};
+    struct redis_batch batch;
+    hps_status status = redis_batch_init(&batch, 1);
+    status = status == HPS_OK
+                 ? hps_redis_script_begin(&batch.bytes, HPS_REDIS_LEASE, &space->leases, 1, 3)
+                 : status;
+    status = status == HPS_OK ? hps_redis_put_text(&batch.bytes, space->redis->member) : status;
+    status =
+        status == HPS_OK ? hps_redis_put_u64(&batch.bytes, space->redis->options.lease_ms) : status;
+    status = status == HPS_OK ? hps_redis_put_text(&batch.bytes, words[use]) : status;
+    if (status == HPS_OK) {
+        redis_batch_end(&batch, space, 0, 0);
+        batch.commands[0].slot = space->leases_slot;
+        redis_batch_run(space->redis, &batch, HPS_REDIS_LEASE, deadline_us);
+        status = batch.commands[0].reply.status;
+    }
+    if (status == HPS_OK && !hps_redis_values_i64(&batch.values[0], 0, out_n)) {
+        status = HPS_IO;
+    }
+    redis_batch_fini(&batch);
+    return status;
+}
+
+/* With the store's lock. */
+static hps_status lease_take(struct redis_space *space, bool *out_refused)
+{
+    uint64_t now_us = hps_clock_us();
+    int64_t n = 0;
+    hps_status status =
+        redis_lease(space, REDIS_LEASE_TAKE, redis_write_deadline(space->redis, NULL), &n);
+    *out_refused = status == HPS_OK && n < 0;
+    if (status == HPS_OK && n > 0) {
+        space->lease_us = now_us;
+    }
+    return *out_refused ? HPS_UNAVAILABLE : status;
+}
+
+hps_status redis_lease_take(struct redis_space *space, struct hps_error *err)
+{
+    bool refused = false;
+    char why[HPS_REDIS_ERROR_MAX];
+    pthread_mutex_lock(&space->redis->lock);
+    hps_status status = lease_take(space, &refused);
+    pthread_mutex_unlock(&space->redis->lock);
+    if (status == HPS_OK) {
+        return HPS_OK;
+    }
+    if (refused) {
+        return hps_error_set(err, status, "another daemon is unloading it: try again");
+    }
+    hps_redis_cluster_why(space->redis->cluster, why, sizeof(why));
+    return hps_error_set(err, status == HPS_DEADLINE ? HPS_UNAVAILABLE : status, "%s",
+                         why[0] ? why : "the server of its leases does not answer");
+}
+
+hps_status redis_put_command(struct redis_batch *batch, const char *name,
+                             const struct hps_redis_name *key, uint64_t number, bool has_number)
+{
+    hps_status status = hps_redis_put_begin(&batch->bytes, has_number ? 3 : 2);
+    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, name) : status;
+    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, key->text, key->size) : status;
+    return status == HPS_OK && has_number ? hps_redis_put_u64(&batch->bytes, number) : status;
+}
+
+/* ---- the keeper ------------------------------------------------------------------------------ */
+
+/* Rows of each shard, also those of other daemons; and their time to live begins anew. */
+bool redis_count_rows(struct redis_space *space)
+{
+    uint32_t n_answered = 0;
+    const struct redis *redis = space->redis;
+    bool learns = !atomic_load(&space->loading); /* else they come while they are counted */
+    struct redis_batch batch;
+    hps_status status = redis_batch_init(&batch, space->n_shards * 3);
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        const struct redis_shard *shard = &space->shards[i];
+        status = redis_put_command(&batch, "HLEN", &shard->keys[0], 0, false);
+        if (status == HPS_OK) {
+            redis_batch_end(&batch, space, i, 0);
+        }
+        for (uint32_t k = 0; k < 2 && redis->options.ttl_ms > 0 && status == HPS_OK; k++) {
+            status =
+                redis_put_command(&batch, "PEXPIRE", &shard->keys[k], redis->options.ttl_ms, true);
+            if (status == HPS_OK) {
+                redis_batch_end(&batch, space, i, 0);
+                hps_redis_values_init(&batch.values[batch.n - 1], 0, 0);
+                batch.commands[batch.n - 1].reply.values = NULL;
+            }
+        }
+    }
+    if (status == HPS_OK) {
+        redis_batch_run(space->redis, &batch, HPS_REDIS_SCRIPTS, redis_write_deadline(redis, NULL));
+    }
+    for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
+        int64_t n = 0;
+        if (batch.commands[i].reply.values != NULL && batch.commands[i].reply.status == HPS_OK &&
+            hps_redis_values_i64(&batch.values[i], 0, &n)) {
+            uint32_t shard = batch.shards[i];
+            redis_shard_count(space, shard, n > 0 ? (uint64_t)n : 0, learns, batch.seen[i]);
+            n_answered++;
+        }
+    }
+    redis_batch_fini(&batch);
+    return n_answered == space->n_shards;
+}
+
+/* Tell what is missing of the only copy, and when it is back. */
+static void tell_lost(struct redis_space *space)
+{
+    uint32_t n = redis_shards_missing(space);
+    pthread_mutex_lock(&space->lock);
+    uint32_t n_before = space->n_lost;
+    space->n_lost = n;
+    pthread_mutex_unlock(&space->lock);
+    if (n > n_before) {
+        HPS_LOG(ERROR, "redis", "shards of the only copy are lost: load the version again",
+                HPS_STR("model", space->model), HPS_I64("version", space->version),
+                HPS_U64("shards", n), HPS_U64("of", space->n_shards));
+    } else if (n == 0 && n_before > 0) {
+        HPS_LOG(INFO, "redis", "all shards of the only copy are there again",
+                HPS_STR("model", space->model), HPS_I64("version", space->version));
+    }
+}
+
+static void keep_space(struct redis_space *space)
+{
+    const struct redis *redis = space->redis;
+    uint64_t age_us = hps_clock_us() - space->lease_us;
+    bool only_copy = redis->options.authoritative && atomic_load(&space->loaded);
+    bool refused = false;
+    if (redis->options.layout == HPS_REDIS_LAYOUT_HPS) {
+        return;
+    }
+    redis_touches_flush(space);
+    bool due = space->lease_us == 0 || age_us >= redis->options.lease_ms * 1000 / 3;
+    bool leased = due && lease_take(space, &refused) == HPS_OK;
+    if (leased || (only_copy && redis_shards_missing(space) > 0)) {
+        (void)redis_count_rows(space);
+    }
+    if (only_copy) {
+        tell_lost(space);
+    }
+}
+
+static void *keeper_run(void *ctx)
+{
+    struct redis *redis = ctx;
+    pthread_mutex_lock(&redis->lock);
+    while (!redis->stops) {
+        struct timespec until;
+        for (struct redis_space *space = redis->spaces; space != NULL; space = space->next) {
+            keep_space(space);
+        }
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += KEEPER_MS / 1000;
+        if (!redis->stops) { /* until then, or there is a new space, which wants a lease */
+            (void)pthread_cond_timedwait(&redis->wake, &redis->lock, &until);
+        }
+    }
+    pthread_mutex_unlock(&redis->lock);
+    return NULL;
+}
+
+hps_status redis_keeper_start(struct redis *redis)
+{
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr) != 0) {
+        return HPS_NO_MEMORY;
+    }
+    bool made = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
+                pthread_cond_init(&redis->wake, &attr) == 0;
+    (void)pthread_condattr_destroy(&attr);
+    if (!made) {
+        return HPS_NO_MEMORY;
+    }
+    redis->has_keeper = hps_thread_start(0, keeper_run, redis, &redis->keeper) == HPS_OK;
+    if (!redis->has_keeper) {
+        (void)pthread_cond_destroy(&redis->wake);
+    } else {
+        (void)pthread_setname_np(redis->keeper, "redis-leases");
+    }
+    return redis->has_keeper ? HPS_OK : HPS_NO_MEMORY;
+}

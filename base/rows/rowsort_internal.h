@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the two halves of the sort share: rowsort.c (rows come in, and runs go to disk) and
+ * rowsort_merge.c (runs come back, merged). Threads as rowsort.h says.
+ */
+#ifndef HPS_BASE_ROWS_ROWSORT_INTERNAL_H
+#define HPS_BASE_ROWS_ROWSORT_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/rows/rowsort.h"
+
+enum {
+    ROWSORT_KEY_BYTES = 8,
+    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* per read: how long a cancel may wait */
+    ROWSORT_ALIGN = 64
+};
+
+struct entry {
+    hps_key key;
+    uint64_t slot; /* index of a row, or of a run when merging */
+};
+
+struct run {
+    uint64_t offset; /* bytes */
+    uint64_t n_rows;
+    hps_key key_last;
+};
+
+struct cursor {
+    uint64_t offset; /* of the next byte to read from the file */
+    uint64_t end;
+    uint8_t *buffer;
+    size_t at;
+    size_t have;
+};
+
+/* Rows as they came in, and what is sorted for them. */
+struct area {
+    struct entry *entries;
+    struct entry *scratch;
+    uint8_t *rows;
+    size_t n;
+    bool ascending; /* entries ascend strictly as they are */
+};
+
+enum phase { PHASE_INPUT, PHASE_DIRECT, PHASE_MEMORY, PHASE_MERGE, PHASE_FAILED };
+
+/* Where records go: apart for the caller, interleaved for a run. */
+struct target {
+    uint8_t *keys;
+    uint8_t *rows;
+    size_t key_stride;
+    size_t row_stride;
+};
+
+struct hps_rowsort {
+    struct hps_rowsort_options options;
+    char *dir;
+    size_t row_bytes;
+    size_t record_bytes;
+    enum phase phase;
+    uint8_t *arena;
+    size_t arena_bytes;
+
+    struct area areas[2];
+    unsigned n_areas;
+    struct area *in; /* being filled */
+    uint8_t *out;
+    size_t out_records;
+    size_t capacity;   /* of an area */
+    size_t next_entry; /* PHASE_MEMORY */
+
+    /* While it spills, the file, the runs and `out` are the thread's. */
+    pthread_t spiller;
+    bool spilling;
+    struct area *spilled; /* by the thread */
+    hps_status spill_status;
+    struct hps_error spill_error;
+
+    int fd; /* -1: nothing spilled */
+    uint64_t file_bytes;
+    struct run *runs;
+    size_t runs_max;
+    size_t n_runs;
+
+    struct cursor *cursors;
+    struct entry *heap;
+    size_t n_heap;
+    size_t buffer_bytes; /* of each cursor */
+
+    struct hps_row_reader *reader; /* PHASE_DIRECT */
+
+    atomic_uint_fast64_t n_rows_in;
+    atomic_uint_fast64_t n_rows_out;
+    atomic_uint_fast64_t n_duplicates;
+    atomic_uint_fast64_t n_runs_written;
+    atomic_uint_fast64_t bytes_spilled;
+};
+
+static inline void rowsort_count(atomic_uint_fast64_t *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static inline size_t rowsort_round_up(size_t n)
+{
+    return (n + ROWSORT_ALIGN - 1) & ~(size_t)(ROWSORT_ALIGN - 1);
+}
+
+static inline size_t rowsort_clamp(size_t n, size_t low, size_t high)
+{
+    return n < low ? low : n > high ? high : n;
+}
+
+/* ---- rowsort.c ------------------------------------------------------------------------------- */
+
+/* The caller's arrays, or `out`. */
+struct target rowsort_out_target(const struct hps_rowsort *sort);
+/* A file without a name: whatever happens to us, nothing is left behind. */
+hps_status rowsort_open_spill(const struct hps_rowsort *sort, int *out_fd, struct hps_error *err);
+/* Append n records of `out` to the file. */
+hps_status rowsort_write_out(struct hps_rowsort *sort, int fd, uint64_t *file_bytes, size_t n,
+                             struct hps_error *err);
+
+/* ---- rowsort_merge.c ------------------------------------------------------------------------- */
+
+/* Bytes that one run's buffer should have, and how many runs can then be merged at once. */
+size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records);
+/* Begin to merge runs[first .. first + k). The arena must hold no rows. */
+hps_status rowsort_merge_begin(struct hps_rowsort *sort, size_t first, size_t k,
+                               size_t buffer_records, struct hps_error *err);
+/* Write up to max_records records, each key once: equal keys come in order of age, the last
+ * stays. */
+hps_status rowsort_merge_next(struct hps_rowsort *sort, size_t max_records,
+                              const struct target *target, size_t *out_n, struct hps_error *err);
+/* One pass: fewer and longer runs, in a new file. */
+hps_status rowsort_merge_runs(struct hps_rowsort *sort, struct hps_error *err);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files share that read the configuration: parse.c and parse_models.c. Only they, and
+ * manifest.c, know the JSON library. Main thread.
+ */
+#ifndef HPS_CONFIG_PARSE_INTERNAL_H
+#define HPS_CONFIG_PARSE_INTERNAL_H
+
+#include <jansson.h>
+
+#include "config/options.h"
+#include "config/text.h"
+
+enum { GOT_CHARS = 64 }; /* of a value, in a message */
+
+struct parse_reader {
+    struct hps_text source;
+    struct hps_config *config;
+    struct hps_notes *notes;
+    struct hps_error *err;
+};
+
+/* "FILE:LINE: PATH: " and the text. Returns `status`. */
+hps_status HPS_PRINTF(4, 5)
+    parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
+               hps_status status, const char *fmt, ...);
+/* The same as a note, which goes to the log. */
+hps_status HPS_PRINTF(4, 5)
+    parse_note(const struct parse_reader *reader, const struct hps_text_path *path, bool warning,
+               const char *fmt, ...);
+/* NO_MEMORY, with the name of the file. */
+hps_status parse_no_memory(const struct parse_reader *reader);
+/* The value at `path` is not one of the option: what it is, and what was expected. INVALID. */
+hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
+                            const struct hps_option *option, const char *word, hps_status status);
+/* The same of what is no option by itself. INVALID. */
+hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_text_path *path,
+                           const char *expected);
+/* The JSON value as the text that hps_option_set_text reads, borrowed from the value or in
+ * `scratch`; NULL: not of the type of the option. */
+const char *parse_scalar_text(const struct parse_reader *reader, const struct hps_text_path *path,
+                              const struct hps_option *option, const json_t *value, char *scratch,
+                              size_t size);
+/* All options of a section from its object into `base`, the struct of the section; which were there
+ * is in `set`. INVALID: names the place; NO_MEMORY. */
+hps_status parse_section(const struct parse_reader *reader, const struct hps_text_path *path,
+                         json_t *object, enum hps_option_section section, void *base,
+                         struct hps_option_set *set);
+/* models[] of the file. INVALID: names the place; NO_MEMORY. parse_models.c */
+hps_status parse_models(const struct parse_reader *reader, json_t *root);
+
+#endif

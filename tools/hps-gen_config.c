@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The configuration that serves what hps-gen writes: ps.json, and what describes a DLE checkpoint.
+ */
+#include <inttypes.h>
+
+#include "base/heap.h"
+#include "base/rows/fileio.h"
+#include "tools/hps-gen.h"
+
+enum { PS_JSON_BYTES_MAX = 16 << 20, MAX_BATCH_SIZE = 65536 };
+
+/* Keys per sample of DLRM-DCNv2's tables. */
+static const uint32_t dcnv2_keys[] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1,
+                                      6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
+_Static_assert(sizeof(dcnv2_keys) / sizeof(dcnv2_keys[0]) == GEN_DCNV2_TABLES, "one per table");
+
+static hps_status put_string(struct hps_buf *text, const char *string)
+{
+    hps_status status = hps_buf_append(text, "\"", 1);
+
+    for (const char *c = string; *c != '\0' && status == HPS_OK; c++) {
+        if (*c == '"' || *c == '\\') {
+            status = hps_buf_printf(text, "\\%c", *c);
+        } else if ((unsigned char)*c < 0x20) {
+            status = hps_buf_printf(text, "\\u%04x", (unsigned)*c);
+        } else {
+            status = hps_buf_append(text, c, 1);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(text, "\"", 1) : status;
+}
+
+/* ,\n      "name": [ one item per table ] */
+static hps_status put_list(const struct gen *gen, struct hps_buf *text, const char *name,
+                           hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t))
+{
+    hps_status status = hps_buf_printf(text, ",\n      \"%s\": [", name);
+
+    for (uint64_t i = 0; i < gen->n_tables && status == HPS_OK; i++) {
+        if (i > 0) {
+            status = hps_buf_printf(text, ", ");
+        }
+        if (status == HPS_OK) {
+            status = put(gen, text, i);
+        }
+    }
+    return status == HPS_OK ? hps_buf_append(text, "]", 1) : status;
+}
+
+static hps_status put_path(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    char *path = gen_table_path(gen, gen->out_path, table);
+    hps_status status = path == NULL ? HPS_NO_MEMORY : put_string(text, path);
+
+    hps_free(path);
+    return status;
+}
+
+static hps_status put_name(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    (void)gen;
+    return hps_buf_printf(text, "\"feature_%" PRIu64 "\"", table);
+}
+
+static hps_status put_dim(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    (void)table;
+    return hps_buf_printf(text, "%" PRIu64, gen->dim);
+}
+
+static hps_status put_keys(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    return hps_buf_printf(text, "%" PRIu32, gen->preset ? dcnv2_keys[table] : 1);
+}
+
+static hps_status put_default(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    (void)gen;
+    (void)table;
+    return hps_buf_printf(text, "0.0");
+}
+
+static hps_status put_rows(const struct gen *gen, struct hps_buf *text, uint64_t table)
+{
+    return hps_buf_printf(text, "%" PRIu64, gen_table_rows(gen, table));
+}
+
+hps_status gen_put_ps_json(const struct gen *gen, struct hps_buf *text)
+{
+    hps_status status =
+        hps_buf_printf(text, "{\n"
+                             "  \"supportlonglong\": true,\n"
+                             "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
+                             "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
+    if (status == HPS_OK) {
+        status = put_string(text, gen->state_path);
+    }
+    if (status == HPS_OK) {
+        status = hps_buf_printf(text,
+                                "},\n"
+                                "  \"models\": [\n"
+                                "    {\n"
+                                "      \"model\": \"%s\",\n"
+                                "      \"max_batch_size\": %d,\n"
+                                "      \"deployed_device_list\": [0],\n"
+                                "      \"gpucache\": true,\n"
+                                "      \"gpucacheper\": 0.2,\n"
+                                "      \"hit_rate_threshold\": 1.0",
+                                gen->model, MAX_BATCH_SIZE);
+    }
+    static const struct {
+        const char *name;
+        hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t);
+    } lists[] = {{"embedding_table_names", put_name},
+                 {"sparse_files", put_path},
+                 {"embedding_vecsize_per_table", put_dim},
+                 {"maxnum_catfeature_query_per_table_per_sample", put_keys},
+                 {"default_value_for_each_table", put_default}};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && status == HPS_OK; i++) {
+        status = put_list(gen, text, lists[i].name, lists[i].put);
+    }
+    return status == HPS_OK ? hps_buf_printf(text, "\n    }\n  ]\n}\n") : status;
+}
+
+hps_status gen_put_dle_json(const struct gen *gen, struct hps_buf *text)
+{
+    hps_status status = hps_buf_printf(text, "{\n      \"seed\": %" PRIu64, gen->seed);
+
+    if (status == HPS_OK) {
+        status = put_list(gen, text, "categorical_cardinalities", put_rows);
+    }
+    if (status == HPS_OK) {
+        status = put_list(gen, text, "embedding_dim", put_dim);
+    }
+    return status == HPS_OK ? hps_buf_printf(text, "\n}\n") : status;
+}
+
+hps_status gen_write_json(const struct gen *gen, const char *name,
+                          hps_status (*put)(const struct gen *, struct hps_buf *),
+                          struct hps_error *err)
+{
+    struct hps_buf text;
+
+    hps_buf_init(&text, PS_JSON_BYTES_MAX);
+    char *path = hps_file_path("%s/%s", gen->stage_path, name);
+    hps_status status = path == NULL ? HPS_NO_MEMORY : put(gen, &text);
+    if (status == HPS_OK) {
+        status = hps_file_replace(path, text.data, text.size, err);
+    } else {
+        hps_error_set(err, status, "%s: %s", name, hps_status_text(status));
+    }
+    hps_free(path);
+    hps_buf_fini(&text);
+    return status;
+}
