@@ -1,15 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of a look-up share. On the thread that holds the look-up.
+ * What the files of a look-up share: lookup.c (its course), unique.c (which keys are walked),
+ * threshold.c (which parts wait for the stores), rows.c (the rows of a part that is answered),
+ * count.c (what is counted), unit.c (updates that come meanwhile) and gpu.c. On the thread that
+ * holds the look-up.
  */
 #ifndef HPS_CACHE_LOOKUP_INTERNAL_H
 #define HPS_CACHE_LOOKUP_INTERNAL_H
 
+#include <string.h>
+
+#include "base/dtype.h"
 #include "cache/lookup/lookup.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
+
+/* Key `index` of those sent. Run per key, hence here. */
+static inline hps_key lookup_key_at(const struct hps_lookup_part *part, uint32_t index)
+{
+    hps_key key;
+
+    memcpy(&key, part->keys + (size_t)index * sizeof(key), sizeof(key));
+    return key;
+}
+
+/* The type of the answer's rows. */
+static inline enum hps_dtype lookup_output_type(const struct hps_lookup *lookup)
+{
+    return lookup->output == 0 ? HPS_DTYPE_FP32 : lookup->output;
+}
+
+/* ---- lookup.c ---- */
 
 /* Before any tier is asked; again: nothing happens. */
 void lookup_begin(struct hps_lookup *lookup);
 
+/* ---- unique.c ---- */
+
+/* Find the unique keys of a part, but for those that the gpu had: its walk and its duplicates.
+ * EXHAUSTED: arena */
+hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
+    HPS_MUST_CHECK;
+/* An empty lookup->set for n keys, at most half full, in place of the one that was there.
+ * out_mask: its size less one. EXHAUSTED: arena */
+hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_mask)
+    HPS_MUST_CHECK;
+
+/* ---- threshold.c ---- */
+
+/* The memory tiers have been asked: are the stores below waited for? May take lookup->set. */
+bool lookup_waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_part *part);
+
+/* ---- rows.c ---- */
+
+/* The part waits for nothing more: all of its rows, and their status. What still misses is queued
+ * to be fetched behind the answer, if that is wanted. NOT_FOUND (HPS_UNKNOWN_ERROR: names table and
+ * key), EXHAUSTED (arena) */
+hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
+                              struct hps_error *err) HPS_MUST_CHECK;
+
+/* ---- count.c ---- */
+
+/* What the tiers did for a part is counted, and added to the look-up's times. tier_asked:
+ * [HPS_TIER_COUNT], of tiers that were asked becomes true. */
+void lookup_count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                       bool *tier_asked);
+/* How long the tiers that were asked took; both arrays: [HPS_TIER_COUNT]. */
+void lookup_observe_tiers(const struct hps_lookup_metrics *metrics, const uint64_t *tier_us,
+                          const bool *tier_asked);
 /* What was asked for is noted, and the keys are counted if there is an answer. */
 void lookup_count_end(const struct hps_lookup *lookup, bool answered);
 

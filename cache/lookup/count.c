@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is counted of look-ups, and of insertions behind them: what each tier did, the keys of an
+ * answer by their status, and which keys are asked for most. On the thread that holds the look-up,
+ * or that inserts.
+ */
+#include "cache/lookup/hot.h"
+#include "cache/lookup/internal.h"
+
+enum { NOTE_KEYS = 256 };
+
+static void count_faults(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
+                         const struct hps_tier_report *report)
+{
+    enum hps_tier_fault fault = HPS_FAULT_OTHER;
+
+    if (report->n_faults > 0 && report->status != HPS_CANCELLED) {
+        fault = report->status == HPS_UNAVAILABLE ? HPS_FAULT_UNAVAILABLE : fault;
+        fault = report->status == HPS_DEADLINE ? HPS_FAULT_DEADLINE : fault;
+        hps_metric_add(metrics->tier_errors[kind][fault], report->n_faults);
+    }
+}
+
+/* behind: it was done behind an answer */
+static void count_inserted(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
+                           const struct hps_tier_report *report, bool behind)
+{
+    if (report->n_inserted > 0 && kind != HPS_TIER_GPU) { /* of which only the device knows */
+        hps_metric_add(behind ? metrics->insertion_rows_async[kind] : metrics->insertion_rows[kind],
+                       report->n_inserted);
+    }
+    if (report->n_no_room > 0) {
+        hps_metric_add(metrics->insertion_dropped[HPS_DROP_NO_SPACE], report->n_no_room);
+    }
+    if (report->n_stale > 0) {
+        hps_metric_add(metrics->insertion_dropped[HPS_DROP_STALE], report->n_stale);
+    }
+    if (report->n_dropped > 0) {
+        hps_metric_add(metrics->insertion_dropped[HPS_DROP_FAILED], report->n_dropped);
+    }
+}
+
+static void count_tier(const struct hps_lookup_metrics *metrics,
+                       const struct hps_tier_report *report, enum hps_tier_kind kind,
+                       const struct hps_table_metrics *series, bool behind)
+{
+    uint32_t n_hit = report->n_found - report->n_shared;
+
+    if (metrics != NULL) {
+        count_faults(metrics, kind, report);
+        count_inserted(metrics, kind, report, behind);
+    }
+    if (report->n_asked > 0 && series != NULL && series->tier_hit[kind] != NULL) {
+        hps_metric_add(series->tier_hit[kind], n_hit);
+        hps_metric_add(series->tier_miss[kind], report->n_asked - report->n_unanswered - n_hit);
+    }
+}
+
+/* Keys for which no tier was asked. */
+static void count_unasked(const struct hps_walk *walk, const struct hps_table_metrics *series)
+{
+    uint32_t n_shared = 0;
+
+    for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
+        n_shared += walk->reports[t].n_shared;
+    }
+    n_shared += walk->n_shared_absent;
+    if (n_shared > 0 && series->shared_keys != NULL) {
+        hps_metric_add(series->shared_keys, n_shared);
+    }
+    if (walk->n_remembered > 0 && series->absent_keys != NULL) {
+        hps_metric_add(series->absent_keys, walk->n_remembered);
+    }
+}
+
+/* NULL: not counted. */
+static const struct hps_table_metrics *series_of(const struct hps_version *version,
+                                                 const struct hps_table *table)
+{
+    const struct hps_table_metrics *series =
+        version->metrics == NULL ? NULL : &version->metrics[table->id];
+
+    return series == NULL || series->unique_keys == NULL ? NULL : series;
+}
+
+/* What its tiers did. Of each part that is answered: unique keys = those that they found + shared +
+ * remembered + not found, or not waited for. */
+void lookup_count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                       bool *tier_asked)
+{
+    const struct hps_version *version = lookup->version;
+    const struct hps_table_metrics *series = series_of(version, part->table);
+
+    for (uint32_t t = 0; t < version->n_tiers; t++) {
+        enum hps_tier_kind kind = version->tiers[t]->store->ops->tier;
+
+        tier_asked[kind] = tier_asked[kind] || part->walk.reports[t].n_asked > 0;
+        lookup->tier_us[kind] += part->walk.reports[t].duration_us;
+        count_tier(lookup->metrics, &part->walk.reports[t], kind, series, false);
+    }
+    tier_asked[HPS_TIER_GPU] = tier_asked[HPS_TIER_GPU] || part->walk.gpu.n_asked > 0;
+    lookup->tier_us[HPS_TIER_GPU] += part->walk.gpu.duration_us;
+    lookup->others_us += part->walk.wait_us;
+    count_tier(lookup->metrics, &part->walk.gpu, HPS_TIER_GPU, series, false);
+    if (series != NULL) {
+        count_unasked(&part->walk, series);
+    }
+}
+
+/* Keys of an answer. */
+static void count_keys(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    const struct hps_table_metrics *series = series_of(lookup->version, part->table);
+
+    if (series == NULL) {
+        return;
+    }
+    struct hps_metric *defaulted = series->defaulted[lookup->miss_policy];
+    hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
+    hps_metric_add(series->keys_defaulted, part->n_defaulted);
+    hps_metric_add(series->keys_unknown, part->n_unknown);
+    hps_metric_add(series->unique_keys, part->n_unique);
+    if (part->n_defaulted > 0 && defaulted != NULL) {
+        hps_metric_add(defaulted, part->n_defaulted);
+    }
+}
+
+void lookup_observe_tiers(const struct hps_lookup_metrics *metrics, const uint64_t *tier_us,
+                          const bool *tier_asked)
+{
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        if (tier_asked[kind]) {
+            hps_metric_observe_us(metrics->tier_duration[kind], tier_us[kind]);
+        }
+    }
+}
+
+/* Keys asked of memory tiers are those of the look-ups: asking again before the stores below is no
+ * question of anybody's. */
+void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
+                                const struct hps_walk *first)
+{
+    bool tier_asked[HPS_TIER_COUNT] = {false};
+    uint64_t tier_us[HPS_TIER_COUNT] = {0};
+
+    for (const struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+        const struct hps_table_metrics *series = series_of(walk->version, walk->table);
+        for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
+            enum hps_tier_kind kind = walk->version->tiers[t]->store->ops->tier;
+            struct hps_tier_report report = walk->reports[t];
+            report.n_asked = hps_walk_tier_blocks(walk, t) ? report.n_asked : 0;
+            tier_asked[kind] = tier_asked[kind] || report.n_asked > 0;
+            tier_us[kind] += report.duration_us;
+            count_tier(metrics, &report, kind, series, true);
+        }
+        count_tier(metrics, &walk->gpu, HPS_TIER_GPU, series, true);
+        if (series != NULL) {
+            count_unasked(walk, series);
+        }
+    }
+    lookup_observe_tiers(metrics, tier_us, tier_asked);
+}
+
+/* Keys as sent that the gpu had. */
+static void note_hits(struct hps_hot *hot, const struct hps_lookup_part *part)
+{
+    hps_key keys[NOTE_KEYS];
+    uint32_t n = 0;
+
+    if (part->walk.n_keys == 0 && (uintptr_t)part->keys % sizeof(hps_key) == 0) {
+        hps_hot_note(hot, (const hps_key *)(const void *)part->keys, part->n_keys);
+        return;
+    }
+    for (uint32_t i = 0; i < part->n_keys; i++) {
+        if (hps_lookup_part_hit(part, i)) {
+            keys[n++] = lookup_key_at(part, i);
+        }
+        if (n == NOTE_KEYS || i + 1 == part->n_keys) {
+            hps_hot_note(hot, keys, n);
+            n = 0;
+        }
+    }
+}
+
+/* What was found, that is what can be warmed up. */
+static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    struct hps_hot *const *hot = lookup->version->hot;
+    uint32_t begin = part->walk.batch.n + part->walk.n_absent;
+    uint32_t n_walked = part->n_unique - (part->hits == NULL ? 0 : part->walk.gpu.n_found);
+
+    if (hot == NULL || hot[part->table->id] == NULL || !part->finished) {
+        return;
+    }
+    if (part->hits != NULL) {
+        note_hits(hot[part->table->id], part);
+    }
+    if (n_walked > begin) {
+        hps_hot_note(hot[part->table->id], part->walk.batch.keys + begin, n_walked - begin);
+    }
+}
+
+void lookup_count_end(const struct hps_lookup *lookup, bool answered)
+{
+    for (uint32_t i = 0; i < lookup->n_parts; i++) {
+        const struct hps_lookup_part *part = &lookup->parts[i];
+        if (part->rows != NULL && answered) {
+            count_keys(lookup, part);
+        }
+        if (part->rows != NULL) {
+            note_hot(lookup, part);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which parts wait for the stores below memory: by the miss policy of the look-up, and under
+ * HPS_MISS_THRESHOLD by the hit rate of the part's unique keys. On the thread that holds the
+ * look-up.
+ */
+#include <stdatomic.h>
+
+#include "base/hash.h"
+#include "cache/lookup/internal.h"
+#include "cache/lookup/policy.h"
+#include "cache/version/fetched.h"
+
+/* Keys of the set are those of the part, as sent, each by its index plus one. True: it was new. */
+static bool set_add(struct hps_lookup *lookup, const struct hps_lookup_part *part, uint64_t mask,
+                    uint32_t index)
+{
+    hps_key key = lookup_key_at(part, index);
+    uint64_t at = hps_mix64(key ^ hps_hash_secret()) & mask;
+
+    while (lookup->set[at] != 0 && lookup_key_at(part, lookup->set[at] - 1) != key) {
+        at = (at + 1) & mask;
+    }
+    bool added = lookup->set[at] == 0;
+    lookup->set[at] = index + 1;
+    return added;
+}
+
+/* Whether so many of the part's hits are unique: they are counted until that is known. A key that
+ * is walked is none, though the gpu may have had it when it was asked again. */
+static bool has_unique_hits(struct hps_lookup *lookup, const struct hps_lookup_part *part,
+                            uint64_t n_wanted)
+{
+    const struct hps_walk *walk = &part->walk;
+    uint64_t n = 0;
+    uint64_t mask;
+
+    if (n_wanted > walk->gpu.n_found ||
+        lookup_take_set(lookup, n_wanted + walk->n_keys, &mask) != HPS_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < walk->n_keys; i++) {
+        (void)set_add(lookup, part, mask, walk->batch.slots[i]);
+    }
+    for (uint32_t i = 0; i < part->n_keys && n < n_wanted; i++) {
+        n += hps_lookup_part_hit(part, i) && set_add(lookup, part, mask, i) ? 1 : 0;
+    }
+    return n == n_wanted;
+}
+
+/* A row that misses has come behind an answer before, and did not stay. */
+static bool misses_what_came(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    const struct hps_fetched *fetched = lookup->version->fetched;
+    const struct hps_batch *batch = &part->walk.batch;
+    uint32_t i = 0;
+
+    while (fetched != NULL && i < batch->n &&
+           !hps_fetched_often(fetched, part->table->id, batch->keys[i])) {
+        i++;
+    }
+    return fetched != NULL && i < batch->n;
+}
+
+/* The hit rate of the part has reached the version's threshold, so that what misses comes behind
+ * the answer. Without an embedding cache, or one that took no question, there is no rate: every
+ * answer is exact. */
+static bool is_asynchronous(struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    const struct hps_version *version = lookup->version;
+    enum hps_tier_kind cache_tier = atomic_load(&version->cache_tier);
+    uint32_t n_hits = 0;
+
+    if (lookup->insertion == NULL || atomic_load(&version->cache_full) ||
+        (cache_tier == HPS_TIER_GPU && !lookup_gpu_answered(lookup, part)) ||
+        !hps_walk_hits(&part->walk, cache_tier, &n_hits)) {
+        return false;
+    }
+    uint64_t n_hits_min =
+        hps_policy_hits_min(atomic_load(&version->hit_rate_threshold), part->n_unique - n_hits);
+    uint32_t n_others = n_hits - part->walk.gpu.n_found;
+    bool reached = n_hits >= n_hits_min;
+    if (reached && part->hits != NULL && n_others < n_hits_min) { /* duplicates are among them */
+        reached = has_unique_hits(lookup, part, n_hits_min - n_others);
+    }
+    return reached && !misses_what_came(lookup, part);
+}
+
+bool lookup_waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    switch (lookup->miss_policy) {
+    case HPS_MISS_MEMORY_ONLY:
+        return false;
+    case HPS_MISS_WAIT:
+        return lookup->wait_us_max > 0;
+    case HPS_MISS_THRESHOLD:
+        return !is_asynchronous(lookup, part);
+    case HPS_MISS_MODEL:
+    case HPS_MISS_EXACT:
+        break;
+    }
+    return true;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The unique keys of a part: each is walked once, however often it was sent, and the others are its
+ * duplicates. What a gpu that was asked first had is not looked at. On the thread that holds the
+ * look-up.
+ */
+#include <string.h>
+
+#include "base/hash.h"
+#include "cache/lookup/internal.h"
+
+/* Up to this many keys are compared with each other; beyond it a set pays. */
+enum { QUADRATIC_KEYS_MAX = 8 };
+
+/* The first key from i on that the gpu did not have. */
+static uint32_t next_walked(const struct hps_lookup_part *part, uint32_t i)
+{
+    if (part->hits == NULL || i >= part->n_keys) {
+        return i;
+    }
+    uint32_t missed = ~part->hits[i / 32] & UINT32_MAX << i % 32;
+    while (missed == 0 && (i | 31) < part->n_keys - 1) {
+        i = (i | 31) + 1;
+        missed = ~part->hits[i / 32];
+    }
+    return missed == 0 ? part->n_keys : (i & ~31u) + (uint32_t)__builtin_ctz(missed);
+}
+
+static uint32_t count_hits(const struct hps_lookup_part *part)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; part->hits != NULL && i < part->n_keys; i += 32) {
+        n += (uint32_t)__builtin_popcount(part->hits[i / 32]);
+    }
+    return n;
+}
+
+/* Keys of a part on their way into the batch that is walked. */
+struct dedupe {
+    struct hps_lookup *lookup;
+    struct hps_lookup_part *part;
+    struct hps_batch *batch;
+    uint32_t n; /* that the gpu did not have, as sent */
+    uint32_t n_duplicates;
+};
+
+static hps_status add_duplicate(struct dedupe *dedupe, uint32_t index, uint32_t first)
+{
+    struct hps_lookup_part *part = dedupe->part;
+
+    if (part->duplicates == NULL) { /* at most all the keys from here on */
+        size_t size = (size_t)(dedupe->n - dedupe->batch->n) * sizeof(*part->duplicates);
+        part->duplicates = hps_arena_alloc(dedupe->lookup->arena, size);
+        if (part->duplicates == NULL) {
+            return HPS_EXHAUSTED;
+        }
+    }
+    part->duplicates[dedupe->n_duplicates++] =
+        (struct hps_duplicate){.index = index, .first = first};
+    return HPS_OK;
+}
+
+static void add_unique(struct hps_batch *batch, uint32_t index, hps_key key)
+{
+    batch->keys[batch->n] = key;
+    batch->slots[batch->n] = index;
+    batch->n++;
+}
+
+static hps_status dedupe_few(struct dedupe *dedupe)
+{
+    const struct hps_lookup_part *part = dedupe->part;
+    struct hps_batch *batch = dedupe->batch;
+
+    for (uint32_t i = next_walked(part, 0); i < part->n_keys; i = next_walked(part, i + 1)) {
+        hps_key key = lookup_key_at(part, i);
+        uint32_t u = 0;
+
+        while (u < batch->n && batch->keys[u] != key) {
+            u++;
+        }
+        if (u == batch->n) {
+            add_unique(batch, i, key);
+        } else if (add_duplicate(dedupe, i, batch->slots[u]) != HPS_OK) {
+            return HPS_EXHAUSTED;
+        }
+    }
+    return HPS_OK;
+}
+
+hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_mask)
+{
+    uint64_t size = 16;
+
+    while (size < 2 * n) {
+        size *= 2;
+    }
+    if (size > lookup->set_size) {
+        lookup->set = hps_arena_alloc(lookup->arena, size * sizeof(*lookup->set));
+        if (lookup->set == NULL || size > UINT32_MAX) {
+            lookup->set_size = 0;
+            return HPS_EXHAUSTED;
+        }
+        lookup->set_size = (uint32_t)size;
+    }
+    memset(lookup->set, 0, size * sizeof(*lookup->set));
+    *out_mask = size - 1;
+    return HPS_OK;
+}
+
+/* The set maps a key to its place in the batch, plus one. */
+static hps_status dedupe_many(struct dedupe *dedupe)
+{
+    struct hps_lookup *lookup = dedupe->lookup;
+    const struct hps_lookup_part *part = dedupe->part;
+    struct hps_batch *batch = dedupe->batch;
+    uint64_t secret = hps_hash_secret();
+    uint64_t mask;
+
+    if (lookup_take_set(lookup, dedupe->n, &mask) != HPS_OK) {
+        return HPS_EXHAUSTED;
+    }
+    for (uint32_t i = next_walked(part, 0); i < part->n_keys; i = next_walked(part, i + 1)) {
+        hps_key key = lookup_key_at(part, i);
+        uint64_t at = hps_mix64(key ^ secret) & mask;
+
+        while (lookup->set[at] != 0 && batch->keys[lookup->set[at] - 1] != key) {
+            at = (at + 1) & mask;
+        }
+        if (lookup->set[at] == 0) {
+            add_unique(batch, i, key);
+            lookup->set[at] = batch->n;
+        } else if (add_duplicate(dedupe, i, batch->slots[lookup->set[at] - 1]) != HPS_OK) {
+            return HPS_EXHAUSTED;
+        }
+    }
+    return HPS_OK;
+}
+
+/* Row i of the answer is also where row i of the table's type is fetched to. */
+hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
+{
+    struct hps_batch batch = {.rows = lookup->rows + part->rows_offset};
+    uint32_t n_hits = count_hits(part);
+    struct dedupe dedupe = {
+        .lookup = lookup, .part = part, .batch = &batch, .n = part->n_keys - n_hits};
+    hps_status status = HPS_OK;
+
+    part->duplicates = NULL;
+    part->rows = batch.rows;
+    if (dedupe.n > 0) {
+        batch.keys = hps_arena_alloc(lookup->arena, dedupe.n * sizeof(*batch.keys));
+        batch.slots = hps_arena_alloc(lookup->arena, dedupe.n * sizeof(*batch.slots));
+        if (batch.keys == NULL || batch.slots == NULL) {
+            part->rows = NULL;
+            return HPS_EXHAUSTED;
+        }
+        status = dedupe.n <= QUADRATIC_KEYS_MAX ? dedupe_few(&dedupe) : dedupe_many(&dedupe);
+    }
+    part->n_unique = n_hits + batch.n;
+    hps_walk_init(&part->walk, lookup->version, part->table, &batch);
+    part->walk.gpu.n_found = n_hits;
+    return status;
+}
