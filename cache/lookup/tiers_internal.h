@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the tier walk share: tiers.c (the order), tiers_blocking.c (how one tier that
+ * blocks is asked), tiers_upward.c (what is inserted upward), tiers_others.c (keys that other
+ * look-ups fetch). On the thread of the walk's look-up.
+ */
+#ifndef HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
+#define HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
+
+#include "cache/lookup/tiers.h"
+
+/* One hps_walk_rest; on its caller's stack. */
+struct walk_rest {
+    struct hps_walk *first;
+    const struct hps_version *version;
+    const struct hps_walk_call *call;
+    struct hps_flight_trip trip;
+    uint64_t since;   /* hps_stamps_now before the stores were asked */
+    uint32_t n_share; /* keys that may still be shared with others */
+};
+
+/* tier: of version->n_tiers, the one that is asked first is 0; here and next. */
+static inline const struct hps_store_ops *walk_tier_ops(const struct hps_version *version,
+                                                        uint32_t tier)
+{
+    return version->tiers[tier]->store->ops;
+}
+
+static inline bool walk_tier_blocks(const struct hps_version *version, uint32_t tier)
+{
+    return (walk_tier_ops(version, tier)->caps & HPS_STORE_BLOCKING) != 0;
+}
+
+static inline bool walk_tier_is_shared(const struct hps_version *version, uint32_t tier)
+{
+    return (walk_tier_ops(version, tier)->caps & HPS_STORE_SHARED) != 0;
+}
+
+/* Between two calls of a store. error: DEADLINE, CANCELLED. thread: the helpers' as well */
+hps_status walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
+
+/* ---- ranges of the batch: see struct hps_walk ------------------------------------------------ */
+
+/* These are run per key, hence here. Exchange keys a and b, indices in the batch. */
+static inline void walk_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
+{
+    hps_key key = batch->keys[a];
+    uint32_t slot = batch->slots[a];
+
+    batch->keys[a] = batch->keys[b];
+    batch->slots[a] = batch->slots[b];
+    batch->keys[b] = key;
+    batch->slots[b] = slot;
+}
+
+/* Exchange two neighbouring ranges, [at, at + n) and the n_next keys behind it, in any order. */
+static inline void walk_swap_ranges(struct hps_batch *batch, uint32_t at, uint32_t n,
+                                    uint32_t n_next)
+{
+    uint32_t n_swaps = n < n_next ? n : n_next;
+
+    for (uint32_t i = 0; i < n_swaps; i++) {
+        walk_swap(batch, at + i, at + n + n_next - 1 - i);
+    }
+}
+
+/* The last n missing keys were found by `tier`: put them into its range. Returns where they begin.
+ */
+static inline uint32_t walk_settle_found(struct hps_walk *walk, uint32_t tier, uint32_t n)
+{
+    uint32_t at = walk->batch.n - n;
+
+    walk_swap_ranges(&walk->batch, at, n, walk->n_absent);
+    walk->batch.n = at;
+    at += walk->n_absent;
+    for (uint32_t t = walk->version->n_tiers - 1; t > tier; t--) {
+        walk_swap_ranges(&walk->batch, at, n, walk->reports[t].n_found);
+        at += walk->reports[t].n_found;
+    }
+    walk->reports[tier].n_found += n;
+    return at;
+}
+
+/* The last n missing keys are in no tier. */
+static inline void walk_settle_absent(struct hps_walk *walk, uint32_t n)
+{
+    walk->batch.n -= n;
+    walk->n_absent += n;
+}
+
+/* ---- tiers_blocking.c ------------------------------------------------------------------------ */
+
+/* Ask one tier for the missing keys of all walks, but those that wait for others.
+ *
+ * thread  one that may block
+ * error   of the first call that failed; out_failed: the walk with the failure; out_refused: the
+ *         tier was not asked, as its breaker is open. Keys found so far stay found
+ */
+hps_status walk_ask_blocking(struct walk_rest *rest, uint32_t tier,
+                             const struct hps_walk **out_failed, bool *out_refused) HPS_MUST_CHECK;
+
+/* ---- tiers_upward.c -------------------------------------------------------------------------- */
+
+/* Tier `from` found keys [begin, begin + n) of the batch, whose rows are in their places: fill the
+ * tiers above it, and tell who waits for them. A tier that fails only costs later look-ups: it is
+ * reported. */
+void walk_spread_found(struct walk_rest *rest, struct hps_walk *walk, uint32_t from, uint32_t begin,
+                       uint32_t n);
+/* The lowest tier has answered: the keys that still miss, and do not wait for others, are in none.
+ */
+void walk_prove_absent(struct walk_rest *rest, struct hps_walk *walk);
+
+/* ---- tiers_others.c -------------------------------------------------------------------------- */
+
+/* Find out which missing keys others are fetching, and put those in front: walk->fetch.n_joined of
+ * them. Without memory nothing is shared. walk_leave_others must follow. */
+void walk_join_others(struct walk_rest *rest, struct hps_walk *walk);
+/* Wait until others have fetched all the keys that wait for them, or one of those has to be fetched
+ * here since whoever did it failed.
+ *
+ * thread  one that may block
+ * error   DEADLINE, CANCELLED
+ */
+hps_status walk_await_others(struct walk_rest *rest, struct hps_error *err) HPS_MUST_CHECK;
+/* The walk ends: whoever waits for a key that was not fetched goes on with it alone. */
+void walk_leave_others(struct walk_rest *rest, struct hps_walk *walk);
+
+#endif

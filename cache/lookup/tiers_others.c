@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys that other look-ups are fetching already: they are waited for instead of being fetched once
+ * more. On the thread of the look-up, which may block; those that it waits for are at work on
+ * threads of their own.
+ */
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/heap.h"
+#include "cache/lookup/tiers_internal.h"
+#include "cache/version/flight.h"
+
+enum { WAIT_SLICE_US = 5 * 1000 }; /* at most, between two looks at deadline and cancel flag */
+
+/* Whoever wants exact rows takes none that others fetch, where there may be later ones. */
+static bool shares(const struct walk_rest *rest)
+{
+    bool any_shared = false;
+
+    for (uint32_t tier = 0; tier < rest->version->n_tiers; tier++) {
+        any_shared = any_shared || walk_tier_is_shared(rest->version, tier);
+    }
+    return rest->version->flight != NULL && !(rest->call->exact && any_shared);
+}
+
+void walk_join_others(struct walk_rest *rest, struct hps_walk *walk)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+    struct hps_batch *batch = &walk->batch;
+    uint32_t n = batch->n;
+
+    if (!shares(rest) || n == 0 || n > rest->n_share) {
+        return;
+    }
+    fetch->flights = hps_alloc(n * sizeof(*fetch->flights));
+    fetch->joined = hps_alloc(n * sizeof(struct hps_flight_key *));
+    if (fetch->flights == NULL || fetch->joined == NULL) {
+        return; /* nothing is shared, then */
+    }
+    fetch->n_flights = n;
+    rest->n_share -= n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct hps_flight_key *flight = &fetch->flights[i];
+        *flight = (struct hps_flight_key){.key = batch->keys[i],
+                                          .row = batch->rows +
+                                                 (size_t)batch->slots[i] * walk->table->row_bytes,
+                                          .row_bytes = walk->table->row_bytes,
+                                          .table_id = walk->table->id,
+                                          .since = rest->since};
+        enum hps_flight_state state =
+            hps_flight_join(rest->version->flight, &rest->trip, rest->version->stamps, flight);
+        fetch->n_led += state == HPS_FLIGHT_LEADS ? 1 : 0;
+        if (state == HPS_FLIGHT_WAITS) {
+            walk_swap(batch, i, fetch->n_joined);
+            fetch->joined[fetch->n_joined++] = flight;
+        }
+    }
+}
+
+/* Key i, one of those that wait, goes to the others, as the first of them. */
+static void stop_waiting(struct hps_walk *walk, uint32_t i)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+
+    fetch->n_joined--;
+    fetch->joined[i] = fetch->joined[fetch->n_joined];
+    walk_swap(&walk->batch, i, fetch->n_joined);
+}
+
+/* Take what has come for the keys that wait. Returns how many have come to lead. */
+static uint32_t collect(struct hps_walk *walk)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+    uint32_t n_promoted = 0;
+
+    for (uint32_t i = fetch->n_joined; i-- > 0;) {
+        const struct hps_flight_key *flight = fetch->joined[i];
+        unsigned state = atomic_load_explicit(&flight->state, memory_order_acquire);
+
+        if (state == HPS_FLIGHT_WAITS) {
+            continue;
+        }
+        stop_waiting(walk, i);
+        walk_swap(&walk->batch, fetch->n_joined, walk->batch.n - 1);
+        if (state == HPS_FLIGHT_FOUND) {
+            walk_settle_found(walk, flight->tier, 1);
+            walk->reports[flight->tier].n_shared++;
+        } else if (state == HPS_FLIGHT_ABSENT) {
+            walk_settle_absent(walk, 1);
+            walk->n_shared_absent++;
+        } else if (state == HPS_FLIGHT_LEADS) {
+            fetch->n_led++;
+            n_promoted++;
+        }
+    }
+    return n_promoted;
+}
+
+/* To the next look at deadline and cancel flag. */
+static uint32_t wait_us(const struct hps_walk_call *call)
+{
+    uint64_t now_us = hps_clock_us();
+
+    if (call->deadline_us == 0 || call->deadline_us >= now_us + WAIT_SLICE_US) {
+        return WAIT_SLICE_US;
+    }
+    return call->deadline_us > now_us ? (uint32_t)(call->deadline_us - now_us) : 0;
+}
+
+hps_status walk_await_others(struct walk_rest *rest, struct hps_error *err)
+{
+    uint32_t n_promoted = 0;
+    uint64_t start_us = hps_clock_us();
+    hps_status status = HPS_OK;
+
+    while (status == HPS_OK && !hps_flight_wait(&rest->trip, wait_us(rest->call))) {
+        status = walk_check_interrupted(rest->call);
+    }
+    rest->first->wait_us += hps_clock_us() - start_us;
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "%s while another look-up fetches the same keys",
+                             hps_status_text(status));
+    }
+    for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
+        n_promoted += collect(walk);
+    }
+    hps_flight_take_promoted(&rest->trip, n_promoted);
+    return HPS_OK;
+}
+
+void walk_leave_others(struct walk_rest *rest, struct hps_walk *walk)
+{
+    struct hps_walk_fetch *fetch = &walk->fetch;
+
+    for (uint32_t i = 0; i < fetch->n_flights; i++) {
+        hps_flight_leave(rest->version->flight, &fetch->flights[i]);
+    }
+    collect(walk);
+    hps_free(fetch->flights);
+    hps_free(fetch->joined);
+    *fetch = (struct hps_walk_fetch){0};
+}
