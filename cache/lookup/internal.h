@@ -30,12 +30,12 @@ static inline enum hps_dtype lookup_output_type(const struct hps_lookup *lookup)
     return lookup->output == 0 ? HPS_DTYPE_FP32 : lookup->output;
 }
 
-/* ---- lookup.c ---- */
+/* ---- lookup.c -------------------------------------------------------------------------------- */
 
 /* Before any tier is asked; again: nothing happens. */
 void lookup_begin(struct hps_lookup *lookup);
 
-/* ---- unique.c ---- */
+/* ---- unique.c -------------------------------------------------------------------------------- */
 
 /* Find the unique keys of a part, but for those that the gpu had: its walk and its duplicates.
  * EXHAUSTED: arena */
@@ -46,12 +46,12 @@ hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *
 hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_mask)
     HPS_MUST_CHECK;
 
-/* ---- threshold.c ---- */
+/* ---- threshold.c ----------------------------------------------------------------------------- */
 
 /* The memory tiers have been asked: are the stores below waited for? May take lookup->set. */
 bool lookup_waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_part *part);
 
-/* ---- rows.c ---- */
+/* ---- rows.c ---------------------------------------------------------------------------------- */
 
 /* The part waits for nothing more: all of its rows, and their status. What still misses is queued
  * to be fetched behind the answer, if that is wanted. NOT_FOUND (HPS_UNKNOWN_ERROR: names table and
@@ -59,7 +59,7 @@ bool lookup_waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_
 hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
                               struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- count.c ---- */
+/* ---- count.c --------------------------------------------------------------------------------- */
 
 /* What the tiers did for a part is counted, and added to the look-up's times. tier_asked:
  * [HPS_TIER_COUNT], of tiers that were asked becomes true. */
