@@ -422,12 +422,25 @@ PATH = re.compile(r"(?<![\w/.-])((?:base|net|config|backends|cache|server|client
 
 def check_paths(root, files):
     """Documents name files that are there. What docs/performance.md tells of the past may be gone."""
+    there = {os.path.basename(path) for path in files}
     for path in files:
         if path.endswith(".md") and path != "docs/performance.md":
             for number, line in enumerate(read(root, path).split("\n"), 1):
-                for name in PATH.findall(line):
-                    if name not in files:
-                        yield path, number, "document", f"{name} is not there"
+                missing = [name for name in PATH.findall(line) if name not in files]
+                missing += [name for name in re.findall(r"(?<![\w/.-])\w+\.(?:c|cu|cuh)\b", line) if name not in there]
+                for name in missing:
+                    yield path, number, "document", f"{name} is not there"
+
+
+def check_comments(root, files):
+    """Comments name sources that are there."""
+    there = {os.path.basename(path) for path in files}
+    for path in files:
+        if path.endswith((".c", ".h", ".cu", ".cuh")) and folder_of(path) in INCLUDES:
+            for number, line in enumerate(read(root, path).split("\n"), 1):
+                for name in re.findall(r"[\w-]+\.(?:c|cu|cuh)\b", line):
+                    if name not in there:
+                        yield path, number, "comment", f"{name} is not there"
 
 
 def check_docs(root, files):
@@ -453,6 +466,7 @@ def check_tree(root):
     found += check_tests(files)
     found += check_docs(root, files)
     found += check_paths(root, files)
+    found += check_comments(root, files)
     return found
 
 
@@ -498,6 +512,7 @@ PLANTS = [  # rule, file, content
     ("place", "docs/a.md", "See /wo" "rk/main for more.\n"),
     ("place", "docs/b.md", "From https://regis" "try.example.org/x\n"),
     ("untested", "cache/version/lonely.c", C),
+    ("comment", "base/k.c", C + "/* See nowhere.c. */\n"),
     ("document", "docs/c.md", "It is in `server/nowhere.c`.\n"),
     ("document", "config/options.def",
      C + 'OPTION(server, secret_knob, secret_knob, U32, none, "", "1", 0, 9, 0, "x")\n'),
