@@ -349,9 +349,10 @@ struct hps_store_ops {
 
     /* Every row of a table in key order, in batches; used to fill tiers above at start, and for an
      * export. Of a shared store in any order, and some more than once: of those the last counts.
-     * NULL where a store cannot. `fn` is called with borrowed arrays; its failure ends the scan.
-     * error   INVALID: what is there has other keys, rows or shards than it should; UNAVAILABLE:
-     *         some of it is out of reach; DATA_LOSS: some of it went, or is damaged */
+     * NULL where a store cannot. `fn` is called with borrowed arrays, and may ask the space for
+     * rows itself; its failure ends the scan. error   INVALID: what is there has other keys, rows
+     * or shards than it should; UNAVAILABLE: some of it is out of reach; DATA_LOSS: some of it
+     * went, or is damaged */
     hps_status (*scan)(struct hps_space *space, const struct hps_table *table,
                        hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                         uint32_t n),

@@ -2,7 +2,7 @@
  *
  * What the files of the redis store share.
  *
- * Threads: look-ups and insertions any; log_* and loads one per space; the keeper (redis.c) renews
+ * Threads: look-ups and insertions any; log_* and loads one per space; the keeper (leases.c) renews
  * leases, notes what was used and counts rows. A space's lock is held only while memory is read or
  * written, never across a call of the cluster.
  */

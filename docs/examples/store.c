@@ -290,31 +290,50 @@ static hps_status put(struct hps_space *base, const struct hps_call *call,
     return status;
 }
 
+/* `fn` may ask the store: it is called without the lock. Rows that come or go meanwhile may be
+ * missed, or come twice. */
 static hps_status scan(struct hps_space *base, const struct hps_table *table,
                        hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                         uint32_t n),
                        void *ctx, struct hps_error *err)
 {
     const struct array *array = &((struct example_space *)base)->tables[table->id];
-    (void)err;
-    hps_status status = HPS_OK;
-    pthread_mutex_lock(&store_of(base)->lock);
-    for (uint32_t i = 0; i < array->n && status == HPS_OK; i += SCAN_ROWS) {
-        uint32_t n = array->n - i < SCAN_ROWS ? array->n - i : SCAN_ROWS;
-        status = fn(ctx, array->keys + i, array->rows + (size_t)i * table->row_bytes, n);
+    size_t row_bytes = table->row_bytes;
+    hps_key *keys = hps_alloc(SCAN_ROWS * (sizeof(*keys) + row_bytes));
+    if (keys == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "table %s: no memory for a scan", table->name);
     }
-    pthread_mutex_unlock(&store_of(base)->lock);
+    uint8_t *rows = (uint8_t *)(keys + SCAN_ROWS);
+    hps_status status = HPS_OK;
+    for (uint32_t n = SCAN_ROWS, at = 0; n == SCAN_ROWS && status == HPS_OK; at += n) {
+        pthread_mutex_lock(&store_of(base)->lock);
+        n = at >= array->n ? 0 : array->n - at < SCAN_ROWS ? array->n - at : SCAN_ROWS;
+        if (n > 0) {
+            memcpy(keys, array->keys + at, n * sizeof(*keys));
+            memcpy(rows, array->rows + at * row_bytes, n * row_bytes);
+        }
+        pthread_mutex_unlock(&store_of(base)->lock);
+        status = n == 0 ? HPS_OK : fn(ctx, keys, rows, n);
+    }
+    hps_free(keys);
     return status;
 }
 
 /* ---- loads ----------------------------------------------------------------------------------- */
+
+static void set_loading(struct example_space *space, bool loading)
+{
+    pthread_mutex_lock(&store_of(&space->base)->lock);
+    space->loading = loading;
+    pthread_mutex_unlock(&store_of(&space->base)->lock);
+}
 
 static void load_abort(struct hps_store_load *load)
 {
     for (uint32_t i = 0; i < load->n_tables; i++) {
         array_fini(&load->tables[i]);
     }
-    load->space->loading = false;
+    set_loading(load->space, false);
     hps_free(load);
 }
 
@@ -323,19 +342,25 @@ static hps_status load_begin(struct hps_space *base, uint64_t rows_expected,
                              struct hps_error *err)
 {
     struct example_space *space = (struct example_space *)base;
-    struct hps_store_usage usage;
+    bool busy = false;
     (void)rows_expected, (void)bytes_expected;
-    space_usage(base, &usage);
-    if (usage.n_rows > 0 || space->loading) {
+    pthread_mutex_lock(&store_of(base)->lock);
+    busy = space->loading;
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        busy = busy || space->tables[i].n > 0;
+    }
+    space->loading = space->loading || !busy;
+    pthread_mutex_unlock(&store_of(base)->lock);
+    if (busy) {
         return hps_error_set(err, HPS_PRECONDITION, "the space has rows, or is being loaded");
     }
     struct hps_store_load *load =
         hps_calloc(1, sizeof(*load) + space->n_tables * sizeof(load->tables[0]));
     if (load == NULL) {
+        set_loading(space, false);
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a load");
     }
     load->space = space;
-    space->loading = true;
     load->n_tables = space->n_tables;
     for (uint32_t i = 0; i < load->n_tables; i++) {
         load->tables[i].row_bytes = space->tables[i].row_bytes;
@@ -376,7 +401,7 @@ static hps_status load_commit(struct hps_store_load *load, struct hps_error *err
         load->space->tables[i] = load->tables[i];
     }
     pthread_mutex_unlock(&store->lock);
-    load->space->loading = false;
+    set_loading(load->space, false);
     hps_free(load);
     return HPS_OK;
 }

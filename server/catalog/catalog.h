@@ -13,7 +13,7 @@
 #include "config/config.h"
 #include "server/catalog/devices.h"
 #include "server/load/loader.h"
-#include "server/load/version_diff.h"
+#include "server/catalog/version_diff.h"
 #include "server/update/updates.h"
 
 struct hps_catalog;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of the catalog: what is written to and read from the persistent store. Used under
+ * What the persistent store keeps of models and versions: the records of the catalog. Used under
  * the catalog's switch_lock, or while nobody else knows the catalog.
  */
 #ifndef HPS_SERVER_LOAD_RECORDS_H

@@ -328,7 +328,7 @@ void update_gap_other(struct hps_update_stream *stream, struct update_partition 
 void update_forget_words(struct hps_update_stream *stream);
 bool update_leader_silent(const struct update_partition *partition);
 /* Until then (Unix ms) the partition counts as one of the topic that was read; later it may be
- * another's. INT64_MAX: nothing was read yet. */
+ * another's. INT64_MAX: nothing was read yet, or it stands where nobody asks (a gap, failed). */
 int64_t update_same_until_ms(const struct hps_update_stream *stream,
                              const struct update_partition *partition);
 /* Has the log written tombstones and removed them again since as-of? Their keys would stay for
@@ -357,8 +357,8 @@ bool update_refresh_turn(struct hps_update_stream *stream);
 
 /* Copy the view. */
 void update_stream_show(struct hps_update_stream *stream);
-/* Take back of the view what is no more so for want of an answer: its thread may wait for the log
- * all the while. By the stream's lock; any thread. */
+/* Take back of the view what was known for a time that is over: its thread may wait for the log, or
+ * for a store, all the while. The state stays as it was shown. By the stream's lock; any thread. */
 void update_view_age(struct hps_update_stream *stream);
 /* ctx: struct hps_metrics. Any thread. */
 void update_show_gauges(void *ctx, const struct hps_stream_view *view);

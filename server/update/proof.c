@@ -147,7 +147,15 @@ static void is_same(struct update_partition *partition, int64_t at_ms)
     }
     partition->unproved = false;
     partition->none_us = 0;
-    partition->same_ms = at_ms > partition->same_ms ? at_ms : partition->same_ms;
+    if (at_ms > partition->same_ms || partition->same_ms > wall_ms()) { /* a clock set back */
+        partition->same_ms = at_ms;
+    }
+}
+
+static bool stands_or_runs(const struct update_partition *partition)
+{
+    return partition->state == HPS_PARTITION_RUNNING ||
+           (partition->state == HPS_PARTITION_PAUSED && partition->known);
 }
 
 /* Since then it ought to have been asked for again: as often as topics are listed. */
@@ -161,7 +169,8 @@ int64_t update_same_until_ms(const struct hps_update_stream *stream,
                              const struct update_partition *partition)
 {
     bool nothing_read = !partition->read.witness.known && partition->read.next == 0;
-    return nothing_read ? INT64_MAX : same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS;
+    bool asked = stands_or_runs(partition) && !nothing_read;
+    return asked ? same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS : INT64_MAX;
 }
 
 /* What is at, or behind, the end of what was read before it was known by what: from now on it is
@@ -255,12 +264,6 @@ static void ask_witness(struct hps_update_stream *stream, struct update_partitio
     }
 }
 
-static bool stands_or_runs(const struct update_partition *partition)
-{
-    return partition->state == HPS_PARTITION_RUNNING ||
-           (partition->state == HPS_PARTITION_PAUSED && partition->known);
-}
-
 static void take_recalled(struct hps_update_stream *stream, struct update_partition *partition)
 {
     struct hps_recalled now = {0};
@@ -324,8 +327,12 @@ static bool is_identity_wanted(const struct hps_update_stream *stream,
 {
     bool askable = partition->learning || partition->read.witness.known;
     bool again = partition->none_us == 0 || hps_clock_us() >= partition->none_again_us;
-    bool overdue = wall_ms() > same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS / 2;
-    return askable && again && (partition->unproved || overdue) && !partition->recalling &&
+    int64_t now_ms = wall_ms();
+    bool overdue = now_ms > same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS / 2 ||
+                   partition->same_ms > now_ms; /* a clock set back */
+    bool asked = partition->recalling && now_ms - partition->recall_ms < RECALL_MS &&
+                 now_ms >= partition->recall_ms; /* an answer that refuses stays one */
+    return askable && again && (partition->unproved || overdue) && !asked &&
            stands_or_runs(partition);
 }
 

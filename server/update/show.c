@@ -14,6 +14,7 @@
 #include "server/update/internal.h"
 
 enum { RATE_US = 2 * 1000 * 1000 };
+#define SAME_UNKNOWN "it is not known yet whether it is still the same topic"
 
 /* ---- partitions ------------------------------------------------------------------------------ */
 
@@ -51,7 +52,7 @@ static void write_reason(const struct hps_update_stream *stream,
         (void)snprintf(out, 200, "its leader does not answer%s%.150s",
                        word->text[0] != '\0' ? ": " : "", word->text);
     } else if (state == HPS_PARTITION_RUNNING && !is_known_same(stream, partition)) {
-        (void)snprintf(out, 200, "it is not known yet whether it is still the same topic");
+        (void)snprintf(out, 200, SAME_UNKNOWN);
     } else if (state == HPS_PARTITION_RUNNING && partition->compaction == HPS_COMPACTION_UNKNOWN &&
                partition->note[0] == '\0') {
         (void)snprintf(
@@ -224,11 +225,14 @@ void update_view_age(struct hps_update_stream *stream)
     for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
         struct hps_partition_view *of = &stream->view_partitions[i];
         bool silent = now_us > of->word_until_us;
-        if (silent && of->state == HPS_PARTITION_RUNNING) {
-            of->state = HPS_PARTITION_UNREACHABLE;
-            (void)snprintf(of->reason, sizeof(of->reason), "its leader does not answer");
+        bool same = wall_ms <= of->same_until_ms;
+        if ((silent || !same) && of->state == HPS_PARTITION_RUNNING) {
+            (void)snprintf(of->reason, sizeof(of->reason), "%s",
+                           silent ? "nothing is known of it for more than 2 s: hpsd waits for an "
+                                    "answer of the log, or for a store"
+                                  : SAME_UNKNOWN);
         }
-        of->lag_known = of->lag_known && !silent && wall_ms <= of->same_until_ms;
+        of->lag_known = of->lag_known && !silent && same;
         bool awaited = !of->unlisted && of->state != HPS_PARTITION_GONE;
         stream->view.leaders_up = stream->view.leaders_up && !(silent && awaited);
     }

@@ -689,6 +689,7 @@ static void test_put_when_over_budget_then_no_older_row_is_left(void **state)
 /* ---- scan ------------------------------------------------------------------------------------ */
 
 struct scan {
+    struct hps_space *space;
     const struct hps_table *table;
     uint64_t n;
     hps_key last;
@@ -706,6 +707,15 @@ static hps_status scan_row(void *ctx, const hps_key *keys, const uint8_t *rows, 
         scan->last = keys[i];
         scan->n++;
     }
+    /* Who is given rows may ask for others. */
+    hps_key key = keys[0];
+    uint32_t slot = 0;
+    uint8_t row[512];
+    struct hps_batch batch = {&key, &slot, row, 1};
+    const struct hps_call call = {0};
+    const struct hps_store_ops *ops = scan->space->store->ops;
+    assert_int_equal(ops->get(scan->space, &call, scan->table, &batch), HPS_OK);
+    assert_int_equal(batch.n, 0);
     return scan->n >= scan->stop_after ? HPS_CANCELLED : HPS_OK;
 }
 
@@ -724,11 +734,11 @@ static void test_scan_when_many_rows_then_in_key_order(void **state)
     }
     assert_int_equal(put(space, &tables[0], 1, 0), HPS_OK); /* of other tables: not seen */
     assert_int_equal(put(space, &tables[2], 1, 0), HPS_OK);
-    struct scan scan = {.table = &tables[1], .stop_after = UINT64_MAX};
+    struct scan scan = {.space = space, .table = &tables[1], .stop_after = UINT64_MAX};
     assert_int_equal(store->ops->scan(space, &tables[1], scan_row, &scan, &error), HPS_OK);
     assert_int_equal(scan.n, N);
     assert_true(scan.last == UINT64_MAX);
-    scan = (struct scan){.table = &tables[1], .stop_after = 1};
+    scan = (struct scan){.space = space, .table = &tables[1], .stop_after = 1};
     assert_int_equal(store->ops->scan(space, &tables[1], scan_row, &scan, &error), HPS_CANCELLED);
     assert_true(scan.n < N);
     drop(space);

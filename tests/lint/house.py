@@ -18,7 +18,6 @@ import tempfile
 # tools -> client -> net, base; who speaks a message includes proto. Within cache/ and server/ each wing may use only
 # those before it; a store knows no other one. A folder that is missing here, or may do what it never does, is an error.
 BASE = ("base", "base/rows")
-OBSERVE = ("server/observe", "cache/lookup", "net", "base")
 INCLUDES = {
     "base": (),
     "base/rows": ("base",),
@@ -52,7 +51,6 @@ INCLUDES = {
     "client": ("net", "proto", *BASE),
     "tools": ("client", "config", "net", "proto", *BASE),
 }
-ANYTHING = ("tests", "bench")
 GENERATED = re.compile(r"^(hps/v1|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
 
 # What opens a store or a log: everybody else knows the contracts, backends/*.h.
@@ -262,6 +260,12 @@ def folder_of(path):
     return folder if folder in INCLUDES else path.split("/")[0]
 
 
+def check_folder(path):
+    folder, top = os.path.dirname(path), path.split("/")[0]
+    if folder not in INCLUDES and any(top == known.split("/")[0] for known in INCLUDES):
+        yield 1, "folder", f"{folder}/: a folder that tests/lint/house.py does not list"
+
+
 def check_includes(path, lines, used):
     folder = folder_of(path)
     for number, line in enumerate(lines, 1):
@@ -384,6 +388,7 @@ def check_file(root, path, used):
     yield from check_text(path, lines)
     if path.endswith((".c", ".h", ".cu", ".cuh", ".def")):
         code = blanked(text).split("\n")
+        yield from check_folder(path)
         yield from check_includes(path, lines, used)
         yield from check_calls(path, code, used)
         yield from check_length(path, lines)
@@ -406,7 +411,10 @@ def check_tests(files):
     for path, reason in UNTESTED.items():
         if path not in files:
             yield path, 1, "untested", "is not there: remove it from UNTESTED"
-        for test in re.findall(r"\w+\.(?:c|py)\b", reason):
+        tests = re.findall(r"\w+\.(?:c|py)\b", reason)
+        if not tests:
+            yield path, 1, "untested", "UNTESTED names no test"
+        for test in tests:
             if test not in there:
                 yield path, 1, "untested", f"UNTESTED names {test}, which is not there"
 
@@ -488,6 +496,9 @@ PLANTS = [  # rule, file, content
     ("include", "cache/gpu/a.c", C + '#include "cache/device/sim/sim.h"\n'),
     ("include", "server/lookup/a.c", C + '#include "server/update/updates.h"\n'),
     ("include", "server/catalog/a.c", C + '#include "server/daemon.h"\n'),
+    ("folder", "cache/x/a.c", C),
+    ("folder", "cache/a.c", C),
+    ("folder", "server/nowhere/a.h", C),
     ("include", "net/c.c", C + '#include "cache/nowhere/a.h"\n'),
     ("include", "cache/lookup/c.c", C + '#include "hps/v1/lookup.pb-c.h"\n'),
     ("include", "server/a.c", C + '#include "client/client.h"\n'),

@@ -169,11 +169,52 @@ static void test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than
     assert_true(is_known);
     assert_int_equal(state_before, HPS_PARTITION_RUNNING);
     assert_false(view.leaders_up || view.partitions[0].lag_known);
-    assert_int_equal(view.partitions[0].state, HPS_PARTITION_UNREACHABLE);
-    assert_non_null(strstr(view.partitions[0].reason, "does not answer"));
+    assert_int_equal(view.partitions[0].state, HPS_PARTITION_RUNNING); /* nobody knows better */
+    assert_non_null(strstr(view.partitions[0].reason, "hpsd waits"));
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     assert_true(rig->stream->view.leaders_up && view_of(rig, ITEMS, 0)->lag_known);
+}
+
+static void test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_known(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_stream_view view;
+    put(rig, 1, 10);
+    open_stream(rig);
+    turns(rig, 3);
+    rig->updater->streams = rig->stream;
+    rig->stream->view_partitions[0].word_until_us = UINT64_MAX; /* its leader goes on answering */
+    hps_clock_advance((uint64_t)(rig->options.topics_ms + UPDATE_LOG_TIMEOUT_MS) * 1000);
+    hps_updater_each(rig->updater, note_view, &view);
+    bool is_known = view.partitions[0].lag_known;
+    hps_clock_advance(1000);
+    hps_updater_each(rig->updater, note_view, &view);
+    rig->updater->streams = NULL;
+    assert_true(is_known);
+    assert_false(view.partitions[0].lag_known);
+    assert_non_null(strstr(view.partitions[0].reason, "same topic"));
+}
+
+static void test_lag_when_at_a_gap_for_long_then_still_known(void **state)
+{
+    struct rig *rig = *state;
+    for (int i = 0; i < 4; i++) {
+        put(rig, (hps_key)i, 10);
+    }
+    open_stream(rig);
+    turns(rig, 3);
+    close_stream(rig);
+    put(rig, 5, 10);
+    put(rig, 6, 10);
+    hps_fake_log_trim(rig->log, ITEMS, 0, 5);
+    open_stream(rig);
+    turns(rig, 3);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    bool is_known = view_of(rig, ITEMS, 0)->lag_known;
+    wait_s(rig, 120);
+    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    assert_int_equal(view_of(rig, ITEMS, 0)->lag_known, is_known);
 }
 
 /* Committed records behind the open transaction are logged, and not to be had yet. */
@@ -1202,6 +1243,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_as_of_when_one_leader_is_silent_then_it_stands_though_others_answer),
         TEST(test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than_it_is_so),
+        TEST(test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_known),
+        TEST(test_lag_when_at_a_gap_for_long_then_still_known),
         TEST(test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end),
         TEST(test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed),
         TEST(test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back),

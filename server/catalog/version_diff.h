@@ -3,8 +3,8 @@
  * How a version differs from the one whose place it is to take: tables that come and go, widths,
  * types, rows as they were loaded. Any thread; the versions stay for the call.
  */
-#ifndef HPS_SERVER_LOAD_VERSION_DIFF_H
-#define HPS_SERVER_LOAD_VERSION_DIFF_H
+#ifndef HPS_SERVER_CATALOG_VERSION_DIFF_H
+#define HPS_SERVER_CATALOG_VERSION_DIFF_H
 
 #include "cache/version/version.h"
 

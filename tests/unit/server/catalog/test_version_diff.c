@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/heap.h"
-#include "server/load/version_diff.h"
+#include "server/catalog/version_diff.h"
 
 struct table {
     const char *name;

@@ -2,7 +2,7 @@
  *
  * Tables of two versions, matched by name. Any thread.
  */
-#include "server/load/version_diff.h"
+#include "server/catalog/version_diff.h"
 
 #include <inttypes.h>
 #include <stdio.h>
