@@ -12,8 +12,8 @@
 #include "cache/version/models.h"
 #include "config/config.h"
 #include "server/catalog/devices.h"
-#include "server/load/loader.h"
 #include "server/catalog/version_diff.h"
+#include "server/load/loader.h"
 #include "server/update/updates.h"
 
 struct hps_catalog;
