@@ -121,7 +121,8 @@ struct fake_log {
     hps_status lost_status;
     uint64_t n_polls;
     bool with_ids;
-    hps_status lists; /* of who asks for topics */
+    hps_status lists;          /* of who asks for topics */
+    hps_status recall_refused; /* OK: it is not */
     bool recall_mute;
     unsigned n_topics_made;
 };
@@ -456,6 +457,14 @@ void hps_fake_log_lists(struct hps_update_log *base, hps_status status)
     struct fake_log *log = (struct fake_log *)base;
     lock(log);
     log->lists = status;
+    unlock(log);
+}
+
+void hps_fake_log_recall_refuse(struct hps_update_log *base, hps_status status)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->recall_refused = status;
     unlock(log);
 }
 
@@ -1022,6 +1031,7 @@ static bool fake_recalled(const struct hps_watch *watch, struct hps_recalled *ou
                     leader_status(log, topic, watch->partition) == HPS_OK;
     if (answered) {
         *out_recalled = recall_now(&topic->partitions[watch->partition], watch->recall);
+        out_recalled->status = log->recall_refused;
     }
     unlock(log);
     return answered;

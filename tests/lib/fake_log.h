@@ -74,6 +74,8 @@ void hps_fake_log_recall_end(struct hps_update_log *log, const char *topic, int3
                              int64_t offset);
 /* UNAVAILABLE: nobody gets a list of topics, as of brokers that hang; OK: again. */
 void hps_fake_log_lists(struct hps_update_log *log, hps_status status);
+/* Who recalls is refused with this status; OK: again not. */
+void hps_fake_log_recall_refuse(struct hps_update_log *log, hps_status status);
 /* Nobody is told what is at an offset, though leaders give their word; false: again. */
 void hps_fake_log_recall_mute(struct hps_update_log *log, bool mute);
 /* That record can no longer be read. */
