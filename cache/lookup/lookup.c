@@ -241,7 +241,7 @@ hps_status hps_lookup_run_gpu(struct hps_lookup *lookup, bool *out_done, struct 
     return end_step(lookup, HPS_OK, out_done, err);
 }
 
-hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err)
+hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *err)
 {
     hps_status status = HPS_OK;
 
@@ -279,5 +279,5 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
     if (status == HPS_DEADLINE && wait) {
         status = HPS_OK;
     }
-    return status == HPS_OK ? hps_lookup_give_up(lookup, err) : conclude(lookup, status, err);
+    return status == HPS_OK ? hps_lookup_run_defaults(lookup, err) : conclude(lookup, status, err);
 }

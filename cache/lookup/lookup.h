@@ -9,7 +9,7 @@
  *         ┌────────────────────────────────────────────────────────┘
  *         └─▶ (gpu) ─▶ run_gpu ─┬─▶ done
  *                               └─▶ run_rest ─▶ done
- *                                   (or give_up, or abandon)
+ *                                   (or run_defaults, or abandon)
  *
  * The gpu is asked by hps_lookup_ask_gpu, before the memory tiers for some parts and after them for
  * others; meanwhile no thread has the look-up. Who waits no longer leaves it there
@@ -32,7 +32,6 @@ enum {
     HPS_ROWS_ALIGN = 64,
     HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024, /* HPS_LOOKUP_PATH_AUTO: rows of a part, as stored */
     HPS_LOOKUP_GPU_WAIT_US = 1000 * 1000,    /* of WAIT and MEMORY_ONLY without wait_us_max */
-    HPS_LOOKUP_TRIES_MAX = 3,                /* of one that wants a unit: from the beginning */
     HPS_LOOKUP_REREADS_MAX = 4,              /* beside updates, before they are held back */
 };
 
@@ -209,8 +208,8 @@ hps_status hps_lookup_run_gpu(struct hps_lookup *lookup, bool *out_done, struct 
 /* Ask the tiers that are left and finish all parts. thread: one that may block. error: as above. */
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Instead of run_rest, when the wait is over before a thread was free for it: finish all parts with
- * what is there. error: NOT_FOUND, EXHAUSTED, ABORTED */
-hps_status hps_lookup_give_up(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
+ * what is there, and default rows for the rest. error: NOT_FOUND, EXHAUSTED, ABORTED */
+hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Instead of the next step, when there will be no answer: what was done is counted. */
 void hps_lookup_abandon(struct hps_lookup *lookup);
 

@@ -64,6 +64,16 @@ static void export_bytes(struct hps_admission *admission)
     }
 }
 
+/* Lock held. */
+static void admission_sane(const struct hps_admission *admission)
+{
+    HPS_ASSERT((admission->first == NULL) == (admission->last == NULL));
+    HPS_ASSERT((admission->first == NULL) == (admission->n_waiting == 0));
+    HPS_ASSERT(admission->n_waiting > 0 || admission->waiting_bytes == 0);
+    HPS_ASSERT(admission->n_held > 0 || admission->bytes == 0);
+    HPS_ASSERT(admission->first == NULL || admission->first->state == HPS_TICKET_WAITING);
+}
+
 static void hold(struct hps_admission *admission, struct hps_admission_ticket *ticket)
 {
     ticket->state = HPS_TICKET_HELD;
@@ -89,6 +99,8 @@ static void enqueue(struct hps_admission *admission, struct hps_admission_ticket
 
 static void dequeue(struct hps_admission *admission, struct hps_admission_ticket *ticket)
 {
+    HPS_ASSERT(ticket->state == HPS_TICKET_WAITING);
+    HPS_ASSERT(admission->n_waiting > 0 && admission->waiting_bytes >= ticket->work_bytes);
     if (ticket->prev != NULL) {
         ticket->prev->next = ticket->next;
     } else {
@@ -138,15 +150,16 @@ static hps_status wait_in_line(struct hps_admission *admission, struct hps_admis
 
     if (admission->n_waiting >= admission->options.waiting_max) {
         return hps_error_set(err, HPS_EXHAUSTED,
-                             "%u look-ups wait for reply memory already, limit is %u",
+                             "look-up rejected: %u others wait for reply memory, limit is %u; "
+                             "retry later",
                              admission->n_waiting, admission->options.waiting_max);
     }
     if (admission->n_waiting > 0 && (admission->waiting_bytes > bytes_max ||
                                      ticket->work_bytes > bytes_max - admission->waiting_bytes)) {
         return hps_error_set(err, HPS_EXHAUSTED,
-                             "%u look-ups that need %" PRIu64
-                             " bytes wait for reply memory already, limit is %" PRIu64
-                             " (reply_bytes_in_flight)",
+                             "look-up rejected: %u others that need %" PRIu64
+                             " bytes wait for reply memory, limit is %" PRIu64
+                             " (reply_bytes_in_flight); retry later",
                              admission->n_waiting, admission->waiting_bytes, bytes_max);
     }
     enqueue(admission, ticket);
@@ -160,7 +173,9 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
     hps_status status = HPS_OK;
 
     HPS_ASSERT(ticket->on_granted != NULL);
+    HPS_ASSERT(reply_bytes <= UINT64_MAX - work_bytes);
     pthread_mutex_lock(&admission->lock);
+    admission_sane(admission);
     HPS_ASSERT(ticket->state == HPS_TICKET_IDLE);
     ticket->bytes = reply_bytes + work_bytes;
     ticket->work_bytes = work_bytes;
@@ -185,6 +200,7 @@ bool hps_admission_cancel(struct hps_admission *admission, struct hps_admission_
     bool waited;
 
     pthread_mutex_lock(&admission->lock);
+    admission_sane(admission);
     waited = ticket->state == HPS_TICKET_WAITING;
     if (waited) {
         dequeue(admission, ticket);
@@ -204,7 +220,7 @@ void hps_admission_release(struct hps_admission *admission, struct hps_admission
     HPS_ASSERT(ticket->state != HPS_TICKET_WAITING);
     held = ticket->state == HPS_TICKET_HELD;
     if (held) {
-        HPS_ASSERT(admission->bytes >= ticket->bytes);
+        HPS_ASSERT(admission->n_held > 0 && admission->bytes >= ticket->bytes);
         ticket->state = HPS_TICKET_IDLE;
         admission->bytes -= ticket->bytes;
         admission->n_held--;

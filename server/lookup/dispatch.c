@@ -1,312 +1,206 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which thread does what of a look-up: from step to step until it is answered. Memory tiers of a
- * small one are asked here, on the loop thread; a worker asks those of a large one, an I/O thread
- * asks the tiers that may block. Both post it back to the loop. What waits for one of them is
- * withdrawn when the client goes; and answered with what is there when the client waits for rows no
- * longer.
- *
- * The gpu, where a version has one, is asked by the loop before the memory tiers or after them, and
- * posts back: no thread waits for it. A device that writes cannot be called back: what it was asked
- * for is held until it has answered, whoever has gone, and whatever else the request has been
- * answered with meanwhile.
+ * A look-up from step to step until it is answered. cache/lookup/next.h says what comes next; here
+ * it is done, by whom it is for: memory tiers of a small look-up on the loop thread, those of a
+ * large one on a worker, tiers that may block on an I/O thread, waits by a timer. What is not done
+ * here is handed over (handover.c), and the loop below goes on when it is back. What is left to
+ * wait for when the client goes is withdrawn. On the loop thread.
  */
 #include <inttypes.h>
 
 #include "base/clock.h"
+#include "cache/lookup/step.h"
 #include "server/lookup/internal.h"
 
-/* Loop thread: from step to step, unless the request waits for the gpu or is with a worker. */
-static void take_step(struct request *request, enum step step);
+/* ---- the end of a look-up without an answer -------------------------------------------------- */
 
-void request_finish(struct request *request, hps_status status, const struct hps_error *err)
+static void reject_without_share(struct request *request)
 {
-    if (status == HPS_ABORTED && request->lookup.unit) {
-        request_finish_torn(request, err);
-    } else if (status != HPS_OK) {
-        request_fail(request, status, err);
-    } else {
-        request_reply(request);
-    }
+    hps_error_set(&request->err, HPS_EXHAUSTED,
+                  "consistency: rate limit: updates changed the rows at each read, and have been "
+                  "held back for this client for %d ms of the last second, which is the limit; ask "
+                  "for fewer keys at a time, or retry later",
+                  HPS_UPDATE_HOLD_US_PER_S / 1000);
+    request_reject(request, HPS_REJECT_HOLDS, &request->err);
 }
 
-/* ---- to a thread and back -------------------------------------------------------------------- */
-
-hps_status request_post_to(struct request *request, struct hps_pool *pool, const char *name,
-                           void (*run)(struct hps_task *task))
+static void fail(struct request *request)
 {
-    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
-    request->task.run = run;
-    request->pool = pool;
-    if (hps_pool_post(pool, &request->task) != HPS_OK) {
-        request->pool = NULL;
-        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-        return hps_error_set(&request->err, HPS_EXHAUSTED, "%zu look-ups wait for %s already",
-                             hps_pool_depth(pool), name);
-    }
-    return HPS_OK;
-}
-
-void request_post_back(struct request *request, void (*run)(struct hps_task *task))
-{
-    request->task.run = run;
-    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
-    hps_loop_post(request->loop, &request->task);
-}
-
-bool request_withdraw(struct request *request)
-{
-    if (request->pool == NULL || !hps_pool_withdraw(request->pool, &request->task)) {
-        return false;
-    }
-    request->pool = NULL;
-    hps_timer_stop(&request->wait_timer);
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    return true;
-}
-
-/* ---- I/O threads ----------------------------------------------------------------------------- */
-
-void request_io_done(struct hps_task *task)
-{
-    struct request *request = CONTAINER_OF(task, struct request, task);
-
-    request->pool = NULL;
-    request->rereads = false;
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    hps_timer_stop(&request->wait_timer);
-    request_finish(request, request->status, &request->err);
-    request_drop(request);
-}
-
-/* I/O thread: the tiers that may block. */
-static void on_io(struct hps_task *task)
-{
-    struct request *request = CONTAINER_OF(task, struct request, task);
-
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    if (hps_grpc_call_cancelled(request->call)) {
-        request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
-        hps_lookup_abandon(&request->lookup);
-    } else {
-        request->status = hps_lookup_run_rest(&request->lookup, &request->err);
-    }
-    if (request->lookup.torn) {
-        request_reread(request);
-    }
-    request_post_back(request, request_io_done);
-}
-
-static void answer_with_what_is_there(struct request *request)
-{
-    struct hps_error err;
-    request_finish(request, hps_lookup_give_up(&request->lookup, &err), &err);
-}
-
-/* Loop thread: the memory tiers have been asked. */
-static void hand_to_io(struct request *request)
-{
-    const struct hps_lookup *lookup = &request->lookup;
-    bool waits = lookup->miss_policy == HPS_MISS_WAIT;
-    uint64_t wait_deadline_us = lookup->wait_deadline_us; /* it is not ours once it is posted */
-
-    request_hold(request);
-    if (request_post_to(request, request->service->parts.io, "the I/O threads", on_io) == HPS_OK) {
-        if (waits) {
-            hps_timer_set(request->loop, &request->wait_timer, wait_deadline_us);
-        }
-        return;
-    }
-    if (waits) { /* for no time, then */
-        answer_with_what_is_there(request);
-    } else {
-        hps_lookup_abandon(&request->lookup);
+    switch (request->course.failure) {
+    case HPS_FAILURE_ERROR:
+        request_fail(request, &request->err);
+        break;
+    case HPS_FAILURE_UPDATES: /* the client may try */
+        request->err.status = HPS_UNAVAILABLE;
+        request_fail(request, &request->err);
+        break;
+    case HPS_FAILURE_BUSY:
         request_reject(request, HPS_REJECT_WORKERS, &request->err);
+        break;
+    case HPS_FAILURE_NO_SHARE:
+        reject_without_share(request);
+        break;
+    case HPS_FAILURE_NONE:
+    case HPS_FAILURE_GONE:
+        HPS_ASSERT(request->call.closed);
+        request->phase = PHASE_ENDED;
+        break;
     }
-    request_drop(request);
-}
-
-/* ---- the gpu --------------------------------------------------------------------------------- */
-
-/* Loop thread: go on without what the gpu was asked for. The reply gives the request's pin back,
- * but the gpu needs the version until it has answered. */
-static void leave_gpu(struct request *request)
-{
-    request->at_gpu = false;
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    request->gpu_version = request->lookup.version;
-    hps_version_pin(request->gpu_version);
-    hps_lookup_leave_gpu(&request->lookup);
-    request_hold(request);
-    take_step(request, request->gpu_first ? STEP_MEMORY : STEP_GPU);
-    request_drop(request);
-}
-
-/* Ask the gpu before the memory tiers, or for what they miss; where there is nothing to ask go on
- * without. */
-static void ask_gpu(struct request *request, bool first)
-{
-    request_hold(request); /* by the gpu */
-    request->gpu_first = first;
-    if (request->lookup.version->gpu != NULL) {
-        hps_stages_enter(&request->stages, HPS_STAGE_GPU);
-    }
-    request->at_gpu = hps_lookup_ask_gpu(&request->lookup);
-    if (!request->at_gpu) {
-        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-        take_step(request, first ? STEP_MEMORY : STEP_GPU);
-        request_drop(request);
-    } else if (request->lookup.gpu_deadline_us != 0) {
-        hps_timer_set(request->loop, &request->wait_timer, request->lookup.gpu_deadline_us);
-    }
-}
-
-/* Loop thread: the gpu has answered: the first question, before the memory tiers, or the second. */
-static void on_gpu(struct hps_task *task)
-{
-    struct request *request = CONTAINER_OF(task, struct request, gpu_task);
-
-    if (!request->at_gpu) { /* it was not waited for */
-        hps_version_unpin(request->gpu_version);
-        request_drop(request);
-        return;
-    }
-    request->at_gpu = false;
-    hps_stages_enter_at(&request->stages, HPS_STAGE_LOOP, request->gpu_done_us);
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    hps_timer_stop(&request->wait_timer);
-    if (request->closed) {
-        hps_lookup_abandon(&request->lookup);
-    } else {
-        take_step(request, request->gpu_first ? STEP_MEMORY : STEP_GPU);
-    }
-    request_drop(request);
-}
-
-/* The gpu tier's thread. */
-static void on_gpu_done(struct hps_lookup *lookup)
-{
-    struct request *request = CONTAINER_OF(lookup, struct request, lookup);
-
-    request->gpu_done_us = hps_clock_us();
-    request->gpu_task.run = on_gpu;
-    hps_loop_post(request->loop, &request->gpu_task);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void end_step(struct request *request, enum step step, hps_status status, bool done,
-                     const struct hps_error *err)
-{
-    if (status != HPS_OK || done) {
-        request_finish(request, status, err);
-    } else if (request->closed) {
-        hps_lookup_abandon(&request->lookup);
-    } else if (step == STEP_MEMORY && request->lookup.version->gpu != NULL) {
-        ask_gpu(request, false);
-    } else {
-        hand_to_io(request);
-    }
-}
-
-/* Loop thread: a worker is done with the request. */
-static void on_worked(struct hps_task *task)
-{
-    struct request *request = CONTAINER_OF(task, struct request, task);
-
-    request->pool = NULL;
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    end_step(request, request->step, request->status, request->step_done, &request->err);
-    request_drop(request);
-}
-
-static hps_status run_step(struct request *request, enum step step, bool *out_done,
-                           struct hps_error *err)
-{
-    return step == STEP_MEMORY ? hps_lookup_run_memory(&request->lookup, out_done, err)
-                               : hps_lookup_run_gpu(&request->lookup, out_done, err);
-}
-
-/* Worker thread: a step of a large look-up. */
-static void on_worker(struct hps_task *task)
-{
-    struct request *request = CONTAINER_OF(task, struct request, task);
-
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    request->step_done = false;
-    if (hps_grpc_call_cancelled(request->call)) {
-        request->status = hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
-        hps_lookup_abandon(&request->lookup);
-    } else {
-        request->lookup.helpers = request->service->parts.workers;
-        request->status = run_step(request, request->step, &request->step_done, &request->err);
-    }
-    request_post_back(request, on_worked);
-}
-
-static void hand_to_worker(struct request *request, enum step step)
-{
-    request_hold(request);
-    request->step = step;
-    if (request_post_to(request, request->service->parts.workers, "a worker", on_worker) !=
-        HPS_OK) {
-        hps_lookup_abandon(&request->lookup);
-        request_reject(request, HPS_REJECT_WORKERS, &request->err);
-        request_drop(request);
-    }
-}
-
-static void take_step(struct request *request, enum step step)
+/* The memory tiers of a small look-up take no longer than handing it over does. */
+static bool is_small(const struct request *request)
 {
     const struct hps_lookup_limits *limits = &request->service->parts.limits;
-    struct hps_error err;
-    bool done = false;
 
-    if (request->lookup.rows_bytes > limits->inline_bytes_max ||
-        request->lookup.n_keys > limits->inline_keys_max) {
-        hand_to_worker(request, step);
-        return;
-    }
-    hps_status status = run_step(request, step, &done, &err);
-    end_step(request, step, status, done, &err);
+    return request->lookup.rows_bytes <= limits->inline_bytes_max &&
+           request->lookup.n_keys <= limits->inline_keys_max;
 }
 
-/* ---- begin and end of a try ------------------------------------------------------------------ */
-
-void request_start_try(struct request *request)
+static enum hps_outcome do_here(struct request *request)
 {
-    request->n_tries++;
-    request->reread = false;
-    request->held = false;
-    ask_gpu(request, true);
+    return hps_lookup_step(&request->lookup, request->course.step, &request->err);
+}
+
+static enum hps_outcome await_timer(struct request *request)
+{
+    hps_stages_enter(&request->stages, HPS_STAGE_UNIT);
+    request->phase = PHASE_AWAIT;
+    hps_timer_set_after(request->loop, &request->timer, request->course.wait_us);
+    return HPS_OUTCOME_OVER;
+}
+
+/* What is returned counts only if the request is still here: in PHASE_LOOP. */
+static enum hps_outcome take_step(struct request *request)
+{
+    switch (request->course.step) {
+    case HPS_STEP_BEGIN: /* the times of what was in vain are kept */
+        request_name_work(request);
+        return do_here(request);
+    case HPS_STEP_GPU_FIRST:
+    case HPS_STEP_GPU_MISSES:
+        return request_to_gpu(request);
+    case HPS_STEP_MEMORY:
+    case HPS_STEP_COLLECT:
+        return is_small(request) ? do_here(request) : request_to_worker(request);
+    case HPS_STEP_STORES:
+    case HPS_STEP_REREAD:
+        return request_to_io(request);
+    case HPS_STEP_HOLD:
+        return request_to_line(request);
+    case HPS_STEP_AWAIT_UPDATES:
+    case HPS_STEP_AWAIT_SHARE:
+        return await_timer(request);
+    case HPS_STEP_DEFAULTS:
+    case HPS_STEP_ABANDON:
+        return do_here(request);
+    case HPS_STEP_DONE:
+        request_reply(request);
+        break;
+    case HPS_STEP_FAILED:
+        fail(request);
+        break;
+    case HPS_STEP_NONE:
+    case HPS_STEP_COUNT:
+        HPS_ASSERT(false);
+    }
+    return HPS_OUTCOME_OVER;
+}
+
+void request_advance(struct request *request, enum hps_outcome outcome)
+{
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    while (request->phase == PHASE_LOOP) {
+        request->course = hps_course_next(&request->course, outcome, request->call.closed);
+        outcome = take_step(request);
+    }
 }
 
 void request_start(struct request *request)
 {
     struct hps_lookup *lookup = &request->lookup;
-    struct hps_error err;
 
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+    HPS_ASSERT(!request->call.closed);
     if (hps_lookup_take_block(lookup) != HPS_OK) {
-        hps_error_set(&err, HPS_NO_MEMORY, "no memory for %" PRIu64 " bytes of rows",
+        hps_error_set(&request->err, HPS_NO_MEMORY, "no memory for %" PRIu64 " bytes of rows",
                       lookup->rows_bytes);
-        request_fail(request, HPS_NO_MEMORY, &err);
+        request_fail(request, &request->err);
         return;
     }
-    lookup->gpu_done = on_gpu_done;
-    request_start_try(request);
+    lookup->gpu_done = request_gpu_done;
+    request->course = (struct hps_course){.miss_policy = lookup->miss_policy,
+                                          .unit = lookup->unit,
+                                          .has_gpu = lookup->version->gpu != NULL};
+    request_advance(request, HPS_OUTCOME_OVER);
 }
 
-void request_wait_over(void *ctx)
+/* ---- what comes between ---------------------------------------------------------------------- */
+
+void request_on_timer(void *ctx)
 {
     struct request *request = ctx;
 
-    if (request->unit_waits) {
-        request_unit_resume(request);
-    } else if (request->at_gpu) {
-        leave_gpu(request);
-    } else if (request_withdraw(request)) {
-        answer_with_what_is_there(request);
-        request_drop(request);
+    request_turn_begin(request);
+    switch (request->phase) {
+    case PHASE_ROOM:
+        request_room_late(request);
+        break;
+    case PHASE_IO: /* one that is asking a store knows itself that its client waits no longer */
+        if (request_withdraw(request)) {
+            request_advance(request, HPS_OUTCOME_LATE);
+        }
+        break;
+    case PHASE_GPU:
+        request_leave_gpu(request);
+        request_advance(request, HPS_OUTCOME_LATE);
+        break;
+    case PHASE_AWAIT:
+        request_arrive(request);
+        request_advance(request, HPS_OUTCOME_OVER);
+        break;
+    case PHASE_LOOP:
+    case PHASE_WORKER:
+    case PHASE_LINE:
+    case PHASE_REPLY:
+    case PHASE_ENDED:
+        HPS_ASSERT(false); /* they have no timer */
+    }
+    request_turn_end(request);
+}
+
+void request_close(struct request *request)
+{
+    request->call.closed = true;
+    request->call.closed_us = hps_clock_us();
+    hps_timer_stop(&request->timer);
+    switch (request->phase) {
+    case PHASE_ROOM:
+        request_room_close(request);
+        break;
+    case PHASE_WORKER:
+    case PHASE_IO:
+        if (request_withdraw(request)) {
+            request_advance(request, HPS_OUTCOME_LATE);
+        }
+        break;
+    case PHASE_LINE:
+        if (request_leave_line(request)) {
+            request_advance(request, HPS_OUTCOME_LATE);
+        }
+        break;
+    case PHASE_AWAIT:
+        request_arrive(request);
+        request_advance(request, HPS_OUTCOME_LATE);
+        break;
+    case PHASE_GPU: /* it cannot be called back */
+        break;
+    case PHASE_REPLY:
+        request->phase = PHASE_ENDED;
+        break;
+    case PHASE_LOOP:
+    case PHASE_ENDED:
+        HPS_ASSERT(false); /* a call is over once, and nothing ends it before it is answered */
     }
 }

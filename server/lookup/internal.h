@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the look-up service share: service.c (the methods, and the wait for room),
- * prepare.c (from a message to a planned look-up), dispatch.c (which thread does what of it),
- * unit.c (those that want a unit), reply.c (the answer), request.c (requests are taken, ended with
- * an error, and given back).
+ * What the files of the look-up service share: service.c (the methods), prepare.c (from a message
+ * to a planned look-up), room.c (the wait for room for the reply), dispatch.c (does what comes
+ * next, and decides on which thread), handover.c (to such a thread and back), reply.c (the answer),
+ * request.c (turns, errors, the end), request_pool.c (idle requests).
  *
  * A request belongs to the loop thread of its connection, which calls what is declared here unless
- * it says something else; but while a worker or an I/O thread has it, to that.
+ * it says something else. While its phase says that somebody else has it, the loop thread touches
+ * `phase`, `timer`, `pool`, `n_turns`, `call` and `gpu.left_version` alone.
  */
 #ifndef HPS_SERVER_LOOKUP_INTERNAL_H
 #define HPS_SERVER_LOOKUP_INTERNAL_H
@@ -18,6 +19,7 @@
 #include "base/arena.h"
 #include "base/assert.h"
 #include "cache/lookup/lookup.h"
+#include "cache/lookup/next.h"
 #include "cache/update/update.h"
 #include "net/loop.h"
 #include "server/lookup/encode.h"
@@ -26,8 +28,49 @@
 
 #define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
-/* Of a look-up, what is done without waiting: memory tiers, then what the gpu had of the rest. */
-enum step { STEP_MEMORY, STEP_GPU };
+/* Who has a request. Loop thread alone. What its timer means follows from this. */
+enum request_phase {
+    PHASE_LOOP,   /* the turn of its loop thread that is under way */
+    PHASE_ROOM,   /* the queue for room, or it is on its way from there; timer: it is refused */
+    PHASE_WORKER, /* the workers: from its post until it is back or withdrawn, as the next */
+    PHASE_IO,     /* the I/O threads; timer, of a look-up that waits so long for rows: withdrawn */
+    PHASE_GPU,    /* the gpu, until it has answered; timer: it is left there */
+    PHASE_LINE,   /* the line of those that updates are held back for, or whoever reads it then */
+    PHASE_AWAIT,  /* its timer: it goes on then */
+    PHASE_REPLY,  /* its call, which has been given the answer, or an error, and is not over */
+    PHASE_ENDED   /* nobody, and its call is over */
+};
+
+/* The call that a request is of. */
+struct request_call {
+    struct hps_grpc_call *grpc; /* with a reference */
+    bool streaming;
+    bool explain;
+    bool closed; /* on_close was called */
+    int code;    /* that we ended it with; -1: we have not */
+    uint64_t start_us;
+    uint64_t closed_us;
+};
+
+/* The room for the reply among all replies. */
+struct request_room {
+    struct hps_admission_ticket ticket;
+    uint64_t wait_us_max;
+};
+
+/* What the gpu has of a request. */
+struct request_gpu {
+    struct hps_task task;             /* from the gpu to the loop */
+    uint64_t done_us;                 /* by the gpu tier's thread, before the task is posted */
+    struct hps_version *left_version; /* with a pin, while a look-up that was left is there */
+};
+
+/* The answer of a request. */
+struct request_reply {
+    struct hps_stream *stream; /* NULL: one message */
+    bool encoded;
+    bool pumping; /* messages are being sent */
+};
 
 /* A look-up as a client asked for it: from its message to the end of its call. */
 struct request {
@@ -37,43 +80,21 @@ struct request {
 
     /* From here on zeroed for each request. */
     struct hps_lookup_service *service;
-    struct hps_grpc_call *call;
     struct hps_loop *loop;
-    unsigned n_holders; /* loop thread */
-    bool streaming;
-    bool closed; /* on_close was called */
-    bool explain;
-    bool pumping;
-    struct hps_admission_ticket ticket;
-    uint64_t queue_us_max; /* of its wait */
-    struct hps_timer queue_timer;
-    struct hps_task task;        /* to a worker, an I/O thread or the loop */
-    struct hps_pool *pool;       /* that the task was posted to, until it is back; NULL: none */
-    struct hps_timer wait_timer; /* of one that waits so long for rows: of the gpu, or for an I/O
-                                    thread; or of a unit, before it is read again */
-    enum step step;              /* what a worker does, or did */
-    bool step_done;              /* it: all keys are answered */
-    bool gpu_first;              /* the gpu is asked before the memory tiers, not after them */
-    bool at_gpu;                 /* it has the look-up */
-    struct hps_task gpu_task;    /* from the gpu to the loop */
-    struct hps_version *gpu_version; /* with a pin, of a look-up that was left there */
-    struct hps_update_hold hold;     /* of one that wants a unit */
-    bool hold_waits;                 /* in line */
-    unsigned n_tries;                /* from the beginning, but for those that found rows ahead */
-    unsigned n_waits;                /* for updates after those, or for the client's share */
-    bool unit_waits;                 /* now */
-    bool rereads;                    /* an I/O thread is to read rows again, or does */
-    bool reread;                     /* it did, beside updates */
-    bool held;                       /* the same while they were held back */
+    enum request_phase phase;
+    unsigned n_turns; /* callbacks of the loop thread that are running, one within the other */
+    struct hps_timer timer;
+    struct hps_task task;  /* to a worker, an I/O thread or the loop */
+    struct hps_pool *pool; /* of PHASE_WORKER and PHASE_IO; else NULL */
+    struct request_call call;
+    struct request_room room;
+    struct request_gpu gpu;
+    struct hps_update_hold hold; /* of PHASE_LINE */
+    struct hps_course course;
     struct hps_lookup lookup;
-    struct hps_stream *stream;
-    hps_status status; /* of the worker */
-    struct hps_error err;
-    int code; /* of the call, -1: not ended by us */
-    uint64_t start_us;
-    uint64_t closed_us;
-    bool encoded;
-    uint64_t gpu_done_us; /* by the gpu tier's thread, before gpu_task is posted */
+    enum hps_outcome outcome; /* of the step that another thread did */
+    struct hps_error err;     /* of the last step that ended with one */
+    struct request_reply reply;
     struct hps_stages stages;
     struct hps_slow_request slow;
 };
@@ -92,47 +113,39 @@ struct hps_lookup_service {
     uint32_t n_used;
 };
 
-/* ---- request.c ------------------------------------------------------------------------------- */
+/* ---- request_pool.c -------------------------------------------------------------------------- */
 
 /* An idle one, or a new one: with empty arenas, and nothing else that is set. Any thread. NULL: no
  * memory. */
 struct request *request_take(struct hps_lookup_service *service);
-/* One that is in no list. NULL is legal. */
-void request_free(struct request *request);
-/* Nobody holds it any more: account for it, and give it back. For request_drop alone. */
-void request_end(struct request *request);
+/* Back to the idle ones; or freed, when there are enough. Any thread. */
+void request_give(struct hps_lookup_service *service, struct request *request);
+/* Free the idle ones. No other may be left. */
+void request_free_idle(struct hps_lookup_service *service);
+
+/* ---- request.c ------------------------------------------------------------------------------- */
+
+/* A request for a call, in PHASE_LOOP. NULL: no memory. */
+struct request *request_new(struct hps_lookup_service *service, struct hps_grpc_call *call,
+                            bool streaming);
+/* Every callback of the loop thread that touches a request stands between these two; they nest. At
+ * the end of the outermost one the request is sane; and is given back, if nobody has it any more:
+ * it may be gone afterwards. */
+void request_turn_begin(struct request *request);
+void request_turn_end(struct request *request);
+/* Asserts that phase, timer, pool, pins, ticket and answer are legal together between two turns. */
+void request_sane(const struct request *request);
+/* The request was elsewhere, and goes on here, in PHASE_LOOP. */
+void request_arrive(struct request *request);
 /* What tiers, and waiting for other look-ups, had of the time that the look-up worked since this
  * was asked last. The stage of work has ended. */
 void request_name_work(struct request *request);
-/* End the call with an error, unless it has ended. */
-void request_fail(struct request *request, hps_status status, const struct hps_error *err);
+/* End the call with an error. Nothing else has ended it. */
+void request_fail(struct request *request, const struct hps_error *err);
 /* End the call for want of room: the client is told when to come back. */
 void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err);
-
-/* It stays until whoever holds it has dropped it. */
-static inline void request_hold(struct request *request)
-{
-    HPS_ASSERT(request->n_holders > 0);
-    request->n_holders++;
-}
-
-/* It may be gone afterwards. */
-static inline void request_drop(struct request *request)
-{
-    HPS_ASSERT(request->n_holders > 0);
-    if (--request->n_holders == 0) {
-        request_end(request);
-    }
-}
-
 /* Rows are copied or of no use any more: let the catalog have the version. */
-static inline void request_unpin(struct request *request)
-{
-    if (request->lookup.version != NULL) {
-        hps_version_unpin(request->lookup.version);
-        request->lookup.version = NULL;
-    }
-}
+void request_unpin(struct request *request);
 
 /* ---- prepare.c ------------------------------------------------------------------------------- */
 
@@ -143,37 +156,50 @@ static inline void request_unpin(struct request *request)
 hps_status request_prepare(struct request *request, const uint8_t *data, size_t size,
                            struct hps_error *err) HPS_MUST_CHECK;
 
+/* ---- room.c ---------------------------------------------------------------------------------- */
+
+/* Ask for room for the reply of a look-up that is prepared. It is started then, at once or later;
+ * or rejected. */
+void request_ask_room(struct request *request);
+/* PHASE_ROOM, and its timer is over. */
+void request_room_late(struct request *request);
+/* PHASE_ROOM, and its call is over. */
+void request_room_close(struct request *request);
+
 /* ---- dispatch.c ------------------------------------------------------------------------------ */
 
-/* There is room for the reply: look up. The call may have ended when this returns. */
+/* There is room for the reply: look up. */
 void request_start(struct request *request);
-/* The look-up from its beginning; there is a block for its rows. */
-void request_start_try(struct request *request);
-/* The look-up has ended, as `status` and `err` say: answer, or what unit.c makes of it. */
-void request_finish(struct request *request, hps_status status, const struct hps_error *err);
-/* Have a thread of `pool` call `run`; name: of the pool, for people. takes `request` on OK.
- * EXHAUSTED, in request->err: too many wait. */
-hps_status request_post_to(struct request *request, struct hps_pool *pool, const char *name,
-                           void (*run)(struct hps_task *task)) HPS_MUST_CHECK;
-/* Have the loop call `run`. Worker or I/O thread, which has the request no longer. */
-void request_post_back(struct request *request, void (*run)(struct hps_task *task));
-/* For request_post_back: an I/O thread is done with the request. */
-void request_io_done(struct hps_task *task);
-/* Back from the pool, if it waits for a thread of one. The caller drops it. */
-bool request_withdraw(struct request *request);
-/* The client waits no longer for rows. An I/O thread that is asking a store knows that itself. Or a
- * unit has waited before it is read again. For wait_timer; ctx: the request */
-void request_wait_over(void *ctx);
+/* The step that was under way has come to `outcome`: do what comes next, until somebody else has
+ * the request, or nobody. */
+void request_advance(struct request *request, enum hps_outcome outcome);
+/* The call is over: withdraw what waits, let go of what nobody has. */
+void request_close(struct request *request);
+/* For the timer; ctx: the request. */
+void request_on_timer(void *ctx);
 
-/* ---- unit.c ---------------------------------------------------------------------------------- */
+/* ---- handover.c ------------------------------------------------------------------------------ */
 
-/* It has ended with ABORTED: look up again, or no more: the client may try, as `err` says. */
-void request_finish_torn(struct request *request, const struct hps_error *err);
-/* What updates have changed since it was read, as long as they go on. Ends in request->status. I/O
- * thread. */
-void request_reread(struct request *request);
-/* Its wait is over: for updates, or for what its client may have. */
-void request_unit_resume(struct request *request);
+/* Each gives the request to others, which its phase tells then; they do its step, and the loop goes
+ * on with request_advance. What is returned counts only if it is still in PHASE_LOOP. */
+
+/* MEMORY and COLLECT of a large look-up. BUSY, with request->err. */
+enum hps_outcome request_to_worker(struct request *request) HPS_MUST_CHECK;
+/* STORES and REREAD. BUSY, with request->err. */
+enum hps_outcome request_to_io(struct request *request) HPS_MUST_CHECK;
+/* Back from their queue, if no thread has begun: in PHASE_LOOP. */
+bool request_withdraw(struct request *request) HPS_MUST_CHECK;
+/* GPU_FIRST and GPU_MISSES. REFUSED. */
+enum hps_outcome request_to_gpu(struct request *request) HPS_MUST_CHECK;
+/* PHASE_GPU: go on without its answer, which still comes. A device that writes cannot be called
+ * back: the version stays pinned for it. In PHASE_LOOP. */
+void request_leave_gpu(struct request *request);
+/* For hps_lookup.gpu_done; on the gpu tier's thread. */
+void request_gpu_done(struct hps_lookup *lookup);
+/* HOLD. BUSY, with request->err; NO_SHARE. */
+enum hps_outcome request_to_line(struct request *request) HPS_MUST_CHECK;
+/* Back from the line, if it waits there: in PHASE_LOOP. */
+bool request_leave_line(struct request *request) HPS_MUST_CHECK;
 
 /* ---- reply.c --------------------------------------------------------------------------------- */
 

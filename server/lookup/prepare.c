@@ -43,13 +43,13 @@ static void note_identity(struct request *request, const struct hps_lookup_reque
     struct hps_slow_request *slow = &request->slow;
     const char *id = message->request_id;
     size_t id_size = message->request_id_size;
-    const char *peer = hps_grpc_call_peer(request->call);
+    const char *peer = hps_grpc_call_peer(request->call.grpc);
 
     if (id == NULL) {
-        id = hps_grpc_call_header(request->call, "x-request-id", &id_size);
+        id = hps_grpc_call_header(request->call.grpc, "x-request-id", &id_size);
     }
     size_t parent_size = 0;
-    const char *parent = hps_grpc_call_header(request->call, "traceparent", &parent_size);
+    const char *parent = hps_grpc_call_header(request->call.grpc, "traceparent", &parent_size);
     (void)hps_trace_id(parent, parent_size, slow->trace_id);
     copy_text(slow->request_id, sizeof(slow->request_id), id, id == NULL ? 0 : id_size);
     copy_text(slow->model, sizeof(slow->model), message->model, message->model_size);
@@ -213,14 +213,14 @@ static hps_status check_staleness(const struct hps_version *version, uint32_t st
     if (age_ms < 0) {
         return hps_error_set(
             err, HPS_UNAVAILABLE,
-            "max_staleness_ms: got %" PRIu32 ", but the age of version %" PRId64
-            " is not known: it takes no updates, has no topic, or has not caught up "
-            "yet; hpsctl updates says which",
+            "max_staleness_ms: got %" PRIu32 ", but the lag of version %" PRId64
+            " is not known: it takes no updates, has no topic, or has not caught up since "
+            "the start; hpsctl updates says which",
             staleness_ms_max, version->number);
     }
     return hps_error_set(err, HPS_UNAVAILABLE,
                          "max_staleness_ms: got %" PRIu32 ", but version %" PRId64
-                         " may lack updates of the last %" PRId64 " ms",
+                         " is stale: it may lack updates of the last %" PRId64 " ms",
                          staleness_ms_max, version->number, age_ms);
 }
 
@@ -252,7 +252,7 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
         return status;
     }
     request->slow.version = lookup->version->number;
-    request->explain = message.explain;
+    request->call.explain = message.explain;
     lookup->arena = request->arena;
     lookup->scratch = request->scratch;
     lookup->miss_policy = message.miss_policy;
@@ -260,9 +260,9 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
     lookup->output = message.output;
     lookup->unit = message.unit;
     lookup->wait_us_max = message.max_wait_us;
-    lookup->deadline_us = hps_grpc_call_deadline_us(request->call);
+    lookup->deadline_us = hps_grpc_call_deadline_us(request->call.grpc);
     lookup->cancelled = call_cancelled;
-    lookup->cancelled_ctx = request->call;
+    lookup->cancelled_ctx = request->call.grpc;
     lookup->metrics = &service->parts.metrics->lookup;
     lookup->insertion = service->parts.insertion;
     lookup->path = service->parts.path;

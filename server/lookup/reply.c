@@ -86,7 +86,7 @@ static const struct hps_encode_explain *make_explain(struct request *request)
     struct hps_encode_stage *stages = NULL;
     const char **notes = NULL;
 
-    if (request->explain) {
+    if (request->call.explain) {
         explain = hps_arena_calloc(request->arena, 1, sizeof(*explain));
         stages = hps_arena_calloc(request->arena, HPS_STAGE_ENCODE, sizeof(*stages));
         notes = hps_arena_calloc(request->arena, NOTES_MAX, sizeof(*notes));
@@ -101,7 +101,7 @@ static const struct hps_encode_explain *make_explain(struct request *request)
     explain->stages = stages;
     explain->n_stages = HPS_STAGE_ENCODE;
     explain->notes = notes;
-    if (request->n_tries + request->n_waits > 1 || request->lookup.n_reread > 0) {
+    if (hps_course_was_repeated(&request->course) || request->lookup.n_reread > 0) {
         add_note(explain, notes, "read again: updates came meanwhile");
     }
     for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
@@ -126,38 +126,38 @@ static void count_answer(struct request *request)
 
 static void finish_ok(struct request *request)
 {
-    request->code = 0;
-    hps_grpc_call_finish(request->call, 0, NULL);
+    request->call.code = 0;
+    hps_grpc_call_finish(request->call.grpc, 0, NULL);
 }
 
 /* Send messages of the stream while little is queued; on_drained comes back for the rest. */
 static void send_messages(struct request *request)
 {
-    while (!request->closed && request->code < 0 &&
-           hps_grpc_call_queued(request->call) < STREAM_QUEUED_LOW) {
-        if (hps_stream_done(request->stream)) {
+    while (!request->call.closed && request->call.code < 0 &&
+           hps_grpc_call_queued(request->call.grpc) < STREAM_QUEUED_LOW) {
+        if (hps_stream_done(request->reply.stream)) {
             finish_ok(request);
             return;
         }
         struct hps_encoded encoded;
-        hps_status status = hps_stream_next(request->stream, &encoded);
+        hps_status status = hps_stream_next(request->reply.stream, &encoded);
         if (status != HPS_OK) {
             struct hps_error err;
             hps_error_set(&err, status, "no memory for a message of the stream");
-            request_fail(request, status, &err);
+            request_fail(request, &err);
             return;
         }
-        hps_grpc_call_send(request->call, encoded.slices, encoded.n_slices);
+        hps_grpc_call_send(request->call.grpc, encoded.slices, encoded.n_slices);
     }
 }
 
 /* Sending may lead to on_drained at once, which must not send out of order. */
 void request_pump(struct request *request)
 {
-    if (!request->pumping) {
-        request->pumping = true;
+    if (!request->reply.pumping) {
+        request->reply.pumping = true;
         send_messages(request);
-        request->pumping = false;
+        request->reply.pumping = false;
     }
 }
 
@@ -168,7 +168,7 @@ static hps_status send_whole(struct request *request, const struct hps_encode_ex
                                           request->service->parts.blocks, request->arena, &encoded);
 
     if (status == HPS_OK) {
-        hps_grpc_call_send(request->call, encoded.slices, encoded.n_slices);
+        hps_grpc_call_send(request->call.grpc, encoded.slices, encoded.n_slices);
     }
     return status;
 }
@@ -177,27 +177,28 @@ void request_reply(struct request *request)
 {
     hps_status status;
 
-    if (request->closed) {
-        return;
-    }
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    HPS_ASSERT(!request->call.closed);
+    request->phase = PHASE_REPLY; /* before the call hears of it, and may be over at once */
     hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
     request_name_work(request);
     count_answer(request);
     const struct hps_encode_explain *explain = make_explain(request);
-    if (request->streaming) {
-        status = hps_stream_new(&request->lookup, explain, request->lookup.block,
-                                request->service->parts.blocks, request->arena, &request->stream);
+    if (request->call.streaming) {
+        status =
+            hps_stream_new(&request->lookup, explain, request->lookup.block,
+                           request->service->parts.blocks, request->arena, &request->reply.stream);
     } else {
         status = send_whole(request, explain);
     }
     request_unpin(request);
-    request->encoded = true;
+    request->reply.encoded = true;
     hps_stages_enter(&request->stages, HPS_STAGE_SEND);
     if (status != HPS_OK) {
         struct hps_error err;
         hps_error_set(&err, status, "no memory to encode %" PRIu64 " keys", request->lookup.n_keys);
-        request_fail(request, status, &err);
-    } else if (request->streaming) {
+        request_fail(request, &err);
+    } else if (request->call.streaming) {
         request_pump(request);
     } else {
         finish_ok(request);

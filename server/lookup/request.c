@@ -1,109 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests: taken from those that are idle, ended with an error where there is no answer, accounted
- * for and given back when nobody holds them any more. On the loop thread of the connection; the
- * idle ones are shared by all loops.
+ * A request from its call to its end: the turns of the loop thread that touch it, what is legal
+ * between them, errors where there is no answer, and the end, when nobody has it any more. On the
+ * loop thread of the connection.
  */
 #include <string.h>
 
-#include "base/heap.h"
 #include "server/lookup/internal.h"
-
-enum {
-    ARENA_BYTES_FIRST = 32 * 1024,
-    SCRATCH_BYTES_FIRST = 16 * 1024,
-    SCRATCH_BYTES_MAX = 64 * 1024 * 1024
-};
 
 /* What a client that was refused for want of room should wait before it tries again. */
 static const char PUSHBACK_NAME[] = "grpc-retry-pushback-ms";
 static const char PUSHBACK_MS[] = "100";
 
-/* ---- idle ones ------------------------------------------------------------------------------- */
-
-void request_free(struct request *request)
-{
-    if (request == NULL) {
-        return;
-    }
-    hps_arena_free(request->arena);
-    hps_arena_free(request->scratch);
-    hps_free(request);
-}
-
-static struct request *request_make(void)
-{
-    struct request *request = hps_calloc(1, sizeof(*request));
-
-    if (request == NULL) {
-        return NULL;
-    }
-    /* No limit of its own: the decoder's limits on queries and keys are the limit, and they may
-     * change while this waits for its next request. */
-    request->arena = hps_arena_new(ARENA_BYTES_FIRST, SIZE_MAX);
-    request->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
-    if (request->arena == NULL || request->scratch == NULL) {
-        request_free(request);
-        return NULL;
-    }
-    return request;
-}
-
-struct request *request_take(struct hps_lookup_service *service)
-{
-    struct request *request;
-
-    pthread_mutex_lock(&service->lock);
-    request = service->idle;
-    if (request != NULL) {
-        service->idle = request->next_idle;
-        service->n_idle--;
-    }
-    service->n_used++;
-    pthread_mutex_unlock(&service->lock);
-    if (request == NULL) {
-        request = request_make();
-    }
-    if (request == NULL) {
-        pthread_mutex_lock(&service->lock);
-        service->n_used--;
-        pthread_mutex_unlock(&service->lock);
-    }
-    return request;
-}
-
-static void request_give(struct hps_lookup_service *service, struct request *request)
-{
-    bool keep;
-
-    hps_arena_reset(request->arena);
-    hps_arena_reset(request->scratch);
-    pthread_mutex_lock(&service->lock);
-    keep = service->n_idle < service->parts.limits.arenas_idle_max;
-    if (keep) {
-        request->next_idle = service->idle;
-        service->idle = request;
-        service->n_idle++;
-    }
-    service->n_used--;
-    pthread_mutex_unlock(&service->lock);
-    if (!keep) {
-        request_free(request);
-    }
-}
-
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static int code_of_closed(const struct request *request)
 {
+    const struct request_call *call = &request->call;
     uint64_t deadline_us = request->lookup.deadline_us;
 
     /* An answer that the client did not take to its end was no success. */
-    if (request->code > 0 || (request->code == 0 && !hps_grpc_call_cancelled(request->call))) {
-        return request->code;
+    if (call->code > 0 || (call->code == 0 && !hps_grpc_call_cancelled(call->grpc))) {
+        return call->code;
     }
-    return hps_status_grpc_code(
-        deadline_us != 0 && request->closed_us >= deadline_us ? HPS_DEADLINE : HPS_CANCELLED);
+    return hps_status_grpc_code(deadline_us != 0 && call->closed_us >= deadline_us ? HPS_DEADLINE
+                                                                                   : HPS_CANCELLED);
 }
 
 void request_name_work(struct request *request)
@@ -129,12 +50,12 @@ static void account(struct request *request)
     struct hps_slow_request *slow = &request->slow;
 
     slow->grpc_code = code_of_closed(request);
-    slow->duration_us = request->closed_us - request->start_us;
+    slow->duration_us = request->call.closed_us - request->call.start_us;
     slow->n_keys = request->lookup.n_keys;
-    hps_stages_enter_at(&request->stages, request->stages.now, request->closed_us);
+    hps_stages_enter_at(&request->stages, request->stages.now, request->call.closed_us);
     request_name_work(request);
     memcpy(slow->stage_us, request->stages.us, sizeof(slow->stage_us));
-    if (request->encoded) {
+    if (request->reply.encoded) {
         for (unsigned i = 0; i < HPS_STAGE_COUNT; i++) {
             hps_metric_observe_us(metrics->stage_duration[i], slow->stage_us[i]);
         }
@@ -143,39 +64,206 @@ static void account(struct request *request)
     hps_metric_gauge_add(metrics->requests_in_flight, -1);
 }
 
-void request_end(struct request *request)
+void request_unpin(struct request *request)
+{
+    if (request->lookup.version != NULL) {
+        hps_version_unpin(request->lookup.version);
+        request->lookup.version = NULL;
+    }
+}
+
+/* Nobody has it any more. The pin goes before the rows, and both before their room. */
+static void end_request(struct request *request)
 {
     struct hps_lookup_service *service = request->service;
 
-    HPS_ASSERT(request->closed);
     account(request);
     request_unpin(request);
     hps_block_unref(request->lookup.block);
-    hps_admission_release(service->parts.admission, &request->ticket);
-    hps_grpc_call_unref(request->call);
+    hps_admission_release(service->parts.admission, &request->room.ticket);
+    hps_grpc_call_unref(request->call.grpc);
     request_give(service, request);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+struct request *request_new(struct hps_lookup_service *service, struct hps_grpc_call *call,
+                            bool streaming)
+{
+    struct request *request = request_take(service);
+
+    if (request == NULL) {
+        return NULL;
+    }
+    memset(&request->service, 0, sizeof(*request) - offsetof(struct request, service));
+    request->service = service;
+    request->loop = hps_grpc_call_loop(call);
+    request->phase = PHASE_LOOP;
+    request->call = (struct request_call){
+        .grpc = call, .streaming = streaming, .code = -1, .start_us = hps_grpc_call_start_us(call)};
+    hps_stages_begin(&request->stages, HPS_STAGE_RECEIVE, request->call.start_us);
+    hps_timer_init(&request->timer, request_on_timer, request);
+    hps_grpc_call_ref(call);
+    hps_metric_gauge_add(service->parts.metrics->requests_in_flight, 1);
+    return request;
+}
+
+static bool is_answered(const struct request *request)
+{
+    return request->phase == PHASE_REPLY || request->phase == PHASE_ENDED;
+}
+
+/* The step that is under way is one that this phase is for. An I/O thread may have gone on to the
+ * next: then the course is not ours to look at. */
+static void phase_fits_step(const struct request *request)
+{
+    enum hps_step step = request->course.step;
+
+    switch (request->phase) {
+    case PHASE_ROOM:
+        HPS_ASSERT(step == HPS_STEP_NONE);
+        break;
+    case PHASE_WORKER:
+        HPS_ASSERT(step == HPS_STEP_MEMORY || step == HPS_STEP_COLLECT);
+        break;
+    case PHASE_GPU:
+        HPS_ASSERT(step == HPS_STEP_GPU_FIRST || step == HPS_STEP_GPU_MISSES);
+        break;
+    case PHASE_LINE:
+        HPS_ASSERT(step == HPS_STEP_HOLD);
+        break;
+    case PHASE_AWAIT:
+        HPS_ASSERT(step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_SHARE);
+        break;
+    case PHASE_REPLY:
+    case PHASE_ENDED: /* NONE: it was refused before it began */
+        HPS_ASSERT(step == HPS_STEP_NONE || hps_step_is_last(step));
+        break;
+    case PHASE_LOOP:
+    case PHASE_IO:
+        break;
+    }
+}
+
+/* Only those who wait for something that may take too long have a timer. */
+static void timer_fits_phase(const struct request *request)
+{
+    enum request_phase phase = request->phase;
+
+    if (hps_timer_armed(&request->timer)) {
+        HPS_ASSERT(!request->call.closed);
+        HPS_ASSERT(phase == PHASE_ROOM || phase == PHASE_IO || phase == PHASE_GPU ||
+                   phase == PHASE_AWAIT);
+    } else {
+        HPS_ASSERT(phase != PHASE_AWAIT);
+    }
+}
+
+/* The ticket in PHASE_ROOM is the admission's, and the look-up is whoever's that has it. */
+static void holdings_fit_phase(const struct request *request)
+{
+    enum hps_admission_state room = request->room.ticket.state;
+
+    switch (request->phase) {
+    case PHASE_ROOM:
+        HPS_ASSERT(request->lookup.version != NULL);
+        HPS_ASSERT(request->lookup.block == NULL);
+        break;
+    case PHASE_AWAIT:
+        HPS_ASSERT(request->lookup.block != NULL);
+        HPS_ASSERT(request->lookup.version != NULL);
+        HPS_ASSERT(room == HPS_TICKET_HELD);
+        break;
+    case PHASE_WORKER:
+    case PHASE_IO:
+    case PHASE_GPU:
+    case PHASE_LINE:
+        HPS_ASSERT(request->lookup.version != NULL);
+        HPS_ASSERT(room == HPS_TICKET_HELD);
+        break;
+    case PHASE_REPLY:
+    case PHASE_ENDED:
+        HPS_ASSERT(room != HPS_TICKET_WAITING);
+        HPS_ASSERT(request->lookup.version == NULL || !request->reply.encoded);
+        break;
+    case PHASE_LOOP:
+        break;
+    }
+}
+
+void request_sane(const struct request *request)
+{
+    const struct hps_lookup_service_parts *parts = &request->service->parts;
+    const struct request_reply *reply = &request->reply;
+    enum request_phase phase = request->phase;
+    struct hps_pool *pool = NULL;
+
+    HPS_ASSERT(hps_loop_is_mine(request->loop));
+    HPS_ASSERT(phase != PHASE_LOOP); /* somebody has it */
+    HPS_ASSERT(phase != PHASE_REPLY || !request->call.closed);
+    HPS_ASSERT(phase != PHASE_ENDED || request->call.closed);
+    HPS_ASSERT(request->call.code < 0 || is_answered(request));
+    HPS_ASSERT(!reply->encoded || is_answered(request));
+    HPS_ASSERT(reply->stream == NULL || (reply->encoded && request->call.streaming));
+    HPS_ASSERT(!reply->pumping);
+    HPS_ASSERT(phase != PHASE_GPU || request->gpu.left_version == NULL);
+    pool = phase == PHASE_WORKER ? parts->workers : pool;
+    pool = phase == PHASE_IO ? parts->io : pool;
+    HPS_ASSERT(request->pool == pool);
+    phase_fits_step(request);
+    timer_fits_phase(request);
+    holdings_fit_phase(request);
+}
+
+void request_turn_begin(struct request *request)
+{
+    HPS_ASSERT(hps_loop_is_mine(request->loop));
+    request->n_turns++;
+}
+
+void request_turn_end(struct request *request)
+{
+    HPS_ASSERT(request->n_turns > 0);
+    if (--request->n_turns > 0) {
+        return;
+    }
+    request_sane(request);
+    if (request->phase == PHASE_ENDED && request->gpu.left_version == NULL) {
+        end_request(request);
+    }
+}
+
+void request_arrive(struct request *request)
+{
+    HPS_ASSERT(request->n_turns > 0);
+    HPS_ASSERT(request->phase != PHASE_LOOP && !is_answered(request));
+    request->phase = PHASE_LOOP;
+    request->pool = NULL;
+    hps_timer_stop(&request->timer);
+    if (!request->call.closed) { /* else its time has been taken */
+        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+    }
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-void request_fail(struct request *request, hps_status status, const struct hps_error *err)
+void request_fail(struct request *request, const struct hps_error *err)
 {
-    if (request->closed || request->code >= 0) {
-        return;
-    }
+    HPS_ASSERT(request->phase == PHASE_LOOP || request->phase == PHASE_REPLY);
+    HPS_ASSERT(err->status != HPS_OK);
+    HPS_ASSERT(!request->call.closed);
+    HPS_ASSERT(request->call.code < 0);
     hps_stages_enter(&request->stages, HPS_STAGE_SEND);
-    request->code = hps_status_grpc_code(status);
-    hps_grpc_call_fail(request->call, err);
+    request->phase = PHASE_REPLY; /* before the call hears of it, and may be over at once */
+    request->call.code = hps_status_grpc_code(err->status);
+    hps_grpc_call_fail(request->call.grpc, err);
 }
 
 void request_reject(struct request *request, enum hps_reject reason, const struct hps_error *err)
 {
     hps_metric_add(request->service->parts.metrics->rejected[reason], 1);
-    if (request->closed) {
-        return;
-    }
     /* Without the hint the client falls back to its own pace. */
-    hps_ignore(hps_grpc_call_add_trailer(request->call, PUSHBACK_NAME, PUSHBACK_MS,
+    hps_ignore(hps_grpc_call_add_trailer(request->call.grpc, PUSHBACK_NAME, PUSHBACK_MS,
                                          sizeof(PUSHBACK_MS) - 1));
-    request_fail(request, err->status, err);
+    request_fail(request, err);
 }

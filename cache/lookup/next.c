@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What comes next of a look-up: see next.h. Any thread.
+ */
+#include "cache/lookup/next.h"
+
+#include "base/assert.h"
+
+#define BIT(outcome) (1u << HPS_OUTCOME_##outcome)
+
+/* What a step that reads rows to their end comes to. */
+enum {
+    ENDS = BIT(WHOLE) | BIT(ERROR),
+    ENDS_UNIT = BIT(TORN) | BIT(AHEAD) | BIT(OVERTAKEN), /* only where a unit is wanted */
+    GPU = BIT(OVER) | BIT(REFUSED) | BIT(LATE),
+    THREAD = BIT(BUSY) | BIT(LATE)
+};
+
+/* What each step may come to. Only the tiers that may block have rows that are ahead. */
+static const uint32_t OUTCOMES[HPS_STEP_COUNT] = {
+    [HPS_STEP_NONE] = BIT(OVER),
+    [HPS_STEP_BEGIN] = BIT(OVER),
+    [HPS_STEP_GPU_FIRST] = GPU,
+    [HPS_STEP_MEMORY] = ENDS | BIT(TORN) | BIT(OVERTAKEN) | BIT(OPEN) | THREAD,
+    [HPS_STEP_GPU_MISSES] = GPU,
+    [HPS_STEP_COLLECT] = ENDS | BIT(TORN) | BIT(OVERTAKEN) | BIT(OPEN) | THREAD,
+    [HPS_STEP_STORES] = ENDS | BIT(TORN) | BIT(OVERTAKEN) | BIT(AHEAD) | THREAD,
+    [HPS_STEP_DEFAULTS] = ENDS | BIT(TORN) | BIT(OVERTAKEN),
+    [HPS_STEP_REREAD] = ENDS | BIT(TORN) | BIT(AHEAD) | THREAD,
+    [HPS_STEP_HOLD] = ENDS | BIT(TORN) | BIT(AHEAD) | THREAD | BIT(NO_SHARE),
+    [HPS_STEP_AWAIT_UPDATES] = BIT(OVER) | BIT(LATE),
+    [HPS_STEP_AWAIT_SHARE] = BIT(OVER) | BIT(LATE),
+    [HPS_STEP_ABANDON] = BIT(OVER),
+};
+
+/* What follows where nothing special has come of a step; of the others NONE: they end the look-up,
+ * or are its end. */
+static const enum hps_step NEXT[HPS_STEP_COUNT] = {
+    [HPS_STEP_NONE] = HPS_STEP_BEGIN,
+    [HPS_STEP_BEGIN] = HPS_STEP_GPU_FIRST,
+    [HPS_STEP_GPU_FIRST] = HPS_STEP_MEMORY,
+    [HPS_STEP_MEMORY] = HPS_STEP_STORES, /* with a gpu: GPU_MISSES */
+    [HPS_STEP_GPU_MISSES] = HPS_STEP_COLLECT,
+    [HPS_STEP_COLLECT] = HPS_STEP_STORES,
+    [HPS_STEP_STORES] = HPS_STEP_DEFAULTS,     /* it was late */
+    [HPS_STEP_AWAIT_UPDATES] = HPS_STEP_BEGIN, /* what was ahead is no try */
+    [HPS_STEP_AWAIT_SHARE] = HPS_STEP_REREAD,
+    [HPS_STEP_ABANDON] = HPS_STEP_FAILED,
+};
+
+/* Can it be taken back only because the client has gone? The others have a wait of their own. */
+static bool is_late_only_if_gone(const struct hps_course *course)
+{
+    bool waits = course->step == HPS_STEP_STORES && course->miss_policy == HPS_MISS_WAIT;
+    bool at_gpu = course->step == HPS_STEP_GPU_FIRST || course->step == HPS_STEP_GPU_MISSES;
+
+    return !waits && !at_gpu;
+}
+
+static void check_outcome(const struct hps_course *course, enum hps_outcome outcome, bool cancelled)
+{
+    HPS_ASSERT((unsigned)outcome < HPS_OUTCOME_COUNT);
+    HPS_ASSERT((OUTCOMES[course->step] & 1u << outcome) != 0);
+    HPS_ASSERT(course->unit || (ENDS_UNIT & 1u << outcome) == 0);
+    HPS_ASSERT(course->has_gpu || course->step != HPS_STEP_GPU_FIRST ||
+               outcome == HPS_OUTCOME_REFUSED);
+    HPS_ASSERT(outcome != HPS_OUTCOME_LATE || cancelled || !is_late_only_if_gone(course));
+}
+
+void hps_course_sane(const struct hps_course *course)
+{
+    enum hps_step step = course->step;
+    bool of_unit = step == HPS_STEP_REREAD || step == HPS_STEP_HOLD ||
+                   step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_SHARE;
+    bool of_gpu = step == HPS_STEP_GPU_MISSES || step == HPS_STEP_COLLECT;
+
+    HPS_ASSERT((unsigned)step < HPS_STEP_COUNT);
+    HPS_ASSERT(course->miss_policy != HPS_MISS_MODEL);
+    HPS_ASSERT(course->unit || !of_unit);
+    HPS_ASSERT(course->has_gpu || !of_gpu);
+    HPS_ASSERT(step != HPS_STEP_DEFAULTS || course->miss_policy == HPS_MISS_WAIT);
+    HPS_ASSERT(step != HPS_STEP_NONE || course->n_tries == 0);
+    HPS_ASSERT(course->n_tries > 0 || step == HPS_STEP_NONE || step == HPS_STEP_FAILED);
+    HPS_ASSERT(course->n_tries <= (course->unit ? HPS_LOOKUP_TRIES_MAX : 1));
+    HPS_ASSERT(course->n_waits <= (course->unit ? HPS_LOOKUP_WAITS_MAX : 0));
+    HPS_ASSERT((course->failure != HPS_FAILURE_NONE) ==
+               (step == HPS_STEP_FAILED || step == HPS_STEP_ABANDON));
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void fail(struct hps_course *next, enum hps_failure failure)
+{
+    next->step = HPS_STEP_FAILED;
+    next->failure = failure;
+}
+
+/* Tiers have been asked for rows that nobody gets. */
+static void abandon(struct hps_course *next, enum hps_failure failure)
+{
+    next->step = HPS_STEP_ABANDON;
+    next->failure = failure;
+}
+
+/* Wait a little, unless that was done for long enough already. */
+static void await(struct hps_course *next, enum hps_step step, enum hps_failure failure)
+{
+    if (next->n_waits == HPS_LOOKUP_WAITS_MAX) {
+        fail(next, failure);
+        return;
+    }
+    next->step = step;
+    next->wait_us = (uint64_t)HPS_LOOKUP_WAIT_US << next->n_waits++;
+}
+
+static void begin_again(struct hps_course *next)
+{
+    if (next->n_tries == HPS_LOOKUP_TRIES_MAX) {
+        fail(next, HPS_FAILURE_UPDATES);
+        return;
+    }
+    next->step = HPS_STEP_BEGIN;
+    next->n_tries++;
+}
+
+/* Rows are of several states: ever more is done against updates that come between. */
+static void mend(struct hps_course *next)
+{
+    if (next->step == HPS_STEP_HOLD) {
+        fail(next, HPS_FAILURE_UPDATES);
+    } else {
+        next->step = next->step == HPS_STEP_REREAD ? HPS_STEP_HOLD : HPS_STEP_REREAD;
+    }
+}
+
+/* No thread takes it. Who waits for rows no longer than so, waits no time; what has been read whole
+ * is not abandoned. */
+static void find_no_thread(struct hps_course *next)
+{
+    if (next->step == HPS_STEP_STORES && next->miss_policy == HPS_MISS_WAIT) {
+        next->step = HPS_STEP_DEFAULTS;
+    } else if (next->step == HPS_STEP_REREAD || next->step == HPS_STEP_HOLD) {
+        fail(next, HPS_FAILURE_BUSY);
+    } else {
+        abandon(next, HPS_FAILURE_BUSY);
+    }
+}
+
+/* The step has ended as it should. */
+static void go_on(struct hps_course *next)
+{
+    enum hps_step step = next->step;
+
+    next->step = step == HPS_STEP_MEMORY && next->has_gpu ? HPS_STEP_GPU_MISSES : NEXT[step];
+    next->n_tries = step == HPS_STEP_NONE ? 1 : next->n_tries;
+    HPS_ASSERT(next->step != HPS_STEP_NONE);
+}
+
+/* Nobody wants the answer. What tiers were asked for and nobody gets is accounted for first; what
+ * had been read to its end was. */
+static void end_unanswered(struct hps_course *next, enum hps_outcome outcome)
+{
+    bool ended = ((ENDS | ENDS_UNIT) & 1u << outcome) != 0;
+    bool reads = next->step >= HPS_STEP_GPU_FIRST && next->step <= HPS_STEP_DEFAULTS;
+
+    if (next->step == HPS_STEP_ABANDON) {
+        next->step = HPS_STEP_FAILED;
+    } else if (reads && !ended) {
+        abandon(next, HPS_FAILURE_GONE);
+    } else {
+        fail(next, HPS_FAILURE_GONE);
+    }
+}
+
+/* ---- by what came of the step ---------------------------------------------------------------- */
+
+static void decide(struct hps_course *next, enum hps_outcome outcome)
+{
+    switch (outcome) {
+    case HPS_OUTCOME_OVER:
+    case HPS_OUTCOME_OPEN:
+    case HPS_OUTCOME_REFUSED:
+    case HPS_OUTCOME_LATE:
+        go_on(next);
+        break;
+    case HPS_OUTCOME_WHOLE:
+        next->step = HPS_STEP_DONE;
+        break;
+    case HPS_OUTCOME_TORN:
+        mend(next);
+        break;
+    case HPS_OUTCOME_AHEAD:
+        await(next, HPS_STEP_AWAIT_UPDATES, HPS_FAILURE_UPDATES);
+        break;
+    case HPS_OUTCOME_OVERTAKEN:
+        begin_again(next);
+        break;
+    case HPS_OUTCOME_ERROR:
+        fail(next, HPS_FAILURE_ERROR);
+        break;
+    case HPS_OUTCOME_BUSY:
+        find_no_thread(next);
+        break;
+    case HPS_OUTCOME_NO_SHARE:
+        await(next, HPS_STEP_AWAIT_SHARE, HPS_FAILURE_NO_SHARE);
+        break;
+    case HPS_OUTCOME_COUNT:
+        break;
+    }
+}
+
+struct hps_course hps_course_next(const struct hps_course *course, enum hps_outcome outcome,
+                                  bool cancelled)
+{
+    struct hps_course next = *course;
+
+    hps_course_sane(course);
+    check_outcome(course, outcome, cancelled);
+    if (cancelled) {
+        end_unanswered(&next, outcome);
+    } else {
+        decide(&next, outcome);
+    }
+    hps_course_sane(&next);
+    return next;
+}

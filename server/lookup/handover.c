@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A request is given to a worker, an I/O thread, the gpu, or into the line of those that updates
+ * are held back for; does a step there; and comes back to its loop, always but when it is withdrawn
+ * before anybody has begun. What it needs is set before it is posted: then it is not ours.
+ *
+ * Threads: each function says whose it is; without a word, the loop thread.
+ */
+#include "server/lookup/internal.h"
+
+#include "base/clock.h"
+#include "cache/lookup/step.h"
+
+/* ---- back ------------------------------------------------------------------------------------ */
+
+static void on_back(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    request_turn_begin(request);
+    request_arrive(request);
+    request_advance(request, request->outcome);
+    request_turn_end(request);
+}
+
+/* Worker or I/O thread, which has the request no longer. */
+static void post_back(struct request *request)
+{
+    request->task.run = on_back;
+    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
+    hps_loop_post(request->loop, &request->task);
+}
+
+/* ---- workers and I/O threads ----------------------------------------------------------------- */
+
+static enum hps_outcome no_thread(struct request *request, hps_status status, struct hps_pool *pool,
+                                  const char *name)
+{
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+    hps_error_set(&request->err, status,
+                  "look-up rejected: %zu others wait for %s, which is the limit; retry later",
+                  hps_pool_depth(pool), name);
+    return HPS_OUTCOME_BUSY;
+}
+
+/* Have a thread of `pool` call `run`; name: of such a thread, for people. */
+static enum hps_outcome post(struct request *request, struct hps_pool *pool, const char *name,
+                             void (*run)(struct hps_task *task))
+{
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
+    request->task.run = run;
+    if (hps_pool_post(pool, &request->task) != HPS_OK) {
+        return no_thread(request, HPS_EXHAUSTED, pool, name);
+    }
+    request->pool = pool;
+    return HPS_OUTCOME_OVER;
+}
+
+/* Worker or I/O thread. */
+static enum hps_outcome end_cancelled(struct request *request)
+{
+    hps_error_set(&request->err, HPS_CANCELLED, "the client is gone");
+    return HPS_OUTCOME_ERROR;
+}
+
+/* Worker or I/O thread: the step, unless the client has gone. One that reads again has been read
+ * whole, and has nothing to abandon. */
+static enum hps_outcome do_step(struct request *request)
+{
+    bool open = request->course.step != HPS_STEP_REREAD;
+
+    if (open && hps_grpc_call_cancelled(request->call.grpc)) {
+        hps_lookup_abandon(&request->lookup);
+        return end_cancelled(request);
+    }
+    return hps_lookup_step(&request->lookup, request->course.step, &request->err);
+}
+
+/* Worker thread: a step of a large look-up. */
+static void on_worker(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+    request->lookup.helpers = request->service->parts.workers;
+    request->outcome = do_step(request);
+    post_back(request);
+}
+
+enum hps_outcome request_to_worker(struct request *request)
+{
+    enum hps_outcome outcome =
+        post(request, request->service->parts.workers, "a worker", on_worker);
+
+    request->phase = outcome == HPS_OUTCOME_BUSY ? PHASE_LOOP : PHASE_WORKER;
+    return outcome;
+}
+
+/* I/O thread: the tiers that may block. What updates have changed meanwhile is read again at once.
+ */
+static void on_io(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+    request->outcome = do_step(request);
+    struct hps_course next = hps_course_next(&request->course, request->outcome, false);
+    if (next.step == HPS_STEP_REREAD) {
+        request->course = next;
+        request->outcome = hps_lookup_step(&request->lookup, next.step, &request->err);
+    }
+    post_back(request);
+}
+
+enum hps_outcome request_to_io(struct request *request)
+{
+    bool stores = request->course.step == HPS_STEP_STORES;
+    bool waits = stores && request->course.miss_policy == HPS_MISS_WAIT;
+    uint64_t deadline_us = request->lookup.wait_deadline_us;
+
+    HPS_ASSERT(stores || request->course.step == HPS_STEP_REREAD);
+    enum hps_outcome outcome = post(request, request->service->parts.io, "an I/O thread", on_io);
+    if (outcome == HPS_OUTCOME_BUSY) {
+        return outcome;
+    }
+    request->phase = PHASE_IO;
+    if (waits) {
+        hps_timer_set(request->loop, &request->timer, deadline_us);
+    }
+    return outcome;
+}
+
+bool request_withdraw(struct request *request)
+{
+    HPS_ASSERT(request->phase == PHASE_WORKER || request->phase == PHASE_IO);
+    if (!hps_pool_withdraw(request->pool, &request->task)) {
+        return false; /* a thread has it, and brings it back */
+    }
+    request_arrive(request);
+    return true;
+}
+
+/* ---- the gpu --------------------------------------------------------------------------------- */
+
+/* The gpu has answered one that waits for it, or was left there. */
+static void on_gpu(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, gpu.task);
+
+    request_turn_begin(request);
+    if (request->gpu.left_version != NULL) {
+        hps_version_unpin(request->gpu.left_version);
+        request->gpu.left_version = NULL;
+    } else {
+        HPS_ASSERT(request->phase == PHASE_GPU);
+        hps_stages_enter_at(&request->stages, HPS_STAGE_LOOP, request->gpu.done_us);
+        request_arrive(request);
+        request_advance(request, HPS_OUTCOME_OVER);
+    }
+    request_turn_end(request);
+}
+
+/* The gpu tier's thread. */
+void request_gpu_done(struct hps_lookup *lookup)
+{
+    struct request *request = CONTAINER_OF(lookup, struct request, lookup);
+
+    request->gpu.done_us = hps_clock_us();
+    request->gpu.task.run = on_gpu;
+    hps_loop_post(request->loop, &request->gpu.task);
+}
+
+enum hps_outcome request_to_gpu(struct request *request)
+{
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    if (request->course.has_gpu) {
+        hps_stages_enter(&request->stages, HPS_STAGE_GPU);
+    }
+    if (!hps_lookup_ask_gpu(&request->lookup)) {
+        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+        return HPS_OUTCOME_REFUSED;
+    }
+    request->phase = PHASE_GPU;
+    if (request->lookup.gpu_deadline_us != 0) {
+        hps_timer_set(request->loop, &request->timer, request->lookup.gpu_deadline_us);
+    }
+    return HPS_OUTCOME_OVER;
+}
+
+/* The reply gives the request's pin back, but the gpu needs the version until it has answered. */
+void request_leave_gpu(struct request *request)
+{
+    HPS_ASSERT(request->phase == PHASE_GPU);
+    HPS_ASSERT(request->gpu.left_version == NULL);
+    request->gpu.left_version = request->lookup.version;
+    hps_version_pin(request->gpu.left_version);
+    hps_lookup_leave_gpu(&request->lookup);
+    request_arrive(request);
+}
+
+/* ---- the line of those that updates are held back for ---------------------------------------- */
+
+/* I/O thread. held: they are, until this returns. */
+static void on_hold(struct hps_update_hold *hold, bool held)
+{
+    struct request *request = CONTAINER_OF(hold, struct request, hold);
+    bool cancelled = hps_grpc_call_cancelled(request->call.grpc);
+
+    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+    if (!held) {
+        request->outcome = HPS_OUTCOME_NO_SHARE;
+    } else if (cancelled) {
+        request->outcome = end_cancelled(request);
+    } else {
+        request->outcome = hps_lookup_step(&request->lookup, HPS_STEP_HOLD, &request->err);
+    }
+    post_back(request);
+}
+
+enum hps_outcome request_to_line(struct request *request)
+{
+    struct hps_pool *io = request->service->parts.io;
+
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    hps_stages_enter(&request->stages, HPS_STAGE_UNIT);
+    request->hold.run = on_hold;
+    request->hold.client = hps_grpc_call_client(request->call.grpc);
+    hps_status status = hps_update_hold(request->lookup.version, io, &request->hold);
+    if (status == HPS_AGAIN) {
+        return HPS_OUTCOME_NO_SHARE;
+    }
+    if (status != HPS_OK) {
+        return no_thread(request, status, io, "an I/O thread");
+    }
+    request->phase = PHASE_LINE;
+    return HPS_OUTCOME_OVER;
+}
+
+bool request_leave_line(struct request *request)
+{
+    HPS_ASSERT(request->phase == PHASE_LINE);
+    if (!hps_update_hold_cancel(request->lookup.version, &request->hold)) {
+        return false; /* it is being read, and comes back */
+    }
+    request_arrive(request);
+    return true;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A request waits for room for its reply, for a bounded time: the loop's side of admission.h. On
+ * the loop thread of the connection, but for on_granted.
+ */
+#include <inttypes.h>
+
+#include "server/lookup/internal.h"
+
+enum {
+    /* Of a look-up's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
+     * narrow rows this is most of what a look-up holds. */
+    WORK_BYTES_PER_KEY = 50
+};
+
+/* The wait for room is over. */
+static void on_admitted(struct hps_task *task)
+{
+    struct request *request = CONTAINER_OF(task, struct request, task);
+
+    request_turn_begin(request);
+    HPS_ASSERT(request->phase == PHASE_ROOM);
+    if (request->call.closed) {
+        request->phase = PHASE_ENDED;
+    } else {
+        request_arrive(request);
+        request_start(request);
+    }
+    request_turn_end(request);
+}
+
+/* Any thread. */
+static void on_granted(struct hps_admission_ticket *ticket)
+{
+    struct request *request = CONTAINER_OF(ticket, struct request, room.ticket);
+
+    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
+    request->task.run = on_admitted;
+    hps_loop_post(request->loop, &request->task);
+}
+
+/* Bytes of the reply, and of the work that it takes. */
+static void measure(const struct hps_lookup *lookup, uint64_t *out_reply_bytes,
+                    uint64_t *out_work_bytes)
+{
+    uint64_t bytes = hps_encode_size_max(lookup);
+    uint64_t work_bytes = lookup->n_keys * WORK_BYTES_PER_KEY + hps_lookup_scratch_bytes(lookup);
+    uint64_t n_tries = lookup->unit ? HPS_LOOKUP_TRIES_MAX : 1;
+
+    if (bytes < lookup->rows_bytes) { /* rows that shrink when they change type */
+        bytes = lookup->rows_bytes;
+    }
+    *out_reply_bytes = bytes;
+    *out_work_bytes = n_tries * work_bytes;
+}
+
+void request_ask_room(struct request *request)
+{
+    struct hps_lookup_service *service = request->service;
+    struct request_room *room = &request->room;
+    struct hps_error err;
+    uint64_t reply_bytes;
+    uint64_t work_bytes;
+    bool held = false;
+
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    measure(&request->lookup, &reply_bytes, &work_bytes);
+    hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);
+    room->wait_us_max = atomic_load(&service->queue_us_max);
+    room->ticket.on_granted = on_granted;
+    hps_status status = hps_admission_ask(service->parts.admission, &room->ticket, reply_bytes,
+                                          work_bytes, &held, &err);
+    if (status == HPS_OK && held) {
+        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+        request_start(request);
+    } else if (status == HPS_OK) {
+        request->phase = PHASE_ROOM;
+        hps_timer_set_after(request->loop, &request->timer, room->wait_us_max);
+    } else if (status == HPS_RANGE) { /* no use in trying again */
+        err.status = HPS_EXHAUSTED;
+        hps_metric_add(service->parts.metrics->rejected[HPS_REJECT_REPLY_BYTES], 1);
+        request_fail(request, &err);
+    } else {
+        request_reject(request, HPS_REJECT_QUEUE, &err);
+    }
+}
+
+void request_room_late(struct request *request)
+{
+    struct hps_lookup_service *service = request->service;
+    struct hps_error err;
+
+    HPS_ASSERT(request->phase == PHASE_ROOM);
+    if (!hps_admission_cancel(service->parts.admission, &request->room.ticket)) {
+        return; /* let in meanwhile: on_admitted is on its way */
+    }
+    request_arrive(request);
+    hps_error_set(&err, HPS_EXHAUSTED,
+                  "look-up rejected: no room for a reply of %" PRIu64 " bytes within %" PRIu64
+                  " us, beside %" PRIu64 " bytes in flight (reply_bytes_in_flight); retry later",
+                  request->room.ticket.bytes, request->room.wait_us_max,
+                  hps_admission_bytes(service->parts.admission));
+    request_reject(request, HPS_REJECT_QUEUE, &err);
+}
+
+void request_room_close(struct request *request)
+{
+    HPS_ASSERT(request->phase == PHASE_ROOM);
+    if (hps_admission_cancel(request->service->parts.admission, &request->room.ticket)) {
+        request->phase = PHASE_ENDED;
+    } /* else on_admitted is on its way */
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What comes next of a look-up: every state with every outcome against a table of transitions,
+ * every way from the beginning to an end, and the ways that matter by name. One thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/assert.h"
+#include "cache/lookup/next.h"
+
+/* ---- the table of transitions ---------------------------------------------------------------- */
+
+enum {
+    ANY = 0,
+    UNIT = 1 << 0,    /* a unit is wanted */
+    GPU = 1 << 1,     /* the version has a gpu */
+    NO_GPU = 1 << 2,  /* ... has none */
+    WAIT = 1 << 3,    /* rows are waited for so long and no longer */
+    NO_WAIT = 1 << 4, /* ... until they come */
+    TRIES = 1 << 5,   /* one more is allowed */
+    NO_TRIES = 1 << 6,
+    WAITS = 1 << 7, /* one more is allowed */
+    NO_WAITS = 1 << 8,
+    GONE = 1 << 9, /* the client has gone; without it, it has not */
+};
+
+struct row {
+    enum hps_step step;
+    enum hps_outcome outcome;
+    unsigned when; /* all of these */
+    enum hps_step next;
+    enum hps_failure failure;
+};
+
+#define S(name) HPS_STEP_##name
+#define O(name) HPS_OUTCOME_##name
+#define F(name) HPS_FAILURE_##name
+
+/* A transition that is not here must be asserted against. */
+static const struct row TABLE[] = {
+    {S(NONE), O(OVER), ANY, S(BEGIN), F(NONE)},
+    {S(NONE), O(OVER), GONE, S(FAILED), F(GONE)},
+    {S(BEGIN), O(OVER), ANY, S(GPU_FIRST), F(NONE)},
+    {S(BEGIN), O(OVER), GONE, S(FAILED), F(GONE)},
+
+    {S(GPU_FIRST), O(OVER), GPU, S(MEMORY), F(NONE)},
+    {S(GPU_FIRST), O(LATE), GPU, S(MEMORY), F(NONE)},
+    {S(GPU_FIRST), O(REFUSED), ANY, S(MEMORY), F(NONE)},
+    {S(GPU_FIRST), O(OVER), GPU | GONE, S(ABANDON), F(GONE)},
+    {S(GPU_FIRST), O(LATE), GPU | GONE, S(ABANDON), F(GONE)},
+    {S(GPU_FIRST), O(REFUSED), GONE, S(ABANDON), F(GONE)},
+
+    {S(MEMORY), O(OPEN), GPU, S(GPU_MISSES), F(NONE)},
+    {S(MEMORY), O(OPEN), NO_GPU, S(STORES), F(NONE)},
+    {S(MEMORY), O(WHOLE), ANY, S(DONE), F(NONE)},
+    {S(MEMORY), O(TORN), UNIT, S(REREAD), F(NONE)},
+    {S(MEMORY), O(OVERTAKEN), UNIT | TRIES, S(BEGIN), F(NONE)},
+    {S(MEMORY), O(OVERTAKEN), UNIT | NO_TRIES, S(FAILED), F(UPDATES)},
+    {S(MEMORY), O(ERROR), ANY, S(FAILED), F(ERROR)},
+    {S(MEMORY), O(BUSY), ANY, S(ABANDON), F(BUSY)},
+    {S(MEMORY), O(OPEN), GONE, S(ABANDON), F(GONE)},
+    {S(MEMORY), O(BUSY), GONE, S(ABANDON), F(GONE)},
+    {S(MEMORY), O(LATE), GONE, S(ABANDON), F(GONE)},
+    {S(MEMORY), O(WHOLE), GONE, S(FAILED), F(GONE)},
+    {S(MEMORY), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(MEMORY), O(OVERTAKEN), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(MEMORY), O(ERROR), GONE, S(FAILED), F(GONE)},
+
+    {S(GPU_MISSES), O(OVER), GPU, S(COLLECT), F(NONE)},
+    {S(GPU_MISSES), O(LATE), GPU, S(COLLECT), F(NONE)},
+    {S(GPU_MISSES), O(REFUSED), GPU, S(COLLECT), F(NONE)},
+    {S(GPU_MISSES), O(OVER), GPU | GONE, S(ABANDON), F(GONE)},
+    {S(GPU_MISSES), O(LATE), GPU | GONE, S(ABANDON), F(GONE)},
+    {S(GPU_MISSES), O(REFUSED), GPU | GONE, S(ABANDON), F(GONE)},
+
+    {S(COLLECT), O(OPEN), GPU, S(STORES), F(NONE)},
+    {S(COLLECT), O(WHOLE), GPU, S(DONE), F(NONE)},
+    {S(COLLECT), O(TORN), GPU | UNIT, S(REREAD), F(NONE)},
+    {S(COLLECT), O(OVERTAKEN), GPU | UNIT | TRIES, S(BEGIN), F(NONE)},
+    {S(COLLECT), O(OVERTAKEN), GPU | UNIT | NO_TRIES, S(FAILED), F(UPDATES)},
+    {S(COLLECT), O(ERROR), GPU, S(FAILED), F(ERROR)},
+    {S(COLLECT), O(BUSY), GPU, S(ABANDON), F(BUSY)},
+    {S(COLLECT), O(OPEN), GPU | GONE, S(ABANDON), F(GONE)},
+    {S(COLLECT), O(BUSY), GPU | GONE, S(ABANDON), F(GONE)},
+    {S(COLLECT), O(LATE), GPU | GONE, S(ABANDON), F(GONE)},
+    {S(COLLECT), O(WHOLE), GPU | GONE, S(FAILED), F(GONE)},
+    {S(COLLECT), O(TORN), GPU | UNIT | GONE, S(FAILED), F(GONE)},
+    {S(COLLECT), O(OVERTAKEN), GPU | UNIT | GONE, S(FAILED), F(GONE)},
+    {S(COLLECT), O(ERROR), GPU | GONE, S(FAILED), F(GONE)},
+
+    {S(STORES), O(WHOLE), ANY, S(DONE), F(NONE)},
+    {S(STORES), O(TORN), UNIT, S(REREAD), F(NONE)},
+    {S(STORES), O(AHEAD), UNIT | WAITS, S(AWAIT_UPDATES), F(NONE)},
+    {S(STORES), O(AHEAD), UNIT | NO_WAITS, S(FAILED), F(UPDATES)},
+    {S(STORES), O(OVERTAKEN), UNIT | TRIES, S(BEGIN), F(NONE)},
+    {S(STORES), O(OVERTAKEN), UNIT | NO_TRIES, S(FAILED), F(UPDATES)},
+    {S(STORES), O(ERROR), ANY, S(FAILED), F(ERROR)},
+    {S(STORES), O(BUSY), WAIT, S(DEFAULTS), F(NONE)},
+    {S(STORES), O(BUSY), NO_WAIT, S(ABANDON), F(BUSY)},
+    {S(STORES), O(LATE), WAIT, S(DEFAULTS), F(NONE)},
+    {S(STORES), O(BUSY), GONE, S(ABANDON), F(GONE)},
+    {S(STORES), O(LATE), GONE, S(ABANDON), F(GONE)},
+    {S(STORES), O(WHOLE), GONE, S(FAILED), F(GONE)},
+    {S(STORES), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(STORES), O(AHEAD), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(STORES), O(OVERTAKEN), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(STORES), O(ERROR), GONE, S(FAILED), F(GONE)},
+
+    {S(DEFAULTS), O(WHOLE), WAIT, S(DONE), F(NONE)},
+    {S(DEFAULTS), O(TORN), WAIT | UNIT, S(REREAD), F(NONE)},
+    {S(DEFAULTS), O(OVERTAKEN), WAIT | UNIT | TRIES, S(BEGIN), F(NONE)},
+    {S(DEFAULTS), O(OVERTAKEN), WAIT | UNIT | NO_TRIES, S(FAILED), F(UPDATES)},
+    {S(DEFAULTS), O(ERROR), WAIT, S(FAILED), F(ERROR)},
+    {S(DEFAULTS), O(WHOLE), WAIT | GONE, S(FAILED), F(GONE)},
+    {S(DEFAULTS), O(TORN), WAIT | UNIT | GONE, S(FAILED), F(GONE)},
+    {S(DEFAULTS), O(OVERTAKEN), WAIT | UNIT | GONE, S(FAILED), F(GONE)},
+    {S(DEFAULTS), O(ERROR), WAIT | GONE, S(FAILED), F(GONE)},
+
+    {S(REREAD), O(WHOLE), UNIT, S(DONE), F(NONE)},
+    {S(REREAD), O(TORN), UNIT, S(HOLD), F(NONE)},
+    {S(REREAD), O(AHEAD), UNIT | WAITS, S(AWAIT_UPDATES), F(NONE)},
+    {S(REREAD), O(AHEAD), UNIT | NO_WAITS, S(FAILED), F(UPDATES)},
+    {S(REREAD), O(ERROR), UNIT, S(FAILED), F(ERROR)},
+    {S(REREAD), O(BUSY), UNIT, S(FAILED), F(BUSY)},
+    {S(REREAD), O(WHOLE), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(REREAD), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(REREAD), O(AHEAD), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(REREAD), O(ERROR), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(REREAD), O(BUSY), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(REREAD), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
+
+    {S(HOLD), O(WHOLE), UNIT, S(DONE), F(NONE)},
+    {S(HOLD), O(TORN), UNIT, S(FAILED), F(UPDATES)},
+    {S(HOLD), O(AHEAD), UNIT | WAITS, S(AWAIT_UPDATES), F(NONE)},
+    {S(HOLD), O(AHEAD), UNIT | NO_WAITS, S(FAILED), F(UPDATES)},
+    {S(HOLD), O(NO_SHARE), UNIT | WAITS, S(AWAIT_SHARE), F(NONE)},
+    {S(HOLD), O(NO_SHARE), UNIT | NO_WAITS, S(FAILED), F(NO_SHARE)},
+    {S(HOLD), O(ERROR), UNIT, S(FAILED), F(ERROR)},
+    {S(HOLD), O(BUSY), UNIT, S(FAILED), F(BUSY)},
+    {S(HOLD), O(WHOLE), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(HOLD), O(TORN), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(HOLD), O(AHEAD), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(HOLD), O(NO_SHARE), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(HOLD), O(ERROR), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(HOLD), O(BUSY), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(HOLD), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
+
+    {S(AWAIT_UPDATES), O(OVER), UNIT, S(BEGIN), F(NONE)},
+    {S(AWAIT_UPDATES), O(OVER), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(AWAIT_UPDATES), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(AWAIT_SHARE), O(OVER), UNIT, S(REREAD), F(NONE)},
+    {S(AWAIT_SHARE), O(OVER), UNIT | GONE, S(FAILED), F(GONE)},
+    {S(AWAIT_SHARE), O(LATE), UNIT | GONE, S(FAILED), F(GONE)},
+
+    /* F(NONE): the failure that is there stays */
+    {S(ABANDON), O(OVER), ANY, S(FAILED), F(NONE)},
+    {S(ABANDON), O(OVER), GONE, S(FAILED), F(NONE)},
+};
+
+enum { N_ROWS = sizeof(TABLE) / sizeof(TABLE[0]) };
+
+/* What is true of a course; GONE is the caller's. */
+static unsigned conditions_of(const struct hps_course *course)
+{
+    unsigned conditions = course->unit ? UNIT : 0;
+
+    conditions |= course->has_gpu ? GPU : NO_GPU;
+    conditions |= course->miss_policy == HPS_MISS_WAIT ? WAIT : NO_WAIT;
+    conditions |= course->n_tries < HPS_LOOKUP_TRIES_MAX ? TRIES : NO_TRIES;
+    conditions |= course->n_waits < HPS_LOOKUP_WAITS_MAX ? WAITS : NO_WAITS;
+    return conditions;
+}
+
+/* NULL: such a thing cannot happen. */
+static const struct row *row_of(const struct hps_course *course, enum hps_outcome outcome,
+                                bool cancelled)
+{
+    unsigned conditions = conditions_of(course) | (cancelled ? GONE : 0);
+
+    for (unsigned i = 0; i < N_ROWS; i++) {
+        const struct row *row = &TABLE[i];
+        bool gone = (row->when & GONE) != 0;
+        if (row->step == course->step && row->outcome == outcome && gone == cancelled &&
+            (row->when & conditions) == row->when) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+/* The course as the row changes it. */
+static struct hps_course changed_by(const struct row *row, const struct hps_course *course)
+{
+    struct hps_course next = *course;
+
+    next.step = row->next;
+    next.failure = row->step == S(ABANDON) ? course->failure : row->failure;
+    if (row->next == S(BEGIN) && row->step != S(AWAIT_UPDATES)) {
+        next.n_tries++;
+    }
+    if (row->next == S(AWAIT_UPDATES) || row->next == S(AWAIT_SHARE)) {
+        next.wait_us = 1000;
+        for (unsigned i = 0; i < course->n_waits; i++) {
+            next.wait_us *= 2;
+        }
+        next.n_waits++;
+    }
+    return next;
+}
+
+static void assert_same(const struct hps_course *a, const struct hps_course *b)
+{
+    assert_int_equal(a->step, b->step);
+    assert_int_equal(a->failure, b->failure);
+    assert_int_equal(a->n_tries, b->n_tries);
+    assert_int_equal(a->n_waits, b->n_waits);
+    assert_int_equal(a->wait_us, b->wait_us);
+    assert_int_equal(a->miss_policy, b->miss_policy);
+    assert_int_equal(a->unit, b->unit);
+    assert_int_equal(a->has_gpu, b->has_gpu);
+}
+
+/* ---- what must not be ------------------------------------------------------------------------ */
+
+static jmp_buf refused;
+
+static void on_assert(const char *expr, const char *file, int line)
+{
+    (void)expr;
+    (void)file;
+    (void)line;
+    longjmp(refused, 1);
+}
+
+/* Whether the function asserts against it. */
+static bool is_refused(const struct hps_course *course, enum hps_outcome outcome, bool cancelled)
+{
+    volatile bool asserted = true;
+
+    hps_assert_hook(on_assert);
+    if (setjmp(refused) == 0) {
+        (void)hps_course_next(course, outcome, cancelled);
+        asserted = false;
+    }
+    hps_assert_hook(NULL);
+    return asserted;
+}
+
+/* Whether a course can be so between two steps: what comes next of no other is asked. */
+static bool is_sane(const struct hps_course *course)
+{
+    volatile bool asserted = true;
+
+    hps_assert_hook(on_assert);
+    if (setjmp(refused) == 0) {
+        hps_course_sane(course);
+        asserted = false;
+    }
+    hps_assert_hook(NULL);
+    return !asserted;
+}
+
+/* ---- every state ----------------------------------------------------------------------------- */
+
+enum { N_KINDS = 16 };
+
+static struct hps_course course_of(unsigned kind)
+{
+    return (struct hps_course){
+        .miss_policy = HPS_MISS_EXACT + kind % 4, .unit = kind / 4 % 2, .has_gpu = kind / 8 % 2};
+}
+
+static void check_outcomes(const struct hps_course *course)
+{
+    for (unsigned i = 0; i < 2 * HPS_OUTCOME_COUNT; i++) {
+        enum hps_outcome outcome = i / 2;
+        bool cancelled = i % 2 != 0;
+        const struct row *row = row_of(course, outcome, cancelled);
+        if (row == NULL || !is_sane(course)) {
+            assert_true(is_refused(course, outcome, cancelled));
+        } else {
+            struct hps_course expected = changed_by(row, course);
+            struct hps_course next = hps_course_next(course, outcome, cancelled);
+            assert_same(&next, &expected);
+        }
+    }
+}
+
+static void test_next_when_any_course_then_as_the_table_says(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < N_KINDS * HPS_STEP_COUNT; i++) {
+        struct hps_course course = course_of(i % N_KINDS);
+        course.step = i / N_KINDS;
+        for (unsigned failure = F(NONE); failure <= F(GONE); failure++) {
+            course.failure = failure;
+            for (unsigned n = 0; n < 55; n++) {
+                course.n_tries = n % 5; /* one too many, too */
+                course.n_waits = course.unit ? n / 5 : 0;
+                check_outcomes(&course);
+            }
+        }
+    }
+}
+
+/* ---- every way ------------------------------------------------------------------------------- */
+
+/* Where a look-up of one kind can be, and what was seen on all ways from there. */
+struct ways {
+    bool seen[HPS_STEP_COUNT][HPS_FAILURE_GONE + 1][HPS_LOOKUP_TRIES_MAX + 1]
+             [HPS_LOOKUP_WAITS_MAX + 1];
+    uint64_t wait_us_max; /* of one way */
+    bool failed_for[HPS_FAILURE_GONE + 1];
+    bool took[HPS_STEP_COUNT];
+
+    bool used[N_ROWS];
+};
+
+static void note(struct ways *ways, const struct hps_course *course, unsigned n_steps,
+                 uint64_t wait_us)
+{
+    assert_in_range(n_steps, 0, 1000); /* every way ends */
+    ways->took[course->step] = true;
+    ways->wait_us_max = wait_us > ways->wait_us_max ? wait_us : ways->wait_us_max;
+    if (hps_step_is_last(course->step)) {
+        ways->failed_for[course->failure] = true;
+        for (unsigned outcome = 0; outcome < HPS_OUTCOME_COUNT; outcome++) {
+            assert_true(is_refused(course, outcome, false));
+        }
+    }
+}
+
+static void follow(struct ways *ways, const struct hps_course *course, unsigned n_steps,
+                   uint64_t wait_us)
+{
+    bool *seen = &ways->seen[course->step][course->failure][course->n_tries][course->n_waits];
+
+    note(ways, course, n_steps, wait_us);
+    for (unsigned i = 0; i < 2 * HPS_OUTCOME_COUNT && !*seen; i++) {
+        bool cancelled = i % 2 != 0;
+        const struct row *row = row_of(course, i / 2, cancelled);
+        if (row != NULL) {
+            struct hps_course next = hps_course_next(course, i / 2, cancelled);
+            bool waits = next.step == S(AWAIT_UPDATES) || next.step == S(AWAIT_SHARE);
+            ways->used[row - TABLE] = true;
+            follow(ways, &next, n_steps + 1, wait_us + (waits ? next.wait_us : 0));
+        }
+    }
+    *seen = true;
+}
+
+static void check_kind(const struct hps_course *course, const struct ways *ways)
+{
+    bool waits = course->miss_policy == HPS_MISS_WAIT;
+
+    assert_true(ways->took[S(DONE)]);
+    assert_true(ways->failed_for[F(ERROR)] && ways->failed_for[F(BUSY)]);
+    assert_true(ways->failed_for[F(GONE)]);
+    assert_int_equal(ways->failed_for[F(UPDATES)], course->unit);
+    assert_int_equal(ways->failed_for[F(NO_SHARE)], course->unit);
+    assert_int_equal(ways->took[S(GPU_MISSES)], course->has_gpu);
+    assert_int_equal(ways->took[S(COLLECT)], course->has_gpu);
+    assert_int_equal(ways->took[S(DEFAULTS)], waits);
+    assert_int_equal(ways->took[S(REREAD)], course->unit);
+    assert_int_equal(ways->took[S(HOLD)], course->unit);
+    assert_int_equal(ways->took[S(AWAIT_UPDATES)], course->unit);
+    assert_int_equal(ways->took[S(AWAIT_SHARE)], course->unit);
+    /* Rows wait for nothing; units for about a second in all. */
+    assert_int_equal(ways->wait_us_max, course->unit ? 1023 * 1000 : 0);
+}
+
+static void test_next_when_every_way_is_followed_then_each_ends_and_each_transition_is_met(
+    void **state)
+{
+    static struct ways ways;
+    bool used[N_ROWS] = {false};
+
+    (void)state;
+    for (unsigned kind = 0; kind < N_KINDS; kind++) {
+        struct hps_course course = course_of(kind);
+        memset(&ways, 0, sizeof(ways));
+        follow(&ways, &course, 0, 0);
+        check_kind(&course, &ways);
+        for (unsigned i = 0; i < N_ROWS; i++) {
+            used[i] = used[i] || ways.used[i];
+        }
+    }
+    for (unsigned i = 0; i < N_ROWS; i++) {
+        assert_true(used[i]);
+    }
+}
+
+/* ---- ways by name ---------------------------------------------------------------------------- */
+
+static void take(struct hps_course *course, enum hps_outcome outcome, enum hps_step next)
+{
+    *course = hps_course_next(course, outcome, false);
+    assert_int_equal(course->step, next);
+}
+
+/* A course whose memory tiers are to be asked. */
+static struct hps_course at_memory(enum hps_miss_policy policy, bool unit, bool has_gpu)
+{
+    struct hps_course course = {.miss_policy = policy, .unit = unit, .has_gpu = has_gpu};
+
+    take(&course, O(OVER), S(BEGIN));
+    take(&course, O(OVER), S(GPU_FIRST));
+    take(&course, has_gpu ? O(OVER) : O(REFUSED), S(MEMORY));
+    return course;
+}
+
+static void test_row_when_memory_misses_then_the_gpu_and_the_stores_are_asked(void **state)
+{
+    (void)state;
+    struct hps_course course = at_memory(HPS_MISS_EXACT, false, true);
+    take(&course, O(OPEN), S(GPU_MISSES));
+    take(&course, O(OVER), S(COLLECT));
+    take(&course, O(OPEN), S(STORES));
+    take(&course, O(WHOLE), S(DONE));
+    assert_false(hps_course_was_repeated(&course));
+
+    course = at_memory(HPS_MISS_EXACT, false, false);
+    take(&course, O(OPEN), S(STORES));
+    take(&course, O(WHOLE), S(DONE));
+}
+
+static void test_row_when_the_gpu_is_late_then_the_rest_goes_on_without(void **state)
+{
+    (void)state;
+    struct hps_course course = {.miss_policy = HPS_MISS_WAIT, .has_gpu = true};
+    take(&course, O(OVER), S(BEGIN));
+    take(&course, O(OVER), S(GPU_FIRST));
+    take(&course, O(LATE), S(MEMORY));
+    take(&course, O(OPEN), S(GPU_MISSES));
+    take(&course, O(REFUSED), S(COLLECT)); /* it is not asked twice */
+    take(&course, O(OPEN), S(STORES));
+    take(&course, O(LATE), S(DEFAULTS));
+    take(&course, O(WHOLE), S(DONE));
+}
+
+static void test_row_when_no_thread_is_free_then_refused_or_not_waited_for(void **state)
+{
+    (void)state;
+    struct hps_course course = at_memory(HPS_MISS_EXACT, false, false);
+    take(&course, O(OPEN), S(STORES));
+    take(&course, O(BUSY), S(ABANDON));
+    take(&course, O(OVER), S(FAILED));
+    assert_int_equal(course.failure, F(BUSY));
+
+    course = at_memory(HPS_MISS_WAIT, false, false);
+    take(&course, O(OPEN), S(STORES));
+    take(&course, O(BUSY), S(DEFAULTS));
+    take(&course, O(WHOLE), S(DONE));
+}
+
+static void test_unit_when_updates_come_each_time_then_they_are_held_and_then_it_fails(void **state)
+{
+    (void)state;
+    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
+    take(&course, O(TORN), S(REREAD));
+    take(&course, O(TORN), S(HOLD));
+    struct hps_course whole = course;
+    take(&course, O(TORN), S(FAILED));
+    assert_int_equal(course.failure, F(UPDATES));
+    take(&whole, O(WHOLE), S(DONE));
+}
+
+static void test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once(void **state)
+{
+    (void)state;
+    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
+    uint64_t wait_us = 0;
+
+    for (unsigned i = 0; i < HPS_LOOKUP_WAITS_MAX; i++) {
+        take(&course, O(OPEN), S(STORES));
+        take(&course, O(AHEAD), S(AWAIT_UPDATES));
+        wait_us += course.wait_us;
+        take(&course, O(OVER), S(BEGIN));
+        take(&course, O(OVER), S(GPU_FIRST));
+        take(&course, O(REFUSED), S(MEMORY));
+    }
+    assert_int_equal(wait_us, 1023 * 1000);
+    assert_int_equal(course.n_tries, 1);
+    assert_true(hps_course_was_repeated(&course));
+    take(&course, O(OPEN), S(STORES));
+    take(&course, O(AHEAD), S(FAILED));
+    assert_int_equal(course.failure, F(UPDATES));
+}
+
+static void test_unit_when_a_key_may_have_come_then_it_tries_three_times(void **state)
+{
+    (void)state;
+    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
+
+    for (unsigned i = 1; i < HPS_LOOKUP_TRIES_MAX; i++) {
+        take(&course, O(OVERTAKEN), S(BEGIN));
+        take(&course, O(OVER), S(GPU_FIRST));
+        take(&course, O(REFUSED), S(MEMORY));
+    }
+    assert_int_equal(course.n_tries, HPS_LOOKUP_TRIES_MAX);
+    take(&course, O(OVERTAKEN), S(FAILED));
+    assert_int_equal(course.failure, F(UPDATES));
+}
+
+/* Waits for updates and for a share come out of one purse. */
+static void test_unit_when_it_has_no_share_then_it_is_read_again_between_waits(void **state)
+{
+    (void)state;
+    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
+    take(&course, O(OPEN), S(STORES));
+    take(&course, O(AHEAD), S(AWAIT_UPDATES));
+    take(&course, O(OVER), S(BEGIN));
+    take(&course, O(OVER), S(GPU_FIRST));
+    take(&course, O(REFUSED), S(MEMORY));
+    take(&course, O(TORN), S(REREAD));
+    for (unsigned i = 1; i < HPS_LOOKUP_WAITS_MAX; i++) {
+        take(&course, O(TORN), S(HOLD));
+        take(&course, O(NO_SHARE), S(AWAIT_SHARE));
+        assert_int_equal(course.wait_us, 1000u << i);
+        take(&course, O(OVER), S(REREAD));
+    }
+    take(&course, O(TORN), S(HOLD));
+    take(&course, O(NO_SHARE), S(FAILED));
+    assert_int_equal(course.failure, F(NO_SHARE));
+}
+
+static void test_next_when_the_client_goes_then_only_what_is_half_done_is_abandoned(void **state)
+{
+    (void)state;
+    struct hps_course half = at_memory(HPS_MISS_EXACT, true, false);
+    take(&half, O(OPEN), S(STORES));
+    struct hps_course next = hps_course_next(&half, O(LATE), true);
+    assert_int_equal(next.step, S(ABANDON));
+    next = hps_course_next(&next, O(OVER), true);
+    assert_int_equal(next.step, S(FAILED));
+    assert_int_equal(next.failure, F(GONE));
+
+    struct hps_course whole = half;
+    take(&whole, O(TORN), S(REREAD));
+    next = hps_course_next(&whole, O(LATE), true);
+    assert_int_equal(next.step, S(FAILED));
+    assert_int_equal(next.failure, F(GONE));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_next_when_any_course_then_as_the_table_says),
+        cmocka_unit_test(
+            test_next_when_every_way_is_followed_then_each_ends_and_each_transition_is_met),
+        cmocka_unit_test(test_row_when_memory_misses_then_the_gpu_and_the_stores_are_asked),
+        cmocka_unit_test(test_row_when_the_gpu_is_late_then_the_rest_goes_on_without),
+        cmocka_unit_test(test_row_when_no_thread_is_free_then_refused_or_not_waited_for),
+        cmocka_unit_test(
+            test_unit_when_updates_come_each_time_then_they_are_held_and_then_it_fails),
+        cmocka_unit_test(test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once),
+        cmocka_unit_test(test_unit_when_a_key_may_have_come_then_it_tries_three_times),
+        cmocka_unit_test(test_unit_when_it_has_no_share_then_it_is_read_again_between_waits),
+        cmocka_unit_test(test_next_when_the_client_goes_then_only_what_is_half_done_is_abandoned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

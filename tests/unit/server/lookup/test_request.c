@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is legal of a request between two turns of its loop: one that is in order in every phase,
+ * and each thing that may be wrong with it. One thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/heap.h"
+#include "server/lookup/internal.h"
+
+enum { FAR_US = 1000 * 1000 * 1000 };
+
+struct request_test {
+    struct hps_loop *loop;
+    struct hps_lookup_service service;
+    struct hps_version version;
+    struct hps_block_pool *blocks;
+    struct hps_block *block;
+    struct request request;
+};
+
+static void on_timer(void *ctx)
+{
+    (void)ctx;
+}
+
+/* The workers and the I/O threads are told apart, and not touched. */
+static struct hps_pool *pool(const struct request_test *t, unsigned i)
+{
+    return (struct hps_pool *)((uintptr_t)t + 8 * (i + 1));
+}
+
+static int setup(void **state)
+{
+    struct request_test *t = hps_calloc(1, sizeof(*t));
+    struct hps_error err;
+
+    assert_non_null(t);
+    assert_int_equal(hps_loop_new(&t->loop, &err), HPS_OK);
+    t->blocks = hps_block_pool_new(0);
+    t->block = hps_block_new(t->blocks, 64);
+    assert_non_null(t->block);
+    t->service.parts.workers = pool(t, 0);
+    t->service.parts.io = pool(t, 1);
+    *state = t;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct request_test *t = *state;
+
+    hps_timer_stop(&t->request.timer);
+    hps_block_unref(t->block);
+    hps_block_pool_free(t->blocks);
+    hps_loop_free(t->loop);
+    hps_free(t);
+    return 0;
+}
+
+static void arm(struct request_test *t)
+{
+    hps_timer_set_after(t->loop, &t->request.timer, FAR_US);
+}
+
+/* A request in this phase as it should be, without a timer where it need not have one. */
+static void make(struct request_test *t, enum request_phase phase)
+{
+    static const enum hps_step steps[] = {
+        [PHASE_WORKER] = HPS_STEP_MEMORY,     [PHASE_IO] = HPS_STEP_STORES,
+        [PHASE_GPU] = HPS_STEP_GPU_FIRST,     [PHASE_LINE] = HPS_STEP_HOLD,
+        [PHASE_AWAIT] = HPS_STEP_AWAIT_SHARE, [PHASE_REPLY] = HPS_STEP_DONE,
+        [PHASE_ENDED] = HPS_STEP_FAILED,
+    };
+    bool away = phase != PHASE_ROOM && phase < PHASE_REPLY;
+    struct request *request = &t->request;
+
+    hps_timer_stop(&request->timer);
+    *request = (struct request){.service = &t->service,
+                                .loop = t->loop,
+                                .phase = phase,
+                                .call = {.code = -1, .closed = phase == PHASE_ENDED},
+                                .course = {.step = steps[phase]}};
+    hps_timer_init(&request->timer, on_timer, request);
+    request->room.ticket.state = away ? HPS_TICKET_HELD : HPS_TICKET_IDLE;
+    request->lookup.version = phase < PHASE_REPLY ? &t->version : NULL;
+    request->lookup.block = away ? t->block : NULL;
+    request->pool = phase == PHASE_WORKER ? pool(t, 0) : NULL;
+    request->pool = phase == PHASE_IO ? pool(t, 1) : request->pool;
+    if (phase == PHASE_AWAIT) {
+        arm(t);
+    }
+}
+
+static jmp_buf refused;
+
+static void on_assert(const char *expr, const char *file, int line)
+{
+    (void)expr;
+    (void)file;
+    (void)line;
+    longjmp(refused, 1);
+}
+
+static bool is_sane(const struct request_test *t)
+{
+    volatile bool asserted = true;
+
+    hps_assert_hook(on_assert);
+    if (setjmp(refused) == 0) {
+        request_sane(&t->request);
+        asserted = false;
+    }
+    hps_assert_hook(NULL);
+    return !asserted;
+}
+
+static void test_sane_when_a_request_is_in_order_then_in_every_phase_but_loop(void **state)
+{
+    struct request_test *t = *state;
+
+    for (enum request_phase phase = PHASE_LOOP; phase <= PHASE_ENDED; phase++) {
+        make(t, phase);
+        assert_int_equal(is_sane(t), phase != PHASE_LOOP);
+    }
+}
+
+static void test_sane_when_a_timer_runs_then_only_for_those_that_wait_so_long(void **state)
+{
+    struct request_test *t = *state;
+
+    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+        bool may =
+            phase == PHASE_ROOM || phase == PHASE_IO || phase == PHASE_GPU || phase == PHASE_AWAIT;
+        make(t, phase);
+        arm(t);
+        assert_int_equal(is_sane(t), may);
+        t->request.call.closed = true;
+        assert_false(is_sane(t));
+    }
+    make(t, PHASE_AWAIT);
+    hps_timer_stop(&t->request.timer);
+    assert_false(is_sane(t));
+}
+
+static void test_sane_when_the_call_is_closed_then_only_who_has_the_request_is_awaited(void **state)
+{
+    struct request_test *t = *state;
+
+    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+        make(t, phase);
+        t->request.call.closed = true;
+        assert_int_equal(is_sane(t), phase != PHASE_AWAIT && phase != PHASE_REPLY);
+        t->request.call.closed = false;
+        assert_int_equal(is_sane(t), phase != PHASE_ENDED);
+    }
+}
+
+static void test_sane_when_a_pool_is_not_that_of_the_phase_then_refused(void **state)
+{
+    struct request_test *t = *state;
+
+    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+        for (unsigned i = 0; i < 2; i++) {
+            make(t, phase);
+            t->request.pool = pool(t, i);
+            assert_int_equal(is_sane(t), phase == (i == 0 ? PHASE_WORKER : PHASE_IO));
+        }
+        make(t, phase);
+        t->request.pool = NULL;
+        assert_int_equal(is_sane(t), phase != PHASE_WORKER && phase != PHASE_IO);
+    }
+}
+
+static void test_sane_when_a_step_is_not_for_the_phase_then_refused(void **state)
+{
+    struct request_test *t = *state;
+
+    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+        make(t, phase);
+        t->request.course.step = HPS_STEP_BEGIN;
+        assert_int_equal(is_sane(t), phase == PHASE_IO); /* whose thread may have gone on */
+    }
+}
+
+static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
+{
+    struct request_test *t = *state;
+
+    for (enum request_phase phase = PHASE_ROOM; phase < PHASE_REPLY; phase++) {
+        make(t, phase);
+        t->request.lookup.version = NULL;
+        assert_false(is_sane(t));
+    }
+    for (enum request_phase phase = PHASE_WORKER; phase < PHASE_REPLY; phase++) {
+        make(t, phase);
+        t->request.room.ticket.state = HPS_TICKET_IDLE;
+        assert_false(is_sane(t));
+    }
+    make(t, PHASE_AWAIT);
+    t->request.lookup.block = NULL;
+    assert_false(is_sane(t));
+    make(t, PHASE_ROOM);
+    t->request.lookup.block = t->block; /* before there is room for it */
+    assert_false(is_sane(t));
+    make(t, PHASE_ENDED);
+    t->request.room.ticket.state = HPS_TICKET_WAITING;
+    assert_false(is_sane(t));
+}
+
+static void test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has_gone(void **state)
+{
+    struct request_test *t = *state;
+
+    for (enum request_phase phase = PHASE_ROOM; phase <= PHASE_ENDED; phase++) {
+        make(t, phase);
+        t->request.reply.encoded = true;
+        assert_int_equal(is_sane(t), phase >= PHASE_REPLY);
+        make(t, phase);
+        t->request.call.code = 0;
+        assert_int_equal(is_sane(t), phase >= PHASE_REPLY);
+    }
+    make(t, PHASE_REPLY);
+    t->request.reply.encoded = true;
+    t->request.lookup.version = &t->version;
+    assert_false(is_sane(t));
+    make(t, PHASE_REPLY);
+    t->request.reply.pumping = true;
+    assert_false(is_sane(t));
+    make(t, PHASE_GPU); /* two look-ups at one device */
+    t->request.gpu.left_version = &t->version;
+    assert_false(is_sane(t));
+}
+
+int main(void)
+{
+#define REQUEST_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        REQUEST_TEST(test_sane_when_a_request_is_in_order_then_in_every_phase_but_loop),
+        REQUEST_TEST(test_sane_when_a_timer_runs_then_only_for_those_that_wait_so_long),
+        REQUEST_TEST(test_sane_when_the_call_is_closed_then_only_who_has_the_request_is_awaited),
+        REQUEST_TEST(test_sane_when_a_pool_is_not_that_of_the_phase_then_refused),
+        REQUEST_TEST(test_sane_when_a_step_is_not_for_the_phase_then_refused),
+        REQUEST_TEST(test_sane_when_pin_ticket_or_rows_lack_then_refused),
+        REQUEST_TEST(test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has_gone),
+    };
+    return cmocka_run_group_tests_name("lookup_request", tests, NULL, NULL);
+}
