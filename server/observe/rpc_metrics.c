@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 enum { CODES = 17, METHODS_MAX = 64 };
@@ -35,6 +36,7 @@ static const char *label_of(const struct method_series *series)
 
 static void add_method(struct hps_rpc_metrics *rpc, const char *path)
 {
+    HPS_ASSERT(rpc->n_methods < METHODS_MAX);
     struct method_series *series = &rpc->methods[rpc->n_methods++];
     series->path = path;
     series->duration =
@@ -70,6 +72,7 @@ hps_status hps_rpc_metrics_add(struct hps_rpc_metrics *rpc, const struct hps_grp
 void hps_rpc_metrics_end(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us)
 {
     struct hps_rpc_metrics *rpc = ctx;
+    HPS_ASSERT(rpc->n_methods > 0);
     const char *path = hps_grpc_call_path(call);
     unsigned i = rpc->n_methods - 1;
     while (i > 0 && (path == NULL || strcmp(rpc->methods[i].path, path) != 0)) {

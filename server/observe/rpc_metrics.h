@@ -13,7 +13,7 @@ struct hps_rpc_metrics;
 
 struct hps_rpc_metrics *hps_rpc_metrics_new(struct hps_metrics *metrics); /* NULL: no memory */
 void hps_rpc_metrics_free(struct hps_rpc_metrics *rpc);
-/* Methods of a service; before any call. */
+/* Add the methods of a service; before any call. EXHAUSTED: there are too many. */
 hps_status hps_rpc_metrics_add(struct hps_rpc_metrics *rpc, const struct hps_grpc_service *service)
     HPS_MUST_CHECK;
 /* For struct hps_grpc_observer; paths that are not ours count as method "unknown". */

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -89,6 +90,7 @@ void hps_slowlog_add(struct hps_slowlog *log, const struct hps_slow_request *req
     entry->sequence = ++log->n_added;
     entry->unix_ms = unix_ms;
     log->n_kept += log->n_kept < HPS_SLOWLOG_SIZE ? 1 : 0;
+    HPS_ASSERT(log->n_kept <= log->n_added);
     pthread_mutex_unlock(&log->lock);
     log_line(request);
 }
@@ -96,6 +98,7 @@ void hps_slowlog_add(struct hps_slowlog *log, const struct hps_slow_request *req
 unsigned hps_slowlog_snapshot(struct hps_slowlog *log, struct hps_slow_request *out_requests,
                               unsigned n_max)
 {
+    HPS_ASSERT(out_requests != NULL || n_max == 0);
     pthread_mutex_lock(&log->lock);
     unsigned n = log->n_kept < n_max ? log->n_kept : n_max;
     for (unsigned i = 0; i < n; i++) {

@@ -24,8 +24,8 @@ struct hps_slow_request {
     uint64_t n_unknown;
     int grpc_code;
     uint64_t duration_us;
-    uint64_t stage_us[HPS_STAGE_COUNT]; /* they add up to duration_us; of a client that went, to
-                                           more: what was under way went on */
+    /* Add up to duration_us; of a client that went, to more: what was under way went on. */
+    uint64_t stage_us[HPS_STAGE_COUNT];
 };
 
 struct hps_slowlog;
@@ -36,7 +36,7 @@ void hps_slowlog_free(struct hps_slowlog *log); /* NULL is legal */
 uint64_t hps_slowlog_threshold_us(const struct hps_slowlog *log);
 void hps_slowlog_threshold_set(struct hps_slowlog *log, uint64_t threshold_us);
 
-/* Keep it and write a log line, if it is slow. */
+/* Keep a copy of the request and log a line, if it is slow. */
 void hps_slowlog_add(struct hps_slowlog *log, const struct hps_slow_request *request);
 /* Copy the newest entries, newest first; returns how many (<= n_max). */
 unsigned hps_slowlog_snapshot(struct hps_slowlog *log, struct hps_slow_request *out_requests,

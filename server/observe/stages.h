@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "server/observe/metrics.h"
 
@@ -18,17 +19,18 @@ struct hps_stages {
     uint64_t us[HPS_STAGE_COUNT];
 };
 
-/* It is in `stage` since then. */
+/* The look-up is in `stage` since then. */
 static inline void hps_stages_begin(struct hps_stages *stages, enum hps_stage stage,
                                     uint64_t since_us)
 {
     *stages = (struct hps_stages){.now = stage, .since_us = since_us};
 }
 
-/* It has come to `stage` then. A time before the last one counts as that. */
+/* The look-up has come to `stage` then. A time before the last one counts as that. */
 static inline void hps_stages_enter_at(struct hps_stages *stages, enum hps_stage stage,
                                        uint64_t at_us)
 {
+    HPS_ASSERT((unsigned)stage < HPS_STAGE_COUNT);
     if (at_us > stages->since_us) {
         stages->us[stages->now] += at_us - stages->since_us;
         stages->since_us = at_us;
@@ -41,10 +43,11 @@ static inline void hps_stages_enter(struct hps_stages *stages, enum hps_stage st
     hps_stages_enter_at(stages, stage, hps_clock_us());
 }
 
-/* So much of what `from` has was `to`; no more than it has. */
+/* Of the time that `from` has, this much was `to`'s; no more than there is. */
 static inline void hps_stages_name(struct hps_stages *stages, enum hps_stage from,
                                    enum hps_stage to, uint64_t us)
 {
+    HPS_ASSERT(from != to);
     uint64_t moved = us < stages->us[from] ? us : stages->us[from];
     stages->us[from] -= moved;
     stages->us[to] += moved;

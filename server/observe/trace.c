@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "base/assert.h"
+
 enum { VERSION_AT = 0, TRACE_AT = 3, PARENT_AT = 36, FLAGS_AT = 53, HEADER_CHARS = 55 };
 
 static bool is_hex(const char *text, size_t n)
@@ -45,6 +47,7 @@ static bool is_usable(const char *header, size_t size)
 
 bool hps_trace_id(const char *header, size_t size, char out_id[HPS_TRACE_ID_CHARS + 1])
 {
+    HPS_ASSERT(out_id != NULL);
     bool usable = is_usable(header, size);
     size_t n = usable ? HPS_TRACE_ID_CHARS : 0;
     if (usable) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this build is.
+ * Which version this build is, of which source.
  */
 #ifndef HPS_SERVER_OBSERVE_VERSION_INFO_H
 #define HPS_SERVER_OBSERVE_VERSION_INFO_H

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Check and Watch. Watchers of all loops are in one list; a change is posted to each one's loop.
+ * Functions of calls run on the loop thread of the call's connection, the others on any thread.
  */
 #include "server/rpc/health.h"
 
 #include <pthread.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "grpc/health/v1/health.pb-c.h"
 #include "server/rpc/message.h"
@@ -14,7 +16,7 @@
 #define STATUS(name) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##name
 typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus serving_status;
 
-/* One Watch. Freed by its last reference: the call's, and one per notice under way. */
+/* One Watch: the user of its call, freed when that closes. */
 struct watcher {
     struct watcher *next, *prev;
     struct hps_health_service *service;
@@ -52,7 +54,7 @@ static bool known_name(const struct hps_health_service *service, const char *nam
     return false;
 }
 
-/* The service asked for, in `name`; false: the call has been failed. */
+/* out_known: the service that is asked about is one of ours. False: the call has been failed. */
 static bool read_request(struct hps_grpc_call *call, const uint8_t *data, size_t size,
                          bool *out_known)
 {
@@ -99,8 +101,11 @@ static void on_check(struct hps_grpc_call *call, const uint8_t *data, size_t siz
     hps_grpc_call_finish(call, 0, NULL);
 }
 
+/* Tell the client, if it is another status than the last one. */
 static void watch_update(struct hps_grpc_call *call, struct watcher *watcher)
 {
+    HPS_ASSERT(watcher->call == call);
+    HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(call)));
     serving_status status = watcher->known ? now(watcher->service) : STATUS(SERVICE_UNKNOWN);
     if (status != watcher->sent) {
         watcher->sent = status;
@@ -147,6 +152,7 @@ static void on_watch_close(struct hps_grpc_call *call)
     struct hps_health_service *service = watcher->service;
     hps_grpc_call_set_user(call, NULL);
     pthread_mutex_lock(&service->lock);
+    HPS_ASSERT(watcher->prev != NULL || service->watchers == watcher);
     if (watcher->next != NULL) {
         watcher->next->prev = watcher->prev;
     }
@@ -211,6 +217,7 @@ void hps_health_service_free(struct hps_health_service *service)
     if (service == NULL) {
         return;
     }
+    HPS_ASSERT(service->watchers == NULL);
     pthread_mutex_destroy(&service->lock);
     hps_free(service);
 }

@@ -4,6 +4,7 @@
  */
 #include "server/rpc/message.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 struct reading {
@@ -31,6 +32,7 @@ hps_status hps_message_read(const ProtobufCMessageDescriptor *type, struct hps_a
     struct reading reading = {.arena = arena};
     ProtobufCAllocator allocator = {arena_alloc, arena_free, &reading};
     ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, size, data);
+    HPS_ASSERT(message == NULL || message->descriptor == type);
     if (message == NULL) {
         return reading.refused ? HPS_EXHAUSTED : HPS_INVALID;
     }
@@ -54,7 +56,8 @@ void hps_message_send(struct hps_grpc_call *call, const ProtobufCMessage *messag
         hps_grpc_call_finish(call, hps_status_grpc_code(HPS_NO_MEMORY), "no memory for the answer");
         return;
     }
-    protobuf_c_message_pack(message, bytes);
+    size_t packed = protobuf_c_message_pack(message, bytes);
+    HPS_ASSERT(packed == size);
     hps_grpc_call_send_copy(call, bytes, size);
     hps_free(bytes);
 }

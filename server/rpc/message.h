@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * protobuf-c messages of the small services (Admin, Health, Reflection): bounded unpacking and
- * sending.
+ * protobuf-c messages of the small services (Admin, Health, Reflection): unpacking that takes a
+ * bounded amount of memory, and sending.
  */
 #ifndef HPS_SERVER_RPC_MESSAGE_H
 #define HPS_SERVER_RPC_MESSAGE_H
@@ -16,7 +16,7 @@
 enum { HPS_MESSAGE_BYTES_MAX = 8 << 20 };
 ProtobufCMessage *hps_message_unpack(const ProtobufCMessageDescriptor *type,
                                      struct hps_arena *arena, const uint8_t *data, size_t size);
-/* The same, told apart: INVALID: malformed; EXHAUSTED: the arena gave no more. */
+/* The same, with what was wrong. INVALID: malformed; EXHAUSTED: the arena gave no more. */
 hps_status hps_message_read(const ProtobufCMessageDescriptor *type, struct hps_arena *arena,
                             const uint8_t *data, size_t size, ProtobufCMessage **out_message)
     HPS_MUST_CHECK;

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/descriptors.h"
@@ -211,6 +212,7 @@ static void answer_file(struct hps_grpc_call *call, response_message *reply, uns
                 there = there || order[j] == at;
             }
             if (!there) {
+                HPS_ASSERT(n < FILES_MAX);
                 order[n++] = at;
             }
         }
@@ -338,5 +340,6 @@ void hps_reflection_service_free(struct hps_reflection_service *service)
 const struct hps_grpc_service *hps_reflection_service_grpc(
     const struct hps_reflection_service *service, unsigned alpha)
 {
+    HPS_ASSERT(alpha < 2);
     return &service->grpc[alpha];
 }

@@ -14,7 +14,7 @@ struct hps_reflection_service;
 struct hps_reflection_service *hps_reflection_service_new(const char *const *names,
                                                           unsigned n_names);
 void hps_reflection_service_free(struct hps_reflection_service *service);
-/* v1 and v1alpha. */
+/* The service of v1 (alpha: 0) or v1alpha (1). */
 const struct hps_grpc_service *hps_reflection_service_grpc(
     const struct hps_reflection_service *service, unsigned alpha);
 
