@@ -75,7 +75,6 @@ void hps_course_sane(const struct hps_course *course)
     bool of_gpu = step == HPS_STEP_GPU_MISSES || step == HPS_STEP_COLLECT;
 
     HPS_ASSERT((unsigned)step < HPS_STEP_COUNT);
-    HPS_ASSERT(course->miss_policy != HPS_MISS_MODEL);
     HPS_ASSERT(course->unit || !of_unit);
     HPS_ASSERT(course->has_gpu || !of_gpu);
     HPS_ASSERT(step != HPS_STEP_DEFAULTS || course->miss_policy == HPS_MISS_WAIT);

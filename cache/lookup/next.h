@@ -80,7 +80,7 @@ enum hps_failure {
 /* A look-up's way so far. Travels with the look-up from thread to thread. */
 struct hps_course {
     /* in; as long as it lives */
-    enum hps_miss_policy miss_policy; /* as planned: not HPS_MISS_MODEL */
+    enum hps_miss_policy miss_policy; /* as planned; of a version without one: exact */
     bool unit;                        /* of a batch of updates all rows or none */
     bool has_gpu;                     /* its version has caches on a device */
 

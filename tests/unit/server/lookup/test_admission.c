@@ -265,7 +265,7 @@ static void test_admission_when_those_who_wait_hold_much_then_refused(void **sta
     assert_int_equal(hps_admission_ask(admission, &waits, 10, 60, &held, &err), HPS_OK);
     assert_false(held);
     assert_int_equal(hps_admission_ask(admission, &late, 1, 41, &held, &err), HPS_EXHAUSTED);
-    assert_non_null(strstr(err.text, "1 look-ups that need 60 bytes wait"));
+    assert_non_null(strstr(err.text, "1 others that need 60 bytes wait"));
     assert_non_null(strstr(err.text, "limit is 100 (reply_bytes_in_flight)"));
     assert_int_equal(hps_admission_ask(admission, &late, 1, 40, &held, &err), HPS_OK);
     assert_true(hps_admission_cancel(admission, &waits));

@@ -1476,7 +1476,7 @@ static void test_unit_when_its_share_is_used_up_then_refused_with_pushback(void 
         hps_clock_advance(10 * 1000);
     }
     assert_int_equal(t->calls[0].code, 8);
-    assert_non_null(strstr(t->calls[0].text, "for 100 ms a second, which is the limit"));
+    assert_non_null(strstr(t->calls[0].text, "for 100 ms of the last second"));
     assert_string_equal(t->calls[0].pushback, "100");
     assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_HOLDS]) == 1);
     assert_int_equal(n_in_line(t), 0);
