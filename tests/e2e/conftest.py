@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the end-to-end tests; what they are made of is in rig.py."""
+import os
+
 import pytest
 
-from rig import Daemon, default_config, kafka, scratch
+from rig import SANITIZER, Daemon, default_config, kafka, scratch
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "one_thread: what is asserted depends on no order of threads; ThreadSanitizer, "
+                                       "under which all takes ten times as long, runs it only with HPS_TSAN_ALL=1")
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items):
-    """Tests that share a broker go to one of the processes that run tests: there are then no two of it. What takes
-    long begins first, so that nothing waits for it at the end."""
+    """Under ThreadSanitizer those marked one_thread are left out. Tests that share a broker go to one of the processes
+    that run tests: there are then no two of it. What takes long begins first, so that nothing waits for it at the
+    end."""
+    if SANITIZER == "thread" and not os.environ.get("HPS_TSAN_ALL"):
+        items[:] = [item for item in items if item.get_closest_marker("one_thread") is None]
     chaos = ("test_kafka_chaos.py", "test_redis_chaos.py")
     items.sort(key=lambda item: ("broker" not in item.fixturenames, item.path.name not in chaos))
     for item in items:

@@ -9,6 +9,8 @@ import pytest
 
 from rig import BIN, PATIENCE_S, Daemon, Table, default_config, generate, model_config
 
+pytestmark = pytest.mark.one_thread
+
 
 def check(work, config, *flags):
     """The finished process of `hpsd --check`; `config`: None for the flags alone."""

@@ -75,6 +75,7 @@ def known_of(table, keys):
 @pytest.mark.parametrize("path", ["auto", "gpu", "host"])
 @pytest.mark.parametrize("volatile", [NO_HOST, {"type": "hash_map", "memory_bytes": "4MiB"}],
                          ids=["no host map", "small host map"])
+@pytest.mark.one_thread
 def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, volatile):
     tables = tables_of()
     config = config_of(work, tables, server={"lookup_path": path}, volatile=volatile)
@@ -109,6 +110,7 @@ def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, 
         assert sample(daemon, "insertion_rows_total", 'tier="gpu"') >= n_rows
 
 
+@pytest.mark.one_thread
 def test_explain_when_a_key_is_on_the_device_then_it_says_so(work):
     tables = tables_of()
     table = tables["a"]
@@ -154,6 +156,7 @@ def test_answers_when_many_ask_at_once_then_each_is_exact(work):
             "changes behind the last answers")
 
 
+@pytest.mark.one_thread
 def test_metrics_when_the_cache_is_small_then_what_went_in_and_what_was_refused(work):
     tables = tables_of()
     with Daemon(work, config_of(work, tables, gpucacheper=0.05), env=SIM) as daemon:
@@ -221,6 +224,7 @@ def test_versions_when_they_switch_then_each_has_its_own_caches(work):
         twice(first, old)
 
 
+@pytest.mark.one_thread
 def test_versions_when_both_do_not_fit_then_the_active_one_gets_its_caches(work):
     first, second = tables_of(seed=1), tables_of(seed=2)
     config = config_of(work, first)
@@ -265,6 +269,7 @@ def all_from_gpu(stub, tables, version=0):
 
 @pytest.mark.parametrize("model", [{"gpucacheper": 1.0}, {"embedding_cache_type": "static", "gpucacheper": 0.1}],
                          ids=["all rows", "static"])
+@pytest.mark.one_thread
 def test_whole_tables_when_loaded_started_or_switched_then_all_rows_are_there_before_they_are_asked_for(work, model):
     first, second = tables_of(seed=1), tables_of(seed=2)
     config = config_of(work, first, hit_rate_threshold=0.0, **model)
@@ -291,6 +296,7 @@ def test_whole_tables_when_loaded_started_or_switched_then_all_rows_are_there_be
         all_from_gpu(daemon.stub(), first, version=1)
 
 
+@pytest.mark.one_thread
 def test_whole_tables_when_not_all_fit_then_those_that_do_are_cached_whole(work):
     tables = tables_of()
     config = config_of(work, tables, hit_rate_threshold=0.0, gpucacheper=1.0, server={"gpu_memory_bytes": 1 << 20})
@@ -307,6 +313,7 @@ def test_whole_tables_when_not_all_fit_then_those_that_do_are_cached_whole(work)
         assert "no room for 1 table" in daemon.ctl("status")
 
 
+@pytest.mark.one_thread
 def test_policy_when_a_set_has_no_place_for_a_row_then_no_key_is_defaulted_twice_in_a_row(work):
     """One row in fifty finds its set full: there is a place for it all the same."""
     tables = {"c": tables_of()["c"]}
@@ -325,6 +332,7 @@ def test_policy_when_a_set_has_no_place_for_a_row_then_no_key_is_defaulted_twice
 
 
 @pytest.mark.parametrize("init_ec", [True, False])
+@pytest.mark.one_thread
 def test_start_when_hot_keys_are_known_then_the_cache_is_warm_if_asked(work, init_ec):
     tables = tables_of()
     config = config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}, init_ec=init_ec)
@@ -388,6 +396,7 @@ def test_devices_when_a_model_names_several_then_each_has_a_copy_of_its_caches(w
 
 # ---- without a device ----------------------------------------------------------------------------------
 
+@pytest.mark.one_thread
 def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(work):
     tables = tables_of()
     config = config_of(work, tables, volatile=HOST, hit_rate_threshold=0.0)
@@ -404,6 +413,7 @@ def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(w
         assert sample(daemon, "build_info", "cuda=") == 1
 
 
+@pytest.mark.one_thread
 def test_start_when_a_device_must_be_there_and_is_not_then_exit_1(work):
     config = config_of(work, tables_of(), server={"on_device_loss": "exit"})
     with pytest.raises(AssertionError, match="ended with 1 before it was listening(.|\n)*no GPU can be used"):
@@ -485,6 +495,7 @@ def test_loss_when_the_driver_hangs_then_nothing_else_does(work):
     assert daemon.log().count('msg=drained') == 1  # and the end came
 
 
+@pytest.mark.one_thread
 def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
     tables = {"a": tables_of()["a"]}
     table = tables["a"]
@@ -505,6 +516,7 @@ def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
         check(stub, tables, {"a": table.keys})
 
 
+@pytest.mark.one_thread
 def test_loss_when_the_host_map_may_stand_in_then_the_policy_goes_by_it(work):
     tables = {"c": tables_of()["c"]}
     config = config_of(work, tables, volatile={"type": "hash_map", "memory_bytes": "4MiB"}, hit_rate_threshold=0.0,
@@ -544,6 +556,7 @@ def test_loss_when_exit_then_drained_with_code_1(work):
         daemon.kill()
 
 
+@pytest.mark.one_thread
 def test_loss_when_at_the_start_then_served_without(work):
     tables = tables_of()
     for n in (1, 5):

@@ -42,7 +42,7 @@ from rig import (PATIENCE_S, SANITIZER, SLOW, Daemon, Table, default_config, kaf
 
 pytestmark = pytest.mark.skipif(kafka.missing() is not None, reason=f"no Kafka broker: {kafka.missing()}")
 
-SECONDS = float(os.environ.get("HPS_CHAOS_S") or (20 if SANITIZER else 60))
+SECONDS = float(os.environ.get("HPS_CHAOS_S") or (10 if SANITIZER else 60))
 ROUND_S = 15  # between two comparisons of all that there is
 REFRESH_MS = 500
 PACE = min(SLOW, 3)  # a sanitizer's daemon may take longer to know

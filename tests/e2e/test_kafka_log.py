@@ -9,6 +9,7 @@ import pytest
 from log_reader import (BAD, CAUGHT_UP, COMMITS, COMPACTION, DATA_LOSS, DOWN, GAP, GONE, NOT_FOUND, OK, PATIENCE_S,
                         UNAVAILABLE, UP, Reader)
 
+pytestmark = pytest.mark.one_thread
 EARLIER = 1700000000000
 
 

@@ -13,6 +13,8 @@ from rig import Authority, kafka, scratch
 USER, PASSWORD = "hpsd", "one-two-three"
 SOON_S = 20  # waiting for an answer of the coordinator takes 44
 
+pytestmark = pytest.mark.one_thread
+
 
 class Guarded:
     """A broker at whose secure listener only what was granted is allowed."""

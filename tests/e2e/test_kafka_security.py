@@ -9,6 +9,7 @@ import pytest
 
 from rig import (BIN, PATIENCE_S, Authority, Table, ask, default_config, floats, kafka, model_config, scratch, until)
 
+pytestmark = pytest.mark.one_thread
 DIM = 4
 REFUSED, NO_ANSWER = 1, 3  # exit codes of hps-publish
 USER, PASSWORD = "trainer", "one-two-three"

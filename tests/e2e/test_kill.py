@@ -23,6 +23,7 @@ import pytest
 from rig import (BIN, PATIENCE_S, Daemon, Killpoint, Table, ask, default_config, kill_seed, kills, refused,
                  rocksdb_families)
 
+pytestmark = pytest.mark.one_thread
 KILLS = kills(60)
 MIB = 1 << 20
 SEEDS = (1, 2, 3)  # of the model files

@@ -15,6 +15,7 @@ import ports
 from made_up import Admin, partition, refusal, version
 from rig import BIN, PATIENCE_S, ROOT, Table, default_config, generate, kafka, key_bytes, model_config, pb, records
 
+pytestmark = pytest.mark.one_thread
 PUBLISH = os.path.join(BIN, "hps-publish")
 
 

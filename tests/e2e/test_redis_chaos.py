@@ -35,7 +35,7 @@ from rig import (PATIENCE_S, ROOT, SANITIZER, SLOW, Authority, Daemon, Table, ad
 
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=f"no Redis server: {redis.missing()}")
 
-SECONDS = float(os.environ.get("HPS_CHAOS_S") or (20 if SANITIZER else 60))
+SECONDS = float(os.environ.get("HPS_CHAOS_S") or (10 if SANITIZER else 60))
 SHARDS = 16
 USER, PASSWORD = "hpsd", "correct-horse"
 RATE = 60 if SANITIZER else 300  # records a second

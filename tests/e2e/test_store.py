@@ -12,6 +12,7 @@ import pytest
 from rig import (Daemon, Table, admin_pb, ask, default_config, floats, model_config, refused, rocksdb_families,
                  rocksdb_library, run_hpsd)
 
+pytestmark = pytest.mark.one_thread
 EXIT_STORE = 4
 
 

@@ -10,6 +10,8 @@ import pytest
 from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, model_config, until)
 from test_updates import DIM, KEYS, config_of, keyed, values, wait_now
 
+pytestmark = pytest.mark.one_thread
+
 
 def table(seed, name="items", n_rows=60, dim=4):
     return Table.random(name, n_rows, dim, seed=seed)

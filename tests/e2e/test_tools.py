@@ -9,6 +9,7 @@ import pytest
 
 from rig import BIN, PATIENCE_S, ask, default_config, floats, generate, hpsgen
 
+pytestmark = pytest.mark.one_thread
 TOOLS = ("hpsd", "hpsctl", "hps-gen", "hps-bench")
 
 
