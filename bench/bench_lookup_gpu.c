@@ -210,7 +210,7 @@ static hps_status look_up(struct bench_lookup *bench, enum side side, uint64_t *
 
 static hps_status check(const struct bench_lookup *bench, enum side side, struct hps_error *err)
 {
-    uint32_t n = bench->part.walk.gpu.n_found;
+    uint32_t n = bench->part.walk.reports[HPS_TIER_GPU].n_found;
     bool right = side == SIDE_HOST  ? n == 0
                  : side == SIDE_ALL ? n > KEYS * 9 / 10
                                     : n > KEYS * 8 / 10 && n < KEYS;

@@ -4,6 +4,7 @@
  * answer by their status, and which keys are asked for most. On the thread that holds the look-up,
  * or that inserts.
  */
+#include "base/assert.h"
 #include "cache/lookup/hot.h"
 #include "cache/lookup/internal.h"
 
@@ -21,13 +22,16 @@ static void count_faults(const struct hps_lookup_metrics *metrics, enum hps_tier
     }
 }
 
-/* behind: it was done behind an answer */
+/* behind: it was done behind an answer. A tier without a series counts its rows itself: a device
+ * alone knows what it has taken. */
 static void count_inserted(const struct hps_lookup_metrics *metrics, enum hps_tier_kind kind,
                            const struct hps_tier_report *report, bool behind)
 {
-    if (report->n_inserted > 0 && kind != HPS_TIER_GPU) { /* of which only the device knows */
-        hps_metric_add(behind ? metrics->insertion_rows_async[kind] : metrics->insertion_rows[kind],
-                       report->n_inserted);
+    struct hps_metric *rows =
+        behind ? metrics->insertion_rows_async[kind] : metrics->insertion_rows[kind];
+
+    if (report->n_inserted > 0 && rows != NULL) {
+        hps_metric_add(rows, report->n_inserted);
     }
     if (report->n_no_room > 0) {
         hps_metric_add(metrics->insertion_dropped[HPS_DROP_NO_SPACE], report->n_no_room);
@@ -46,11 +50,13 @@ static void count_tier(const struct hps_lookup_metrics *metrics,
 {
     uint32_t n_hit = report->n_found - report->n_shared;
 
+    HPS_ASSERT(report->n_shared <= report->n_found);
     if (metrics != NULL) {
         count_faults(metrics, kind, report);
         count_inserted(metrics, kind, report, behind);
     }
     if (report->n_asked > 0 && series != NULL && series->tier_hit[kind] != NULL) {
+        HPS_ASSERT(report->n_unanswered + n_hit <= report->n_asked);
         hps_metric_add(series->tier_hit[kind], n_hit);
         hps_metric_add(series->tier_miss[kind], report->n_asked - report->n_unanswered - n_hit);
     }
@@ -61,8 +67,8 @@ static void count_unasked(const struct hps_walk *walk, const struct hps_table_me
 {
     uint32_t n_shared = 0;
 
-    for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
-        n_shared += walk->reports[t].n_shared;
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        n_shared += walk->reports[kind].n_shared;
     }
     n_shared += walk->n_shared_absent;
     if (n_shared > 0 && series->shared_keys != NULL) {
@@ -88,20 +94,16 @@ static const struct hps_table_metrics *series_of(const struct hps_version *versi
 void lookup_count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
                        bool *tier_asked)
 {
-    const struct hps_version *version = lookup->version;
-    const struct hps_table_metrics *series = series_of(version, part->table);
+    const struct hps_table_metrics *series = series_of(lookup->version, part->table);
 
-    for (uint32_t t = 0; t < version->n_tiers; t++) {
-        enum hps_tier_kind kind = version->tiers[t]->store->ops->tier;
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        const struct hps_tier_report *report = &part->walk.reports[kind];
 
-        tier_asked[kind] = tier_asked[kind] || part->walk.reports[t].n_asked > 0;
-        lookup->tier_us[kind] += part->walk.reports[t].duration_us;
-        count_tier(lookup->metrics, &part->walk.reports[t], kind, series, false);
+        tier_asked[kind] = tier_asked[kind] || report->n_asked > 0;
+        lookup->tier_us[kind] += report->duration_us;
+        count_tier(lookup->metrics, report, (enum hps_tier_kind)kind, series, false);
     }
-    tier_asked[HPS_TIER_GPU] = tier_asked[HPS_TIER_GPU] || part->walk.gpu.n_asked > 0;
-    lookup->tier_us[HPS_TIER_GPU] += part->walk.gpu.duration_us;
     lookup->others_us += part->walk.wait_us;
-    count_tier(lookup->metrics, &part->walk.gpu, HPS_TIER_GPU, series, false);
     if (series != NULL) {
         count_unasked(&part->walk, series);
     }
@@ -115,6 +117,9 @@ static void count_keys(const struct hps_lookup *lookup, const struct hps_lookup_
     if (series == NULL) {
         return;
     }
+    HPS_ASSERT((unsigned)lookup->miss_policy <= HPS_MISS_THRESHOLD);
+    HPS_ASSERT(part->n_defaulted + part->n_unknown <= part->n_keys);
+    HPS_ASSERT(part->n_unique <= part->n_keys);
     struct hps_metric *defaulted = series->defaulted[lookup->miss_policy];
     hps_metric_add(series->keys_found, part->n_keys - part->n_defaulted - part->n_unknown);
     hps_metric_add(series->keys_defaulted, part->n_defaulted);
@@ -137,6 +142,26 @@ void lookup_observe_tiers(const struct hps_lookup_metrics *metrics, const uint64
 
 /* Keys asked of memory tiers are those of the look-ups: asking again before the stores below is no
  * question of anybody's. */
+static void count_inserting_walk(const struct hps_lookup_metrics *metrics,
+                                 const struct hps_walk *walk, uint64_t *tier_us, bool *tier_asked)
+{
+    const struct hps_table_metrics *series = series_of(walk->version, walk->table);
+    struct hps_tier tiers[HPS_TIERS_MAX];
+    uint32_t n = hps_version_tiers(walk->version, tiers);
+
+    for (uint32_t i = 0; i < n; i++) {
+        enum hps_tier_kind kind = tiers[i].kind;
+        struct hps_tier_report report = walk->reports[kind];
+        report.n_asked = (tiers[i].caps & HPS_CAP_BLOCKS) != 0 ? report.n_asked : 0;
+        tier_asked[kind] = tier_asked[kind] || report.n_asked > 0;
+        tier_us[kind] += report.duration_us;
+        count_tier(metrics, &report, kind, series, true);
+    }
+    if (series != NULL) {
+        count_unasked(walk, series);
+    }
+}
+
 void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
                                 const struct hps_walk *first)
 {
@@ -144,19 +169,7 @@ void hps_lookup_count_insertion(const struct hps_lookup_metrics *metrics,
     uint64_t tier_us[HPS_TIER_COUNT] = {0};
 
     for (const struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
-        const struct hps_table_metrics *series = series_of(walk->version, walk->table);
-        for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
-            enum hps_tier_kind kind = walk->version->tiers[t]->store->ops->tier;
-            struct hps_tier_report report = walk->reports[t];
-            report.n_asked = hps_walk_tier_blocks(walk, t) ? report.n_asked : 0;
-            tier_asked[kind] = tier_asked[kind] || report.n_asked > 0;
-            tier_us[kind] += report.duration_us;
-            count_tier(metrics, &report, kind, series, true);
-        }
-        count_tier(metrics, &walk->gpu, HPS_TIER_GPU, series, true);
-        if (series != NULL) {
-            count_unasked(walk, series);
-        }
+        count_inserting_walk(metrics, walk, tier_us, tier_asked);
     }
     lookup_observe_tiers(metrics, tier_us, tier_asked);
 }
@@ -187,7 +200,6 @@ static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_pa
 {
     struct hps_hot *const *hot = lookup->version->hot;
     uint32_t begin = part->walk.batch.n + part->walk.n_absent;
-    uint32_t n_walked = part->n_unique - (part->hits == NULL ? 0 : part->walk.gpu.n_found);
 
     if (hot == NULL || hot[part->table->id] == NULL || !part->finished) {
         return;
@@ -195,8 +207,9 @@ static void note_hot(const struct hps_lookup *lookup, const struct hps_lookup_pa
     if (part->hits != NULL) {
         note_hits(hot[part->table->id], part);
     }
-    if (n_walked > begin) {
-        hps_hot_note(hot[part->table->id], part->walk.batch.keys + begin, n_walked - begin);
+    if (part->walk.n_keys > begin) {
+        hps_hot_note(hot[part->table->id], part->walk.batch.keys + begin,
+                     part->walk.n_keys - begin);
     }
 }
 

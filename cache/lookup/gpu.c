@@ -23,8 +23,9 @@ bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_
 
 bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
-    return part->walk.gpu.n_asked > 0 && part->walk.gpu.status == HPS_OK &&
-           lookup_gpu_caches(lookup, part);
+    const struct hps_tier_report *report = &part->walk.reports[HPS_TIER_GPU];
+
+    return report->n_asked > 0 && report->status == HPS_OK && lookup_gpu_caches(lookup, part);
 }
 
 static bool has_host_map(const struct hps_version *version)
@@ -108,6 +109,8 @@ static hps_status add_part(struct hps_lookup *lookup, struct hps_lookup_part *pa
     if (hits == NULL) {
         return HPS_EXHAUSTED;
     }
+    HPS_ASSERT(gpu->ask.n_parts < lookup->n_parts);
+    HPS_ASSERT(n > 0);
     gpu->parts[gpu->ask.n_parts] = part;
     gpu->ask.parts[gpu->ask.n_parts++] = (struct hps_gpu_part){
         .table_id = part->table->id, .n = n, .keys = keys, .offset = offset, .hits = hits};
@@ -200,6 +203,7 @@ bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
     struct hps_lookup_gpu *gpu = &lookup->gpu;
     bool first = !lookup->begun;
 
+    HPS_ASSERT(!gpu->asked);
     lookup_begin(lookup);
     if (gpu->left || (first ? !any_first(lookup) : !any_waits(lookup))) {
         return false;
@@ -215,6 +219,8 @@ bool hps_lookup_ask_gpu(struct hps_lookup *lookup)
         lookup_gpu_forget(lookup);
         return false;
     }
+    HPS_ASSERT(gpu->ask.block != NULL);
+    HPS_ASSERT(lookup->gpu_done != NULL);
     gpu->asked = true;
     status = hps_gpu_lookup(&gpu->ask);
     if (status == HPS_OK) { /* it may have been answered already: it is not ours */
@@ -285,6 +291,7 @@ static void take_hits(struct hps_lookup_part *part, const struct hps_gpu_part *a
     size_t row_bytes = part->table->row_bytes;
     uint32_t n = batch->n;
 
+    HPS_ASSERT(n == asked->n); /* nobody had the look-up meanwhile */
     for (uint32_t i = n; i-- > 0;) {
         if (is_hit(asked, i)) {
             memcpy(batch->rows + batch->slots[i] * row_bytes,
@@ -294,7 +301,7 @@ static void take_hits(struct hps_lookup_part *part, const struct hps_gpu_part *a
     }
     uint32_t n_hits = n - batch->n;
     batch->n = n;
-    hps_walk_answered(&part->walk, n_hits);
+    hps_walk_answered(&part->walk, HPS_TIER_GPU, n_hits);
 }
 
 void lookup_gpu_take(struct hps_lookup *lookup)
@@ -309,7 +316,7 @@ void lookup_gpu_take(struct hps_lookup *lookup)
 
     for (uint32_t i = 0; i < gpu->ask.n_parts && gpu->asked; i++) {
         struct hps_lookup_part *part = gpu->parts[i];
-        struct hps_tier_report *report = &part->walk.gpu;
+        struct hps_tier_report *report = &part->walk.reports[HPS_TIER_GPU];
         part->walk.gpu_missed = gpu->ask.asked;
         report->status = status;
         report->n_asked = begun ? part->walk.batch.n + report->n_found : 0; /* hits as sent */
@@ -325,25 +332,16 @@ void lookup_gpu_take(struct hps_lookup *lookup)
 
 /* ---- between --------------------------------------------------------------------------------- */
 
-/* The memory tiers have been asked: offer what they found. */
-static void offer_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
-{
-    for (uint32_t tier = 0; tier < part->walk.tier_next; tier++) {
-        hps_walk_offer_gpu(&part->walk, hps_walk_found_begin(&part->walk, tier),
-                           part->walk.reports[tier].n_found, lookup->since, false);
-    }
-}
-
 void lookup_gpu_offer(struct hps_lookup *lookup)
 {
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         struct hps_lookup_part *part = &lookup->parts[i];
-        const struct hps_tier_report *report = &part->walk.gpu;
+        const struct hps_tier_report *report = &part->walk.reports[HPS_TIER_GPU];
         if (part->finished || report->status != HPS_OK || !lookup_gpu_caches(lookup, part)) {
             continue;
         }
         if (report->n_asked > 0) {
-            offer_part(lookup, part);
+            hps_walk_offer_memory(&part->walk, lookup->since);
         } else {
             part->waits_for_gpu = !hps_walk_done(&part->walk);
         }

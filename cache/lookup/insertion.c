@@ -65,7 +65,7 @@ struct job {
 
 struct hps_insertion {
     struct hps_insertion_options options;
-    struct hps_fill *fill;
+    struct hps_backfill *backfill;
     atomic_bool stopping;
     pthread_mutex_t lock;
     struct entry *entries; /* [rows_max + 1]; lock, as all of these */
@@ -135,10 +135,10 @@ hps_status hps_insertion_new(const struct hps_insertion_options *options,
     /* Not zeroed: memory is taken as entries are used. */
     insertion->entries = hps_alloc(((size_t)options->rows_max + 1) * sizeof(*insertion->entries));
     insertion->heads = hps_calloc(n_heads, sizeof(*insertion->heads));
-    insertion->fill =
-        hps_fill_new(options->fill_bytes_max == 0 ? HPS_FILL_BYTES_MAX : options->fill_bytes_max,
-                     options->metrics);
-    if (insertion->entries == NULL || insertion->heads == NULL || insertion->fill == NULL ||
+    insertion->backfill = hps_backfill_new(
+        options->backfill_bytes_max == 0 ? HPS_BACKFILL_BYTES_MAX : options->backfill_bytes_max,
+        options->metrics);
+    if (insertion->entries == NULL || insertion->heads == NULL || insertion->backfill == NULL ||
         make_jobs(insertion) != HPS_OK) {
         hps_insertion_free(insertion);
         return HPS_NO_MEMORY;
@@ -157,7 +157,7 @@ void hps_insertion_free(struct hps_insertion *insertion)
     for (uint32_t i = 0; i < insertion->options.jobs_max; i++) {
         job_free(insertion->jobs[i]);
     }
-    hps_fill_free(insertion->fill);
+    hps_backfill_free(insertion->backfill);
     pthread_mutex_destroy(&insertion->lock);
     hps_free(insertion->heads);
     hps_free(insertion->entries);
@@ -172,14 +172,14 @@ uint32_t hps_insertion_rows(struct hps_insertion *insertion)
     return n;
 }
 
-size_t hps_insertion_fill_bytes(struct hps_insertion *insertion)
+size_t hps_insertion_backfill_bytes(struct hps_insertion *insertion)
 {
-    return hps_fill_bytes(insertion->fill);
+    return hps_backfill_bytes(insertion->backfill);
 }
 
-void hps_insertion_fill(struct hps_insertion *insertion, const struct hps_fill_rows *rows)
+void hps_insertion_backfill(struct hps_insertion *insertion, const struct hps_backfill_rows *rows)
 {
-    hps_fill_add(insertion->fill, rows);
+    hps_backfill_add(insertion->backfill, rows);
 }
 
 /* ---- counting -------------------------------------------------------------------------------- */
@@ -251,6 +251,7 @@ static void entry_give(struct hps_insertion *insertion, uint32_t *link, uint32_t
     *link = entry->chain;
     entry->next = insertion->free;
     insertion->free = at;
+    HPS_ASSERT(insertion->n_rows > insertion->n_waiting);
     insertion->n_rows--;
 }
 
@@ -279,6 +280,8 @@ static uint32_t lane_pop(struct hps_insertion *insertion, struct lane *lane)
 {
     uint32_t at = lane->head;
 
+    HPS_ASSERT(lane->n_waiting > 0);
+    HPS_ASSERT(at != NONE);
     lane->head = insertion->entries[at].next;
     lane->n_waiting--;
     insertion->n_waiting--;
@@ -381,6 +384,7 @@ static struct job *wake_job(struct hps_insertion *insertion)
 /* Lock held. */
 static void rest_job(struct hps_insertion *insertion, struct job *job)
 {
+    HPS_ASSERT(insertion->n_active > 0);
     job->next = insertion->idle;
     insertion->idle = job;
     insertion->n_active--;
@@ -453,6 +457,7 @@ static void add_some(struct hps_insertion *insertion, struct hps_version *versio
 void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *version,
                        const struct hps_table *table, const hps_key *keys, uint32_t n)
 {
+    HPS_ASSERT(table->id < version->n_tables);
     for (uint32_t i = 0; i < n; i += SLICE_KEYS) {
         add_some(insertion, version, table, keys + i, n - i < SLICE_KEYS ? n - i : SLICE_KEYS);
     }
@@ -625,7 +630,7 @@ static void count_walks(struct job *job, const struct hps_walk *walks, hps_statu
 static void note_room(const struct hps_walk *walks, struct hps_version *version)
 {
     for (const struct hps_walk *walk = walks; walk != NULL; walk = walk->next) {
-        hps_walk_note_room(walk, version, true);
+        hps_walk_note_room(walk, version, HPS_WALK_BEHIND);
     }
 }
 
@@ -636,7 +641,7 @@ static void job_fetch(struct job *job)
                                  .cancelled = job_cut_off,
                                  .cancelled_ctx = job,
                                  .insertion = job->insertion,
-                                 .behind = true};
+                                 .purpose = HPS_WALK_BEHIND};
     struct hps_version *version = job->lane->version;
     struct hps_error err = {0};
     uint32_t n = 0;
@@ -648,8 +653,10 @@ static void job_fetch(struct job *job)
     }
     hps_status status = hps_walk_rest(walks, &call, &err);
     if (status != HPS_OK && status != HPS_CANCELLED) {
-        HPS_LOG(WARN, "insertion", "rows were not fetched", HPS_STR("model", version->model),
-                HPS_I64("version", version->number), HPS_STR("error", err.text));
+        HPS_LOG(WARN, "insertion",
+                "insertion failed: rows not fetched are dropped; the next look-up fetches them",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", err.text));
     }
     count_walks(job, walks, status);
     note_room(walks, version);
@@ -707,7 +714,7 @@ void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_vers
     while (insertion != NULL && drop_slice(insertion, version)) {
     }
     if (insertion != NULL) {
-        hps_fill_forget(insertion->fill, version);
+        hps_backfill_forget(insertion->backfill, version);
     }
 }
 
@@ -721,5 +728,5 @@ void hps_insertion_stop(struct hps_insertion *insertion)
     pthread_mutex_unlock(&insertion->lock);
     while (drop_slice(insertion, NULL)) {
     }
-    hps_fill_stop(insertion->fill);
+    hps_backfill_stop(insertion->backfill);
 }

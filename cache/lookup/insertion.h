@@ -10,13 +10,13 @@
  * no look-up waits for an I/O thread, and never on more than some of the threads.
  *
  * Rows that look-ups have found, and that a shared tier above wants, are put there from here, too:
- * see fill.h.
+ * see backfill.h.
  */
 #ifndef HPS_CACHE_LOOKUP_INSERTION_H
 #define HPS_CACHE_LOOKUP_INSERTION_H
 
 #include "base/pool.h"
-#include "cache/lookup/fill.h"
+#include "cache/lookup/backfill.h"
 #include "cache/version/version.h"
 
 struct hps_insertion;
@@ -28,7 +28,7 @@ struct hps_insertion_options {
     struct hps_pool *io;                      /* borrowed, as metrics */
     uint32_t rows_max;                        /* that wait or are being fetched */
     uint32_t jobs_max;                        /* at a time */
-    size_t fill_bytes_max;                    /* 0: HPS_FILL_BYTES_MAX */
+    size_t backfill_bytes_max;                /* 0: HPS_BACKFILL_BYTES_MAX */
     const struct hps_lookup_metrics *metrics; /* NULL: not counted */
 };
 
@@ -39,8 +39,8 @@ hps_status hps_insertion_new(const struct hps_insertion_options *options,
  * a pin of the version; one more is held until its keys have been fetched. Any thread. */
 void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *version,
                        const struct hps_table *table, const hps_key *keys, uint32_t n);
-/* Rows for a shared tier: as hps_fill_add. */
-void hps_insertion_fill(struct hps_insertion *insertion, const struct hps_fill_rows *rows);
+/* Rows for a shared tier: as hps_backfill_add. */
+void hps_insertion_backfill(struct hps_insertion *insertion, const struct hps_backfill_rows *rows);
 /* The version is being unloaded: drop what waits for it and cut off the jobs that fetch for it. Its
  * pin is given back here, or when the last of these jobs has ended. insertion: NULL is legal.
  * Any thread. */
@@ -52,6 +52,6 @@ void hps_insertion_stop(struct hps_insertion *insertion);
 void hps_insertion_free(struct hps_insertion *insertion);
 /* Rows that wait or are being fetched; bytes that wait for shared tiers. Any thread. */
 uint32_t hps_insertion_rows(struct hps_insertion *insertion);
-size_t hps_insertion_fill_bytes(struct hps_insertion *insertion);
+size_t hps_insertion_backfill_bytes(struct hps_insertion *insertion);
 
 #endif

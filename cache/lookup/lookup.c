@@ -97,7 +97,8 @@ void hps_lookup_again(struct hps_lookup *lookup)
 
 static struct hps_walk_call walk_call(const struct hps_lookup *lookup, uint64_t deadline_us)
 {
-    return (struct hps_walk_call){.scratch = lookup->scratch,
+    return (struct hps_walk_call){.purpose = HPS_WALK_ANSWER,
+                                  .scratch = lookup->scratch,
                                   .deadline_us = deadline_us,
                                   .cancelled = lookup->cancelled,
                                   .cancelled_ctx = lookup->cancelled_ctx,
@@ -114,7 +115,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was begun */
             lookup_count_part(lookup, &lookup->parts[i], tier_asked);
-            hps_walk_note_room(&lookup->parts[i].walk, lookup->version, false);
+            hps_walk_note_room(&lookup->parts[i].walk, lookup->version, HPS_WALK_ANSWER);
         }
     }
     if (lookup->metrics != NULL) {

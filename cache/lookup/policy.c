@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+#include "base/assert.h"
+
 /* More keys than one look-up can have; up to here counts are exact as doubles. */
 #define HITS_MAX (UINT64_C(1) << 33)
 
@@ -35,5 +37,6 @@ uint64_t hps_policy_hits_min(double threshold, uint32_t n_missed)
     while (!reaches(threshold, n_hits, n_missed)) {
         n_hits++;
     }
+    HPS_ASSERT(n_hits <= HITS_MAX);
     return n_hits;
 }

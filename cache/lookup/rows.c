@@ -7,11 +7,13 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/dtype.h"
 #include "cache/lookup/internal.h"
 
 static uint32_t n_duplicates(const struct hps_lookup_part *part)
 {
+    HPS_ASSERT(part->n_unique <= part->n_keys);
     return part->n_keys - part->n_unique;
 }
 
@@ -22,8 +24,8 @@ static void count_status(struct hps_lookup_part *part, uint8_t status)
 }
 
 /* Default rows and status of keys [begin, end) of the batch, none of which was found. */
-static void fill_range(struct hps_lookup_part *part, uint32_t begin, uint32_t end, uint8_t status,
-                       bool zero)
+static void put_default_range(struct hps_lookup_part *part, uint32_t begin, uint32_t end,
+                              uint8_t status, bool zero)
 {
     const struct hps_batch *batch = &part->walk.batch;
     const struct hps_table *table = part->table;
@@ -42,7 +44,7 @@ static void fill_range(struct hps_lookup_part *part, uint32_t begin, uint32_t en
 }
 
 /* The same for all keys that were not found. */
-static hps_status fill_missing(struct hps_lookup *lookup, struct hps_lookup_part *part,
+static hps_status put_defaults(struct hps_lookup *lookup, struct hps_lookup_part *part,
                                struct hps_error *err)
 {
     uint32_t n_missing = part->walk.batch.n;
@@ -61,9 +63,9 @@ static hps_status fill_missing(struct hps_lookup *lookup, struct hps_lookup_part
                              part->table->name, part->n_keys);
     }
     memset(part->key_status, HPS_KEY_FOUND, part->n_keys);
-    fill_range(part, 0, n_missing, HPS_KEY_DEFAULTED, false);
-    fill_range(part, n_missing, n_missing + n_absent, HPS_KEY_UNKNOWN,
-               lookup->unknown_policy == HPS_UNKNOWN_ZERO);
+    put_default_range(part, 0, n_missing, HPS_KEY_DEFAULTED, false);
+    put_default_range(part, n_missing, n_missing + n_absent, HPS_KEY_UNKNOWN,
+                      lookup->unknown_policy == HPS_UNKNOWN_ZERO);
     for (uint32_t d = 0; d < n_duplicates(part); d++) {
         const struct hps_duplicate *duplicate = &part->duplicates[d];
         part->key_status[duplicate->index] = part->key_status[duplicate->first];
@@ -104,24 +106,39 @@ static void convert_rows(const struct hps_lookup *lookup, struct hps_lookup_part
     }
 }
 
+/* A tier takes rows of the part that are found below it: at once, or behind the answers. */
+static bool has_place(const struct hps_lookup *lookup, const struct hps_lookup_part *part)
+{
+    struct hps_tier tiers[HPS_TIERS_MAX];
+    uint32_t n = hps_version_tiers(lookup->version, tiers);
+    bool has = false;
+
+    for (uint32_t i = 0; i < n && !has; i++) {
+        has = (tiers[i].caps & (HPS_CAP_INSERTS | HPS_CAP_BACKFILLED)) != 0 &&
+              ((tiers[i].caps & HPS_CAP_ON_DEVICE) == 0 || lookup_gpu_caches(lookup, part));
+    }
+    return has;
+}
+
 /* What was not waited for is fetched behind the answer, if that was the bargain and there is a tier
  * to put it into. */
 static void insert_behind(struct hps_lookup *lookup, const struct hps_lookup_part *part)
 {
-    bool wanted = lookup->miss_policy != HPS_MISS_MEMORY_ONLY && part->walk.batch.n > 0;
-    bool has_place = !hps_walk_tier_blocks(&part->walk, 0) || lookup_gpu_caches(lookup, part) ||
-                     hps_version_fills(lookup->version, 0);
+    const struct hps_batch *missing = &part->walk.batch;
 
-    if (wanted && lookup->insertion != NULL && has_place) {
-        hps_insertion_add(lookup->insertion, lookup->version, part->table, part->walk.batch.keys,
-                          part->walk.batch.n);
+    if (missing->n > 0 && lookup->miss_policy != HPS_MISS_MEMORY_ONLY &&
+        lookup->insertion != NULL && has_place(lookup, part)) {
+        hps_insertion_add(lookup->insertion, lookup->version, part->table, missing->keys,
+                          missing->n);
     }
 }
 
 hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
                               struct hps_error *err)
 {
-    hps_status status = fill_missing(lookup, part, err);
+    HPS_ASSERT(!part->finished);
+    HPS_ASSERT(part->rows != NULL);
+    hps_status status = put_defaults(lookup, part, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -131,6 +148,7 @@ hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
     }
     for (uint32_t d = 0; d < n_duplicates(part); d++) {
         const struct hps_duplicate *duplicate = &part->duplicates[d];
+        HPS_DEBUG_ASSERT(duplicate->first < duplicate->index);
         memcpy(part->rows + (size_t)duplicate->index * part->row_bytes,
                part->rows + (size_t)duplicate->first * part->row_bytes, part->row_bytes);
     }

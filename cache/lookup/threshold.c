@@ -6,6 +6,7 @@
  */
 #include <stdatomic.h>
 
+#include "base/assert.h"
 #include "base/hash.h"
 #include "cache/lookup/internal.h"
 #include "cache/lookup/policy.h"
@@ -35,7 +36,7 @@ static bool has_unique_hits(struct hps_lookup *lookup, const struct hps_lookup_p
     uint64_t n = 0;
     uint64_t mask;
 
-    if (n_wanted > walk->gpu.n_found ||
+    if (n_wanted > walk->n_found_before ||
         lookup_take_set(lookup, n_wanted + walk->n_keys, &mask) != HPS_OK) {
         return false;
     }
@@ -72,13 +73,14 @@ static bool is_asynchronous(struct hps_lookup *lookup, const struct hps_lookup_p
     uint32_t n_hits = 0;
 
     if (lookup->insertion == NULL || atomic_load(&version->cache_full) ||
-        (cache_tier == HPS_TIER_GPU && !lookup_gpu_answered(lookup, part)) ||
+        (hps_tier_on_device(cache_tier) && !lookup_gpu_answered(lookup, part)) ||
         !hps_walk_hits(&part->walk, cache_tier, &n_hits)) {
         return false;
     }
+    HPS_ASSERT(n_hits <= part->n_unique);
     uint64_t n_hits_min =
         hps_policy_hits_min(atomic_load(&version->hit_rate_threshold), part->n_unique - n_hits);
-    uint32_t n_others = n_hits - part->walk.gpu.n_found;
+    uint32_t n_others = n_hits - part->walk.n_found_before;
     bool reached = n_hits >= n_hits_min;
     if (reached && part->hits != NULL && n_others < n_hits_min) { /* duplicates are among them */
         reached = has_unique_hits(lookup, part, n_hits_min - n_others);

@@ -15,24 +15,11 @@
 #include "cache/version/absent.h"
 #include "cache/version/stamps.h"
 
-const char *hps_tier_name(enum hps_tier_kind kind)
-{
-    static const char *const names[HPS_TIER_COUNT] = {
-        [HPS_TIER_GPU] = "gpu",
-        [HPS_TIER_HOST] = "host",
-        [HPS_TIER_REDIS] = "redis",
-        [HPS_TIER_ROCKSDB] = "rocksdb",
-    };
-
-    HPS_ASSERT((unsigned)kind < HPS_TIER_COUNT);
-    return names[kind];
-}
-
 void hps_walk_init(struct hps_walk *walk, struct hps_version *version,
                    const struct hps_table *table, const struct hps_batch *batch)
 {
-    HPS_ASSERT(version->n_tiers > 0);
-    HPS_ASSERT(version->n_tiers <= HPS_TIERS_MAX);
+    HPS_ASSERT(version != NULL);
+    HPS_ASSERT(table->id < version->n_tables);
     memset(walk, 0, sizeof(*walk));
     walk->version = version;
     walk->table = table;
@@ -45,38 +32,45 @@ bool hps_walk_done(const struct hps_walk *walk)
     return walk->batch.n == 0;
 }
 
-uint32_t hps_walk_found_begin(const struct hps_walk *walk, uint32_t tier)
+uint32_t hps_walk_found_begin(const struct hps_walk *walk, enum hps_tier_kind kind)
 {
-    uint32_t begin = walk->n_keys;
+    uint32_t begin = walk->n_keys + walk->n_found_before;
 
-    HPS_ASSERT(tier < walk->version->n_tiers);
-    for (uint32_t i = 0; i <= tier; i++) {
+    HPS_ASSERT((unsigned)kind < HPS_TIER_COUNT);
+    for (uint32_t i = 0; i <= kind; i++) {
+        HPS_ASSERT(begin >= walk->reports[i].n_found);
         begin -= walk->reports[i].n_found;
     }
     return begin;
 }
 
-bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n)
+static bool has_tier(const struct hps_version *version, enum hps_tier_kind kind)
 {
-    bool has = kind == HPS_TIER_GPU && walk->version->gpu != NULL;
-    uint32_t n = walk->n_absent + walk->gpu.n_found;
+    struct hps_tier tiers[HPS_TIERS_MAX];
+    uint32_t n = hps_version_tiers(version, tiers);
+    uint32_t i = 0;
 
-    for (uint32_t tier = 0; tier < walk->tier_next; tier++) {
-        n += walk->reports[tier].n_found;
-        if (walk_tier_ops(walk->version, tier)->tier == kind) {
-            has = true;
-            break;
-        }
+    while (i < n && tiers[i].kind != kind) {
+        i++;
     }
-    if (has) {
-        *out_n = n;
-    }
-    return has;
+    return i < n;
 }
 
-bool hps_walk_tier_blocks(const struct hps_walk *walk, uint32_t tier)
+bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n)
 {
-    return walk_tier_blocks(walk->version, tier);
+    bool aside = hps_tier_on_device(kind);
+    uint32_t end = aside ? walk->kind_next : (uint32_t)kind + 1;
+    uint32_t n = walk->n_absent;
+
+    end = end <= kind ? (uint32_t)kind + 1 : end; /* the device's own, before any other is asked */
+    for (uint32_t i = 0; i < end; i++) {
+        n += walk->reports[i].n_found;
+    }
+    if (!has_tier(walk->version, kind) || (!aside && walk->kind_next <= kind)) {
+        return false;
+    }
+    *out_n = n;
+    return true;
 }
 
 hps_status walk_check_interrupted(const struct hps_walk_call *call)
@@ -90,21 +84,19 @@ hps_status walk_check_interrupted(const struct hps_walk_call *call)
     return HPS_OK;
 }
 
-/* From the end of those that miss, over all that the walk has answered, to the very end. */
-void hps_walk_answered(struct hps_walk *walk, uint32_t n)
+void hps_walk_found_before(struct hps_walk *walk, uint32_t n)
 {
-    uint32_t at = walk->batch.n - n;
+    HPS_ASSERT(walk->n_found_before == 0);
+    HPS_ASSERT(walk->kind_next == 0);
+    walk->n_found_before = n;
+    walk->reports[HPS_TIER_GPU].n_found += n;
+}
 
-    HPS_ASSERT(n <= walk->batch.n);
-    walk_swap_ranges(&walk->batch, at, n, walk->n_absent);
-    walk->batch.n = at;
-    at += walk->n_absent;
-    for (uint32_t t = walk->version->n_tiers; t-- > 0;) {
-        walk_swap_ranges(&walk->batch, at, n, walk->reports[t].n_found);
-        at += walk->reports[t].n_found;
-    }
-    walk->n_keys -= n;
-    walk->gpu.n_found += n;
+void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n)
+{
+    HPS_ASSERT(hps_tier_on_device(kind));
+    walk_settle_found(walk, kind, n);
+    HPS_ASSERT(walk_sane(walk));
 }
 
 /* ---- memory tiers ---------------------------------------------------------------------------- */
@@ -125,8 +117,8 @@ struct piece {
 /* All pieces of a question to one tier. */
 struct pieces {
     const struct hps_walk_call *call;
+    const struct hps_tier *tier;
     struct hps_arena *scratch; /* NULL: several threads are at it */
-    uint32_t tier;
     struct piece *array;
 };
 
@@ -135,7 +127,7 @@ static void ask_piece(void *ctx, uint32_t i)
     const struct pieces *pieces = ctx;
     struct piece *piece = &pieces->array[i];
     struct hps_batch *all = &piece->walk->batch;
-    struct hps_space *space = piece->walk->version->tiers[pieces->tier];
+    struct hps_space *space = pieces->tier->space;
     struct hps_call call = {.scratch = pieces->scratch, .deadline_us = pieces->call->deadline_us};
     uint64_t start_us = hps_clock_us();
     uint32_t hi = piece->n;
@@ -169,10 +161,10 @@ static void ask_piece(void *ctx, uint32_t i)
 
 /* The pieces of a walk, from the last one on, become one question that was answered: what each
  * found is behind what all of them miss. Returns a status that is not OK, if there is one. */
-static hps_status merge_pieces(struct hps_walk *walk, uint32_t tier, const struct piece *pieces,
-                               uint32_t n)
+static hps_status merge_pieces(struct hps_walk *walk, enum hps_tier_kind kind,
+                               const struct piece *pieces, uint32_t n)
 {
-    struct hps_tier_report *report = &walk->reports[tier];
+    struct hps_tier_report *report = &walk->reports[kind];
     uint32_t n_missing = 0;
     uint32_t n_found = 0;
 
@@ -188,13 +180,13 @@ static hps_status merge_pieces(struct hps_walk *walk, uint32_t tier, const struc
         report->n_faults += piece->failed ? 1 : 0;
         report->status = piece->status == HPS_OK ? report->status : piece->status;
     }
-    walk_settle_found(walk, tier, n_found);
+    walk_settle_found(walk, kind, n_found);
     return report->status;
 }
 
 /* A tier's answer that ends the walk. */
-static hps_status fail(const struct hps_walk *walk, uint32_t tier, hps_status status, bool refused,
-                       struct hps_error *err)
+static hps_status fail(const struct hps_walk *walk, enum hps_tier_kind kind, hps_status status,
+                       bool refused, struct hps_error *err)
 {
     const char *why = "";
 
@@ -204,7 +196,7 @@ static hps_status fail(const struct hps_walk *walk, uint32_t tier, hps_status st
         why = ": consistency: it has rows of updates that this version has not had yet";
     }
     return hps_error_set(err, status, "table '%s': tier %s: %s%s", walk->table->name,
-                         walk_tier_ops(walk->version, tier)->name, hps_status_text(status), why);
+                         hps_tier_name(kind), hps_status_text(status), why);
 }
 
 static bool interrupted(hps_status status)
@@ -212,51 +204,88 @@ static bool interrupted(hps_status status)
     return status == HPS_CANCELLED || status == HPS_DEADLINE;
 }
 
-static bool in_memory(const struct hps_walk *walk)
+static void step_begin(struct walk_step *step, struct hps_walk *first,
+                       const struct hps_walk_call *call)
 {
-    return !hps_walk_done(walk) && !walk_tier_blocks(walk->version, walk->tier_next);
+    step->first = first;
+    step->version = first->version;
+    step->call = call;
+    step->n_tiers = hps_version_tiers(first->version, step->tiers);
+    step->since = hps_stamps_now(first->version->stamps);
+}
+
+/* The first tier from this kind on that the walk asks; n_tiers: there is none. */
+static uint32_t tier_from(const struct walk_step *step, uint32_t kind)
+{
+    uint32_t tier = 0;
+
+    while (tier < step->n_tiers &&
+           (step->tiers[tier].kind < kind || !walk_asks(step, &step->tiers[tier]))) {
+        tier++;
+    }
+    return tier;
+}
+
+/* The same, if it is in memory. */
+static bool memory_from(const struct walk_step *step, uint32_t kind, uint32_t *out_tier)
+{
+    uint32_t tier = tier_from(step, kind);
+
+    *out_tier = tier;
+    return tier < step->n_tiers && (step->tiers[tier].caps & HPS_CAP_BLOCKS) == 0;
 }
 
 /* A miss in this tier proves that no tier has the key, if that is so before the tier is asked and
  * afterwards: rows put there during the question prove nothing, nor do rows that an update has
  * dropped meanwhile. */
-static bool tier_is_complete(const struct hps_version *version, uint32_t tier)
+static bool proves_absence(const struct walk_step *step, uint32_t tier)
 {
-    return tier + 1 == version->n_tiers || (walk_tier_ops(version, tier)->tier == HPS_TIER_HOST &&
-                                            hps_version_host_complete(version));
+    uint32_t caps = step->tiers[tier].caps;
+
+    return (caps & HPS_CAP_LOWEST) != 0 ||
+           ((caps & HPS_CAP_COMPLETE) != 0 && hps_version_host_complete(step->version));
 }
 
-/* The next tier has answered a walk's n pieces. complete: as it was before */
-static hps_status memory_step(struct hps_walk *walk, const struct piece *pieces, uint32_t n,
-                              bool complete, struct hps_error *err)
+/* The tier has answered a walk's n pieces. proof: it was one before */
+static hps_status memory_answered(const struct walk_step *step, uint32_t tier,
+                                  struct hps_walk *walk, const struct piece *pieces, uint32_t n,
+                                  bool proof, struct hps_error *err)
 {
-    uint32_t tier = walk->tier_next;
-    bool last = tier + 1 == walk->version->n_tiers;
-    hps_status status = merge_pieces(walk, tier, pieces, n);
+    const struct hps_tier *asked = &step->tiers[tier];
+    uint32_t n_before = walk->batch.n;
+    hps_status status = merge_pieces(walk, asked->kind, pieces, n);
 
-    if (interrupted(status) || (status != HPS_OK && last)) {
-        return fail(walk, tier, status, false, err);
+    HPS_ASSERT(walk->kind_next <= asked->kind);
+    if (step->call->purpose == HPS_WALK_WARM) {
+        walk_insert_found(step, walk, tier, hps_walk_found_begin(walk, asked->kind),
+                          n_before - walk->batch.n);
     }
-    if (status == HPS_OK && complete && tier_is_complete(walk->version, tier)) {
+    if (interrupted(status) || (status != HPS_OK && (asked->caps & HPS_CAP_LOWEST) != 0)) {
+        return fail(walk, asked->kind, status, false, err);
+    }
+    if (status == HPS_OK && proof && proves_absence(step, tier)) {
         walk_settle_absent(walk, walk->batch.n);
     }
-    walk->tier_next++;
+    walk->kind_next = (uint32_t)asked->kind + 1;
     return HPS_OK;
 }
 
 /* Ask the memory tiers for one walk, on this thread. */
-static hps_status ask_alone(struct hps_walk *walk, const struct hps_walk_call *call,
+static hps_status ask_alone(const struct walk_step *step, struct hps_walk *walk,
                             struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    uint32_t tier = 0;
 
-    while (in_memory(walk) && status == HPS_OK) {
+    while (status == HPS_OK && !hps_walk_done(walk) && memory_from(step, walk->kind_next, &tier)) {
         struct piece piece = {.walk = walk, .n = walk->batch.n};
-        struct pieces pieces = {
-            .call = call, .scratch = call->scratch, .tier = walk->tier_next, .array = &piece};
-        bool complete = tier_is_complete(walk->version, walk->tier_next);
+        struct pieces pieces = {.call = step->call,
+                                .tier = &step->tiers[tier],
+                                .scratch = step->call->scratch,
+                                .array = &piece};
+        bool proof = proves_absence(step, tier);
         ask_piece(&pieces, 0);
-        status = memory_step(walk, &piece, 1, complete, err);
+        status = memory_answered(step, tier, walk, &piece, 1, proof, err);
     }
     return status;
 }
@@ -277,55 +306,56 @@ static void cut(struct hps_walk *walk, struct piece *array, uint32_t n)
     }
 }
 
-/* Ask the first tier, which is in memory, for all walks, with the helpers' help. Without memory for
- * the pieces nothing has happened. */
-static hps_status ask_with_helpers(struct hps_walk *first, const struct hps_walk_call *call,
+/* Ask this tier, the first one, for all walks, with the helpers' help. Without memory for the
+ * pieces nothing has happened. */
+static hps_status ask_with_helpers(const struct walk_step *step, uint32_t tier,
                                    struct hps_error *err)
 {
-    bool complete = tier_is_complete(first->version, 0);
+    bool proof = proves_absence(step, tier);
     hps_status status = HPS_OK;
     uint32_t n = 0;
     uint32_t at = 0;
 
-    for (const struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+    for (const struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         n += n_pieces_of(walk);
     }
     struct piece *array = hps_alloc(n * sizeof(*array));
-    struct pieces pieces = {.call = call, .array = array};
+    struct pieces pieces = {.call = step->call, .tier = &step->tiers[tier], .array = array};
     if (array == NULL) {
         return HPS_OK;
     }
-    for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+    for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         cut(walk, array + at, n_pieces_of(walk));
         at += n_pieces_of(walk);
     }
     uint64_t start_us = hps_clock_us();
-    hps_pool_split(call->helpers, n, ask_piece, &pieces);
+    hps_pool_split(step->call->helpers, n, ask_piece, &pieces);
     for (uint32_t i = 0; i < n; i++) { /* they ran beside each other */
         array[i].duration_us = i == 0 ? hps_clock_us() - start_us : 0;
     }
     at = 0;
-    for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+    for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         n = n_pieces_of(walk);
         /* All are merged, so that what was found counts when one has failed. */
-        hps_status step = n > 0 ? memory_step(walk, array + at, n, complete, err) : HPS_OK;
-        status = step == HPS_OK ? status : step;
+        hps_status answer =
+            n > 0 ? memory_answered(step, tier, walk, array + at, n, proof, err) : HPS_OK;
+        status = answer == HPS_OK ? status : answer;
         at += n;
     }
     hps_free(array);
     return status;
 }
 
-/* The first tier has not been asked yet, and is to be asked for much. */
-static bool is_large(const struct hps_walk *first)
+/* The first tier, which is in memory, has not been asked yet, and is to be asked for much. */
+static bool is_large(const struct walk_step *step, uint32_t *out_tier)
 {
     uint64_t n = 0;
 
-    for (const struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
+    for (const struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         n += walk->batch.n;
     }
-    return first->tier_next == 0 && !walk_tier_blocks(first->version, 0) &&
-           n >= 4 * (uint64_t)HPS_WALK_KEYS_PIECE;
+    return n >= 4 * (uint64_t)HPS_WALK_KEYS_PIECE && step->first->kind_next == 0 &&
+           memory_from(step, 0, out_tier);
 }
 
 /* Sort out the keys that an earlier look-up found to be in no tier. */
@@ -343,30 +373,41 @@ static void recall_absent(struct hps_walk *walk)
     walk->n_remembered += n_before - walk->batch.n;
 }
 
-hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *call,
-                           struct hps_error *err)
+static hps_status ask_memory(const struct walk_step *step, struct hps_error *err)
 {
+    bool recalls = step->call->purpose != HPS_WALK_REPORT;
     hps_status status = HPS_OK;
+    uint32_t tier = 0;
 
-    if (call->helpers != NULL && is_large(first)) {
-        status = ask_with_helpers(first, call, err);
+    if (step->call->helpers != NULL && is_large(step, &tier)) {
+        status = ask_with_helpers(step, tier, err);
     }
-    for (struct hps_walk *walk = first; walk != NULL && status == HPS_OK; walk = walk->next) {
-        HPS_ASSERT(walk->version == first->version);
-        status = ask_alone(walk, call, err);
-        if (status == HPS_OK && !walk->recalled) {
+    for (struct hps_walk *walk = step->first; walk != NULL && status == HPS_OK; walk = walk->next) {
+        HPS_ASSERT(walk->version == step->version);
+        status = ask_alone(step, walk, err);
+        if (status == HPS_OK && recalls && !walk->recalled) {
             recall_absent(walk);
             walk->recalled = true;
         }
+        HPS_ASSERT(walk_sane(walk));
     }
     return status;
 }
 
+hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *call,
+                           struct hps_error *err)
+{
+    struct walk_step step;
+
+    step_begin(&step, first, call);
+    return ask_memory(&step, err);
+}
+
 /* ---- tiers that block ------------------------------------------------------------------------ */
 
-static bool any_to_ask(const struct walk_rest *rest)
+static bool any_to_ask(const struct walk_step *step)
 {
-    const struct hps_walk *walk = rest->first;
+    const struct hps_walk *walk = step->first;
 
     while (walk != NULL && walk->batch.n == walk->fetch.n_joined) {
         walk = walk->next;
@@ -375,35 +416,48 @@ static bool any_to_ask(const struct walk_rest *rest)
 }
 
 /* Fetch the keys that do not wait for others from all tiers that block. */
-static hps_status fetch(struct walk_rest *rest, struct hps_error *err)
+static hps_status fetch(struct walk_step *step, struct hps_error *err)
 {
-    const struct hps_version *version = rest->version;
-    uint32_t tier = 0;
+    bool asks = false; /* from the first that blocks on: those above it have been asked */
 
-    rest->since = hps_stamps_now(version->stamps);
-    while (tier < version->n_tiers && !walk_tier_blocks(version, tier)) {
-        tier++;
-    }
-    for (; tier < version->n_tiers && any_to_ask(rest); tier++) {
-        const struct hps_walk *failed = rest->first;
+    step->since = hps_stamps_now(step->version->stamps);
+    for (uint32_t tier = 0; tier < step->n_tiers && any_to_ask(step); tier++) {
+        const struct hps_tier *asked = &step->tiers[tier];
+        const struct hps_walk *failed = step->first;
+        bool last = (asked->caps & HPS_CAP_LOWEST) != 0;
         bool refused = false;
-        bool last = tier + 1 == version->n_tiers;
-        hps_status status = walk_ask_blocking(rest, tier, &failed, &refused);
-        if (interrupted(status) || (status != HPS_OK && last)) {
-            return fail(failed, tier, status, refused, err);
+
+        asks = asks || (asked->caps & HPS_CAP_BLOCKS) != 0;
+        if (!asks || !walk_asks(step, asked)) {
+            continue;
         }
-        for (struct hps_walk *walk = rest->first; walk != NULL && last; walk = walk->next) {
-            walk_prove_absent(rest, walk);
+        hps_status status = walk_ask_blocking(step, tier, &failed, &refused);
+        if (interrupted(status) || (status != HPS_OK && last)) {
+            return fail(failed, asked->kind, status, refused, err);
+        }
+        for (struct hps_walk *walk = step->first; walk != NULL && last; walk = walk->next) {
+            walk_prove_absent(step, walk);
         }
     }
     return HPS_OK;
 }
 
-static bool any_missing(const struct walk_rest *rest)
+static bool any_missing(const struct walk_step *step)
 {
-    const struct hps_walk *walk = rest->first;
+    const struct hps_walk *walk = step->first;
 
     while (walk != NULL && hps_walk_done(walk)) {
+        walk = walk->next;
+    }
+    return walk != NULL;
+}
+
+/* Keys that wait for other look-ups. */
+static bool any_joined(const struct walk_step *step)
+{
+    const struct hps_walk *walk = step->first;
+
+    while (walk != NULL && walk->fetch.n_joined == 0) {
         walk = walk->next;
     }
     return walk != NULL;
@@ -412,27 +466,31 @@ static bool any_missing(const struct walk_rest *rest)
 hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *call,
                          struct hps_error *err)
 {
-    struct walk_rest rest = {
-        .first = first, .version = first->version, .call = call, .n_share = HPS_WALK_KEYS_SHARED};
-    hps_status status = hps_walk_memory(first, call, err);
+    struct walk_step step;
+    bool waits = true;
 
-    if (status != HPS_OK || !any_missing(&rest)) {
+    step_begin(&step, first, call);
+    step.n_share = HPS_WALK_KEYS_SHARED;
+    hps_status status = ask_memory(&step, err);
+    if (status != HPS_OK || !any_missing(&step)) {
         return status;
     }
-    hps_flight_trip_begin(&rest.trip);
-    rest.since = hps_stamps_now(rest.version->stamps);
+    hps_flight_trip_begin(&step.trip);
+    step.since = hps_stamps_now(step.version->stamps);
     for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
-        walk_join_others(&rest, walk);
+        walk_join_others(&step, walk);
     }
-    while (status == HPS_OK && any_missing(&rest)) {
-        status = fetch(&rest, err);
-        if (status == HPS_OK) {
-            status = walk_await_others(&rest, err);
+    while (status == HPS_OK && waits) {
+        status = fetch(&step, err);
+        waits = any_joined(&step);
+        if (status == HPS_OK && waits) { /* afterwards some of them may be there to be fetched */
+            status = walk_await_others(&step, err);
         }
     }
     for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
-        walk_leave_others(&rest, walk);
+        walk_leave_others(&step, walk);
+        HPS_ASSERT(walk_sane(walk));
     }
-    hps_flight_trip_end(&rest.trip);
+    hps_flight_trip_end(&step.trip);
     return status;
 }

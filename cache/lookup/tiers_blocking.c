@@ -31,6 +31,9 @@ struct group {
 static uint32_t group_add(struct group *group, struct hps_walk *walk, uint32_t n_max)
 {
     const struct hps_walk_fetch *fetch = &walk->fetch;
+
+    HPS_ASSERT(group->n < GROUP_PARTS_MAX);
+    HPS_ASSERT(fetch->lo < fetch->hi);
     uint32_t n = fetch->hi - fetch->lo < n_max ? fetch->hi - fetch->lo : n_max;
 
     group->parts[group->n] =
@@ -57,59 +60,73 @@ static void take_answers(struct hps_walk *walk, uint32_t n, uint32_t n_missing)
     fetch->hi -= n - n_missing;
 }
 
-/* A job behind answers wants no later rows either, as long as there is a tier that has others. */
-static hps_status call_store(struct group *group, struct hps_space *space, bool last,
+/* Who inserts into tiers alone wants no later rows either, as long as there is a tier that has
+ * others. */
+static bool wants_exact(const struct hps_walk_call *call, const struct hps_tier *tier)
+{
+    bool inserts = call->purpose == HPS_WALK_BEHIND || call->purpose == HPS_WALK_WARM;
+
+    return call->exact || (inserts && (tier->caps & HPS_CAP_LOWEST) == 0);
+}
+
+static hps_status call_store(struct group *group, const struct hps_tier *tier,
                              const struct hps_walk_call *call, bool *out_later)
 {
-    const struct hps_store_ops *ops = space->store->ops;
+    const struct hps_store_ops *ops = tier->space->store->ops;
     struct hps_call store_call = {.scratch = call->scratch,
                                   .deadline_us = call->deadline_us,
-                                  .exact_position = call->exact || (call->behind && !last),
+                                  .exact_position = wants_exact(call, tier),
                                   .later = out_later};
 
     if (call->scratch != NULL) {
         hps_arena_reset(call->scratch);
     }
     if (group->n > 1) {
-        return ops->get_many(space, &store_call, group->parts, group->n);
+        return ops->get_many(tier->space, &store_call, group->parts, group->n);
     }
-    return ops->get(space, &store_call, group->parts[0].table, &group->parts[0].batch);
+    return ops->get(tier->space, &store_call, group->parts[0].table, &group->parts[0].batch);
+}
+
+/* Note what became of one call for the whole group. asked: the store was, else its breaker refused
+ */
+static void note_call(struct group *group, enum hps_tier_kind kind, hps_status status, bool asked,
+                      bool later)
+{
+    group->walks[0]->reports[kind].n_faults += status == HPS_OK ? 0 : 1;
+    for (uint32_t i = 0; i < group->n; i++) {
+        struct hps_walk *walk = group->walks[i];
+        struct hps_tier_report *report = &walk->reports[kind];
+        report->n_asked += asked ? group->n_keys[i] : 0;
+        report->n_unanswered += status != HPS_OK && asked ? group->parts[i].batch.n : 0;
+        report->status = status == HPS_OK ? report->status : status;
+        report->later = report->later || later;
+        walk->fetch.later = walk->fetch.later || later;
+        take_answers(walk, group->n_keys[i], group->parts[i].batch.n);
+    }
 }
 
 /* Ask for the group, if the tier may be asked. out_refused: it may not */
-static hps_status ask_group(struct group *group, uint32_t tier, const struct hps_walk_call *call,
-                            bool *out_refused)
+static hps_status ask_group(struct group *group, const struct hps_tier *tier,
+                            const struct hps_walk_call *call, bool *out_refused)
 {
-    const struct hps_version *version = group->walks[0]->version;
-    struct hps_breaker *breaker = version->breakers[tier];
-    struct hps_tier_report *first = &group->walks[0]->reports[tier];
     enum hps_breaker_pass pass = HPS_BREAKER_PASSED;
     hps_status status = HPS_UNAVAILABLE;
     bool later = false;
 
-    if (breaker != NULL) {
-        pass = hps_breaker_enter(breaker);
+    if (tier->breaker != NULL) {
+        pass = hps_breaker_enter(tier->breaker);
     }
     *out_refused = pass == HPS_BREAKER_REFUSED;
     if (!*out_refused) {
         uint64_t start_us = hps_clock_us();
-        status =
-            call_store(group, version->tiers[tier], tier + 1 == version->n_tiers, call, &later);
+        status = call_store(group, tier, call, &later);
         uint64_t duration_us = hps_clock_us() - start_us;
-        first->duration_us += duration_us;
-        if (breaker != NULL) {
-            hps_breaker_leave(breaker, pass, status, duration_us);
+        group->walks[0]->reports[tier->kind].duration_us += duration_us;
+        if (tier->breaker != NULL) {
+            hps_breaker_leave(tier->breaker, pass, status, duration_us);
         }
     }
-    first->n_faults += status == HPS_OK ? 0 : 1;
-    for (uint32_t i = 0; i < group->n; i++) {
-        struct hps_tier_report *report = &group->walks[i]->reports[tier];
-        report->n_asked += *out_refused ? 0 : group->n_keys[i];
-        report->n_unanswered += status == HPS_OK || *out_refused ? 0 : group->parts[i].batch.n;
-        report->status = status == HPS_OK ? report->status : status;
-        group->walks[i]->fetch.later = group->walks[i]->fetch.later || later;
-        take_answers(group->walks[i], group->n_keys[i], group->parts[i].batch.n);
-    }
+    note_call(group, tier->kind, status, !*out_refused, later);
     return status;
 }
 
@@ -117,7 +134,7 @@ static hps_status ask_group(struct group *group, uint32_t tier, const struct hps
 
 /* The next pieces to ask for, from `walk` on, of at most so many keys. Returns where to go on: NULL
  * once all are asked. */
-static struct hps_walk *fill_group(struct group *group, struct hps_walk *walk, bool many,
+static struct hps_walk *next_group(struct group *group, struct hps_walk *walk, bool many,
                                    uint32_t room)
 {
     group->n = 0;
@@ -133,38 +150,42 @@ static struct hps_walk *fill_group(struct group *group, struct hps_walk *walk, b
     return walk;
 }
 
-hps_status walk_ask_blocking(struct walk_rest *rest, uint32_t tier,
+hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
                              const struct hps_walk **out_failed, bool *out_refused)
 {
-    bool many = walk_tier_ops(rest->version, tier)->get_many != NULL;
+    const struct hps_tier *asked = &step->tiers[tier];
+    bool many = asked->space->store->ops->get_many != NULL;
+    bool shared = (asked->caps & HPS_CAP_SHARED) != 0;
     /* Each question of a server that says nothing costs its time-out: one has all the keys. */
-    uint32_t room = walk_tier_is_shared(rest->version, tier) ? UINT32_MAX : HPS_WALK_KEYS_BLOCKING;
-    struct hps_walk *at = rest->first;
+    uint32_t room = shared ? UINT32_MAX : HPS_WALK_KEYS_BLOCKING;
+    struct hps_walk *at = step->first;
     struct group group;
     hps_status status = HPS_OK;
 
-    for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
+    HPS_ASSERT(walk_asks(step, asked));
+    for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         walk->fetch.lo = walk->fetch.n_joined;
         walk->fetch.hi = walk->batch.n;
         walk->fetch.later = false;
     }
     while (at != NULL && status == HPS_OK) {
-        at = fill_group(&group, at, many, room);
+        at = next_group(&group, at, many, room);
         if (group.n == 0) {
             break;
         }
         *out_failed = group.walks[0];
-        status = walk_check_interrupted(rest->call);
+        status = walk_check_interrupted(step->call);
         if (status == HPS_OK) {
-            status = ask_group(&group, tier, rest->call, out_refused);
+            status = ask_group(&group, asked, step->call, out_refused);
         } else {
-            group.walks[0]->reports[tier].status = status;
+            group.walks[0]->reports[asked->kind].status = status;
         }
     }
-    for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
+    for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
+        HPS_ASSERT(walk->fetch.hi <= walk->batch.n);
         uint32_t n = walk->batch.n - walk->fetch.hi;
-        uint32_t begin = walk_settle_found(walk, tier, n);
-        walk_spread_found(rest, walk, tier, begin, n);
+        uint32_t begin = walk_settle_found(walk, asked->kind, n);
+        walk_spread_found(step, walk, tier, begin, n);
     }
     return status;
 }

@@ -7,33 +7,27 @@
 #ifndef HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
 #define HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
 
+#include "base/assert.h"
 #include "cache/lookup/tiers.h"
 
-/* One hps_walk_rest; on its caller's stack. */
-struct walk_rest {
+/* One step of walks of one version; on its caller's stack. */
+struct walk_step {
     struct hps_walk *first;
     const struct hps_version *version;
     const struct hps_walk_call *call;
+    struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] of the version, top to bottom */
+    uint32_t n_tiers;
+    uint64_t since; /* hps_stamps_now before the tiers at hand were asked */
+    /* Of hps_walk_rest alone. */
     struct hps_flight_trip trip;
-    uint64_t since;   /* hps_stamps_now before the stores were asked */
     uint32_t n_share; /* keys that may still be shared with others */
 };
 
-/* tier: of version->n_tiers, the one that is asked first is 0; here and next. */
-static inline const struct hps_store_ops *walk_tier_ops(const struct hps_version *version,
-                                                        uint32_t tier)
+/* The walk asks this tier itself, and the caller wants it asked. */
+static inline bool walk_asks(const struct walk_step *step, const struct hps_tier *tier)
 {
-    return version->tiers[tier]->store->ops;
-}
-
-static inline bool walk_tier_blocks(const struct hps_version *version, uint32_t tier)
-{
-    return (walk_tier_ops(version, tier)->caps & HPS_STORE_BLOCKING) != 0;
-}
-
-static inline bool walk_tier_is_shared(const struct hps_version *version, uint32_t tier)
-{
-    return (walk_tier_ops(version, tier)->caps & HPS_STORE_SHARED) != 0;
+    return (tier->caps & HPS_CAP_ON_DEVICE) == 0 &&
+           (step->call->unasked & hps_tier_bit(tier->kind)) == 0;
 }
 
 /* Between two calls of a store. error: DEADLINE, CANCELLED. thread: the helpers' as well */
@@ -64,26 +58,41 @@ static inline void walk_swap_ranges(struct hps_batch *batch, uint32_t at, uint32
     }
 }
 
-/* The last n missing keys were found by `tier`: put them into its range. Returns where they begin.
- */
-static inline uint32_t walk_settle_found(struct hps_walk *walk, uint32_t tier, uint32_t n)
+/* The ranges of a walk are all of its batch. */
+static inline bool walk_sane(const struct hps_walk *walk)
+{
+    uint64_t n = (uint64_t)walk->batch.n + walk->n_absent;
+
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        n += walk->reports[kind].n_found;
+    }
+    return n == (uint64_t)walk->n_keys + walk->n_found_before &&
+           walk->kind_next <= HPS_TIER_COUNT &&
+           walk->n_remembered + walk->n_shared_absent <= walk->n_absent;
+}
+
+/* The last n missing keys were found by the tier of this kind: put them into its range. Returns
+ * where they begin. */
+static inline uint32_t walk_settle_found(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n)
 {
     uint32_t at = walk->batch.n - n;
 
+    HPS_ASSERT(n <= walk->batch.n);
     walk_swap_ranges(&walk->batch, at, n, walk->n_absent);
     walk->batch.n = at;
     at += walk->n_absent;
-    for (uint32_t t = walk->version->n_tiers - 1; t > tier; t--) {
-        walk_swap_ranges(&walk->batch, at, n, walk->reports[t].n_found);
-        at += walk->reports[t].n_found;
+    for (uint32_t lower = HPS_TIER_COUNT - 1; lower > kind; lower--) {
+        walk_swap_ranges(&walk->batch, at, n, walk->reports[lower].n_found);
+        at += walk->reports[lower].n_found;
     }
-    walk->reports[tier].n_found += n;
+    walk->reports[kind].n_found += n;
     return at;
 }
 
 /* The last n missing keys are in no tier. */
 static inline void walk_settle_absent(struct hps_walk *walk, uint32_t n)
 {
+    HPS_ASSERT(n <= walk->batch.n);
     walk->batch.n -= n;
     walk->n_absent += n;
 }
@@ -96,33 +105,37 @@ static inline void walk_settle_absent(struct hps_walk *walk, uint32_t n)
  * error   of the first call that failed; out_failed: the walk with the failure; out_refused: the
  *         tier was not asked, as its breaker is open. Keys found so far stay found
  */
-hps_status walk_ask_blocking(struct walk_rest *rest, uint32_t tier,
+hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
                              const struct hps_walk **out_failed, bool *out_refused) HPS_MUST_CHECK;
 
 /* ---- tiers_upward.c -------------------------------------------------------------------------- */
 
-/* Tier `from` found keys [begin, begin + n) of the batch, whose rows are in their places: fill the
- * tiers above it, and tell who waits for them. A tier that fails only costs later look-ups: it is
- * reported. */
-void walk_spread_found(struct walk_rest *rest, struct hps_walk *walk, uint32_t from, uint32_t begin,
+/* Tier `from` found keys [begin, begin + n) of the batch, whose rows are in their places: insert
+ * them into the memory tiers above it, from the lowest up. One that was skipped, or failed, is left
+ * alone. A tier that does not take them only costs later look-ups: it is reported. */
+void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
+                       uint32_t begin, uint32_t n);
+/* The same of a tier that blocks; and the tiers that others share, and those who wait for these
+ * rows, get them as well. */
+void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t from, uint32_t begin,
                        uint32_t n);
 /* The lowest tier has answered: the keys that still miss, and do not wait for others, are in none.
  */
-void walk_prove_absent(struct walk_rest *rest, struct hps_walk *walk);
+void walk_prove_absent(struct walk_step *step, struct hps_walk *walk);
 
 /* ---- tiers_others.c -------------------------------------------------------------------------- */
 
 /* Find out which missing keys others are fetching, and put those in front: walk->fetch.n_joined of
  * them. Without memory nothing is shared. walk_leave_others must follow. */
-void walk_join_others(struct walk_rest *rest, struct hps_walk *walk);
+void walk_join_others(struct walk_step *step, struct hps_walk *walk);
 /* Wait until others have fetched all the keys that wait for them, or one of those has to be fetched
  * here since whoever did it failed.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED
  */
-hps_status walk_await_others(struct walk_rest *rest, struct hps_error *err) HPS_MUST_CHECK;
+hps_status walk_await_others(struct walk_step *step, struct hps_error *err) HPS_MUST_CHECK;
 /* The walk ends: whoever waits for a key that was not fetched goes on with it alone. */
-void walk_leave_others(struct walk_rest *rest, struct hps_walk *walk);
+void walk_leave_others(struct walk_step *step, struct hps_walk *walk);
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include <stdatomic.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "cache/lookup/tiers_internal.h"
@@ -13,24 +14,29 @@
 
 enum { WAIT_SLICE_US = 5 * 1000 }; /* at most, between two looks at deadline and cancel flag */
 
-/* Whoever wants exact rows takes none that others fetch, where there may be later ones. */
-static bool shares(const struct walk_rest *rest)
+/* Whoever wants exact rows takes none that others fetch, where there may be later ones; and nobody
+ * waits for a walk that only warms tiers up or looks at them. */
+static bool shares(const struct walk_step *step)
 {
-    bool any_shared = false;
+    enum hps_walk_purpose purpose = step->call->purpose;
+    uint32_t caps = 0; /* of any tier */
 
-    for (uint32_t tier = 0; tier < rest->version->n_tiers; tier++) {
-        any_shared = any_shared || walk_tier_is_shared(rest->version, tier);
+    for (uint32_t i = 0; i < step->n_tiers; i++) {
+        caps |= step->tiers[i].caps;
     }
-    return rest->version->flight != NULL && !(rest->call->exact && any_shared);
+    return step->version->flight != NULL &&
+           (purpose == HPS_WALK_ANSWER || purpose == HPS_WALK_BEHIND) &&
+           !(step->call->exact && (caps & HPS_CAP_SHARED) != 0);
 }
 
-void walk_join_others(struct walk_rest *rest, struct hps_walk *walk)
+void walk_join_others(struct walk_step *step, struct hps_walk *walk)
 {
     struct hps_walk_fetch *fetch = &walk->fetch;
     struct hps_batch *batch = &walk->batch;
     uint32_t n = batch->n;
 
-    if (!shares(rest) || n == 0 || n > rest->n_share) {
+    HPS_ASSERT(fetch->flights == NULL);
+    if (!shares(step) || n == 0 || n > step->n_share) {
         return;
     }
     fetch->flights = hps_alloc(n * sizeof(*fetch->flights));
@@ -39,7 +45,7 @@ void walk_join_others(struct walk_rest *rest, struct hps_walk *walk)
         return; /* nothing is shared, then */
     }
     fetch->n_flights = n;
-    rest->n_share -= n;
+    step->n_share -= n;
     for (uint32_t i = 0; i < n; i++) {
         struct hps_flight_key *flight = &fetch->flights[i];
         *flight = (struct hps_flight_key){.key = batch->keys[i],
@@ -47,9 +53,9 @@ void walk_join_others(struct walk_rest *rest, struct hps_walk *walk)
                                                  (size_t)batch->slots[i] * walk->table->row_bytes,
                                           .row_bytes = walk->table->row_bytes,
                                           .table_id = walk->table->id,
-                                          .since = rest->since};
+                                          .since = step->since};
         enum hps_flight_state state =
-            hps_flight_join(rest->version->flight, &rest->trip, rest->version->stamps, flight);
+            hps_flight_join(step->version->flight, &step->trip, step->version->stamps, flight);
         fetch->n_led += state == HPS_FLIGHT_LEADS ? 1 : 0;
         if (state == HPS_FLIGHT_WAITS) {
             walk_swap(batch, i, fetch->n_joined);
@@ -63,6 +69,7 @@ static void stop_waiting(struct hps_walk *walk, uint32_t i)
 {
     struct hps_walk_fetch *fetch = &walk->fetch;
 
+    HPS_ASSERT(i < fetch->n_joined);
     fetch->n_joined--;
     fetch->joined[i] = fetch->joined[fetch->n_joined];
     walk_swap(&walk->batch, i, fetch->n_joined);
@@ -84,7 +91,7 @@ static uint32_t collect(struct hps_walk *walk)
         stop_waiting(walk, i);
         walk_swap(&walk->batch, fetch->n_joined, walk->batch.n - 1);
         if (state == HPS_FLIGHT_FOUND) {
-            walk_settle_found(walk, flight->tier, 1);
+            walk_settle_found(walk, (enum hps_tier_kind)flight->tier, 1);
             walk->reports[flight->tier].n_shared++;
         } else if (state == HPS_FLIGHT_ABSENT) {
             walk_settle_absent(walk, 1);
@@ -108,35 +115,36 @@ static uint32_t wait_us(const struct hps_walk_call *call)
     return call->deadline_us > now_us ? (uint32_t)(call->deadline_us - now_us) : 0;
 }
 
-hps_status walk_await_others(struct walk_rest *rest, struct hps_error *err)
+hps_status walk_await_others(struct walk_step *step, struct hps_error *err)
 {
     uint32_t n_promoted = 0;
     uint64_t start_us = hps_clock_us();
     hps_status status = HPS_OK;
 
-    while (status == HPS_OK && !hps_flight_wait(&rest->trip, wait_us(rest->call))) {
-        status = walk_check_interrupted(rest->call);
+    while (status == HPS_OK && !hps_flight_wait(&step->trip, wait_us(step->call))) {
+        status = walk_check_interrupted(step->call);
     }
-    rest->first->wait_us += hps_clock_us() - start_us;
+    step->first->wait_us += hps_clock_us() - start_us;
     if (status != HPS_OK) {
         return hps_error_set(err, status, "%s while another look-up fetches the same keys",
                              hps_status_text(status));
     }
-    for (struct hps_walk *walk = rest->first; walk != NULL; walk = walk->next) {
+    for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         n_promoted += collect(walk);
     }
-    hps_flight_take_promoted(&rest->trip, n_promoted);
+    hps_flight_take_promoted(&step->trip, n_promoted);
     return HPS_OK;
 }
 
-void walk_leave_others(struct walk_rest *rest, struct hps_walk *walk)
+void walk_leave_others(struct walk_step *step, struct hps_walk *walk)
 {
     struct hps_walk_fetch *fetch = &walk->fetch;
 
     for (uint32_t i = 0; i < fetch->n_flights; i++) {
-        hps_flight_leave(rest->version->flight, &fetch->flights[i]);
+        hps_flight_leave(step->version->flight, &fetch->flights[i]);
     }
-    collect(walk);
+    (void)collect(walk);
+    HPS_ASSERT(fetch->n_joined == 0 || fetch->flights != NULL);
     hps_free(fetch->flights);
     hps_free(fetch->joined);
     *fetch = (struct hps_walk_fetch){0};

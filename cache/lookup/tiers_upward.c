@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is inserted upward: rows that a tier has found go into the memory tiers above it, to the gpu
- * and, later, into shared tiers, unless an update has overtaken them; whoever waits for them is
- * told. What the lowest tier lacks is known to be in none. On the thread of the look-up.
+ * What is inserted upward: rows that a tier has found go into the memory tiers above it and, later,
+ * into shared tiers, unless an update has overtaken them; whoever waits for them is told. What the
+ * lowest tier lacks is known to be in none. On the thread of the look-up.
  */
 #include "base/arena.h"
 #include "base/assert.h"
@@ -25,10 +25,14 @@ static void add_report(struct hps_tier_report *report, const struct hps_insert_r
     report->n_inserted += inserted->n_inserted;
     report->n_no_room += inserted->n_no_room;
     report->n_stale += inserted->n_stale;
+    report->n_evicted += inserted->n_evicted;
 }
 
-void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint64_t since,
-                        bool wanted)
+/* ---- the tiers in memory --------------------------------------------------------------------- */
+
+/* wanted, waits: see struct hps_gpu_insertion */
+static void offer_device(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t begin, uint32_t n,
+                         uint64_t since, bool wanted, bool waits)
 {
     const struct hps_batch *batch = &walk->batch;
     const struct hps_stamp_guard unchanged = guard_of(walk, begin, since);
@@ -41,31 +45,40 @@ void hps_walk_offer_gpu(struct hps_walk *walk, uint32_t begin, uint32_t n, uint6
                                                 .rows = batch->rows,
                                                 .guard = &guard,
                                                 .missed = walk->gpu_missed,
-                                                .wanted = wanted};
+                                                .wanted = wanted,
+                                                .waits = waits};
 
-    if (walk->version->gpu != NULL && walk->gpu.status == HPS_OK && n > 0) {
-        hps_gpu_insert(walk->version->gpu, &insertion, &inserted);
-        add_report(&walk->gpu, &inserted);
+    hps_gpu_insert(walk->version->gpu, &insertion, &inserted);
+    add_report(&walk->reports[kind], &inserted);
+}
+
+void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since)
+{
+    uint32_t begin = walk->batch.n + walk->n_absent;
+    uint32_t end = hps_walk_found_begin(walk, HPS_TIER_GPU);
+
+    HPS_ASSERT(walk->version->gpu != NULL);
+    HPS_ASSERT(begin <= end);
+    if (walk->reports[HPS_TIER_GPU].status == HPS_OK && begin < end) {
+        offer_device(walk, HPS_TIER_GPU, begin, end - begin, since, false, false);
     }
 }
 
-/* Insert keys [begin, begin + n) of the batch into tier `to`. Failure only costs later look-ups: it
- * is reported. Returns whether all that an update has not overtaken are there. */
-static bool insert_range(const struct walk_rest *rest, struct hps_walk *walk, uint32_t to,
-                         uint32_t begin, uint32_t n)
+/* Returns whether all that an update has not overtaken are there. */
+static bool insert_range(const struct walk_step *step, struct hps_walk *walk,
+                         const struct hps_tier *to, uint32_t begin, uint32_t n)
 {
-    struct hps_tier_report *report = &walk->reports[to];
-    struct hps_space *space = walk->version->tiers[to];
+    struct hps_tier_report *report = &walk->reports[to->kind];
     struct hps_insert_report inserted = {0};
-    struct hps_call call = {.scratch = rest->call->scratch};
-    const struct hps_stamp_guard unchanged = guard_of(walk, begin, rest->since);
+    struct hps_call call = {.scratch = step->call->scratch};
+    const struct hps_stamp_guard unchanged = guard_of(walk, begin, step->since);
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
 
     if (call.scratch != NULL) {
         hps_arena_reset(call.scratch);
     }
-    report->insert_status = space->store->ops->insert(
-        space, &call, walk->table, walk->batch.keys + begin, walk->batch.slots + begin,
+    report->insert_status = to->space->store->ops->insert(
+        to->space, &call, walk->table, walk->batch.keys + begin, walk->batch.slots + begin,
         walk->batch.rows, n, &guard, &inserted);
     add_report(report, &inserted);
     if (report->insert_status != HPS_OK) {
@@ -74,101 +87,124 @@ static bool insert_range(const struct walk_rest *rest, struct hps_walk *walk, ui
     return report->insert_status == HPS_OK && inserted.n_no_room == 0;
 }
 
+static bool takes(const struct walk_step *step, const struct hps_walk *walk,
+                  const struct hps_tier *tier, uint32_t cap)
+{
+    return (tier->caps & cap) != 0 && walk->reports[tier->kind].status == HPS_OK &&
+           (step->call->closed & hps_tier_bit(tier->kind)) == 0;
+}
+
+void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
+                       uint32_t begin, uint32_t n)
+{
+    enum hps_walk_purpose purpose = step->call->purpose;
+    bool held = false; /* by one of them */
+
+    HPS_ASSERT(from < step->n_tiers);
+    HPS_ASSERT(begin + n <= walk->n_keys);
+    for (uint32_t to = from; to-- > 0 && n > 0 && purpose != HPS_WALK_REPORT;) {
+        const struct hps_tier *tier = &step->tiers[to];
+        if (!takes(step, walk, tier, HPS_CAP_INSERTS)) {
+            continue;
+        }
+        if ((tier->caps & HPS_CAP_ON_DEVICE) != 0) {
+            offer_device(walk, tier->kind, begin, n, step->since,
+                         purpose == HPS_WALK_BEHIND && !held, purpose == HPS_WALK_WARM);
+        } else {
+            held = insert_range(step, walk, tier, begin, n);
+        }
+    }
+}
+
+/* ---- shared tiers, and those who wait -------------------------------------------------------- */
+
 /* Rows of updates that this version does not have yet were found: those that it has are to be
  * fetched for the tiers in memory. */
-static void fetch_again(const struct walk_rest *rest, struct hps_walk *walk, uint32_t begin,
+static void fetch_again(const struct walk_step *step, struct hps_walk *walk, uint32_t begin,
                         uint32_t n)
 {
-    bool has_place = !walk_tier_blocks(rest->version, 0) || rest->version->gpu != NULL;
+    uint32_t caps = 0; /* of any tier */
 
-    if (rest->call->insertion != NULL && !rest->call->behind && has_place && n > 0) {
-        hps_insertion_add(rest->call->insertion, walk->version, walk->table,
+    for (uint32_t i = 0; i < step->n_tiers; i++) {
+        caps |= step->tiers[i].caps;
+    }
+    if (step->call->insertion != NULL && step->call->purpose == HPS_WALK_ANSWER && n > 0 &&
+        (caps & HPS_CAP_INSERTS) != 0) {
+        hps_insertion_add(step->call->insertion, walk->version, walk->table,
                           walk->batch.keys + begin, n);
     }
 }
 
-/* Tier `from` found these: put them into the tiers in memory above it. One that was skipped is left
- * alone. */
-static void fill_memory(const struct walk_rest *rest, struct hps_walk *walk, uint32_t from,
-                        uint32_t begin, uint32_t n)
+/* Tier `from` found these: shared tiers above it, which nobody waits for, get them as well. */
+static void backfill(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
+                     uint32_t begin, uint32_t n)
 {
-    bool held = false; /* by one of them */
+    struct hps_backfill_rows found = {.version = walk->version,
+                                      .table = walk->table,
+                                      .keys = walk->batch.keys + begin,
+                                      .slots = walk->batch.slots + begin,
+                                      .rows = walk->batch.rows,
+                                      .n = n,
+                                      .since = step->since};
 
-    for (uint32_t to = 0; to < from && n > 0; to++) {
-        if (walk_tier_ops(rest->version, to)->tier == HPS_TIER_HOST &&
-            walk->reports[to].status == HPS_OK) {
-            held = insert_range(rest, walk, to, begin, n);
-        }
-    }
-    hps_walk_offer_gpu(walk, begin, n, rest->since, rest->call->behind && !held);
-}
-
-/* The same for shared tiers, which nobody waits for. */
-static void fill_shared(const struct walk_rest *rest, struct hps_walk *walk, uint32_t from,
-                        uint32_t begin, uint32_t n)
-{
-    struct hps_fill_rows found = {.version = walk->version,
-                                  .table = walk->table,
-                                  .keys = walk->batch.keys + begin,
-                                  .slots = walk->batch.slots + begin,
-                                  .rows = walk->batch.rows,
-                                  .n = n,
-                                  .since = rest->since};
-
-    for (uint32_t to = 0; to < from && n > 0 && rest->call->insertion != NULL; to++) {
-        if (hps_version_fills(rest->version, to) && walk->reports[to].status == HPS_OK) {
-            found.tier = to;
-            hps_insertion_fill(rest->call->insertion, &found);
+    for (uint32_t to = 0; to < from && n > 0 && step->call->insertion != NULL; to++) {
+        if (takes(step, walk, &step->tiers[to], HPS_CAP_BACKFILLED)) {
+            found.space = step->tiers[to].space;
+            hps_insertion_backfill(step->call->insertion, &found);
         }
     }
 }
 
-void walk_spread_found(struct walk_rest *rest, struct hps_walk *walk, uint32_t from, uint32_t begin,
+/* How often rows came behind answers, before somebody waited for them. */
+static void note_fetched(const struct walk_step *step, const struct hps_walk *walk, uint32_t begin,
+                         uint32_t n)
+{
+    struct hps_fetched *fetched = step->version->fetched;
+    const hps_key *keys = walk->batch.keys + begin;
+
+    if (fetched != NULL && step->call->purpose == HPS_WALK_BEHIND) {
+        hps_fetched_note(fetched, walk->table->id, keys, n);
+    } else if (fetched != NULL && step->call->purpose == HPS_WALK_ANSWER) {
+        hps_fetched_forget(fetched, walk->table->id, keys, n);
+    }
+}
+
+void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t from, uint32_t begin,
                        uint32_t n)
 {
     const struct hps_batch *batch = &walk->batch;
-    bool from_last = from + 1 == rest->version->n_tiers;
+    const struct hps_tier *tier = &step->tiers[from];
 
     if (!walk->fetch.later) {
-        fill_memory(rest, walk, from, begin, n);
+        walk_insert_found(step, walk, from, begin, n);
     }
-    if (rest->version->fetched != NULL) {
-        (rest->call->behind ? hps_fetched_note : hps_fetched_forget)(
-            rest->version->fetched, walk->table->id, batch->keys + begin, n);
-    }
+    note_fetched(step, walk, begin, n);
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
-        hps_flight_land(rest->version->flight, &rest->trip, walk->table->id, batch->keys[i],
+        hps_flight_land(step->version->flight, &step->trip, walk->table->id, batch->keys[i],
                         batch->rows + (size_t)batch->slots[i] * walk->table->row_bytes,
-                        (uint8_t)from);
+                        (uint8_t)tier->kind);
     }
-    if (walk->fetch.later && !from_last) { /* now, as the job would wait for these */
-        fetch_again(rest, walk, begin, n);
+    if (walk->fetch.later && (tier->caps & HPS_CAP_LOWEST) == 0) {
+        fetch_again(step, walk, begin, n); /* now, as the job would wait for these */
     }
-    fill_shared(rest, walk, from, begin, n);
+    backfill(step, walk, from, begin, n);
 }
 
-/* What the lowest tier lacks it lacks until an update brings it; not where another program writes.
- */
-static bool absence_lasts(const struct hps_version *version)
+void walk_prove_absent(struct walk_step *step, struct hps_walk *walk)
 {
-    uint32_t lowest = version->n_tiers - 1;
-
-    return !walk_tier_is_shared(version, lowest) ||
-           walk_tier_ops(version, lowest)->log_apply != NULL;
-}
-
-void walk_prove_absent(struct walk_rest *rest, struct hps_walk *walk)
-{
+    const struct hps_tier *lowest = &step->tiers[step->n_tiers - 1];
     uint32_t begin = walk->fetch.n_joined;
     uint32_t n = walk->batch.n - begin;
-    const struct hps_stamp_guard unchanged = guard_of(walk, begin, rest->since);
+    const struct hps_stamp_guard unchanged = guard_of(walk, begin, step->since);
     const struct hps_insert_guard guard = {.fresh = hps_stamp_guard_fresh, .ctx = &unchanged};
+    bool lasts = (lowest->caps & HPS_CAP_ONLY_WRITER) != 0 && !walk->fetch.later;
 
-    if (rest->version->absent != NULL && !walk->fetch.later && absence_lasts(rest->version)) {
-        hps_absent_add(rest->version->absent, walk->table->id, walk->batch.keys + begin, n, &guard);
+    HPS_ASSERT((lowest->caps & HPS_CAP_LOWEST) != 0);
+    if (step->version->absent != NULL && lasts && step->call->purpose != HPS_WALK_REPORT) {
+        hps_absent_add(step->version->absent, walk->table->id, walk->batch.keys + begin, n, &guard);
     }
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
-        hps_flight_land(rest->version->flight, &rest->trip, walk->table->id, walk->batch.keys[i],
+        hps_flight_land(step->version->flight, &step->trip, walk->table->id, walk->batch.keys[i],
                         NULL, 0);
     }
     walk_settle_absent(walk, n);
@@ -176,36 +212,24 @@ void walk_prove_absent(struct walk_rest *rest, struct hps_walk *walk)
 
 /* ---- whether there was room ------------------------------------------------------------------ */
 
-/* Room of what a walk has filled: it found some, or it did not. */
-struct room {
-    bool some;
-    bool none;
-};
-
-static void look_for_room(struct room *room, const struct hps_tier_report *report)
+/* The tier that stands for the cache, and those below it that take insertions, which are asked in
+ * its place where it is on a device: nothing is inserted into any other. */
+void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
+                        enum hps_walk_purpose purpose)
 {
-    bool full = report->n_no_room > report->n_inserted; /* a few may fail beside readers */
-
-    room->none = room->none || full;
-    room->some = room->some || (!full && report->n_inserted > 0);
-}
-
-void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version, bool behind)
-{
-    enum hps_tier_kind kind = atomic_load(&version->cache_tier);
-    struct room room = {false, false};
+    enum hps_tier_kind cache_tier = atomic_load(&version->cache_tier);
+    bool some = false;
+    bool none = false;
 
     HPS_ASSERT(walk->version == version);
-    for (uint32_t tier = 0; tier < version->n_tiers; tier++) {
-        if (kind == HPS_TIER_GPU || walk_tier_ops(version, tier)->tier == kind) {
-            look_for_room(&room, &walk->reports[tier]);
-        }
+    for (uint32_t kind = cache_tier; kind < HPS_TIER_COUNT; kind++) {
+        const struct hps_tier_report *report = &walk->reports[kind];
+        bool full = report->n_no_room > report->n_inserted; /* a few may fail beside readers */
+        none = none || full;
+        some = some || (!full && report->n_inserted > 0);
     }
-    if (kind == HPS_TIER_GPU) {
-        look_for_room(&room, &walk->gpu);
-        room.none = room.none && behind;
-    }
-    if ((room.some || room.none) && atomic_load(&version->cache_full) != !room.some) {
-        atomic_store(&version->cache_full, !room.some);
+    none = none && (!hps_tier_on_device(cache_tier) || purpose == HPS_WALK_BEHIND);
+    if ((some || none) && atomic_load(&version->cache_full) != !some) {
+        atomic_store(&version->cache_full, !some);
     }
 }

@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/hash.h"
 #include "cache/lookup/internal.h"
 
@@ -56,6 +57,9 @@ static hps_status add_duplicate(struct dedupe *dedupe, uint32_t index, uint32_t 
             return HPS_EXHAUSTED;
         }
     }
+    HPS_DEBUG_ASSERT(first < index); /* and in order, as they are found so */
+    HPS_DEBUG_ASSERT(dedupe->n_duplicates == 0 ||
+                     part->duplicates[dedupe->n_duplicates - 1].index < index);
     part->duplicates[dedupe->n_duplicates++] =
         (struct hps_duplicate){.index = index, .first = first};
     return HPS_OK;
@@ -91,7 +95,7 @@ static hps_status dedupe_few(struct dedupe *dedupe)
 
 hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_mask)
 {
-    uint64_t size = 16;
+    uint64_t size = 16; /* stays a power of two */
 
     while (size < 2 * n) {
         size *= 2;
@@ -143,6 +147,8 @@ hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *
 {
     struct hps_batch batch = {.rows = lookup->rows + part->rows_offset};
     uint32_t n_hits = count_hits(part);
+
+    HPS_ASSERT(n_hits <= part->n_keys);
     struct dedupe dedupe = {
         .lookup = lookup, .part = part, .batch = &batch, .n = part->n_keys - n_hits};
     hps_status status = HPS_OK;
@@ -157,9 +163,10 @@ hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *
             return HPS_EXHAUSTED;
         }
         status = dedupe.n <= QUADRATIC_KEYS_MAX ? dedupe_few(&dedupe) : dedupe_many(&dedupe);
+        HPS_ASSERT(status != HPS_OK || batch.n + dedupe.n_duplicates == dedupe.n);
     }
     part->n_unique = n_hits + batch.n;
     hps_walk_init(&part->walk, lookup->version, part->table, &batch);
-    part->walk.gpu.n_found = n_hits;
+    hps_walk_found_before(&part->walk, n_hits);
     return status;
 }

@@ -65,6 +65,19 @@ void update_turn_end(struct hps_updates *updates);
 hps_status update_holds_init(struct hps_updates *updates) HPS_MUST_CHECK;
 void update_holds_fini(struct hps_updates *updates);
 
+/* ---- reading one tier ------------------------------------------------------------------------ */
+
+/* What one tier has now of the batch's keys: for who is about to write it, or counts what a batch
+ * will change there. No limit: whoever updates waits for its stores.
+ * error   what the store says; answered keys stay answered */
+static inline hps_status update_read_tier(struct hps_space *space, const struct hps_table *table,
+                                          struct hps_batch *batch)
+{
+    const struct hps_call no_limit = {0};
+
+    return space->store->ops->get(space, &no_limit, table, batch);
+}
+
 /* ---- plan.c: what a batch comes to ----------------------------------------------------------- */
 
 struct update_plan {

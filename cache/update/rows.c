@@ -19,8 +19,6 @@
  * them in memory. A piece of them at a time, so that the rows need little room. */
 enum { MEMORY_KEYS = 1024, DISK_KEYS = 32, PIECE_KEYS = 64 };
 
-static const struct hps_call no_limit = {0};
-
 static struct hps_space *lowest_tier(const struct hps_version *version)
 {
     return version->tiers[version->n_tiers - 1];
@@ -47,8 +45,7 @@ static void ask(struct sample *sample, const struct hps_write *write)
     for (uint32_t i = 0; i < sample->n; i++) {
         sample->slots[i] = i;
     }
-    if (sample->n > 0 &&
-        sample->space->store->ops->get(sample->space, &no_limit, write->table, &batch) == HPS_OK) {
+    if (sample->n > 0 && update_read_tier(sample->space, write->table, &batch) == HPS_OK) {
         n_new = batch.n;
     } else if (write->rows == NULL) {
         n_new = sample->n; /* none is known to go */

@@ -135,7 +135,7 @@ static hps_status save(struct hps_space *space, const struct hps_write *write, s
         saved->slots[i] = i;
     }
     struct hps_batch batch = {saved->keys, saved->slots, saved->rows, write->n};
-    hps_status status = space->store->ops->get(space, &no_limit, write->table, &batch);
+    hps_status status = update_read_tier(space, write->table, &batch);
     saved->n_new = batch.n;
     return status;
 }

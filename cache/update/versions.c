@@ -12,8 +12,6 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "versions are stored as they lie");
 
-static const struct hps_call no_limit = {0};
-
 static const struct hps_space *lowest_tier(const struct hps_version *version)
 {
     return version->tiers[version->n_tiers - 1];
@@ -63,8 +61,8 @@ static hps_status read_stored(const struct hps_version *version, const struct hp
             batch.slots[batch.n++] = i;
         }
     }
-    hps_status status = space->store->ops->get(
-        space, &no_limit, &version->updates->version_tables[part->table_id], &batch);
+    hps_status status =
+        update_read_tier(space, &version->updates->version_tables[part->table_id], &batch);
     hps_free(keys);
     return status;
 }

@@ -5,14 +5,14 @@
  *
  * One clock and 2^20 stripes per version. The clock is the apply stamp: odd while a batch is being
  * applied, and while the last one is in some tiers only. A batch marks the stripes of its keys with
- * its odd time before it changes any tier. Who fills a tier reads the clock *before* it reads
+ * its odd time before it changes any tier. Who inserts rows reads the clock *before* it reads
  * below, and inserts a row only if the stripe of its key is older than that. Keys that share a
  * stripe only cost a needless refusal.
  *
  *     clock      2        3 (a batch) 4                 5 (a batch) 6
- *     fill 1     since=2 ── reads ──────── stripe 3: refused
- *     fill 2                          since=4 ─ reads ─ stripe 3 < 4: inserted ─ replaced by 5
- *     fill 3               since=3 ─────────── stripe 3: refused, the read may have come too early
+ *     walk 1     since=2 ── reads ──────── stripe 3: refused
+ *     walk 2                          since=4 ─ reads ─ stripe 3 < 4: inserted ─ replaced by 5
+ *     walk 3               since=3 ─────────── stripe 3: refused, the read may have come too early
  *
  * The check must be made under the lock that the update of the key takes afterwards (the updater
  * takes it for every key of the batch, also one that is not there): then a row that passed the

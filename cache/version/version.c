@@ -152,7 +152,7 @@ bool hps_version_idle(const struct hps_version *version)
     return n_taken == n_given;
 }
 
-bool hps_version_fills(const struct hps_version *version, uint32_t tier)
+bool hps_version_backfills(const struct hps_version *version, uint32_t tier)
 {
     const struct hps_store_ops *ops = version->tiers[tier]->store->ops;
 
@@ -160,7 +160,7 @@ bool hps_version_fills(const struct hps_version *version, uint32_t tier)
            (ops->caps & HPS_STORE_SHARED) != 0 && ops->insert != NULL;
 }
 
-/* A fill clears host_complete before it clears `incomplete`, and sets it at its end: read in the
+/* A refill clears host_complete before it clears `incomplete`, and sets it at its end: read in the
  * other order. */
 bool hps_version_host_complete(const struct hps_version *version)
 {

@@ -151,7 +151,7 @@ bool hps_version_idle(const struct hps_version *version);
  * when it had a miss; both must be true. */
 bool hps_version_host_complete(const struct hps_version *version);
 /* Rows that are found below this tier, which is shared, go into it behind the answers. */
-bool hps_version_fills(const struct hps_version *version, uint32_t tier);
+bool hps_version_backfills(const struct hps_version *version, uint32_t tier);
 /* A version with copies of the names and room for n_tables tables (zeroed; their names and default
  * rows are freed with the version). NULL: no memory. */
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables);

@@ -2,13 +2,10 @@
  *
  * Admin methods on models, versions and keys. Runs on the admin pool.
  */
-#include <semaphore.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "base/block.h"
-#include "base/clock.h"
-#include "cache/gpu/tier.h"
+#include "cache/lookup/explain.h"
 #include "cache/update/update.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin/op.h"
@@ -461,119 +458,45 @@ void admin_unload(struct admin_op *op)
 
 /* ---- one key --------------------------------------------------------------------------------- */
 
-static void ask_tier(struct admin_op *op, struct hps_space *space, const struct hps_table *table,
-                     hps_key key, Hps__V1__TierAnswer *answer)
+static void fill_answer(struct admin_op *op, const struct hps_table *table,
+                        const struct hps_key_answer *from, Hps__V1__TierAnswer *answer)
 {
-    uint32_t slot = 0;
-    uint8_t *row = admin_alloc(op, 1, table->row_bytes);
-    struct hps_batch batch = {.keys = &key, .slots = &slot, .rows = row, .n = 1};
-    const struct hps_call call = {0};
     hps__v1__tier_answer__init(answer);
-    answer->tier = (char *)space->store->ops->name;
-    if (row == NULL) {
-        return;
+    answer->tier = (char *)hps_tier_name(from->tier);
+    answer->found = from->found;
+    answer->duration_us = from->duration_us;
+    if (from->error != NULL) {
+        answer->error = admin_text(op, from->error);
     }
-    uint64_t start_us = hps_clock_us();
-    hps_status status = space->store->ops->get(space, &call, table, &batch);
-    answer->duration_us = hps_clock_us() - start_us;
-    answer->found = batch.n == 0;
-    if (status != HPS_OK) {
-        answer->error = admin_text(op, hps_status_text(status));
-    }
-    if (answer->found) {
-        answer->row.data = row;
+    if (from->found) {
+        answer->row.data = from->row;
         answer->row.len = table->row_bytes;
     }
-}
-
-/* One key, asked of the device by a thread that waits: no longer than until the device counts as
- * lost. */
-struct gpu_question {
-    struct hps_gpu_lookup lookup;
-    struct hps_gpu_part part;
-    hps_key key;
-    uint32_t hits;
-    sem_t done;
-};
-
-static void on_gpu_answer(struct hps_gpu_lookup *lookup)
-{
-    sem_post(
-        &((struct gpu_question *)((char *)lookup - offsetof(struct gpu_question, lookup)))->done);
-}
-
-static hps_status ask_and_wait(struct gpu_question *question)
-{
-    sem_init(&question->done, 0, 0);
-    hps_status status = hps_gpu_lookup(&question->lookup);
-    while (status == HPS_OK && sem_wait(&question->done) != 0) { /* a signal */
-    }
-    sem_destroy(&question->done);
-    return status == HPS_OK ? question->lookup.status : status;
-}
-
-static void ask_gpu(struct admin_op *op, struct hps_gpu_space *space, const struct hps_table *table,
-                    hps_key key, Hps__V1__TierAnswer *answer)
-{
-    struct gpu_question question = {.key = key};
-    uint8_t *row = admin_alloc(op, 1, table->row_bytes);
-    hps__v1__tier_answer__init(answer);
-    answer->tier = (char *)hps_tier_name(HPS_TIER_GPU);
-    if (row == NULL) {
-        return;
-    }
-    if (!hps_gpu_space_caches(space, table->id)) {
-        answer->error = admin_text(op, "it has no cache of this table now");
-        return;
-    }
-    struct hps_block *block = hps_block_new_slab(op->parts->blocks, table->row_bytes);
-    if (block == NULL) {
-        answer->error = admin_text(op, hps_status_text(HPS_EXHAUSTED));
-        return;
-    }
-    question.part = (struct hps_gpu_part){.table_id = table->id,
-                                          .n = 1,
-                                          .keys = (const uint8_t *)&question.key,
-                                          .hits = &question.hits};
-    question.lookup = (struct hps_gpu_lookup){.space = space,
-                                              .block = block,
-                                              .parts = &question.part,
-                                              .n_parts = 1,
-                                              .done = on_gpu_answer};
-    hps_status status = ask_and_wait(&question);
-    answer->duration_us = question.lookup.duration_us;
-    answer->found = status == HPS_OK && (question.hits & 1) != 0;
-    if (status != HPS_OK) {
-        answer->error = admin_text(op, hps_status_text(status));
-    }
-    if (answer->found) {
-        memcpy(row, block->data, table->row_bytes);
-        answer->row.data = row;
-        answer->row.len = table->row_bytes;
-    }
-    hps_block_unref(block);
 }
 
 static void explain(struct admin_op *op, struct hps_version *version, const struct hps_table *table,
                     hps_key key)
 {
     Hps__V1__ExplainKeyResponse *reply = admin_alloc(op, 1, sizeof(*reply));
-    const uint32_t n_gpu = version->gpu == NULL ? 0 : 1;
-    const uint32_t n = n_gpu + version->n_tiers;
-    Hps__V1__TierAnswer *answers = admin_alloc(op, n, sizeof(*answers));
-    Hps__V1__TierAnswer **pointers = admin_alloc(op, n, sizeof(*pointers));
+    Hps__V1__TierAnswer *answers = admin_alloc(op, HPS_TIERS_MAX, sizeof(*answers));
+    Hps__V1__TierAnswer **pointers = admin_alloc(op, HPS_TIERS_MAX, sizeof(*pointers));
+    struct hps_key_answer of_tiers[HPS_TIERS_MAX];
+    uint32_t n = 0;
     if (reply == NULL || answers == NULL || pointers == NULL) {
+        return;
+    }
+    hps_status status =
+        hps_explain_key(version, table, key, op->parts->blocks, op->arena, of_tiers, &n);
+    if (status != HPS_OK) {
+        hps_ignore(
+            hps_error_set(&op->error, status, "no memory for the rows of %u tiers", HPS_TIERS_MAX));
         return;
     }
     hps__v1__explain_key_response__init(reply);
     reply->version = version->number;
     reply->state = HPS__V1__KEY_STATE__KEY_STATE_UNKNOWN;
     for (uint32_t i = 0; i < n; i++) {
-        if (i < n_gpu) {
-            ask_gpu(op, version->gpu, table, key, &answers[i]);
-        } else {
-            ask_tier(op, version->tiers[i - n_gpu], table, key, &answers[i]);
-        }
+        fill_answer(op, table, &of_tiers[i], &answers[i]);
         pointers[i] = &answers[i];
         if (answers[i].found) {
             reply->state = HPS__V1__KEY_STATE__KEY_STATE_FOUND;

@@ -113,8 +113,8 @@ static void fill_unlink(struct warm_fill *ctx)
 }
 
 /* deadline_us: 0: behind what is served */
-static void fill(struct hps_catalog *catalog, const struct hps_version *version,
-                 uint64_t deadline_us, const atomic_bool *cancel)
+static void fill(struct hps_catalog *catalog, struct hps_version *version, uint64_t deadline_us,
+                 const atomic_bool *cancel)
 {
     struct warm_fill ctx = {
         .catalog = catalog, .version = version, .cancel = cancel, .behind = deadline_us == 0};
@@ -137,7 +137,7 @@ static void fill(struct hps_catalog *catalog, const struct hps_version *version,
 }
 
 /* behind: of use only while the version is the active one */
-static void fill_whole(struct hps_catalog *catalog, const struct hps_version *version, bool behind,
+static void fill_whole(struct hps_catalog *catalog, struct hps_version *version, bool behind,
                        const atomic_bool *cancel)
 {
     struct warm_fill ctx = {
@@ -241,7 +241,7 @@ static uint64_t time_before(struct hps_catalog *catalog, const struct catalog_mo
 void catalog_warm_load(struct hps_load *load)
 {
     struct hps_catalog *catalog = load->catalog;
-    const struct hps_version *version = load->entry->version;
+    struct hps_version *version = load->entry->version;
     uint64_t us = load->activate ? time_before(catalog, load->model, version) : 0;
     bool whole = hps_whole_useful(catalog->options.config, version);
     if (us == 0 && !whole) {

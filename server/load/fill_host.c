@@ -9,10 +9,11 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "cache/lookup/tiers.h"
 #include "server/load/loader.h"
 
 struct fill {
-    const struct hps_version *version;
+    struct hps_version *version;
     struct hps_space *host;
     const struct hps_table *table;
     const atomic_bool *cancel;
@@ -64,38 +65,32 @@ struct again {
     uint32_t n;
 };
 
-/* Ask a tier for what is left; those that it has are behind the others then. */
-static hps_status again_get(struct fill *fill, struct again *again, struct hps_space *space,
-                            uint32_t *out_n_missing)
-{
-    const struct hps_call call = {0};
-    memcpy(again->slots, fill->slots, again->n * sizeof(*again->slots));
-    struct hps_batch batch = {again->keys, again->slots, again->rows, again->n};
-    hps_status status = space->store->ops->get(space, &call, fill->table, &batch);
-    *out_n_missing = batch.n;
-    return status;
-}
-
+/* Walk them through the map and the lowest tier: what only that has goes into the map, and those
+ * that neither has have been deleted. */
 static hps_status again_try(struct fill *fill, struct again *again)
 {
-    struct hps_space *from = fill->version->tiers[fill->version->n_tiers - 1];
-    uint64_t since = hps_stamps_now(fill->version->stamps);
-    uint32_t n_missing;
-    uint32_t n_stale = 0;
-    hps_status status = again_get(fill, again, fill->host, &n_missing);
-    again->n = n_missing;
-    if (status == HPS_OK) {
-        status = again_get(fill, again, from, &n_missing);
-    }
+    struct hps_version *version = fill->version;
+    enum hps_tier_kind to = fill->host->store->ops->tier;
+    enum hps_tier_kind from = version->tiers[version->n_tiers - 1]->store->ops->tier;
+    const struct hps_walk_call call = {.purpose = HPS_WALK_WARM,
+                                       .unasked = ~(hps_tier_bit(to) | hps_tier_bit(from)),
+                                       .closed = ~hps_tier_bit(to)};
+    const struct hps_batch batch = {again->keys, again->slots, again->rows, again->n};
+    struct hps_error err;
+    struct hps_walk walk;
+    memcpy(again->slots, fill->slots, again->n * sizeof(*again->slots));
+    hps_walk_init(&walk, version, fill->table, &batch);
+    hps_status status = hps_walk_rest(&walk, &call, &err);
+    const struct hps_tier_report *host = &walk.reports[to];
+    status = status == HPS_OK ? host->status : status;
+    status = status == HPS_OK ? host->insert_status : status;
     if (status != HPS_OK) {
         return status;
     }
-    uint32_t n = again->n - n_missing; /* the missing ones have been deleted */
-    status = fill_insert(fill, again->keys + n_missing, again->slots + n_missing, again->rows, n,
-                         since, &n_stale);
-    memmove(again->keys, again->keys + n_missing, n * sizeof(*again->keys));
-    again->n = n_stale > 0 ? n : 0;
-    return status;
+    uint32_t n = walk.reports[from].n_found;
+    memmove(again->keys, again->keys + hps_walk_found_begin(&walk, from), n * sizeof(*again->keys));
+    again->n = host->n_stale > 0 ? n : 0;
+    return host->n_no_room > 0 || host->n_evicted > 0 ? HPS_EXHAUSTED : HPS_OK;
 }
 
 static hps_status fill_again(struct fill *fill, const hps_key *keys, uint32_t n)

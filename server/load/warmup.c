@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "cache/gpu/tier.h"
 #include "cache/lookup/hot.h"
+#include "cache/lookup/tiers.h"
 
 enum {
     BATCH_KEYS_MAX = 1024,
@@ -451,7 +452,7 @@ struct queue {
 };
 
 struct fill {
-    const struct hps_version *version;
+    struct hps_version *version;
     const struct hps_warmup_limits *limits;
     struct hps_warmup_report *report;
     struct hps_metric *rows_metric;
@@ -550,76 +551,25 @@ static struct queue *hottest(struct fill *fill)
     return best;
 }
 
-/* What became of one batch. */
-struct batch_report {
-    uint32_t n_inserted; /* into the host map */
-    uint32_t n_no_room;
-    uint32_t n_evicted;
-    uint32_t n_gpu; /* that the device takes */
-};
-
-/* Ask one tier. What a lower one has goes into the host map; a shared one may have rows of updates
- * that this version does not have yet, which are not taken, and may be away. */
-static hps_status fill_from(const struct fill *fill, const struct hps_table *table, uint32_t tier,
-                            bool to_host, struct hps_stamp_guard *stamps, struct hps_batch *batch,
-                            struct batch_report *out)
-{
-    const bool last = tier + 1 == fill->version->n_tiers;
-    bool later = false;
-    const struct hps_call call = {.exact_position = !last, .later = &later};
-    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, stamps};
-    struct hps_space *space = fill->version->tiers[tier];
-    struct hps_space *host = fill->version->tiers[0];
-    struct hps_insert_report report = {0};
-    uint32_t n_asked = batch->n;
-    hps_status status = space->store->ops->get(space, &call, table, batch);
-    status = status == HPS_UNAVAILABLE && !last ? HPS_OK : status;
-    batch->n = later ? n_asked : batch->n;
-    stamps->keys = batch->keys + batch->n;
-    if (status == HPS_OK && to_host && tier > 0 && batch->n < n_asked) {
-        status = host->store->ops->insert(host, &call, table, batch->keys + batch->n,
-                                          batch->slots + batch->n, batch->rows, n_asked - batch->n,
-                                          &guard, &report);
-    }
-    out->n_inserted += report.n_inserted;
-    out->n_no_room += report.n_no_room;
-    out->n_evicted += report.n_evicted;
-    return status;
-}
-
-/* The next n keys of the queue: ask every tier, and put what is found where it is wanted. */
+/* The next n keys of the queue: walk them down the tiers, whose rows go where they are wanted. A
+ * shared tier may be away, and rows there may be of updates that this version does not have yet:
+ * those are not taken. */
 static hps_status fill_batch(struct fill *fill, struct queue *queue, uint32_t n,
-                             struct batch_report *out)
+                             struct hps_walk *walk)
 {
-    const struct hps_version *version = fill->version;
-    const struct hps_table *table = queue->table;
-    bool to_host = queue->at < queue->n_host;
-    struct hps_batch batch = {fill->keys, fill->slots, fill->rows, n};
-    struct hps_stamp_guard stamps = {
-        .stamps = version->stamps, .table_id = table->id, .since = hps_stamps_now(version->stamps)};
-    const struct hps_insert_guard guard = {hps_stamp_guard_fresh, &stamps};
-    hps_status status = HPS_OK;
+    const struct hps_batch batch = {fill->keys, fill->slots, fill->rows, n};
+    struct hps_walk_call call = {.purpose = HPS_WALK_WARM}; /* one that has begun is finished */
+    struct hps_error err;
+
     for (uint32_t i = 0; i < n; i++) {
         fill->keys[i] = queue->keys[queue->at + i].key;
         fill->slots[i] = i;
     }
-    for (uint32_t i = 0; status == HPS_OK && i < version->n_tiers && batch.n > 0; i++) {
-        status = fill_from(fill, table, i, to_host, &stamps, &batch, out);
-    }
-    if (queue->at < queue->n_gpu && batch.n < n) {
-        struct hps_insert_report report;
-        stamps.keys = batch.keys + batch.n;
-        const struct hps_gpu_insertion insertion = {.table_id = table->id,
-                                                    .n = n - batch.n,
-                                                    .keys = stamps.keys,
-                                                    .slots = batch.slots + batch.n,
-                                                    .rows = batch.rows,
-                                                    .guard = &guard,
-                                                    .waits = true};
-        hps_gpu_insert(version->gpu, &insertion, &report);
-        out->n_gpu += report.n_inserted;
-    }
-    return status;
+    call.closed |= queue->at < queue->n_host ? 0 : hps_tier_bit(HPS_TIER_HOST);
+    call.closed |= queue->at < queue->n_gpu ? 0 : hps_tier_bit(HPS_TIER_GPU);
+    hps_walk_init(walk, fill->version, queue->table, &batch);
+    hps_status status = hps_walk_rest(walk, &call, &err);
+    return status == HPS_OK ? walk->reports[HPS_TIER_HOST].insert_status : status;
 }
 
 void hps_warmup_pause_after(uint64_t start_us)
@@ -672,21 +622,21 @@ static uint32_t next_batch(struct fill *fill, struct queue *queue, uint64_t room
 }
 
 static void note_batch(struct fill *fill, struct queue *queue, uint32_t n,
-                       const struct batch_report *batch, hps_status status)
+                       const struct hps_walk *walk, hps_status status)
 {
     struct hps_warmup_report *report = fill->report;
+    const struct hps_tier_report *host = &walk->reports[HPS_TIER_HOST];
     bool to_host = queue->at < queue->n_host;
     queue->at += n;
     report->n_keys += n;
-    report->n_rows += batch->n_inserted;
-    report->n_gpu_rows += batch->n_gpu;
-    hps_metric_add(fill->rows_metric, batch->n_inserted);
+    report->n_rows += host->n_inserted;
+    report->n_gpu_rows += walk->reports[HPS_TIER_GPU].n_inserted;
+    hps_metric_add(fill->rows_metric, host->n_inserted);
     if (status != HPS_OK) {
         report->end = status == HPS_DATA_LOSS ? report->end : HPS_WARMUP_FAILED;
         hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
                                  hps_status_text(status)));
-    } else if (to_host &&
-               (batch->n_evicted > 0 || (batch->n_no_room > 0 && batch->n_inserted == 0))) {
+    } else if (to_host && (host->n_evicted > 0 || (host->n_no_room > 0 && host->n_inserted == 0))) {
         /* colder keys would only push out hotter ones, which nobody has asked for yet */
         end_host(fill, queue);
     }
@@ -697,7 +647,6 @@ static bool fill_some(struct fill *fill)
 {
     struct hps_warmup_report *report = fill->report;
     struct queue *queue = hottest(fill);
-    struct batch_report batch = {0};
     uint64_t start_us = hps_clock_us();
     uint64_t room = 0;
     if (queue == NULL) {
@@ -719,14 +668,15 @@ static bool fill_some(struct fill *fill)
     }
     uint32_t n = next_batch(fill, queue, room);
     if (n > 0) { /* else the map is full, and so it is for the other tables */
-        hps_status status = fill_batch(fill, queue, n, &batch);
-        note_batch(fill, queue, n, &batch, status);
+        struct hps_walk walk;
+        hps_status status = fill_batch(fill, queue, n, &walk);
+        note_batch(fill, queue, n, &walk, status);
         hps_warmup_pause_after(start_us);
     }
     return report->end == HPS_WARMUP_DONE;
 }
 
-void hps_warmup_fill(struct hps_warmup *warmup, const struct hps_version *version,
+void hps_warmup_fill(struct hps_warmup *warmup, struct hps_version *version,
                      const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report)
 {
     struct hps_warmup_report report = {.end = HPS_WARMUP_DONE};

@@ -80,7 +80,7 @@ bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *vers
  * into its embedding caches, if its model has init_ec; the hottest first, from the tiers below, on
  * half of this thread's time. The version is pinned or not yet published. May block; any thread,
  * several at once. */
-void hps_warmup_fill(struct hps_warmup *warmup, const struct hps_version *version,
+void hps_warmup_fill(struct hps_warmup *warmup, struct hps_version *version,
                      const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
 /* Sleep as long again as the work since then took, 50 ms at most: half of the time is for others,
  * and so is the disk. Of threads that fill behind what is served. */

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "cache/gpu/tier.h"
+#include "cache/lookup/tiers.h"
 
 enum {
     BATCH_KEYS_MAX = 1024,
@@ -22,7 +23,7 @@ enum {
 };
 
 struct whole {
-    const struct hps_version *version;
+    struct hps_version *version;
     const struct hps_warmup_limits *limits;
     struct hps_warmup_report *report;
     const struct hps_table *table;
@@ -103,27 +104,32 @@ static uint32_t insert(struct whole *whole, const hps_key *keys, const uint32_t 
     return n_changed;
 }
 
-/* Read n keys of whole->keys again, and those once more that are changed meanwhile. */
+/* Read n keys of whole->keys again, from the lowest tier alone, and those once more that are
+ * changed meanwhile. */
 static hps_status read_again(struct whole *whole, uint32_t n)
 {
-    struct hps_space *space = lowest(whole);
+    enum hps_tier_kind from = lowest(whole)->store->ops->tier;
+    const struct hps_walk_call call = {
+        .purpose = HPS_WALK_WARM, .unasked = ~hps_tier_bit(from), .closed = UINT32_MAX};
     hps_status status = HPS_OK;
     for (unsigned try = 0; try < TRIES && n > 0 && status == HPS_OK; try++) {
         uint64_t since = hps_stamps_now(whole->version->stamps);
-        bool later = false;
-        const struct hps_call call = {.later = &later};
-        struct hps_batch batch = {whole->keys, whole->slots, whole->rows, n};
+        const struct hps_batch batch = {whole->keys, whole->slots, whole->rows, n};
+        struct hps_error err;
+        struct hps_walk walk;
         for (uint32_t i = 0; i < n; i++) {
             whole->slots[i] = i;
         }
-        status = space->store->ops->get(space, &call, whole->table, &batch);
-        if (status == HPS_OK && later) { /* of updates that this version has yet to see */
+        hps_walk_init(&walk, whole->version, whole->table, &batch);
+        status = hps_walk_rest(&walk, &call, &err);
+        if (status == HPS_OK && walk.reports[from].later) { /* updates that it has yet to see */
             whole->left_out = true;
             return HPS_OK;
         }
         if (status == HPS_OK) {
-            n = insert(whole, whole->keys + batch.n, whole->slots + batch.n, whole->rows,
-                       n - batch.n, since);
+            uint32_t at = hps_walk_found_begin(&walk, from);
+            n = insert(whole, whole->keys + at, whole->slots + at, whole->rows,
+                       walk.reports[from].n_found, since);
         }
     }
     return status;
@@ -216,7 +222,7 @@ static bool fill_table(struct whole *whole, uint32_t i)
     return report->end != HPS_WARMUP_TIME && report->end != HPS_WARMUP_STOPPED;
 }
 
-void hps_whole_fill(const struct hps_version *version, const struct hps_warmup_limits *limits,
+void hps_whole_fill(struct hps_version *version, const struct hps_warmup_limits *limits,
                     struct hps_warmup_report *out_report)
 {
     struct hps_warmup_report report = {.end = HPS_WARMUP_DONE};

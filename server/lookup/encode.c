@@ -59,10 +59,8 @@ struct result {
     uint32_t n_unique;
     uint32_t n_defaulted;
     uint32_t n_unknown;
-    const uint8_t *key_status; /* [n_rows], NULL: all found */
-    uint32_t n_tiers;
-    const char *tier_names[HPS_TIERS_MAX];
-    uint32_t tier_found[HPS_TIERS_MAX];
+    const uint8_t *key_status;           /* [n_rows], NULL: all found */
+    uint32_t tier_found[HPS_TIER_COUNT]; /* by kind */
     const uint8_t *rows;
     uint64_t rows_bytes;
 };
@@ -154,12 +152,15 @@ static void put_result_head(struct out *out, const struct result *result)
     if (result->key_status != NULL) {
         put_bytes(out, RESULT_KEY_STATUS, result->key_status, result->n_rows);
     }
-    for (uint32_t t = 0; t < result->n_tiers; t++) {
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
         uint8_t scratch[TIER_COUNT_MAX];
         struct out nested = {.at = scratch, .end = scratch + sizeof(scratch)};
 
-        put_text(&nested, TIER_COUNT_TIER, result->tier_names[t]);
-        put_uint(&nested, TIER_COUNT_FOUND_KEYS, result->tier_found[t]);
+        if (result->tier_found[kind] == 0) {
+            continue;
+        }
+        put_text(&nested, TIER_COUNT_TIER, hps_tier_name((enum hps_tier_kind)kind));
+        put_uint(&nested, TIER_COUNT_FOUND_KEYS, result->tier_found[kind]);
         put_bytes(out, RESULT_TIER_COUNTS, scratch, (size_t)(nested.at - scratch));
     }
     if (result->rows_bytes > 0) {
@@ -316,35 +317,23 @@ static enum hps_dtype dtype_of(const struct hps_lookup *lookup)
     return lookup->output == 0 ? HPS_DTYPE_FP32 : lookup->output;
 }
 
-/* Those that may have answered: the gpu, then the tiers of the version. */
-static uint32_t n_sources(const struct hps_lookup *lookup)
+/* That may have answered. */
+static uint32_t n_tiers_of(const struct hps_lookup *lookup)
 {
-    return lookup->version->n_tiers + (lookup->version->gpu == NULL ? 0 : 1);
-}
+    struct hps_tier tiers[HPS_TIERS_MAX];
 
-static const char *source_name(const struct hps_lookup *lookup, uint32_t source)
-{
-    uint32_t n_gpu = n_sources(lookup) - lookup->version->n_tiers;
-
-    return hps_tier_name(source < n_gpu ? HPS_TIER_GPU
-                                        : lookup->version->tiers[source - n_gpu]->store->ops->tier);
-}
-
-/* Keys that the source has found for the part, of n_gpu + n_tiers sources. */
-static uint32_t source_found(const struct hps_lookup_part *part, uint32_t n_gpu, uint32_t source)
-{
-    return source < n_gpu ? part->walk.gpu.n_found : part->walk.reports[source - n_gpu].n_found;
+    return hps_version_tiers(lookup->version, tiers);
 }
 
 uint64_t hps_encode_size_max(const struct hps_lookup *lookup)
 {
     struct head head = head_of(lookup);
     uint64_t bytes = head_bytes_max(&head) + MARGIN;
+    uint32_t n_tiers = n_tiers_of(lookup);
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         const struct hps_lookup_part *part = &lookup->parts[i];
-        bytes += result_bytes_max(part->table->name, n_sources(lookup)) + part->n_keys +
-                 part->rows_bytes;
+        bytes += result_bytes_max(part->table->name, n_tiers) + part->n_keys + part->rows_bytes;
     }
     return bytes;
 }
@@ -352,10 +341,11 @@ uint64_t hps_encode_size_max(const struct hps_lookup *lookup)
 static uint64_t heads_bytes(const struct hps_lookup *lookup, const struct head *head)
 {
     uint64_t bytes = head_bytes_max(head) + MARGIN;
+    uint32_t n_tiers = n_tiers_of(lookup);
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         const struct hps_lookup_part *part = &lookup->parts[i];
-        bytes += result_bytes_max(part->table->name, n_sources(lookup));
+        bytes += result_bytes_max(part->table->name, n_tiers);
         bytes += part->key_status == NULL ? 0 : part->n_keys;
     }
     return bytes;
@@ -375,13 +365,8 @@ static struct result whole_result(const struct hps_lookup *lookup,
                             .rows = part->rows,
                             .rows_bytes = part->rows_bytes};
 
-    for (uint32_t i = 0; i < n_sources(lookup) && part->n_keys > 0; i++) {
-        uint32_t n_gpu = n_sources(lookup) - lookup->version->n_tiers;
-        uint32_t n_found = source_found(part, n_gpu, i);
-        if (n_found > 0) {
-            result.tier_names[result.n_tiers] = source_name(lookup, i);
-            result.tier_found[result.n_tiers++] = n_found;
-        }
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT && part->n_keys > 0; kind++) {
+        result.tier_found[kind] = part->walk.reports[kind].n_found;
     }
     return result;
 }
@@ -428,16 +413,14 @@ struct hps_stream {
     struct hps_block_pool *pool;
     struct head head;
     const char **tables; /* [n_parts] */
-    const char *tier_names[HPS_TIERS_MAX];
-    uint32_t n_tiers; /* with the gpu, if there is one: then it is the first */
-    uint32_t n_gpu;
-    uint32_t part; /* where the next message begins */
+    uint32_t n_tiers;    /* of the version */
+    uint32_t part;       /* where the next message begins */
     uint32_t row;
     uint32_t duplicate; /* first of the part that is not before `row` */
     uint32_t n_messages;
     /* Per key of the widest part, by its first occurrence in the part. */
     uint32_t *seen;   /* number of the last message with the key */
-    uint8_t *tier_of; /* 1 + tier that answered it, 0: none */
+    uint8_t *tier_of; /* 1 + kind of the tier that answered it, 0: none */
     struct hps_slice slices[STREAM_SLICES_MAX];
 };
 
@@ -454,16 +437,15 @@ static void enter_part(struct hps_stream *stream)
         return;
     }
     for (uint32_t i = 0; i < part->n_keys; i++) { /* those that it had as sent are in no batch */
-        stream->tier_of[i] = hps_lookup_part_hit(part, i) ? 1 : 0;
+        stream->tier_of[i] = hps_lookup_part_hit(part, i) ? HPS_TIER_GPU + 1 : 0;
     }
-    uint32_t first = part->hits == NULL ? 0 : stream->n_gpu;
-    uint32_t begin = part->n_unique - (part->hits == NULL ? 0 : part->walk.gpu.n_found);
-    for (uint32_t t = first; t < stream->n_tiers; t++) {
-        uint32_t end = begin;
-        begin -= source_found(part, stream->n_gpu, t);
+    uint32_t end = part->walk.n_keys;
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        uint32_t begin = hps_walk_found_begin(&part->walk, (enum hps_tier_kind)kind);
         for (uint32_t i = begin; i < end; i++) {
-            stream->tier_of[part->walk.batch.slots[i]] = (uint8_t)(t + 1);
+            stream->tier_of[part->walk.batch.slots[i]] = (uint8_t)(kind + 1);
         }
+        end = begin;
     }
 }
 
@@ -489,12 +471,7 @@ static hps_status copy_names(struct hps_stream *stream, const struct hps_lookup 
             return HPS_EXHAUSTED;
         }
     }
-    stream->n_tiers = n_sources(lookup);
-    stream->n_gpu = stream->n_tiers - lookup->version->n_tiers;
-    HPS_ASSERT(stream->n_tiers <= HPS_TIERS_MAX);
-    for (uint32_t t = 0; t < stream->n_tiers; t++) {
-        stream->tier_names[t] = source_name(lookup, t);
-    }
+    stream->n_tiers = n_tiers_of(lookup);
     return HPS_OK;
 }
 
@@ -549,7 +526,7 @@ static uint32_t first_occurrence(struct hps_stream *stream, const struct hps_loo
 static void count_rows(struct hps_stream *stream, const struct hps_lookup_part *part,
                        uint32_t n_rows, struct result *result)
 {
-    uint32_t found[HPS_TIERS_MAX + 1] = {0};
+    uint32_t found[HPS_TIER_COUNT + 1] = {0};
 
     for (uint32_t row = stream->row; row < stream->row + n_rows; row++) {
         uint32_t first = first_occurrence(stream, part, row);
@@ -564,11 +541,8 @@ static void count_rows(struct hps_stream *stream, const struct hps_lookup_part *
             found[stream->tier_of[first]]++;
         }
     }
-    for (uint32_t t = 0; t < stream->n_tiers; t++) {
-        if (found[t + 1] > 0) {
-            result->tier_names[result->n_tiers] = stream->tier_names[t];
-            result->tier_found[result->n_tiers++] = found[t + 1];
-        }
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        result->tier_found[kind] = found[kind + 1];
     }
     if (result->n_defaulted + result->n_unknown > 0) {
         result->key_status = part->key_status + stream->row;

@@ -48,18 +48,14 @@ static const char *tier_note(struct request *request, const struct hps_lookup_pa
 static void explain_part(struct request *request, const struct hps_lookup_part *part,
                          struct hps_encode_explain *explain, const char **notes)
 {
-    const struct hps_version *version = request->lookup.version;
     const char *table = part->table->name;
     uint32_t n_shared = part->walk.n_shared_absent;
     char what[64];
 
-    if (part->n_keys > 0) {
-        add_note(explain, notes, tier_note(request, part, "gpu", &part->walk.gpu));
-    }
-    for (uint32_t t = 0; t < version->n_tiers && part->n_keys > 0; t++) {
-        const struct hps_tier_report *report = &part->walk.reports[t];
-        add_note(explain, notes,
-                 tier_note(request, part, version->tiers[t]->store->ops->name, report));
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT && part->n_keys > 0; kind++) {
+        const char *tier = hps_tier_name((enum hps_tier_kind)kind);
+        const struct hps_tier_report *report = &part->walk.reports[kind];
+        add_note(explain, notes, tier_note(request, part, tier, report));
         n_shared += report->n_shared;
     }
     if (n_shared > 0) {

@@ -35,7 +35,7 @@ void request_name_work(struct request *request)
     struct hps_lookup *lookup = &request->lookup;
 
     for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
-        if (kind != HPS_TIER_GPU) { /* nobody works while it is asked */
+        if (!hps_tier_on_device((enum hps_tier_kind)kind)) { /* nobody works while it is asked */
             hps_stages_name(&request->stages, HPS_STAGE_WORK, stages[kind], lookup->tier_us[kind]);
         }
         lookup->tier_us[kind] = 0;

@@ -172,15 +172,13 @@ void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_versio
     series.keys_unknown = keys_metric(metrics, model, table, "unknown");
     series.unique_keys =
         hps_server_metric(metrics, HPS_M_LOOKUP_UNIQUE_KEYS, model, table, NULL, NULL);
-    if (version->gpu != NULL) {
-        fill_table_tier(metrics, model, table, HPS_TIER_GPU, &series);
-    }
-    for (uint32_t i = 0; i < version->n_tiers; i++) {
-        const struct hps_store_ops *ops = version->tiers[i]->store->ops;
-        if ((ops->caps & HPS_STORE_BLOCKING) != 0) {
+    struct hps_tier tiers[HPS_TIERS_MAX];
+    uint32_t n_tiers = hps_version_tiers(version, tiers);
+    for (uint32_t i = 0; i < n_tiers; i++) {
+        if ((tiers[i].caps & HPS_CAP_BLOCKS) != 0) {
             fill_unasked(metrics, model, &series);
         }
-        fill_table_tier(metrics, model, table, ops->tier, &series);
+        fill_table_tier(metrics, model, table, tiers[i].kind, &series);
     }
     *out_series = series;
 }

@@ -286,7 +286,7 @@ static void check(struct reader *reader, uint64_t floor)
         newest = numbers[0] > newest ? numbers[0] : newest;
     }
     for (uint32_t t = 0; t < N_TABLES; t++) {
-        atomic_fetch_add(&race->n_gpu, reader->parts[t].walk.gpu.n_found);
+        atomic_fetch_add(&race->n_gpu, reader->parts[t].walk.reports[HPS_TIER_GPU].n_found);
     }
     if (newest > 0 && !is_a_state(race, reader->groups, seen, reader->n_groups, newest)) {
         snprintf(text, sizeof(text), "%u groups of which the newest has %llu: no state of all",

@@ -167,7 +167,7 @@ static void walk_tiers(struct race *race, struct hps_batch *batch, struct hps_wa
     if (status != HPS_OK || walk->batch.n > 0) {
         report(race, err.text, 0, 0, 0);
     }
-    atomic_fetch_add(&race->n_stale, walk->reports[0].n_stale);
+    atomic_fetch_add(&race->n_stale, walk->reports[HPS_TIER_HOST].n_stale);
 }
 
 static void look_up(struct race *race, uint64_t *seed)
@@ -249,8 +249,8 @@ static void run_lookup(struct walker *walker, const hps_key *keys)
     if (status != HPS_OK) {
         report(race, err.text, 0, 0, 0);
     }
-    atomic_fetch_add(&race->n_gpu, walker->part.walk.gpu.n_found);
-    atomic_fetch_add(&race->n_stale, walker->part.walk.gpu.n_stale);
+    atomic_fetch_add(&race->n_gpu, walker->part.walk.reports[HPS_TIER_GPU].n_found);
+    atomic_fetch_add(&race->n_stale, walker->part.walk.reports[HPS_TIER_GPU].n_stale);
 }
 
 static void look_up_with_gpu(struct walker *walker)

@@ -72,6 +72,12 @@ static inline bool fixture_has(struct fixture *fx, uint32_t tier, uint32_t table
     return batch.n == 0 && memcmp(row, expected, fx->tables[table].row_bytes) == 0;
 }
 
+/* Of the version's tier at this place. */
+static inline enum hps_tier_kind fixture_kind(const struct fixture *fx, uint32_t tier)
+{
+    return fx->version.tiers[tier]->store->ops->tier;
+}
+
 /* Tables "t0" (dim 4, fp32), "t1" (dim 3, fp16), "t2" (dim 16, bf16); default rows of 7.5. */
 static inline void fixture_open(struct fixture *fx, uint64_t host_bytes_max)
 {

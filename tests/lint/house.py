@@ -44,7 +44,7 @@ INCLUDES = {
                     *BASE),
     "server/catalog": ("server/load", "server/update", "server/rpc", "server/observe", "cache/lookup", "cache/update",
                        "cache/gpu", "cache/version", "config", "backends", "base"),
-    "server/admin": ("server/catalog", "server/update", "server/rpc", "server/observe", "cache/update", "cache/gpu",
+    "server/admin": ("server/catalog", "server/update", "server/rpc", "server/observe", "cache/lookup", "cache/update",
                      "backends", "net", "proto", *BASE),
     "server": ("server/admin", "server/catalog", "server/load", "server/lookup", "server/rpc", "server/observe",
                "cache/update", "cache/gpu", "cache/device", "config", "backends", "net", *BASE),
@@ -111,6 +111,16 @@ HEAP_IN = {
 UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|srand|system|popen"
 SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep"
 
+# Who asks a store for rows: the tier walk, and updates for those of the one tier that they are about to write.
+READERS = ("cache/lookup", "cache/update")
+STORE_READ = re.compile(r"(?:->|\.)(get|get_many)\s*\(")
+# What a walk, and whoever goes through what it did, may not ask: which tier this is, by its kind or by its store's name.
+# Capabilities (cache/version/tier.h) say what it can; an embedding cache is among hps_version_tiers like the others.
+KINDLESS = ("cache/lookup", "server/lookup")
+KIND_TEST = re.compile(r"[=!]=\s*HPS_TIER_(?!COUNT)\w+|\bHPS_TIER_(?!COUNT)\w+\s*[=!]=|\bcase\s+HPS_TIER_|"
+                       r"\bstrcmp\s*\([^;]*\bops->name\b")
+STORES_LOOP = re.compile(r"\bversion->n_tiers\b")
+
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 800  # of the product: what is longer is more than one idea
 LINE_COLUMNS_MAX = 100
@@ -148,7 +158,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "cache/lookup/rows.c": "test_lookup.c: policies, types, unknown keys",
     "cache/lookup/count.c": "test_lookup.c, test_insertion.c, test_gpu.c, and test_warmup.c: hot keys",
     "cache/lookup/tiers_blocking.c": "test_tiers.c and test_walk_together.c",
-    "cache/lookup/tiers_upward.c": "test_tiers.c, test_walk_together.c and test_fill.c",
+    "cache/lookup/tiers_upward.c": "test_tiers.c, test_walk_together.c and test_backfill.c",
     "cache/lookup/tiers_others.c": "test_walk_together.c, also without memory",
     "cache/update/plan.c": "test_update.c: what a batch comes to is seen in the tiers",
     "cache/update/state.c": "test_update.c, which opens versions again",
@@ -339,6 +349,17 @@ def check_calls(path, lines, used):
                 yield number, "banned call", f"{match.group(1)} {why}"
 
 
+def check_tiers(path, lines):
+    folder = folder_of(path)
+    for number, line in enumerate(lines, 1):
+        if folder in INCLUDES and folder not in READERS and STORE_READ.search(line):
+            yield number, "store read", f"a store's {STORE_READ.search(line).group(1)} is for {' and '.join(READERS)} alone"
+        if folder in KINDLESS and KIND_TEST.search(line):
+            yield number, "tier kind", "ask what the tier can: HPS_CAP_... of cache/version/tier.h"
+        if folder in KINDLESS and STORES_LOOP.search(line):
+            yield number, "tier loop", "leaves out the device: hps_version_tiers, or reports[] by kind"
+
+
 def check_functions(path, lines):
     """Functions open and close in column 0 (tests/lint relies on clang-format for that)."""
     opened, depth = 0, 0
@@ -392,6 +413,7 @@ def check_file(root, path, used):
         yield from check_folder(path)
         yield from check_includes(path, lines, used)
         yield from check_calls(path, code, used)
+        yield from check_tiers(path, code)
         yield from check_length(path, lines)
         yield from check_functions(path, code)
         if not path.endswith(".def"):
@@ -516,6 +538,12 @@ PLANTS = [  # rule, file, content
     ("banned call", "base/d.c", C + "void *f(void)\n{\n    return malloc(1);\n}\n"),
     ("banned call", "net/b.c", C + "void f(char *a)\n{\n    strcpy(a, a);\n}\n"),
     ("banned call", "tests/unit/base/test_z.c", C + "void f(void)\n{\n    usleep(1);\n}\n"),
+    ("store read", "server/load/b.c", C + "void f(void)\n{\n    space->store->ops->get(space, &call, t, &b);\n}\n"),
+    ("store read", "server/admin/c.c", C + "void f(void)\n{\n    ops.get_many(space, &call, parts, 2);\n}\n"),
+    ("tier kind", "cache/lookup/e.c", C + "int f(int k)\n{\n    return k == HPS_TIER_HOST;\n}\n"),
+    ("tier kind", "cache/lookup/f.c", C + "int f(int k)\n{\n    return HPS_TIER_GPU != k;\n}\n"),
+    ("tier kind", "server/lookup/g.c", C + 'int f(void)\n{\n    return strcmp(space->store->ops->name, "redis");\n}\n'),
+    ("tier loop", "server/lookup/h.c", C + "int f(void)\n{\n    return version->n_tiers;\n}\n"),
     ("licence", "base/e.c", "int x;\n"),
     ("licence", "tests/e2e/test_a.py", "import os\n"),
     ("function length", "base/f.c", C + "int long_one(int a)\n{\n" + "    a++;\n" * 71 + "}\n"),
@@ -538,7 +566,10 @@ CLEAN = [
                       "int short_one(int a)\n{\n" + "    a++;\n" * 70 + "}\n"),
     ("server/main.c", C + '#include "backends/rocksdb/rocksdb.h"\n'),
     ("server/admin/models.c", C + '#include "hps/v1/admin.pb-c.h"\n#include "server/catalog/catalog.h"\n'),
+    ("cache/lookup/tiers.c", C + "/* != HPS_TIER_GPU */\nint f(void)\n{\n    ops->get(space, &call, table, &batch);\n"
+                             "    return reports[HPS_TIER_HOST].n < HPS_TIER_COUNT;\n}\n"),
     ("tests/unit/net/test_loop.c", C),
+    ("tests/unit/cache/lookup/test_tiers.c", C),
     ("tests/unit/base/test_heap.c", C),
     ("tests/unit/base/test_ok.c", C),
 ]

@@ -316,7 +316,9 @@ static void check_part(struct gpu_test *t, uint32_t p)
     }
     assert_int_equal(part->n_unique, n_unique);
     if (n_unique > 0) {
-        assert_int_equal(walk->gpu.n_found + walk->reports[0].n_found + walk->reports[1].n_found,
+        assert_int_equal(walk->reports[HPS_TIER_GPU].n_found +
+                             walk->reports[HPS_TIER_HOST].n_found +
+                             walk->reports[HPS_TIER_ROCKSDB].n_found,
                          t->found[p][GPU] + t->found[p][HOST] + t->found[p][DISK]);
         assert_int_equal(walk->n_absent, t->found[p][ABSENT]);
         assert_int_equal(walk->batch.n, t->found[p][DEFAULTED]);
@@ -420,9 +422,9 @@ static void check_counts(struct gpu_test *t)
     for (uint32_t p = 0; p < t->lookup.n_parts; p++) {
         const struct hps_walk *walk = &t->parts[p].walk;
         if (t->parts[p].n_keys > 0) {
-            assert_int_equal(walk->gpu.n_found, t->expected[p][GPU]);
-            assert_int_equal(walk->reports[0].n_found, t->expected[p][HOST]);
-            assert_int_equal(walk->reports[1].n_found, t->expected[p][DISK]);
+            assert_int_equal(walk->reports[HPS_TIER_GPU].n_found, t->expected[p][GPU]);
+            assert_int_equal(walk->reports[HPS_TIER_HOST].n_found, t->expected[p][HOST]);
+            assert_int_equal(walk->reports[HPS_TIER_ROCKSDB].n_found, t->expected[p][DISK]);
             assert_int_equal(walk->n_absent, t->expected[p][ABSENT]);
         }
     }
@@ -448,17 +450,17 @@ static void test_lookup_when_gpu_first_then_the_others_get_its_misses(void **sta
     check_part(t, 0);
     assert_found(t, 0, 50, 25, 25, 10, 0);
     assert_int_equal(t->n_asked, 1);
-    assert_int_equal(t->parts[0].walk.gpu.n_asked, 110);
-    assert_int_equal(t->parts[0].walk.reports[0].n_asked, 60);
-    assert_int_equal(t->parts[0].walk.reports[1].n_asked, 35);
-    assert_int_equal(t->parts[0].walk.gpu.n_inserted, 50); /* of host and disk */
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 110);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_HOST].n_asked, 60);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_ROCKSDB].n_asked, 35);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_inserted, 50); /* of host and disk */
     assert_count(t, HIT, 50);
     assert_count(t, MISS, 60);
     assert_ptr_equal(t->lookup.block, t->first_block);
     ask(t, 1, HPS_LOOKUP_PATH_GPU); /* they are there now, with the rows that they were given */
     check_part(t, 0);
     assert_found(t, 0, 50, 25, 25, 10, 0);
-    assert_int_equal(t->parts[0].walk.gpu.n_found, 100);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, 100);
     assert_int_equal(t->parts[0].walk.n_remembered, 10);
     assert_true(t->done);
 }
@@ -474,10 +476,10 @@ static void test_lookup_when_host_first_then_the_gpu_gets_its_misses(void **stat
     ask(t, 3, HPS_LOOKUP_PATH_HOST);
     check_part(t, 2);
     assert_found(t, 2, 25, 50, 25, 10, 0);
-    assert_int_equal(t->parts[2].walk.reports[0].n_asked, 110);
-    assert_int_equal(t->parts[2].walk.gpu.n_asked, 60);
-    assert_int_equal(t->parts[2].walk.reports[1].n_asked, 35);
-    assert_int_equal(t->parts[2].walk.gpu.n_inserted, 25); /* of the disk alone */
+    assert_int_equal(t->parts[2].walk.reports[HPS_TIER_HOST].n_asked, 110);
+    assert_int_equal(t->parts[2].walk.reports[HPS_TIER_GPU].n_asked, 60);
+    assert_int_equal(t->parts[2].walk.reports[HPS_TIER_ROCKSDB].n_asked, 35);
+    assert_int_equal(t->parts[2].walk.reports[HPS_TIER_GPU].n_inserted, 25); /* of the disk alone */
     assert_count(t, HIT, 25);
     assert_count(t, MISS, 35);
     assert_int_equal(t->n_asked, 1);
@@ -568,7 +570,7 @@ static void test_lookup_when_anything_is_asked_then_rows_and_counts_are_right(vo
         check(t);
         check_counts(t);
         for (uint32_t p = 0; p < FIXTURE_TABLES; p++) {
-            const struct hps_tier_report *report = &t->parts[p].walk.gpu;
+            const struct hps_tier_report *report = &t->parts[p].walk.reports[HPS_TIER_GPU];
             n_hit += t->parts[p].n_keys == 0 ? 0 : report->n_found;
             n_asked += t->parts[p].n_keys == 0 ? 0 : report->n_asked;
             for (uint32_t i = 0; i < t->parts[p].n_keys; i++) {
@@ -602,8 +604,8 @@ static void test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for(void 
     for (enum hps_lookup_path path = HPS_LOOKUP_PATH_AUTO; path <= HPS_LOOKUP_PATH_HOST; path++) {
         ask(t, 2, path);
         check(t);
-        assert_int_equal(t->parts[1].walk.gpu.n_asked, 0);
-        assert_int_equal(t->parts[1].walk.gpu.n_inserted, 0);
+        assert_int_equal(t->parts[1].walk.reports[HPS_TIER_GPU].n_asked, 0);
+        assert_int_equal(t->parts[1].walk.reports[HPS_TIER_GPU].n_inserted, 0);
     }
 }
 
@@ -626,7 +628,7 @@ static void test_lookup_when_gpu_first_then_only_its_misses_are_deduped(void **s
     assert_null(t->lookup.set);
     assert_null(t->parts[0].walk.batch.keys);
     assert_null(t->parts[0].duplicates);
-    assert_int_equal(t->parts[0].walk.gpu.n_asked, 200);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 200);
 
     for (uint32_t i = 0; i < 100; i++) { /* ten, ten times each, among the hits */
         keys[i * 2 + 1] = 50 + i % 10;
@@ -637,7 +639,7 @@ static void test_lookup_when_gpu_first_then_only_its_misses_are_deduped(void **s
     assert_found(t, 0, 100, 10, 0, 0, 0);
     assert_int_equal(t->parts[0].n_unique, 110);
     assert_int_equal(t->lookup.set_size, 256); /* of 100 keys */
-    assert_int_equal(t->parts[0].walk.reports[0].n_asked, 10);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_HOST].n_asked, 10);
 }
 
 /* ---- tests: a gpu that does not answer ------------------------------------------------------- */
@@ -655,9 +657,9 @@ static void test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped(void **sta
         assert_found(t, 0, 0, 50, 50, 10, 0);
         assert_int_equal(t->n_asked, 0);
         /* With all in the host map there is no second question. */
-        assert_int_equal(t->parts[0].walk.gpu.status,
+        assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status,
                          path == HPS_LOOKUP_PATH_GPU ? HPS_INVALID : HPS_OK);
-        assert_int_equal(t->parts[0].walk.gpu.n_asked, 0);
+        assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
     }
     hps_block_unref(all);
 }
@@ -699,7 +701,7 @@ static void lose(struct gpu_test *t, enum hps_lookup_path path, uint64_t moment,
     for (uint32_t i = 0; i < 6; i++) {
         ask(t, 3, path);
         check(t);
-        bool lost = t->parts[0].walk.gpu.status == HPS_DATA_LOSS;
+        bool lost = t->parts[0].walk.reports[HPS_TIER_GPU].status == HPS_DATA_LOSS;
         *n_lost += lost ? 1 : 0;
         assert_true(t->found[0][ABSENT] == 10 && t->found[0][DEFAULTED] == 0);
         assert_int_equal(lost && path == HPS_LOOKUP_PATH_GPU, t->lookup.block != t->first_block);
@@ -752,8 +754,8 @@ static void test_lookup_when_the_device_hangs_then_its_block_is_never_used_again
     const uint8_t *old = t->lookup.rows;
     go_on(t);
     check(t);
-    assert_int_equal(t->parts[0].walk.gpu.status, HPS_DATA_LOSS);
-    assert_int_equal(t->parts[0].walk.gpu.n_found, 0);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status, HPS_DATA_LOSS);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, 0);
     assert_ptr_not_equal(t->lookup.rows, old);
     assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), bytes);
     struct hps_block *next = hps_block_new(t->gpu.blocks, t->lookup.rows_bytes);
@@ -763,7 +765,7 @@ static void test_lookup_when_the_device_hangs_then_its_block_is_never_used_again
     ask(t, 1, HPS_LOOKUP_PATH_GPU); /* exact, without it */
     check(t);
     assert_int_equal(t->n_asked, 0);
-    assert_int_equal(t->parts[0].walk.gpu.n_asked, 0);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
 }
 
 static void test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_left(void **state)
@@ -826,8 +828,9 @@ static void test_lookup_when_the_gpu_is_left_then_it_goes_on_without(void **stat
             wait_answered(t);
             hps_gpu_tier_drain(t->gpu.tier);
         }
-        assert_int_equal(t->parts[0].walk.gpu.status, HPS_DEADLINE);
-        assert_int_equal(t->parts[0].walk.gpu.n_unanswered, t->parts[0].walk.gpu.n_asked);
+        assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status, HPS_DEADLINE);
+        assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_unanswered,
+                         t->parts[0].walk.reports[HPS_TIER_GPU].n_asked);
         hps_block_unref(t->lookup.block);
         t->lookup.block = NULL;
         assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
@@ -878,7 +881,8 @@ static void test_policy_when_the_rate_is_reached_then_misses_come_behind(void **
     ask(t, 1, HPS_LOOKUP_PATH_GPU);
     check(t);
     assert_found(t, 0, 60, 30, 10, 0, 0);
-    assert_int_equal(t->parts[0].walk.gpu.n_found, 100); /* all are on the device now */
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found,
+                     100); /* all are on the device now */
 }
 
 /* Keys that the gpu had are not deduped, but the rate is of unique keys all the same. */
@@ -959,15 +963,16 @@ static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
     ask(t, 1, HPS_LOOKUP_PATH_GPU);
     check(t);
     assert_found(t, 0, 0, 90, 5, 0, 0);
-    assert_int_equal(t->parts[0].walk.gpu.n_inserted, 0); /* nor is it troubled with rows */
-    assert_int_equal(t->parts[0].walk.gpu.status, HPS_INVALID);
-    assert_int_equal(t->parts[0].walk.gpu.n_faults, 0); /* it has not failed */
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_inserted,
+                     0); /* nor is it troubled with rows */
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status, HPS_INVALID);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_faults, 0); /* it has not failed */
     set_range(t, 0, 0, 100);
     ask(t, 1, HPS_LOOKUP_PATH_HOST); /* five have come into the host map */
     check(t);
     assert_found(t, 0, 0, 90, 10, 0, 0);
-    assert_int_equal(t->parts[0].walk.reports[1].n_found, 5);
-    assert_int_equal(t->parts[0].walk.gpu.n_asked, 0);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_ROCKSDB].n_found, 5);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
     assert_int_equal(hps_insertion_rows(t->insertion), 0);
     hps_block_unref(all);
 }
@@ -1035,7 +1040,7 @@ static void test_insertion_when_others_are_asked_for_more_then_the_row_comes_in(
         ask(t, 1, HPS_LOOKUP_PATH_GPU);
         check_part(t, 0);
         assert_int_equal(t->found[0][DEFAULTED], i == 0);
-        assert_int_equal(t->parts[0].walk.gpu.n_found, i == 1);
+        assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, i == 1);
         wait_inserted(t);
     }
     give_host_back(t, all);
@@ -1160,14 +1165,14 @@ static void test_insertion_when_a_shared_tier_is_ahead_then_the_device_gets_the_
     for (uint32_t i = 0; i < 3; i++) {
         set_range(t, 0, key, key + 1);
         ask(t, 1, HPS_LOOKUP_PATH_GPU);
-        assert_int_equal(t->parts[0].walk.gpu.n_found, 0);
+        assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, 0);
         assert_memory_equal(t->parts[0].rows, ahead, table->row_bytes);
     }
     sem_post(&t->go_on);
     wait_inserted(t);
     set_range(t, 0, key, key + 1);
     ask(t, 1, HPS_LOOKUP_PATH_GPU);
-    assert_int_equal(t->parts[0].walk.gpu.n_found, 1);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, 1);
     assert_int_equal(source_of(t, &t->parts[0], 0, key), DISK);
     hps_insertion_stop(t->insertion); /* nothing is on its way to the tier that goes */
     fixture_close_middle(&t->fx, redis);

@@ -480,13 +480,13 @@ static void test_lookup_when_a_tier_is_shared_then_only_policies_that_may_ask_it
     t->lookup.miss_policy = HPS_MISS_EXACT;
     begin(t, 1);
     assert_int_equal(run(t), HPS_OK);
-    assert_int_equal(t->parts[0].walk.reports[1].n_found, 1);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_REDIS].n_found, 1);
     assert_false(fixture_has(&t->fx, FIXTURE_HOST, 0, 2));
     t->lookup.unit = true;
     begin(t, 1);
     assert_int_equal(run(t), HPS_OK);
-    assert_int_equal(t->parts[0].walk.reports[1].n_found, 0);
-    assert_int_equal(t->parts[0].walk.reports[2].n_found, 1);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_REDIS].n_found, 0);
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_ROCKSDB].n_found, 1);
     assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 2));
     fixture_close_middle(&t->fx, redis);
 }

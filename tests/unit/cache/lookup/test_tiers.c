@@ -65,7 +65,7 @@ static void put_range(struct walk_test *t, uint32_t tier, hps_key from, hps_key 
 }
 
 /* Keys of a range of the batch still belong to their slots and have the right row. */
-static void assert_found(struct walk_test *t, uint32_t tier, bool (*expected)(hps_key))
+static void assert_found(struct walk_test *t, enum hps_tier_kind tier, bool (*expected)(hps_key))
 {
     uint32_t from = hps_walk_found_begin(&t->walk, tier);
     uint8_t row[16];
@@ -97,7 +97,7 @@ static void test_walk_when_host_has_all_then_nothing_else_is_asked(void **state)
     begin(t, 10);
     assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
     assert_true(hps_walk_done(&t->walk));
-    assert_int_equal(t->walk.reports[0].n_found, 10);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_found, 10);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
 }
 
@@ -119,12 +119,12 @@ static void test_walk_when_keys_are_spread_then_ranges_tell_who_found_what(void 
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.n_absent, 1667);
-    assert_int_equal(t->walk.reports[0].n_found, 1667);
-    assert_int_equal(t->walk.reports[1].n_asked, 3333);
-    assert_int_equal(t->walk.reports[1].n_found, 1666);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_found, 1667);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_asked, 3333);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, 1666);
     assert_int_equal(t->walk.batch.n, 0);
-    assert_found(t, 0, is_third);
-    assert_found(t, 1, is_other_even);
+    assert_found(t, HPS_TIER_HOST, is_third);
+    assert_found(t, HPS_TIER_ROCKSDB, is_other_even);
     for (uint32_t i = 0; i < t->walk.n_absent; i++) {
         assert_false(is_third(t->walk.batch.keys[i]) || is_other_even(t->walk.batch.keys[i]));
     }
@@ -140,19 +140,19 @@ static void test_walk_when_the_gpu_answers_then_all_ranges_stay_true(void **stat
     put_range(t, FIXTURE_HOST, 0, 40);
     put_range(t, FIXTURE_DISK, 40, 70);
     begin(t, 100);
-    hps_walk_answered(&t->walk, 10); /* 90 .. 99 */
+    hps_walk_answered(&t->walk, HPS_TIER_GPU, 10); /* 90 .. 99 */
     t->walk.recalled = true;
     assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.batch.n, 50);
     hps_key answered[6];
     memcpy(answered, t->keys + 44, sizeof(answered));
-    hps_walk_answered(&t->walk, 6);
+    hps_walk_answered(&t->walk, HPS_TIER_GPU, 6);
     assert_true(hps_walk_hits(&t->walk, HPS_TIER_GPU, &n_hits));
     assert_int_equal(n_hits, 10 + 40 + 6);
     assert_int_equal(t->walk.batch.n, 44);
-    assert_int_equal(hps_walk_found_begin(&t->walk, 0), 44);
-    assert_int_equal(t->walk.n_keys, 84);
-    assert_int_equal(t->walk.gpu.n_found, 16);
+    assert_int_equal(hps_walk_found_begin(&t->walk, HPS_TIER_HOST), 44);
+    assert_int_equal(hps_walk_found_begin(&t->walk, HPS_TIER_GPU), 84);
+    assert_int_equal(t->walk.reports[HPS_TIER_GPU].n_found, 16);
     for (uint32_t i = 44; i < 84; i++) {
         assert_in_range(t->keys[i], 0, 39);
     }
@@ -171,8 +171,8 @@ static void test_walk_when_the_gpu_answers_then_all_ranges_stay_true(void **stat
     t->fx.version.gpu = NULL;
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
     assert_int_equal(t->walk.batch.n, 0);
-    assert_int_equal(t->walk.reports[0].n_found, 40);
-    assert_int_equal(t->walk.reports[1].n_found + t->walk.n_absent, 44);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_found, 40);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found + t->walk.n_absent, 44);
 }
 
 static void test_walk_when_found_below_then_host_has_it_afterwards(void **state)
@@ -183,8 +183,8 @@ static void test_walk_when_found_below_then_host_has_it_afterwards(void **state)
     put_range(t, FIXTURE_DISK, 0, 100);
     begin(t, 110);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
-    assert_int_equal(t->walk.reports[0].n_inserted, 100);
-    assert_int_equal(t->walk.reports[0].n_dropped, 0);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_inserted, 100);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_dropped, 0);
     assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 0));
     assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 99));
     assert_false(fixture_has(&t->fx, FIXTURE_HOST, 0, 105)); /* unknown keys are not kept */
@@ -200,10 +200,10 @@ static void test_walk_when_host_fails_to_insert_then_rows_are_right_and_drops_co
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT, HPS_UNAVAILABLE, 0, UINT32_MAX, 40);
     begin(t, 100);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
-    assert_int_equal(t->walk.reports[1].n_found, 100);
-    assert_int_equal(t->walk.reports[0].n_inserted, 40);
-    assert_int_equal(t->walk.reports[0].n_dropped, 60);
-    assert_int_equal(t->walk.reports[0].insert_status, HPS_UNAVAILABLE);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, 100);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_inserted, 40);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_dropped, 60);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].insert_status, HPS_UNAVAILABLE);
 }
 
 static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void **state)
@@ -214,9 +214,9 @@ static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void *
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 0);
     begin(t, 100);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
-    assert_int_equal(t->walk.reports[0].status, HPS_UNAVAILABLE);
-    assert_int_equal(t->walk.reports[1].n_found, 100);
-    assert_int_equal(t->walk.reports[0].n_unanswered, 100);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].status, HPS_UNAVAILABLE);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, 100);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_unanswered, 100);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT), 0);
 }
 
@@ -230,12 +230,12 @@ static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_IO, 1, 1, 100);
     begin(t, n);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
-    assert_int_equal(t->walk.reports[0].n_found, HPS_WALK_KEYS_MEMORY + 100);
-    assert_int_equal(t->walk.reports[1].n_found, n - HPS_WALK_KEYS_MEMORY - 100);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_found, HPS_WALK_KEYS_MEMORY + 100);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, n - HPS_WALK_KEYS_MEMORY - 100);
     assert_int_equal(t->walk.batch.n, 0);
     /* the others of that call are no misses: nobody knows */
-    assert_int_equal(t->walk.reports[0].n_asked, 2 * HPS_WALK_KEYS_MEMORY);
-    assert_int_equal(t->walk.reports[0].n_unanswered, HPS_WALK_KEYS_MEMORY - 100);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_asked, 2 * HPS_WALK_KEYS_MEMORY);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_unanswered, HPS_WALK_KEYS_MEMORY - 100);
 }
 
 static void test_walk_when_last_tier_fails_then_the_part_fails(void **state)
@@ -247,7 +247,7 @@ static void test_walk_when_last_tier_fails_then_the_part_fails(void **state)
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_UNAVAILABLE);
     assert_non_null(strstr(t->err.text, "rocksdb"));
     assert_non_null(strstr(t->err.text, "t0"));
-    assert_int_equal(t->walk.reports[1].n_unanswered, 3);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_unanswered, 3);
 }
 
 static void test_walk_when_host_is_complete_then_a_miss_is_proof(void **state)
@@ -285,7 +285,7 @@ static void test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_no
     assert_int_equal(pthread_join(walker, NULL), 0);
     assert_int_equal(t->walk.n_absent, 0);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
-    assert_int_equal(t->walk.reports[1].n_found, 3);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, 3);
 }
 
 static void test_walk_when_complete_host_fails_then_nothing_is_proven(void **state)
@@ -299,7 +299,7 @@ static void test_walk_when_complete_host_fails_then_nothing_is_proven(void **sta
     assert_int_equal(hps_walk_memory(&t->walk, &t->call, &t->err), HPS_OK);
     assert_false(hps_walk_done(&t->walk));
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_OK);
-    assert_int_equal(t->walk.reports[1].n_found, 3);
+    assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, 3);
 }
 
 static void test_walk_when_deadline_passes_then_found_keys_stay_found(void **state)
@@ -313,8 +313,8 @@ static void test_walk_when_deadline_passes_then_found_keys_stay_found(void **sta
     t->call.deadline_us = 1150;
     begin(t, n);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_DEADLINE);
-    assert_int_equal(t->walk.reports[0].n_found, HPS_WALK_KEYS_MEMORY);
-    assert_int_equal(t->walk.reports[0].duration_us, 200);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_found, HPS_WALK_KEYS_MEMORY);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].duration_us, 200);
     assert_int_equal(t->walk.batch.n, n - HPS_WALK_KEYS_MEMORY);
     assert_int_equal(t->walk.n_absent, 0);
 }
@@ -327,8 +327,8 @@ static void test_walk_when_deadline_has_passed_then_no_tier_is_blamed(void **sta
     t->call.deadline_us = 1000;
     begin(t, 10);
     assert_int_equal(hps_walk_rest(&t->walk, &t->call, &t->err), HPS_DEADLINE);
-    assert_int_equal(t->walk.reports[0].n_asked, 0);
-    assert_int_equal(t->walk.reports[0].n_faults, 0);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_asked, 0);
+    assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_faults, 0);
 }
 
 static bool cancelled_after_two(const void *ctx)
@@ -409,9 +409,9 @@ static void check_big(struct walk_test *t, const struct big *big)
     for (uint32_t p = 0; p < BIG_PARTS; p++) {
         const struct hps_walk *walk = &big->walks[p];
         size_t row_bytes = t->fx.tables[p].row_bytes;
-        assert_int_equal(walk->reports[0].n_asked, walk->n_keys);
-        assert_int_equal(walk->reports[0].n_found, (walk->n_keys + 2) / 3);
-        assert_int_equal(walk->batch.n + walk->reports[0].n_found, walk->n_keys);
+        assert_int_equal(walk->reports[HPS_TIER_HOST].n_asked, walk->n_keys);
+        assert_int_equal(walk->reports[HPS_TIER_HOST].n_found, (walk->n_keys + 2) / 3);
+        assert_int_equal(walk->batch.n + walk->reports[HPS_TIER_HOST].n_found, walk->n_keys);
         for (uint32_t i = 0; i < walk->n_keys; i++) {
             hps_key key = big->keys[p][i];
             assert_int_equal(key, big->slots[p][i]);
@@ -444,7 +444,7 @@ static void test_walk_when_a_piece_fails_then_the_rest_counts_and_the_tier_is_sk
 {
     struct walk_test *t = *state;
     struct big *big = new_big(t);
-    const struct hps_tier_report *report = &big->walks[0].reports[0];
+    const struct hps_tier_report *report = &big->walks[0].reports[HPS_TIER_HOST];
 
     assert_int_equal(hps_pool_new("help", 3, 0, &t->call.helpers), HPS_OK);
     hps_fake_fail(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET, HPS_UNAVAILABLE, 2, 1, 0);
@@ -455,7 +455,7 @@ static void test_walk_when_a_piece_fails_then_the_rest_counts_and_the_tier_is_sk
     assert_int_equal(report->n_faults, 1);
     assert_in_range(report->n_found, BIG_KEYS / 3 - HPS_WALK_KEYS_PIECE, BIG_KEYS / 3);
     assert_int_equal(big->walks[0].batch.n + report->n_found, BIG_KEYS);
-    assert_int_equal(big->walks[0].tier_next, 1);
+    assert_int_equal(big->walks[0].kind_next, HPS_TIER_HOST + 1);
     hps_pool_free(t->call.helpers);
     t->call.helpers = NULL;
     free_big(big);

@@ -148,7 +148,7 @@ static struct hps_store *disk(struct together_test *t)
 
 static const struct hps_tier_report *disk_report(const struct walker *walker)
 {
-    return &walker->walk.reports[FIXTURE_DISK];
+    return &walker->walk.reports[HPS_TIER_ROCKSDB];
 }
 
 /* Ranges and rows of a finished walk, and that its counts add up. */
@@ -156,12 +156,12 @@ static void check(const struct walker *walker)
 {
     const struct hps_walk *walk = &walker->walk;
     uint32_t n = walk->batch.n + walk->n_absent;
-    uint32_t n_below = walk->n_keys - walk->reports[FIXTURE_HOST].n_found;
+    uint32_t n_below = walk->n_keys - walk->reports[HPS_TIER_HOST].n_found;
     uint8_t row[16];
 
-    for (uint32_t t = 0; t < walk->version->n_tiers; t++) {
-        const struct hps_tier_report *report = &walk->reports[t];
-        uint32_t begin_at = hps_walk_found_begin(walk, t);
+    for (unsigned kind = 0; kind < HPS_TIER_COUNT; kind++) {
+        const struct hps_tier_report *report = &walk->reports[kind];
+        uint32_t begin_at = hps_walk_found_begin(walk, kind);
         for (uint32_t i = begin_at; i < begin_at + report->n_found; i++) {
             fixture_row(&walker->fx->tables[0], walk->batch.keys[i], row);
             assert_memory_equal(walker->rows + (size_t)walk->batch.slots[i] * 16, row, 16);
@@ -294,7 +294,7 @@ static void test_walk_when_it_waits_and_its_deadline_passes_then_it_ends(void **
     join(&t->walkers[1]);
     assert_int_equal(t->walkers[1].status, HPS_DEADLINE);
     assert_int_equal(t->walkers[1].walk.batch.n, 5);
-    assert_int_equal(t->walkers[1].walk.reports[FIXTURE_HOST].n_found, 2);
+    assert_int_equal(t->walkers[1].walk.reports[HPS_TIER_HOST].n_found, 2);
     memset(t->walkers[1].rows, 0xaa, sizeof(t->walkers[1].rows)); /* they are its own again */
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
     join(&t->walkers[0]);
@@ -354,8 +354,8 @@ static void test_walk_when_updates_overtake_it_then_what_they_changed_is_not_kep
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
     join(&t->walkers[0]);
     check(&t->walkers[0]);
-    assert_int_equal(t->walkers[0].walk.reports[FIXTURE_HOST].n_inserted, 4);
-    assert_int_equal(t->walkers[0].walk.reports[FIXTURE_HOST].n_stale, 1);
+    assert_int_equal(t->walkers[0].walk.reports[HPS_TIER_HOST].n_inserted, 4);
+    assert_int_equal(t->walkers[0].walk.reports[HPS_TIER_HOST].n_stale, 1);
     assert_false(fixture_has(&t->fx, FIXTURE_HOST, 0, 2));
     assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 3));
     assert_false(hps_absent_has(t->fx.version.absent, 0, 7));
@@ -396,7 +396,7 @@ static void test_walk_when_keys_were_absent_before_then_the_disk_is_not_asked(vo
     assert_int_equal(walker->walk.n_remembered, 0);
     begin(walker, 0, 12); /* as MEMORY_ONLY does: the first step is all */
     assert_int_equal(hps_walk_memory(&walker->walk, &walker->call, &walker->err), HPS_OK);
-    assert_int_equal(walker->walk.reports[FIXTURE_HOST].n_found, 5);
+    assert_int_equal(walker->walk.reports[HPS_TIER_HOST].n_found, 5);
     assert_int_equal(walker->walk.n_absent, 5);
     assert_int_equal(walker->walk.n_remembered, 5);
     assert_int_equal(walker->walk.batch.n, 2);
@@ -478,9 +478,9 @@ static void test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_ca
     }
     for (hps_key from = 0; from < 60; from += 10) {
         assert_int_equal(walk(walker, from, from + 10), HPS_OK);
-        assert_int_equal(walker->walk.reports[2].n_found, 10);
-        assert_int_equal(walker->walk.reports[1].status, HPS_UNAVAILABLE);
-        assert_int_equal(walker->walk.reports[1].n_faults, 1);
+        assert_int_equal(walker->walk.reports[HPS_TIER_ROCKSDB].n_found, 10);
+        assert_int_equal(walker->walk.reports[HPS_TIER_REDIS].status, HPS_UNAVAILABLE);
+        assert_int_equal(walker->walk.reports[HPS_TIER_REDIS].n_faults, 1);
     }
     assert_int_equal(hps_fake_calls(redis, HPS_FAKE_GET), 3);
     fixture_close_middle(&t->fx, redis);
@@ -506,13 +506,14 @@ static void test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of
     hps_fake_gate_open(redis, HPS_FAKE_GET);
     join(&t->walkers[0]);
     join(other);
-    assert_int_equal(other->walk.reports[0].n_found, 2);
-    assert_int_equal(other->walk.reports[1].n_found, 6);
-    assert_int_equal(other->walk.reports[2].n_found, 8);
+    assert_int_equal(other->walk.reports[HPS_TIER_HOST].n_found, 2);
+    assert_int_equal(other->walk.reports[HPS_TIER_REDIS].n_found, 6);
+    assert_int_equal(other->walk.reports[HPS_TIER_ROCKSDB].n_found, 8);
     assert_int_equal(other->walk.n_absent, 4);
     for (uint32_t tier = 0; tier < 3; tier++) {
-        uint32_t at = hps_walk_found_begin(&other->walk, tier);
-        for (uint32_t i = at; i < at + other->walk.reports[tier].n_found; i++) {
+        enum hps_tier_kind kind = fixture_kind(&t->fx, tier);
+        uint32_t at = hps_walk_found_begin(&other->walk, kind);
+        for (uint32_t i = at; i < at + other->walk.reports[kind].n_found; i++) {
             hps_key key = other->walk.batch.keys[i];
             uint32_t expected = key >= 18 ? 0 : (key >= 16 || (key >= 4 && key < 8)) ? 1 : 2;
             assert_int_equal(tier, expected);
@@ -563,8 +564,8 @@ static void test_walks_of_a_look_up_when_the_store_can_then_it_is_asked_once(voi
         fixture_row(&t->fx.tables[p], p, row);
         assert_memory_equal(rows[p] + p * t->fx.tables[p].row_bytes, row,
                             t->fx.tables[p].row_bytes);
-        assert_int_equal(walks[p].reports[FIXTURE_DISK].n_found, 1);
-        assert_int_equal(walks[p].reports[FIXTURE_HOST].n_inserted, 1);
+        assert_int_equal(walks[p].reports[HPS_TIER_ROCKSDB].n_found, 1);
+        assert_int_equal(walks[p].reports[HPS_TIER_HOST].n_inserted, 1);
         assert_int_equal(walks[p].n_absent, 2);
         assert_true(fixture_has(&t->fx, FIXTURE_HOST, p, p));
     }

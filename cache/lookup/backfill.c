@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copies and the thread that puts them into their tier. Adding: I/O threads; the rest of it,
- * but for what says otherwise, is the thread's.
+ * The queue of copies, and the thread that inserts them into their tier. Copies are added by I/O
+ * threads; all else, but for what says otherwise, runs on the thread "backfill".
  */
-#include "cache/lookup/fill.h"
+#include "cache/lookup/backfill.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -23,7 +23,7 @@ struct copy {
     struct copy *next;
     struct hps_version *version; /* pinned, but for one that was made of others */
     const struct hps_table *table;
-    uint32_t tier;
+    struct hps_space *space; /* that it goes into */
     uint32_t n;
     uint64_t since;
     size_t size;
@@ -32,7 +32,7 @@ struct copy {
     uint8_t *rows;
 };
 
-struct hps_fill {
+struct hps_backfill {
     const struct hps_lookup_metrics *metrics;
     size_t bytes_max;
     pthread_mutex_t lock;
@@ -48,52 +48,54 @@ struct hps_fill {
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-struct hps_fill *hps_fill_new(size_t bytes_max, const struct hps_lookup_metrics *metrics)
+struct hps_backfill *hps_backfill_new(size_t bytes_max, const struct hps_lookup_metrics *metrics)
 {
-    struct hps_fill *fill = hps_calloc(1, sizeof(*fill));
+    struct hps_backfill *backfill = hps_calloc(1, sizeof(*backfill));
 
-    if (fill != NULL) {
-        fill->metrics = metrics;
-        fill->bytes_max = bytes_max;
-        fill->last = &fill->first;
-        pthread_mutex_init(&fill->lock, NULL);
-        pthread_cond_init(&fill->wake, NULL);
+    if (backfill != NULL) {
+        backfill->metrics = metrics;
+        backfill->bytes_max = bytes_max;
+        backfill->last = &backfill->first;
+        pthread_mutex_init(&backfill->lock, NULL);
+        pthread_cond_init(&backfill->wake, NULL);
     }
-    return fill;
+    return backfill;
 }
 
-void hps_fill_free(struct hps_fill *fill)
+void hps_backfill_free(struct hps_backfill *backfill)
 {
-    if (fill != NULL) {
-        HPS_ASSERT(!fill->has_thread);
-        HPS_ASSERT(fill->first == NULL);
-        pthread_cond_destroy(&fill->wake);
-        pthread_mutex_destroy(&fill->lock);
-        hps_free(fill);
+    if (backfill != NULL) {
+        HPS_ASSERT(!backfill->has_thread);
+        HPS_ASSERT(backfill->first == NULL);
+        pthread_cond_destroy(&backfill->wake);
+        pthread_mutex_destroy(&backfill->lock);
+        hps_free(backfill);
     }
 }
 
-size_t hps_fill_bytes(struct hps_fill *fill)
+size_t hps_backfill_bytes(struct hps_backfill *backfill)
 {
-    pthread_mutex_lock(&fill->lock);
-    size_t bytes = fill->bytes;
-    pthread_mutex_unlock(&fill->lock);
+    pthread_mutex_lock(&backfill->lock);
+    size_t bytes = backfill->bytes;
+    pthread_mutex_unlock(&backfill->lock);
     return bytes;
 }
 
-static void count_dropped(const struct hps_fill *fill, enum hps_drop_reason reason, uint64_t n)
+static void count_dropped(const struct hps_backfill *backfill, enum hps_drop_reason reason,
+                          uint64_t n)
 {
-    if (fill->metrics != NULL && n > 0) {
-        hps_metric_add(fill->metrics->insertion_dropped[reason], n);
+    if (backfill->metrics != NULL && n > 0) {
+        hps_metric_add(backfill->metrics->insertion_dropped[reason], n);
     }
 }
 
 /* Lock held. */
-static void add_rows(struct hps_fill *fill, uint64_t n_more, uint64_t n_less)
+static void add_rows(struct hps_backfill *backfill, uint64_t n_more, uint64_t n_less)
 {
-    fill->n_rows += n_more - n_less;
-    if (fill->metrics != NULL) {
-        hps_metric_set(fill->metrics->insertion_shared_queue_rows, (double)fill->n_rows);
+    HPS_ASSERT(n_less <= backfill->n_rows + n_more);
+    backfill->n_rows += n_more - n_less;
+    if (backfill->metrics != NULL) {
+        hps_metric_set(backfill->metrics->insertion_shared_queue_rows, (double)backfill->n_rows);
     }
 }
 
@@ -112,7 +114,7 @@ static size_t copy_bytes(const struct hps_table *table, uint32_t n)
 }
 
 /* With room for n rows, and none yet. NULL: no memory. */
-static struct copy *copy_new(struct hps_version *version, uint32_t tier,
+static struct copy *copy_new(struct hps_version *version, struct hps_space *space,
                              const struct hps_table *table, uint32_t n)
 {
     size_t size = copy_bytes(table, n);
@@ -120,7 +122,7 @@ static struct copy *copy_new(struct hps_version *version, uint32_t tier,
 
     if (copy != NULL) {
         *copy = (struct copy){
-            .version = version, .tier = tier, .table = table, .since = UINT64_MAX, .size = size};
+            .version = version, .space = space, .table = table, .since = UINT64_MAX, .size = size};
         copy->keys = (hps_key *)(void *)(copy + 1);
         copy->slots = (uint32_t *)(void *)(copy->keys + n);
         copy->rows = (uint8_t *)copy + size - align_rows((size_t)n * table->row_bytes);
@@ -161,27 +163,28 @@ static uint64_t end_copies(struct copy *first)
 
 /* What waits first, and more of its table that waits behind it, as much as goes in one call. Lock
  * held. */
-static struct copy *take_group(struct hps_fill *fill)
+static struct copy *take_group(struct hps_backfill *backfill)
 {
-    struct copy *group = fill->first;
+    struct copy *group = backfill->first;
+    HPS_ASSERT(group != NULL);
     struct copy **end = &group->next;
     uint32_t n_rows = group->n;
     size_t size = group->size;
 
-    fill->first = group->next;
+    backfill->first = group->next;
     *end = NULL;
-    fill->last = fill->first == NULL ? &fill->first : fill->last;
-    struct copy **link = &fill->first;
+    backfill->last = backfill->first == NULL ? &backfill->first : backfill->last;
+    struct copy **link = &backfill->first;
     for (uint32_t i = 0; i < SCAN_MAX && *link != NULL; i++) {
         struct copy *copy = *link;
         if (copy->version != group->version || copy->table != group->table ||
-            copy->tier != group->tier || n_rows + copy->n > HPS_FILL_CALL_ROWS ||
-            size + copy->size > HPS_FILL_CALL_BYTES) {
+            copy->space != group->space || n_rows + copy->n > HPS_BACKFILL_CALL_ROWS ||
+            size + copy->size > HPS_BACKFILL_CALL_BYTES) {
             link = &copy->next;
             continue;
         }
         *link = copy->next;
-        fill->last = *link == NULL ? link : fill->last;
+        backfill->last = *link == NULL ? link : backfill->last;
         copy->next = NULL;
         *end = copy;
         end = &copy->next;
@@ -191,10 +194,10 @@ static struct copy *take_group(struct hps_fill *fill)
     return group;
 }
 
-static void put(const struct hps_fill *fill, const struct copy *copy)
+static void put(const struct hps_backfill *backfill, const struct copy *copy)
 {
     const struct hps_version *version = copy->version;
-    struct hps_space *space = version->tiers[copy->tier];
+    struct hps_space *space = copy->space;
     const struct hps_call call = {0};
     const struct hps_stamp_guard unchanged = {.stamps = version->stamps,
                                               .keys = copy->keys,
@@ -205,13 +208,13 @@ static void put(const struct hps_fill *fill, const struct copy *copy)
     hps_status status = space->store->ops->insert(
         space, &call, copy->table, copy->keys, copy->slots, copy->rows, copy->n, &guard, &report);
 
-    if (fill->metrics != NULL && report.n_inserted > 0) {
-        hps_metric_add(fill->metrics->insertion_rows_async[space->store->ops->tier],
+    if (backfill->metrics != NULL && report.n_inserted > 0) {
+        hps_metric_add(backfill->metrics->insertion_rows_async[space->store->ops->tier],
                        report.n_inserted);
     }
-    count_dropped(fill, HPS_DROP_NO_SPACE, report.n_no_room);
-    count_dropped(fill, HPS_DROP_STALE, report.n_stale);
-    count_dropped(fill, HPS_DROP_FAILED,
+    count_dropped(backfill, HPS_DROP_NO_SPACE, report.n_no_room);
+    count_dropped(backfill, HPS_DROP_STALE, report.n_stale);
+    count_dropped(backfill, HPS_DROP_FAILED,
                   status == HPS_OK
                       ? report.n_failed
                       : copy->n - report.n_inserted - report.n_no_room - report.n_stale);
@@ -225,138 +228,142 @@ static struct copy *join_copies(const struct copy *group)
     for (const struct copy *each = group; each != NULL; each = each->next) {
         n += each->n;
     }
-    struct copy *joined = copy_new(group->version, group->tier, group->table, n);
+    struct copy *joined = copy_new(group->version, group->space, group->table, n);
     for (const struct copy *each = group; each != NULL && joined != NULL; each = each->next) {
         copy_add(joined, each->keys, each->slots, each->rows, each->n, each->since);
     }
     return joined;
 }
 
-static void put_group(const struct hps_fill *fill, const struct copy *group)
+static void put_group(const struct hps_backfill *backfill, const struct copy *group)
 {
     struct copy *joined = group->next == NULL ? NULL : join_copies(group);
 
     if (joined != NULL) {
-        put(fill, joined);
+        put(backfill, joined);
         hps_free_aligned(joined);
         return;
     }
     for (const struct copy *each = group; each != NULL; each = each->next) {
-        put(fill, each);
+        put(backfill, each);
     }
 }
 
 static void *run(void *ctx)
 {
-    struct hps_fill *fill = ctx;
+    struct hps_backfill *backfill = ctx;
 
-    pthread_mutex_lock(&fill->lock);
-    while (!fill->stopping) {
-        if (fill->first == NULL) {
-            pthread_cond_wait(&fill->wake, &fill->lock);
+    pthread_mutex_lock(&backfill->lock);
+    while (!backfill->stopping) {
+        if (backfill->first == NULL) {
+            pthread_cond_wait(&backfill->wake, &backfill->lock);
             continue;
         }
-        struct copy *group = take_group(fill);
+        struct copy *group = take_group(backfill);
         size_t bytes = 0;
-        pthread_mutex_unlock(&fill->lock);
-        put_group(fill, group);
+        pthread_mutex_unlock(&backfill->lock);
+        put_group(backfill, group);
         for (const struct copy *copy = group; copy != NULL; copy = copy->next) {
             bytes += copy->size;
         }
         uint64_t n_rows = end_copies(group);
-        pthread_mutex_lock(&fill->lock);
-        fill->bytes -= bytes;
-        add_rows(fill, 0, n_rows);
+        pthread_mutex_lock(&backfill->lock);
+        backfill->bytes -= bytes;
+        add_rows(backfill, 0, n_rows);
     }
-    pthread_mutex_unlock(&fill->lock);
+    pthread_mutex_unlock(&backfill->lock);
     return NULL;
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */
 
 /* Room for so many bytes, and a thread to make some. False: there is none. */
-static bool reserve(struct hps_fill *fill, size_t bytes, enum hps_drop_reason *out_reason)
+static bool reserve(struct hps_backfill *backfill, size_t bytes, enum hps_drop_reason *out_reason)
 {
-    pthread_mutex_lock(&fill->lock);
-    bool taken = !fill->stopping && bytes <= fill->bytes_max - fill->bytes;
-    if (taken && !fill->has_thread) {
-        fill->has_thread = hps_thread_start(0, run, fill, &fill->thread) == HPS_OK;
-        taken = fill->has_thread;
+    pthread_mutex_lock(&backfill->lock);
+    HPS_ASSERT(backfill->bytes <= backfill->bytes_max);
+    bool taken = !backfill->stopping && bytes <= backfill->bytes_max - backfill->bytes;
+    if (taken && !backfill->has_thread) {
+        backfill->has_thread = hps_thread_start(0, run, backfill, &backfill->thread) == HPS_OK;
+        taken = backfill->has_thread;
         if (taken) {
-            (void)pthread_setname_np(fill->thread, "fill");
+            (void)pthread_setname_np(backfill->thread, "backfill");
         }
     }
-    fill->bytes += taken ? bytes : 0;
-    *out_reason = fill->stopping ? HPS_DROP_STOPPED : HPS_DROP_QUEUE_FULL;
-    pthread_mutex_unlock(&fill->lock);
+    backfill->bytes += taken ? bytes : 0;
+    *out_reason = backfill->stopping ? HPS_DROP_STOPPED : HPS_DROP_QUEUE_FULL;
+    pthread_mutex_unlock(&backfill->lock);
     return taken;
 }
 
 /* False: it is not taken any more. */
-static bool append(struct hps_fill *fill, struct copy *copy)
+static bool append(struct hps_backfill *backfill, struct copy *copy)
 {
-    pthread_mutex_lock(&fill->lock);
-    bool taken = !fill->stopping;
+    pthread_mutex_lock(&backfill->lock);
+    bool taken = !backfill->stopping;
     if (taken) {
-        *fill->last = copy;
-        fill->last = &copy->next;
-        add_rows(fill, copy->n, 0);
-        pthread_cond_signal(&fill->wake);
+        *backfill->last = copy;
+        backfill->last = &copy->next;
+        add_rows(backfill, copy->n, 0);
+        pthread_cond_signal(&backfill->wake);
     } else {
-        fill->bytes -= copy->size;
+        backfill->bytes -= copy->size;
     }
-    pthread_mutex_unlock(&fill->lock);
+    pthread_mutex_unlock(&backfill->lock);
     return taken;
 }
 
-static void give_back(struct hps_fill *fill, size_t bytes)
+static void give_back(struct hps_backfill *backfill, size_t bytes)
 {
-    pthread_mutex_lock(&fill->lock);
-    fill->bytes -= bytes;
-    pthread_mutex_unlock(&fill->lock);
+    pthread_mutex_lock(&backfill->lock);
+    HPS_ASSERT(bytes <= backfill->bytes);
+    backfill->bytes -= bytes;
+    pthread_mutex_unlock(&backfill->lock);
 }
 
-static void add_some(struct hps_fill *fill, const struct hps_fill_rows *rows, uint32_t begin,
-                     uint32_t n)
+static void add_some(struct hps_backfill *backfill, const struct hps_backfill_rows *rows,
+                     uint32_t begin, uint32_t n)
 {
+    HPS_ASSERT(n > 0);
+    HPS_ASSERT(rows->space->store->ops->insert != NULL);
     size_t bytes = copy_bytes(rows->table, n);
     enum hps_drop_reason reason = HPS_DROP_QUEUE_FULL;
 
-    if (!reserve(fill, bytes, &reason)) {
-        count_dropped(fill, reason, n);
+    if (!reserve(backfill, bytes, &reason)) {
+        count_dropped(backfill, reason, n);
         return;
     }
-    struct copy *copy = copy_new(rows->version, rows->tier, rows->table, n);
+    struct copy *copy = copy_new(rows->version, rows->space, rows->table, n);
     if (copy == NULL) {
-        give_back(fill, bytes);
-        count_dropped(fill, HPS_DROP_QUEUE_FULL, n);
+        give_back(backfill, bytes);
+        count_dropped(backfill, HPS_DROP_QUEUE_FULL, n);
         return;
     }
     copy_add(copy, rows->keys + begin, rows->slots + begin, rows->rows, n, rows->since);
     hps_version_pin(rows->version);
-    if (!append(fill, copy)) {
-        count_dropped(fill, HPS_DROP_STOPPED, end_copies(copy));
+    if (!append(backfill, copy)) {
+        count_dropped(backfill, HPS_DROP_STOPPED, end_copies(copy));
     }
 }
 
-void hps_fill_add(struct hps_fill *fill, const struct hps_fill_rows *rows)
+void hps_backfill_add(struct hps_backfill *backfill, const struct hps_backfill_rows *rows)
 {
-    uint32_t n_max = HPS_FILL_CALL_BYTES / 2 / rows->table->row_bytes;
+    uint32_t n_max = HPS_BACKFILL_CALL_BYTES / 2 / rows->table->row_bytes;
 
-    n_max = n_max > HPS_FILL_CALL_ROWS ? HPS_FILL_CALL_ROWS : n_max == 0 ? 1 : n_max;
+    n_max = n_max > HPS_BACKFILL_CALL_ROWS ? HPS_BACKFILL_CALL_ROWS : n_max == 0 ? 1 : n_max;
     for (uint32_t begin = 0; begin < rows->n; begin += n_max) {
         uint32_t n_left = rows->n - begin;
-        add_some(fill, rows, begin, n_left < n_max ? n_left : n_max);
+        add_some(backfill, rows, begin, n_left < n_max ? n_left : n_max);
     }
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* Take out what waits for a version; NULL: for any. Lock held. */
-static struct copy *take_out(struct hps_fill *fill, const struct hps_version *version)
+static struct copy *take_out(struct hps_backfill *backfill, const struct hps_version *version)
 {
     struct copy *taken = NULL;
-    struct copy **link = &fill->first;
+    struct copy **link = &backfill->first;
 
     while (*link != NULL) {
         struct copy *copy = *link;
@@ -365,35 +372,35 @@ static struct copy *take_out(struct hps_fill *fill, const struct hps_version *ve
             continue;
         }
         *link = copy->next;
-        fill->bytes -= copy->size;
-        add_rows(fill, 0, copy->n);
+        backfill->bytes -= copy->size;
+        add_rows(backfill, 0, copy->n);
         copy->next = taken;
         taken = copy;
     }
-    fill->last = link;
+    backfill->last = link;
     return taken;
 }
 
-void hps_fill_forget(struct hps_fill *fill, const struct hps_version *version)
+void hps_backfill_forget(struct hps_backfill *backfill, const struct hps_version *version)
 {
-    pthread_mutex_lock(&fill->lock);
-    struct copy *taken = take_out(fill, version);
-    pthread_mutex_unlock(&fill->lock);
-    count_dropped(fill, HPS_DROP_STOPPED, end_copies(taken));
+    pthread_mutex_lock(&backfill->lock);
+    struct copy *taken = take_out(backfill, version);
+    pthread_mutex_unlock(&backfill->lock);
+    count_dropped(backfill, HPS_DROP_STOPPED, end_copies(taken));
 }
 
-void hps_fill_stop(struct hps_fill *fill)
+void hps_backfill_stop(struct hps_backfill *backfill)
 {
-    pthread_mutex_lock(&fill->lock);
-    fill->stopping = true;
-    struct copy *taken = take_out(fill, NULL);
-    bool has_thread = fill->has_thread;
-    pthread_cond_signal(&fill->wake);
-    pthread_mutex_unlock(&fill->lock);
-    count_dropped(fill, HPS_DROP_STOPPED, end_copies(taken));
+    pthread_mutex_lock(&backfill->lock);
+    backfill->stopping = true;
+    struct copy *taken = take_out(backfill, NULL);
+    bool has_thread = backfill->has_thread;
+    pthread_cond_signal(&backfill->wake);
+    pthread_mutex_unlock(&backfill->lock);
+    count_dropped(backfill, HPS_DROP_STOPPED, end_copies(taken));
     if (has_thread) {
-        int failed = pthread_join(fill->thread, NULL);
+        int failed = pthread_join(backfill->thread, NULL);
         HPS_ASSERT(failed == 0);
-        fill->has_thread = false;
+        backfill->has_thread = false;
     }
 }

@@ -45,13 +45,13 @@ struct shared_test {
 
 /* ---- rig ------------------------------------------------------------------------------------- */
 
-static void make_insertion(struct shared_test *t, size_t fill_bytes_max)
+static void make_insertion(struct shared_test *t, size_t backfill_bytes_max)
 {
     assert_int_equal(hps_pool_new("io", 1, 100, &t->pool), HPS_OK);
     const struct hps_insertion_options options = {.io = t->pool,
                                                   .rows_max = KEYS_MAX,
                                                   .jobs_max = 1,
-                                                  .fill_bytes_max = fill_bytes_max,
+                                                  .backfill_bytes_max = backfill_bytes_max,
                                                   .metrics = &t->metrics.series};
     assert_int_equal(hps_insertion_new(&options, &t->insertion), HPS_OK);
 }
@@ -168,7 +168,7 @@ static void check_rows(const struct walker *walker, hps_key from, hps_key to)
 
 static const struct hps_tier_report *report(const struct shared_test *t, uint32_t tier)
 {
-    return &t->walkers[0].walk.reports[tier];
+    return &t->walkers[0].walk.reports[fixture_kind(&t->fx, tier)];
 }
 
 static void put_range(struct shared_test *t, uint32_t tier, hps_key from, hps_key to)
@@ -191,7 +191,7 @@ static uint32_t n_in(struct shared_test *t, uint32_t tier, hps_key from, hps_key
 /* Until nothing is on its way any more, neither keys nor rows. */
 static void settle(struct shared_test *t)
 {
-    while (hps_insertion_rows(t->insertion) > 0 || hps_insertion_fill_bytes(t->insertion) > 0) {
+    while (hps_insertion_rows(t->insertion) > 0 || hps_insertion_backfill_bytes(t->insertion) > 0) {
         sched_yield();
     }
 }
@@ -275,7 +275,7 @@ static void test_walk_when_a_request_has_many_tables_then_the_shared_tier_is_cal
     assert_int_equal(hps_fake_calls(t->redis, HPS_FAKE_GET_MANY), 1);
     assert_int_equal(hps_fake_calls(t->redis, HPS_FAKE_GET), 0);
     for (uint32_t i = 0; i < FIXTURE_TABLES; i++) {
-        assert_int_equal(walks[i].reports[i == 2 ? DISK : REDIS].n_found, 1);
+        assert_int_equal(walks[i].reports[i == 2 ? HPS_TIER_ROCKSDB : HPS_TIER_REDIS].n_found, 1);
     }
     settle(t);
     assert_true(fixture_has(&t->fx, REDIS, 2, keys[2]));
@@ -379,7 +379,7 @@ static void test_walk_when_rows_below_are_not_wanted_then_none_goes_into_the_sha
 
 /* ---- rows that go into it behind the answers ------------------------------------------------- */
 
-static void test_fill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_are_bounded(
+static void test_backfill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_are_bounded(
     void **state)
 {
     struct shared_test *t = *state;
@@ -391,7 +391,7 @@ static void test_fill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_ar
     hps_fake_gate_wait(t->redis, HPS_FAKE_INSERT, 1);
     assert_int_equal(walk(t, 100, 10000), HPS_OK); /* 160 KB of rows, and their keys */
     check_rows(&t->walkers[0], 100, 10000);
-    assert_in_range(hps_insertion_fill_bytes(t->insertion), 1, 64 * 1024);
+    assert_in_range(hps_insertion_backfill_bytes(t->insertion), 1, 64 * 1024);
     unsigned n_dropped = dropped(t, HPS_DROP_QUEUE_FULL);
     assert_in_range(n_dropped, 1, 9900);
     assert_int_equal(n_queued(t), 10000 - n_dropped);
@@ -402,7 +402,7 @@ static void test_fill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_ar
     assert_int_equal(n_in(t, REDIS, 0, 10000), 10000 - n_dropped);
 }
 
-static void test_fill_when_many_lookups_leave_rows_then_they_go_in_few_calls(void **state)
+static void test_backfill_when_many_lookups_leave_rows_then_they_go_in_few_calls(void **state)
 {
     struct shared_test *t = *state;
 
@@ -420,7 +420,7 @@ static void test_fill_when_many_lookups_leave_rows_then_they_go_in_few_calls(voi
     assert_int_equal(n_in(t, REDIS, 0, 1000), 1000);
 }
 
-static void test_fill_when_an_update_comes_meanwhile_then_its_keys_stay_out(void **state)
+static void test_backfill_when_an_update_comes_meanwhile_then_its_keys_stay_out(void **state)
 {
     struct shared_test *t = *state;
     const hps_key updated[] = {3, 15};
@@ -442,7 +442,7 @@ static void test_fill_when_an_update_comes_meanwhile_then_its_keys_stay_out(void
     assert_int_equal(filled(t), 28);
 }
 
-static void test_fill_when_the_shared_tier_refuses_then_it_is_counted(void **state)
+static void test_backfill_when_the_shared_tier_refuses_then_it_is_counted(void **state)
 {
     struct shared_test *t = *state;
 
@@ -455,7 +455,7 @@ static void test_fill_when_the_shared_tier_refuses_then_it_is_counted(void **sta
     assert_int_equal(dropped(t, HPS_DROP_FAILED), 15);
 }
 
-static void test_fill_when_a_part_of_the_shared_tier_fails_then_it_is_counted(void **state)
+static void test_backfill_when_a_part_of_the_shared_tier_fails_then_it_is_counted(void **state)
 {
     struct shared_test *t = *state;
 
@@ -468,7 +468,7 @@ static void test_fill_when_a_part_of_the_shared_tier_fails_then_it_is_counted(vo
     assert_int_equal(dropped(t, HPS_DROP_FAILED), 15);
 }
 
-static void test_fill_when_the_version_goes_then_its_rows_and_pins_go(void **state)
+static void test_backfill_when_the_version_goes_then_its_rows_and_pins_go(void **state)
 {
     struct shared_test *t = *state;
 
@@ -489,7 +489,7 @@ static void test_fill_when_the_version_goes_then_its_rows_and_pins_go(void **sta
     assert_int_equal(walk(t, 30, 40), HPS_OK); /* others go on */
 }
 
-static void test_fill_when_it_stops_then_nothing_waits_and_nothing_is_taken(void **state)
+static void test_backfill_when_it_stops_then_nothing_waits_and_nothing_is_taken(void **state)
 {
     struct shared_test *t = *state;
 
@@ -501,7 +501,7 @@ static void test_fill_when_it_stops_then_nothing_waits_and_nothing_is_taken(void
     assert_true(hps_version_idle(&t->fx.version));
     assert_int_equal(walk(t, 10, 40), HPS_OK);
     assert_int_equal(dropped(t, HPS_DROP_STOPPED), 30);
-    assert_int_equal(hps_insertion_fill_bytes(t->insertion), 0);
+    assert_int_equal(hps_insertion_backfill_bytes(t->insertion), 0);
     assert_true(hps_version_idle(&t->fx.version));
 }
 
@@ -570,15 +570,15 @@ static void *add_and_forget(void *arg)
             slots[i] = 7 - i;
             fixture_row(&t->fx.tables[0], keys[i], rows + slots[i] * T0_ROW_BYTES);
         }
-        const struct hps_fill_rows found = {.version = &t->fx.version,
-                                            .tier = REDIS,
-                                            .table = &t->fx.tables[0],
-                                            .keys = keys,
-                                            .slots = slots,
-                                            .rows = rows,
-                                            .n = 8,
-                                            .since = 2};
-        hps_insertion_fill(t->insertion, &found);
+        const struct hps_backfill_rows found = {.version = &t->fx.version,
+                                                .space = t->fx.version.tiers[REDIS],
+                                                .table = &t->fx.tables[0],
+                                                .keys = keys,
+                                                .slots = slots,
+                                                .rows = rows,
+                                                .n = 8,
+                                                .since = 2};
+        hps_insertion_backfill(t->insertion, &found);
         if (round % 100 == 99) {
             hps_insertion_forget(t->insertion, &t->fx.version);
         }
@@ -586,7 +586,7 @@ static void *add_and_forget(void *arg)
     return NULL;
 }
 
-static void test_fill_when_many_add_and_forget_then_every_row_is_there_or_counted(void **state)
+static void test_backfill_when_many_add_and_forget_then_every_row_is_there_or_counted(void **state)
 {
     struct shared_test *t = *state;
     struct adder adders[4];
@@ -666,9 +666,9 @@ static void test_walk_when_it_is_exact_then_it_takes_no_row_that_another_one_fet
     hps_fake_gate_open(t->redis, HPS_FAKE_GET);
     join(&t->walkers[0]);
     join(&t->walkers[1]);
-    assert_int_equal(t->walkers[0].walk.reports[REDIS].n_found, 10);
-    assert_int_equal(t->walkers[1].walk.reports[DISK].n_found, 10);
-    assert_int_equal(t->walkers[1].walk.reports[DISK].n_shared, 0);
+    assert_int_equal(t->walkers[0].walk.reports[HPS_TIER_REDIS].n_found, 10);
+    assert_int_equal(t->walkers[1].walk.reports[HPS_TIER_ROCKSDB].n_found, 10);
+    assert_int_equal(t->walkers[1].walk.reports[HPS_TIER_ROCKSDB].n_shared, 0);
     settle(t);
 }
 
@@ -724,15 +724,15 @@ int main(void)
         TEST(test_walk_when_the_shared_tier_fails_then_it_is_skipped_and_left_alone),
         TEST(test_walk_when_the_shared_tier_is_the_lowest_then_its_failure_is_the_walks),
         TEST(test_walk_when_rows_below_are_not_wanted_then_none_goes_into_the_shared_tier),
-        TEST(test_fill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_are_bounded),
-        TEST(test_fill_when_many_lookups_leave_rows_then_they_go_in_few_calls),
-        TEST(test_fill_when_an_update_comes_meanwhile_then_its_keys_stay_out),
-        TEST(test_fill_when_the_shared_tier_refuses_then_it_is_counted),
-        TEST(test_fill_when_a_part_of_the_shared_tier_fails_then_it_is_counted),
-        TEST(test_fill_when_the_version_goes_then_its_rows_and_pins_go),
-        TEST(test_fill_when_it_stops_then_nothing_waits_and_nothing_is_taken),
+        TEST(test_backfill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_are_bounded),
+        TEST(test_backfill_when_many_lookups_leave_rows_then_they_go_in_few_calls),
+        TEST(test_backfill_when_an_update_comes_meanwhile_then_its_keys_stay_out),
+        TEST(test_backfill_when_the_shared_tier_refuses_then_it_is_counted),
+        TEST(test_backfill_when_a_part_of_the_shared_tier_fails_then_it_is_counted),
+        TEST(test_backfill_when_the_version_goes_then_its_rows_and_pins_go),
+        TEST(test_backfill_when_it_stops_then_nothing_waits_and_nothing_is_taken),
         TEST(test_lookup_when_there_is_no_map_then_what_came_too_late_goes_into_the_shared_tier),
-        TEST(test_fill_when_many_add_and_forget_then_every_row_is_there_or_counted),
+        TEST(test_backfill_when_many_add_and_forget_then_every_row_is_there_or_counted),
         TEST(test_walk_when_shared_rows_are_later_then_memory_gets_those_of_this_version),
         TEST(test_walk_when_it_is_exact_then_later_rows_are_none),
         TEST(test_walk_when_it_is_exact_then_it_takes_no_row_that_another_one_fetches),

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tiers of a version, top to bottom, for whoever goes through all of them: its embedding caches
+ * on a device are one like the others. What a tier can is told by capabilities, so that whoever
+ * walks the tiers never asks which one he has.
+ */
+#ifndef HPS_CACHE_VERSION_TIER_H
+#define HPS_CACHE_VERSION_TIER_H
+
+#include "cache/version/version.h"
+
+enum {
+    HPS_CAP_ON_DEVICE = 1,    /* no store: asked by a queue, beside the walk (cache/gpu/tier.h) */
+    HPS_CAP_BLOCKS = 2,       /* asking it may block: not on a loop thread */
+    HPS_CAP_SHARED = 4,       /* it may have rows of updates that this version does not have yet */
+    HPS_CAP_LOWEST = 8,       /* authoritative: what it lacks is in no tier */
+    HPS_CAP_COMPLETE = 16,    /* the same while hps_version_host_complete says so */
+    HPS_CAP_INSERTS = 32,     /* takes rows found below it at once, */
+    HPS_CAP_BACKFILLED = 64,  /* or behind the answers (hps_version_backfills) */
+    HPS_CAP_ONLY_WRITER = 128 /* no other program adds rows: what it lacks, it lacks until an update
+                                 of this version brings it */
+};
+
+struct hps_tier {
+    enum hps_tier_kind kind;
+    uint32_t caps;               /* HPS_CAP_... */
+    struct hps_space *space;     /* borrowed; NULL: on a device */
+    struct hps_breaker *breaker; /* borrowed; NULL: it is always asked */
+};
+
+/* Returns how many there are; their kinds ascend. out_tiers: [HPS_TIERS_MAX]. Any thread. */
+uint32_t hps_version_tiers(const struct hps_version *version, struct hps_tier *out_tiers);
+
+/* Tiers of this kind are on a device, whether a version has one or not. */
+static inline bool hps_tier_on_device(enum hps_tier_kind kind)
+{
+    return kind == HPS_TIER_GPU;
+}
+
+/* A kind as one bit of a set of kinds. */
+static inline uint32_t hps_tier_bit(enum hps_tier_kind kind)
+{
+    return UINT32_C(1) << kind;
+}
+
+/* "gpu", "host", "redis", "rocksdb": names on the wire and in metrics. Static text. */
+const char *hps_tier_name(enum hps_tier_kind kind);
+
+#endif
