@@ -42,6 +42,7 @@ bool hps_notes_drop(struct hps_notes *notes)
 
 hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
 {
+    HPS_ASSERT(fmt != NULL);
     if (hps_notes_drop(notes)) {
         return HPS_OK;
     }
@@ -128,6 +129,7 @@ void hps_config_free(struct hps_config *config)
 
 hps_status hps_config_add_model(struct hps_config *config, struct hps_config_model **out_model)
 {
+    HPS_ASSERT(config->n_models == 0 || config->models != NULL);
     struct hps_config_model *models =
         hps_realloc(config->models, (config->n_models + 1) * sizeof(*models));
     if (models == NULL) {
@@ -146,6 +148,7 @@ hps_status hps_config_add_model(struct hps_config *config, struct hps_config_mod
 
 hps_status hps_config_add_table(struct hps_config_model *model, struct hps_config_table **out_table)
 {
+    HPS_ASSERT(model->n_tables == 0 || model->tables != NULL);
     struct hps_config_table *tables =
         hps_realloc(model->tables, (model->n_tables + 1) * sizeof(*tables));
     if (tables == NULL) {
@@ -190,6 +193,26 @@ void hps_config_model_policies(const struct hps_config_model *model,
                                      .hit_rate_threshold = whole ? 1.0 : model->hit_rate_threshold};
 }
 
+void hps_config_sane(const struct hps_config *config)
+{
+    const struct hps_config_server *server = &config->server;
+    HPS_ASSERT(config->key_bytes == 4 || config->key_bytes == 8);
+    HPS_ASSERT(config->volatile_db.memory_bytes > 0 && config->volatile_db.num_partitions > 0);
+    HPS_ASSERT(server->loop_threads > 0 && server->worker_threads > 0 && server->io_threads > 0);
+    HPS_ASSERT(server->reply_bytes_in_flight > 0);
+    HPS_ASSERT(server->state_dir[0] != '\0' && server->admin_listen.address[0] != '\0');
+    HPS_ASSERT(server->listen.n > 0);
+    HPS_ASSERT((server->tls.certificate[0] == '\0') == (server->tls.key[0] == '\0'));
+    HPS_ASSERT(config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED ||
+               config->persistent_db.path[0] != '\0');
+    HPS_ASSERT(config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_NULL ||
+               config->update_source.group[0] != '\0');
+    for (size_t i = 0; i < config->n_models; i++) {
+        HPS_DEBUG_ASSERT(hps_config_model_find(config, config->models[i].name) ==
+                         &config->models[i]); /* names differ */
+    }
+}
+
 void hps_config_clear_listeners(struct hps_config_listeners *listeners)
 {
     for (size_t i = 0; i < listeners->n; i++) {
@@ -202,6 +225,7 @@ void hps_config_clear_listeners(struct hps_config_listeners *listeners)
 hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const char *address,
                                    bool plaintext)
 {
+    HPS_ASSERT(address != NULL);
     char *copy = hps_strdup(address);
     if (copy == NULL) {
         return HPS_NO_MEMORY;
@@ -222,6 +246,7 @@ hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const
 static hps_status add_table_argument(struct hps_config_model *model, const char *argument,
                                      struct hps_error *err)
 {
+    HPS_ASSERT(argument != NULL);
     const char *equals = strchr(argument, '=');
     if (equals == NULL || equals == argument || equals[1] == '\0') {
         return hps_error_set(err, HPS_INVALID, "--table: got \"%.80s\", expected NAME=PATH",
@@ -281,6 +306,7 @@ static hps_status set_table_mode(struct hps_config *config, struct hps_config_mo
 hps_status hps_config_for_tables(const char *const *args, size_t n_args,
                                  struct hps_config **out_config, struct hps_error *err)
 {
+    HPS_ASSERT(n_args > 0);
     HPS_ASSERT(n_args > 0);
     struct hps_config *config = NULL;
     struct hps_config_model *model = NULL;

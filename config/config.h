@@ -65,6 +65,7 @@ struct hps_config_listeners {
     size_t n;
 };
 
+/* One field for each option of the block, as in options.def; so in the structs below. */
 struct hps_config_volatile_db {
     struct hps_option_set set;
     enum hps_config_volatile_type type;

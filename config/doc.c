@@ -7,6 +7,8 @@
 
 #include "config/options.h"
 
+#include "base/assert.h"
+
 static const char intro[] =
     "<!-- Made by gen-config-doc from config/options.def. Do not edit. -->\n"
     "\n"
@@ -112,6 +114,7 @@ static hps_status print_cell(struct hps_buf *buf, const char *text)
 
 static hps_status print_words(const struct hps_option *option, struct hps_buf *buf)
 {
+    HPS_ASSERT(option->values != NULL);
     hps_status status = HPS_OK;
     for (const struct hps_option_value *v = option->values; v->word != NULL && status == HPS_OK;
          v++) {
@@ -126,6 +129,7 @@ static hps_status print_words(const struct hps_option *option, struct hps_buf *b
 /* What may be written: words or range. */
 static hps_status print_range(const struct hps_option *option, struct hps_buf *buf)
 {
+    HPS_ASSERT(option->min <= option->max);
     struct hps_option bare = *option;
     bool ranged = option->max != 0 && option->type != HPS_OPTION_TYPE_IGNORED;
     switch (option->type) {

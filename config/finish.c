@@ -29,6 +29,7 @@ static hps_status no_memory(const struct hps_config *config, struct hps_error *e
 static hps_status apply_flag(struct hps_config *config, enum hps_option_id id, const char *flag,
                              const char *text, struct hps_error *err)
 {
+    HPS_ASSERT(flag[0] == '-' && id < HPS_OPTION_COUNT);
     if (text == NULL) {
         return HPS_OK;
     }
@@ -85,6 +86,7 @@ static hps_status apply_flags(struct hps_config *config, const struct hps_config
 
 static uint32_t clamp_u32(uint32_t value, uint32_t min, uint32_t max)
 {
+    HPS_ASSERT(min <= max);
     return value < min ? min : value > max ? max : value;
 }
 
@@ -107,6 +109,7 @@ uint64_t hps_config_host_bytes(const struct hps_config *config)
 
 bool hps_config_caches_whole(const struct hps_config_model *model)
 {
+    HPS_ASSERT(model->gpucacheper >= 0);
     return model->embedding_cache_type == HPS_CONFIG_CACHE_STATIC || model->use_static_table ||
            model->gpucacheper >= 1;
 }
@@ -142,6 +145,7 @@ static void derive_sizes(struct hps_config *config)
 static hps_status replace(struct hps_config *config, char **field, char *fresh,
                           struct hps_error *err)
 {
+    HPS_ASSERT(field != NULL);
     if (fresh == NULL) {
         return no_memory(config, err);
     }
@@ -346,6 +350,7 @@ static hps_status check_listener(const struct hps_config *config, const char *na
                                  const struct hps_config_listener *listener, bool tls,
                                  struct hps_error *err)
 {
+    HPS_ASSERT(listener->address != NULL);
     const char *address = listener->address;
     const char *path = unix_path(address);
     char host[256];
@@ -453,8 +458,8 @@ static hps_status check_listeners(const struct hps_config *config, struct hps_er
         !(admin_tls && server->tls.require_client_certificate)) {
         return hps_error_set(
             err, HPS_INVALID,
-            "%s: server.admin_listen: got \"%.200s\", a TCP address that asks nobody who "
-            "he is; expected admin_token_file, or tls with require_client_certificate",
+            "%s: server.admin_listen: got \"%.200s\", a TCP address that anybody may call; "
+            "expected admin_token_file, or tls with require_client_certificate",
             config->file, admin->address);
     }
     return status == HPS_OK ? check_repeats(config, err) : status;
@@ -491,16 +496,17 @@ static hps_status check_tiers(const struct hps_config *config, struct hps_notes 
 /* HPS's data says neither of which version it is nor of which time. */
 static hps_status check_redis_hps(const struct hps_config *config, struct hps_error *err)
 {
+    HPS_ASSERT(config->volatile_db.redis_layout == HPS_CONFIG_REDIS_LAYOUT_HPS);
     if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED) {
         return hps_error_set(err, HPS_INVALID,
                              "%s: volatile_db.redis_layout: got \"hps\" above a persistent_db, "
-                             "expected \"hpsd\": nothing tells of which version rows of HPS are",
+                             "expected \"hpsd\": HPS's rows do not say which version they are of",
                              config->file);
     }
     if (config->update_source.type != HPS_CONFIG_UPDATE_SOURCE_NULL) {
         return hps_error_set(err, HPS_INVALID,
                              "%s: volatile_db.redis_layout: got \"hps\" and an update_source, "
-                             "expected \"hpsd\": rows of HPS are only read",
+                             "expected \"hpsd\": HPS's rows are only read, never written",
                              config->file);
     }
     if (!hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_num_partitions)) {
@@ -630,7 +636,7 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
                                        "answered at once"},
         {wishes.other_cache,
          "models[].embedding_cache_type: the stores are filled and served for every type; static "
-         "has room for every row in the embedding cache, and with it and uvm what misses there is "
+         "has room for every row in the embedding cache, and misses of static and uvm are "
          "waited for; stochastic is as dynamic"},
         {wishes.buffers,
          "models[].num_of_worker_buffer_in_pool, num_of_refresher_buffer_in_pool: not needed; a "
@@ -642,16 +648,16 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
         {wishes.insertion_threads,
          "models[].thread_pool_size: not needed; insertions behind answers run on up to a quarter "
          "of server.io_threads"},
-        {wishes.no_warmup,
-         "models[].init_ec: the embedding cache is not warmed; the host map is, with the keys that "
-         "were asked for most, and server.hot_keys_bytes 0 turns that off"},
+        {wishes.no_warmup, "models[].init_ec: the embedding cache is not warmed up; the host map "
+                           "is, with the keys that "
+                           "are asked for most; server.hot_keys_bytes 0 turns that off"},
         {wishes.fp8, "models[].fp8_quant: not applied; answers are the stored float32"},
         {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, which every "
          "client shares"},
         {!redis && hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy),
-         "volatile_db.overflow_policy: the host map has a policy of its own, which keeps more of "
-         "what is asked for than any of HPS's"},
+         "volatile_db.overflow_policy: not applied; the host map has one policy of its own, with "
+         "higher hit rates than any of HPS's"},
         {volatile_db->initial_cache_rate < 1.0 &&
              (!redis || config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED),
          "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},
@@ -757,6 +763,9 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
     }
     if (status == HPS_OK && note_hps_settings(config, notes) != HPS_OK) {
         status = no_memory(config, err);
+    }
+    if (status == HPS_OK) {
+        hps_config_sane(config);
     }
     return status;
 }

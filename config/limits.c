@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 enum { PATH_CHARS = 4096, LINE_CHARS = 4352, CGROUP_DEPTH_MAX = 32 };
 
 /* When nothing tells: small enough to be safe on any machine that runs this. */
@@ -20,6 +22,7 @@ static const uint64_t memory_bytes_unknown = UINT64_C(1) << 30;
 /* First line of root + dir + name into `line`. */
 static bool read_line(const char *root, const char *dir, const char *name, char *line, int size)
 {
+    HPS_ASSERT(size > 0);
     char path[PATH_CHARS];
     int n = snprintf(path, sizeof(path), "%s%s/%s", root, dir, name);
     if (n < 0 || (size_t)n >= sizeof(path)) {
@@ -53,6 +56,7 @@ static uint64_t ram_bytes(const char *root)
 /* The path of this process in the hierarchy of `controller`; "" is that of version 2. */
 static bool cgroup_path(const char *root, const char *controller, char *out_path, size_t size)
 {
+    HPS_ASSERT(size > 0);
     char path[PATH_CHARS];
     int n = snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
     FILE *file = n > 0 && (size_t)n < sizeof(path) ? fopen(path, "re") : NULL;

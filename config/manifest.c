@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/buf.h"
 #include "base/heap.h"
 #include "base/rows/crc32c.h"
@@ -174,6 +175,7 @@ static hps_status read_dtype(const struct source *source, const json_t *json, co
 static hps_status read_table(const struct source *source, const json_t *json, size_t index,
                              struct hps_manifest_table *table)
 {
+    HPS_ASSERT(json != NULL);
     char where[64];
     const json_t *files = NULL;
     size_t n_files = 0;
@@ -497,6 +499,7 @@ const struct hps_manifest_table *hps_manifest_find(const struct hps_manifest *ma
 static hps_status check_size(const struct hps_manifest_file *file, const char *dir_path,
                              struct hps_error *err)
 {
+    HPS_ASSERT(dir_path != NULL);
     struct stat st;
     hps_status status = HPS_OK;
 
@@ -568,6 +571,7 @@ hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const c
 hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,
                                     const struct hps_row_desc *desc, struct hps_error *err)
 {
+    HPS_ASSERT(table != NULL);
     const struct hps_manifest_table *said = hps_manifest_find(manifest, table);
 
     if (said == NULL) {
@@ -626,6 +630,7 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
 /* The setters take their value, and fail on a NULL one: one check of all results is enough. */
 static json_t *file_json(const struct hps_manifest_file *file)
 {
+    HPS_ASSERT(file->name != NULL);
     char crc[16];
     json_t *json = json_object();
     int failed = json_object_set_new(json, "name", json_string(file->name));
@@ -717,6 +722,7 @@ static int append_text(const char *data, size_t size, void *ctx)
 hps_status hps_manifest_write(const struct hps_manifest *manifest, const char *path,
                               struct hps_error *err)
 {
+    HPS_ASSERT(path != NULL);
     struct hps_buf text;
     hps_status status = HPS_NO_MEMORY;
 

@@ -133,6 +133,8 @@ hps_status hps_config_add_table(struct hps_config_model *model, struct hps_confi
     HPS_MUST_CHECK;
 hps_status hps_config_add_listener(struct hps_config_listeners *listeners, const char *address,
                                    bool plaintext) HPS_MUST_CHECK;
+/* Assert what holds of every configuration that is finished. */
+void hps_config_sane(const struct hps_config *config);
 void hps_config_clear_listeners(struct hps_config_listeners *listeners);
 
 #endif

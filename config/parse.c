@@ -34,6 +34,7 @@ hps_status HPS_PRINTF(4, 5)
     parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
                hps_status status, const char *fmt, ...)
 {
+    HPS_ASSERT(status != HPS_OK);
     char place[PATH_CHARS + 128];
     char text[sizeof(reader->err->text)];
     va_list args;
@@ -66,6 +67,7 @@ hps_status parse_no_memory(const struct parse_reader *reader)
 
 static void expected_text(const struct hps_option *option, char *out_text, size_t size)
 {
+    HPS_ASSERT(size > 0);
     struct hps_buf buf;
     hps_buf_init(&buf, size);
     bool good = hps_option_expected(option, &buf) == HPS_OK;
@@ -78,6 +80,7 @@ static void expected_text(const struct hps_option *option, char *out_text, size_
 hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
                             const struct hps_option *option, const char *word, hps_status status)
 {
+    HPS_ASSERT(status != HPS_OK);
     if (status == HPS_NO_MEMORY) {
         return parse_no_memory(reader);
     }
@@ -109,6 +112,7 @@ const char *parse_scalar_text(const struct parse_reader *reader, const struct hp
                               const struct hps_option *option, const json_t *value, char *scratch,
                               size_t size)
 {
+    HPS_ASSERT(size >= GOT_CHARS);
     bool number = option->type == HPS_OPTION_TYPE_U32 || option->type == HPS_OPTION_TYPE_U64 ||
                   option->type == HPS_OPTION_TYPE_BYTES || option->type == HPS_OPTION_TYPE_F64;
     if (json_is_string(value)) {
@@ -131,6 +135,7 @@ const char *parse_scalar_text(const struct parse_reader *reader, const struct hp
 static hps_status read_strings(const struct parse_reader *reader, const struct hps_text_path *path,
                                const struct hps_option *option, const json_t *value, void *base)
 {
+    HPS_ASSERT(option->type == HPS_OPTION_TYPE_STRINGS);
     hps_status status = hps_option_set_text(option, base, "");
     struct hps_strings *field = (struct hps_strings *)(void *)((char *)base + option->offset);
     for (size_t i = 0; i < json_array_size(value) && status == HPS_OK; i++) {
@@ -176,6 +181,7 @@ static const char *other_section_of(enum hps_option_section section, const char 
 static hps_status unknown_key(const struct parse_reader *reader, const struct hps_text_path *path,
                               enum hps_option_section section)
 {
+    HPS_ASSERT(path->key != NULL);
     bool ours = section == HPS_SECTION_server || section == HPS_SECTION_tls;
     if (!ours && hps_notes_drop(reader->notes)) {
         return HPS_OK; /* without looking for its place: a file may have thousands */
@@ -209,6 +215,7 @@ hps_status parse_section(const struct parse_reader *reader, const struct hps_tex
                          json_t *object, enum hps_option_section section, void *base,
                          struct hps_option_set *set)
 {
+    HPS_ASSERT(base != NULL && set != NULL);
     if (!json_is_object(object)) {
         char got[GOT_CHARS];
         hps_text_spelling(&reader->source, path, got, sizeof(got));
@@ -423,6 +430,7 @@ static void *json_alloc(size_t size)
 
 static json_t *load_json(const struct parse_reader *reader, hps_status *out_status)
 {
+    HPS_ASSERT(reader->source.text != NULL);
     json_error_t error;
     json_set_alloc_funcs(json_alloc, hps_free);
     json_lacks_memory = false;

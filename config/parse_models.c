@@ -25,6 +25,7 @@ struct model_reader {
 static hps_status get_array(const struct model_reader *m, enum hps_option_id id, size_t n,
                             const json_t **out_array)
 {
+    HPS_ASSERT(id < HPS_OPTION_COUNT && hps_options[id].section == HPS_SECTION_model);
     const json_t *array = json_object_get(m->object, hps_options[id].name);
     struct hps_text_path path = {.parent = m->path, .key = hps_options[id].name};
     if (array != NULL && !json_is_array(array)) {
@@ -43,6 +44,7 @@ static hps_status get_array(const struct model_reader *m, enum hps_option_id id,
 static hps_status read_u32(const struct model_reader *m, enum hps_option_id id, const json_t *array,
                            size_t i, uint32_t *out_value)
 {
+    HPS_ASSERT(i < json_array_size(array));
     const struct hps_option *option = &hps_options[id];
     struct hps_text_path list = {.parent = m->path, .key = option->name};
     struct hps_text_path path = {.parent = &list, .index = i};
@@ -270,6 +272,7 @@ static hps_status check_model(const struct model_reader *m)
 static hps_status read_model(const struct parse_reader *reader, const struct hps_text_path *path,
                              json_t *object)
 {
+    HPS_ASSERT(reader->config != NULL);
     struct model_reader m = {.reader = reader, .path = path, .object = object};
     if (hps_config_add_model(reader->config, &m.model) != HPS_OK) {
         return parse_no_memory(reader);

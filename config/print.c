@@ -9,11 +9,14 @@
 
 #include "config/options.h"
 
+#include "base/assert.h"
+
 /* Every option of a section as members of an object; `first` tells whether a comma is due. */
 static hps_status print_section(enum hps_option_section section, const void *base,
                                 const struct hps_option_set *set, int indent, bool *first,
                                 struct hps_buf *buf)
 {
+    HPS_ASSERT(base != NULL);
     hps_status status = HPS_OK;
     for (size_t i = 0; i < HPS_OPTION_COUNT && status == HPS_OK; i++) {
         const struct hps_option *option = &hps_options[i];
@@ -49,6 +52,7 @@ static hps_status print_block(const char *name, enum hps_option_section section,
 
 static hps_status print_models(const struct hps_config *config, struct hps_buf *buf)
 {
+    HPS_ASSERT(config->n_models == 0 || config->models != NULL);
     hps_status status = hps_buf_printf(buf, ",\n  \"models\": [");
     for (size_t i = 0; i < config->n_models && status == HPS_OK; i++) {
         const struct hps_config_model *model = &config->models[i];

@@ -70,6 +70,7 @@ static bool is_compared(const struct hps_option *option, const struct pair *pair
 
 static const char *string_of(const struct hps_option *option, const void *base)
 {
+    HPS_ASSERT(option->type == HPS_OPTION_TYPE_STRING);
     return *(char *const *)(const void *)((const char *)base + option->offset);
 }
 
@@ -77,6 +78,7 @@ static const char *string_of(const struct hps_option *option, const void *base)
  * whether there is one: a token or certificates that come or go need a restart. */
 static bool is_reloadable(const struct hps_option *option, const struct pair *pair)
 {
+    HPS_ASSERT(hps_option_has_value(option) || (option->flags & HPS_OPTION_RELOAD) == 0);
     if ((option->flags & HPS_OPTION_RELOAD) == 0) {
         return false;
     }
@@ -96,6 +98,7 @@ struct diff {
 
 static void cut(char *out_text, size_t size, const struct hps_buf *buf)
 {
+    HPS_ASSERT(size > 0);
     (void)snprintf(out_text, size, "%.*s", buf->size > 1024 ? 1024 : (int)buf->size,
                    buf->size == 0 ? "" : (const char *)buf->data);
 }
@@ -114,6 +117,7 @@ static hps_status print_both(struct diff *diff, const struct hps_option *option,
 static hps_status diff_option(struct diff *diff, const struct hps_option *option,
                               const char *prefix, const struct pair *pair)
 {
+    HPS_ASSERT(hps_option_has_value(option));
     hps_status status = print_both(diff, option, pair, hps_option_print);
     if (status != HPS_OK || (diff->before.size == diff->after.size &&
                              memcmp(diff->before.data, diff->after.data, diff->before.size) == 0)) {
@@ -186,6 +190,7 @@ static hps_status diff_models(struct diff *diff, struct hps_config *before,
 hps_status hps_config_diff(const struct hps_config *before, const struct hps_config *after,
                            void (*fn)(void *ctx, const struct hps_config_change *change), void *ctx)
 {
+    HPS_ASSERT(fn != NULL);
     struct hps_config *a = (struct hps_config *)(uintptr_t)before; /* only read */
     struct hps_config *b = (struct hps_config *)(uintptr_t)after;
     struct diff diff = {.fn = fn, .ctx = ctx};
@@ -239,6 +244,7 @@ static void exchange_bytes(void *a, void *b, size_t size)
 
 static void exchange_mark(const struct pair *pair, size_t id)
 {
+    HPS_ASSERT(id < HPS_OPTION_COUNT);
     uint64_t bit = UINT64_C(1) << (id % 64);
     uint64_t *before = &pair->set_before->bits[id / 64];
     uint64_t *after = &pair->set_after->bits[id / 64];
@@ -261,6 +267,7 @@ static void exchange_section(const struct pair *pair)
 
 void hps_config_exchange(struct hps_config *running, struct hps_config *next)
 {
+    HPS_ASSERT(running != next);
     struct pair pairs[N_PAIRS];
     pairs_of(running, next, pairs);
     for (size_t i = 0; i < N_PAIRS; i++) {

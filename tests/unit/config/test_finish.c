@@ -232,7 +232,7 @@ static void test_admin_when_tcp_then_needs_token_or_mutual_tls(void **state)
                "server.admin_listen");
     finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":"
                          "\"c\",\"key\":\"k\"}}"),
-               NULL, "asks nobody who he is");
+               NULL, "that anybody may call");
     static const char *const good[] = {
         FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\",\"admin_token_file\":\"/t\"}"),
         FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\","
@@ -291,7 +291,7 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
         "supportlonglong: not given",
         "fuse_embedding_table: tables keep their names",
         "multi_process_hash_map is the host map",
-        "volatile_db.overflow_policy: the host map has a policy of its own",
+        "volatile_db.overflow_policy: not applied; the host map has one policy of its own",
         "initial_cache_rate",
         "initialize_after_startup",
         "max_get_batch_size",
