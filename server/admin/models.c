@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "cache/lookup/explain.h"
 #include "cache/update/update.h"
 #include "hps/v1/admin.pb-c.h"
@@ -18,6 +19,7 @@ char *admin_dtype_text(enum hps_dtype dtype)
 
 Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena, const struct hps_version_diff *diff)
 {
+    HPS_ASSERT(diff->n_tables == 0 || diff->tables != NULL);
     Hps__V1__TableDiff **pointers =
         hps_arena_calloc(arena, diff->n_tables + 1, sizeof(Hps__V1__TableDiff *));
     Hps__V1__TableDiff *messages = hps_arena_calloc(arena, diff->n_tables + 1, sizeof(*messages));
@@ -99,6 +101,8 @@ static Hps__V1__VersionInfo *version_info(struct admin_op *op, const struct hps_
 
 static void add_view(void *ctx, const struct hps_version_view *view)
 {
+    HPS_ASSERT(((const struct model_list *)ctx)->n_models <=
+               ((const struct model_list *)ctx)->n_views);
     struct model_list *list = ctx;
     struct admin_op *op = list->op;
     Hps__V1__ModelInfo *last = list->n_models > 0 ? list->models[list->n_models - 1] : NULL;
@@ -176,6 +180,7 @@ void admin_list_models(struct admin_op *op)
 static Hps__V1__TableInfo **table_infos(struct admin_op *op, const struct hps_version *version,
                                         const struct hps_embed_range_usage *usages)
 {
+    HPS_ASSERT(version->n_tables <= version->n_places);
     Hps__V1__TableInfo **pointers = admin_alloc(op, version->n_tables, sizeof(*pointers));
     Hps__V1__TableInfo *infos = admin_alloc(op, version->n_tables, sizeof(*infos));
     if (pointers == NULL || infos == NULL) {
@@ -268,6 +273,7 @@ void admin_list_tables(struct admin_op *op)
 
 static int64_t *gone_copy(struct admin_op *op, const struct hps_versions_gone *gone)
 {
+    HPS_ASSERT(gone->n == 0 || gone->numbers != NULL);
     int64_t *numbers = admin_alloc(op, gone->n, sizeof(*numbers));
     if (numbers != NULL) {
         memcpy(numbers, gone->numbers, gone->n * sizeof(*numbers));
@@ -334,6 +340,7 @@ static struct hps_source_named *load_tables(struct admin_op *op,
 
 static void load_model(struct admin_op *op, const Hps__V1__LoadModelRequest *message)
 {
+    HPS_ASSERT(op->load == NULL);
     const struct hps_load_request request = {.model = message->model,
                                              .directory = message->directory,
                                              .tables = load_tables(op, message),
@@ -379,6 +386,7 @@ void admin_load_model(struct admin_op *op)
 /* takes the differences. */
 static void reply_activated(struct admin_op *op, struct hps_switched *switched)
 {
+    HPS_ASSERT(op->reply == NULL);
     Hps__V1__ActivateVersionResponse *reply = admin_alloc(op, 1, sizeof(*reply));
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &switched->diff);
     int64_t *gone = gone_copy(op, &switched->gone);

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "hps/v1/admin.pb-c.h"
@@ -70,6 +71,7 @@ struct progress_stream {
 
 void *admin_alloc(struct admin_op *op, size_t count, size_t size)
 {
+    HPS_ASSERT(op->arena != NULL && size > 0);
     void *memory = hps_arena_calloc(op->arena, count != 0 ? count : 1, size);
     if (memory == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_NO_MEMORY, "no memory for the answer"));
@@ -86,6 +88,7 @@ char *admin_text(struct admin_op *op, const char *text)
 
 static void op_free(struct admin_op *op)
 {
+    HPS_ASSERT(op->call != NULL);
     hps_load_unref(op->load);
     hps_grpc_call_unref(op->call);
     hps_arena_free(op->arena);
@@ -96,6 +99,7 @@ static void op_free(struct admin_op *op)
 
 static void stream_free(struct progress_stream *stream)
 {
+    HPS_ASSERT(stream->load != NULL);
     hps_timer_stop(&stream->timer);
     hps_load_unref(stream->load);
     hps_free(stream->model);
@@ -104,6 +108,7 @@ static void stream_free(struct progress_stream *stream)
 
 static void send_progress(struct progress_stream *stream, struct hps_load_state *state)
 {
+    HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(stream->call)));
     struct hps_arena *arena = NULL;
     Hps__V1__LoadProgress progress = HPS__V1__LOAD_PROGRESS__INIT;
     progress.model = stream->model;
@@ -156,6 +161,7 @@ static void on_progress(void *ctx)
 
 static void start_stream(struct admin_op *op)
 {
+    HPS_ASSERT(op->load != NULL && hps_loop_is_mine(hps_grpc_call_loop(op->call)));
     const Hps__V1__LoadModelRequest *request = (const Hps__V1__LoadModelRequest *)op->request;
     struct progress_stream *stream = hps_calloc(1, sizeof(*stream));
     char *model = hps_strdup(request->model);
@@ -199,6 +205,7 @@ static void run_reply(struct hps_task *task)
 /* Who changed what, and how that went: written at every log level and never held back. */
 static void audit(const struct admin_op *op)
 {
+    HPS_ASSERT(op->changes);
     struct hps_log_site site = {0};
     const struct hps_log_field fields[] = {
         HPS_STR("method", strrchr(op->method->path, '/') + 1),
@@ -242,6 +249,7 @@ static const struct admin_method *method_of(const struct hps_grpc_call *call)
 
 static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
+    HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(call)));
     struct hps_admin_service *service = hps_grpc_call_ctx(call);
     const struct admin_method *method = method_of(call);
     struct admin_op *op = hps_calloc(1, sizeof(*op));
@@ -281,6 +289,8 @@ static void on_close(struct hps_grpc_call *call)
 
 struct hps_admin_service *hps_admin_service_new(const struct hps_admin_parts *parts)
 {
+    HPS_ASSERT(parts->pool != NULL && parts->catalog != NULL && parts->models != NULL);
+    HPS_ASSERT(parts->status != NULL && parts->drain != NULL && parts->print_config != NULL);
     struct hps_admin_service *service = hps_calloc(1, sizeof(*service));
     if (service == NULL) {
         return NULL;

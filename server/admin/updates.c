@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin/op.h"
@@ -82,6 +83,7 @@ static void add_rejected(struct admin_op *op, const struct hps_stream_view *view
 static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
                                                 const struct hps_stream_view *view)
 {
+    HPS_ASSERT(view->n_partitions == 0 || view->partitions != NULL);
     Hps__V1__VersionUpdates *of = admin_alloc(op, 1, sizeof(*of));
     Hps__V1__PartitionUpdates **partitions =
         admin_alloc(op, view->n_partitions, sizeof(*partitions));
@@ -121,6 +123,7 @@ static Hps__V1__VersionUpdates *version_updates(struct admin_op *op,
 
 static void add_stream(void *ctx, const struct hps_stream_view *view)
 {
+    HPS_ASSERT(((const struct update_list *)ctx)->n <= ((const struct update_list *)ctx)->capacity);
     struct update_list *list = ctx;
     const Hps__V1__GetUpdatesRequest *request = list->request;
     if (list->n == list->capacity ||
@@ -135,6 +138,7 @@ static void add_stream(void *ctx, const struct hps_stream_view *view)
 
 static hps_status refresh(struct admin_op *op, const Hps__V1__GetUpdatesRequest *request)
 {
+    HPS_ASSERT(op->parts->updater != NULL);
     uint32_t n;
     const struct hps_update_command command = {.kind = HPS_UPDATE_REFRESH,
                                                .model = request->model,
