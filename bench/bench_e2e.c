@@ -78,13 +78,13 @@ static void fail(struct load *load, hps_status status, const char *text)
 static void on_message(void *ctx, const uint8_t *data, size_t size)
 {
     struct load *load = ((struct call *)ctx)->load;
-    struct hps_lookup_reply reply;
-    struct hps_lookup_result result;
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
     struct hps_error err;
-    hps_status status = hps_lookup_reply_open(data, size, &reply, &err);
+    hps_status status = hps_client_lookup_reply_open(data, size, &reply, &err);
 
     if (status == HPS_OK) {
-        status = hps_lookup_reply_next(&reply, &result, &err);
+        status = hps_client_lookup_reply_next(&reply, &result, &err);
     }
     if (status != HPS_OK) {
         fail(load, status, err.text);
@@ -124,18 +124,18 @@ static void start_call(struct call *call)
 {
     static const struct hps_grpc_client_events events = {on_message, on_done};
     struct load *load = call->load;
-    struct hps_lookup_query query = {NULL, load->keys, load->n_keys};
-    struct hps_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
+    struct hps_client_lookup_query query = {NULL, load->keys, load->n_keys};
+    struct hps_client_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
 
     for (uint32_t i = 0; i < load->n_keys; i++) {
         load->keys[i] = hps_random_next(load->random) % E2E_ROWS;
     }
     hps_buf_clear(&load->request);
-    hps_status status = hps_lookup_encode(&lookup, &load->request);
+    hps_status status = hps_client_lookup_encode(&lookup, &load->request);
     call->start_ns = bench_now_ns();
     if (status == HPS_OK) {
         status =
-            hps_grpc_client_start(hps_client_channel(load->client), HPS_LOOKUP_PATH,
+            hps_grpc_client_start(hps_client_channel(load->client), HPS_CLIENT_LOOKUP_PATH,
                                   load->request.data, load->request.size, 0, &events, call, NULL);
     }
     if (status != HPS_OK) {

@@ -174,8 +174,8 @@ static void mixed_start(struct mixed_call *call)
     size_t size = reply_request(call->small ? 0 : 2, false, request);
 
     call->start_ns = bench_now_ns();
-    if (hps_grpc_client_start(hps_client_channel(call->mixed->client), HPS_LOOKUP_PATH, request,
-                              size, 0, &events, call, NULL) == HPS_OK) {
+    if (hps_grpc_client_start(hps_client_channel(call->mixed->client), HPS_CLIENT_LOOKUP_PATH,
+                              request, size, 0, &events, call, NULL) == HPS_OK) {
         call->mixed->n_under_way++;
     } else {
         call->mixed->failed = true;

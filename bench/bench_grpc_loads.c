@@ -112,8 +112,9 @@ static void start_call(struct load_call *call)
     struct load_state *state = call->state;
 
     call->start_ns = bench_now_ns();
-    if (hps_grpc_client_start(hps_client_channel(state->client), HPS_LOOKUP_PATH, state->request,
-                              state->request_bytes, 0, &events, call, NULL) == HPS_OK) {
+    if (hps_grpc_client_start(hps_client_channel(state->client), HPS_CLIENT_LOOKUP_PATH,
+                              state->request, state->request_bytes, 0, &events, call,
+                              NULL) == HPS_OK) {
         state->n_under_way++;
     } else {
         state->failed = 8;

@@ -196,10 +196,10 @@ static void *run_stream(void *ctx)
 static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
                        struct hps_error *err)
 {
-    struct hps_lookup_query query = {NULL, world->keys, n_keys};
-    const struct hps_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
-    struct hps_lookup_reply reply;
-    struct hps_lookup_result result;
+    struct hps_client_lookup_query query = {NULL, world->keys, n_keys};
+    const struct hps_client_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
 
     world->keys[0] = BEACON;
     for (uint32_t i = 1; i < n_keys; i++) {
@@ -207,16 +207,16 @@ static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
     }
     hps_buf_clear(&world->request);
     hps_buf_clear(&world->reply);
-    hps_status status = hps_lookup_encode(&lookup, &world->request);
+    hps_status status = hps_client_lookup_encode(&lookup, &world->request);
     if (status == HPS_OK) {
-        status = hps_client_call(world->hpsd.client, HPS_LOOKUP_PATH, world->request.data,
+        status = hps_client_call(world->hpsd.client, HPS_CLIENT_LOOKUP_PATH, world->request.data,
                                  world->request.size, TIMEOUT_US, &world->reply, err);
     }
     if (status == HPS_OK) {
-        status = hps_lookup_reply_open(world->reply.data, world->reply.size, &reply, err);
+        status = hps_client_lookup_reply_open(world->reply.data, world->reply.size, &reply, err);
     }
     if (status == HPS_OK) {
-        status = hps_lookup_reply_next(&reply, &result, err);
+        status = hps_client_lookup_reply_next(&reply, &result, err);
     }
     if (status == HPS_OK && result.rows_bytes == (size_t)n_keys * world->hpsd.dim * 4) {
         memcpy(out_beacon, result.rows, sizeof(*out_beacon));
@@ -561,8 +561,8 @@ static hps_status ask_units(struct asker *asker, struct hps_client *client, stru
     hps_buf_init(&reply, UNIT_REPLY_BYTES_MAX);
     while (!atomic_load(asker->stop) && status == HPS_OK) {
         hps_buf_clear(&reply);
-        status = hps_client_call(client, HPS_LOOKUP_PATH, request->data, request->size, TIMEOUT_US,
-                                 &reply, &asker->err);
+        status = hps_client_call(client, HPS_CLIENT_LOOKUP_PATH, request->data, request->size,
+                                 TIMEOUT_US, &reply, &asker->err);
         asker->n_answers += status == HPS_OK ? 1 : 0;
         asker->n_refused += is_refusal(status) ? 1 : 0;
         status = is_refusal(status) ? HPS_OK : status;
@@ -576,11 +576,11 @@ static void *run_asker(void *ctx)
     struct asker *asker = ctx;
     struct hps_client_options options = {.address = asker->world->hpsd.address};
     hps_key *keys = hps_alloc(UNIT_KEYS * sizeof(*keys));
-    struct hps_lookup_query query = {NULL, keys, UNIT_KEYS};
-    const struct hps_lookup lookup = {.model = "m",
-                                      .queries = &query,
-                                      .n_queries = 1,
-                                      .consistency = asker->unit ? CONSISTENCY_UNIT : 0};
+    struct hps_client_lookup_query query = {NULL, keys, UNIT_KEYS};
+    const struct hps_client_lookup lookup = {.model = "m",
+                                             .queries = &query,
+                                             .n_queries = 1,
+                                             .consistency = asker->unit ? CONSISTENCY_UNIT : 0};
     struct hps_client *client = NULL;
     struct hps_buf request;
 
@@ -588,7 +588,7 @@ static void *run_asker(void *ctx)
     for (uint32_t i = 0; keys != NULL && i < UNIT_KEYS; i++) {
         keys[i] = i;
     }
-    asker->status = keys == NULL ? HPS_NO_MEMORY : hps_lookup_encode(&lookup, &request);
+    asker->status = keys == NULL ? HPS_NO_MEMORY : hps_client_lookup_encode(&lookup, &request);
     if (asker->status == HPS_OK) {
         asker->status = hps_client_open(&options, &client, &asker->err);
     }

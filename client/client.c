@@ -63,6 +63,7 @@ hps_status hps_client_status(int grpc_code)
 
 static void pending_message(void *ctx, const uint8_t *data, size_t size)
 {
+    HPS_ASSERT(ctx != NULL && size <= HPS_CLIENT_REPLY_BYTES_MAX);
     struct pending *pending = ctx;
 
     if (pending->refused != HPS_OK) {
@@ -76,6 +77,7 @@ static void pending_message(void *ctx, const uint8_t *data, size_t size)
 
 static void pending_done(void *ctx, int grpc_code, const char *message)
 {
+    HPS_ASSERT(!((const struct pending *)ctx)->done); /* once */
     struct pending *pending = ctx;
     const char *text = message == NULL ? "" : message;
 
@@ -85,14 +87,14 @@ static void pending_done(void *ctx, int grpc_code, const char *message)
     memcpy(pending->message, text, strnlen(text, sizeof(pending->message) - 1));
 }
 
-static void pending_wait(struct hps_client *client, struct pending *pending,
-                         const volatile bool *stop)
+static void pending_wait(struct hps_client *client, struct pending *pending, bool (*stop)(void))
 {
+    HPS_ASSERT(hps_loop_is_mine(client->loop));
     bool cancelled = false;
 
     while (!pending->done) {
         hps_loop_turn(client->loop, TURN_US);
-        if (stop != NULL && *stop && !cancelled && !pending->done) {
+        if (!cancelled && !pending->done && stop != NULL && stop()) {
             cancelled = true;
             hps_grpc_client_cancel(pending->call);
         }
@@ -101,8 +103,9 @@ static void pending_wait(struct hps_client *client, struct pending *pending,
 
 hps_status hps_client_stream(struct hps_client *client, const char *path, const void *request,
                              size_t request_size, uint64_t timeout_us, hps_client_message_fn fn,
-                             void *ctx, const volatile bool *stop, struct hps_error *err)
+                             void *ctx, bool (*stop)(void), struct hps_error *err)
 {
+    HPS_ASSERT(fn != NULL);
     static const struct hps_grpc_client_events events = {pending_message, pending_done};
     struct pending pending = {.fn = fn, .ctx = ctx, .err = err};
     uint64_t deadline_us = timeout_us == 0 ? 0 : hps_clock_us() + timeout_us;
@@ -151,6 +154,7 @@ hps_status hps_client_call(struct hps_client *client, const char *path, const vo
                            size_t request_size, uint64_t timeout_us, struct hps_buf *reply,
                            struct hps_error *err)
 {
+    HPS_ASSERT(reply != NULL);
     struct unary unary = {reply, reply->size, 0};
     hps_status status = hps_client_stream(client, path, request, request_size, timeout_us,
                                           unary_message, &unary, NULL, err);
@@ -167,6 +171,7 @@ hps_status hps_client_call(struct hps_client *client, const char *path, const vo
 hps_status hps_client_health(struct hps_client *client, const char *service, uint64_t timeout_us,
                              bool *out_serving, struct hps_error *err)
 {
+    HPS_ASSERT(out_serving != NULL);
     struct hps_buf request, reply;
     struct hps_wire_field field;
     bool serving = false;
@@ -283,6 +288,7 @@ static hps_status reach(struct hps_client *client, const struct hps_client_optio
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err)
 {
+    HPS_ASSERT(options->address != NULL);
     char token[TOKEN_BYTES_MAX + 1] = "";
     uint64_t timeout_us =
         options->connect_timeout_us == 0 ? CONNECT_TIMEOUT_US_DEFAULT : options->connect_timeout_us;

@@ -58,12 +58,11 @@ hps_status hps_client_call(struct hps_client *client, const char *path, const vo
 typedef hps_status (*hps_client_message_fn)(void *ctx, const uint8_t *data, size_t size,
                                             struct hps_error *err);
 
-/* Server streaming. `stop` (may be NULL) is read after every turn: once it is true, set by a signal
- * handler say, the call ends with CANCELLED. */
+/* Server streaming. `stop` (may be NULL) is asked after every turn: once it says true, of a signal
+ * that was noted say, the call ends with CANCELLED. */
 hps_status hps_client_stream(struct hps_client *client, const char *path, const void *request,
                              size_t request_size, uint64_t timeout_us, hps_client_message_fn fn,
-                             void *ctx, const volatile bool *stop, struct hps_error *err)
-    HPS_MUST_CHECK;
+                             void *ctx, bool (*stop)(void), struct hps_error *err) HPS_MUST_CHECK;
 
 /* grpc.health.v1.Health/Check of `service` ("" is the server as a whole). NOT_FOUND: no such
  * service. */

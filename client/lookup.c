@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows travel as they are");
 
 static size_t text_size(const char *text)
@@ -14,8 +16,9 @@ static size_t text_size(const char *text)
     return text == NULL ? 0 : strlen(text);
 }
 
-static hps_status encode_query(const struct hps_lookup_query *query, struct hps_buf *buf)
+static hps_status encode_query(const struct hps_client_lookup_query *query, struct hps_buf *buf)
 {
+    HPS_ASSERT(query->keys != NULL || query->n_keys == 0);
     size_t table_size = text_size(query->table);
     size_t keys_size = query->n_keys * sizeof(hps_key);
     size_t size = (table_size == 0 ? 0 : hps_wire_field_size(table_size)) +
@@ -31,8 +34,9 @@ static hps_status encode_query(const struct hps_lookup_query *query, struct hps_
     return status;
 }
 
-hps_status hps_lookup_encode(const struct hps_lookup *lookup, struct hps_buf *buf)
+hps_status hps_client_lookup_encode(const struct hps_client_lookup *lookup, struct hps_buf *buf)
 {
+    HPS_ASSERT(lookup->queries != NULL || lookup->n_queries == 0);
     const struct {
         uint32_t number;
         uint64_t value;
@@ -59,15 +63,18 @@ hps_status hps_lookup_encode(const struct hps_lookup *lookup, struct hps_buf *bu
 
 /* ---- reply ----------------------------------------------------------------------------------- */
 
-static struct hps_lookup_text text_of(const struct hps_wire_field *field)
+static struct hps_client_lookup_text text_of(const struct hps_wire_field *field)
 {
-    return (struct hps_lookup_text){(const char *)field->data, field->size};
+    return (struct hps_client_lookup_text){(const char *)field->data, field->size};
 }
 
-hps_status hps_lookup_reply_open(const uint8_t *data, size_t size,
-                                 struct hps_lookup_reply *out_reply, struct hps_error *err)
+hps_status hps_client_lookup_reply_open(const uint8_t *data, size_t size,
+                                        struct hps_client_lookup_reply *out_reply,
+                                        struct hps_error *err)
 {
-    struct hps_lookup_reply reply = {.model = {"", 0}, .label = {"", 0}, .cursor = {data, size, 0}};
+    HPS_ASSERT(data != NULL || size == 0);
+    struct hps_client_lookup_reply reply = {
+        .model = {"", 0}, .label = {"", 0}, .cursor = {data, size, 0}};
     struct hps_wire_reader reader = {data, size, 0};
     struct hps_wire_field field;
 
@@ -92,10 +99,11 @@ hps_status hps_lookup_reply_open(const uint8_t *data, size_t size,
     return HPS_OK;
 }
 
-static bool read_tier(const struct hps_wire_field *tier, struct hps_lookup_result *result)
+static bool read_tier(const struct hps_wire_field *tier, struct hps_client_lookup_result *result)
 {
+    HPS_ASSERT(result->n_tiers <= HPS_TIER_COUNT);
     struct hps_wire_reader reader = {tier->data, tier->size, 0};
-    struct hps_lookup_tier out = {{"", 0}, 0};
+    struct hps_client_lookup_tier out = {{"", 0}, 0};
     struct hps_wire_field field;
 
     while (hps_wire_next(&reader, &field)) {
@@ -114,7 +122,7 @@ static bool read_tier(const struct hps_wire_field *tier, struct hps_lookup_resul
     return true;
 }
 
-static void read_count(const struct hps_wire_field *field, struct hps_lookup_result *result)
+static void read_count(const struct hps_wire_field *field, struct hps_client_lookup_result *result)
 {
     uint32_t value = (uint32_t)field->value;
 
@@ -142,8 +150,8 @@ static void read_count(const struct hps_wire_field *field, struct hps_lookup_res
     }
 }
 
-static bool read_result(const struct hps_wire_field *message, struct hps_lookup_result *result,
-                        size_t *out_n_status)
+static bool read_result(const struct hps_wire_field *message,
+                        struct hps_client_lookup_result *result, size_t *out_n_status)
 {
     struct hps_wire_reader reader = {message->data, message->size, 0};
     struct hps_wire_field field;
@@ -170,10 +178,11 @@ static bool read_result(const struct hps_wire_field *message, struct hps_lookup_
     return !hps_wire_broken(&reader);
 }
 
-hps_status hps_lookup_reply_next(struct hps_lookup_reply *reply,
-                                 struct hps_lookup_result *out_result, struct hps_error *err)
+hps_status hps_client_lookup_reply_next(struct hps_client_lookup_reply *reply,
+                                        struct hps_client_lookup_result *out_result,
+                                        struct hps_error *err)
 {
-    struct hps_lookup_result result = {.table = {"", 0}, .dtype = HPS_DTYPE_FP32};
+    struct hps_client_lookup_result result = {.table = {"", 0}, .dtype = HPS_DTYPE_FP32};
     struct hps_wire_field field;
     size_t n_status = 0;
 
@@ -202,7 +211,7 @@ hps_status hps_lookup_reply_next(struct hps_lookup_reply *reply,
     return HPS_OK;
 }
 
-float hps_lookup_half(uint16_t half)
+float hps_client_lookup_half(uint16_t half)
 {
     int exponent = half >> 10 & 0x1f;
     float fraction = (float)(half & 0x3ff);
@@ -213,8 +222,10 @@ float hps_lookup_half(uint16_t half)
     return (half & 0x8000) != 0 ? -value : value;
 }
 
-float hps_lookup_value(const struct hps_lookup_result *result, uint32_t row, uint32_t i)
+float hps_client_lookup_value(const struct hps_client_lookup_result *result, uint32_t row,
+                              uint32_t i)
 {
+    HPS_DEBUG_ASSERT(row < result->row_count && i < result->dim);
     size_t at = (size_t)row * result->dim + i;
     uint32_t bits = 0;
     uint16_t half;
@@ -226,7 +237,7 @@ float hps_lookup_value(const struct hps_lookup_result *result, uint32_t row, uin
     }
     memcpy(&half, result->rows + at * 2, 2);
     if (result->dtype == HPS_DTYPE_FP16) {
-        return hps_lookup_half(half);
+        return hps_client_lookup_half(half);
     }
     bits = (uint32_t)half << 16;
     memcpy(&value, &bits, 4);

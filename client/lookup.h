@@ -15,20 +15,23 @@
 #include "base/types.h"
 #include "client/wire.h"
 
-#define HPS_LOOKUP_PATH        "/hps.v1.ParameterServer/Lookup"
-#define HPS_LOOKUP_STREAM_PATH "/hps.v1.ParameterServer/LookupStream"
+#define HPS_CLIENT_LOOKUP_PATH        "/hps.v1.ParameterServer/Lookup"
+#define HPS_CLIENT_LOOKUP_STREAM_PATH "/hps.v1.ParameterServer/LookupStream"
 
-struct hps_lookup_query {
+/* Names of miss policies; the place of each is its number on the wire. */
+#define HPS_CLIENT_LOOKUP_MISS_POLICIES "table|exact|wait|memory-only|threshold"
+
+struct hps_client_lookup_query {
     const char *table; /* NULL or "": the i-th table of the model */
     const hps_key *keys;
     size_t n_keys;
 };
 
 /* Fields of LookupRequest; 0 and NULL are the server's defaults. */
-struct hps_lookup {
+struct hps_client_lookup {
     const char *model;
     int64_t version;
-    const struct hps_lookup_query *queries;
+    const struct hps_client_lookup_query *queries;
     size_t n_queries;
     uint32_t miss_policy; /* number of hps.v1.MissPolicy */
     uint32_t max_wait_us;
@@ -40,21 +43,22 @@ struct hps_lookup {
 };
 
 /* Append the request to `buf`. error EXHAUSTED: past the buffer's maximum; NO_MEMORY. */
-hps_status hps_lookup_encode(const struct hps_lookup *lookup, struct hps_buf *buf) HPS_MUST_CHECK;
+hps_status hps_client_lookup_encode(const struct hps_client_lookup *lookup, struct hps_buf *buf)
+    HPS_MUST_CHECK;
 
 /* Text inside a reply; not terminated. */
-struct hps_lookup_text {
+struct hps_client_lookup_text {
     const char *data;
     size_t size;
 };
 
-struct hps_lookup_tier {
-    struct hps_lookup_text name;
+struct hps_client_lookup_tier {
+    struct hps_client_lookup_text name;
     uint32_t found_keys;
 };
 
-struct hps_lookup_result {
-    struct hps_lookup_text table;
+struct hps_client_lookup_result {
+    struct hps_client_lookup_text table;
     uint32_t dim;
     enum hps_dtype dtype;
     uint32_t row_count;
@@ -62,42 +66,43 @@ struct hps_lookup_result {
     uint32_t defaulted_key_count;
     uint32_t unknown_key_count;
     const uint8_t *key_status; /* [row_count], or NULL: all found */
-    struct hps_lookup_tier tiers[HPS_TIER_COUNT];
+    struct hps_client_lookup_tier tiers[HPS_TIER_COUNT];
     uint32_t n_tiers;
     const uint8_t *rows; /* [row_count * dim] of dtype, unaligned */
     size_t rows_bytes;
 };
 
 /* A reply; everything points into the bytes it was opened on. */
-struct hps_lookup_reply {
-    struct hps_lookup_text model;
+struct hps_client_lookup_reply {
+    struct hps_client_lookup_text model;
     int64_t version;
-    struct hps_lookup_text label;
+    struct hps_client_lookup_text label;
     uint64_t update_sequence;
     uint32_t n_results;
-    struct hps_wire_reader cursor; /* of hps_lookup_reply_next */
+    struct hps_wire_reader cursor; /* of hps_client_lookup_reply_next */
 };
 
 /* error DATA_LOSS: not a LookupResponse */
-hps_status hps_lookup_reply_open(const uint8_t *data, size_t size,
-                                 struct hps_lookup_reply *out_reply, struct hps_error *err)
-    HPS_MUST_CHECK;
+hps_status hps_client_lookup_reply_open(const uint8_t *data, size_t size,
+                                        struct hps_client_lookup_reply *out_reply,
+                                        struct hps_error *err) HPS_MUST_CHECK;
 /* The next table's result, in query order; call it n_results times. DATA_LOSS: counts and bytes
  * do not agree; NOT_FOUND: there is no further one. */
-hps_status hps_lookup_reply_next(struct hps_lookup_reply *reply,
-                                 struct hps_lookup_result *out_result, struct hps_error *err)
-    HPS_MUST_CHECK;
+hps_status hps_client_lookup_reply_next(struct hps_client_lookup_reply *reply,
+                                        struct hps_client_lookup_result *out_result,
+                                        struct hps_error *err) HPS_MUST_CHECK;
 
 /* Status of the i-th key. */
-static inline enum hps_key_status hps_lookup_key_status(const struct hps_lookup_result *result,
-                                                        uint32_t i)
+static inline enum hps_key_status hps_client_lookup_key_status(
+    const struct hps_client_lookup_result *result, uint32_t i)
 {
     return result->key_status == NULL ? HPS_KEY_FOUND : (enum hps_key_status)result->key_status[i];
 }
 
 /* A float16 as float32, exactly. */
-float hps_lookup_half(uint16_t half);
+float hps_client_lookup_half(uint16_t half);
 /* Value i of a row as float32. */
-float hps_lookup_value(const struct hps_lookup_result *result, uint32_t row, uint32_t i);
+float hps_client_lookup_value(const struct hps_client_lookup_result *result, uint32_t row,
+                              uint32_t i);
 
 #endif

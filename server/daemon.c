@@ -8,13 +8,13 @@
 #include <string.h>
 
 #include "backends/breaker.h"
+#include "base/build_info.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cache/device/device.h"
 #include "server/daemon_internal.h"
-#include "server/observe/version_info.h"
 
 enum { ADMIN_THREADS = 8, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
 enum { TOKEN_BYTES_MAX = 4096, INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };

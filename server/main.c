@@ -24,7 +24,6 @@
 #include "server/check.h"
 #include "server/daemon.h"
 #include "server/export.h"
-#include "server/observe/version_info.h"
 #include "server/options.h"
 #include "server/program.h"
 #include "server/state_dir.h"
@@ -91,7 +90,7 @@ static hps_status read_config(const struct hps_options *options, struct hps_conf
     hps_status status =
         options->config_file != NULL
             ? hps_config_parse_file(options->config_file, &config, notes, err)
-            : hps_config_for_tables(options->tables, options->n_tables, &config, err);
+            : hps_config_for_tables(options->tables.items, options->tables.n, &config, err);
     if (status == HPS_OK) {
         status = hps_config_finish(config, &options->flags, notes, err);
     }
@@ -479,17 +478,10 @@ int main(int argc, char **argv)
     struct hps_config *config = NULL;
     struct hps_notes notes;
     if (hps_options_parse(argc, argv, &options, &err) != HPS_OK) {
-        return complain(&err, EXIT_USAGE);
+        return hps_args_wrong(hps_options_program(), NULL, "%s", err.text);
     }
-    if (options.help || options.version) {
-        if (options.help) {
-            fputs(hps_options_help, stdout);
-        } else {
-            printf("hpsd %s (%s)\ncuda %s%s%s\n", hps_build_version, hps_build_revision,
-                   hps_device_cuda_version(), hps_device_cuda_processors()[0] != 0 ? " for " : "",
-                   hps_device_cuda_processors());
-        }
-        return fflush(stdout) == 0 ? EXIT_DRAINED : EXIT_FATAL;
+    if (options.args.ask != HPS_ARGS_RUN) {
+        return hps_args_answer(hps_options_program(), &options.args);
     }
     block_signals();
     hps_notes_init(&notes);

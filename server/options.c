@@ -1,156 +1,106 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments into struct hps_options. `--name VALUE` and `--name=VALUE` are the same. Main thread.
+ * Arguments into struct hps_options. Main thread.
  */
 #include "server/options.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "base/suggest.h"
-#include "base/text.h"
+#include "base/args.h"
+#include "cache/device/device.h"
 
-const char hps_options_help[] =
-    "usage: hpsd --config FILE [OPTION ...]\n"
-    "       hpsd --table NAME=PATH [--table ...] --state-dir DIR [OPTION ...]\n"
-    "       hpsd --config FILE --export DIR\n"
-    "\n"
-    "Serves embedding tables over gRPC from GPU and host memory, backed by Redis and RocksDB.\n"
-    "\n"
-    "  --config FILE          ps.json of HPS, or with hpsd's own keys (docs/config.md)\n"
-    "  --table NAME=PATH      serve a .npy file or a table's directory as model \"default\"\n"
-    "  --listen ADDR          gRPC: host:port (port 0: any free) or unix:PATH; repeatable\n"
-    "                         [127.0.0.1:8601]\n"
-    "  --http-listen ADDR     /metrics, /healthz, /readyz [127.0.0.1:8602]\n"
-    "  --admin-listen ADDR    for hpsctl [unix:<state-dir>/admin.sock]\n"
-    "  --state-dir DIR        where the store and the admin socket live\n"
-    "  --check                validate the configuration, the model files that it names and Kafka\n"
-    "                         properties, print what it means, and exit; opens no store\n"
-    "  --export DIR           with redis_layout \"hps\": write all rows that HPS has in Redis to "
-    "files\n"
-    "                         that sparse_files can name, print their names, and exit\n"
-    "  --log-level LEVEL      debug, info, warn, error [info]\n"
-    "  --log-format FORMAT    logfmt, json [logfmt]\n"
-    "  --version              print the version and exit\n"
-    "  --help                 print this and exit\n"
-    "\n"
-    "Signals: TERM, INT drain (a second one: at once); QUIT at once; HUP reload; USR1 state to the "
-    "log.\n"
-    "Exit status: 0 drained, or done; 1 fatal; 2 usage or configuration; 3 address or lock taken; "
-    "4 store\n"
-    "unusable or of a newer format.\n";
+static struct hps_options given; /* where options are read to */
 
-enum option_kind { FLAG, ONE, MANY };
-
-struct option {
-    const char *name;
-    enum option_kind kind;
-    size_t offset; /* of a bool (FLAG), a const char * (ONE) or an array of them (MANY) */
-    size_t count;  /* MANY: offset of the number */
+static const struct hps_arg args[] = {
+    {"config", 0, HPS_ARG_TEXT, "FILE", &given.config_file,
+     "HPS's ps.json, with or without hpsd's own keys (docs/config.md lists all)"},
+    {"table", 0, HPS_ARG_LIST, "NAME=PATH", &given.tables,
+     "instead: serve a .npy file or the directory of a HugeCTR table; repeatable, all are tables "
+     "of "
+     "the one model \"default\""},
+    {"state-dir", 0, HPS_ARG_TEXT, "DIR", &given.flags.state_dir,
+     "where the RocksDB store and the admin socket live (default /var/lib/hpsd as a systemd "
+     "service; else there is none, and it has to be given)"},
+    {"listen", 0, HPS_ARG_LIST, "ADDR", &given.listen,
+     "gRPC listener: HOST:PORT (port 0: any free one) or unix:PATH; repeatable (default "
+     "127.0.0.1:8601)"},
+    {"http-listen", 0, HPS_ARG_TEXT, "ADDR", &given.flags.http_listen,
+     "listener of /metrics, /healthz and /readyz (default 127.0.0.1:8602)"},
+    {"admin-listen", 0, HPS_ARG_TEXT, "ADDR", &given.flags.admin_listen,
+     "listener for hpsctl (default unix:/run/hpsd/admin.sock as a systemd service, else "
+     "unix:STATE_DIR/admin.sock)"},
+    {"check", 0, HPS_ARG_FLAG, NULL, &given.check,
+     "check the configuration, the model files that it names and the properties for Kafka; print "
+     "what is in effect as JSON; exit. Opens no store, connects to nothing"},
+    {"export", 0, HPS_ARG_TEXT, "DIR", &given.export_dir,
+     "with redis_layout \"hps\": write the rows that HPS has in Redis to files for sparse_files, "
+     "print their names, exit"},
+    {"log-level", 0, HPS_ARG_TEXT, "LEVEL", &given.flags.log_level,
+     "debug, info, warn or error (default info)"},
+    {"log-format", 0, HPS_ARG_TEXT, "FORMAT", &given.flags.log_format,
+     "logfmt or json, on stderr (default logfmt)"},
+    HPS_ARGS_END,
 };
 
-#define AT(field) offsetof(struct hps_options, field)
+static char cuda[96]; /* the second line of --version */
 
-static const struct option options[] = {
-    {"config", ONE, AT(config_file), 0},
-    {"table", MANY, AT(tables), AT(n_tables)},
-    {"listen", MANY, AT(listen), AT(flags.n_listen)},
-    {"http-listen", ONE, AT(flags.http_listen), 0},
-    {"admin-listen", ONE, AT(flags.admin_listen), 0},
-    {"state-dir", ONE, AT(flags.state_dir), 0},
-    {"export", ONE, AT(export_dir), 0},
-    {"log-level", ONE, AT(flags.log_level), 0},
-    {"log-format", ONE, AT(flags.log_format), 0},
-    {"check", FLAG, AT(check), 0},
-    {"version", FLAG, AT(version), 0},
-    {"help", FLAG, AT(help), 0},
+static const struct hps_program program = {
+    .self = {.name = "hpsd",
+             .words = "--config FILE\n"
+                      "--table NAME=PATH... --state-dir DIR\n"
+                      "--config FILE --check\n"
+                      "--config FILE --export DIR",
+             .summary = "Serve embedding tables over gRPC from GPU, memory, Redis and RocksDB.",
+             .args = args,
+             .details =
+                 "\n"
+                 "Prints `listening grpc=ADDR http=ADDR admin=ADDR pid=N` on stdout as soon as\n"
+                 "it can be connected to, and `ready ...` when every model is served. The log\n"
+                 "is on stderr.\n"
+                 "\n"
+                 "signals:\n"
+                 "  TERM, INT  drain: finish calls under way, then exit; a second one: at once\n"
+                 "  QUIT       exit at once\n"
+                 "  HUP        reload the configuration, certificates and tokens\n"
+                 "  USR1       write the state to the log",
+             .example = "hpsd --table items=items.npy --state-dir /tmp/hpsd"},
+    .exit_codes = "0 drained, or done   1 fatal   2 usage or configuration\n"
+                  "3 address or lock taken   4 store unusable, or of a newer format",
+    .parts = cuda,
 };
 
-enum { N_OPTIONS = sizeof(options) / sizeof(options[0]), NAME_BYTES_MAX = 80 };
-
-static const struct option *find(const char *name, size_t size)
+const struct hps_program *hps_options_program(void)
 {
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        if (hps_text_is(options[i].name, name, size)) {
-            return &options[i];
-        }
-    }
-    return NULL;
-}
+    const char *processors = hps_device_cuda_processors();
 
-static hps_status store(const struct option *option, const char *value, struct hps_options *to,
-                        struct hps_error *err)
-{
-    char *base = (char *)to;
-    if (option->kind == FLAG) {
-        *(bool *)(void *)(base + option->offset) = true;
-    } else if (option->kind == ONE) {
-        *(const char **)(void *)(base + option->offset) = value;
-    } else {
-        size_t *n = (size_t *)(void *)(base + option->count);
-        if (*n == HPS_OPTION_REPEAT_MAX) {
-            return hps_error_set(err, HPS_INVALID, "--%s: given more than %d times", option->name,
-                                 HPS_OPTION_REPEAT_MAX);
-        }
-        ((const char **)(void *)(base + option->offset))[(*n)++] = value;
-    }
-    return HPS_OK;
-}
-
-static hps_status unknown_argument(const char *arg, struct hps_error *err)
-{
-    struct hps_suggestion best = {0};
-    char name[NAME_BYTES_MAX];
-
-    (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(arg, "="), arg);
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        hps_suggest(&best, name + strspn(name, "-"), options[i].name);
-    }
-    if (best.text != NULL) {
-        return hps_error_set(err, HPS_INVALID, "unknown argument \"%s\"; did you mean --%s?", arg,
-                             best.text);
-    }
-    return hps_error_set(err, HPS_INVALID, "unknown argument \"%s\"; see hpsd --help", arg);
+    (void)snprintf(cuda, sizeof(cuda), "cuda %s%s%s\n", hps_device_cuda_version(),
+                   processors[0] != '\0' ? " for " : "", processors);
+    return &program;
 }
 
 hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_options,
                              struct hps_error *err)
 {
-    memset(out_options, 0, sizeof(*out_options));
-    for (int i = 1; i < argc; i++) {
-        const char *arg = argv[i];
-        const char *equals = strchr(arg, '=');
-        size_t size = equals != NULL ? (size_t)(equals - arg) : strlen(arg);
-        const struct option *option =
-            size > 2 && strncmp(arg, "--", 2) == 0 ? find(arg + 2, size - 2) : NULL;
-        if (option == NULL) {
-            return unknown_argument(arg, err);
-        }
-        const char *value = equals != NULL ? equals + 1 : NULL;
-        if (option->kind == FLAG && value != NULL) {
-            return hps_error_set(err, HPS_INVALID, "--%s takes no value", option->name);
-        }
-        if (option->kind != FLAG && value == NULL) {
-            if (i + 1 == argc) {
-                return hps_error_set(err, HPS_INVALID, "--%s needs a value", option->name);
-            }
-            value = argv[++i];
-        }
-        hps_status status = store(option, value, out_options, err);
-        if (status != HPS_OK) {
-            return status;
+    memset(&given, 0, sizeof(given));
+    hps_status status = hps_args_read(&program, argc, argv, &given.args, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    if (given.args.ask == HPS_ARGS_RUN) {
+        const char *wrong = given.config_file != NULL && given.tables.n > 0
+                                ? "--config and --table: expected one of them"
+                            : given.config_file == NULL && given.tables.n == 0
+                                ? "no configuration: expected --config FILE or --table NAME=PATH"
+                            : given.export_dir != NULL && given.check
+                                ? "--check and --export: expected one of them"
+                                : NULL;
+        if (wrong != NULL) {
+            return hps_error_set(err, HPS_INVALID, "%s", wrong);
         }
     }
-    out_options->flags.listen = out_options->flags.n_listen > 0 ? out_options->listen : NULL;
-    if (out_options->help || out_options->version) {
-        return HPS_OK;
-    }
-    if ((out_options->config_file != NULL) == (out_options->n_tables > 0)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "give either --config FILE or --table NAME=PATH; see hpsd --help");
-    }
-    if (out_options->export_dir != NULL && out_options->check) {
-        return hps_error_set(err, HPS_INVALID, "give either --check or --export DIR");
-    }
+    *out_options = given;
+    out_options->flags.n_listen = given.listen.n;
+    out_options->flags.listen = given.listen.n > 0 ? out_options->listen.items : NULL;
     return HPS_OK;
 }

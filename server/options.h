@@ -5,25 +5,24 @@
 #ifndef HPS_SERVER_OPTIONS_H
 #define HPS_SERVER_OPTIONS_H
 
+#include "base/args.h"
 #include "config/config.h"
 
-enum { HPS_OPTION_REPEAT_MAX = 64 };
-
 struct hps_options {
-    const char *config_file; /* NULL: --table */
-    const char *export_dir;  /* NULL: serve */
-    const char *tables[HPS_OPTION_REPEAT_MAX];
-    size_t n_tables;
-    const char *listen[HPS_OPTION_REPEAT_MAX];
+    const char *config_file;    /* NULL: --table */
+    const char *export_dir;     /* NULL: serve */
+    struct hps_arg_list tables; /* "NAME=PATH" */
+    struct hps_arg_list listen;
     struct hps_config_flags flags;
     bool check;
-    bool version;
-    bool help;
+    struct hps_args args; /* asks for help or the version: nothing else is checked */
 };
 
-/* error   INVALID: names the argument and what was expected; nothing is printed */
+/* Texts and lists stay in argv and *out_options.
+ * error   INVALID: what was given and what was expected; nothing is printed */
 hps_status hps_options_parse(int argc, char **argv, struct hps_options *out_options,
                              struct hps_error *err) HPS_MUST_CHECK;
-extern const char hps_options_help[];
+/* For hps_args_answer and hps_args_wrong. */
+const struct hps_program *hps_options_program(void);
 
 #endif

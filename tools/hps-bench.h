@@ -25,7 +25,7 @@ struct bench_table {
     struct hps_zipf zipf;
 };
 
-/* What was asked for; constant while workers run. */
+/* What was asked for; constant while workers run. Strings are in argv. */
 struct bench_plan {
     struct hps_client_options connect;
     const char *model;
@@ -46,8 +46,10 @@ struct bench_plan {
     uint32_t output_type;
     uint64_t seed;
     uint64_t data_seed;
-    struct bench_table *tables;
+    struct bench_table *tables; /* [n_tables], hps_free */
     uint64_t n_tables;
+    bool json;
+    bool quiet;
 };
 
 struct bench_tier {
@@ -106,12 +108,15 @@ struct bench_worker {
     struct hps_random random;
 };
 
+/* Read the command line and find the tables. False: exit with *out_code; what is wrong was said. */
+bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_code)
+    HPS_MUST_CHECK;
 /* Body of a worker thread; `ctx` is its struct bench_worker. */
 void *bench_worker_run(void *ctx);
 /* Check the rows of one result against base/rows/rowgen.h and count. keys[result->row_count]. */
-struct hps_lookup_result;
+struct hps_client_lookup_result;
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
-                  const struct hps_lookup_result *result, const hps_key *keys);
+                  const struct hps_client_lookup_result *result, const hps_key *keys);
 /* Fill plan->tables, from Admin/ListTables at `admin`, or from names and a row count. */
 hps_status bench_tables_ask(struct bench_plan *plan, const struct hps_client_options *admin,
                             const char *names, struct hps_error *err) HPS_MUST_CHECK;

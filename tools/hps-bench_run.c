@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
@@ -26,7 +27,7 @@ struct bench_slot {
     struct bench_slot *next; /* idle */
     struct hps_buf request;
     hps_key *keys; /* [n_tables][n_keys] */
-    struct hps_lookup_query *queries;
+    struct hps_client_lookup_query *queries;
     uint64_t start_us; /* the call's, or when it was due */
     /* The answer so far. */
     uint64_t table_at;
@@ -36,8 +37,9 @@ struct bench_slot {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void count_tier(struct bench_counts *counts, const struct hps_lookup_tier *tier)
+static void count_tier(struct bench_counts *counts, const struct hps_client_lookup_tier *tier)
 {
+    HPS_ASSERT(tier->name.data != NULL);
     for (unsigned i = 0; i < BENCH_TIERS_MAX; i++) {
         struct bench_tier *into = &counts->tiers[i];
         if (into->name[0] == '\0' && tier->name.size > 0 && tier->name.size < sizeof(into->name)) {
@@ -53,6 +55,7 @@ static void count_tier(struct bench_counts *counts, const struct hps_lookup_tier
 
 static void break_slot(struct bench_slot *slot, const char *text)
 {
+    HPS_ASSERT(text[0] != '\0');
     struct bench_counts *counts = &slot->worker->counts;
 
     slot->broken = true;
@@ -62,8 +65,9 @@ static void break_slot(struct bench_slot *slot, const char *text)
 }
 
 /* One result: the next rows of the table that the answer has come to. */
-static void take_result(struct bench_slot *slot, const struct hps_lookup_result *result)
+static void take_result(struct bench_slot *slot, const struct hps_client_lookup_result *result)
 {
+    HPS_ASSERT(slot->row_at < slot->worker->plan->n_keys);
     struct bench_worker *worker = slot->worker;
     const struct bench_plan *plan = worker->plan;
     struct bench_counts *counts = &worker->counts;
@@ -93,18 +97,18 @@ static void take_result(struct bench_slot *slot, const struct hps_lookup_result 
 static void on_message(void *ctx, const uint8_t *data, size_t size)
 {
     struct bench_slot *slot = ctx;
-    struct hps_lookup_reply reply;
-    struct hps_lookup_result result;
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
     struct hps_error err = {0};
 
     slot->worker->counts.reply_bytes += size;
     atomic_fetch_add_explicit(&slot->worker->live->bytes_done, size, memory_order_relaxed);
-    if (hps_lookup_reply_open(data, size, &reply, &err) != HPS_OK) {
+    if (hps_client_lookup_reply_open(data, size, &reply, &err) != HPS_OK) {
         break_slot(slot, err.text);
         return;
     }
     for (uint32_t i = 0; i < reply.n_results && !slot->broken; i++) {
-        if (hps_lookup_reply_next(&reply, &result, &err) != HPS_OK) {
+        if (hps_client_lookup_reply_next(&reply, &result, &err) != HPS_OK) {
             break_slot(slot, err.text);
             return;
         }
@@ -119,6 +123,7 @@ static void fill_slots(struct bench_worker *worker);
 
 static void make_idle(struct bench_slot *slot)
 {
+    HPS_ASSERT(slot->worker->n_idle < slot->worker->n_slots);
     slot->next = slot->worker->idle;
     slot->worker->idle = slot;
     slot->worker->n_idle++;
@@ -166,6 +171,7 @@ static void on_done(void *ctx, int grpc_code, const char *message)
 
 static hps_status draw_request(struct bench_slot *slot)
 {
+    HPS_ASSERT(slot->keys != NULL && slot->queries != NULL);
     struct bench_worker *worker = slot->worker;
     const struct bench_plan *plan = worker->plan;
     hps_key *keys = slot->keys;
@@ -176,10 +182,11 @@ static hps_status draw_request(struct bench_slot *slot)
             uint64_t row = hps_zipf_row(zipf, hps_zipf_rank(zipf, &worker->random));
             keys[i] = hps_rowgen_key(row, plan->hashed);
         }
-        slot->queries[t] = (struct hps_lookup_query){plan->tables[t].name, keys, plan->n_keys};
+        slot->queries[t] =
+            (struct hps_client_lookup_query){plan->tables[t].name, keys, plan->n_keys};
         keys += plan->n_keys;
     }
-    struct hps_lookup lookup = {
+    struct hps_client_lookup lookup = {
         .model = plan->model,
         .queries = slot->queries,
         .n_queries = plan->n_tables,
@@ -188,7 +195,7 @@ static hps_status draw_request(struct bench_slot *slot)
         .output_type = plan->output_type,
     };
     hps_buf_clear(&slot->request);
-    return hps_lookup_encode(&lookup, &slot->request);
+    return hps_client_lookup_encode(&lookup, &slot->request);
 }
 
 static void start_call(struct bench_slot *slot, uint64_t intended_us)
@@ -224,6 +231,7 @@ static uint64_t due_us(const struct bench_worker *worker, uint64_t n)
 /* Is there one more request to make? Takes it. */
 static bool take_request(struct bench_worker *worker, uint64_t now_us, uint64_t *out_intended_us)
 {
+    HPS_ASSERT(worker->idle != NULL);
     const struct bench_plan *plan = worker->plan;
     uint64_t intended_us = 0;
 
@@ -274,6 +282,7 @@ static bool is_over(const struct bench_worker *worker, uint64_t now_us)
 
 static void run_load(struct bench_worker *worker)
 {
+    HPS_ASSERT(worker->n_idle == worker->n_slots);
     const struct bench_plan *plan = worker->plan;
     uint64_t start_us = atomic_load(&worker->live->start_us);
     uint64_t now_us = hps_clock_us();
@@ -304,6 +313,7 @@ static void run_load(struct bench_worker *worker)
 static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot,
                             struct hps_client *client)
 {
+    HPS_ASSERT(worker->plan->n_tables > 0 && worker->plan->n_keys > 0);
     const struct bench_plan *plan = worker->plan;
 
     slot->worker = worker;
@@ -317,6 +327,7 @@ static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot
 
 static hps_status worker_open(struct bench_worker *worker)
 {
+    HPS_ASSERT(worker->index < worker->plan->n_threads);
     const struct bench_plan *plan = worker->plan;
     struct hps_client_options options = plan->connect;
     hps_status status = hps_loop_new(&worker->loop, &worker->err);
@@ -352,6 +363,7 @@ static hps_status worker_open(struct bench_worker *worker)
 
 static void worker_close(struct bench_worker *worker)
 {
+    HPS_ASSERT(worker->n_clients == 0 || worker->clients != NULL);
     for (uint64_t c = 0; c < worker->n_clients; c++) {
         hps_client_close(worker->clients[c]);
     }

@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/args.h"
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
-#include "client/args.h"
 #include "client/lookup.h"
 #include "client/message.h"
 #include "hps/v1/admin.pb-c.h"
@@ -35,6 +36,7 @@ static uint32_t table_number(const char *name, uint32_t place)
 /* Is `name` in the comma-separated list? "all" holds every name. */
 static bool names_have(const char *names, const char *name)
 {
+    HPS_ASSERT(name[0] != '\0');
     size_t size = strlen(name);
 
     if (strcmp(names, "all") == 0) {
@@ -65,6 +67,7 @@ static uint64_t names_count(const char *names)
 static hps_status add_table(struct bench_plan *plan, const char *name, size_t size, uint32_t place,
                             uint64_t n_rows, enum hps_dtype dtype, struct hps_error *err)
 {
+    HPS_ASSERT(plan->tables != NULL);
     struct bench_table *table = &plan->tables[plan->n_tables];
 
     if (size == 0 || size >= sizeof(table->name)) {
@@ -87,6 +90,7 @@ static hps_status add_table(struct bench_plan *plan, const char *name, size_t si
 static hps_status take_list(struct bench_plan *plan, const Hps__V1__ListTablesResponse *list,
                             const char *names, struct hps_error *err)
 {
+    HPS_ASSERT(plan->tables == NULL && plan->n_tables == 0);
     hps_status status = HPS_OK;
 
     plan->tables = hps_calloc(list->n_tables + 1, sizeof(*plan->tables));
@@ -138,6 +142,7 @@ hps_status bench_tables_ask(struct bench_plan *plan, const struct hps_client_opt
 hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64_t n_rows,
                               struct hps_error *err)
 {
+    HPS_ASSERT(n_rows > 0 && plan->tables == NULL);
     uint64_t n = names_count(names);
     hps_status status = HPS_OK;
 
@@ -169,9 +174,9 @@ static float expected_value(const struct bench_table *table, uint64_t base, uint
         return value;
     }
     uint16_t half = hps_rowgen_half(value);
-    struct hps_lookup_result one = {.dim = 1, .dtype = HPS_DTYPE_FP16};
+    struct hps_client_lookup_result one = {.dim = 1, .dtype = HPS_DTYPE_FP16};
     one.rows = (const uint8_t *)&half;
-    return hps_lookup_value(&one, 0, 0);
+    return hps_client_lookup_value(&one, 0, 0);
 }
 
 /* Is the value what the wire's type makes of the expected one? */
@@ -181,10 +186,10 @@ static bool same_value(enum hps_dtype dtype, float expected, float got)
         return expected == got;
     }
     if (dtype == HPS_DTYPE_FP16) {
-        struct hps_lookup_result one = {.dim = 1, .dtype = HPS_DTYPE_FP16};
+        struct hps_client_lookup_result one = {.dim = 1, .dtype = HPS_DTYPE_FP16};
         uint16_t half = hps_rowgen_half(expected);
         one.rows = (const uint8_t *)&half;
-        return hps_lookup_value(&one, 0, 0) == got;
+        return hps_client_lookup_value(&one, 0, 0) == got;
     }
     float difference = expected > got ? expected - got : got - expected;
     float size = expected < 0 ? -expected : expected;
@@ -192,13 +197,14 @@ static bool same_value(enum hps_dtype dtype, float expected, float got)
 }
 
 static bool row_is_right(const struct bench_plan *plan, const struct bench_table *table,
-                         const struct hps_lookup_result *result, uint32_t row, hps_key key)
+                         const struct hps_client_lookup_result *result, uint32_t row, hps_key key)
 {
+    HPS_DEBUG_ASSERT(row < result->row_count);
     uint64_t base = hps_rowgen_base(plan->data_seed, table->number, key);
 
     for (uint32_t i = 0; i < result->dim; i++) {
         if (!same_value(result->dtype, expected_value(table, base, i),
-                        hps_lookup_value(result, row, i))) {
+                        hps_client_lookup_value(result, row, i))) {
             return false;
         }
     }
@@ -206,12 +212,13 @@ static bool row_is_right(const struct bench_plan *plan, const struct bench_table
 }
 
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
-                  const struct hps_lookup_result *result, const hps_key *keys)
+                  const struct hps_client_lookup_result *result, const hps_key *keys)
 {
+    HPS_ASSERT(result->row_count == 0 || keys != NULL);
     struct bench_counts *counts = &worker->counts;
 
     for (uint32_t row = 0; row < result->row_count; row++) {
-        enum hps_key_status status = hps_lookup_key_status(result, row);
+        enum hps_key_status status = hps_client_lookup_key_status(result, row);
         if (status == HPS_KEY_DEFAULTED) {
             continue; /* promised to be the default row, which is not known here */
         }

@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 #include <ftw.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -28,8 +27,9 @@
 #include "base/rows/rowgen.h"
 #include "config/manifest.h"
 #include "tools/hps-gen.h"
+#include "tools/tool.h"
 
-enum { EXIT_USAGE = 2, PIECE_BYTES = 1 << 20, PROGRESS_US = 200000 };
+enum { PIECE_BYTES = 1 << 20, PROGRESS_US = 200000 };
 
 /* Criteo 1TB as in MLPerf's DLRM-DCNv2: rows, capped at 40 M. */
 static const uint64_t dcnv2_rows[] = {
@@ -38,254 +38,9 @@ static const uint64_t dcnv2_rows[] = {
     14,       40000000, 40000000, 40000000, 590152, 12973, 108,  36};
 _Static_assert(sizeof(dcnv2_rows) / sizeof(dcnv2_rows[0]) == GEN_DCNV2_TABLES, "one per table");
 
-static volatile sig_atomic_t interrupted; /* the number of the signal */
-
-static volatile sig_atomic_t interrupted; /* the number of the signal */
-
-static void on_signal(int number)
-{
-    interrupted = number;
-}
-
-static const char usage[] =
-    "Usage: hps-gen --preset dlrm-dcnv2 [--scale F] --out DIR [options]\n"
-    "       hps-gen --tables N --rows N --dim N --out DIR [options]\n"
-    "\n"
-    "Write synthetic embedding tables feature_0, feature_1, ... with a ps.json and a\n"
-    "manifest.json into DIR, which must be new or empty. Row `key` of table feature_<t> is a pure\n"
-    "function of (seed, t, key): see base/rows/rowgen.h, tests/lib/hpsgen.py and hps-bench "
-    "--verify.\n"
-    "\n"
-    "  --preset dlrm-dcnv2   26 tables of MLPerf's DLRM-DCNv2 (204 M rows, dim 128)\n"
-    "  --scale F             share of the preset's rows, (0, 1] (default 1)\n"
-    "  --tables N            number of tables, 1 to 4096\n"
-    "  --rows N              rows of each table\n"
-    "  --dim N               values per row, 1 to 65536\n"
-    "  --dtype fp32|fp16     how values are stored (default fp32; hugectr knows fp32 only)\n"
-    "  --seed N              default 1\n"
-    "  --format hugectr|npy|dle\n"
-    "                        hugectr (default): T/key and T/emb_vector, keys shuffled;\n"
-    "                        npy: T.npy, or T.keys.npy and T.rows.npy with --keys hashed;\n"
-    "                        dle: T.npy and config.json as DeepLearningExamples write them\n"
-    "  --keys dense|hashed   keys 0 ... rows-1 (default), or those hashed to 64 bits\n"
-    "  --model NAME          model in ps.json (default dlrm for the preset, else model)\n"
-    "  --state-dir DIR       where ps.json puts the persistent store (default DIR of --out)\n"
-    "  --out DIR             where to write\n"
-    "  --help, --version\n"
-    "\n"
-    "Exit codes: 0 written, 1 failed, 2 usage.\n";
-
-static int usage_error(const char *option, const char *value, const char *expected)
-{
-    fprintf(stderr, "hps-gen: --%s %s: expected %s (see hps-gen --help)\n", option, value,
-            expected);
-    return EXIT_USAGE;
-}
-
-static bool parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out_value)
-{
-    char *end = NULL;
-
-    if (text[0] < '0' || text[0] > '9') {
-        return false;
-    }
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (errno != 0 || *end != '\0' || value < min || value > max) {
-        return false;
-    }
-    *out_value = value;
-    return true;
-}
-
-static bool parse_scale(const char *text, double *out_scale)
-{
-    char *end = NULL;
-
-    errno = 0;
-    double scale = strtod(text, &end);
-    if (end == text || *end != '\0' || errno != 0 || !(scale > 0.0) || scale > 1.0) {
-        return false;
-    }
-    *out_scale = scale;
-    return true;
-}
-
-enum {
-    OPTION_PRESET = 256,
-    OPTION_SCALE,
-    OPTION_TABLES,
-    OPTION_ROWS,
-    OPTION_DIM,
-    OPTION_DTYPE,
-    OPTION_SEED,
-    OPTION_FORMAT,
-    OPTION_KEYS,
-    OPTION_MODEL,
-    OPTION_STATE_DIR,
-    OPTION_OUT,
-    OPTION_HELP,
-    OPTION_VERSION
-};
-
-static const struct option options[] = {
-    {"preset", required_argument, NULL, OPTION_PRESET},
-    {"scale", required_argument, NULL, OPTION_SCALE},
-    {"tables", required_argument, NULL, OPTION_TABLES},
-    {"rows", required_argument, NULL, OPTION_ROWS},
-    {"dim", required_argument, NULL, OPTION_DIM},
-    {"dtype", required_argument, NULL, OPTION_DTYPE},
-    {"seed", required_argument, NULL, OPTION_SEED},
-    {"format", required_argument, NULL, OPTION_FORMAT},
-    {"keys", required_argument, NULL, OPTION_KEYS},
-    {"model", required_argument, NULL, OPTION_MODEL},
-    {"state-dir", required_argument, NULL, OPTION_STATE_DIR},
-    {"out", required_argument, NULL, OPTION_OUT},
-    {"help", no_argument, NULL, OPTION_HELP},
-    {"version", no_argument, NULL, OPTION_VERSION},
-    {NULL, 0, NULL, 0},
-};
-
-static int apply_word(struct gen *gen, int option, const char *value)
-{
-    switch (option) {
-    case OPTION_PRESET:
-        gen->preset = true;
-        return strcmp(value, "dlrm-dcnv2") == 0 ? 0 : usage_error("preset", value, "dlrm-dcnv2");
-    case OPTION_DTYPE:
-        gen->dtype = strcmp(value, "fp16") == 0 ? HPS_DTYPE_FP16 : HPS_DTYPE_FP32;
-        return gen->dtype == HPS_DTYPE_FP16 || strcmp(value, "fp32") == 0
-                   ? 0
-                   : usage_error("dtype", value, "fp32 or fp16");
-    case OPTION_FORMAT:
-        gen->dle = strcmp(value, "dle") == 0;
-        gen->form = strcmp(value, "hugectr") == 0 ? HPS_ROW_FORM_HUGECTR : HPS_ROW_FORM_NPY;
-        return gen->dle || gen->form == HPS_ROW_FORM_HUGECTR || strcmp(value, "npy") == 0
-                   ? 0
-                   : usage_error("format", value, "hugectr, npy or dle");
-    case OPTION_KEYS:
-        gen->hashed = strcmp(value, "hashed") == 0;
-        return gen->hashed || strcmp(value, "dense") == 0
-                   ? 0
-                   : usage_error("keys", value, "dense or hashed");
-    case OPTION_MODEL:
-        gen->model = value;
-        return hps_model_name_valid(value)
-                   ? 0
-                   : usage_error("model", value, "1 to 120 letters, digits, '_' or '-'");
-    case OPTION_STATE_DIR:
-        gen->state_dir = value;
-        return 0;
-    default:
-        HPS_ASSERT(option == OPTION_OUT);
-        gen->out = value;
-        return value[0] != '\0' ? 0 : usage_error("out", "''", "a directory");
-    }
-}
-
-static int apply_option(struct gen *gen, int option, const char *value)
-{
-    switch (option) {
-    case OPTION_SCALE:
-        return parse_scale(value, &gen->scale) ? 0
-                                               : usage_error("scale", value, "a number in (0, 1]");
-    case OPTION_TABLES:
-        return parse_u64(value, 1, HPS_MODEL_TABLES_MAX, &gen->n_tables)
-                   ? 0
-                   : usage_error("tables", value, "1 to 4096");
-    case OPTION_ROWS:
-        return parse_u64(value, 1, UINT64_C(1) << 40, &gen->rows)
-                   ? 0
-                   : usage_error("rows", value, "1 to 2^40");
-    case OPTION_DIM:
-        return parse_u64(value, 1, HPS_ROW_DIM_MAX, &gen->dim)
-                   ? 0
-                   : usage_error("dim", value, "1 to 65536");
-    case OPTION_SEED:
-        return parse_u64(value, 0, UINT64_MAX, &gen->seed)
-                   ? 0
-                   : usage_error("seed", value, "an integer from 0 to 2^64-1");
-    default:
-        return apply_word(gen, option, value);
-    }
-}
-
-static int complain(const char *text)
-{
-    fprintf(stderr, "hps-gen: %s (see hps-gen --help)\n", text);
-    return EXIT_USAGE;
-}
-
-/* Check the options together and fill in defaults. */
-static int settle(struct gen *gen)
-{
-    if (gen->preset && (gen->n_tables != 0 || gen->rows != 0)) {
-        return complain("--preset cannot be combined with --tables or --rows");
-    }
-    if (!gen->preset && gen->scale != 0) {
-        return complain("--scale needs --preset");
-    }
-    if (!gen->preset && (gen->n_tables == 0 || gen->rows == 0 || gen->dim == 0)) {
-        return complain("expected --preset, or --tables, --rows and --dim");
-    }
-    if (gen->out == NULL) {
-        return complain("expected --out DIR");
-    }
-    if (gen->form == HPS_ROW_FORM_HUGECTR && gen->dtype != HPS_DTYPE_FP32) {
-        return complain("--format hugectr stores fp32 only; fp16 needs --format npy or dle");
-    }
-    if (gen->dle && gen->hashed) {
-        return complain("--format dle has no keys; --keys hashed needs --format hugectr or npy");
-    }
-    if (gen->preset) {
-        gen->n_tables = GEN_DCNV2_TABLES;
-        gen->dim = gen->dim != 0 ? gen->dim : GEN_DCNV2_DIM;
-        gen->scale = gen->scale != 0 ? gen->scale : 1.0;
-    }
-    if (gen->form == HPS_ROW_FORM_NPY && gen->hashed) {
-        gen->form = HPS_ROW_FORM_NPY_PAIR;
-    }
-    if (gen->model == NULL) {
-        gen->model = gen->preset ? "dlrm" : "model";
-    }
-    return 0;
-}
-
-/* -1: go on, else the exit code. */
-static int parse_options(struct gen *gen, int argc, char **argv)
-{
-    for (;;) {
-        int option = getopt_long(argc, argv, "h", options, NULL);
-
-        if (option == -1) {
-            break;
-        }
-        if (option == OPTION_HELP || option == 'h') {
-            fputs(usage, stdout);
-            return 0;
-        }
-        if (option == OPTION_VERSION) {
-            puts("hps-gen (hpsd)");
-            return 0;
-        }
-        if (option == '?') {
-            return EXIT_USAGE; /* getopt has said why */
-        }
-        int code = apply_option(gen, option, optarg);
-        if (code != 0) {
-            return code;
-        }
-    }
-    if (optind < argc) {
-        fprintf(stderr, "hps-gen: unexpected argument '%s' (see hps-gen --help)\n", argv[optind]);
-        return EXIT_USAGE;
-    }
-    int code = settle(gen);
-    return code != 0 ? code : -1;
-}
-
 uint64_t gen_table_rows(const struct gen *gen, uint64_t table)
 {
+    HPS_ASSERT(table < gen->n_tables);
     if (!gen->preset) {
         return gen->rows;
     }
@@ -295,6 +50,7 @@ uint64_t gen_table_rows(const struct gen *gen, uint64_t table)
 
 static size_t row_bytes(const struct gen *gen)
 {
+    HPS_ASSERT(gen->dim > 0);
     return (size_t)gen->dim * hps_dtype_bytes(gen->dtype);
 }
 
@@ -309,22 +65,21 @@ char *gen_table_path(const struct gen *gen, const char *dir, uint64_t table)
 
 static void show_progress(struct gen *gen, uint64_t table, bool last)
 {
-    uint64_t now_us = hps_clock_us();
-
-    if (!gen->show || (!last && now_us - gen->shown_us < PROGRESS_US)) {
+    if (!tool_progress_due(&gen->progress, last ? 0 : PROGRESS_US)) {
         return;
     }
-    double seconds = (double)(now_us - gen->begin_us) / 1e6;
-    fprintf(stderr, "\rtable %" PRIu64 "/%" PRIu64 "  %.1f of %.1f MB  %.0f MB/s   %s", table + 1,
-            gen->n_tables, (double)gen->bytes_done / 1e6, (double)gen->bytes_total / 1e6,
-            seconds > 0 ? (double)gen->bytes_done / 1e6 / seconds : 0.0, last ? "\n" : "");
-    gen->shown_us = now_us;
+    double seconds = (double)(hps_clock_us() - gen->begin_us) / 1e6;
+    tool_progress_draw(&gen->progress, "table %" PRIu64 "/%" PRIu64 "  %.1f of %.1f MB  %.0f MB/s",
+                       table + 1, gen->n_tables, (double)gen->bytes_done / 1e6,
+                       (double)gen->bytes_total / 1e6,
+                       seconds > 0 ? (double)gen->bytes_done / 1e6 / seconds : 0.0);
 }
 
 /* Steps of this size visit 0 ... n-1 in an order that is not ascending: near n / golden ratio, and
  * without a common divisor with n. */
 static uint64_t shuffle_step(uint64_t n)
 {
+    HPS_ASSERT(n > 0);
     uint64_t step = (uint64_t)((double)n * 0.6180339887498949) | 1;
 
     for (;; step += 2) {
@@ -346,6 +101,7 @@ static uint64_t shuffle_step(uint64_t n)
 /* The key at place `place` of the file. */
 static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_t step)
 {
+    HPS_DEBUG_ASSERT(place < n);
     uint64_t row = place;
 
     if (gen->form == HPS_ROW_FORM_HUGECTR) {
@@ -357,6 +113,7 @@ static hps_key key_at(const struct gen *gen, uint64_t place, uint64_t n, uint64_
 static hps_status write_rows(struct gen *gen, uint64_t table, struct hps_row_writer *writer,
                              hps_key *keys, uint8_t *rows, size_t piece_rows, struct hps_error *err)
 {
+    HPS_ASSERT(piece_rows > 0);
     uint64_t n = gen_table_rows(gen, table);
     uint64_t step = shuffle_step(n);
     size_t stride = row_bytes(gen);
@@ -364,7 +121,7 @@ static hps_status write_rows(struct gen *gen, uint64_t table, struct hps_row_wri
     for (uint64_t place = 0; place < n;) {
         size_t m = n - place < piece_rows ? (size_t)(n - place) : piece_rows;
 
-        if (interrupted != 0) {
+        if (tool_interrupted()) {
             return hps_error_set(err, HPS_CANCELLED, "interrupted; nothing was written");
         }
         for (size_t i = 0; i < m; i++) {
@@ -385,6 +142,7 @@ static hps_status write_rows(struct gen *gen, uint64_t table, struct hps_row_wri
 
 static hps_status write_table(struct gen *gen, uint64_t table, struct hps_error *err)
 {
+    HPS_ASSERT(table < gen->n_tables && gen->stage_path != NULL);
     struct hps_row_writer_options writer_options = {
         .form = gen->form, .dim = (uint32_t)gen->dim, .dtype = gen->dtype};
     struct hps_row_writer *writer = NULL;
@@ -432,6 +190,7 @@ static hps_status describe_file(const struct gen *gen, char *name, struct hps_ma
 static hps_status describe_table(const struct gen *gen, uint64_t table,
                                  struct hps_manifest_table *said, struct hps_error *err)
 {
+    HPS_ASSERT(said->n_files == 0);
     said->name = hps_file_path("feature_%" PRIu64, table);
     said->dim = (uint32_t)gen->dim;
     said->dtype = gen->dtype;
@@ -566,6 +325,7 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 /* Find the paths, and make the directory where everything is written first. */
 static hps_status begin(struct gen *gen, struct hps_error *err)
 {
+    HPS_ASSERT(gen->out_path == NULL && gen->stage_path == NULL);
     hps_status status = absolute(gen->out, &gen->out_path, err);
 
     if (status == HPS_OK && gen->state_dir != NULL) {
@@ -597,6 +357,7 @@ static hps_status begin(struct gen *gen, struct hps_error *err)
 
 static hps_status finish(struct gen *gen, struct hps_error *err)
 {
+    HPS_ASSERT(gen->stage_path != NULL && gen->bytes_done == gen->bytes_total);
     hps_status status = HPS_OK;
 
     if (rename(gen->stage_path, gen->out_path) != 0) {
@@ -613,6 +374,7 @@ static hps_status finish(struct gen *gen, struct hps_error *err)
 
 static hps_status generate(struct gen *gen, struct hps_error *err)
 {
+    HPS_ASSERT(gen->n_tables > 0);
     uint64_t n_rows = 0;
 
     for (uint64_t i = 0; i < gen->n_tables; i++) {
@@ -624,7 +386,7 @@ static hps_status generate(struct gen *gen, struct hps_error *err)
                              n_rows, row_bytes(gen));
     }
     gen->begin_us = hps_clock_us();
-    gen->show = isatty(STDERR_FILENO) != 0;
+    gen->progress.out = isatty(STDERR_FILENO) != 0 ? stderr : NULL;
     hps_status status = begin(gen, err);
     if (status == HPS_OK) {
         status = check_space(gen, err);
@@ -638,6 +400,7 @@ static hps_status generate(struct gen *gen, struct hps_error *err)
     if (gen->stage_path != NULL) {
         (void)nftw(gen->stage_path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     }
+    tool_progress_end(&gen->progress);
     if (status == HPS_OK) {
         printf("%s: model %s, %" PRIu64 " tables, %" PRIu64 " rows, %.1f MB, %.1f s\n",
                gen->out_path, gen->model, gen->n_tables, n_rows, (double)gen->bytes_total / 1e6,
@@ -648,29 +411,26 @@ static hps_status generate(struct gen *gen, struct hps_error *err)
 
 int main(int argc, char **argv)
 {
-    struct gen gen = {.seed = 1, .dtype = HPS_DTYPE_FP32, .form = HPS_ROW_FORM_HUGECTR};
-    struct sigaction action = {.sa_handler = on_signal};
+    struct gen gen;
     struct hps_error err = {0};
+    int code;
 
-    int code = parse_options(&gen, argc, argv);
-    if (code >= 0) {
+    if (!gen_options(argc, argv, &gen, &code)) {
         return code;
     }
-    sigemptyset(&action.sa_mask);
-    (void)sigaction(SIGINT, &action, NULL); /* cannot fail for these */
-    (void)sigaction(SIGTERM, &action, NULL);
+    tool_interrupts_note(true);
     hps_status status = generate(&gen, &err);
     hps_free(gen.out_path);
     hps_free(gen.stage_path);
     hps_free(gen.state_path);
     if (status == HPS_OK) {
-        return 0;
+        return TOOL_OK;
     }
-    fprintf(stderr, "%shps-gen: %s\n", gen.show ? "\n" : "", err.text);
-    if (interrupted != 0) {
+    (void)fprintf(stderr, "hps-gen: %s\n", err.text);
+    if (tool_interrupted()) {
         /* Die by the signal, so that a shell's loop stops too. */
-        (void)signal(interrupted, SIG_DFL);
-        (void)raise(interrupted);
+        (void)signal(tool_interrupt(), SIG_DFL);
+        (void)raise(tool_interrupt());
     }
-    return 1;
+    return TOOL_REFUSED;
 }

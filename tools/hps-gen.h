@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of hps-gen share: hps-gen.c (options, rows, manifest, the directory) and
- * hps-gen_config.c (the configuration that serves it). One thread.
+ * What the files of hps-gen share: hps-gen.c (rows, manifest, the directory), hps-gen_options.c
+ * (the command line) and hps-gen_config.c (the configuration that serves what was written). One
+ * thread.
  */
 #ifndef HPS_TOOLS_HPS_GEN_H
 #define HPS_TOOLS_HPS_GEN_H
@@ -13,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/rows/rowfile.h"
 #include "base/status.h"
+#include "tools/tool.h"
 
 /* Of MLPerf's DLRM-DCNv2. */
 enum { GEN_DCNV2_TABLES = 26, GEN_DCNV2_DIM = 128 };
@@ -20,7 +22,7 @@ enum { GEN_DCNV2_TABLES = 26, GEN_DCNV2_DIM = 128 };
 struct gen {
     /* What was asked for. */
     bool preset;
-    double scale;
+    double scale; /* of the preset's rows */
     uint64_t n_tables;
     uint64_t rows;
     uint64_t dim;
@@ -39,9 +41,11 @@ struct gen {
     uint64_t bytes_total;
     uint64_t bytes_done;
     uint64_t begin_us;
-    uint64_t shown_us;
-    bool show;
+    struct tool_progress progress;
 };
+
+/* Read the command line. False: exit with *out_code. */
+bool gen_options(int argc, char **argv, struct gen *out_gen, int *out_code) HPS_MUST_CHECK;
 
 /* Rows of a table, as scaled. */
 uint64_t gen_table_rows(const struct gen *gen, uint64_t table);

@@ -3,9 +3,12 @@
  * The configuration that serves what hps-gen writes: ps.json, and what describes a DLE checkpoint.
  */
 #include <inttypes.h>
+#include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
+#include "client/message.h"
 #include "tools/hps-gen.h"
 
 enum { PS_JSON_BYTES_MAX = 16 << 20, MAX_BATCH_SIZE = 65536 };
@@ -15,26 +18,11 @@ static const uint32_t dcnv2_keys[] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1
                                       6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
 _Static_assert(sizeof(dcnv2_keys) / sizeof(dcnv2_keys[0]) == GEN_DCNV2_TABLES, "one per table");
 
-static hps_status put_string(struct hps_buf *text, const char *string)
-{
-    hps_status status = hps_buf_append(text, "\"", 1);
-
-    for (const char *c = string; *c != '\0' && status == HPS_OK; c++) {
-        if (*c == '"' || *c == '\\') {
-            status = hps_buf_printf(text, "\\%c", *c);
-        } else if ((unsigned char)*c < 0x20) {
-            status = hps_buf_printf(text, "\\u%04x", (unsigned)*c);
-        } else {
-            status = hps_buf_append(text, c, 1);
-        }
-    }
-    return status == HPS_OK ? hps_buf_append(text, "\"", 1) : status;
-}
-
 /* ,\n      "name": [ one item per table ] */
 static hps_status put_list(const struct gen *gen, struct hps_buf *text, const char *name,
                            hps_status (*put)(const struct gen *, struct hps_buf *, uint64_t))
 {
+    HPS_ASSERT(gen->n_tables > 0);
     hps_status status = hps_buf_printf(text, ",\n      \"%s\": [", name);
 
     for (uint64_t i = 0; i < gen->n_tables && status == HPS_OK; i++) {
@@ -51,7 +39,7 @@ static hps_status put_list(const struct gen *gen, struct hps_buf *text, const ch
 static hps_status put_path(const struct gen *gen, struct hps_buf *text, uint64_t table)
 {
     char *path = gen_table_path(gen, gen->out_path, table);
-    hps_status status = path == NULL ? HPS_NO_MEMORY : put_string(text, path);
+    hps_status status = path == NULL ? HPS_NO_MEMORY : hps_json_text(text, path, strlen(path));
 
     hps_free(path);
     return status;
@@ -71,6 +59,7 @@ static hps_status put_dim(const struct gen *gen, struct hps_buf *text, uint64_t 
 
 static hps_status put_keys(const struct gen *gen, struct hps_buf *text, uint64_t table)
 {
+    HPS_ASSERT(!gen->preset || table < GEN_DCNV2_TABLES);
     return hps_buf_printf(text, "%" PRIu32, gen->preset ? dcnv2_keys[table] : 1);
 }
 
@@ -94,7 +83,7 @@ hps_status gen_put_ps_json(const struct gen *gen, struct hps_buf *text)
                              "  \"volatile_db\": {\"type\": \"parallel_hash_map\"},\n"
                              "  \"persistent_db\": {\"type\": \"rocks_db\", \"path\": ");
     if (status == HPS_OK) {
-        status = put_string(text, gen->state_path);
+        status = hps_json_text(text, gen->state_path, strlen(gen->state_path));
     }
     if (status == HPS_OK) {
         status = hps_buf_printf(text,
@@ -140,6 +129,7 @@ hps_status gen_write_json(const struct gen *gen, const char *name,
                           hps_status (*put)(const struct gen *, struct hps_buf *),
                           struct hps_error *err)
 {
+    HPS_ASSERT(gen->stage_path != NULL);
     struct hps_buf text;
 
     hps_buf_init(&text, PS_JSON_BYTES_MAX);

@@ -9,10 +9,46 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/args.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "client/client.h"
+#include "client/producer.h"
 #include "client/update_wait.h"
+#include "client/update_writer.h"
+
+/* What the command line says; strings and lists are kept by hps-publish_options.c. */
+struct publish_options {
+    struct hps_producer_options broker;
+    const char *model;
+    const char *table;   /* NULL: all of the files, or named by lines */
+    const char *from;    /* NULL: not given, as the next two */
+    const char *diff[2]; /* old, new */
+    const char *deletes;
+    bool lines; /* on standard input */
+    enum hps_update_form form;
+    const char *form_word; /* "keyed" */
+    uint32_t key_bytes;    /* HCTR: 8 or 4 */
+    uint64_t batch_bytes;
+    bool units;
+    int64_t for_version; /* 0: any */
+    bool row_version_given;
+    uint64_t row_version;
+    uint64_t rate; /* rows and deletes a second; 0: no limit */
+    bool allow_nan;
+    bool dry_run;
+    bool wait;
+    uint64_t wait_us;
+    struct hps_arg_list servers; /* admin listeners, at least one */
+    struct hps_client_options connect;
+    bool json;
+    bool show; /* progress */
+};
+
+/* Read the command line. False: exit with *out_code; what is wrong was said. */
+bool publish_options_read(int argc, char **argv, struct publish_options *out_options, int *out_code)
+    HPS_MUST_CHECK;
 
 struct publish; /* where rows go; the output keeps pace, progress and counts */
 
@@ -26,8 +62,6 @@ hps_status publish_deletes(struct publish *publish, const char *table, const hps
 hps_status publish_flush(struct publish *publish, struct hps_error *err) HPS_MUST_CHECK;
 /* Called while input is waited for: let go what is gathered (but no part of a unit). */
 hps_status publish_idle(struct publish *publish, struct hps_error *err) HPS_MUST_CHECK;
-/* The user wants an end. */
-bool publish_interrupted(void);
 /* Before rows of dim values (0: deletes) of a table are handed over: do the servers that are waited
  * for take them? To be asked for all tables before the first row; done again with the rows.
  * INVALID: not, and nothing more is to be sent. */

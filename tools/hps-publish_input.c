@@ -50,6 +50,7 @@ static bool exists_in(const char *dir, const char *name)
 /* "items" of path/items.rows.npy, path/items.npy, path/items/. NULL: no memory. */
 static char *table_name_of(const char *path)
 {
+    HPS_ASSERT(path != NULL);
     static const char *const tails[] = {".rows.npy", ".keys.npy", ".npy"};
     size_t end = strlen(path);
 
@@ -134,6 +135,7 @@ struct piece {
 
 static hps_status piece_init(struct piece *piece, size_t row_bytes, struct hps_error *err)
 {
+    HPS_ASSERT(row_bytes > 0 && piece->keys == NULL);
     piece->capacity = PIECE_BYTES / row_bytes;
     if (piece->capacity > PIECE_ROWS_MAX) {
         piece->capacity = PIECE_ROWS_MAX;
@@ -173,6 +175,7 @@ static size_t row_bytes_of(const struct hps_row_desc *desc)
 static hps_status publish_reader(struct publish *publish, const char *name,
                                  struct hps_row_reader *reader, struct hps_error *err)
 {
+    HPS_ASSERT(reader != NULL);
     const struct hps_row_desc *desc = hps_row_reader_desc(reader);
     struct piece piece = {0};
     size_t n = 1;
@@ -279,6 +282,7 @@ static hps_status side_open(struct side *side, const struct publish_input *input
 /* Make keys[at] the next key, unless all are done: then n is 0. */
 static hps_status side_fill(struct side *side, struct hps_error *err)
 {
+    HPS_ASSERT(side->at <= side->n);
     if (side->at < side->n) {
         return HPS_OK;
     }
@@ -290,6 +294,7 @@ static hps_status side_fill(struct side *side, struct hps_error *err)
 static hps_status diff_sides(struct publish *publish, const char *name, struct side *old,
                              struct side *new, struct hps_error *err)
 {
+    HPS_ASSERT(old->n == 0 && new->n == 0);
     const struct hps_row_desc *desc = hps_row_reader_desc(new->reader);
     size_t row_bytes = row_bytes_of(desc);
 
@@ -327,6 +332,7 @@ static hps_status diff_table(struct publish *publish, const struct publish_input
                              const struct hps_model_table *old_table,
                              const struct hps_model_table *new_table, struct hps_error *err)
 {
+    HPS_ASSERT(old_table != NULL && new_table != NULL);
     struct side old = {0};
     struct side new = {0};
 
@@ -359,6 +365,7 @@ static hps_status diff_table(struct publish *publish, const struct publish_input
 
 static const struct hps_model_table *source_find(const struct source *source, const char *name)
 {
+    HPS_ASSERT(source->tables != NULL || source->n == 0);
     for (size_t i = 0; i < source->n; i++) {
         if (strcmp(source->tables[i].name, name) == 0) {
             return &source->tables[i];
@@ -434,6 +441,7 @@ close_new:
 static hps_status npy_keys(struct publish *publish, const char *table, const char *path, int fd,
                            uint64_t size, struct hps_error *err)
 {
+    HPS_ASSERT(table != NULL);
     static hps_key keys[PIECE_ROWS_MAX];
     uint8_t head[4096];
     struct hps_npy npy;

@@ -11,11 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/args.h"
+#include "base/assert.h"
 #include "base/buf.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "base/rows/rowfile.h"
-#include "client/args.h"
 #include "tools/hps-publish.h"
 
 enum { LINE_BYTES_MAX = 4 << 20, READ_BYTES = 1 << 16, IDLE_MS = 50 };
@@ -43,21 +44,11 @@ static char *next_field(char **at)
     return field;
 }
 
-static bool parse_key(const char *text, hps_key *out_key)
-{
-    int64_t key;
-
-    if (hps_args_i64(text, &key)) {
-        *out_key = (hps_key)key;
-        return true;
-    }
-    return hps_args_u64(text, out_key);
-}
-
 /* The values behind the key. 0: the word null. */
 static hps_status parse_values(const struct lines *lines, char *at, uint32_t *out_dim,
                                struct hps_error *err)
 {
+    HPS_ASSERT(lines->values != NULL && !lines->input->keys_only);
     char *field = next_field(&at);
     uint32_t dim = 0;
 
@@ -107,7 +98,7 @@ static hps_status one_line(struct lines *lines, char *line, struct hps_error *er
         table = field;
         field = next_field(&at);
     }
-    if (field == NULL || !parse_key(field, &key)) {
+    if (field == NULL || !hps_args_key(field, &key)) {
         return hps_error_set(err, HPS_INVALID,
                              "line %" PRIu64 ": key \"%.40s\" is no 64-bit integer", lines->number,
                              field == NULL ? "" : field);
@@ -134,6 +125,7 @@ static hps_status one_line(struct lines *lines, char *line, struct hps_error *er
 static hps_status whole_lines(struct lines *lines, struct hps_buf *buf, bool at_end,
                               struct hps_error *err)
 {
+    HPS_ASSERT(buf->size < buf->capacity || buf->size == 0);
     size_t begin = 0;
     hps_status status = HPS_OK;
 
@@ -173,6 +165,7 @@ static hps_status wait_input(struct lines *lines, int fd, struct hps_error *err)
 hps_status publish_lines(struct publish *publish, const struct publish_input *input, int fd,
                          struct hps_error *err)
 {
+    HPS_ASSERT(fd >= 0);
     struct lines lines = {.publish = publish, .input = input};
     struct hps_buf buf;
     bool at_end = false;

@@ -6,11 +6,13 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "client/message.h"
 #include "net/loop.h"
 #include "tools/hps-publish.h"
+#include "tools/tool.h"
 
 enum {
     CALL_US = 10 * 1000 * 1000,
@@ -46,6 +48,7 @@ hps_status publish_servers_open(const struct hps_client_options *options,
                                 const struct publish_target *target,
                                 struct publish_servers **out_servers, struct hps_error *err)
 {
+    HPS_ASSERT(n > 0 && n <= PUBLISH_SERVERS_MAX);
     struct publish_servers *servers = hps_calloc(1, sizeof(*servers));
 
     if (servers == NULL) {
@@ -135,6 +138,7 @@ static hps_status ask_tables(const struct publish_target *target, struct server 
 /* What is no matter of reaching the server is its refusal. */
 static hps_status refusal(const struct server *server, hps_status status, struct hps_error *err)
 {
+    HPS_ASSERT(status != HPS_OK);
     bool refused = status == HPS_NOT_FOUND || status == HPS_PRECONDITION;
     err->status = refused ? HPS_INVALID : status;
     return hps_error_prefix(err, err->status, "nothing was sent: %s", server->address);
@@ -143,6 +147,7 @@ static hps_status refusal(const struct server *server, hps_status status, struct
 static hps_status begin_one(const struct publish_target *target, struct server *server,
                             struct hps_error *err)
 {
+    HPS_ASSERT(server->before == NULL && server->tables == NULL);
     const struct hps_update_goal goal = goal_of(target);
 
     hps_status status = ask(target, server->client, &server->before, err);
@@ -176,6 +181,7 @@ hps_status publish_servers_begin(struct publish_servers *servers, struct hps_err
 static hps_status check_width(const struct publish_target *target, const struct server *server,
                               const char *table, uint32_t dim, struct hps_error *err)
 {
+    HPS_ASSERT(server->tables != NULL);
     for (size_t i = 0; i < server->tables->n_tables; i++) {
         const Hps__V1__TableInfo *info = server->tables->tables[i];
         if (strcmp(info->table, table) != 0) {
@@ -207,12 +213,13 @@ static void pause_us(struct hps_client *client, uint64_t us)
 static hps_status check_topic(const struct publish_target *target, struct server *server,
                               const char *topic, struct hps_error *err)
 {
+    HPS_ASSERT(server->before != NULL);
     const struct hps_update_goal goal = goal_of(target);
     uint64_t end_us = hps_clock_us() + TOPIC_US;
 
     hps_status status =
         hps_update_check(server->now != NULL ? server->now : server->before, &goal, topic, err);
-    while (status == HPS_UNAVAILABLE && hps_clock_us() < end_us && !publish_interrupted()) {
+    while (status == HPS_UNAVAILABLE && hps_clock_us() < end_us && !tool_interrupted()) {
         Hps__V1__GetUpdatesResponse *now = NULL;
         status = ask(target, server->client, &now, err);
         if (status != HPS_OK) {
@@ -235,6 +242,7 @@ static hps_status check_topic(const struct publish_target *target, struct server
 static hps_status keep_checked(struct publish_servers *servers, const char *table, uint32_t dim,
                                struct hps_error *err)
 {
+    HPS_ASSERT(servers->last <= servers->n_checked);
     struct checked *grown =
         hps_realloc(servers->checked, (servers->n_checked + 1) * sizeof(*grown));
     servers->checked = grown != NULL ? grown : servers->checked;
@@ -270,6 +278,7 @@ bool publish_servers_take(struct publish_servers *servers, const char *table, ui
 hps_status publish_servers_check(struct publish_servers *servers, const char *table, uint32_t dim,
                                  const char *topic, struct hps_error *err)
 {
+    HPS_ASSERT(servers->n > 0 && topic != NULL);
     struct checked *known = find_checked(servers, table);
     hps_status status = HPS_OK;
 
@@ -292,6 +301,7 @@ hps_status publish_servers_check(struct publish_servers *servers, const char *ta
 hps_status publish_wait(struct publish_servers *servers, const struct hps_update_records *records,
                         size_t n, uint64_t timeout_us, struct hps_error *err)
 {
+    HPS_ASSERT(records != NULL || n == 0);
     struct hps_update_goal goal = goal_of(&servers->target);
     uint64_t end_us = hps_clock_us() + timeout_us;
     hps_status status = HPS_OK;
@@ -307,7 +317,7 @@ hps_status publish_wait(struct publish_servers *servers, const struct hps_update
         }
         hps_update_wait_before(wait, server->before);
         status = hps_update_wait_run(wait, server->client, now_us < end_us ? end_us - now_us : 0,
-                                     publish_interrupted, err);
+                                     tool_interrupted, err);
         hps_update_wait_free(wait);
         if (status != HPS_OK) {
             hps_ignore(hps_error_prefix(err, status, "%s", server->address));

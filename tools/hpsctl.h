@@ -6,51 +6,36 @@
 #ifndef HPS_TOOLS_HPSCTL_H
 #define HPS_TOOLS_HPSCTL_H
 
+#include <stdio.h>
+
 #include "base/buf.h"
 #include "base/status.h"
-#include "client/args.h"
 #include "client/client.h"
 #include "client/message.h"
 #include "hps/v1/admin.pb-c.h"
-
-/* Exit codes of all tools. */
-enum hpsctl_exit {
-    HPSCTL_OK = 0,
-    HPSCTL_REFUSED = 1,
-    HPSCTL_USAGE = 2,
-    HPSCTL_UNREACHABLE = 3,
-    HPSCTL_DEADLINE = 4,
-    HPSCTL_NEGATIVE = 5,
-    HPSCTL_INTERRUPTED = 130,
-};
+#include "tools/tool.h"
 
 struct hpsctl_verb;
 
 struct hpsctl {
     struct hps_client_options connect;
-    const char *output; /* "table" or "json" */
-    uint64_t timeout_us;
-    bool help;
-    bool version;
+    const char *output;  /* "table" or "json" */
+    uint64_t timeout_us; /* of each call; 0: none */
     const struct hpsctl_verb *verb;
-    struct hps_client *client;
-    char **words; /* behind the verb */
+    struct hps_client *client; /* NULL before hpsctl_open */
+    char **words;              /* [n_words] behind the verb; as many as it takes */
     int n_words;
+    uint32_t choice; /* which of the verb's choices the first word is */
 };
 
 struct hpsctl_verb {
-    const char *name;
-    const char *words; /* "MODEL VERSION", for the usage line */
-    const char *summary;
-    int n_words_min;
-    int n_words_max;
-    const struct hps_arg *args; /* NULL: none of its own */
-    bool offline;               /* needs no server, or opens the client itself */
+    struct hps_command command;
+    bool lasts; /* has no time limit unless one is given */
     int (*run)(struct hpsctl *ctl);
 };
 
 extern const struct hpsctl_verb hpsctl_verbs[]; /* ends with a NULL name */
-extern const struct hps_arg *hpsctl_global_args(void);
+extern const struct hps_arg hpsctl_global_args[];
 
 static inline bool hpsctl_json(const struct hpsctl *ctl)
 {
@@ -59,11 +44,15 @@ static inline bool hpsctl_json(const struct hpsctl *ctl)
 
 /* Print "hpsctl: text" and give the exit code of a failed call. */
 int hpsctl_fail(struct hpsctl *ctl, const struct hps_error *err);
-/* Print the text and the verb's usage; HPSCTL_USAGE. */
+/* Print what is wrong with the words or options of the verb, a text "given: expected". Returns
+ * TOOL_USAGE. */
 int hpsctl_usage(const struct hpsctl *ctl, const char *fmt, ...) HPS_PRINTF(2, 3);
-/* Connect, for a verb that may do without. Returns HPSCTL_OK or what to exit with. */
+/* Say so; TOOL_REFUSED. */
+int hpsctl_no_memory(void);
+/* Connect, unless that was done: hpsctl_call does it, so wrong words are found without a server.
+ * Returns TOOL_OK or what to exit with. */
 int hpsctl_open(struct hpsctl *ctl);
-/* Call a method of Admin. Returns HPSCTL_OK and the reply (hps_message_free), or what to exit
+/* Call a method of Admin. Returns TOOL_OK and the reply (hps_message_free), or what to exit
  * with. */
 int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
                 const ProtobufCMessageDescriptor *reply_type, void *out_reply);
@@ -74,8 +63,6 @@ int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMes
 /* A version number or a key from the command line; false after saying what is wrong. */
 bool hpsctl_version_arg(const struct hpsctl *ctl, const char *text, int64_t *out_version);
 bool hpsctl_key_arg(const struct hpsctl *ctl, const char *text, uint64_t *out_key);
-/* false after printing that `word` is none of the words. */
-bool hpsctl_word_arg(const struct hpsctl *ctl, const char *word, const char *const *words);
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
@@ -107,6 +94,21 @@ const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT
 /* Print the bytes and a newline to stdout; frees the buffer. Returns the exit code. */
 int hpsctl_print_buf(struct hps_buf *buf, hps_status status);
 
+/* Print a message as a line of JSON. Returns the exit code. */
+int hpsctl_print_json(const ProtobufCMessage *message);
+
+/* ---- versions -------------------------------------------------------------------------------- */
+
+/* Cells of a table of a model: MODEL, VERSION, PLACE, TABLE, DIM, TYPE, ROWS. */
+void hpsctl_table_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *info);
+/* Print the plan that a dry run has ended with. */
+void hpsctl_print_plan(const Hps__V1__LoadProgress *progress);
+/* Print what a version changes against the one before, table by table; nothing when n is 0. */
+void hpsctl_print_diffs(int64_t version, int64_t before, Hps__V1__TableDiff **diffs, size_t n);
+/* "dlrm: unloaded: version 1, 2"; nothing when n is 0. */
+void hpsctl_print_versions(FILE *to, const char *model, const char *what, const int64_t *versions,
+                           size_t n);
+
 /* ---- what a load reads ----------------------------------------------------------------------- */
 
 struct hpsctl_load_from {
@@ -127,7 +129,7 @@ struct hpsctl_load_files {
     const char *lineage;
 };
 
-/* Returns HPSCTL_OK, or what to exit with after saying why. */
+/* Returns TOOL_OK, or what to exit with after saying why. */
 int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
                            struct hpsctl_load_files *out_files);
 void hpsctl_load_files_free(struct hpsctl_load_files *files);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "tools/hpsctl.h"
 
@@ -39,7 +40,7 @@ static int print_ping(struct hpsctl *ctl, const char *version, bool serving, uin
         printf("hpsd%s%s at %s is %s (%.2f ms)\n", version[0] == '\0' ? "" : " ", version,
                ctl->connect.address, serving ? "serving" : "not ready",
                (double)duration_us / 1000.0);
-        return HPSCTL_OK;
+        return TOOL_OK;
     }
     hps_buf_init(&buf, HPS_CLIENT_REPLY_BYTES_MAX);
     hps_status status = hps_buf_append(&buf, "{\"address\":", 11);
@@ -65,6 +66,10 @@ int hpsctl_ping(struct hpsctl *ctl)
     ProtobufCMessage *reply = NULL;
     struct hps_error err = {0};
     bool serving = false;
+    int code = hpsctl_open(ctl);
+    if (code != TOOL_OK) {
+        return code;
+    }
     uint64_t start_us = hps_clock_us();
     hps_status status = hps_client_health(ctl->client, "", ctl->timeout_us, &serving, &err);
     uint64_t duration_us = hps_clock_us() - start_us;
@@ -78,12 +83,12 @@ int hpsctl_ping(struct hpsctl *ctl)
     if (status != HPS_OK && status != HPS_UNIMPLEMENTED) { /* a listener without Admin has none */
         return hpsctl_fail(ctl, &err);
     }
-    int code = print_ping(ctl, reply == NULL ? "" : ((const Hps__V1__PingResponse *)reply)->version,
-                          serving, duration_us);
+    code = print_ping(ctl, reply == NULL ? "" : ((const Hps__V1__PingResponse *)reply)->version,
+                      serving, duration_us);
     hps_message_free(reply);
     if (!serving) {
         print_reasons(ctl);
-        return HPSCTL_NEGATIVE;
+        return TOOL_NEGATIVE;
     }
     return code;
 }
@@ -152,7 +157,7 @@ static int print_servers(const Hps__V1__GetStatusResponse *status)
     if (any) {
         printf("\n");
     }
-    return any ? hpsctl_table_print(&table) : HPSCTL_OK;
+    return any ? hpsctl_table_print(&table) : TOOL_OK;
 }
 
 static int print_status(struct hpsctl *ctl, const void *reply)
@@ -184,7 +189,7 @@ static int print_status(struct hpsctl *ctl, const void *reply)
     }
     printf("\n");
     int code = print_tiers(status);
-    return code == HPSCTL_OK ? print_servers(status) : code;
+    return code == TOOL_OK ? print_servers(status) : code;
 }
 
 int hpsctl_status(struct hpsctl *ctl)
@@ -289,20 +294,17 @@ static int print_slowlog(struct hpsctl *ctl, const void *reply)
 static int print_ok(struct hpsctl *ctl, const void *reply)
 {
     (void)reply;
-    printf("%s: done\n", ctl->verb->name);
-    return HPSCTL_OK;
+    printf("%s %s: done\n", ctl->verb->command.name, ctl->words[0]);
+    return TOOL_OK;
 }
 
 int hpsctl_slowlog(struct hpsctl *ctl)
 {
-    static const char *const words[] = {"get", "reset", NULL};
+    HPS_ASSERT(ctl->n_words == 1);
     Hps__V1__GetSlowLogRequest get = HPS__V1__GET_SLOW_LOG_REQUEST__INIT;
     Hps__V1__ResetSlowLogRequest reset = HPS__V1__RESET_SLOW_LOG_REQUEST__INIT;
 
-    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
-        return HPSCTL_USAGE;
-    }
-    if (strcmp(ctl->words[0], "reset") == 0) {
+    if (ctl->choice == 1) {
         return hpsctl_call_print(ctl, "ResetSlowLog", &reset.base,
                                  &hps__v1__reset_slow_log_response__descriptor, print_ok);
     }
@@ -314,16 +316,13 @@ int hpsctl_slowlog(struct hpsctl *ctl)
 
 int hpsctl_config(struct hpsctl *ctl)
 {
-    static const char *const words[] = {"get", NULL};
+    HPS_ASSERT(ctl->n_words == 1);
     Hps__V1__GetConfigRequest request = HPS__V1__GET_CONFIG_REQUEST__INIT;
     Hps__V1__GetConfigResponse *reply = NULL;
 
-    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
-        return HPSCTL_USAGE;
-    }
     int code = hpsctl_call(ctl, "GetConfig", &request.base,
                            &hps__v1__get_config_response__descriptor, &reply);
-    if (code != HPSCTL_OK) {
+    if (code != TOOL_OK) {
         return code;
     }
     (void)fputs(reply->json, stdout); /* it is JSON already */
@@ -332,24 +331,21 @@ int hpsctl_config(struct hpsctl *ctl)
         printf("\n");
     }
     hps_message_free(&reply->base);
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 static int print_log_level(struct hpsctl *ctl, const void *reply)
 {
     printf("log level %s (was %s)\n", ctl->words[0],
            ((const Hps__V1__SetLogLevelResponse *)reply)->previous_level);
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 int hpsctl_log_level(struct hpsctl *ctl)
 {
-    static const char *const words[] = {"debug", "info", "warn", "error", NULL};
+    HPS_ASSERT(ctl->n_words == 1);
     Hps__V1__SetLogLevelRequest request = HPS__V1__SET_LOG_LEVEL_REQUEST__INIT;
 
-    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
-        return HPSCTL_USAGE;
-    }
     request.level = ctl->words[0];
     return hpsctl_call_print(ctl, "SetLogLevel", &request.base,
                              &hps__v1__set_log_level_response__descriptor, print_log_level);
@@ -359,7 +355,7 @@ static int print_drain(struct hpsctl *ctl, const void *reply)
 {
     (void)reply;
     printf("hpsd at %s drains: it finishes its calls and exits\n", ctl->connect.address);
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 int hpsctl_drain(struct hpsctl *ctl)

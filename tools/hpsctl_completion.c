@@ -3,7 +3,6 @@
  * hpsctl completion: a script for the shell, made from the tables of verbs and options. One thread.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "tools/hpsctl.h"
 
@@ -14,35 +13,26 @@ static void print_options(const struct hps_arg *args)
     }
 }
 
-/* The words behind a verb that are fixed: "get|reset", "[pause|resume]". */
-static void print_choices(const char *words)
+static void print_choices(const char *choices)
 {
-    for (const char *at = words; *at != '\0'; at++) {
-        (void)fputc(strchr("[]|", *at) != NULL ? ' ' : *at, stdout);
+    for (const char *at = choices; at != NULL && *at != '\0'; at++) {
+        (void)fputc(*at == '|' ? ' ' : *at, stdout);
     }
-}
-
-static bool fixed_words(const char *words)
-{
-    return words[0] != '\0' && strpbrk(words, "ABCDEFGHIJKLMNOPQRSTUVWXYZ ") == NULL;
 }
 
 int hpsctl_completion(struct hpsctl *ctl)
 {
-    static const char *const shells[] = {"bash", NULL};
-
-    if (!hpsctl_word_arg(ctl, ctl->words[0], shells)) {
-        return HPSCTL_USAGE;
-    }
+    (void)ctl;
     printf("# bash completion of hpsctl; made by `hpsctl completion bash`\n"
            "_hpsctl()\n{\n"
            "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
            "    local verb= words= i\n"
            "    local -r globals='");
-    print_options(hpsctl_global_args());
-    printf("'\n    local -r verbs='");
-    for (const struct hpsctl_verb *verb = hpsctl_verbs; verb->name != NULL; verb++) {
-        printf(" %s", verb->name);
+    print_options(hpsctl_global_args);
+    print_options(tool_connect_args);
+    printf(" --help --version'\n    local -r verbs=' help");
+    for (const struct hpsctl_verb *verb = hpsctl_verbs; verb->command.name != NULL; verb++) {
+        printf(" %s", verb->command.name);
     }
     printf("'\n"
            "    COMPREPLY=()\n"
@@ -60,16 +50,15 @@ int hpsctl_completion(struct hpsctl *ctl)
            "            verb=${COMP_WORDS[i]}\n            break\n        fi\n    done\n"
            "    case $verb in\n"
            "    '') words=$verbs ;;\n");
-    for (const struct hpsctl_verb *verb = hpsctl_verbs; verb->name != NULL; verb++) {
-        printf("    %s) words='", verb->name);
-        if (fixed_words(verb->words)) {
-            print_choices(verb->words);
-        }
-        print_options(verb->args);
+    printf("    help) words=\"$verbs\" ;;\n");
+    for (const struct hpsctl_verb *verb = hpsctl_verbs; verb->command.name != NULL; verb++) {
+        printf("    %s) words='", verb->command.name);
+        print_choices(verb->command.choices);
+        print_options(verb->command.args);
         printf("' ;;\n");
     }
     printf("    esac\n"
            "    COMPREPLY=($(compgen -W \"$words $globals\" -- \"$word\"))\n"
            "}\ncomplete -F _hpsctl hpsctl\n");
-    return HPSCTL_OK;
+    return TOOL_OK;
 }

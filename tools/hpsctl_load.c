@@ -1,149 +1,277 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which files `hpsctl load` asks for: a directory, tables one by one, or those of a models[] entry
- * of a configuration file. One thread.
+ * hpsctl load: asks for a new version and shows how far it is. hpsctl_load_files.c says of which
+ * files. Main thread.
  */
-#include <limits.h>
+#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/heap.h"
-#include "base/rows/fileio.h"
-#include "config/config.h"
 #include "tools/hpsctl.h"
 
-/* `path` from the root: the server's working directory is another. What it leads to is the server's
- * to judge, which may see more than we do. owner: the caller; NULL: no memory */
-static char *absolute(const char *path)
+#include "base/assert.h"
+
+enum { BAR_WIDTH = 28, LINE_STEP_PERCENT = 10, LOAD_REQUEST_BYTES_MAX = 16 << 20 };
+
+static struct {
+    const char *from;
+    struct hps_arg_list tables;
+    const char *config;
+    const char *model;
+    int64_t version;
+    const char *label;
+    const char *lineage;
+    bool activate;
+    bool dry_run;
+    bool no_wait;
+    bool force;
+    bool replace;
+} load_flags;
+
+const struct hps_arg hpsctl_load_args[] = {
+    {"from", 0, HPS_ARG_TEXT, "DIR", &load_flags.from,
+     "directory of the model's files, on the server's machine and below its model_roots"},
+    {"table", 0, HPS_ARG_LIST, "NAME=PATH", &load_flags.tables,
+     "instead: directory or file of one table; repeatable, in the order of the model's tables"},
+    {"config", 0, HPS_ARG_TEXT, "FILE", &load_flags.config,
+     "instead: the sparse_files of the model in this ps.json, under its table names"},
+    {"model", 0, HPS_ARG_TEXT, "NAME", &load_flags.model,
+     "--config: the model's name in that file (default MODEL)"},
+    {"version", 0, HPS_ARG_I64, "N", &load_flags.version,
+     "number of the new version (default: the highest + 1)"},
+    {"label", 0, HPS_ARG_TEXT, "TEXT", &load_flags.label, "a name for people (default none)"},
+    {"lineage", 0, HPS_ARG_TEXT, "NAME", &load_flags.lineage,
+     "the training run that it belongs to; one stream of updates fits all versions of a lineage "
+     "(default: that of the newest version)"},
+    {"activate", 0, HPS_ARG_FLAG, NULL, &load_flags.activate, "make it the active one when loaded"},
+    {"force", 0, HPS_ARG_FLAG, NULL, &load_flags.force,
+     "--activate: even if it differs much from the active version (tables, widths, rows)"},
+    {"replace", 0, HPS_ARG_FLAG, NULL, &load_flags.replace,
+     "when it is loaded, unload the versions that never were active"},
+    {"dry-run", 0, HPS_ARG_FLAG, NULL, &load_flags.dry_run,
+     "load nothing: check the files, print what disk and memory they need and what they change "
+     "(exit 5: they do not fit)"},
+    {"no-wait", 0, HPS_ARG_FLAG, NULL, &load_flags.no_wait, "return when the load has begun"},
+    HPS_ARGS_END,
+};
+
+struct load_view {
+    struct hpsctl *ctl;
+    bool done;
+    bool short_of_room; /* dry run: it would not fit */
+    char stage[24];
+    unsigned percent_shown;
+    bool unloads_printed;
+    struct tool_progress bar;
+};
+
+static unsigned progress_percent(const Hps__V1__LoadProgress *progress)
 {
-    char here[PATH_MAX];
-    if (path[0] == '/' || getcwd(here, sizeof(here)) == NULL) {
-        return hps_strdup(path);
+    uint64_t done = progress->bytes_total > 0 ? progress->bytes_done : progress->rows_done;
+    uint64_t total = progress->bytes_total > 0 ? progress->bytes_total : progress->rows_total;
+
+    if (total == 0) {
+        return 0;
     }
-    while (strncmp(path, "./", 2) == 0) {
-        path += 2;
-    }
-    return strcmp(path, ".") == 0 ? hps_strdup(here) : hps_file_path("%s/%s", here, path);
+    double percent = 100.0 * (double)done / (double)total;
+    return percent > 100.0 ? 100 : (unsigned)percent;
 }
 
-void hpsctl_load_files_free(struct hpsctl_load_files *files)
+static void progress_text(const Hps__V1__LoadProgress *progress, char *out, size_t size)
 {
-    for (size_t i = 0; i < files->n_tables; i++) {
-        hps_free(files->tables[i].table);
-        hps_free(files->tables[i].path);
-    }
-    hps_free(files->tables);
-    hps_free(files->pointers);
-    hps_free(files->directory);
-    hps_config_free(files->config);
-    memset(files, 0, sizeof(*files));
+    char bytes[HPSCTL_TEXT_BYTES], left[HPSCTL_TEXT_BYTES];
+    bool remaining = progress->remaining_ms > 0;
+
+    (void)snprintf(out, size, "%-6s %3u%%  %" PRIu64 " rows  %s%s%s", progress->stage,
+                   progress_percent(progress), progress->rows_done,
+                   hpsctl_bytes_text(progress->bytes_done, bytes), remaining ? "  left " : "",
+                   remaining ? hpsctl_duration_text((progress->remaining_ms + 999) / 1000, left)
+                             : "");
 }
 
-static int no_memory(void)
+static void draw_bar(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
-    (void)fprintf(stderr, "hpsctl: no memory\n");
-    return HPSCTL_REFUSED;
+    HPS_ASSERT(view->bar.out != NULL);
+    unsigned filled = progress_percent(progress) * BAR_WIDTH / 100;
+    char text[160], bar[BAR_WIDTH + 1];
+
+    memset(bar, ' ', BAR_WIDTH);
+    memset(bar, '#', filled);
+    bar[BAR_WIDTH] = '\0';
+    progress_text(progress, text, sizeof(text));
+    tool_progress_draw(&view->bar, "[%s] %s", bar, text);
 }
 
-static bool room(struct hpsctl_load_files *files, size_t n)
+static void draw_line(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
-    files->tables = hps_calloc(n, sizeof(*files->tables));
-    files->pointers = hps_calloc(n, sizeof(*files->pointers));
-    return files->tables != NULL && files->pointers != NULL;
+    unsigned percent = progress_percent(progress);
+    char text[160];
+
+    if (strncmp(view->stage, progress->stage, sizeof(view->stage) - 1) == 0 &&
+        percent < view->percent_shown + LINE_STEP_PERCENT) {
+        return;
+    }
+    (void)snprintf(view->stage, sizeof(view->stage), "%s", progress->stage);
+    view->percent_shown = percent;
+    progress_text(progress, text, sizeof(text));
+    (void)fprintf(stderr, "%s\n", text);
 }
 
-static bool add(struct hpsctl_load_files *files, const char *name, size_t name_size,
-                const char *path)
+static void show_done(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
-    Hps__V1__TableSource *table = &files->tables[files->n_tables];
-    hps__v1__table_source__init(table);
-    table->table = hps_strndup(name, name_size);
-    table->path = absolute(path);
-    files->pointers[files->n_tables++] = table;
-    return table->table != NULL && table->path != NULL;
+    HPS_ASSERT(progress->done);
+    tool_progress_end(&view->bar);
+    printf("%s version %" PRId64 " loaded, %" PRIu64 " rows%s", progress->model, progress->version,
+           progress->row_count, progress->activated ? ", active" : "");
+    if (progress->duplicate_key_count > 0) {
+        printf("; %" PRIu64 " duplicate keys, the last row of each was kept",
+               progress->duplicate_key_count);
+    }
+    printf("\n");
+    if (progress->dropped_row_count > 0) {
+        printf("warning: %" PRIu64
+               " of its rows were dropped by volatile_db.overflow_margin, and no "
+               "other store has them\n",
+               progress->dropped_row_count);
+    }
+    if (!progress->activated) {
+        printf("it is not active yet: hpsctl activate %s %" PRId64 "\n", progress->model,
+               progress->version);
+    }
+    hpsctl_print_versions(stdout, progress->model, "unloaded", progress->unload_versions,
+                          progress->n_unload_versions);
+    hpsctl_print_diffs(progress->version, progress->active_version, progress->diffs,
+                       progress->n_diffs);
 }
 
-static int take_tables(struct hpsctl *ctl, const struct hps_arg_list *list,
-                       struct hpsctl_load_files *files)
+static void print_unloads(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
-    if (!room(files, list->n)) {
-        return no_memory();
+    if (!view->unloads_printed && !progress->done) {
+        view->unloads_printed = true;
+        hpsctl_print_versions(stderr, progress->model, "will be unloaded",
+                              progress->unload_versions, progress->n_unload_versions);
     }
-    for (size_t i = 0; i < list->n; i++) {
-        const char *equals = strchr(list->items[i], '=');
-        if (equals == NULL || equals == list->items[i] || equals[1] == '\0') {
-            return hpsctl_usage(ctl, "load: --table: \"%s\" is not NAME=PATH", list->items[i]);
-        }
-        if (!add(files, list->items[i], (size_t)(equals - list->items[i]), equals + 1)) {
-            return no_memory();
-        }
-    }
-    return HPSCTL_OK;
 }
 
-/* The entry as the daemon has it that is started with this file: names, order and files of its
- * tables, and of the version what it says. */
-static int take_config(struct hpsctl *ctl, const char *file, const char *name,
-                       struct hpsctl_load_files *files)
+static void show_progress(struct load_view *view, const Hps__V1__LoadProgress *progress)
 {
-    struct hps_error err = {0};
-    if (hps_config_parse_file(file, &files->config, NULL, &err) != HPS_OK) {
-        (void)fprintf(stderr, "hpsctl: %s\n", err.text);
-        return HPSCTL_USAGE;
-    }
-    const struct hps_config_model *model = hps_config_model_find(files->config, name);
-    if (model == NULL) {
-        return hpsctl_usage(ctl, "load: %s: models[] has no \"%s\"; --model names another", file,
-                            name);
-    }
-    if (!room(files, model->n_tables)) {
-        return no_memory();
-    }
-    for (size_t i = 0; i < model->n_tables; i++) {
-        const char *table = model->tables[i].name;
-        if (!add(files, table, strlen(table), model->tables[i].path)) {
-            return no_memory();
-        }
-    }
-    files->version = (int64_t)model->version;
-    files->label = model->label;
-    files->lineage = model->lineage;
-    return HPSCTL_OK;
-}
-
-int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
-                           struct hpsctl_load_files *out_files)
-{
-    struct hpsctl_load_files files = {0};
-    int n_given = (from->directory != NULL) + (from->tables->n > 0) + (from->config != NULL);
-    int code = HPSCTL_OK;
-    if (n_given != 1) {
-        return hpsctl_usage(ctl, n_given == 0
-                                     ? "load: --from DIR is missing, or --table NAME=PATH for each "
-                                       "table, or --config FILE"
-                                     : "load: --from, --table and --config exclude each other");
-    }
-    if (from->model != NULL && from->config == NULL) {
-        return hpsctl_usage(ctl, "load: --model needs --config");
-    }
-    if (from->directory != NULL) {
-        char directory[PATH_MAX];
-        /* One that the server cannot see from here is its business to judge. */
-        bool seen = realpath(from->directory, directory) != NULL;
-        files.directory = hps_strdup(seen ? directory : from->directory);
-        code = files.directory != NULL ? HPSCTL_OK : no_memory();
-    } else if (from->config != NULL) {
-        const char *name = from->model != NULL ? from->model : ctl->words[0];
-        code = take_config(ctl, from->config, name, &files);
+    print_unloads(view, progress);
+    if (progress->plan != NULL) {
+        tool_progress_end(&view->bar);
+        hpsctl_print_plan(progress);
+    } else if (progress->done && !load_flags.dry_run) {
+        show_done(view, progress);
+    } else if (progress->done) {
+        tool_progress_end(&view->bar);
+    } else if (view->bar.out != NULL) {
+        draw_bar(view, progress);
     } else {
-        code = take_tables(ctl, from->tables, &files);
+        draw_line(view, progress);
     }
-    if (code != HPSCTL_OK) {
+}
+
+static hps_status on_progress(void *ctx, const uint8_t *data, size_t size, struct hps_error *err)
+{
+    struct load_view *view = ctx;
+    ProtobufCMessage *message = NULL;
+    hps_status status =
+        hps_message_decode(&hps__v1__load_progress__descriptor, data, size, &message, err);
+
+    if (status != HPS_OK) {
+        return status;
+    }
+    const Hps__V1__LoadProgress *progress = (const Hps__V1__LoadProgress *)message;
+    view->done = view->done || progress->done;
+    if (progress->plan != NULL) {
+        view->short_of_room =
+            progress->plan->disk_bytes_needed > progress->plan->disk_bytes_available ||
+            progress->plan->host_bytes_needed > progress->plan->host_bytes_available;
+    }
+    if (hpsctl_json(view->ctl)) {
+        (void)hpsctl_print_json(message);
+    } else {
+        show_progress(view, progress);
+    }
+    hps_message_free(message);
+    return HPS_OK;
+}
+
+static int load_result(struct hpsctl *ctl, struct load_view *view, hps_status status,
+                       const struct hps_error *err)
+{
+    tool_progress_end(&view->bar);
+    if (tool_interrupted() && status != HPS_OK) {
+        (void)fprintf(stderr, "hpsctl: the load of %s goes on in the server; see `hpsctl models`\n",
+                      ctl->words[0]);
+        return TOOL_INTERRUPTED;
+    }
+    if (status != HPS_OK) {
+        return hpsctl_fail(ctl, err);
+    }
+    if (load_flags.dry_run) {
+        return view->short_of_room ? TOOL_NEGATIVE : TOOL_OK;
+    }
+    if (load_flags.no_wait && !view->done && !hpsctl_json(ctl)) {
+        printf("the load of %s has begun; see `hpsctl models`\n", ctl->words[0]);
+    }
+    return TOOL_OK;
+}
+
+/* What the command line says comes before what the configuration file does. */
+static void load_request(struct hpsctl *ctl, const struct hpsctl_load_files *files,
+                         Hps__V1__LoadModelRequest *out_request)
+{
+    HPS_ASSERT(files->directory == NULL || files->n_tables == 0);
+    const char *label = load_flags.label != NULL ? load_flags.label : files->label;
+    const char *lineage = load_flags.lineage != NULL ? load_flags.lineage : files->lineage;
+    Hps__V1__LoadModelRequest request = HPS__V1__LOAD_MODEL_REQUEST__INIT;
+    request.model = ctl->words[0];
+    request.directory = files->directory != NULL ? files->directory : request.directory;
+    request.tables = files->pointers;
+    request.n_tables = files->n_tables;
+    request.version = load_flags.version != 0 ? load_flags.version : files->version;
+    request.label = label != NULL ? (char *)(uintptr_t)label : request.label;
+    request.lineage = lineage != NULL ? (char *)(uintptr_t)lineage : request.lineage;
+    request.activate = load_flags.activate;
+    request.dry_run = load_flags.dry_run;
+    request.no_wait = load_flags.no_wait;
+    request.force = load_flags.force;
+    request.replace = load_flags.replace;
+    *out_request = request;
+}
+
+int hpsctl_load(struct hpsctl *ctl)
+{
+    HPS_ASSERT(ctl->n_words == 1);
+    const struct hpsctl_load_from from = {load_flags.from, &load_flags.tables, load_flags.config,
+                                          load_flags.model};
+    struct hpsctl_load_files files;
+    Hps__V1__LoadModelRequest request;
+    struct load_view view = {.ctl = ctl,
+                             .bar = {.out = isatty(STDERR_FILENO) == 1 ? stderr : NULL}};
+    struct hps_error err = {0};
+    struct hps_buf encoded;
+
+    int code = hpsctl_load_files_open(ctl, &from, &files);
+    if (code != TOOL_OK) {
+        return code;
+    }
+    code = hpsctl_open(ctl);
+    if (code != TOOL_OK) {
         hpsctl_load_files_free(&files);
         return code;
     }
-    *out_files = files;
-    return HPSCTL_OK;
+    load_request(ctl, &files, &request);
+    hps_buf_init(&encoded, LOAD_REQUEST_BYTES_MAX);
+    hps_status status = hps_message_encode(&request.base, &encoded, &err);
+    if (status == HPS_OK) {
+        tool_interrupts_note(false);
+        status =
+            hps_client_stream(ctl->client, "/hps.v1.Admin/LoadModel", encoded.data, encoded.size,
+                              ctl->timeout_us, on_progress, &view, tool_interrupted, &err);
+    }
+    hps_buf_fini(&encoded);
+    hpsctl_load_files_free(&files);
+    return load_result(ctl, &view, status, &err);
 }

@@ -6,13 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "client/lookup.h"
 #include "tools/hpsctl.h"
 
 enum { VALUES_DEFAULT = 6, REQUEST_BYTES_MAX = 32 << 20 };
-
-static const char *const miss_policies[] = {"table", "exact", "wait", "memory-only", "threshold"};
 
 static struct {
     int64_t version;
@@ -22,12 +21,12 @@ static struct {
 
 const struct hps_arg hpsctl_lookup_args[] = {
     {"version", 0, HPS_ARG_I64, "N", &lookup_flags.version,
-     "of this version (default: the active one)"},
-    {"miss-policy", 0, HPS_ARG_CHOICE, "table|exact|wait|memory-only|threshold",
-     &lookup_flags.miss_policy, "what misses do (table: as the model is configured)"},
+     "ask this version (default: the active one)"},
+    {"miss-policy", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_MISS_POLICIES, &lookup_flags.miss_policy,
+     "what the server does about misses (default table: as the model is configured)"},
     {"values", 0, HPS_ARG_U64, "N", &lookup_flags.n_values,
-     "values of a row shown in a table (default 6, 0: all)"},
-    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+     "how many values of each row to show (default 6; 0: all)"},
+    HPS_ARGS_END,
 };
 
 static const char *key_status_text(enum hps_key_status status)
@@ -43,24 +42,24 @@ static const char *key_status_text(enum hps_key_status status)
     return "?";
 }
 
-static hps_status row_json(const struct hps_lookup_result *result, uint32_t row, int64_t key,
+static hps_status row_json(const struct hps_client_lookup_result *result, uint32_t row, int64_t key,
                            struct hps_buf *buf)
 {
     hps_status status = hps_buf_printf(buf, "%s{\"key\":%" PRId64 ",\"status\":\"%s\",\"row\":[",
                                        row == 0 ? "" : ",", key,
-                                       key_status_text(hps_lookup_key_status(result, row)));
+                                       key_status_text(hps_client_lookup_key_status(result, row)));
 
     for (uint32_t i = 0; i < result->dim && status == HPS_OK; i++) {
         status = i == 0 ? HPS_OK : hps_buf_append(buf, ",", 1);
         if (status == HPS_OK) {
-            status = hps_json_float(buf, hps_lookup_value(result, row, i));
+            status = hps_json_float(buf, hps_client_lookup_value(result, row, i));
         }
     }
     return status != HPS_OK ? status : hps_buf_append(buf, "]}", 2);
 }
 
-static int print_json(const struct hps_lookup_reply *reply, const struct hps_lookup_result *result,
-                      const hps_key *keys)
+static int print_json(const struct hps_client_lookup_reply *reply,
+                      const struct hps_client_lookup_result *result, const hps_key *keys)
 {
     struct hps_buf buf;
 
@@ -87,8 +86,10 @@ static int print_json(const struct hps_lookup_reply *reply, const struct hps_loo
     return hpsctl_print_buf(&buf, status);
 }
 
-static void row_text(const struct hps_lookup_result *result, uint32_t row, char *out, size_t size)
+static void row_text(const struct hps_client_lookup_result *result, uint32_t row, char *out,
+                     size_t size)
 {
+    HPS_ASSERT(size > 0);
     uint64_t n = lookup_flags.n_values == 0 || lookup_flags.n_values > result->dim
                      ? result->dim
                      : lookup_flags.n_values;
@@ -97,7 +98,7 @@ static void row_text(const struct hps_lookup_result *result, uint32_t row, char 
     out[0] = '\0';
     for (uint32_t i = 0; i < n && used + 1 < size; i++) {
         int written = snprintf(out + used, size - used, "%s%.6g", i == 0 ? "" : " ",
-                               (double)hps_lookup_value(result, row, i));
+                               (double)hps_client_lookup_value(result, row, i));
         used += written > 0 ? (size_t)written : 0;
     }
     if (n < result->dim && used + 4 < size) {
@@ -105,9 +106,10 @@ static void row_text(const struct hps_lookup_result *result, uint32_t row, char 
     }
 }
 
-static int print_rows(const struct hps_lookup_reply *reply, const struct hps_lookup_result *result,
-                      const hps_key *keys)
+static int print_rows(const struct hps_client_lookup_reply *reply,
+                      const struct hps_client_lookup_result *result, const hps_key *keys)
 {
+    HPS_ASSERT(result->row_count == 0 || keys != NULL);
     static const char *const columns[] = {">KEY", "STATUS", "ROW", NULL};
     struct hpsctl_table table;
     char text[384];
@@ -115,18 +117,18 @@ static int print_rows(const struct hps_lookup_reply *reply, const struct hps_loo
     if (lookup_flags.n_values == 0) { /* rows of any width: no table */
         for (uint32_t i = 0; i < result->row_count; i++) {
             printf("%" PRId64 " %s", (int64_t)keys[i],
-                   key_status_text(hps_lookup_key_status(result, i)));
+                   key_status_text(hps_client_lookup_key_status(result, i)));
             for (uint32_t v = 0; v < result->dim; v++) {
-                printf(" %.9g", (double)hps_lookup_value(result, i, v));
+                printf(" %.9g", (double)hps_client_lookup_value(result, i, v));
             }
             printf("\n");
         }
-        return HPSCTL_OK;
+        return TOOL_OK;
     }
     hpsctl_table_init(&table, columns);
     for (uint32_t i = 0; i < result->row_count; i++) {
         hpsctl_table_cell(&table, "%" PRId64, (int64_t)keys[i]);
-        hpsctl_table_cell(&table, "%s", key_status_text(hps_lookup_key_status(result, i)));
+        hpsctl_table_cell(&table, "%s", key_status_text(hps_client_lookup_key_status(result, i)));
         row_text(result, i, text, sizeof(text));
         hpsctl_table_cell(&table, "%s", text);
     }
@@ -145,12 +147,12 @@ static int show_reply(struct hpsctl *ctl, const struct hps_buf *bytes, const hps
                       size_t n_keys)
 {
     struct hps_error err = {0};
-    struct hps_lookup_reply reply;
-    struct hps_lookup_result result;
-    hps_status status = hps_lookup_reply_open(bytes->data, bytes->size, &reply, &err);
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
+    hps_status status = hps_client_lookup_reply_open(bytes->data, bytes->size, &reply, &err);
 
     if (status == HPS_OK) {
-        status = hps_lookup_reply_next(&reply, &result, &err);
+        status = hps_client_lookup_reply_next(&reply, &result, &err);
     }
     if (status == HPS_OK && result.row_count != n_keys) {
         status = hps_error_set(&err, HPS_DATA_LOSS, "the server answered %" PRIu32 " of %zu keys",
@@ -161,27 +163,16 @@ static int show_reply(struct hpsctl *ctl, const struct hps_buf *bytes, const hps
     }
     int code =
         hpsctl_json(ctl) ? print_json(&reply, &result, keys) : print_rows(&reply, &result, keys);
-    return code == HPSCTL_OK && result.unknown_key_count == n_keys ? HPSCTL_NEGATIVE : code;
-}
-
-static uint32_t miss_policy_number(void)
-{
-    uint32_t n = sizeof(miss_policies) / sizeof(miss_policies[0]);
-
-    for (uint32_t i = 0; i < n; i++) {
-        if (strcmp(miss_policies[i], lookup_flags.miss_policy) == 0) {
-            return i;
-        }
-    }
-    return 0;
+    return code == TOOL_OK && result.unknown_key_count == n_keys ? TOOL_NEGATIVE : code;
 }
 
 int hpsctl_lookup(struct hpsctl *ctl)
 {
+    HPS_ASSERT(ctl->n_words >= 3);
     struct hps_error err = {0};
     struct hps_buf request, reply;
     size_t n_keys = (size_t)ctl->n_words - 2;
-    int code = HPSCTL_USAGE;
+    int code = TOOL_USAGE;
     hps_key *keys = hps_calloc(n_keys, sizeof(*keys));
 
     hps_buf_init(&request, REQUEST_BYTES_MAX);
@@ -191,19 +182,24 @@ int hpsctl_lookup(struct hpsctl *ctl)
             goto out;
         }
     }
-    struct hps_lookup_query query = {ctl->words[1], keys, n_keys};
-    struct hps_lookup lookup = {
+    code = hpsctl_open(ctl);
+    if (code != TOOL_OK) {
+        goto out;
+    }
+    struct hps_client_lookup_query query = {ctl->words[1], keys, n_keys};
+    struct hps_client_lookup lookup = {
         .model = ctl->words[0],
         .version = lookup_flags.version,
         .queries = &query,
         .n_queries = 1,
-        .miss_policy = miss_policy_number(),
     };
-    hps_status status = keys == NULL ? HPS_NO_MEMORY : hps_lookup_encode(&lookup, &request);
+    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, lookup_flags.miss_policy,
+                          &lookup.miss_policy); /* one of them, or it was refused */
+    hps_status status = keys == NULL ? HPS_NO_MEMORY : hps_client_lookup_encode(&lookup, &request);
     if (status != HPS_OK) {
         (void)hps_error_set(&err, status, "%zu keys: %s", n_keys, hps_status_text(status));
     } else {
-        status = hps_client_call(ctl->client, HPS_LOOKUP_PATH, request.data, request.size,
+        status = hps_client_call(ctl->client, HPS_CLIENT_LOOKUP_PATH, request.data, request.size,
                                  ctl->timeout_us, &reply, &err);
     }
     code = status == HPS_OK ? show_reply(ctl, &reply, keys, n_keys) : hpsctl_fail(ctl, &err);
@@ -219,8 +215,9 @@ out:
 static int64_t explain_version;
 
 const struct hps_arg hpsctl_explain_args[] = {
-    {"version", 0, HPS_ARG_I64, "N", &explain_version, "of this version (default: the active one)"},
-    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+    {"version", 0, HPS_ARG_I64, "N", &explain_version,
+     "ask this version (default: the active one)"},
+    HPS_ARGS_END,
 };
 
 /* "fp32" and "fp16" as the server names them. */
@@ -233,7 +230,7 @@ static uint32_t table_type(struct hpsctl *ctl, int64_t version, enum hps_dtype *
     request.model = ctl->words[0];
     request.version = version;
     if (hpsctl_call(ctl, "ListTables", &request.base, &hps__v1__list_tables_response__descriptor,
-                    &list) != HPSCTL_OK) {
+                    &list) != TOOL_OK) {
         return 0;
     }
     for (size_t i = 0; i < list->n_tables; i++) {
@@ -254,7 +251,7 @@ static int print_explain(struct hpsctl *ctl, const void *reply)
     static const char *const columns[] = {"TIER", "HAS IT", ">MICROSECONDS", "ROW", "ERROR", NULL};
     const Hps__V1__ExplainKeyResponse *answer = reply;
     struct hpsctl_table table;
-    struct hps_lookup_result row = {.row_count = 1, .dtype = HPS_DTYPE_FP32};
+    struct hps_client_lookup_result row = {.row_count = 1, .dtype = HPS_DTYPE_FP32};
     char text[384];
 
     row.dim = table_type(ctl, answer->version, &row.dtype);
@@ -276,16 +273,17 @@ static int print_explain(struct hpsctl *ctl, const void *reply)
     bool unknown = answer->state == HPS__V1__KEY_STATE__KEY_STATE_UNKNOWN;
     printf("version %" PRId64 ": the key is %s\n", answer->version,
            unknown ? "in no tier" : "found");
-    return unknown && code == HPSCTL_OK ? HPSCTL_NEGATIVE : code;
+    return unknown && code == TOOL_OK ? TOOL_NEGATIVE : code;
 }
 
 int hpsctl_explain(struct hpsctl *ctl)
 {
+    HPS_ASSERT(ctl->n_words == 3);
     Hps__V1__ExplainKeyRequest request = HPS__V1__EXPLAIN_KEY_REQUEST__INIT;
     uint64_t key;
 
     if (!hpsctl_key_arg(ctl, ctl->words[2], &key)) {
-        return HPSCTL_USAGE;
+        return TOOL_USAGE;
     }
     request.model = ctl->words[0];
     request.table = ctl->words[1];

@@ -36,6 +36,7 @@ void hpsctl_table_init(struct hpsctl_table *table, const char *const *columns)
 
 void hpsctl_table_cell(struct hpsctl_table *table, const char *fmt, ...)
 {
+    HPS_ASSERT(table->n_columns > 0);
     char cell[CELL_BYTES_MAX];
     va_list args;
 
@@ -57,12 +58,13 @@ void hpsctl_table_cell(struct hpsctl_table *table, const char *fmt, ...)
 
 static void print_cell(const char *text, size_t width, bool number, bool last)
 {
-    size_t fill = width - text_width(text);
+    HPS_ASSERT(text_width(text) <= width);
+    size_t blanks = width - text_width(text);
 
     if (number) {
-        printf("%*s%s", (int)fill, "", text);
+        printf("%*s%s", (int)blanks, "", text);
     } else {
-        printf("%s%*s", text, last ? 0 : (int)fill, "");
+        printf("%s%*s", text, last ? 0 : (int)blanks, "");
     }
     printf("%*s", last ? 0 : GAP, "");
 }
@@ -74,6 +76,7 @@ void hpsctl_rows_cell(struct hpsctl_table *table, uint64_t n_rows, bool estimate
 
 int hpsctl_table_print(struct hpsctl_table *table)
 {
+    HPS_ASSERT(table->n_cells % table->n_columns == 0);
     size_t width[COLUMNS_MAX] = {0};
     const char *cell = (const char *)table->text.data;
     unsigned n_columns = table->n_columns;
@@ -104,10 +107,9 @@ int hpsctl_table_print(struct hpsctl_table *table)
     }
     hps_buf_fini(&table->text);
     if (broken) {
-        (void)fprintf(stderr, "hpsctl: no memory\n");
-        return HPSCTL_REFUSED;
+        return hpsctl_no_memory();
     }
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 const char *hpsctl_bytes_text(uint64_t bytes, char out[HPSCTL_TEXT_BYTES])
@@ -175,5 +177,5 @@ int hpsctl_print_buf(struct hps_buf *buf, hps_status status)
         (void)fprintf(stderr, "hpsctl: %s\n", hps_status_text(status));
     }
     hps_buf_fini(buf);
-    return status == HPS_OK ? HPSCTL_OK : HPSCTL_REFUSED;
+    return status == HPS_OK ? TOOL_OK : TOOL_REFUSED;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/rows/snapshot.h"
 #include "tools/hpsctl.h"
 
@@ -20,9 +21,9 @@ static struct {
 
 const struct hps_arg hpsctl_snapshot_args[] = {
     {"state-dir", 0, HPS_ARG_TEXT, "PATH", &flags.state_dir,
-     "restore: the state directory of a stopped hpsd (or its persistent_db.path) without a "
-     "database"},
-    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+     "restore: the state directory of a stopped hpsd (or its persistent_db.path), without a "
+     "database in it"},
+    HPS_ARGS_END,
 };
 
 static int print_created(struct hpsctl *ctl, const void *reply)
@@ -54,29 +55,30 @@ static int create(struct hpsctl *ctl, const char *dir)
     char path[2 * PATH_MAX];
 
     if (dir[0] != '/' && getcwd(here, sizeof(here)) == NULL) {
-        return hpsctl_usage(ctl, "%s: %s; give an absolute path", dir, strerror(errno));
+        return hpsctl_usage(ctl,
+                            "%s: expected an absolute path, the working directory is not "
+                            "known (%s)",
+                            dir, strerror(errno));
     }
     (void)snprintf(path, sizeof(path), "%s%s%s", here, here[0] != '\0' ? "/" : "", dir);
     request.directory = path;
-    int code = hpsctl_open(ctl);
-    return code != HPSCTL_OK
-               ? code
-               : hpsctl_call_print(ctl, "CreateSnapshot", &request.base,
-                                   &hps__v1__create_snapshot_response__descriptor, print_created);
+    return hpsctl_call_print(ctl, "CreateSnapshot", &request.base,
+                             &hps__v1__create_snapshot_response__descriptor, print_created);
 }
 
 static int restore(struct hpsctl *ctl, const char *dir)
 {
+    HPS_ASSERT(ctl->client == NULL);
     struct hps_snapshot_report report = {0};
     struct hps_error err = {0};
     char text[HPSCTL_TEXT_BYTES];
 
     if (flags.state_dir == NULL) {
-        return hpsctl_usage(ctl, "snapshot restore: --state-dir is missing");
+        return hpsctl_usage(ctl, "snapshot restore: expected --state-dir PATH");
     }
     if (hps_snapshot_restore(dir, flags.state_dir, &report, &err) != HPS_OK) {
         int code = hpsctl_fail(ctl, &err);
-        return err.status == HPS_DATA_LOSS ? HPSCTL_NEGATIVE : code;
+        return err.status == HPS_DATA_LOSS ? TOOL_NEGATIVE : code;
     }
     if (!report.verified) {
         (void)fprintf(
@@ -92,16 +94,11 @@ static int restore(struct hpsctl *ctl, const char *dir)
         printf("%s/hpsd: %" PRIu32 " files, %s\n", flags.state_dir, report.n_files,
                hpsctl_bytes_text(report.n_bytes, text));
     }
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 int hpsctl_snapshot(struct hpsctl *ctl)
 {
-    static const char *const words[] = {"create", "restore", NULL};
-
-    if (!hpsctl_word_arg(ctl, ctl->words[0], words)) {
-        return HPSCTL_USAGE;
-    }
-    return strcmp(ctl->words[0], "create") == 0 ? create(ctl, ctl->words[1])
-                                                : restore(ctl, ctl->words[1]);
+    HPS_ASSERT(ctl->n_words == 2);
+    return ctl->choice == 0 ? create(ctl, ctl->words[1]) : restore(ctl, ctl->words[1]);
 }

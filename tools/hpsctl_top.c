@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "net/loop.h"
 #include "tools/hpsctl.h"
@@ -20,7 +21,7 @@ const struct hps_arg hpsctl_top_args[] = {
     {"interval", 0, HPS_ARG_US, "SECONDS", &top_flags.interval_us,
      "between two readings (default 1)"},
     {"count", 0, HPS_ARG_U64, "N", &top_flags.count, "end after N readings (default: never)"},
-    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+    HPS_ARGS_END,
 };
 
 struct reading {
@@ -42,13 +43,14 @@ static void reading_free(struct reading *reading)
 
 static int reading_take(struct hpsctl *ctl, struct reading *reading)
 {
+    HPS_ASSERT(reading->status == NULL && reading->stats == NULL);
     Hps__V1__GetStatusRequest status = HPS__V1__GET_STATUS_REQUEST__INIT;
     Hps__V1__GetStatsRequest stats = HPS__V1__GET_STATS_REQUEST__INIT;
 
     reading->at_us = hps_clock_us();
     int code = hpsctl_call(ctl, "GetStatus", &status.base,
                            &hps__v1__get_status_response__descriptor, &reading->status);
-    if (code == HPSCTL_OK) {
+    if (code == TOOL_OK) {
         code = hpsctl_call(ctl, "GetStats", &stats.base, &hps__v1__get_stats_response__descriptor,
                            &reading->stats);
     }
@@ -126,6 +128,7 @@ static int show_tables(const struct reading *now, const struct reading *before, 
 static int show(struct hpsctl *ctl, const struct reading *now, const struct reading *before,
                 bool terminal)
 {
+    HPS_ASSERT(now->at_us >= before->at_us);
     const Hps__V1__GetStatusResponse *status = now->status;
     double seconds = (double)(now->at_us - before->at_us) / 1e6;
     char up[HPSCTL_TEXT_BYTES], resident[HPSCTL_TEXT_BYTES], replies[HPSCTL_TEXT_BYTES];
@@ -146,7 +149,7 @@ static int show(struct hpsctl *ctl, const struct reading *now, const struct read
     if (!terminal) {
         printf("\n");
     }
-    return fflush(stdout) == 0 ? code : HPSCTL_REFUSED;
+    return fflush(stdout) == 0 ? code : TOOL_REFUSED;
 }
 
 static int show_json(const struct reading *now)
@@ -185,10 +188,10 @@ int hpsctl_top(struct hpsctl *ctl)
     struct reading before = {0}, now = {0};
     int code = reading_take(ctl, &before);
 
-    for (uint64_t i = 0; code == HPSCTL_OK && (top_flags.count == 0 || i < top_flags.count); i++) {
+    for (uint64_t i = 0; code == TOOL_OK && (top_flags.count == 0 || i < top_flags.count); i++) {
         wait_until(ctl, before.at_us + top_flags.interval_us);
         code = reading_take(ctl, &now);
-        if (code != HPSCTL_OK) {
+        if (code != TOOL_OK) {
             break;
         }
         code = hpsctl_json(ctl) ? show_json(&now) : show(ctl, &now, &before, terminal);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/rows/update_record.h"
 #include "client/update_wait.h"
@@ -27,29 +28,30 @@ static struct {
 } flags = {.model = "", .topic = "", .partition = -1, .refused_us = REFUSED_US_DEFAULT};
 
 const struct hps_arg hpsctl_updates_args[] = {
-    {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model, "of this model (default: every one)"},
-    {"version", 0, HPS_ARG_I64, "N", &flags.version, "of this version (default: every one)"},
-    {"topic", 0, HPS_ARG_TEXT, "TOPIC", &flags.topic, "change this topic (default: every one)"},
+    {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model, "of this model (default: all)"},
+    {"version", 0, HPS_ARG_I64, "N", &flags.version, "of this version (default: all)"},
+    {"topic", 0, HPS_ARG_TEXT, "TOPIC", &flags.topic,
+     "pause, resume, seek, accept-gap: this topic (default: all)"},
     {"partition", 0, HPS_ARG_I64, "N", &flags.partition,
-     "change this partition (default: every one)"},
+     "pause, resume, seek, accept-gap: this partition (default: all)"},
     {"to", 0, HPS_ARG_TEXT, "OFFSET", &flags.to,
-     "seek: an offset, earliest, latest, or @MS, milliseconds since 1970"},
+     "seek: go on from this offset, earliest, latest, or the time @MS (milliseconds since 1970)"},
     {"all", 0, HPS_ARG_FLAG, NULL, &flags.all,
      "seek: every partition of every version of every model"},
     {"refresh", 0, HPS_ARG_FLAG, NULL, &flags.refresh,
-     "ask Kafka for topics, and the leader of each partition for its end, first"},
-    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+     "first ask Kafka for topics, and the leader of each partition for its end"},
+    HPS_ARGS_END,
 };
 
 const struct hps_arg hpsctl_wait_for_args[] = {
     {"model", 0, HPS_ARG_TEXT, "MODEL", &flags.model,
-     "of this model (default: every one; of an offset, that of its topic)"},
-    {"version", 0, HPS_ARG_I64, "N", &flags.version, "of this version (default: active ones)"},
+     "in this model (default: all; for an offset that of its topic)"},
+    {"version", 0, HPS_ARG_I64, "N", &flags.version, "in this version (default: the active ones)"},
     {"refused-within", 0, HPS_ARG_US, "SECONDS", &flags.refused_us,
-     "now: records refused since so long before are no success (default 60)"},
+     "now: exit 5 if a record was refused in this time before (default 60)"},
     {"allow-refused", 0, HPS_ARG_FLAG, NULL, &flags.allow_refused,
-     "now: succeed though records were refused, and tell the newest"},
-    {NULL, 0, HPS_ARG_FLAG, NULL, NULL, NULL},
+     "now: exit 0 although records were refused, and print the newest"},
+    HPS_ARGS_END,
 };
 
 /* ---- updates --------------------------------------------------------------------------------- */
@@ -220,7 +222,7 @@ static int print_changed(struct hpsctl *ctl, const void *reply)
 {
     const Hps__V1__ControlUpdatesResponse *changed = reply;
     printf("%s: %" PRIu32 " partitions\n", ctl->words[0], changed->partition_count);
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 /* A seek lets nothing go on that an operator has paused: how much of it that is. */
@@ -234,7 +236,7 @@ static int tell_paused(struct hpsctl *ctl)
                        &err) != HPS_OK) {
         (void)fprintf(stderr, "hpsctl: done; whether partitions are paused is not known: %s\n",
                       err.text);
-        return HPSCTL_OK;
+        return TOOL_OK;
     }
     for (size_t v = 0; v < now->n_versions; v++) {
         const Hps__V1__VersionUpdates *of = now->versions[v];
@@ -264,7 +266,7 @@ static int tell_paused(struct hpsctl *ctl)
         }
         (void)fprintf(out, " lets them go on\n");
     }
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 /* What is moved has to be named: everything is a lot. */
@@ -273,28 +275,27 @@ static int check_filters(const struct hpsctl *ctl, Hps__V1__UpdateAction action)
     bool any = flags.model[0] != '\0' || flags.version != 0 || flags.topic[0] != '\0' ||
                flags.partition >= 0;
     if (flags.partition < -1 || flags.partition > INT32_MAX) {
-        return hpsctl_usage(ctl, "--partition: got %" PRId64 ", expected 0 or more",
-                            flags.partition);
+        return hpsctl_usage(ctl, "--partition %" PRId64 ": expected 0 or more", flags.partition);
     }
     if (flags.all && action != HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK) {
-        return hpsctl_usage(ctl, "--all is for seek");
+        return hpsctl_usage(ctl, "--all: expected with seek alone");
     }
     if (flags.all && any) {
-        return hpsctl_usage(ctl, "seek: --all is without --model, --version, --topic and "
-                                 "--partition");
+        return hpsctl_usage(ctl, "updates seek --all: expected without --model, --version, "
+                                 "--topic and --partition");
     }
     if (action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK && !any && !flags.all) {
-        return hpsctl_usage(ctl, "seek: name what is to be moved by --model, --version, --topic or "
-                                 "--partition; --all is everything");
+        return hpsctl_usage(ctl, "updates seek: expected --model, --version, --topic or "
+                                 "--partition, what is to be moved; --all is everything");
     }
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 /* False after saying what is wrong. */
 static bool read_target(const struct hpsctl *ctl, Hps__V1__ControlUpdatesRequest *request)
 {
     if (flags.to == NULL) {
-        (void)hpsctl_usage(ctl, "seek: --to is missing");
+        (void)hpsctl_usage(ctl, "updates seek: expected --to OFFSET|earliest|latest|@MS");
         return false;
     }
     if (strcmp(flags.to, "earliest") == 0) {
@@ -309,7 +310,7 @@ static bool read_target(const struct hpsctl *ctl, Hps__V1__ControlUpdatesRequest
     request->seek_target =
         time ? HPS__V1__SEEK_TARGET__SEEK_TARGET_TIME : HPS__V1__SEEK_TARGET__SEEK_TARGET_OFFSET;
     if (!hps_args_i64(flags.to + time, &request->seek_value) || request->seek_value < 0) {
-        (void)hpsctl_usage(ctl, "--to: got \"%s\", expected an offset, earliest, latest or @MS",
+        (void)hpsctl_usage(ctl, "--to \"%s\": expected an offset, earliest, latest or @MS",
                            flags.to);
         return false;
     }
@@ -318,6 +319,7 @@ static bool read_target(const struct hpsctl *ctl, Hps__V1__ControlUpdatesRequest
 
 static int control(struct hpsctl *ctl, Hps__V1__UpdateAction action)
 {
+    HPS_ASSERT(ctl->n_words == 1);
     Hps__V1__ControlUpdatesRequest request = HPS__V1__CONTROL_UPDATES_REQUEST__INIT;
 
     request.action = action;
@@ -325,37 +327,31 @@ static int control(struct hpsctl *ctl, Hps__V1__UpdateAction action)
     request.version = flags.version;
     request.topic = (char *)(uintptr_t)flags.topic;
     int code = check_filters(ctl, action);
-    if (code != HPSCTL_OK) {
+    if (code != TOOL_OK) {
         return code;
     }
     request.one_partition = flags.partition >= 0;
     request.partition = (int32_t)(flags.partition >= 0 ? flags.partition : 0);
     if (action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK && !read_target(ctl, &request)) {
-        return HPSCTL_USAGE;
+        return TOOL_USAGE;
     }
     code = hpsctl_call_print(ctl, "ControlUpdates", &request.base,
                              &hps__v1__control_updates_response__descriptor, print_changed);
-    return code == HPSCTL_OK && action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK
+    return code == TOOL_OK && action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK
                ? tell_paused(ctl)
                : code;
 }
 
 int hpsctl_updates(struct hpsctl *ctl)
 {
-    static const char *const words[] = {"pause", "resume", "seek", "accept-gap", NULL};
     static const Hps__V1__UpdateAction actions[] = {
         HPS__V1__UPDATE_ACTION__UPDATE_ACTION_PAUSE, HPS__V1__UPDATE_ACTION__UPDATE_ACTION_RESUME,
         HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK,
         HPS__V1__UPDATE_ACTION__UPDATE_ACTION_ACCEPT_GAP};
     Hps__V1__GetUpdatesRequest request = HPS__V1__GET_UPDATES_REQUEST__INIT;
 
-    if (ctl->n_words > 0 && !hpsctl_word_arg(ctl, ctl->words[0], words)) {
-        return HPSCTL_USAGE;
-    }
-    for (size_t i = 0; ctl->n_words > 0 && words[i] != NULL; i++) {
-        if (strcmp(ctl->words[0], words[i]) == 0) {
-            return control(ctl, actions[i]);
-        }
+    if (ctl->n_words > 0) {
+        return control(ctl, actions[ctl->choice]);
     }
     request.model = (char *)(uintptr_t)flags.model;
     request.version = flags.version;
@@ -406,6 +402,7 @@ static bool read_position(const char *text, struct position *out)
 static int tell_waited(struct hpsctl *ctl, hps_status status, const char *refused,
                        const struct hps_error *err)
 {
+    HPS_ASSERT(status == HPS_OK || err->status != HPS_OK);
     struct hps_buf buf;
 
     if (status == HPS_OK && refused[0] != '\0') {
@@ -413,7 +410,7 @@ static int tell_waited(struct hpsctl *ctl, hps_status status, const char *refuse
     }
     if (status == HPS_OK) {
         printf("%s\n", hpsctl_json(ctl) ? "{\"visible\":true}" : "visible");
-        return HPSCTL_OK;
+        return TOOL_OK;
     }
     if (status != HPS_DEADLINE && status != HPS_PRECONDITION) {
         return hpsctl_fail(ctl, err);
@@ -431,32 +428,33 @@ static int tell_waited(struct hpsctl *ctl, hps_status status, const char *refuse
         }
         (void)hpsctl_print_buf(&buf, done);
     }
-    return status == HPS_DEADLINE ? HPSCTL_DEADLINE : HPSCTL_NEGATIVE;
+    return status == HPS_DEADLINE ? TOOL_DEADLINE : TOOL_NEGATIVE;
 }
 
 /* Read what is waited for into the goal; 0, or the exit code after saying what is wrong. */
 static int read_goal(const struct hpsctl *ctl, struct position *position,
                      struct hps_update_goal *goal)
 {
+    HPS_ASSERT(ctl->n_words == 1 && goal->n_records == 1);
     const char *text = ctl->words[0];
     if (strcmp(text, "now") == 0) {
         goal->records = NULL;
-        return HPSCTL_OK;
+        goal->n_records = 0;
+        return TOOL_OK;
     }
     if (!read_position(text, position)) {
-        return hpsctl_usage(ctl, "\"%s\" is no position: TOPIC:PARTITION:OFFSET, or now", text);
+        return hpsctl_usage(ctl, "\"%s\": expected TOPIC:PARTITION:OFFSET, or now", text);
     }
     if (!hps_update_topic_parse(position->topic, &position->of)) {
-        return hpsctl_usage(ctl,
-                            "\"%s\" is no topic of updates: hps_et.MODEL.TABLE or hps_et.MODEL",
+        return hpsctl_usage(ctl, "topic \"%s\": expected hps_et.MODEL.TABLE or hps_et.MODEL",
                             position->topic);
     }
     if (goal->model[0] != '\0' && strcmp(goal->model, position->of.model) != 0) {
-        return hpsctl_usage(ctl, "--model %s: topic %s is of model %s", goal->model,
-                            position->topic, position->of.model);
+        return hpsctl_usage(ctl, "--model %s: expected %s, the model of topic %s", goal->model,
+                            position->of.model, position->topic);
     }
     goal->model = position->of.model;
-    return HPSCTL_OK;
+    return TOOL_OK;
 }
 
 int hpsctl_wait_for(struct hpsctl *ctl)
@@ -473,15 +471,17 @@ int hpsctl_wait_for(struct hpsctl *ctl)
     struct hps_error err = {0};
 
     int code = read_goal(ctl, &position, &goal);
-    if (code != HPSCTL_OK) {
+    if (code == TOOL_OK) {
+        code = hpsctl_open(ctl);
+    }
+    if (code != TOOL_OK) {
         return code;
     }
     records.partition = position.partition;
     range = (struct hps_update_range){position.offset, position.offset};
     struct hps_update_wait *wait = hps_update_wait_new(&goal);
     if (wait == NULL) {
-        (void)fprintf(stderr, "hpsctl: no memory\n");
-        return HPSCTL_REFUSED;
+        return hpsctl_no_memory();
     }
     hps_status status = hps_update_wait_run(wait, ctl->client, ctl->timeout_us, NULL, &err);
     code = tell_waited(ctl, status, hps_update_wait_refused(wait), &err);

@@ -5,13 +5,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/assert.h"
+#include "base/build_info.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rows/snapshot.h"
 #include "cache/update/update.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin/op.h"
-#include "server/observe/version_info.h"
 
 /* One at a time: it may copy for long, and other calls need a thread of the pool, too. */
 static atomic_bool under_way;
@@ -31,6 +32,8 @@ static void count_version(void *ctx, const struct hps_version_view *view)
 
 static void add_version(void *ctx, const struct hps_version_view *view)
 {
+    HPS_ASSERT(((const struct version_list *)ctx)->n <=
+               ((const struct version_list *)ctx)->capacity);
     struct version_list *list = ctx;
     bool resident = strcmp(view->state, "resident") == 0 || strcmp(view->state, "active") == 0;
     if (list->n == list->capacity || !resident) {
@@ -65,6 +68,7 @@ static bool list_versions(struct admin_op *op, Hps__V1__CreateSnapshotResponse *
 static hps_status create(struct admin_op *op, struct hps_store *store, const char *directory,
                          uint64_t unix_ms, struct hps_snapshot_report *out_report)
 {
+    HPS_ASSERT(directory[0] == '/' && atomic_load(&under_way));
     uint64_t start_us = hps_clock_us();
     hps_status status = hps_snapshot_begin(directory, &op->error);
     if (status == HPS_OK) {

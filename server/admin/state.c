@@ -9,13 +9,14 @@
 #include <unistd.h>
 
 #include "backends/breaker.h"
+#include "base/assert.h"
+#include "base/build_info.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "hps/v1/admin.pb-c.h"
 #include "server/admin/op.h"
 #include "server/catalog/store_servers.h"
-#include "server/observe/version_info.h"
 
 void admin_ping(struct admin_op *op)
 {
@@ -39,6 +40,7 @@ enum { TEXTS_MAX = 256 };
 
 static void add_text(void *ctx, const char *text)
 {
+    HPS_ASSERT(text != NULL);
     struct text_list *list = ctx;
     if (list->items != NULL && list->n < TEXTS_MAX) {
         list->items[list->n++] = admin_text(list->op, text);
@@ -66,6 +68,7 @@ static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *s
                                         bool authoritative, uint64_t rows, uint64_t used,
                                         uint64_t capacity)
 {
+    HPS_ASSERT(store != NULL);
     Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
     if (tier != NULL) {
         hps__v1__tier_status__init(tier);
@@ -101,6 +104,7 @@ static void add_rows(void *ctx, const struct hps_version_view *view)
 
 static Hps__V1__TierStatus *device_status(struct admin_op *op, unsigned i)
 {
+    HPS_ASSERT(i < hps_devices_count(op->parts->devices));
     struct hps_device_view view;
     Hps__V1__TierStatus *tier = admin_alloc(op, 1, sizeof(*tier));
     char note[192];
@@ -303,6 +307,7 @@ static uint64_t count_of(const struct hps_metric *metric)
 static Hps__V1__TableStats *table_stats(struct admin_op *op, const struct hps_version *version,
                                         uint32_t i)
 {
+    HPS_ASSERT(i < version->n_tables && version->metrics != NULL);
     const struct hps_table_metrics *series = &version->metrics[i];
     Hps__V1__TableStats *stats = admin_alloc(op, 1, sizeof(*stats));
     Hps__V1__TierStats *tiers = admin_alloc(op, HPS_TIER_COUNT, sizeof(*tiers));
@@ -342,6 +347,7 @@ static void count_tables(void *ctx, const struct hps_version_view *view)
 /* Series belong to the model: the active version speaks for all of them. */
 static void add_stats(void *ctx, const struct hps_version_view *view)
 {
+    HPS_ASSERT(((const struct stats_list *)ctx)->n <= ((const struct stats_list *)ctx)->capacity);
     struct stats_list *list = ctx;
     if (strcmp(view->state, "active") != 0 ||
         (list->model[0] != '\0' && strcmp(list->model, view->model) != 0)) {

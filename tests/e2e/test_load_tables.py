@@ -145,10 +145,10 @@ def test_load_when_tables_are_wrong_then_the_table_is_named(work, daemon):
 
 
 @pytest.mark.parametrize("words, told", [
-    ((), "--from DIR is missing"),
-    (("--from", "/m", "--table", "a=b"), "exclude each other"),
+    ((), "no files: expected one of --from DIR, "),
+    (("--from", "/m", "--table", "a=b"), "files named in two ways: expected one of --from DIR, "),
     (("--table", "a"), "NAME=PATH"),
-    (("--table", "a=b", "--model", "m"), "--model needs --config"),
+    (("--table", "a=b", "--model", "m"), "--model: expected --config FILE"),
     (("--config", "/nowhere/ps.json"), "/nowhere/ps.json"),
 ])
 def test_load_when_the_command_line_is_wrong_then_it_says_so(work, daemon, words, told):

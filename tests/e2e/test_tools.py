@@ -10,7 +10,7 @@ import pytest
 from rig import BIN, PATIENCE_S, ask, default_config, floats, generate, hpsgen
 
 pytestmark = pytest.mark.one_thread
-TOOLS = ("hpsd", "hpsctl", "hps-gen", "hps-bench")
+TOOLS = ("hpsd", "hpsd-sim", "hpsctl", "hps-gen", "hps-bench", "hps-publish")
 
 
 def run(tool, *args, code=0):
@@ -82,9 +82,72 @@ def test_bench_when_some_calls_fail_then_1_and_how_many(daemon, work):
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_tool_when_asked_for_help_then_0_and_when_asked_nonsense_then_2(tool):
-    assert "sage:" in run(tool, "--help").stdout
-    assert "--nonsense" in run(tool, "--nonsense", code=2).stderr
+def test_tool_when_asked_for_help_then_the_same_in_every_spelling(tool):
+    help_text = run(tool, "--help").stdout
+    assert help_text.startswith(f"usage: {tool.removesuffix('-sim')} ")
+    assert run(tool, "-h").stdout == help_text and run(tool, "help").stdout == help_text
+    for part in ("\nexample:\n", "\nexit codes:\n", "-h, --help ", "--version "):
+        assert part in help_text, help_text
+    assert max(map(len, help_text.splitlines())) <= 80, help_text
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tool_when_asked_for_its_version_then_it_is_that_of_the_build(tool):
+    first = run(tool, "--version").stdout.splitlines()[0]
+    name, version, revision = first.split()
+    assert name == tool.removesuffix("-sim")
+    assert first.split(" ", 1)[1] == run("hpsctl", "--version").stdout.splitlines()[0].split(" ", 1)[1]
+    assert version[0].isdigit() and revision.startswith("("), first
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tool_when_asked_nonsense_then_2_and_one_line_that_says_where_help_is(tool):
+    name = tool.removesuffix("-sim")
+    for words, said in ((["--nonsense"], "--nonsense: unknown option"),
+                        (["--hlep"], "--hlep: unknown option (did you mean --help?)"),
+                        (["nonsense"], "nonsense: ")):
+        done = run(tool, *words, code=2)
+        assert done.stdout == ""
+        [line] = done.stderr.splitlines()
+        assert line.startswith(f"{name}: {said}") and line.endswith(f"; see {name} --help"), line
+
+
+def test_ctl_when_asked_about_a_verb_then_the_same_in_every_spelling():
+    listed = run("hpsctl", "help").stdout
+    verbs = [line.split()[0] for line in listed.split("\nverbs")[1].split("\n\n")[0].splitlines()[1:]]
+    assert {"ping", "load", "wait-for", "completion"} <= set(verbs)
+    for verb in verbs:
+        text = run("hpsctl", "help", verb).stdout
+        assert text.startswith(f"usage: hpsctl {verb} ") and "\nexample:\n" in text
+        assert max(map(len, text.splitlines())) <= 80, text
+        assert run("hpsctl", verb, "--help").stdout == text
+    [line] = run("hpsctl", "laod", code=2).stderr.splitlines()
+    assert line == "hpsctl: laod: unknown verb (did you mean load?); see hpsctl --help"
+    [line] = run("hpsctl", "activate", "m", code=2).stderr.splitlines()
+    assert line == "hpsctl: activate m: expected MODEL VERSION; see hpsctl activate --help"
+    [line] = run("hpsctl", "activate", "m", "new", code=2).stderr.splitlines()
+    assert line == 'hpsctl: version "new": expected a whole number from 1; see hpsctl activate --help'
+
+
+@pytest.mark.parametrize("tool, words, said", [
+    ("hpsctl", ["--timeout", "soon", "ping"], '--timeout "soon": expected seconds, or 250ms, 3min; see hpsctl --help'),
+    ("hpsctl", ["slowlog", "gte"], "slowlog gte: expected get|reset (did you mean get?); see hpsctl slowlog --help"),
+    ("hps-gen", ["--tables", "0"], "--tables 0: expected 1 to 4096; see hps-gen --help"),
+    ("hps-gen", ["--preset", "dlrm-dcnv2", "--scale", "2", "--out", "x"],
+     '--scale "2": expected a number above 0 and up to 1; see hps-gen --help'),
+    ("hps-gen", ["--tables", "1", "--rows", "1", "--dim", "1"],
+     "no directory: expected --out DIR; see hps-gen --help"),
+    ("hps-bench", ["--threads", "65"], "--threads 65: expected 1 to 64; see hps-bench --help"),
+    ("hps-bench", ["--zipf", "x"], '--zipf "x": expected ALPHA[,Q], ALPHA 0 to 10 and Q 0 to 1; see hps-bench --help'),
+    ("hps-publish", ["-b", "x:1", "-m", "m"],
+     "nothing to publish: expected --from, --diff, --deletes or -; see hps-publish --help"),
+    ("hps-publish", ["-b", "x:1", "-m", "m", "--diff", "old"],
+     "--diff: expected a value behind it, OLD NEW; see hps-publish --help"),
+    ("hpsd", ["--check"], "no configuration: expected --config FILE or --table NAME=PATH; see hpsd --help"),
+])
+def test_tool_when_arguments_are_wrong_then_what_was_given_and_what_is_expected(tool, words, said):
+    done = run(tool, *words, code=2)
+    assert done.stderr == f"{tool}: {said}\n"
 
 
 def test_completion_when_printed_then_bash_takes_it():

@@ -25,8 +25,9 @@ static char *text(const char *constant)
 static void test_encode_when_all_fields_then_protobuf_reads_them(void **state)
 {
     const hps_key keys[] = {1, (hps_key)-5, UINT64_C(1) << 63};
-    const struct hps_lookup_query queries[] = {{"items", keys, 3}, {NULL, keys, 1}, {"", NULL, 0}};
-    const struct hps_lookup lookup = {
+    const struct hps_client_lookup_query queries[] = {
+        {"items", keys, 3}, {NULL, keys, 1}, {"", NULL, 0}};
+    const struct hps_client_lookup lookup = {
         .model = "dlrm",
         .version = 7,
         .queries = queries,
@@ -45,7 +46,7 @@ static void test_encode_when_all_fields_then_protobuf_reads_them(void **state)
 
     (void)state;
     hps_buf_init(&buf, 4096);
-    assert_int_equal(hps_lookup_encode(&lookup, &buf), HPS_OK);
+    assert_int_equal(hps_client_lookup_encode(&lookup, &buf), HPS_OK);
     assert_int_equal(hps_message_decode(&hps__v1__lookup_request__descriptor, buf.data, buf.size,
                                         &message, &err),
                      HPS_OK);
@@ -73,13 +74,13 @@ static void test_encode_when_all_fields_then_protobuf_reads_them(void **state)
 static void test_encode_when_buffer_is_small_then_exhausted(void **state)
 {
     const hps_key keys[64] = {0};
-    const struct hps_lookup_query query = {"items", keys, 64};
-    const struct hps_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
+    const struct hps_client_lookup_query query = {"items", keys, 64};
+    const struct hps_client_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
     struct hps_buf buf;
 
     (void)state;
     hps_buf_init(&buf, 100);
-    assert_int_equal(hps_lookup_encode(&lookup, &buf), HPS_EXHAUSTED);
+    assert_int_equal(hps_client_lookup_encode(&lookup, &buf), HPS_EXHAUSTED);
     hps_buf_fini(&buf);
 }
 
@@ -125,33 +126,33 @@ static void make_reply(struct hps_buf *buf)
 
 static void test_reply_when_two_tables_then_rows_in_place(void **state)
 {
-    struct hps_lookup_reply reply;
-    struct hps_lookup_result result;
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
     struct hps_error err = {0};
     struct hps_buf buf;
 
     (void)state;
     make_reply(&buf);
-    assert_int_equal(hps_lookup_reply_open(buf.data, buf.size, &reply, &err), HPS_OK);
+    assert_int_equal(hps_client_lookup_reply_open(buf.data, buf.size, &reply, &err), HPS_OK);
     assert_int_equal(reply.version, 3);
     assert_int_equal(reply.update_sequence, 9);
     assert_int_equal(reply.n_results, 2);
     assert_int_equal(reply.label.size, 7);
-    assert_int_equal(hps_lookup_reply_next(&reply, &result, &err), HPS_OK);
+    assert_int_equal(hps_client_lookup_reply_next(&reply, &result, &err), HPS_OK);
     assert_int_equal(result.table.size, 5);
     assert_memory_equal(result.table.data, "items", 5);
     assert_in_range((uintptr_t)result.rows, (uintptr_t)buf.data, (uintptr_t)(buf.data + buf.size));
-    assert_true(hps_lookup_value(&result, 0, 0) == 1.5F);
-    assert_true(hps_lookup_value(&result, 1, 2) == 6.0F);
-    assert_int_equal(hps_lookup_key_status(&result, 1), HPS_KEY_UNKNOWN);
+    assert_true(hps_client_lookup_value(&result, 0, 0) == 1.5F);
+    assert_true(hps_client_lookup_value(&result, 1, 2) == 6.0F);
+    assert_int_equal(hps_client_lookup_key_status(&result, 1), HPS_KEY_UNKNOWN);
     assert_int_equal(result.n_tiers, 1);
     assert_int_equal(result.tiers[0].found_keys, 1);
-    assert_int_equal(hps_lookup_reply_next(&reply, &result, &err), HPS_OK);
+    assert_int_equal(hps_client_lookup_reply_next(&reply, &result, &err), HPS_OK);
     assert_int_equal(result.dtype, HPS_DTYPE_FP16);
-    assert_true(hps_lookup_value(&result, 0, 0) == 1.0F);
-    assert_true(hps_lookup_value(&result, 0, 1) == -2.0F);
-    assert_int_equal(hps_lookup_key_status(&result, 0), HPS_KEY_FOUND);
-    assert_int_equal(hps_lookup_reply_next(&reply, &result, &err), HPS_NOT_FOUND);
+    assert_true(hps_client_lookup_value(&result, 0, 0) == 1.0F);
+    assert_true(hps_client_lookup_value(&result, 0, 1) == -2.0F);
+    assert_int_equal(hps_client_lookup_key_status(&result, 0), HPS_KEY_FOUND);
+    assert_int_equal(hps_client_lookup_reply_next(&reply, &result, &err), HPS_NOT_FOUND);
     hps_buf_fini(&buf);
 }
 
@@ -159,8 +160,8 @@ static void test_reply_when_two_tables_then_rows_in_place(void **state)
  * looks). */
 static void test_reply_when_bytes_are_bad_then_never_read_past(void **state)
 {
-    struct hps_lookup_reply reply;
-    struct hps_lookup_result result;
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
     struct hps_error err = {0};
     struct hps_buf buf;
 
@@ -170,8 +171,8 @@ static void test_reply_when_bytes_are_bad_then_never_read_past(void **state)
         uint8_t *cut = hps_alloc(size);
         assert_non_null(cut);
         memcpy(cut, buf.data, size);
-        if (hps_lookup_reply_open(cut, size, &reply, &err) == HPS_OK) {
-            while (hps_lookup_reply_next(&reply, &result, &err) == HPS_OK) {
+        if (hps_client_lookup_reply_open(cut, size, &reply, &err) == HPS_OK) {
+            while (hps_client_lookup_reply_next(&reply, &result, &err) == HPS_OK) {
                 assert_true(result.rows_bytes <= size);
             }
         }
@@ -181,8 +182,8 @@ static void test_reply_when_bytes_are_bad_then_never_read_past(void **state)
         uint8_t kept = buf.data[at];
         for (unsigned value = 0; value < 256; value++) {
             buf.data[at] = (uint8_t)value;
-            if (hps_lookup_reply_open(buf.data, buf.size, &reply, &err) == HPS_OK) {
-                while (hps_lookup_reply_next(&reply, &result, &err) == HPS_OK) {
+            if (hps_client_lookup_reply_open(buf.data, buf.size, &reply, &err) == HPS_OK) {
+                while (hps_client_lookup_reply_next(&reply, &result, &err) == HPS_OK) {
                     assert_true(result.rows_bytes <= buf.size);
                 }
             }
@@ -198,8 +199,8 @@ static void test_reply_when_rows_do_not_fit_counts_then_data_loss(void **state)
     Hps__V1__TableResult *results[] = {&table};
     Hps__V1__LookupResponse message = HPS__V1__LOOKUP_RESPONSE__INIT;
     uint8_t rows[12] = {0};
-    struct hps_lookup_reply reply;
-    struct hps_lookup_result result;
+    struct hps_client_lookup_reply reply;
+    struct hps_client_lookup_result result;
     struct hps_error err = {0};
     struct hps_buf buf;
 
@@ -212,8 +213,8 @@ static void test_reply_when_rows_do_not_fit_counts_then_data_loss(void **state)
     message.n_results = 1;
     hps_buf_init(&buf, 4096);
     assert_int_equal(hps_message_encode(&message.base, &buf, &err), HPS_OK);
-    assert_int_equal(hps_lookup_reply_open(buf.data, buf.size, &reply, &err), HPS_OK);
-    assert_int_equal(hps_lookup_reply_next(&reply, &result, &err), HPS_DATA_LOSS);
+    assert_int_equal(hps_client_lookup_reply_open(buf.data, buf.size, &reply, &err), HPS_OK);
+    assert_int_equal(hps_client_lookup_reply_next(&reply, &result, &err), HPS_DATA_LOSS);
     assert_non_null(strstr(err.text, "items"));
     hps_buf_fini(&buf);
 }
@@ -233,9 +234,10 @@ static void test_value_when_half_or_bfloat_then_float(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct hps_lookup_result result = {.dim = 1, .row_count = 1, .dtype = cases[i].dtype};
+        struct hps_client_lookup_result result = {
+            .dim = 1, .row_count = 1, .dtype = cases[i].dtype};
         result.rows = (const uint8_t *)&cases[i].bits;
-        assert_true(hps_lookup_value(&result, 0, 0) == cases[i].value);
+        assert_true(hps_client_lookup_value(&result, 0, 0) == cases[i].value);
     }
 }
 

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What programs print of their command lines: help, version, and what is wrong with one. Main
+ * thread.
+ */
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/args.h"
+#include "base/assert.h"
+#include "base/build_info.h"
+
+enum { LINE_COLUMNS = 80, LEFT_COLUMNS_MAX = 26, LEFT_BYTES = 64, INDENT = 2, GAP = 2 };
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* The text behind column `column`, where the line stands; wrapped at blanks to the same column. */
+static void print_wrapped(FILE *out, size_t column, const char *text)
+{
+    size_t at = column;
+
+    while (*text != '\0') {
+        size_t word = strcspn(text, " ");
+        if (at > column && at + 1 + word > LINE_COLUMNS) {
+            (void)fprintf(out, "\n%*s", (int)column, "");
+            at = column;
+        }
+        at += (size_t)fprintf(out, "%s%.*s", at > column ? " " : "", (int)word, text);
+        text += word;
+        text += strspn(text, " ");
+    }
+    (void)fputc('\n', out);
+}
+
+/* One entry of a list of two columns; what is too wide for the left one has a line of its own. */
+static void print_entry(FILE *out, const char *left, size_t left_columns, const char *text)
+{
+    size_t column = INDENT + left_columns + GAP;
+
+    (void)fprintf(out, "%*s%-*s", INDENT, "", (int)left_columns, left);
+    if (strlen(left) > left_columns) {
+        (void)fprintf(out, "\n%*s", (int)column, "");
+    } else {
+        (void)fprintf(out, "%*s", GAP, "");
+    }
+    print_wrapped(out, column, text);
+}
+
+/* Lines of a text, each behind the indent. */
+static void print_lines(FILE *out, const char *title, const char *text)
+{
+    if (text == NULL) {
+        return;
+    }
+    (void)fprintf(out, "\n%s\n", title);
+    while (*text != '\0') {
+        size_t line = strcspn(text, "\n");
+        (void)fprintf(out, "%*s%.*s\n", INDENT, "", (int)line, text);
+        text += line;
+        text += *text == '\n';
+    }
+}
+
+static size_t wider(size_t columns, const char *left)
+{
+    size_t n = strlen(left);
+
+    return n > columns && n <= LEFT_COLUMNS_MAX ? n : columns;
+}
+
+/* ---- help ------------------------------------------------------------------------------------ */
+
+static void option_text(const struct hps_arg *arg, char out[LEFT_BYTES])
+{
+    char letter[] = {'-', arg->letter, ',', ' ', '\0'};
+
+    (void)snprintf(out, LEFT_BYTES, "%s--%s%s%s", arg->letter != 0 ? letter : "    ", arg->name,
+                   arg->metavar != NULL ? " " : "", arg->metavar != NULL ? arg->metavar : "");
+}
+
+enum { TABLES = 3 };
+
+static void print_options(FILE *out, const char *title, const struct hps_arg *const tables[TABLES])
+{
+    char left[LEFT_BYTES];
+    size_t columns = 0;
+
+    for (int t = 0; t < TABLES; t++) {
+        for (const struct hps_arg *arg = tables[t]; arg != NULL && arg->name != NULL; arg++) {
+            option_text(arg, left);
+            columns = wider(columns, left);
+        }
+    }
+    (void)fprintf(out, "\n%s\n", title);
+    for (int t = 0; t < TABLES; t++) {
+        for (const struct hps_arg *arg = tables[t]; arg != NULL && arg->name != NULL; arg++) {
+            option_text(arg, left);
+            print_entry(out, left, columns, arg->help);
+        }
+    }
+}
+
+static void print_verbs(FILE *out, const struct hps_program *program)
+{
+    size_t columns = 0;
+
+    for (const struct hps_command *const *verb = program->verbs; *verb != NULL; verb++) {
+        columns = wider(columns, (*verb)->name);
+    }
+    (void)fprintf(out, "\nverbs (%s help VERB says more):\n", program->self.name);
+    for (const struct hps_command *const *verb = program->verbs; *verb != NULL; verb++) {
+        print_entry(out, (*verb)->name, columns, (*verb)->summary);
+    }
+}
+
+static void print_usage(FILE *out, const struct hps_program *program,
+                        const struct hps_command *verb)
+{
+    const char *words = verb != NULL ? verb->words : program->self.words;
+    const char *title = "usage:";
+
+    do {
+        size_t line = strcspn(words, "\n");
+        (void)fprintf(out, "%-6s %s%s%s%s%.*s [option...]\n", title, program->self.name,
+                      verb != NULL ? " " : "", verb != NULL ? verb->name : "", line > 0 ? " " : "",
+                      (int)line, words);
+        words += line;
+        words += *words == '\n';
+        title = "";
+    } while (*words != '\0');
+}
+
+void hps_args_help(const struct hps_program *program, const struct hps_command *verb, FILE *out)
+{
+    static const struct hps_arg builtin[] = {
+        {"help", 'h', HPS_ARG_FLAG, NULL, NULL, "print this and exit"},
+        {"version", 0, HPS_ARG_FLAG, NULL, NULL, "print the version and exit"},
+        HPS_ARGS_END,
+    };
+    const struct hps_arg *const of_verb[TABLES] = {verb != NULL ? verb->args : NULL};
+    const struct hps_arg *const of_all[TABLES] = {program->self.args, program->self.shared_args,
+                                                  builtin};
+    const struct hps_command *command = verb != NULL ? verb : &program->self;
+
+    print_usage(out, program, verb);
+    (void)fprintf(out, "\n%s\n", command->summary);
+    if (command->details != NULL) {
+        (void)fprintf(out, "%s\n", command->details);
+    }
+    if (verb == NULL && program->verbs != NULL) {
+        print_verbs(out, program);
+    }
+    if (of_verb[0] != NULL) {
+        print_options(out, "options:", of_verb);
+    }
+    print_options(out, program->verbs != NULL ? "options of every verb:" : "options:", of_all);
+    print_lines(out, "example:", command->example);
+    print_lines(out, "exit codes:", program->exit_codes);
+}
+
+void hps_args_version(const struct hps_program *program, FILE *out)
+{
+    (void)fprintf(out, "%s %s (%s)\n%s", program->self.name, hps_build_version, hps_build_revision,
+                  program->parts != NULL ? program->parts : "");
+}
+
+/* ---- what is wrong --------------------------------------------------------------------------- */
+
+int hps_args_wrong(const struct hps_program *program, const struct hps_command *verb,
+                   const char *fmt, ...)
+{
+    va_list args;
+
+    (void)fprintf(stderr, "%s: ", program->self.name);
+    va_start(args, fmt);
+    (void)vfprintf(stderr, fmt, args);
+    va_end(args);
+    (void)fprintf(stderr, "; see %s%s%s --help\n", program->self.name, verb != NULL ? " " : "",
+                  verb != NULL ? verb->name : "");
+    return HPS_ARGS_EXIT_USAGE;
+}
+
+int hps_args_answer(const struct hps_program *program, const struct hps_args *args)
+{
+    HPS_ASSERT(args->ask != HPS_ARGS_RUN);
+    if (args->ask == HPS_ARGS_HELP) {
+        hps_args_help(program, args->verb, stdout);
+    } else {
+        hps_args_version(program, stdout);
+    }
+    return fflush(stdout) == 0 ? 0 : 1;
+}
+
+bool hps_args_start(const struct hps_program *program, int argc, char **argv,
+                    struct hps_args *out_args, int *out_code)
+{
+    struct hps_error err = {0};
+
+    if (hps_args_read(program, argc, argv, out_args, &err) != HPS_OK) {
+        *out_code = hps_args_wrong(program, out_args->verb, "%s", err.text);
+        return false;
+    }
+    if (out_args->ask != HPS_ARGS_RUN) {
+        *out_code = hps_args_answer(program, out_args);
+    }
+    return out_args->ask == HPS_ARGS_RUN;
+}

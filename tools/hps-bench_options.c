@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The command line of hps-bench, and what is to be done by it. Main thread.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/heap.h"
+#include "client/lookup.h"
+#include "tools/hps-bench.h"
+#include "tools/tool.h"
+
+enum { THREADS_MAX = 64, CONNECTIONS_MAX = 16384, CALLS_MAX = 1 << 16, KEYS_MAX = 2 << 20 };
+
+#define OUTPUT_TYPES "fp32|fp16|bf16" /* numbers on the wire, from 1 */
+
+#define DURATION_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
+#define TIMEOUT_US_MAX      (UINT64_C(86400) * 1000 * 1000)
+
+/* The plan as far as options say it, and those that say it in another way. */
+static struct bench_plan plan = {
+    .model = "default",
+    .n_connections = 1,
+    .n_threads = 1,
+    .concurrency = 8,
+    .n_keys = 64,
+    .timeout_us = 10 * 1000 * 1000,
+    .seed = 1,
+    .data_seed = 1,
+};
+
+static struct {
+    const char *admin;
+    const char *tables;
+    const char *rate;
+    const char *zipf;
+    const char *miss_policy;
+    const char *output_type;
+    const char *output;
+    uint64_t n_rows, max_wait_us;
+} flags = {
+    .tables = "all",
+    .rate = "max",
+    .zipf = "0",
+    .miss_policy = "table",
+    .output_type = "fp32",
+    .output = "table",
+};
+
+static const struct hps_arg args[] = {
+    {"addr", 0, HPS_ARG_TEXT, "ADDR", &tool_connect.address,
+     "gRPC listener, HOST:PORT or unix:PATH (default 127.0.0.1:8601)"},
+    {"admin", 0, HPS_ARG_TEXT, "ADDR", &flags.admin,
+     "admin listener, asked for tables and row counts unless --rows is given (default $HPSD_ADDR, "
+     "else " TOOL_ADMIN_ADDRESS ")"},
+    {"model", 0, HPS_ARG_TEXT, "NAME", &plan.model, "name of the model (default \"default\")"},
+    {"tables", 0, HPS_ARG_TEXT, "all|A,B", &flags.tables, "tables of each request (default all)"},
+    {"rows", 0, HPS_ARG_U64, "N", &flags.n_rows,
+     "ask for keys 0 to N-1 of the tables named by --tables; asks no admin listener"},
+    {"duration", 'd', HPS_ARG_US, "SECONDS", &plan.duration_us,
+     "how long (default 10, unless --requests is given)"},
+    {"requests", 'n', HPS_ARG_U64, "N", &plan.n_requests, "end after N requests"},
+    {"rate", 'r', HPS_ARG_TEXT, "N|max", &flags.rate,
+     "N requests a second, open loop: latency counts from when a request was due; max (default): "
+     "closed loop, the next one when one is answered"},
+    {"connections", 'c', HPS_ARG_U64, "N", &plan.n_connections, "connections (default 1)"},
+    {"concurrency", 'p', HPS_ARG_U64, "N", &plan.concurrency,
+     "calls under way per connection (default 8)"},
+    {"threads", 't', HPS_ARG_U64, "N", &plan.n_threads,
+     "client threads, each with its share of the connections (default 1)"},
+    {"keys", 'k', HPS_ARG_U64, "N", &plan.n_keys, "keys per table and request (default 64)"},
+    {"zipf", 'z', HPS_ARG_TEXT, "ALPHA[,Q]", &flags.zipf,
+     "skew of the keys, 0 to 10 (default 0: uniform); a share Q, 0 to 1, goes to the one hottest "
+     "key"},
+    {"miss-policy", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_MISS_POLICIES, &flags.miss_policy,
+     "what the server does about misses (default table: as the model is configured)"},
+    {"max-wait", 0, HPS_ARG_US, "SECONDS", &flags.max_wait_us,
+     "how long --miss-policy wait waits (default 0)"},
+    {"output-type", 0, HPS_ARG_CHOICE, OUTPUT_TYPES, &flags.output_type,
+     "type of the rows that are sent (default fp32)"},
+    {"stream", 0, HPS_ARG_FLAG, NULL, &plan.stream, "call LookupStream instead of Lookup"},
+    {"verify", 0, HPS_ARG_FLAG, NULL, &plan.verify,
+     "check every row of a model made by hps-gen; exit 5 if one is wrong"},
+    {"data-seed", 0, HPS_ARG_U64, "N", &plan.data_seed,
+     "--verify: the --seed that hps-gen had (default 1)"},
+    {"hashed-keys", 0, HPS_ARG_FLAG, NULL, &plan.hashed, "hps-gen had --keys hashed"},
+    {"seed", 0, HPS_ARG_U64, "N", &plan.seed, "of the keys that are drawn (default 1)"},
+    {"timeout", 0, HPS_ARG_US, "SECONDS", &plan.timeout_us, "deadline of a call (default 10)"},
+    {"output", 'o', HPS_ARG_CHOICE, "table|json", &flags.output, "how to print (default table)"},
+    {"quiet", 'q', HPS_ARG_FLAG, NULL, &plan.quiet, "no line each second on stderr"},
+    HPS_ARGS_END,
+};
+
+static const struct hps_program program = {
+    .self =
+        {
+            .name = "hps-bench",
+            .words = "",
+            .summary = "Put load on an hpsd; print throughput and latency as a client sees them.",
+            .args = args,
+            .shared_args = tool_connect_args,
+            .example = "hps-bench --model dlrm --duration 30 --rate 2000 --keys 128 --zipf 0.99",
+        },
+    .exit_codes = TOOL_EXIT_CODES "\n5 --verify has found a wrong row",
+};
+
+static hps_status parse_zipf(double *out_alpha, double *out_heavy, struct hps_error *err)
+{
+    char text[64];
+
+    *out_heavy = 0;
+    (void)snprintf(text, sizeof(text), "%s", flags.zipf);
+    char *comma = strchr(text, ',');
+    if (comma != NULL) {
+        *comma = '\0';
+    }
+    if (!hps_args_f64(text, out_alpha) || *out_alpha < 0 || *out_alpha > 10 ||
+        (comma != NULL &&
+         (!hps_args_f64(comma + 1, out_heavy) || *out_heavy < 0 || *out_heavy > 1))) {
+        return hps_error_set(err, HPS_INVALID,
+                             "--zipf \"%s\": expected ALPHA[,Q], ALPHA 0 to 10 and Q 0 to 1",
+                             flags.zipf);
+    }
+    return HPS_OK;
+}
+
+static hps_status check_flags(struct hps_error *err)
+{
+    const struct hps_arg_range ranges[] = {
+        {"connections", plan.n_connections, 1, CONNECTIONS_MAX},
+        {"threads", plan.n_threads, 1, THREADS_MAX},
+        {"concurrency", plan.concurrency, 1, CALLS_MAX},
+        {"concurrency x --connections", plan.concurrency * plan.n_connections, 1, CALLS_MAX},
+        {"keys", plan.n_keys, 1, KEYS_MAX},
+        {"timeout in us", plan.timeout_us, 1, TIMEOUT_US_MAX},
+        {"max-wait in us", flags.max_wait_us, 0, UINT32_MAX},
+    };
+
+    if (strcmp(flags.rate, "max") != 0 &&
+        (!hps_args_f64(flags.rate, &plan.rate) || plan.rate <= 0)) {
+        return hps_error_set(err, HPS_INVALID, "--rate \"%s\": expected a number above 0, or max",
+                             flags.rate);
+    }
+    return hps_args_ranges(ranges, sizeof(ranges) / sizeof(ranges[0]), err);
+}
+
+/* Which tables there are and how many rows they have: as given, or as the server says. */
+static hps_status find_tables(struct hps_error *err)
+{
+    struct hps_client_options admin = tool_connect;
+
+    if (flags.n_rows != 0) {
+        return bench_tables_given(&plan, flags.tables, flags.n_rows, err);
+    }
+    admin.address = flags.admin != NULL ? flags.admin : tool_admin_address();
+    hps_status status = bench_tables_ask(&plan, &admin, flags.tables, err);
+    return status != HPS_UNAVAILABLE
+               ? status
+               : hps_error_prefix(err, status,
+                                  "the admin listener, which is asked for tables and row counts "
+                                  "(name it by --admin, or give --tables and --rows)");
+}
+
+bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_code)
+{
+    struct hps_args read;
+    struct hps_error err = {0};
+    double alpha = 0, heavy = 0;
+
+    tool_connect.address = "127.0.0.1:8601";
+    if (!hps_args_start(&program, argc, argv, &read, out_code)) {
+        return false;
+    }
+    if (check_flags(&err) != HPS_OK || parse_zipf(&alpha, &heavy, &err) != HPS_OK) {
+        *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
+        return false;
+    }
+    if (plan.duration_us == 0 && plan.n_requests == 0) {
+        plan.duration_us = DURATION_US_DEFAULT;
+    }
+    plan.connect = tool_connect;
+    plan.n_threads = plan.n_threads < plan.n_connections ? plan.n_threads : plan.n_connections;
+    plan.method = plan.stream ? HPS_CLIENT_LOOKUP_STREAM_PATH : HPS_CLIENT_LOOKUP_PATH;
+    plan.max_wait_us = (uint32_t)flags.max_wait_us;
+    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, flags.miss_policy, &plan.miss_policy);
+    (void)hps_args_choice("|" OUTPUT_TYPES, flags.output_type, &plan.output_type);
+    plan.json = flags.output[0] == 'j';
+    hps_status status = find_tables(&err);
+    if (status != HPS_OK) {
+        (void)fprintf(stderr, "hps-bench: %s\n", err.text);
+        hps_free(plan.tables);
+        *out_code = status == HPS_INVALID ? TOOL_USAGE : tool_exit_of(status);
+        return false;
+    }
+    for (uint64_t i = 0; i < plan.n_tables; i++) {
+        hps_zipf_init(&plan.tables[i].zipf, plan.tables[i].n_rows, alpha, heavy);
+    }
+    *out_plan = plan;
+    return true;
+}

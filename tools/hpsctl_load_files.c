@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which files `hpsctl load` asks for: a directory, tables one by one, or those of a models[] entry
+ * of a configuration file. One thread.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/rows/fileio.h"
+#include "config/config.h"
+#include "tools/hpsctl.h"
+
+/* `path` from the root: the server's working directory is another. What it leads to is the server's
+ * to judge, which may see more than we do. owner: the caller; NULL: no memory */
+static char *absolute(const char *path)
+{
+    char here[PATH_MAX];
+    if (path[0] == '/' || getcwd(here, sizeof(here)) == NULL) {
+        return hps_strdup(path);
+    }
+    while (strncmp(path, "./", 2) == 0) {
+        path += 2;
+    }
+    return strcmp(path, ".") == 0 ? hps_strdup(here) : hps_file_path("%s/%s", here, path);
+}
+
+void hpsctl_load_files_free(struct hpsctl_load_files *files)
+{
+    for (size_t i = 0; i < files->n_tables; i++) {
+        hps_free(files->tables[i].table);
+        hps_free(files->tables[i].path);
+    }
+    hps_free(files->tables);
+    hps_free(files->pointers);
+    hps_free(files->directory);
+    hps_config_free(files->config);
+    memset(files, 0, sizeof(*files));
+}
+
+static bool room(struct hpsctl_load_files *files, size_t n)
+{
+    HPS_ASSERT(files->tables == NULL && files->n_tables == 0);
+    files->tables = hps_calloc(n, sizeof(*files->tables));
+    files->pointers = hps_calloc(n, sizeof(*files->pointers));
+    return files->tables != NULL && files->pointers != NULL;
+}
+
+static bool add(struct hpsctl_load_files *files, const char *name, size_t name_size,
+                const char *path)
+{
+    HPS_ASSERT(files->tables != NULL && name_size > 0);
+    Hps__V1__TableSource *table = &files->tables[files->n_tables];
+    hps__v1__table_source__init(table);
+    table->table = hps_strndup(name, name_size);
+    table->path = absolute(path);
+    files->pointers[files->n_tables++] = table;
+    return table->table != NULL && table->path != NULL;
+}
+
+static int take_tables(struct hpsctl *ctl, const struct hps_arg_list *list,
+                       struct hpsctl_load_files *files)
+{
+    if (!room(files, list->n)) {
+        return hpsctl_no_memory();
+    }
+    for (size_t i = 0; i < list->n; i++) {
+        const char *equals = strchr(list->items[i], '=');
+        if (equals == NULL || equals == list->items[i] || equals[1] == '\0') {
+            return hpsctl_usage(ctl, "--table \"%s\": expected NAME=PATH", list->items[i]);
+        }
+        if (!add(files, list->items[i], (size_t)(equals - list->items[i]), equals + 1)) {
+            return hpsctl_no_memory();
+        }
+    }
+    return TOOL_OK;
+}
+
+/* The entry as the daemon has it that is started with this file: names, order and files of its
+ * tables, and of the version what it says. */
+static int take_config(struct hpsctl *ctl, const char *file, const char *name,
+                       struct hpsctl_load_files *files)
+{
+    HPS_ASSERT(files->config == NULL);
+    struct hps_error err = {0};
+    if (hps_config_parse_file(file, &files->config, NULL, &err) != HPS_OK) {
+        (void)fprintf(stderr, "hpsctl: %s\n", err.text);
+        return TOOL_USAGE;
+    }
+    const struct hps_config_model *model = hps_config_model_find(files->config, name);
+    if (model == NULL) {
+        return hpsctl_usage(ctl, "%s: models[] has no \"%s\": expected --model NAME, another one",
+                            file, name);
+    }
+    if (!room(files, model->n_tables)) {
+        return hpsctl_no_memory();
+    }
+    for (size_t i = 0; i < model->n_tables; i++) {
+        const char *table = model->tables[i].name;
+        if (!add(files, table, strlen(table), model->tables[i].path)) {
+            return hpsctl_no_memory();
+        }
+    }
+    files->version = (int64_t)model->version;
+    files->label = model->label;
+    files->lineage = model->lineage;
+    return TOOL_OK;
+}
+
+int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
+                           struct hpsctl_load_files *out_files)
+{
+    struct hpsctl_load_files files = {0};
+    int n_given = (from->directory != NULL) + (from->tables->n > 0) + (from->config != NULL);
+    int code = TOOL_OK;
+    if (n_given != 1) {
+        return hpsctl_usage(ctl,
+                            "%s: expected one of --from DIR, --table NAME=PATH for each table, "
+                            "--config FILE",
+                            n_given == 0 ? "no files" : "files named in two ways");
+    }
+    if (from->model != NULL && from->config == NULL) {
+        return hpsctl_usage(ctl, "--model: expected --config FILE beside it");
+    }
+    if (from->directory != NULL) {
+        char directory[PATH_MAX];
+        /* One that the server cannot see from here is its business to judge. */
+        bool seen = realpath(from->directory, directory) != NULL;
+        files.directory = hps_strdup(seen ? directory : from->directory);
+        code = files.directory != NULL ? TOOL_OK : hpsctl_no_memory();
+    } else if (from->config != NULL) {
+        const char *name = from->model != NULL ? from->model : ctl->words[0];
+        code = take_config(ctl, from->config, name, &files);
+    } else {
+        code = take_tables(ctl, from->tables, &files);
+    }
+    if (code != TOOL_OK) {
+        hpsctl_load_files_free(&files);
+        return code;
+    }
+    *out_files = files;
+    return TOOL_OK;
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Exit codes, progress and interrupts of the tools. Main thread.
+ */
+#include "tools/tool.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+int tool_exit_of(hps_status status)
+{
+    HPS_ASSERT(status != HPS_OK);
+    return status == HPS_UNAVAILABLE ? TOOL_UNREACHABLE
+           : status == HPS_DEADLINE  ? TOOL_DEADLINE
+                                     : TOOL_REFUSED;
+}
+
+const char *tool_admin_address(void)
+{
+    const char *address = getenv("HPSD_ADDR");
+
+    return address != NULL && address[0] != '\0' ? address : TOOL_ADMIN_ADDRESS;
+}
+
+struct hps_client_options tool_connect;
+
+const struct hps_arg tool_connect_args[] = {
+    {"token-file", 0, HPS_ARG_TEXT, "FILE", &tool_connect.token_file,
+     "bearer token, the first line of this file"},
+    {"tls", 0, HPS_ARG_FLAG, NULL, &tool_connect.tls, "connect by TLS, with the system's roots"},
+    {"tls-ca", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_ca,
+     "connect by TLS, with the roots in this file (PEM)"},
+    {"tls-cert", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_cert,
+     "certificate of this client (PEM)"},
+    {"tls-key", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_key, "its private key (PEM)"},
+    HPS_ARGS_END,
+};
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+bool tool_progress_due(struct tool_progress *progress, uint64_t every_us)
+{
+    HPS_ASSERT(progress->shown_us <= hps_clock_us());
+    uint64_t now_us = hps_clock_us();
+
+    if (progress->out == NULL ||
+        (progress->shown_us != 0 && now_us - progress->shown_us < every_us)) {
+        return false;
+    }
+    progress->shown_us = now_us;
+    return true;
+}
+
+void tool_progress_draw(struct tool_progress *progress, const char *fmt, ...)
+{
+    va_list args;
+
+    if (progress->out == NULL) {
+        return;
+    }
+    (void)fputc('\r', progress->out);
+    va_start(args, fmt);
+    int n = vfprintf(progress->out, fmt, args);
+    va_end(args);
+    size_t columns = n > 0 ? (size_t)n : 0;
+    if (columns < progress->columns) { /* of the longer line before */
+        (void)fprintf(progress->out, "%*s", (int)(progress->columns - columns), "");
+    }
+    progress->columns = columns;
+    (void)fflush(progress->out);
+}
+
+void tool_progress_end(struct tool_progress *progress)
+{
+    if (progress->out != NULL && progress->columns > 0) {
+        (void)fputc('\n', progress->out);
+        progress->columns = 0;
+    }
+}
+
+/* ---- interrupts ------------------------------------------------------------------------------ */
+
+static volatile sig_atomic_t interrupt;
+
+static void note(int number)
+{
+    interrupt = number;
+}
+
+void tool_interrupts_note(bool term)
+{
+    struct sigaction action = {.sa_handler = note, .sa_flags = (int)SA_RESETHAND};
+
+    sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL); /* cannot fail for these */
+    if (term) {
+        (void)sigaction(SIGTERM, &action, NULL);
+    }
+}
+
+int tool_interrupt(void)
+{
+    return interrupt;
+}
+
+bool tool_interrupted(void)
+{
+    return interrupt != 0;
+}
