@@ -4,6 +4,8 @@
  */
 #include "client/hist.h"
 
+#include "base/assert.h"
+
 enum { SUB = 1 << HPS_HIST_SUB_BITS };
 
 static unsigned bucket_of(uint64_t value)
@@ -46,6 +48,7 @@ void hps_hist_merge(struct hps_hist *into, const struct hps_hist *from)
 
 uint64_t hps_hist_quantile(const struct hps_hist *hist, double share)
 {
+    HPS_ASSERT(share >= 0 && share <= 1);
     double wanted = share * (double)hist->n;
     uint64_t seen = 0;
 

@@ -102,6 +102,7 @@ static const char *advice_of(rd_kafka_resp_err_t code)
 /* False: no room for one more. */
 static bool range_room(struct placed *placed)
 {
+    HPS_ASSERT(placed->n_ranges <= placed->capacity);
     if (placed->n_ranges < placed->capacity) {
         return true;
     }
@@ -120,6 +121,7 @@ static bool range_room(struct placed *placed)
  * before and the next. */
 static void place(struct placed *placed, int64_t offset)
 {
+    HPS_ASSERT(placed->n_ranges == 0 || placed->last >= 0);
     struct range *last = placed->n_ranges > 0 ? &placed->ranges[placed->n_ranges - 1] : NULL;
     if (offset < 0) {
         placed->n_unplaced++;
@@ -314,6 +316,8 @@ static hps_status wait_for_broker(struct hps_producer *producer, struct hps_erro
 hps_status hps_producer_open(const struct hps_producer_options *options,
                              struct hps_producer **out_producer, struct hps_error *err)
 {
+    HPS_ASSERT(options->brokers != NULL);
+    HPS_ASSERT(options->n_properties == 0 || options->properties != NULL);
     struct hps_producer *producer = hps_calloc(1, sizeof(*producer));
     hps_status status = HPS_NO_MEMORY;
 
@@ -379,6 +383,7 @@ void hps_producer_close(struct hps_producer *producer)
 static hps_status ask_partitions(struct hps_producer *producer, rd_kafka_topic_t *handle,
                                  const char *name, uint32_t *out_n, struct hps_error *err)
 {
+    HPS_ASSERT(handle != NULL);
     uint64_t begin_us = hps_clock_us();
     rd_kafka_resp_err_t code;
 
@@ -419,6 +424,7 @@ static hps_status ask_partitions(struct hps_producer *producer, rd_kafka_topic_t
 hps_status hps_producer_topic(struct hps_producer *producer, const char *name, uint32_t *out_topic,
                               uint32_t *out_n_partitions, struct hps_error *err)
 {
+    HPS_ASSERT(producer->n_topics <= TOPICS_MAX);
     struct topic topic = {0};
     hps_status status;
 
@@ -486,6 +492,8 @@ hps_status hps_producer_poll(struct hps_producer *producer, uint64_t wait_us, st
 static rd_kafka_resp_err_t produce(struct hps_producer *producer,
                                    const struct hps_producer_record *record, struct topic *topic)
 {
+    HPS_ASSERT(record->key != NULL || record->key_size == 0);
+    HPS_ASSERT(record->value != NULL || record->value_size == 0);
     rd_kafka_vu_t values[VALUES_MAX] = {
         {.vtype = RD_KAFKA_VTYPE_RKT, .u.rkt = topic->handle},
         {.vtype = RD_KAFKA_VTYPE_PARTITION, .u.i32 = record->partition},

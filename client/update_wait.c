@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "client/message.h"
@@ -44,6 +45,8 @@ struct hps_update_wait {
 
 struct hps_update_wait *hps_update_wait_new(const struct hps_update_goal *goal)
 {
+    HPS_ASSERT(goal->model != NULL);
+    HPS_ASSERT((goal->records == NULL) == (goal->n_records == 0));
     struct hps_update_wait *wait = hps_calloc(1, sizeof(*wait));
     if (wait != NULL) {
         wait->goal = *goal;
@@ -165,6 +168,7 @@ static void say_refused(const struct hps_update_wait *wait, const Hps__V1__Versi
                         const Hps__V1__RejectedRecord *newest, size_t n,
                         char out_text[REFUSED_BYTES])
 {
+    HPS_ASSERT(n > 0);
     char more[100] = "";
     bool all = n >= REFUSED_LISTED_MAX;
     if (n > 1) {
@@ -203,6 +207,7 @@ const char *hps_update_wait_refused(const struct hps_update_wait *wait)
 
 void hps_update_wait_before(struct hps_update_wait *wait, const Hps__V1__GetUpdatesResponse *before)
 {
+    HPS_ASSERT(!wait->begun);
     wait->before_ms = wait->last_ms = before->unix_ms;
     wait->process_start_us = before->process_start_us;
 }
@@ -210,6 +215,7 @@ void hps_update_wait_before(struct hps_update_wait *wait, const Hps__V1__GetUpda
 /* ranges are in order of offset */
 static bool is_within(const struct hps_update_records *records, int64_t offset)
 {
+    HPS_ASSERT(records->n_ranges > 0);
     size_t low = 0;
     size_t high = records->n_ranges;
     while (low < high) {
@@ -261,6 +267,7 @@ static void find_refused(struct hps_update_wait *wait, const Hps__V1__VersionUpd
 /* Since the first look, is it known to be the topic that was read? */
 static bool is_same_topic(const struct hps_update_wait *wait, const Hps__V1__PartitionUpdates *at)
 {
+    HPS_ASSERT(wait->begun);
     return at->same_topic_unix_ms >= wait->begin_ms;
 }
 
@@ -315,6 +322,7 @@ static enum hps_update_verdict look_all(struct hps_update_wait *wait,
                                         const Hps__V1__VersionUpdates *version, int64_t now_ms,
                                         bool refreshed, struct hps_error *err)
 {
+    HPS_ASSERT(wait->goal.records == NULL);
     if (version->frozen) {
         hps_ignore(hps_update_say_frozen(version, err));
         return HPS_UPDATE_NEVER;
@@ -359,6 +367,7 @@ static const Hps__V1__PartitionUpdates *find_partition(const Hps__V1__VersionUpd
                                                        const char *topic, int32_t number,
                                                        size_t *at)
 {
+    HPS_ASSERT(version->n_partitions == 0 || *at < version->n_partitions);
     for (size_t n = 0; n < version->n_partitions; n++) {
         size_t i = (*at + n) % version->n_partitions;
         if (version->partitions[i]->partition == number &&
@@ -407,6 +416,7 @@ static int64_t last_of(const struct hps_update_records *records)
 static int64_t passed_over(const struct hps_update_records *records,
                            const Hps__V1__PartitionUpdates *at)
 {
+    HPS_ASSERT(records->n_ranges > 0);
     int64_t from = at->passed_over_offset == -2 ? 0 : at->passed_over_offset;
     int64_t end = at->passed_over_end_offset > 0 ? at->passed_over_end_offset : INT64_MAX;
     for (size_t i = 0; i < records->n_ranges && from >= 0; i++) {
@@ -497,6 +507,7 @@ static enum hps_update_verdict look_records(struct hps_update_wait *wait,
                                             const Hps__V1__VersionUpdates *version, int64_t now_ms,
                                             struct hps_error *err)
 {
+    HPS_ASSERT(wait->goal.n_records > 0);
     enum hps_update_verdict verdict = HPS_UPDATE_VISIBLE;
     size_t at = 0;
     find_refused(wait, version);
@@ -727,6 +738,7 @@ static void pause_until(struct hps_client *client, uint64_t until_us)
 hps_status hps_update_wait_run(struct hps_update_wait *wait, struct hps_client *client,
                                uint64_t timeout_us, bool (*stop)(void), struct hps_error *err)
 {
+    HPS_ASSERT(client != NULL);
     struct asking asking = {.client = client, .end_us = hps_clock_us() + timeout_us};
     for (;;) {
         Hps__V1__GetUpdatesResponse *now = NULL;

@@ -95,6 +95,7 @@ hps_status hps_update_writer_new(const struct hps_update_writer_options *options
 
 static void lot_free(struct lot *lot)
 {
+    HPS_ASSERT(lot->n <= lot->capacity);
     for (size_t i = 0; i < lot->capacity; i++) {
         hps_buf_fini(&lot->entries[i].keys);
         hps_buf_fini(&lot->entries[i].rows);
@@ -198,6 +199,8 @@ static hps_status table_find(struct hps_update_writer *writer, const char *name,
 static hps_status send_record(struct hps_update_writer *writer, struct hps_producer_record *record,
                               struct hps_error *err)
 {
+    HPS_ASSERT(record->n_headers == 0);
+    HPS_ASSERT(record->partition >= 0);
     uint8_t version[HPS_UPDATE_KEY_BYTES];
     uint8_t row_version[HPS_UPDATE_KEY_BYTES];
     struct hps_producer_header headers[2];
@@ -227,6 +230,7 @@ static hps_status send_record(struct hps_update_writer *writer, struct hps_produ
 static hps_status send_keyed(struct hps_update_writer *writer, const struct table *table,
                              hps_key key, const void *row, size_t row_bytes, struct hps_error *err)
 {
+    HPS_ASSERT(writer->options.form == HPS_UPDATE_KEYED);
     uint8_t bytes[HPS_UPDATE_KEY_BYTES];
 
     hps_update_u64_encode(key, bytes);
@@ -298,6 +302,7 @@ static hps_status encode_entry(struct hps_buf *buf, const struct entry *entry)
 
 static hps_status encode_packed(struct hps_update_writer *writer, const struct lot *lot)
 {
+    HPS_ASSERT(writer->options.form == HPS_UPDATE_PACKED && lot->n > 0);
     uint8_t head[HPS_UPDATE_HEAD_BYTES];
 
     hps_update_packed_head(head);
@@ -313,6 +318,7 @@ static hps_status encode_packed(struct hps_update_writer *writer, const struct l
 
 static hps_status lot_send(struct hps_update_writer *writer, struct lot *lot, struct hps_error *err)
 {
+    HPS_ASSERT((lot->n == 0) == (lot->table == NULL));
     if (lot->n == 0) {
         return HPS_OK;
     }
@@ -346,6 +352,7 @@ static hps_status lot_send(struct hps_update_writer *writer, struct lot *lot, st
 
 static struct entry *lot_entry_new(struct lot *lot, const struct table *table)
 {
+    HPS_ASSERT(lot->n <= lot->capacity);
     if (lot->n == lot->capacity) {
         size_t capacity = lot->capacity == 0 ? 1 : 2 * lot->capacity;
         struct entry *entries = hps_realloc(lot->entries, capacity * sizeof(*entries));
@@ -361,6 +368,7 @@ static struct entry *lot_entry_new(struct lot *lot, const struct table *table)
         lot->capacity = capacity;
     }
     struct entry *entry = &lot->entries[lot->n++];
+    lot->table = table;
     entry->table = table;
     hps_buf_clear(&entry->keys);
     hps_buf_clear(&entry->rows);
@@ -369,10 +377,24 @@ static struct entry *lot_entry_new(struct lot *lot, const struct table *table)
     return entry;
 }
 
+/* A key and its row (NULL: a delete), or on failure neither. */
+static hps_status entry_add(struct entry *entry, hps_key key, const void *row, size_t row_bytes)
+{
+    struct hps_buf *keys = row != NULL ? &entry->keys : &entry->deletes;
+    hps_status status = hps_buf_reserve(keys, sizeof(key));
+
+    if (status == HPS_OK && row != NULL) {
+        status = hps_buf_append(&entry->rows, row, row_bytes);
+    }
+    return status == HPS_OK ? hps_buf_append(keys, &key, sizeof(key)) : status;
+}
+
 /* Add one row (NULL: a delete) to the lot that its key belongs to. */
 static hps_status lot_add(struct hps_update_writer *writer, struct table *table, hps_key key,
                           const void *row, size_t row_bytes, struct hps_error *err)
 {
+    HPS_ASSERT(writer->options.units || table->lots != NULL);
+    HPS_ASSERT((row == NULL) == (row_bytes == 0));
     struct lot *lot = writer->options.units
                           ? &writer->unit
                           : &table->lots[hps_update_partition(key, table->n_partitions)];
@@ -395,20 +417,13 @@ static hps_status lot_add(struct hps_update_writer *writer, struct table *table,
     if (entry == NULL || entry->table != table || (row != NULL && entry->deletes.size > 0)) {
         entry = lot_entry_new(lot, table);
     }
-    hps_status status = entry == NULL ? HPS_NO_MEMORY : HPS_OK;
-    if (status == HPS_OK) {
-        status = hps_buf_append(row != NULL ? &entry->keys : &entry->deletes, &key, sizeof(key));
-    }
-    if (status == HPS_OK && row != NULL) {
-        status = hps_buf_append(&entry->rows, row, row_bytes);
-    }
+    hps_status status = entry == NULL ? HPS_NO_MEMORY : entry_add(entry, key, row, row_bytes);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "%s", hps_status_text(status));
     }
     lot->bytes += bytes;
     lot->n_rows += row != NULL;
     lot->n_deletes += row == NULL;
-    lot->table = table;
     return HPS_OK;
 }
 
@@ -418,6 +433,7 @@ static hps_status lot_add(struct hps_update_writer *writer, struct table *table,
 static const void *row_as_sent(struct hps_update_writer *writer, const struct table *table,
                                const uint8_t *row)
 {
+    HPS_ASSERT(table->dim > 0);
     if (table->dtype == HPS_DTYPE_FP32 || writer->options.form == HPS_UPDATE_PACKED) {
         return row;
     }
@@ -428,7 +444,7 @@ static const void *row_as_sent(struct hps_update_writer *writer, const struct ta
     for (uint32_t i = 0; i < table->dim; i++) {
         uint16_t half;
         memcpy(&half, row + i * sizeof(half), sizeof(half));
-        float value = hps_lookup_half(half);
+        float value = hps_client_lookup_half(half);
         memcpy(writer->floats.data + i * sizeof(value), &value, sizeof(value));
     }
     return writer->floats.data;

@@ -4,8 +4,11 @@
  */
 #include "client/wire.h"
 
+#include "base/assert.h"
+
 static bool take_varint(struct hps_wire_reader *reader, uint64_t *out_value)
 {
+    HPS_ASSERT(reader->offset <= reader->size);
     uint64_t value = 0;
 
     for (unsigned shift = 0; shift < 64 && reader->offset < reader->size; shift += 7) {
@@ -21,6 +24,7 @@ static bool take_varint(struct hps_wire_reader *reader, uint64_t *out_value)
 
 static bool take_fixed(struct hps_wire_reader *reader, size_t size, uint64_t *out_value)
 {
+    HPS_ASSERT(size <= sizeof(*out_value) && reader->offset <= reader->size);
     if (reader->size - reader->offset < size) {
         return false;
     }

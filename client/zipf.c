@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "base/assert.h"
+
 /* log1p(x) / x and expm1(x) / x, also near 0. */
 static double log1p_ratio(double x)
 {
@@ -35,6 +37,7 @@ static double integral_inverse(double alpha, double y)
 
 static uint64_t gcd(uint64_t a, uint64_t b)
 {
+    HPS_ASSERT(a > 0);
     while (b != 0) {
         uint64_t rest = a % b;
         a = b;
@@ -45,6 +48,8 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 
 void hps_zipf_init(struct hps_zipf *zipf, uint64_t n, double alpha, double heavy)
 {
+    HPS_ASSERT(n > 0 && alpha >= 0);
+    HPS_ASSERT(heavy >= 0 && heavy <= 1);
     *zipf = (struct hps_zipf){.n = n, .alpha = alpha, .heavy = heavy};
     zipf->step = (uint64_t)((double)n * 0.6180339887498949);
     zipf->step = zipf->step == 0 ? 1 : zipf->step;
@@ -80,5 +85,6 @@ uint64_t hps_zipf_rank(const struct hps_zipf *zipf, struct hps_random *random)
 
 uint64_t hps_zipf_row(const struct hps_zipf *zipf, uint64_t rank)
 {
+    HPS_DEBUG_ASSERT(rank >= 1 && rank <= zipf->n);
     return (uint64_t)((unsigned __int128)rank * zipf->step % zipf->n);
 }
