@@ -5,18 +5,18 @@
  */
 #include "backends/breaker.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 
 struct hps_breaker {
     struct hps_breaker_options options;
     atomic_bool open;
     _Atomic uint32_t n_failed; /* in a row; changed under the lock */
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     bool probing;
     uint64_t pause_us; /* of the opening that lasts */
     uint64_t probe_at_us;
@@ -31,14 +31,14 @@ struct hps_breaker *hps_breaker_new(const struct hps_breaker_options *options)
         return NULL;
     }
     breaker->options = *options;
-    pthread_mutex_init(&breaker->lock, NULL);
+    hps_lock_init(&breaker->lock, HPS_LOCK_BREAKER);
     return breaker;
 }
 
 void hps_breaker_free(struct hps_breaker *breaker)
 {
     if (breaker != NULL) {
-        pthread_mutex_destroy(&breaker->lock);
+        hps_lock_fini(&breaker->lock);
         hps_free(breaker);
     }
 }
@@ -55,13 +55,13 @@ enum hps_breaker_pass hps_breaker_enter(struct hps_breaker *breaker)
     if (hps_breaker_up(breaker)) {
         return pass;
     }
-    pthread_mutex_lock(&breaker->lock);
+    hps_lock_acquire(&breaker->lock);
     if (atomic_load_explicit(&breaker->open, memory_order_relaxed)) {
         bool due = !breaker->probing && hps_clock_us() >= breaker->probe_at_us;
         breaker->probing = breaker->probing || due;
         pass = due ? HPS_BREAKER_PROBE : HPS_BREAKER_REFUSED;
     }
-    pthread_mutex_unlock(&breaker->lock);
+    hps_lock_release(&breaker->lock);
     return pass;
 }
 
@@ -127,7 +127,7 @@ void hps_breaker_leave(struct hps_breaker *breaker, enum hps_breaker_pass pass, 
         (said_nothing || atomic_load_explicit(&breaker->n_failed, memory_order_relaxed) == 0)) {
         return;
     }
-    pthread_mutex_lock(&breaker->lock);
+    hps_lock_acquire(&breaker->lock);
     bool open = atomic_load_explicit(&breaker->open, memory_order_relaxed);
     if (probe) {
         leave_probe(breaker, failed, said_nothing);
@@ -138,5 +138,5 @@ void hps_breaker_leave(struct hps_breaker *breaker, enum hps_breaker_pass pass, 
             open_now(breaker, status);
         }
     }
-    pthread_mutex_unlock(&breaker->lock);
+    hps_lock_release(&breaker->lock);
 }

@@ -7,13 +7,13 @@
  */
 #include "base/block.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 
 #include "base/assert.h"
 #include "base/buddy.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/poison.h"
 
 enum { CLASS_BITS_MIN = 12, CLASS_BITS_MAX = 46, N_CLASSES = CLASS_BITS_MAX - CLASS_BITS_MIN + 1 };
@@ -22,7 +22,7 @@ enum { CLASS_BITS_MIN = 12, CLASS_BITS_MAX = 46, N_CLASSES = CLASS_BITS_MAX - CL
 #define HUGE_BYTES ((size_t)2 << 20)
 
 struct hps_block_pool {
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     struct hps_block *idle[N_CLASSES]; /* lock */
     size_t bytes_idle;                 /* lock */
     size_t bytes_idle_max;
@@ -93,9 +93,9 @@ static struct hps_block *slab_block(struct hps_block_pool *pool, unsigned cls)
     if (block == NULL) {
         return NULL;
     }
-    pthread_mutex_lock(&pool->lock);
+    hps_lock_acquire(&pool->lock);
     uint64_t offset = hps_buddy_take(pool->buddy, cls + CLASS_BITS_MIN);
-    pthread_mutex_unlock(&pool->lock);
+    hps_lock_release(&pool->lock);
     if (offset == UINT64_MAX) {
         hps_free(block);
         return NULL;
@@ -107,13 +107,13 @@ static struct hps_block *slab_block(struct hps_block_pool *pool, unsigned cls)
 
 static struct hps_block *idle_block(struct hps_block_pool *pool, unsigned cls)
 {
-    pthread_mutex_lock(&pool->lock);
+    hps_lock_acquire(&pool->lock);
     struct hps_block *block = pool->idle[cls];
     if (block != NULL) {
         pool->idle[cls] = block->next_free;
         pool->bytes_idle -= block->capacity;
     }
-    pthread_mutex_unlock(&pool->lock);
+    hps_lock_release(&pool->lock);
     return block;
 }
 
@@ -134,10 +134,10 @@ static void block_destroy(struct hps_block *block)
     struct hps_block_pool *pool = block->pool;
 
     if (block->in_slab) { /* stays poisoned until it is taken again */
-        pthread_mutex_lock(&pool->lock);
+        hps_lock_acquire(&pool->lock);
         hps_buddy_give(pool->buddy, (uint64_t)(block->data - pool->slab),
                        class_of(block->capacity) + CLASS_BITS_MIN);
-        pthread_mutex_unlock(&pool->lock);
+        hps_lock_release(&pool->lock);
     } else {
         HPS_UNPOISON(block->data, block->capacity);
         data_free(block->data, block->capacity);
@@ -151,7 +151,7 @@ struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max)
     if (pool == NULL) {
         return NULL;
     }
-    pthread_mutex_init(&pool->lock, NULL);
+    hps_lock_init(&pool->lock, HPS_LOCK_BLOCKS);
     pool->bytes_idle_max = bytes_idle_max;
     atomic_init(&pool->bytes_used, 0);
     return pool;
@@ -182,7 +182,7 @@ void hps_block_pool_free(struct hps_block_pool *pool)
         }
     }
     hps_buddy_free(pool->buddy);
-    pthread_mutex_destroy(&pool->lock);
+    hps_lock_fini(&pool->lock);
     hps_free(pool);
 }
 
@@ -265,14 +265,14 @@ void hps_block_unref(struct hps_block *block)
     size_t capacity = block->capacity;
     unsigned cls = class_of(capacity);
     HPS_POISON(block->data, capacity);
-    pthread_mutex_lock(&pool->lock);
+    hps_lock_acquire(&pool->lock);
     bool keep = !block->in_slab && capacity <= pool->bytes_idle_max - pool->bytes_idle;
     if (keep) {
         block->next_free = pool->idle[cls];
         pool->idle[cls] = block;
         pool->bytes_idle += capacity;
     }
-    pthread_mutex_unlock(&pool->lock);
+    hps_lock_release(&pool->lock);
     if (!keep) {
         block_destroy(block);
     }
@@ -285,10 +285,10 @@ void hps_block_abandon(struct hps_block *block)
     struct hps_block_pool *pool = block->pool;
 
     HPS_ASSERT(block->in_slab && atomic_load(&block->refs) > 0);
-    pthread_mutex_lock(&pool->lock);
+    hps_lock_acquire(&pool->lock);
     block->next_free = pool->abandoned;
     pool->abandoned = block;
-    pthread_mutex_unlock(&pool->lock);
+    hps_lock_release(&pool->lock);
     atomic_fetch_sub_explicit(&pool->bytes_used, block->capacity, memory_order_release);
 }
 

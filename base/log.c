@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/lock.h"
 #include "base/utf8.h"
 
 enum {
@@ -40,7 +40,7 @@ enum { N_LEVELS = sizeof(level_names) / sizeof(level_names[0]) };
 static atomic_int log_level = HPS_LOG_INFO;
 static atomic_int log_format = HPS_LOG_LOGFMT;
 static atomic_int log_fd = STDERR_FILENO;
-static pthread_mutex_t site_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hps_lock site_lock = HPS_LOCK_STATIC(LOG_SITE);
 
 void hps_log_setup(enum hps_log_level level, enum hps_log_format format, int fd)
 {
@@ -300,7 +300,7 @@ static bool site_admit(struct hps_log_site *site, uint32_t *out_suppressed)
         return false;
     }
     bool admit = true;
-    pthread_mutex_lock(&site_lock);
+    hps_lock_acquire(&site_lock);
     uint64_t now_us = hps_clock_us();
     uint32_t count = __atomic_load_n(&site->count, __ATOMIC_RELAXED);
     if (!window_open(__atomic_load_n(&site->window_us, __ATOMIC_RELAXED), now_us)) {
@@ -315,7 +315,7 @@ static bool site_admit(struct hps_log_site *site, uint32_t *out_suppressed)
         __atomic_store_n(&site->count, count + 1, __ATOMIC_RELAXED);
         *out_suppressed = __atomic_exchange_n(&site->suppressed, 0, __ATOMIC_RELAXED);
     }
-    pthread_mutex_unlock(&site_lock);
+    hps_lock_release(&site_lock);
     return admit;
 }
 

@@ -7,13 +7,13 @@
 #include "base/mailbox.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
 struct list {
     struct hps_task *head;
@@ -21,8 +21,8 @@ struct list {
 };
 
 struct hps_mailbox {
-    pthread_mutex_t lock;
-    pthread_cond_t filled;
+    struct hps_lock lock;
+    struct hps_cond filled;
     struct list tasks;   /* lock */
     struct list low;     /* lock; taken when there are no others */
     atomic_size_t depth; /* of tasks; written under lock */
@@ -44,8 +44,8 @@ struct hps_mailbox *hps_mailbox_new(size_t capacity)
         hps_free(mailbox);
         return NULL;
     }
-    pthread_mutex_init(&mailbox->lock, NULL);
-    pthread_cond_init(&mailbox->filled, NULL);
+    hps_lock_init(&mailbox->lock, HPS_LOCK_MAILBOX);
+    hps_cond_init(&mailbox->filled);
     atomic_init(&mailbox->depth, 0);
     mailbox->capacity = capacity;
     return mailbox;
@@ -86,13 +86,13 @@ void hps_mailbox_free(struct hps_mailbox *mailbox)
         return;
     }
     /* A sender whose task has been taken may still be about to unlock. */
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     bool empty = is_empty(mailbox);
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_lock_release(&mailbox->lock);
     HPS_ASSERT(empty);
     close(mailbox->fd);
-    pthread_cond_destroy(&mailbox->filled);
-    pthread_mutex_destroy(&mailbox->lock);
+    hps_cond_fini(&mailbox->filled);
+    hps_lock_fini(&mailbox->lock);
     hps_free(mailbox);
 }
 
@@ -115,17 +115,17 @@ static void fd_update(struct hps_mailbox *mailbox)
 
 int hps_mailbox_fd(struct hps_mailbox *mailbox)
 {
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     mailbox->polled = true;
     fd_update(mailbox);
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_lock_release(&mailbox->lock);
     return mailbox->fd;
 }
 
 hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task)
 {
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     size_t depth = atomic_load_explicit(&mailbox->depth, memory_order_relaxed);
     if (mailbox->closed) {
         status = HPS_CLOSED;
@@ -135,28 +135,28 @@ hps_status hps_mailbox_post(struct hps_mailbox *mailbox, struct hps_task *task)
         list_add(&mailbox->tasks, task);
         atomic_store_explicit(&mailbox->depth, depth + 1, memory_order_relaxed);
         fd_update(mailbox);
-        pthread_cond_signal(&mailbox->filled);
+        hps_cond_signal(&mailbox->filled);
     }
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_lock_release(&mailbox->lock);
     return status;
 }
 
 hps_status hps_mailbox_post_low(struct hps_mailbox *mailbox, struct hps_task *task)
 {
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     hps_status status = mailbox->closed ? HPS_CLOSED : HPS_OK;
     if (status == HPS_OK) {
         list_add(&mailbox->low, task);
         fd_update(mailbox);
-        pthread_cond_signal(&mailbox->filled);
+        hps_cond_signal(&mailbox->filled);
     }
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_lock_release(&mailbox->lock);
     return status;
 }
 
 struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox)
 {
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     struct hps_task *tasks = mailbox->tasks.head;
     if (tasks == NULL) {
         tasks = mailbox->low.head;
@@ -167,15 +167,15 @@ struct hps_task *hps_mailbox_take_all(struct hps_mailbox *mailbox)
     mailbox->low.head = NULL;
     atomic_store_explicit(&mailbox->depth, 0, memory_order_relaxed);
     fd_update(mailbox);
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_lock_release(&mailbox->lock);
     return tasks;
 }
 
 struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox)
 {
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     while (is_empty(mailbox) && !mailbox->closed) {
-        pthread_cond_wait(&mailbox->filled, &mailbox->lock);
+        hps_cond_wait(&mailbox->filled, &mailbox->lock);
     }
     struct hps_task *task = list_take(&mailbox->tasks);
     if (task != NULL) {
@@ -184,14 +184,14 @@ struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox)
         task = list_take(&mailbox->low);
     }
     fd_update(mailbox);
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_lock_release(&mailbox->lock);
     return task;
 }
 
 bool hps_mailbox_withdraw(struct hps_mailbox *mailbox, struct hps_task *task)
 {
     struct hps_task *before = NULL;
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     struct hps_task *at = mailbox->tasks.head;
     while (at != NULL && at != task) {
         before = at;
@@ -208,16 +208,16 @@ bool hps_mailbox_withdraw(struct hps_mailbox *mailbox, struct hps_task *task)
         atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
         fd_update(mailbox);
     }
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_lock_release(&mailbox->lock);
     return at != NULL;
 }
 
 void hps_mailbox_close(struct hps_mailbox *mailbox)
 {
-    pthread_mutex_lock(&mailbox->lock);
+    hps_lock_acquire(&mailbox->lock);
     mailbox->closed = true;
-    pthread_cond_broadcast(&mailbox->filled);
-    pthread_mutex_unlock(&mailbox->lock);
+    hps_cond_broadcast(&mailbox->filled);
+    hps_lock_release(&mailbox->lock);
 }
 
 size_t hps_mailbox_depth(const struct hps_mailbox *mailbox)

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
 enum { N_HASH = 1024, HOOKS_MAX = 32, CACHE_LINE = 64, LABEL_NAME_MAX = 32 };
 
@@ -66,7 +66,7 @@ struct hook {
 };
 
 struct hps_metrics {
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     struct hps_metric *hash[N_HASH]; /* lock */
     unsigned n_of_tables;            /* lock; printed */
     unsigned of_tables_max;
@@ -157,7 +157,7 @@ struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, un
     if (metrics == NULL) {
         return NULL;
     }
-    pthread_mutex_init(&metrics->lock, NULL);
+    hps_lock_init(&metrics->lock, HPS_LOCK_METRICS);
     metrics->of_tables_max = table_series_max;
     metrics->start_seconds = process_start_seconds();
     metrics->n_families = n_defs;
@@ -180,7 +180,7 @@ void hps_metrics_free(struct hps_metrics *metrics)
             metric = next;
         }
     }
-    pthread_mutex_destroy(&metrics->lock);
+    hps_lock_fini(&metrics->lock);
     hps_free(metrics);
 }
 
@@ -320,13 +320,13 @@ struct hps_metric *hps_metric_get(struct hps_metrics *metrics, unsigned family,
     HPS_ASSERT(family < metrics->n_families);
     struct family *its = &metrics->families[family];
     uint64_t hash = series_hash(family, its->n_labels, values);
-    pthread_mutex_lock(&metrics->lock);
+    hps_lock_acquire(&metrics->lock);
     struct hps_metric *metric = series_get(metrics, its, hash, values);
     if (metric == NULL) {
         metrics->n_no_memory++;
         metric = &metrics->dropped;
     }
-    pthread_mutex_unlock(&metrics->lock);
+    hps_lock_release(&metrics->lock);
     return metric;
 }
 
@@ -345,7 +345,7 @@ static bool series_has(const struct hps_metric *metric, const char *label, const
 void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_label *labels,
                         unsigned n_labels)
 {
-    pthread_mutex_lock(&metrics->lock);
+    hps_lock_acquire(&metrics->lock);
     for (unsigned i = 0; i < metrics->n_families; i++) {
         for (struct hps_metric *metric = metrics->families[i].first; metric != NULL;
              metric = metric->next) {
@@ -359,7 +359,7 @@ void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_lab
             }
         }
     }
-    pthread_mutex_unlock(&metrics->lock);
+    hps_lock_release(&metrics->lock);
 }
 
 /* Whether updates count; the dropped series takes any kind of update and forgets it. */
@@ -438,10 +438,10 @@ double hps_metric_value(const struct hps_metric *metric)
 
 void hps_metrics_on_print(struct hps_metrics *metrics, void (*fn)(void *ctx), void *ctx)
 {
-    pthread_mutex_lock(&metrics->lock);
+    hps_lock_acquire(&metrics->lock);
     HPS_ASSERT(metrics->n_hooks < HOOKS_MAX);
     metrics->hooks[metrics->n_hooks++] = (struct hook){fn, ctx};
-    pthread_mutex_unlock(&metrics->lock);
+    hps_lock_release(&metrics->lock);
 }
 
 /* Appends which remember the first failure, so that printing reads as a list. */
@@ -619,21 +619,21 @@ static void print_process(struct printer *printer, double start_seconds)
 hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out)
 {
     struct hook hooks[HOOKS_MAX];
-    pthread_mutex_lock(&metrics->lock);
+    hps_lock_acquire(&metrics->lock);
     unsigned n_hooks = metrics->n_hooks;
     memcpy(hooks, metrics->hooks, sizeof(hooks));
-    pthread_mutex_unlock(&metrics->lock);
+    hps_lock_release(&metrics->lock);
     for (unsigned i = 0; i < n_hooks; i++) {
         hooks[i].fn(hooks[i].ctx); /* without the lock: it may look series up */
     }
     struct printer printer = {out, HPS_OK};
     size_t size_before = out->size;
-    pthread_mutex_lock(&metrics->lock);
+    hps_lock_acquire(&metrics->lock);
     for (unsigned i = 0; i < metrics->n_families; i++) {
         print_family(&printer, &metrics->families[i]);
     }
     uint64_t n_dropped = metrics->n_unprinted + metrics->n_no_memory;
-    pthread_mutex_unlock(&metrics->lock);
+    hps_lock_release(&metrics->lock);
     print_single(
         &printer, "hpsd_metrics_series_dropped", "gauge",
         "Series of tables that there is no room for here, and requests for a series that a "

@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/thread.h"
 
 enum { THREAD_NAME_MAX = 15 }; /* the kernel's limit, without the NUL */
@@ -148,8 +149,8 @@ struct split {
     uint32_t n_pieces;
     atomic_uint next;
     atomic_uint n_holders;
-    pthread_mutex_t lock;
-    pthread_cond_t all_done;
+    struct hps_lock lock;
+    struct hps_cond all_done;
     uint32_t n_done;
     struct helper helpers[];
 };
@@ -157,8 +158,8 @@ struct split {
 static void split_drop(struct split *split)
 {
     if (atomic_fetch_sub(&split->n_holders, 1) == 1) {
-        pthread_cond_destroy(&split->all_done);
-        pthread_mutex_destroy(&split->lock);
+        hps_cond_fini(&split->all_done);
+        hps_lock_fini(&split->lock);
         hps_free(split);
     }
 }
@@ -172,12 +173,12 @@ static void split_work(struct split *split)
         split->fn(split->ctx, i);
         n_done++;
     }
-    pthread_mutex_lock(&split->lock);
+    hps_lock_acquire(&split->lock);
     split->n_done += n_done;
     if (split->n_done == split->n_pieces) {
-        pthread_cond_signal(&split->all_done);
+        hps_cond_signal(&split->all_done);
     }
-    pthread_mutex_unlock(&split->lock);
+    hps_lock_release(&split->lock);
 }
 
 static void help(struct hps_task *task)
@@ -201,8 +202,8 @@ static struct split *split_new(uint32_t n_pieces, unsigned n_helpers,
     split->ctx = ctx;
     split->n_pieces = n_pieces;
     atomic_init(&split->n_holders, n_helpers + 1);
-    pthread_mutex_init(&split->lock, NULL);
-    pthread_cond_init(&split->all_done, NULL);
+    hps_lock_init(&split->lock, HPS_LOCK_SPLIT);
+    hps_cond_init(&split->all_done);
     for (unsigned i = 0; i < n_helpers; i++) {
         split->helpers[i] = (struct helper){.task = {.run = help}, .split = split};
     }
@@ -238,11 +239,11 @@ void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *c
         }
     }
     split_work(split);
-    pthread_mutex_lock(&split->lock);
+    hps_lock_acquire(&split->lock);
     while (split->n_done < split->n_pieces) {
-        pthread_cond_wait(&split->all_done, &split->lock);
+        hps_cond_wait(&split->all_done, &split->lock);
     }
-    pthread_mutex_unlock(&split->lock);
+    hps_lock_release(&split->lock);
     split_drop(split);
 }
 

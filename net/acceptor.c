@@ -6,7 +6,6 @@
 #include "net/acceptor.h"
 
 #include <netinet/in.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "net/addr.h"
 #include "net/sock.h"
@@ -31,7 +31,7 @@ struct peer {
 
 /* Shared by the acceptor and its tickets; one reference each. */
 struct counts {
-    pthread_mutex_t lock; /* over everything here */
+    struct hps_lock lock; /* over everything here */
     unsigned refs;
     unsigned connections;
     uint64_t refused;
@@ -108,9 +108,9 @@ static void peer_drop_unused(struct counts *counts, struct peer *peer)
 static void counts_unref(struct counts *counts)
 {
     bool last = --counts->refs == 0;
-    pthread_mutex_unlock(&counts->lock);
+    hps_lock_release(&counts->lock);
     if (last) {
-        pthread_mutex_destroy(&counts->lock);
+        hps_lock_fini(&counts->lock);
         hps_free(counts);
     }
 }
@@ -128,7 +128,7 @@ static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **o
     }
     ticket->counts = counts;
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&counts->lock);
+    hps_lock_acquire(&counts->lock);
     if (options->connections_max > 0 && counts->connections >= options->connections_max) {
         status = HPS_EXHAUSTED;
     } else if (counted) {
@@ -150,7 +150,7 @@ static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **o
         counts->refused++;
         peer_drop_unused(counts, ticket->peer);
     }
-    pthread_mutex_unlock(&counts->lock);
+    hps_lock_release(&counts->lock);
     if (status != HPS_OK) {
         hps_free(ticket);
         return status;
@@ -163,7 +163,7 @@ void hps_acceptor_gone(void *ticket)
 {
     struct ticket *mine = ticket;
     struct counts *counts = mine->counts;
-    pthread_mutex_lock(&counts->lock);
+    hps_lock_acquire(&counts->lock);
     HPS_ASSERT(counts->connections > 0);
     counts->connections--;
     if (mine->peer) {
@@ -176,17 +176,17 @@ void hps_acceptor_gone(void *ticket)
 
 unsigned hps_acceptor_connections(struct hps_acceptor *acceptor)
 {
-    pthread_mutex_lock(&acceptor->counts->lock);
+    hps_lock_acquire(&acceptor->counts->lock);
     unsigned connections = acceptor->counts->connections;
-    pthread_mutex_unlock(&acceptor->counts->lock);
+    hps_lock_release(&acceptor->counts->lock);
     return connections;
 }
 
 uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor)
 {
-    pthread_mutex_lock(&acceptor->counts->lock);
+    hps_lock_acquire(&acceptor->counts->lock);
     uint64_t refused = acceptor->counts->refused;
-    pthread_mutex_unlock(&acceptor->counts->lock);
+    hps_lock_release(&acceptor->counts->lock);
     return refused;
 }
 
@@ -280,7 +280,7 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
         hps_free(counts);
         return hps_error_set(err, HPS_NO_MEMORY, "acceptor: out of memory");
     }
-    pthread_mutex_init(&counts->lock, NULL);
+    hps_lock_init(&counts->lock, HPS_LOCK_ACCEPTOR);
     counts->refs = 1;
     acceptor->loop = loop;
     acceptor->options = *options;
@@ -358,7 +358,7 @@ void hps_acceptor_free(struct hps_acceptor *acceptor)
         return;
     }
     hps_acceptor_stop(acceptor);
-    pthread_mutex_lock(&acceptor->counts->lock);
+    hps_lock_acquire(&acceptor->counts->lock);
     counts_unref(acceptor->counts);
     hps_free(acceptor);
 }

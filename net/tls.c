@@ -20,13 +20,14 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
 struct hps_tls {
     atomic_uint refs;
     bool server;
     bool any_protocol;
     char *server_name;    /* NULL: the host connected to */
-    pthread_mutex_t lock; /* over ctx */
+    struct hps_lock lock; /* over ctx */
     SSL_CTX *ctx;
 };
 
@@ -206,7 +207,7 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
         return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
     }
     atomic_init(&tls->refs, 1);
-    pthread_mutex_init(&tls->lock, NULL);
+    hps_lock_init(&tls->lock, HPS_LOCK_TLS);
     tls->server = options->server;
     tls->any_protocol = options->any_protocol;
     tls->server_name = options->server_name ? hps_strdup(options->server_name) : NULL;
@@ -237,7 +238,7 @@ void hps_tls_unref(struct hps_tls *tls)
     }
     SSL_CTX_free(tls->ctx);
     hps_free(tls->server_name);
-    pthread_mutex_destroy(&tls->lock);
+    hps_lock_fini(&tls->lock);
     hps_free(tls);
 }
 
@@ -245,10 +246,10 @@ void hps_tls_renew(struct hps_tls *tls, struct hps_tls *fresh)
 {
     HPS_ASSERT(atomic_load(&fresh->refs) == 1);
     HPS_ASSERT(tls->server == fresh->server);
-    pthread_mutex_lock(&tls->lock);
+    hps_lock_acquire(&tls->lock);
     SSL_CTX *old = tls->ctx;
     tls->ctx = fresh->ctx;
-    pthread_mutex_unlock(&tls->lock);
+    hps_lock_release(&tls->lock);
     fresh->ctx = old; /* lives on in its sessions */
     hps_tls_unref(fresh);
 }
@@ -272,9 +273,9 @@ hps_status hps_tls_session_new(struct hps_tls *tls, int fd, const char *host,
         return hps_error_set(err, HPS_NO_MEMORY, "TLS: out of memory");
     }
     ERR_clear_error();
-    pthread_mutex_lock(&tls->lock);
+    hps_lock_acquire(&tls->lock);
     session->ssl = SSL_new(tls->ctx);
-    pthread_mutex_unlock(&tls->lock);
+    hps_lock_release(&tls->lock);
     session->tls = hps_tls_ref(tls);
     const char *name = tls->server_name ? tls->server_name : host;
     bool ok = session->ssl && SSL_set_fd(session->ssl, fd) == 1;

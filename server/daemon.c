@@ -11,6 +11,7 @@
 #include "base/build_info.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cache/device/device.h"
@@ -268,9 +269,9 @@ static void on_call_end(void *ctx, struct hps_grpc_call *call, int grpc_code, ui
 static hps_status print_config(void *ctx, struct hps_buf *buf)
 {
     struct hps_daemon *daemon = ctx;
-    pthread_mutex_lock(&daemon->config_lock);
+    hps_lock_acquire(&daemon->config_lock);
     hps_status status = hps_config_print_effective(daemon->options.config, buf);
-    pthread_mutex_unlock(&daemon->config_lock);
+    hps_lock_release(&daemon->config_lock);
     return status;
 }
 
@@ -504,7 +505,7 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
         return no_memory(err);
     }
     daemon->options = *options;
-    pthread_mutex_init(&daemon->config_lock, NULL);
+    hps_lock_init(&daemon->config_lock, HPS_LOCK_CONFIG);
     daemon->started_us = hps_clock_us();
     hps_status status = daemon_make(daemon, err);
     if (status != HPS_OK) {
@@ -577,6 +578,6 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_listeners_close(&daemon->listeners);
     hps_free(daemon->admin_token_sha256);
     hps_free(daemon->threads);
-    pthread_mutex_destroy(&daemon->config_lock);
+    hps_lock_fini(&daemon->config_lock);
     hps_free(daemon);
 }

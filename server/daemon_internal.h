@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "base/lock.h"
 #include "net/acceptor.h"
 #include "net/grpc.h"
 #include "net/http1.h"
@@ -44,7 +45,7 @@ struct hps_daemon {
     struct hps_daemon_options options;
     /* Over the reloadable options of `options.config`: the main thread changes them and need not
      * take it to read. */
-    pthread_mutex_t config_lock;
+    struct hps_lock config_lock;
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
     struct hps_rpc_metrics *rpc_metrics;

@@ -232,9 +232,9 @@ static hps_status read_next(const struct hps_daemon_options *options, struct hps
 
 static void exchange(struct hps_daemon *daemon, struct hps_config *next)
 {
-    pthread_mutex_lock(&daemon->config_lock);
+    hps_lock_acquire(&daemon->config_lock);
     hps_config_exchange(daemon->options.config, next);
-    pthread_mutex_unlock(&daemon->config_lock);
+    hps_lock_release(&daemon->config_lock);
 }
 
 /* Exactly what hps_config_diff calls reloadable is what the exchange changes. */
@@ -243,9 +243,9 @@ static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
 {
     struct hps_config *running = daemon->options.config;
     struct prepared prepared = {0};
-    pthread_mutex_lock(&daemon->config_lock);
+    hps_lock_acquire(&daemon->config_lock);
     running->server.log_level = (enum hps_config_log_level)hps_log_level_get();
-    pthread_mutex_unlock(&daemon->config_lock);
+    hps_lock_release(&daemon->config_lock);
     hps_status status = hps_config_diff(running, next, report_change, report);
     status = status == HPS_OK ? report->status : status;
     if (status != HPS_OK) {

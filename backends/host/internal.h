@@ -12,12 +12,12 @@
 #ifndef HPS_BACKENDS_HOST_INTERNAL_H
 #define HPS_BACKENDS_HOST_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "backends/host/table.h"
 #include "backends/store.h"
 #include "base/assert.h"
+#include "base/lock.h"
 
 /* All tables of a space, replaced as one when a load is committed. */
 struct host_set {
@@ -30,8 +30,8 @@ struct host_space {
     char *model;
     int64_t version;
     uint32_t n_tables;
-    struct hps_table *tables;  /* [n_tables] copies, names not used */
-    pthread_rwlock_t set_lock; /* writers share it; held alone while `set` is replaced */
+    struct hps_table *tables;   /* [n_tables] copies, names not used */
+    struct hps_rwlock set_lock; /* writers share it; held alone while `set` is replaced */
     _Atomic(struct host_set *) set;
     bool loading; /* these three under the store's lock */
     bool active;
@@ -45,7 +45,7 @@ struct host_map {
     struct hps_store base;
     struct hps_store_ops ops; /* host_ops with the caps of this one */
     struct hps_host_shared shared;
-    pthread_mutex_t lock; /* the list of spaces; held while `set` of one is replaced */
+    struct hps_lock lock; /* the list of spaces; held while `set` of one is replaced */
     struct host_space *spaces;
 };
 

@@ -40,7 +40,7 @@ static hps_status load_claim(struct host_space *space, struct hps_error *err)
     struct host_map *store = host_of(&space->base);
     struct hps_store_usage usage;
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     host_space_usage(&space->base, &usage);
     if (space->loading || usage.n_rows != 0) {
         status = hps_error_set(err, HPS_PRECONDITION, "host: %s version %" PRId64 " %s",
@@ -49,7 +49,7 @@ static hps_status load_claim(struct host_space *space, struct hps_error *err)
     } else {
         space->loading = true;
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     return status;
 }
 
@@ -57,10 +57,10 @@ static hps_status load_claim(struct host_space *space, struct hps_error *err)
 static void load_set(struct host_space *space, bool loading, struct hps_store_load *load)
 {
     struct host_map *store = host_of(&space->base);
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     space->loading = loading;
     space->load = load;
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
 }
 
 /* What no budget helps against. */
@@ -151,12 +151,12 @@ hps_status host_load_add(struct hps_store_load *load, const struct hps_table *ta
     HPS_ASSERT(table->id < load->set->n_tables);
     struct hps_host_table *host = load->set->tables[table->id];
     HPS_ASSERT(host->rows.row_bytes == table->row_bytes);
-    pthread_mutex_lock(&host->lock); /* nobody else writes to it, but it may be let go */
+    hps_lock_acquire(&host->lock); /* nobody else writes to it, but it may be let go */
     hps_status status = atomic_load(&load->gave_way) ? fail_gave_way(load, err) : HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         status = load_row(load, table, keys[i], rows + (size_t)i * table->row_bytes, err);
     }
-    pthread_mutex_unlock(&host->lock);
+    hps_lock_release(&host->lock);
     return status;
 }
 
@@ -166,8 +166,8 @@ hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err)
     struct hps_epoch *epoch = host_of(&space->base)->shared.epoch;
     struct host_map *store = host_of(&space->base);
     struct host_set *old = NULL;
-    pthread_rwlock_wrlock(&space->set_lock);
-    pthread_mutex_lock(&store->lock);
+    hps_rwlock_write(&space->set_lock);
+    hps_lock_acquire(&store->lock);
     bool gave_way = atomic_load(&load->gave_way);
     if (!gave_way) {
         atomic_store(&space->base.incomplete, false); /* before anybody can lose a row of it */
@@ -175,8 +175,8 @@ hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err)
         space->load = NULL;
         host_shares_update(store);
     }
-    pthread_mutex_unlock(&store->lock);
-    pthread_rwlock_unlock(&space->set_lock);
+    hps_lock_release(&store->lock);
+    hps_rwlock_release(&space->set_lock);
     if (gave_way) {
         return fail_gave_way(load, err);
     }

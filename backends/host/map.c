@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/heap.h"
 #include "base/key_sort.h"
+#include "base/lock.h"
 #include "base/log.h"
 
 enum {
@@ -24,16 +25,16 @@ enum {
 /* The table for a writer, locked: no other writer, and no load is committed meanwhile. */
 static struct hps_host_table *table_lock(struct hps_space *base, const struct hps_table *table)
 {
-    pthread_rwlock_rdlock(&((struct host_space *)base)->set_lock);
+    hps_rwlock_read(&((struct host_space *)base)->set_lock);
     struct hps_host_table *host = host_table_of(base, table);
-    pthread_mutex_lock(&host->lock);
+    hps_lock_acquire(&host->lock);
     return host;
 }
 
 static void table_unlock(struct hps_space *base, struct hps_host_table *host)
 {
-    pthread_mutex_unlock(&host->lock);
-    pthread_rwlock_unlock(&((struct host_space *)base)->set_lock);
+    hps_lock_release(&host->lock);
+    hps_rwlock_release(&((struct host_space *)base)->set_lock);
 }
 
 static uint32_t keys_per_epoch(uint32_t row_bytes)
@@ -204,7 +205,7 @@ static void host_close(struct hps_store *base)
     struct host_map *store = (struct host_map *)base;
     HPS_ASSERT(store->spaces == NULL);
     HPS_ASSERT(atomic_load(&store->shared.budget.used_bytes) == 0);
-    pthread_mutex_destroy(&store->lock);
+    hps_lock_fini(&store->lock);
     hps_epoch_free(store->shared.epoch);
     hps_free(store);
 }
@@ -267,7 +268,7 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
     store->ops.caps = options->evicts ? 0 : HPS_STORE_KEEPS;
     store->base.ops = &store->ops;
     shared_init(&store->shared, options, epoch);
-    pthread_mutex_init(&store->lock, NULL);
+    hps_lock_init(&store->lock, HPS_LOCK_HOST);
     *out_store = &store->base;
     return HPS_OK;
 }

@@ -74,10 +74,10 @@ void host_shares_update(struct host_map *store)
 void host_space_active(struct hps_space *base, bool active)
 {
     struct host_map *store = host_of(base);
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     ((struct host_space *)base)->active = active;
     host_shares_update(store);
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
 }
 
 /* ---- giving way ------------------------------------------------------------------------------ */
@@ -96,7 +96,7 @@ static uint64_t table_excess(const struct host_space *space, struct hps_host_tab
 /* Empty it unless somebody is writing to it. True: its memory is free. */
 static bool table_empty(const struct host_space *space, struct hps_host_table *host)
 {
-    if (pthread_mutex_trylock(&host->lock) != 0) {
+    if (!hps_lock_try(&host->lock)) {
         return false;
     }
     if (!host->clearing) {
@@ -107,7 +107,7 @@ static bool table_empty(const struct host_space *space, struct hps_host_table *h
         hps_host_table_clear(host);
     }
     bool ended = hps_host_table_clear_end(host);
-    pthread_mutex_unlock(&host->lock);
+    hps_lock_release(&host->lock);
     return ended;
 }
 
@@ -148,7 +148,7 @@ enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps
     struct host_map *store =
         (struct host_map *)((char *)shared - offsetof(struct host_map, shared));
     struct worst worst = {0};
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     for (struct host_space *space = store->spaces; space != NULL; space = space->next) {
         struct hps_store_load *load = space->load;
         if (load != NULL) {
@@ -166,6 +166,6 @@ enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps
         bool soon = !worst.space->active || atomic_load(&worst.host->clearing);
         way = given ? HPS_HOST_WAY_GIVEN : soon ? HPS_HOST_WAY_SOON : HPS_HOST_WAY_NONE;
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     return way;
 }

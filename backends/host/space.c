@@ -4,6 +4,7 @@
  * closing them, what they have. Any thread; the store's lock guards the list of spaces.
  */
 #include "backends/host/internal.h"
+#include "base/lock.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static hps_status space_link(struct host_map *store, struct host_space *space,
                              struct hps_error *err)
 {
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     for (struct host_space *s = store->spaces; s != NULL; s = s->next) {
         if (s->version == space->version && strcmp(s->model, space->model) == 0) {
             status = hps_error_set(err, HPS_EXISTS, "host: %s version %" PRId64 " is open already",
@@ -93,7 +94,7 @@ static hps_status space_link(struct host_map *store, struct host_space *space,
         store->spaces = space;
         host_shares_update(store);
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     return status;
 }
 
@@ -122,12 +123,12 @@ hps_status host_space_open(struct hps_store *base, const struct hps_space_id *id
     space->version = id->version;
     memcpy(tables, id->tables, id->n_tables * sizeof(*tables));
     space->tables = tables;
-    pthread_rwlock_init(&space->set_lock, NULL);
+    hps_rwlock_init(&space->set_lock, HPS_LOCK_HOST_SET);
     space->n_tables = id->n_tables;
     atomic_init(&space->set, set);
     status = space_link(store, space, err);
     if (status != HPS_OK) {
-        pthread_rwlock_destroy(&space->set_lock);
+        hps_rwlock_fini(&space->set_lock);
         goto fail;
     }
     *out_space = &space->base;
@@ -145,16 +146,16 @@ void host_space_close(struct hps_space *base)
     struct host_space *space = (struct host_space *)base;
     struct host_map *store = host_of(base);
     HPS_ASSERT(!space->loading);
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     struct host_space **link = &store->spaces;
     while (*link != space) {
         link = &(*link)->next;
     }
     *link = space->next;
     host_shares_update(store);
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     host_set_free(atomic_load_explicit(&space->set, memory_order_acquire));
-    pthread_rwlock_destroy(&space->set_lock);
+    hps_rwlock_fini(&space->set_lock);
     hps_free(space->tables);
     hps_free(space->model);
     hps_free(space);
@@ -204,7 +205,7 @@ hps_status host_reserve(struct hps_space *base, struct hps_error *err)
 {
     struct host_space *space = (struct host_space *)base;
     hps_status status = HPS_OK;
-    pthread_rwlock_rdlock(&space->set_lock);
+    hps_rwlock_read(&space->set_lock);
     for (uint32_t i = 0; status == HPS_OK && i < space->n_tables; i++) {
         uint64_t n_rows = space->tables[i].n_rows;
         status = hps_host_table_reserve(host_table_of(base, &space->tables[i]), n_rows);
@@ -213,6 +214,6 @@ hps_status host_reserve(struct hps_space *base, struct hps_error *err)
                                       hps_host_index_bytes(n_rows), err);
         }
     }
-    pthread_rwlock_unlock(&space->set_lock);
+    hps_rwlock_release(&space->set_lock);
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
 enum {
     LIMBO_USUAL = 256,          /* entries that may wait before each call lets some out */
@@ -58,7 +59,7 @@ hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes
     }
     table->shared = shared;
     table->incomplete = incomplete;
-    pthread_mutex_init(&table->lock, NULL);
+    hps_lock_init(&table->lock, HPS_LOCK_HOST_TABLE);
     hps_host_account_init(&table->account, &shared->budget);
     hps_status status = hps_host_limbo_open(&table->limbo, shared->epoch);
     if (status == HPS_OK) {
@@ -84,7 +85,7 @@ void hps_host_table_free(struct hps_host_table *table)
         hps_host_rows_close(&table->rows);
         hps_host_limbo_close(&table->limbo);
         hps_host_evict_close(&table->evict);
-        pthread_mutex_destroy(&table->lock);
+        hps_lock_fini(&table->lock);
         hps_free(table);
     }
 }
@@ -466,7 +467,7 @@ hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
     bool begun = false;
     hps_status status = HPS_OK;
     while (status == HPS_OK && (more || !begun)) {
-        pthread_mutex_lock(&table->lock);
+        hps_lock_acquire(&table->lock);
         for (unsigned i = 0; i < RESERVE_STEPS && more; i++) {
             more = hps_host_index_step(&table->index);
         }
@@ -475,7 +476,7 @@ hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
             begun = true;
             more = true;
         }
-        pthread_mutex_unlock(&table->lock);
+        hps_lock_release(&table->lock);
     }
     return status;
 }

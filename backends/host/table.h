@@ -6,13 +6,12 @@
 #ifndef HPS_BACKENDS_HOST_TABLE_H
 #define HPS_BACKENDS_HOST_TABLE_H
 
-#include <pthread.h>
-
 #include "backends/host/evict.h"
 #include "backends/host/index.h"
 #include "backends/host/kernel.h"
 #include "backends/host/limbo.h"
 #include "backends/host/rows.h"
+#include "base/lock.h"
 
 struct hps_host_table;
 
@@ -41,7 +40,7 @@ struct hps_host_shared {
 
 struct hps_host_table {
     struct hps_host_shared *shared;
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     struct hps_host_account account;
     struct hps_host_index index;
     struct hps_host_rows rows;

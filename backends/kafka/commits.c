@@ -14,6 +14,7 @@
 #include "backends/kafka/internal.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/thread.h"
 
 enum {
@@ -40,7 +41,7 @@ struct group {
     pthread_t thread;
     bool has_thread;
     /* Under the lock: */
-    pthread_cond_t changed;
+    struct hps_cond changed;
     rd_kafka_topic_partition_list_t *pending; /* NULL: none */
     uint64_t n_changes;                       /* of the next two, as told */
     hps_status status;
@@ -55,7 +56,7 @@ struct group {
 
 struct hps_kafka_commits {
     struct hps_kafka *log;
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     struct group *groups;
     bool stopping;
 };
@@ -138,9 +139,9 @@ static rd_kafka_resp_err_t answer_of(rd_kafka_event_t *event,
 
 static bool is_stopping(struct group *group)
 {
-    pthread_mutex_lock(&group->of->lock);
+    hps_lock_acquire(&group->of->lock);
     bool stopping = group->of->stopping;
-    pthread_mutex_unlock(&group->of->lock);
+    hps_lock_release(&group->of->lock);
     return stopping;
 }
 
@@ -228,7 +229,7 @@ static bool commit_pending(struct group *group)
     struct hps_error err = {0};
     rd_kafka_topic_partition_list_t *positions = group->pending;
     group->pending = NULL;
-    pthread_mutex_unlock(&group->of->lock);
+    hps_lock_release(&group->of->lock);
     hps_status status = connect_group(group, &err);
     const char *why = err.text;
     if (status == HPS_OK) {
@@ -239,7 +240,7 @@ static bool commit_pending(struct group *group)
     if (status != HPS_OK && !may_pass(status)) {
         disconnect_group(group);
     }
-    pthread_mutex_lock(&group->of->lock);
+    hps_lock_acquire(&group->of->lock);
     take_result(group, status, why, positions);
     rd_kafka_topic_partition_list_destroy(positions);
     return status == HPS_OK;
@@ -251,19 +252,19 @@ static void *group_run(void *arg)
     struct hps_kafka_commits *of = group->of;
     uint64_t due_us = 0;
     hps_thread_background();
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     while (!of->stopping) {
         if (group->pending == NULL) {
-            pthread_cond_wait(&group->changed, &of->lock);
+            hps_cond_wait(&group->changed, &of->lock);
         } else if (hps_clock_us() < due_us) {
-            hps_kafka_cond_wait_until(&group->changed, &of->lock, due_us);
+            hps_cond_wait_until(&group->changed, &of->lock, due_us);
         } else if (!commit_pending(group)) {
             due_us = hps_clock_us() + group->again_us;
             group->again_us =
                 4 * group->again_us < AGAIN_MAX_US ? 4 * group->again_us : AGAIN_MAX_US;
         }
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     disconnect_group(group);
     return NULL;
 }
@@ -277,7 +278,7 @@ hps_status hps_kafka_commits_new(struct hps_kafka *log, struct hps_kafka_commits
         return HPS_NO_MEMORY;
     }
     of->log = log;
-    pthread_mutex_init(&of->lock, NULL);
+    hps_lock_init(&of->lock, HPS_LOCK_KAFKA_COMMITS);
     *out_commits = of;
     return HPS_OK;
 }
@@ -287,12 +288,12 @@ void hps_kafka_commits_free(struct hps_kafka_commits *of)
     if (of == NULL) {
         return;
     }
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     of->stopping = true;
     for (struct group *group = of->groups; group != NULL; group = group->next) {
-        pthread_cond_broadcast(&group->changed);
+        hps_cond_broadcast(&group->changed);
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     while (of->groups != NULL) {
         struct group *group = of->groups;
         of->groups = group->next;
@@ -302,11 +303,11 @@ void hps_kafka_commits_free(struct hps_kafka_commits *of)
         if (group->pending != NULL) {
             rd_kafka_topic_partition_list_destroy(group->pending);
         }
-        pthread_cond_destroy(&group->changed);
+        hps_cond_fini(&group->changed);
         hps_free(group->name);
         hps_free(group);
     }
-    pthread_mutex_destroy(&of->lock);
+    hps_lock_fini(&of->lock);
     hps_free(of);
 }
 
@@ -334,7 +335,7 @@ static struct group *group_make(struct hps_kafka_commits *of, const char *name)
         }
         *group = (struct group){
             .next = of->groups, .of = of, .name = copy, .again_us = AGAIN_US, .status = HPS_OK};
-        hps_kafka_cond_init(&group->changed);
+        hps_cond_init(&group->changed);
         of->groups = group;
     }
     if (!group->has_thread) {
@@ -357,21 +358,21 @@ void hps_kafka_commit(struct hps_consumer *base, const struct hps_consumer_posit
     if (c->group == NULL || n_positions == 0) {
         return;
     }
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     struct group *group = group_make(of, c->group);
     for (uint32_t i = 0; i < n_positions && group != NULL; i++) {
         pending_set(group, positions[i].topic, positions[i].partition, positions[i].offset, true);
     }
     if (group != NULL) {
-        pthread_cond_broadcast(&group->changed);
+        hps_cond_broadcast(&group->changed);
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
 }
 
 bool hps_kafka_commits_news(struct hps_kafka_commits *of, const char *name, uint64_t *seen,
                             hps_status *out_status, char out_text[HPS_KAFKA_TEXT_BYTES])
 {
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     const struct group *group = group_find(of, name);
     bool news = group != NULL && group->n_changes != *seen;
     if (news) {
@@ -379,6 +380,6 @@ bool hps_kafka_commits_news(struct hps_kafka_commits *of, const char *name, uint
         *out_status = group->status;
         memcpy(out_text, group->text, sizeof(group->text));
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return news;
 }

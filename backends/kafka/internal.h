@@ -67,10 +67,6 @@ hps_status hps_kafka_handle_open(const struct hps_kafka *log, rd_kafka_type_t ty
 /* Returns after some seconds, whatever the handle is waiting for. NULL is legal. */
 void hps_kafka_handle_close(rd_kafka_t *rk);
 
-/* A condition of the monotonic clock, and waiting on it until hps_clock_us says so. */
-void hps_kafka_cond_init(pthread_cond_t *cond);
-void hps_kafka_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_us);
-
 /* ---- the consumer ---------------------------------------------------------------------------- */
 
 /* How the search for the end of what cannot be read stands: see parts.c. */

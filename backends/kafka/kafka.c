@@ -279,30 +279,6 @@ void hps_kafka_handle_close(rd_kafka_t *rk)
     }
 }
 
-void hps_kafka_cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-void hps_kafka_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_us)
-{
-    uint64_t now_us = hps_clock_us();
-    uint64_t wait_us = until_us > now_us ? until_us - now_us : 0;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(wait_us / 1000000);
-    until.tv_nsec += (long)(wait_us % 1000000) * 1000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    pthread_cond_timedwait(cond, lock, &until);
-}
-
 /* ---- the log --------------------------------------------------------------------------------- */
 
 static void kafka_close(struct hps_update_log *base)

@@ -22,6 +22,7 @@
 #include "backends/kafka/internal.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/thread.h"
 
 enum {
@@ -81,8 +82,8 @@ struct leader {
 
 struct hps_kafka_leaders {
     struct hps_kafka *log;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    struct hps_lock lock;
+    struct hps_cond changed;
     /* Under the lock: */
     rd_kafka_t *rk; /* NULL: nothing was watched yet */
     struct hps_kafka_watched *watched;
@@ -142,7 +143,7 @@ static hps_status watched_make(struct hps_kafka_leaders *of, const char *topic, 
         of->watched = watched;
         of->n_watched++;
         of->route_us = 0;
-        pthread_cond_broadcast(&of->changed);
+        hps_cond_broadcast(&of->changed);
     }
     watched->n_refs++;
     *out_watched = watched;
@@ -246,9 +247,9 @@ static void leader_ask(struct leader *leader)
             RD_KAFKA_OFFSET_END;
         watched->sent_us = sent_us;
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     hps_kafka_offsets_ask(of->rk, list, sent_us + UINT64_C(1000) * ASK_MS);
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     bool news = false; /* for the router, or for who waits for a first word */
     for (int i = 0; i < n; i++) {
         struct hps_kafka_watched *watched = leader->asked[i];
@@ -267,7 +268,7 @@ static void leader_ask(struct leader *leader)
         watched_release(of, watched);
     }
     if (news) {
-        pthread_cond_broadcast(&of->changed);
+        hps_cond_broadcast(&of->changed);
     }
     rd_kafka_topic_partition_list_destroy(list);
 }
@@ -286,10 +287,10 @@ static void *leader_run(void *arg)
     struct leader *leader = arg;
     struct hps_kafka_leaders *of = leader->of;
     hps_thread_background();
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     while (!of->stopping) {
         if (!leads_any(leader)) {
-            pthread_cond_wait(&of->changed, &of->lock);
+            hps_cond_wait(&of->changed, &of->lock);
             continue;
         }
         uint64_t due_us = hps_clock_us() + ASK_EVERY_US;
@@ -301,10 +302,10 @@ static void *leader_run(void *arg)
             leader_ask(leader);
         }
         while (!of->stopping && hps_clock_us() < due_us) {
-            hps_kafka_cond_wait_until(&of->changed, &of->lock, due_us);
+            hps_cond_wait_until(&of->changed, &of->lock, due_us);
         }
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return NULL;
 }
 
@@ -397,11 +398,11 @@ static void route(struct hps_kafka_leaders *of)
 {
     const struct rd_kafka_metadata *all = NULL;
     uint64_t sent_us = hps_clock_us();
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     rd_kafka_poll(of->rk, 0); /* callbacks: tokens of OAuth */
     /* Of the topics that have an object in this handle. */
     rd_kafka_resp_err_t code = rd_kafka_metadata(of->rk, 0, NULL, &all, ROUTE_MS);
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     const struct rd_kafka_metadata_topic *topic = NULL;
     uint64_t now_us = hps_clock_us();
     bool again = code != RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -433,24 +434,24 @@ static void route(struct hps_kafka_leaders *of)
         rd_kafka_metadata_destroy(all);
     }
     of->route_us = now_us + (again ? ROUTE_SOON_US : ROUTE_US);
-    pthread_cond_broadcast(&of->changed);
+    hps_cond_broadcast(&of->changed);
 }
 
 static void *router_run(void *arg)
 {
     struct hps_kafka_leaders *of = arg;
     hps_thread_background();
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     while (!of->stopping) {
         if (of->watched == NULL) {
-            pthread_cond_wait(&of->changed, &of->lock);
+            hps_cond_wait(&of->changed, &of->lock);
         } else if (hps_clock_us() < of->route_us) {
-            hps_kafka_cond_wait_until(&of->changed, &of->lock, of->route_us);
+            hps_cond_wait_until(&of->changed, &of->lock, of->route_us);
         } else {
             route(of);
         }
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return NULL;
 }
 
@@ -463,8 +464,8 @@ hps_status hps_kafka_leaders_new(struct hps_kafka *log, struct hps_kafka_leaders
         return HPS_NO_MEMORY;
     }
     of->log = log;
-    pthread_mutex_init(&of->lock, NULL);
-    hps_kafka_cond_init(&of->changed);
+    hps_lock_init(&of->lock, HPS_LOCK_KAFKA_LEADERS);
+    hps_cond_init(&of->changed);
     *out_leaders = of;
     return HPS_OK;
 }
@@ -474,10 +475,10 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
     if (of == NULL) {
         return;
     }
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     of->stopping = true;
-    pthread_cond_broadcast(&of->changed);
-    pthread_mutex_unlock(&of->lock);
+    hps_cond_broadcast(&of->changed);
+    hps_lock_release(&of->lock);
     if (of->has_router) {
         pthread_join(of->router, NULL);
     }
@@ -489,16 +490,16 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
         hps_free(leader);
     }
     hps_kafka_handle_close(of->rk);
-    pthread_cond_destroy(&of->changed);
-    pthread_mutex_destroy(&of->lock);
+    hps_cond_fini(&of->changed);
+    hps_lock_fini(&of->lock);
     hps_free(of);
 }
 
 rd_kafka_t *hps_kafka_leaders_handle(struct hps_kafka_leaders *of)
 {
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     rd_kafka_t *rk = of->rk;
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return rk;
 }
 
@@ -554,13 +555,13 @@ hps_status hps_kafka_watch(struct hps_consumer *base, const char *topic, int32_t
         return hps_error_set(err, HPS_NO_MEMORY, "no memory to watch %s [%" PRId32 "]", topic,
                              partition);
     }
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     hps_status status = start(of, err);
     if (status == HPS_OK && watched_make(of, topic, partition, &watch->watched) != HPS_OK) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory to watch %s [%" PRId32 "]", topic,
                                partition);
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     if (status != HPS_OK) {
         hps_free(watch);
         return status;
@@ -581,9 +582,9 @@ void hps_kafka_watches_free(struct hps_kafka_consumer *c)
         struct hps_watch *watch = c->watches;
         c->watches = watch->next;
         hps_kafka_recall_cancel(watch);
-        pthread_mutex_lock(&of->lock);
+        hps_lock_acquire(&of->lock);
         watched_release(of, watch->watched);
-        pthread_mutex_unlock(&of->lock);
+        hps_lock_release(&of->lock);
         hps_free(watch);
     }
 }
@@ -592,7 +593,7 @@ void hps_kafka_heard(const struct hps_watch *watch, struct hps_leader_word *out_
 {
     struct hps_kafka_leaders *of = watch->log->leaders;
     const struct hps_kafka_watched *watched = watch->watched;
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     *out_word = watched->word;
     uint64_t now_us = hps_clock_us();
     if (watched->sent_us > watched->ended_us && now_us > watched->sent_us + UNANSWERED_US) {
@@ -603,7 +604,7 @@ void hps_kafka_heard(const struct hps_watch *watch, struct hps_leader_word *out_
         out_word->status = HPS_UNAVAILABLE;
         silence_tell(out_word->text, watched->broker, name);
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
 }
 
 /* Nothing is known of it yet, and it is too early to say that nothing will be. */
@@ -618,10 +619,10 @@ hps_status hps_kafka_watch_leader(const struct hps_watch *watch, uint64_t end_us
     struct hps_kafka_leaders *of = watch->log->leaders;
     const struct hps_kafka_watched *watched = watch->watched;
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     while (is_new(watched) && hps_clock_us() < end_us) {
         uint64_t until_us = watched->since_us + SILENT_US;
-        hps_kafka_cond_wait_until(&of->changed, &of->lock, until_us < end_us ? until_us : end_us);
+        hps_cond_wait_until(&of->changed, &of->lock, until_us < end_us ? until_us : end_us);
     }
     bool silent =
         watched->word.asked_us == 0 || hps_clock_us() > watched->word.asked_us + SILENT_US;
@@ -632,24 +633,24 @@ hps_status hps_kafka_watch_leader(const struct hps_watch *watch, uint64_t end_us
     } else {
         *out_broker = watched->broker;
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return status;
 }
 
 int32_t hps_kafka_watch_broker(const struct hps_watch *watch)
 {
     struct hps_kafka_leaders *of = watch->log->leaders;
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     int32_t broker = watch->watched->broker;
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return broker;
 }
 
 bool hps_kafka_watch_absent(const struct hps_watch *watch)
 {
     struct hps_kafka_leaders *of = watch->log->leaders;
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     bool absent = watch->watched->absent;
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return absent;
 }

@@ -20,6 +20,7 @@
 #include "backends/kafka/internal.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/rows/update_record.h"
 #include "base/thread.h"
 
@@ -65,8 +66,8 @@ struct question {
 
 struct hps_kafka_recalls {
     struct hps_kafka *log;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    struct hps_lock lock;
+    struct hps_cond changed;
     /* Under the lock: */
     struct reader readers[N_READERS];
     struct hps_watch *waiting; /* in order */
@@ -232,10 +233,10 @@ static void end(struct hps_kafka_recalls *of, uint32_t i)
     struct question question = of->asked[i];
     of->asked[i] = of->asked[--of->n_asked];
     question.reader->n_asked--;
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     rd_kafka_consume_stop(question.topic, question.partition);
     rd_kafka_topic_destroy(question.topic);
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
 }
 
 static void answer_record(const struct question *question, const rd_kafka_message_t *message,
@@ -327,10 +328,10 @@ static void serve(struct hps_kafka_recalls *of, struct reader *reader, int timeo
         return;
     }
     do {
-        pthread_mutex_unlock(&of->lock);
+        hps_lock_release(&of->lock);
         rd_kafka_poll(reader->rk, 0); /* callbacks: tokens of OAuth */
         n = rd_kafka_consume_batch_queue(reader->queue, timeout_ms, &message, 1);
-        pthread_mutex_lock(&of->lock);
+        hps_lock_acquire(&of->lock);
         if (n == 1) {
             take(of, message);
             rd_kafka_message_destroy(message);
@@ -343,15 +344,15 @@ static void *recalls_run(void *arg)
 {
     struct hps_kafka_recalls *of = arg;
     hps_thread_background();
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     while (!of->stopping) {
         uint64_t due_us = ask(of);
         if (of->n_asked == 0 && due_us == UINT64_MAX) {
-            pthread_cond_wait(&of->changed, &of->lock);
+            hps_cond_wait(&of->changed, &of->lock);
             continue;
         }
         if (of->n_asked == 0) {
-            hps_kafka_cond_wait_until(&of->changed, &of->lock, due_us);
+            hps_cond_wait_until(&of->changed, &of->lock, due_us);
             continue;
         }
         serve(of, &of->readers[PATIENT], of->readers[QUICK].n_asked == 0 ? SERVE_MS : 0);
@@ -359,7 +360,7 @@ static void *recalls_run(void *arg)
         expire(of);
     }
     expire(of);
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return NULL;
 }
 
@@ -372,8 +373,8 @@ hps_status hps_kafka_recalls_new(struct hps_kafka *log, struct hps_kafka_recalls
         return HPS_NO_MEMORY;
     }
     of->log = log;
-    pthread_mutex_init(&of->lock, NULL);
-    hps_kafka_cond_init(&of->changed);
+    hps_lock_init(&of->lock, HPS_LOCK_KAFKA_RECALL);
+    hps_cond_init(&of->changed);
     *out_recalls = of;
     return HPS_OK;
 }
@@ -383,10 +384,10 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
     if (of == NULL) {
         return;
     }
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     of->stopping = true;
-    pthread_cond_broadcast(&of->changed);
-    pthread_mutex_unlock(&of->lock);
+    hps_cond_broadcast(&of->changed);
+    hps_lock_release(&of->lock);
     if (of->has_thread) {
         pthread_join(of->thread, NULL);
     }
@@ -396,8 +397,8 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
         }
         hps_kafka_handle_close(of->readers[i].rk);
     }
-    pthread_cond_destroy(&of->changed);
-    pthread_mutex_destroy(&of->lock);
+    hps_cond_fini(&of->changed);
+    hps_lock_fini(&of->lock);
     hps_free(of);
 }
 
@@ -406,7 +407,7 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
 void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
 {
     struct hps_kafka_recalls *of = watch->log->recalls;
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     drop(of, watch);
     watch->recalled = (struct hps_recalled){.asked_offset = offset};
     watch->recall_patient = false;
@@ -417,31 +418,31 @@ void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
             (void)pthread_setname_np(of->thread, "kafka-recall");
         }
     }
-    pthread_cond_broadcast(&of->changed);
+    hps_cond_broadcast(&of->changed);
     for (int i = 0; i < N_READERS; i++) {
         if (of->readers[i].n_asked > 0) {
             rd_kafka_queue_yield(of->readers[i].queue);
         }
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
 }
 
 bool hps_kafka_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled)
 {
     struct hps_kafka_recalls *of = watch->log->recalls;
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     bool answered = watch->recall == HPS_KAFKA_RECALL_ANSWERED;
     if (answered) {
         *out_recalled = watch->recalled;
     }
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
     return answered;
 }
 
 void hps_kafka_recall_cancel(struct hps_watch *watch)
 {
     struct hps_kafka_recalls *of = watch->log->recalls;
-    pthread_mutex_lock(&of->lock);
+    hps_lock_acquire(&of->lock);
     drop(of, watch);
-    pthread_mutex_unlock(&of->lock);
+    hps_lock_release(&of->lock);
 }

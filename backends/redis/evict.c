@@ -76,12 +76,12 @@ uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us)
     if (going == NULL) {
         return 0; /* the next time then */
     }
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
         going[i] = space->shards[i].n_rows > space->rows_max;
         n_going += going[i];
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     while (n_going > 0 && hps_clock_us() < deadline_us) {
         n_evicted += step(space, going, target, deadline_us, &n_going);
     }
@@ -95,13 +95,13 @@ uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us)
 void redis_touch(struct redis_space *space, uint32_t shard,
                  const uint8_t field[HPS_REDIS_FIELD_BYTES])
 {
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     if (space->n_touches < REDIS_TOUCHES_MAX) { /* else it is one sample less */
         struct redis_touch *touch = &space->touches[space->n_touches++];
         touch->shard = shard;
         memcpy(touch->field, field, sizeof(touch->field));
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
 }
 
 static hps_status put_touches(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
@@ -137,11 +137,11 @@ void redis_touches_flush(struct redis_space *space)
     if (touches == NULL) {
         return;
     }
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     uint32_t n = space->n_touches;
     memcpy(touches, space->touches, n * sizeof(*touches));
     space->n_touches = 0;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     hps_status status = redis_batch_init(&batch, space->n_shards);
     for (uint32_t i = 0; i < space->n_shards && n > 0 && status == HPS_OK; i++) {
         status = put_touches(&batch, space, i, touches, n);

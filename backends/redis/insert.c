@@ -51,12 +51,12 @@ static void inserting_free(struct inserting *inserting)
 static void take_exact(struct inserting *inserting)
 {
     struct redis_space *space = inserting->space;
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
         inserting->exact[i] = space->shards[i].exact;
         memcpy(inserting->digests[i], space->shards[i].digest, REDIS_DIGEST_BYTES);
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
 }
 
 /* Sort by shard what may go in. The number of those that may not. */

@@ -15,6 +15,7 @@
 #include "backends/redis/positions.h"
 #include "backends/redis/redis.h"
 #include "backends/redis/scripts.h"
+#include "base/lock.h"
 
 enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 };
 
@@ -75,7 +76,7 @@ struct redis_space {
     atomic_bool left;              /* nor while the version is not the log's */
     uint64_t lease_us;             /* the keeper's: when it was renewed */
     _Atomic uint32_t n_sampled;    /* rows since the last one that was noted */
-    pthread_mutex_t lock;          /* all that follows */
+    struct hps_lock lock;          /* all that follows */
     uint32_t n_shards;             /* fixed; in HPS's layout of all tables together */
     struct redis_shard *shards;    /* [n_shards]; names and slot are fixed */
     struct hps_redis_positions at; /* where the version is */
@@ -89,10 +90,10 @@ struct redis {
     struct hps_redis_store_options options;
     char *member;
     struct hps_redis_cluster *cluster;
-    pthread_mutex_t lock; /* the next two; held by the keeper while it is at work on the spaces */
+    struct hps_lock lock; /* the next two; held by the keeper while it is at work on the spaces */
     struct redis_space *spaces;
     bool stops;
-    pthread_cond_t wake;
+    struct hps_cond wake;
     pthread_t keeper;
     bool has_keeper;
     _Atomic uint64_t n_found, n_absent, n_behind, n_ahead, n_inserted, n_refused, n_evicted;

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 #include "backends/redis/internal.h"
 #include "base/assert.h"
@@ -64,9 +63,9 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err)
 {
     bool refused = false;
     char why[HPS_REDIS_ERROR_MAX];
-    pthread_mutex_lock(&space->redis->lock);
+    hps_lock_acquire(&space->redis->lock);
     hps_status status = lease_take(space, &refused);
-    pthread_mutex_unlock(&space->redis->lock);
+    hps_lock_release(&space->redis->lock);
     if (status == HPS_OK) {
         return HPS_OK;
     }
@@ -133,10 +132,10 @@ bool redis_count_rows(struct redis_space *space)
 static void tell_lost(struct redis_space *space)
 {
     uint32_t n = redis_shards_missing(space);
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     uint32_t n_before = space->n_lost;
     space->n_lost = n;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     if (n > n_before) {
         HPS_LOG(ERROR, "redis", "shards of the only copy are lost: load the version again",
                 HPS_STR("model", space->model), HPS_I64("version", space->version),
@@ -170,37 +169,26 @@ static void keep_space(struct redis_space *space)
 static void *keeper_run(void *ctx)
 {
     struct redis *redis = ctx;
-    pthread_mutex_lock(&redis->lock);
+    hps_lock_acquire(&redis->lock);
     while (!redis->stops) {
-        struct timespec until;
         for (struct redis_space *space = redis->spaces; space != NULL; space = space->next) {
             keep_space(space);
         }
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += KEEPER_MS / 1000;
+        uint64_t until_us = hps_clock_us() + KEEPER_MS * 1000;
         if (!redis->stops) { /* until then, or there is a new space, which wants a lease */
-            (void)pthread_cond_timedwait(&redis->wake, &redis->lock, &until);
+            (void)hps_cond_wait_until(&redis->wake, &redis->lock, until_us);
         }
     }
-    pthread_mutex_unlock(&redis->lock);
+    hps_lock_release(&redis->lock);
     return NULL;
 }
 
 hps_status redis_keeper_start(struct redis *redis)
 {
-    pthread_condattr_t attr;
-    if (pthread_condattr_init(&attr) != 0) {
-        return HPS_NO_MEMORY;
-    }
-    bool made = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
-                pthread_cond_init(&redis->wake, &attr) == 0;
-    (void)pthread_condattr_destroy(&attr);
-    if (!made) {
-        return HPS_NO_MEMORY;
-    }
+    hps_cond_init(&redis->wake);
     redis->has_keeper = hps_thread_start(0, keeper_run, redis, &redis->keeper) == HPS_OK;
     if (!redis->has_keeper) {
-        (void)pthread_cond_destroy(&redis->wake);
+        hps_cond_fini(&redis->wake);
     } else {
         (void)pthread_setname_np(redis->keeper, "redis-leases");
     }

@@ -119,12 +119,12 @@ static hps_status check_empty(struct redis_space *space, struct hps_error *err)
         return hps_error_set(err, HPS_UNAVAILABLE, "%s",
                              why[0] ? why : "not all of its servers answer");
     }
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
         n_there += space->shards[i].missing ? 0 : 1;
         n_rows += space->shards[i].n_rows;
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     bool whole = space->redis->options.authoritative ? n_there == space->n_shards : n_rows > 0;
     if (whole) {
         atomic_store(&space->loaded, true);
@@ -353,9 +353,9 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
     struct hps_buf positions;
     hps_buf_init(&positions, (size_t)HPS_REDIS_POSITION_BYTES << 20);
     hps_status status = redis_batch_init(&batch, space->n_shards);
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     status = status == HPS_OK ? hps_redis_positions_encode(&space->at, &positions) : status;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         status = put_commit(load, &batch, i, &positions);
     }

@@ -197,7 +197,7 @@ static void make_pieces(struct read *read)
 /* Where the version is, and what is known of the shards, before they are asked. */
 static hps_status take_known(struct read *read)
 {
-    pthread_mutex_lock(&read->space->lock);
+    hps_lock_acquire(&read->space->lock);
     hps_status status = hps_redis_positions_copy(&read->begin, &read->space->at);
     for (uint32_t i = 0; i < read->n_pieces && status == HPS_OK; i++) {
         struct piece *piece = &read->pieces[i];
@@ -209,7 +209,7 @@ static hps_status take_known(struct read *read)
         memcpy(piece->digest, shard->digest, sizeof(piece->digest));
         shard->ask = (uint8_t)(shard->ask - (shard->ask > 0 ? 1 : 0));
     }
-    pthread_mutex_unlock(&read->space->lock);
+    hps_lock_release(&read->space->lock);
     return status;
 }
 

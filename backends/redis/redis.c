@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -54,7 +55,7 @@ static void space_free(struct redis_space *space)
         hps_redis_positions_fini(&space->shards[i].positions);
     }
     hps_redis_positions_fini(&space->at);
-    (void)pthread_mutex_destroy(&space->lock);
+    hps_lock_fini(&space->lock);
     hps_free(space->shards);
     hps_free(space->touches);
     hps_free(space->names);
@@ -108,10 +109,10 @@ static hps_status space_new(struct redis *redis, const struct hps_space_id *id,
 {
     bool hps = redis->options.layout == HPS_REDIS_LAYOUT_HPS;
     struct redis_space *space = hps_calloc(1, sizeof(*space));
-    if (space == NULL || pthread_mutex_init(&space->lock, NULL) != 0) {
-        hps_free(space);
+    if (space == NULL) {
         return HPS_NO_MEMORY;
     }
+    hps_lock_init(&space->lock, HPS_LOCK_REDIS_SPACE);
     space->space.store = &redis->store;
     space->redis = redis;
     space->version = id->version;
@@ -146,7 +147,7 @@ static hps_status space_open(struct hps_store *store, const struct hps_space_id 
         return hps_error_set(err, status, "redis: model \"%s\" version %" PRId64 ": no memory",
                              id->model, id->version);
     }
-    pthread_mutex_lock(&redis->lock);
+    hps_lock_acquire(&redis->lock);
     for (const struct redis_space *other = redis->spaces; other != NULL; other = other->next) {
         if (other->version == id->version && strcmp(other->model, id->model) == 0) {
             status = HPS_EXISTS;
@@ -155,9 +156,9 @@ static hps_status space_open(struct hps_store *store, const struct hps_space_id 
     if (status == HPS_OK) {
         space->next = redis->spaces;
         redis->spaces = space;
-        pthread_cond_signal(&redis->wake); /* for its lease */
+        hps_cond_signal(&redis->wake); /* for its lease */
     }
-    pthread_mutex_unlock(&redis->lock);
+    hps_lock_release(&redis->lock);
     if (status != HPS_OK) {
         space_free(space);
         return hps_error_set(err, status, "redis: model \"%s\" version %" PRId64 " is open",
@@ -171,13 +172,13 @@ static hps_status space_open(struct hps_store *store, const struct hps_space_id 
 static void space_forget(struct redis_space *space)
 {
     struct redis *redis = space->redis;
-    pthread_mutex_lock(&redis->lock);
+    hps_lock_acquire(&redis->lock);
     struct redis_space **link = &redis->spaces;
     while (*link != space) {
         link = &(*link)->next;
     }
     *link = space->next;
-    pthread_mutex_unlock(&redis->lock);
+    hps_lock_release(&redis->lock);
 }
 
 static void space_close(struct hps_space *base)
@@ -277,12 +278,12 @@ static void space_usage(struct hps_space *base, struct hps_store_usage *out_usag
     for (uint32_t i = 0; i < space->n_tables; i++) {
         bytes += FIELD_BYTES + allocated(space->tables[i].row_bytes + VALUE_HEAD_BYTES);
     }
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
         out_usage->n_rows += space->shards[i].n_rows;
     }
     out_usage->n_shards_lost = space->n_lost;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     /* as if all tables had as many rows there */
     out_usage->used_bytes = space->n_tables == 0 ? 0 : out_usage->n_rows * bytes / space->n_tables;
 }
@@ -294,16 +295,16 @@ static void redis_close(struct hps_store *store)
     struct redis *redis = redis_of(store);
     HPS_ASSERT(redis->spaces == NULL);
     if (redis->has_keeper) {
-        pthread_mutex_lock(&redis->lock);
+        hps_lock_acquire(&redis->lock);
         redis->stops = true;
-        pthread_cond_signal(&redis->wake);
-        pthread_mutex_unlock(&redis->lock);
+        hps_cond_signal(&redis->wake);
+        hps_lock_release(&redis->lock);
         int failed = pthread_join(redis->keeper, NULL);
         HPS_ASSERT(failed == 0);
-        (void)pthread_cond_destroy(&redis->wake);
+        hps_cond_fini(&redis->wake);
     }
     hps_redis_cluster_close(redis->cluster);
-    (void)pthread_mutex_destroy(&redis->lock);
+    hps_lock_fini(&redis->lock);
     hps_free(redis->member);
     hps_free(redis);
 }
@@ -467,10 +468,10 @@ hps_status hps_redis_open(const struct hps_redis_store_options *options,
         return status;
     }
     struct redis *redis = hps_calloc(1, sizeof(*redis));
-    if (redis == NULL || pthread_mutex_init(&redis->lock, NULL) != 0) {
-        hps_free(redis);
+    if (redis == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "redis: no memory");
     }
+    hps_lock_init(&redis->lock, HPS_LOCK_REDIS);
     bool hps = options->layout == HPS_REDIS_LAYOUT_HPS;
     redis->store.ops = hps ? &hps_ops : &hpsd_ops;
     redis->options = *options;

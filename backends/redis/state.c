@@ -87,9 +87,9 @@ bool redis_shard_learn(struct redis_space *space, uint32_t at, struct redis_shar
 {
     HPS_ASSERT(at < space->n_shards);
     struct told told = told_of(digest, digest_size, positions, positions_size);
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     bool learnt = learn(space, &space->shards[at], seen, &told);
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     hps_redis_positions_fini(&told.positions);
     return learnt;
 }
@@ -130,7 +130,7 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
 {
     struct redis_shard *shard = &space->shards[at];
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     bool same = has_digest(shard, from, REDIS_DIGEST_BYTES);
     bool heard = has_digest(shard, digest, REDIS_DIGEST_BYTES) || /* by a look-up, meanwhile */
                  (!same && is_there(shard) && has_spans(shard, spans, n_spans));
@@ -146,35 +146,35 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
         memcpy(shard->digest, digest, REDIS_DIGEST_BYTES);
         redis_shard_judge(space, shard);
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
 }
 
 void redis_shard_forget(struct redis_space *space, uint32_t at, struct redis_shard_seen seen)
 {
     struct redis_shard *shard = &space->shards[at];
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     if (shard->known && shard->seen.n_changes == seen.n_changes) {
         shard->seen.n_changes++;
         shard->known = false;
         redis_shard_judge(space, shard);
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
 }
 
 struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard)
 {
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     struct redis_shard_seen seen = space->shards[shard].seen;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     return seen;
 }
 
 void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows)
 {
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     space->shards[shard].seen.n_writes++;
     space->shards[shard].n_rows = n_rows > 0 ? (uint64_t)n_rows : 0;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
 }
 
 void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields, bool learns,
@@ -182,7 +182,7 @@ void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields
 {
     enum { OF_POSITIONS = 2 };
     struct redis_shard *shard = &space->shards[at];
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     if (shard->seen.n_writes == seen.n_writes) {
         shard->n_rows = n_fields > OF_POSITIONS ? n_fields - OF_POSITIONS : 0;
     }
@@ -196,25 +196,25 @@ void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields
         shard->missing = false;
         redis_shard_judge(space, shard);
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
 }
 
 uint32_t redis_shards_missing(struct redis_space *space)
 {
     uint32_t n = 0;
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
         n += space->shards[i].known && space->shards[i].missing ? 1 : 0;
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     return n;
 }
 
 static bool is_known(struct redis_space *space, uint32_t shard)
 {
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     bool known = space->shards[shard].known;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     return known;
 }
 
@@ -257,7 +257,7 @@ bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard
     if (tells) {
         told = told_of(text + digest->at, digest->size, text + positions->at, positions->size);
     }
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     if (digest->type == HPS_REDIS_TEXT && has_digest(shard, text + digest->at, digest->size)) {
         judge_rows(space, &shard->positions, begin, out_readable, out_exact);
     } else if (missing || tells) {
@@ -268,7 +268,7 @@ bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard
     } else {
         decided = positions != NULL; /* what comes with it is none */
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     hps_redis_positions_fini(&told.positions);
     return decided;
 }
@@ -277,10 +277,10 @@ bool redis_shard_reached(struct redis_space *space, uint32_t at,
                          const uint8_t digest[REDIS_DIGEST_BYTES])
 {
     struct redis_shard *shard = &space->shards[at];
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     bool reached = has_digest(shard, digest, REDIS_DIGEST_BYTES) &&
                    (shard->exact || hps_redis_positions_within(&shard->positions, &space->at));
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     return reached;
 }
 

@@ -246,11 +246,11 @@ static void take_digest(struct applying *applying, uint32_t at)
     struct redis_space *space = applying->space;
     const struct redis_shard *shard = &space->shards[at];
     memset(applying->digests[at], 0, REDIS_DIGEST_BYTES);
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     if (shard->known && !shard->missing) {
         memcpy(applying->digests[at], shard->digest, REDIS_DIGEST_BYTES);
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
 }
 
 /* Apply to the shards whose outcome is `of`. */
@@ -312,10 +312,10 @@ static hps_status put_reset(struct redis_batch *batch, struct redis_space *space
 {
     struct redis_shard *shard = &space->shards[at];
     uint8_t digest[REDIS_DIGEST_BYTES];
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     bool missing = shard->missing;
     memcpy(digest, shard->digest, sizeof(digest));
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     hps_status status =
         hps_redis_script_begin(&batch->bytes, HPS_REDIS_RESET, shard->keys, n_keys_of(space), 2);
     status = status == HPS_OK
@@ -335,9 +335,9 @@ hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadl
     struct hps_buf positions;
     hps_buf_init(&positions, (size_t)HPS_REDIS_POSITION_BYTES << 20);
     hps_status status = redis_batch_init(&batch, space->n_shards);
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     status = status == HPS_OK ? hps_redis_positions_encode(&space->at, &positions) : status;
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         status = which[i] != 0 ? put_reset(&batch, space, i, &positions) : HPS_OK;
         which[i] = 0;
@@ -377,12 +377,12 @@ hps_status redis_make_missing(struct redis_space *space, uint64_t deadline_us)
     if (which == NULL) {
         return HPS_NO_MEMORY;
     }
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
         which[i] = space->shards[i].known && space->shards[i].missing;
         n += which[i];
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     hps_status status = n == 0 ? HPS_OK : redis_reset(space, which, deadline_us);
     hps_free(which);
     return status;
@@ -468,12 +468,12 @@ hps_status redis_log_positions_set(struct hps_space *base, const struct hps_log_
                                            positions[i].offset);
     }
     if (status == HPS_OK) {
-        pthread_mutex_lock(&space->lock);
+        hps_lock_acquire(&space->lock);
         struct hps_redis_positions old = space->at;
         space->at = set;
         set = old;
         judge_all(space);
-        pthread_mutex_unlock(&space->lock);
+        hps_lock_release(&space->lock);
         atomic_store(&space->left, false);
     }
     hps_redis_positions_fini(&set);
@@ -494,7 +494,7 @@ hps_status redis_log_positions_get(struct hps_space *base, const struct hps_call
     for (uint32_t p = 0; p < n; p++) {
         positions[p].offset = INT64_MAX;
     }
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         const struct redis_shard *shard = &space->shards[i];
         status = !shard->known ? HPS_UNAVAILABLE : shard->missing ? HPS_DATA_LOSS : HPS_OK;
@@ -506,7 +506,7 @@ hps_status redis_log_positions_get(struct hps_space *base, const struct hps_call
             position->offset = offset < position->offset ? offset : position->offset;
         }
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     return status;
 }
 
@@ -515,7 +515,7 @@ hps_status redis_log_positions_get(struct hps_space *base, const struct hps_call
 static hps_status advance(struct redis_space *space, const struct hps_log_batch *batch, bool now)
 {
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < batch->n_spans && status == HPS_OK; i++) {
         const struct hps_log_span *span = &batch->spans[i];
         status = hps_redis_positions_raise(&space->at, span->partition, span->start,
@@ -524,7 +524,7 @@ static hps_status advance(struct redis_space *space, const struct hps_log_batch 
     if (now) {
         judge_all(space);
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     return status;
 }
 
@@ -608,11 +608,11 @@ hps_status redis_log_behind(struct hps_space *base, const struct hps_call *call,
     struct hps_redis_positions lowest = {0}; /* negative offsets, as they are raised */
     hps_status status = HPS_OK;
     uint32_t n_silent = redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         status = add_behind(space, &space->shards[i], &lowest);
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     status = status == HPS_OK && lowest.n > capacity ? HPS_RANGE : status;
     *out_n = status == HPS_OK ? lowest.n : 0;
     for (uint32_t i = 0; i < *out_n; i++) {
@@ -638,7 +638,7 @@ hps_status redis_log_reset(struct hps_space *base, const struct hps_call *call,
     }
     (void)redis_shards_ask(space, false, deadline_us);
     uint32_t n_behind = 0;
-    pthread_mutex_lock(&space->lock);
+    hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards; i++) {
         const struct redis_shard *shard = &space->shards[i];
         which[i] = shard->known && !shard->readable;
@@ -646,7 +646,7 @@ hps_status redis_log_reset(struct hps_space *base, const struct hps_call *call,
         out_report->n_had += shard->readable ? 1 : 0;
         out_report->n_failed += shard->known ? 0 : 1;
     }
-    pthread_mutex_unlock(&space->lock);
+    hps_lock_release(&space->lock);
     hps_status status = n_behind == 0 ? HPS_OK : redis_reset(space, which, deadline_us);
     for (uint32_t i = 0; i < space->n_shards && n_behind > 0; i++) {
         out_report->n_applied += which[i] == 1 ? 1 : 0;

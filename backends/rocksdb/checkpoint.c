@@ -11,14 +11,14 @@
 static uint64_t families_property(struct hps_rocksdb *store, const char *name)
 {
     uint64_t sum = 0;
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     for (const struct hps_rocksdb_family *f = store->families; f != NULL; f = f->next) {
         uint64_t value = 0;
         if (rocksdb_property_int_cf(store->db, f->handle, name, &value) == 0) {
             sum += value;
         }
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     return sum;
 }
 

@@ -88,7 +88,7 @@ void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *text)
     }
     const rocksdb_livefiles_t *files = rocksdb_livefiles(store->db);
     int n = rocksdb_livefiles_count(files);
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     for (int i = 0; i < n; i++) {
         struct hps_rocksdb_family *f = store->families;
         const char *name = rocksdb_livefiles_column_family_name(files, i);
@@ -105,6 +105,6 @@ void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *text)
             }
         }
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     rocksdb_livefiles_destroy(files);
 }

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/heap.h"
+#include "base/lock.h"
 
 #define GIB (UINT64_C(1) << 30)
 
@@ -236,11 +237,11 @@ hps_status hps_rocksdb_dir_guard_small(const struct hps_rocksdb_dir *dir, uint64
 
 static void ballast_release(struct hps_rocksdb_dir *dir)
 {
-    pthread_mutex_lock(&dir->lock);
+    hps_lock_acquire(&dir->lock);
     if (dir->ballast) {
         dir->ballast = unlink(dir->ballast_path) != 0;
     }
-    pthread_mutex_unlock(&dir->lock);
+    hps_lock_release(&dir->lock);
 }
 
 hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t bytes,
@@ -254,7 +255,7 @@ hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t byt
 
 void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
 {
-    pthread_mutex_lock(&dir->lock);
+    hps_lock_acquire(&dir->lock);
     if (!dir->ballast && hps_rocksdb_dir_free_bytes(dir) >= 2 * HPS_ROCKSDB_BALLAST_BYTES) {
         int fd = open(dir->ballast_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640);
         dir->ballast = fd >= 0 && fallocate(fd, 0, 0, HPS_ROCKSDB_BALLAST_BYTES) == 0;
@@ -265,7 +266,7 @@ void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir)
             (void)unlink(dir->ballast_path); /* without room in it, it is none */
         }
     }
-    pthread_mutex_unlock(&dir->lock);
+    hps_lock_release(&dir->lock);
 }
 
 hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const char *to,
@@ -334,7 +335,7 @@ hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir
                                 uint64_t disk_free_min_bytes, struct hps_error *err)
 {
     *out_dir = (struct hps_rocksdb_dir){.read_only = read_only, .lock_fd = -1};
-    pthread_mutex_init(&out_dir->lock, NULL);
+    hps_lock_init(&out_dir->lock, HPS_LOCK_ROCKSDB_BALLAST);
     if (strlen(dir) > HPS_ROCKSDB_PATH_BYTES_MAX) {
         return hps_error_set(err, HPS_INVALID, "rocksdb: path of %zu bytes, %d at most",
                              strlen(dir), HPS_ROCKSDB_PATH_BYTES_MAX);
@@ -363,7 +364,7 @@ void hps_rocksdb_dir_close(struct hps_rocksdb_dir *dir)
     if (dir->lock_fd >= 0) {
         close(dir->lock_fd);
     }
-    pthread_mutex_destroy(&dir->lock);
+    hps_lock_fini(&dir->lock);
     hps_free(dir->dir);
     hps_free(dir->path);
     hps_free(dir->ballast_path);

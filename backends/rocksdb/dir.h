@@ -9,10 +9,10 @@
 #ifndef HPS_BACKENDS_ROCKSDB_DIR_H
 #define HPS_BACKENDS_ROCKSDB_DIR_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/lock.h"
 #include "base/status.h"
 
 enum { HPS_ROCKSDB_PATH_BYTES_MAX = 3900 }; /* leaves room for names below it within PATH_MAX */
@@ -27,7 +27,7 @@ struct hps_rocksdb_dir {
     bool read_only;
     int lock_fd;
     uint64_t disk_free_min_bytes;
-    pthread_mutex_t lock; /* the ballast */
+    struct hps_lock lock; /* the ballast */
     bool ballast;
 };
 

@@ -34,6 +34,7 @@
 
 #include "backends/rocksdb/dir.h"
 #include "backends/rocksdb/rocksdb.h"
+#include "base/lock.h"
 
 #define HPS_ROCKSDB_FORMAT_KEY "hpsd.format"
 /* No directory can be made there, so RocksDB goes without its own log file. */
@@ -76,7 +77,7 @@ struct hps_rocksdb {
     rocksdb_envoptions_t *env_options;
     rocksdb_column_family_handle_t *default_family;
     rocksdb_column_family_handle_t *catalog;
-    pthread_mutex_t lock; /* families and their flags */
+    struct hps_lock lock; /* families and their flags */
     struct hps_rocksdb_family *families;
 
     struct hps_pool *readers; /* NULL: whoever asks reads alone */
@@ -88,11 +89,11 @@ struct hps_rocksdb {
     _Atomic uint64_t broken_log; /* number of the log that a write failed in; 0: none */
     atomic_bool log_lost;        /* RocksDB begins no other one until it is opened again */
     uint64_t n_errors;           /* its count of them at the last look; the sync thread's */
-    pthread_rwlock_t log_gate;   /* shared: a write to the log; alone: its sync */
+    struct hps_rwlock log_gate;  /* shared: a write to the log; alone: its sync */
     pthread_t sync_thread;
     bool sync_started;
-    pthread_mutex_t sync_lock;
-    pthread_cond_t sync_wake;
+    struct hps_lock sync_lock;
+    struct hps_cond sync_wake;
     bool closing; /* under sync_lock */
 };
 

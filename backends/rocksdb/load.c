@@ -15,6 +15,7 @@
 #include "backends/rocksdb/internal.h"
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -45,8 +46,8 @@ struct hps_store_load {
 
     struct load_block blocks[LOAD_BLOCKS];
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    struct hps_lock lock;
+    struct hps_cond changed;
     uint64_t n_filled;  /* blocks; under `lock`, as all below to `error` */
     uint64_t n_written; /* blocks */
     bool ended;         /* no more blocks come; the thread ends when it has written all */
@@ -98,14 +99,14 @@ static hps_status load_claim(struct hps_rocksdb_space *space, bool claim, struct
 {
     struct hps_rocksdb *store = hps_rocksdb_of(&space->base);
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     if (claim && space->loading) {
         status = hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is being loaded already",
                                space->family->name);
     } else {
         space->loading = claim;
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     return status;
 }
 
@@ -114,11 +115,11 @@ static hps_status load_claim(struct hps_rocksdb_space *space, bool claim, struct
 /* Let the thread write what it has and end. */
 static void load_join(struct hps_store_load *load)
 {
-    pthread_mutex_lock(&load->lock);
+    hps_lock_acquire(&load->lock);
     bool running = !load->ended;
     load->ended = true;
-    pthread_cond_signal(&load->changed);
-    pthread_mutex_unlock(&load->lock);
+    hps_cond_signal(&load->changed);
+    hps_lock_release(&load->lock);
     if (running) {
         pthread_join(load->thread, NULL);
     }
@@ -143,16 +144,16 @@ static void load_free(struct hps_store_load *load)
     hps_free((void *)load->files);
     hps_free(load->dir);
     hps_ignore(load_claim(load->space, false, NULL)); /* giving up a claim cannot fail */
-    pthread_cond_destroy(&load->changed);
-    pthread_mutex_destroy(&load->lock);
+    hps_cond_fini(&load->changed);
+    hps_lock_fini(&load->lock);
     hps_free(load);
 }
 
 void hps_rocksdb_load_abort(struct hps_store_load *load)
 {
-    pthread_mutex_lock(&load->lock);
+    hps_lock_acquire(&load->lock);
     load->status = load->status == HPS_OK ? HPS_CANCELLED : load->status;
-    pthread_mutex_unlock(&load->lock);
+    hps_lock_release(&load->lock);
     load_join(load);
     load_free(load);
 }
@@ -267,19 +268,19 @@ static void *load_run(void *arg)
     struct hps_error error = {0};
     hps_status status = HPS_OK;
     pthread_setname_np(pthread_self(), "rocksdb-load");
-    pthread_mutex_lock(&load->lock);
+    hps_lock_acquire(&load->lock);
     for (;;) {
         while (load->n_written == load->n_filled && !load->ended) {
-            pthread_cond_wait(&load->changed, &load->lock);
+            hps_cond_wait(&load->changed, &load->lock);
         }
         bool more = load->n_written < load->n_filled;
         const struct load_block *block = &load->blocks[load->n_written % LOAD_BLOCKS];
         bool wanted = load->status == HPS_OK;
-        pthread_mutex_unlock(&load->lock);
+        hps_lock_release(&load->lock);
         if (wanted) {
             status = more ? load_write_block(load, block, &error) : load_file_finish(load, &error);
         }
-        pthread_mutex_lock(&load->lock);
+        hps_lock_acquire(&load->lock);
         if (wanted && load->status == HPS_OK && status != HPS_OK) {
             load->status = status;
             load->error = error;
@@ -288,9 +289,9 @@ static void *load_run(void *arg)
             break;
         }
         load->n_written++;
-        pthread_cond_signal(&load->changed);
+        hps_cond_signal(&load->changed);
     }
-    pthread_mutex_unlock(&load->lock);
+    hps_lock_release(&load->lock);
     return NULL;
 }
 
@@ -298,28 +299,28 @@ static void *load_run(void *arg)
 
 static hps_status load_status(struct hps_store_load *load, struct hps_error *err)
 {
-    pthread_mutex_lock(&load->lock);
+    hps_lock_acquire(&load->lock);
     hps_status status = load->status;
     if (status != HPS_OK && err != NULL) {
         *err = load->error;
     }
-    pthread_mutex_unlock(&load->lock);
+    hps_lock_release(&load->lock);
     return status;
 }
 
 /* Give the block that is being filled to the thread, and wait until the next one is free. */
 static hps_status load_hand_over(struct hps_store_load *load, struct hps_error *err)
 {
-    pthread_mutex_lock(&load->lock);
+    hps_lock_acquire(&load->lock);
     if (load->blocks[load->n_filled % LOAD_BLOCKS].n > 0) {
         load->n_filled++;
-        pthread_cond_signal(&load->changed);
+        hps_cond_signal(&load->changed);
     }
     while (load->n_filled - load->n_written == LOAD_BLOCKS) {
-        pthread_cond_wait(&load->changed, &load->lock);
+        hps_cond_wait(&load->changed, &load->lock);
     }
     load->blocks[load->n_filled % LOAD_BLOCKS].n = 0;
-    pthread_mutex_unlock(&load->lock);
+    hps_lock_release(&load->lock);
     return load_status(load, err);
 }
 
@@ -408,8 +409,8 @@ hps_status hps_rocksdb_load_begin(struct hps_space *base, uint64_t rows_expected
     }
     load->store = store;
     load->space = space;
-    pthread_mutex_init(&load->lock, NULL);
-    pthread_cond_init(&load->changed, NULL);
+    hps_lock_init(&load->lock, HPS_LOCK_ROCKSDB_LOAD);
+    hps_cond_init(&load->changed);
     status = load_blocks_make(load, err);
     if (status == HPS_OK) {
         status = load_dir_make(load, err);

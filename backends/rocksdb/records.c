@@ -22,11 +22,11 @@ hps_status hps_rocksdb_record_put(struct hps_store *base, const void *key, size_
         return status;
     }
     char *text = NULL;
-    pthread_rwlock_rdlock(&store->log_gate);
+    hps_rwlock_read(&store->log_gate);
     rocksdb_put_cf(store->db, store->write_synced, store->catalog, key, key_size, value, value_size,
                    &text);
     hps_rocksdb_write_ended(store, text);
-    pthread_rwlock_unlock(&store->log_gate);
+    hps_rwlock_release(&store->log_gate);
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot write a record");
 }
 
@@ -45,10 +45,10 @@ hps_status hps_rocksdb_record_delete(struct hps_store *base, const void *key, si
         return status;
     }
     char *text = NULL;
-    pthread_rwlock_rdlock(&store->log_gate);
+    hps_rwlock_read(&store->log_gate);
     rocksdb_delete_cf(store->db, store->write_synced, store->catalog, key, key_size, &text);
     hps_rocksdb_write_ended(store, text);
-    pthread_rwlock_unlock(&store->log_gate);
+    hps_rwlock_release(&store->log_gate);
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot delete a record");
 }
 

@@ -17,6 +17,7 @@
 #include "backends/rocksdb/internal.h"
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/pool.h"
 
 enum { BATCH_KEYS_MAX = 1 << 16 };
@@ -44,7 +45,7 @@ static void rocks_close(struct hps_store *base)
     }
     hps_rocksdb_options_free(store);
     hps_rocksdb_dir_close(&store->dir);
-    pthread_mutex_destroy(&store->lock);
+    hps_lock_fini(&store->lock);
     hps_free(store);
 }
 
@@ -120,7 +121,7 @@ hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hp
     store->base.ops = &rocks_ops;
     store->batch_keys_max = (uint32_t)hps_rocksdb_clamp(options->batch_keys_max, 1, BATCH_KEYS_MAX);
     store->wal_sync_ms = options->wal_sync_ms;
-    pthread_mutex_init(&store->lock, NULL);
+    hps_lock_init(&store->lock, HPS_LOCK_ROCKSDB);
     hps_rocksdb_sync_init(store);
     hps_status status = rocks_open(store, options, err);
     if (status != HPS_OK) {

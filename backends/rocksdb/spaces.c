@@ -175,12 +175,12 @@ hps_status hps_rocksdb_space_open(struct hps_store *base, const struct hps_space
     if (space == NULL) {
         return hps_rocksdb_fail_memory(err);
     }
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     status = family_get(store, name, &space->family, err);
     if (status == HPS_OK) {
         space->family->open = true;
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     if (status != HPS_OK) {
         hps_free(space);
         return status;
@@ -194,10 +194,10 @@ void hps_rocksdb_space_close(struct hps_space *base)
 {
     struct hps_rocksdb *store = hps_rocksdb_of(base);
     struct hps_rocksdb_space *space = (struct hps_rocksdb_space *)base;
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     HPS_ASSERT(!space->loading);
     space->family->open = false;
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     hps_free(space);
 }
 
@@ -209,10 +209,10 @@ hps_status hps_rocksdb_space_drop(struct hps_space *base, struct hps_error *err)
         hps_rocksdb_space_close(base);
         return hps_rocksdb_fail_read_only(store, err);
     }
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     family->open = false;
     hps_status status = family_drop(store, family, err);
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     hps_free(base);
     if (status == HPS_OK) {
         hps_rocksdb_family_free(family);
@@ -246,7 +246,7 @@ hps_status hps_rocksdb_space_list(struct hps_store *base, hps_space_fn fn, void 
                                   struct hps_error *err)
 {
     struct hps_rocksdb *store = (struct hps_rocksdb *)base;
-    pthread_mutex_lock(&store->lock);
+    hps_lock_acquire(&store->lock);
     size_t n = 0;
     for (const struct hps_rocksdb_family *f = store->families; f != NULL; f = f->next) {
         n++;
@@ -257,7 +257,7 @@ hps_status hps_rocksdb_space_list(struct hps_store *base, hps_space_fn fn, void 
          f = f->next) {
         (void)snprintf(names[i++], HPS_ROCKSDB_NAME_MAX_BYTES, "%s", f->name);
     }
-    pthread_mutex_unlock(&store->lock);
+    hps_lock_release(&store->lock);
     if (names == NULL) {
         return hps_rocksdb_fail_memory(err);
     }

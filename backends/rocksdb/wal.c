@@ -10,9 +10,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backends/rocksdb/internal.h"
+#include "base/clock.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -174,7 +175,7 @@ static void wal_sync(struct hps_rocksdb *store)
         return;
     }
     char *text = NULL;
-    pthread_rwlock_wrlock(&store->log_gate);
+    hps_rwlock_write(&store->log_gate);
     if (takes_writes(store) && atomic_exchange(&store->wal_dirty, false)) {
         rocksdb_flush_wal(store->db, 1, &text);
         if (text != NULL) {
@@ -182,7 +183,7 @@ static void wal_sync(struct hps_rocksdb *store)
             hps_rocksdb_write_ended(store, text);
         }
     }
-    pthread_rwlock_unlock(&store->log_gate);
+    hps_rwlock_release(&store->log_gate);
     if (text != NULL) {
         hps_ignore(hps_rocksdb_log_text(text, "the log cannot be synced"));
     }
@@ -193,44 +194,29 @@ static void *sync_run(void *arg)
     struct hps_rocksdb *store = arg;
     uint32_t every_ms = store->wal_sync_ms != 0 ? store->wal_sync_ms : LOOK_MS;
     pthread_setname_np(pthread_self(), "rocksdb-sync");
-    struct timespec due;
-    clock_gettime(CLOCK_MONOTONIC, &due);
-    pthread_mutex_lock(&store->sync_lock);
+    uint64_t due_us = hps_clock_us();
+    hps_lock_acquire(&store->sync_lock);
     while (!store->closing) {
-        due.tv_sec += every_ms / 1000;
-        due.tv_nsec += (long)(every_ms % 1000) * 1000000;
-        if (due.tv_nsec >= 1000000000) {
-            due.tv_nsec -= 1000000000;
-            due.tv_sec++;
+        due_us += (uint64_t)every_ms * 1000;
+        while (!store->closing &&
+               hps_cond_wait_until(&store->sync_wake, &store->sync_lock, due_us)) {
         }
-        int waited = 0;
-        while (!store->closing && waited != ETIMEDOUT) {
-            waited = pthread_cond_timedwait(&store->sync_wake, &store->sync_lock, &due);
-        }
-        pthread_mutex_unlock(&store->sync_lock);
+        hps_lock_release(&store->sync_lock);
         wal_sync(store);
         hps_rocksdb_memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
-        clock_gettime(CLOCK_MONOTONIC, &due);
-        pthread_mutex_lock(&store->sync_lock);
+        due_us = hps_clock_us();
+        hps_lock_acquire(&store->sync_lock);
     }
-    pthread_mutex_unlock(&store->sync_lock);
+    hps_lock_release(&store->sync_lock);
     return NULL;
 }
 
 void hps_rocksdb_sync_init(struct hps_rocksdb *store)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&store->sync_wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    pthread_mutex_init(&store->sync_lock, NULL);
-    pthread_rwlockattr_t sync_first; /* or it would never find the log at rest */
-    pthread_rwlockattr_init(&sync_first);
-    pthread_rwlockattr_setkind_np(&sync_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-    pthread_rwlock_init(&store->log_gate, &sync_first);
-    pthread_rwlockattr_destroy(&sync_first);
+    hps_cond_init(&store->sync_wake);
+    hps_lock_init(&store->sync_lock, HPS_LOCK_ROCKSDB_SYNC);
+    hps_rwlock_init(&store->log_gate, HPS_LOCK_ROCKSDB_LOG_GATE);
 }
 
 hps_status hps_rocksdb_sync_start(struct hps_rocksdb *store, struct hps_error *err)
@@ -244,16 +230,16 @@ hps_status hps_rocksdb_sync_start(struct hps_rocksdb *store, struct hps_error *e
 void hps_rocksdb_sync_stop(struct hps_rocksdb *store)
 {
     if (store->sync_started) {
-        pthread_mutex_lock(&store->sync_lock);
+        hps_lock_acquire(&store->sync_lock);
         store->closing = true;
-        pthread_cond_signal(&store->sync_wake);
-        pthread_mutex_unlock(&store->sync_lock);
+        hps_cond_signal(&store->sync_wake);
+        hps_lock_release(&store->sync_lock);
         pthread_join(store->sync_thread, NULL);
         wal_sync(store); /* what was written since its last one */
     }
-    pthread_cond_destroy(&store->sync_wake);
-    pthread_mutex_destroy(&store->sync_lock);
-    pthread_rwlock_destroy(&store->log_gate);
+    hps_cond_fini(&store->sync_wake);
+    hps_lock_fini(&store->sync_lock);
+    hps_rwlock_fini(&store->log_gate);
 }
 
 /* ---- old logs -------------------------------------------------------------------------------- */

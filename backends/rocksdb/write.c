@@ -56,10 +56,10 @@ static hps_status batch_add(rocksdb_writebatch_t *batch, struct hps_space *space
 static void batch_write(struct hps_rocksdb *store, rocksdb_writebatch_t *batch, char **out_text)
 {
     *out_text = NULL;
-    pthread_rwlock_rdlock(&store->log_gate);
+    hps_rwlock_read(&store->log_gate);
     rocksdb_write(store->db, store->write, batch, out_text);
     hps_rocksdb_write_ended(store, *out_text);
-    pthread_rwlock_unlock(&store->log_gate);
+    hps_rwlock_release(&store->log_gate);
     rocksdb_writebatch_destroy(batch);
     if (*out_text == NULL && store->wal_sync_ms != 0) {
         atomic_store(&store->wal_dirty, true);

@@ -3,7 +3,6 @@
  * The calls of the device layer: what holds for every kind of device is checked here, the rest is
  * done by the kind. Thread: as device.h says.
  */
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "cache/device/ops.h"
 
 /* ---- calls of the driver, watched ------------------------------------------------------------ */
@@ -272,7 +272,7 @@ struct registration {
     uint32_t n_devices;
 };
 
-static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hps_lock registrations_lock = HPS_LOCK_STATIC(GPU_REGISTRATIONS);
 static struct registration *registrations; /* registrations_lock */
 
 /* The link to it, or to where it would be added. Lock held. */
@@ -334,7 +334,7 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
         return lost_error(device, err);
     }
     struct hps_device_calls *calls = begin(device); /* who waits for the lock waits for a driver */
-    pthread_mutex_lock(&registrations_lock);
+    hps_lock_acquire(&registrations_lock);
     hps_status status = registration_take(device, host, size, err);
     if (status == HPS_OK) {
         status = device->ops->host_map(device, host, size, out_ptr, err);
@@ -342,7 +342,7 @@ hps_status hps_device_host_register(struct hps_device *device, void *host, size_
             registration_give(device, host);
         }
     }
-    pthread_mutex_unlock(&registrations_lock);
+    hps_lock_release(&registrations_lock);
     end(calls);
     return status;
 }
@@ -351,10 +351,10 @@ void hps_device_host_unregister(struct hps_device *device, void *host)
 {
     if (host != NULL) {
         struct hps_device_calls *calls = begin(device);
-        pthread_mutex_lock(&registrations_lock);
+        hps_lock_acquire(&registrations_lock);
         device->ops->host_unmap(device, host);
         registration_give(device, host);
-        pthread_mutex_unlock(&registrations_lock);
+        hps_lock_release(&registrations_lock);
         end(calls);
     }
 }

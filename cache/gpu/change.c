@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "cache/gpu/internal.h"
 
@@ -24,20 +25,19 @@ static void on_wake(struct hps_task *task)
 {
     struct gpu_changes *changes = &tier_of_wake(task)->changes;
 
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     changes->woken = false;
-    pthread_mutex_unlock(&changes->lock);
+    hps_lock_release(&changes->lock);
 }
 
-hps_status gpu_changes_init(struct hps_gpu_tier *tier)
+void gpu_changes_init(struct hps_gpu_tier *tier)
 {
     struct gpu_changes *changes = &tier->changes;
 
     changes->wake.run = on_wake;
     atomic_init(&changes->last, 0);
-    pthread_mutex_init(&changes->lock, NULL);
-    pthread_cond_init(&changes->room, NULL);
-    return HPS_OK;
+    hps_lock_init(&changes->lock, HPS_LOCK_GPU_CHANGES);
+    hps_cond_init(&changes->room);
 }
 
 static void change_free(struct gpu_change *change)
@@ -54,8 +54,8 @@ void gpu_changes_fini(struct hps_gpu_tier *tier)
     struct gpu_changes *changes = &tier->changes;
 
     HPS_ASSERT(changes->head == NULL && changes->staging == NULL);
-    pthread_cond_destroy(&changes->room);
-    pthread_mutex_destroy(&changes->lock);
+    hps_cond_fini(&changes->room);
+    hps_lock_fini(&changes->lock);
 }
 
 /* ---- coming in ------------------------------------------------------------------------------- */
@@ -148,7 +148,7 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
     uint32_t n = change->n;
     bool take;
 
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     take = !changes->ended && has_room(tier, change->bytes);
     if (take && guard != NULL) {
         change->n = keep_fresh(change, guard);
@@ -160,7 +160,7 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
     if (take) {
         push(tier, change);
     }
-    pthread_mutex_unlock(&changes->lock);
+    hps_lock_release(&changes->lock);
     if (!take) {
         change_free(change);
     }
@@ -174,13 +174,13 @@ static bool await_room(struct hps_gpu_tier *tier, size_t bytes, bool waits)
 {
     struct gpu_changes *changes = &tier->changes;
 
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     while (waits && !changes->ended && !has_room(tier, bytes) &&
            changes->bytes + changes->staged_bytes > 0) {
-        pthread_cond_wait(&changes->room, &changes->lock);
+        hps_cond_wait(&changes->room, &changes->lock);
     }
     bool room = !changes->ended && has_room(tier, bytes);
-    pthread_mutex_unlock(&changes->lock);
+    hps_lock_release(&changes->lock);
     return room;
 }
 
@@ -245,7 +245,7 @@ static void push_emptying(struct hps_gpu_space *space, uint32_t table_id)
     struct gpu_changes *changes = &space->tier->changes;
     struct gpu_table *table = &space->tables[table_id];
 
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     if (!changes->ended && !table->is_emptying) {
         table->is_emptying = true;
         table->emptying = (struct gpu_change){
@@ -253,7 +253,7 @@ static void push_emptying(struct hps_gpu_space *space, uint32_t table_id)
         push(space->tier, &table->emptying);
     }
     atomic_store(&space->spoiled_until, atomic_load(&changes->last));
-    pthread_mutex_unlock(&changes->lock);
+    hps_lock_release(&changes->lock);
 }
 
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
@@ -283,15 +283,15 @@ static hps_status update_piece(struct hps_gpu_space *space, uint32_t table_id, c
     if (rows != NULL) {
         memcpy(change->rows, rows, (size_t)n * space->tables[table_id].row_bytes);
     }
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     while (!changes->ended && changes->bytes >= 2 * tier->options.queue_bytes_max) {
-        pthread_cond_wait(&changes->room, &changes->lock);
+        hps_cond_wait(&changes->room, &changes->lock);
     }
     bool take = !changes->ended;
     if (take) {
         push(tier, change);
     }
-    pthread_mutex_unlock(&changes->lock);
+    hps_lock_release(&changes->lock);
     if (!take) {
         change_free(change);
     }
@@ -335,7 +335,7 @@ static void take_queued(struct hps_gpu_tier *tier)
 {
     struct gpu_changes *changes = &tier->changes;
 
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     if (changes->head != NULL) {
         if (changes->staging == NULL) {
             changes->staging = changes->head;
@@ -346,7 +346,7 @@ static void take_queued(struct hps_gpu_tier *tier)
         changes->n_taken = changes->tail->number;
         changes->head = NULL;
     }
-    pthread_mutex_unlock(&changes->lock);
+    hps_lock_release(&changes->lock);
 }
 
 /* takes `change`, which is in no list any more: one that empties may at once be queued again. */
@@ -355,14 +355,14 @@ static void finish(struct hps_gpu_tier *tier, struct gpu_change *change)
     struct gpu_changes *changes = &tier->changes;
     bool empties = change->empties;
 
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     changes->bytes -= change->bytes;
     changes->staged_bytes = hps_embed_staged_bytes(tier->cache);
     if (empties) {
         change->space->tables[change->table_id].is_emptying = false;
     }
-    pthread_cond_broadcast(&changes->room);
-    pthread_mutex_unlock(&changes->lock);
+    hps_cond_broadcast(&changes->room);
+    hps_lock_release(&changes->lock);
     if (!empties) {
         change_free(change);
     }
@@ -374,10 +374,10 @@ void gpu_changes_note(struct hps_gpu_tier *tier)
     uint64_t staged_bytes = hps_embed_staged_bytes(tier->cache);
 
     if (staged_bytes != changes->staged_bytes) { /* nobody else writes it */
-        pthread_mutex_lock(&changes->lock);
+        hps_lock_acquire(&changes->lock);
         changes->staged_bytes = staged_bytes;
-        pthread_cond_broadcast(&changes->room);
-        pthread_mutex_unlock(&changes->lock);
+        hps_cond_broadcast(&changes->room);
+        hps_lock_release(&changes->lock);
     }
 }
 
@@ -471,9 +471,9 @@ void gpu_changes_end(struct hps_gpu_tier *tier)
 {
     struct gpu_changes *changes = &tier->changes;
 
-    pthread_mutex_lock(&changes->lock);
+    hps_lock_acquire(&changes->lock);
     changes->ended = true;
-    pthread_cond_broadcast(&changes->room);
-    pthread_mutex_unlock(&changes->lock);
+    hps_cond_broadcast(&changes->room);
+    hps_lock_release(&changes->lock);
     gpu_changes_drop(tier, NULL);
 }

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/lock.h"
 #include "cache/gpu/tier.h"
 
 enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128, GPU_NAMES_BYTES = 200 };
@@ -42,8 +43,8 @@ struct gpu_change {
 };
 
 struct gpu_changes {
-    pthread_mutex_t lock;
-    pthread_cond_t room;
+    struct hps_lock lock;
+    struct hps_cond room;
     struct gpu_change *head; /* lock: not seen by the thread yet */
     struct gpu_change *tail; /* lock; undefined while head is NULL */
     size_t bytes;            /* lock: queued, and seen but not staged */
@@ -61,7 +62,7 @@ struct gpu_changes {
 
 /* What others may know without asking the tier's thread: it writes that down now and then. */
 struct gpu_published {
-    pthread_mutex_t lock; /* leaf; also over the usages of tables */
+    struct hps_lock lock; /* leaf; also over the usages of tables */
     struct hps_embed_cache_usage usage;
     uint64_t at_us; /* the tier's thread, as the next */
     bool due;       /* something has changed since */
@@ -72,8 +73,8 @@ struct gpu_watch {
     pthread_t thread;
     struct hps_device_calls calls;
     uint64_t period_us;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    struct hps_lock lock;
+    struct hps_cond changed;
     bool ended; /* lock: the tier's thread has */
 };
 
@@ -169,7 +170,7 @@ void gpu_changes_note(struct hps_gpu_tier *tier);
 uint64_t gpu_changes_done(const struct hps_gpu_tier *tier);
 void gpu_lookups_end(struct hps_gpu_tier *tier);
 
-hps_status gpu_changes_init(struct hps_gpu_tier *tier);
+void gpu_changes_init(struct hps_gpu_tier *tier);
 void gpu_changes_fini(struct hps_gpu_tier *tier); /* any thread; the tier's has ended */
 hps_status gpu_lookups_init(struct hps_gpu_tier *tier);
 void gpu_lookups_fini(struct hps_gpu_tier *tier);

@@ -433,7 +433,7 @@ static void add_usages_of(struct hps_gpu_space *space, uint32_t first, uint32_t 
 
     bool lost = atomic_load(&space->tier->lost);
 
-    pthread_mutex_lock(&published->lock);
+    hps_lock_acquire(&published->lock);
     for (uint32_t i = 0; i < n; i++) {
         struct hps_embed_range_usage usage = space->tables[first + i].usage;
         if (lost) {
@@ -442,7 +442,7 @@ static void add_usages_of(struct hps_gpu_space *space, uint32_t first, uint32_t 
         }
         add_usage(&usages[i], &usage);
     }
-    pthread_mutex_unlock(&published->lock);
+    hps_lock_release(&published->lock);
 }
 
 static void add_usages(struct hps_gpu_space *space, uint32_t first, uint32_t n,

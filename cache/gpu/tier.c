@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cache/embed/kernels.h"
@@ -38,8 +39,8 @@ struct gpu_call {
     struct hps_gpu_tier *tier;
     void (*fn)(void *ctx);
     void *ctx;
-    pthread_mutex_t lock;
-    pthread_cond_t done;
+    struct hps_lock lock;
+    struct hps_cond done;
     bool is_done; /* lock */
 };
 
@@ -61,10 +62,10 @@ static void publish(struct hps_gpu_tier *tier)
     if (tier->seized) { /* what the cache says may be half of something */
         return;
     }
-    pthread_mutex_lock(&published->lock);
+    hps_lock_acquire(&published->lock);
     hps_embed_cache_usage(tier->cache, &published->usage);
     gpu_spaces_publish(tier);
-    pthread_mutex_unlock(&published->lock);
+    hps_lock_release(&published->lock);
 }
 
 /* Its fn() has returned, or never will. */
@@ -73,10 +74,10 @@ static void end_call(struct hps_gpu_tier *tier)
     struct gpu_call *call = tier->call;
 
     tier->call = NULL;
-    pthread_mutex_lock(&call->lock);
+    hps_lock_acquire(&call->lock);
     call->is_done = true;
-    pthread_cond_signal(&call->done);
-    pthread_mutex_unlock(&call->lock);
+    hps_cond_signal(&call->done);
+    hps_lock_release(&call->lock);
 }
 
 static void on_call(struct hps_task *task)
@@ -94,17 +95,17 @@ void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx)
 {
     struct gpu_call call = {.task.run = on_call, .tier = tier, .fn = fn, .ctx = ctx};
 
-    pthread_mutex_init(&call.lock, NULL);
-    pthread_cond_init(&call.done, NULL);
+    hps_lock_init(&call.lock, HPS_LOCK_GPU_CALL);
+    hps_cond_init(&call.done);
     hps_status status = hps_mailbox_post(tier->mailbox, &call.task);
     HPS_ASSERT(status == HPS_OK); /* unbounded, and closed only with the tier */
-    pthread_mutex_lock(&call.lock);
+    hps_lock_acquire(&call.lock);
     while (!call.is_done) {
-        pthread_cond_wait(&call.done, &call.lock);
+        hps_cond_wait(&call.done, &call.lock);
     }
-    pthread_mutex_unlock(&call.lock);
-    pthread_cond_destroy(&call.done);
-    pthread_mutex_destroy(&call.lock);
+    hps_lock_release(&call.lock);
+    hps_cond_fini(&call.done);
+    hps_lock_fini(&call.lock);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -307,23 +308,23 @@ static void release(struct hps_gpu_tier *tier)
     gpu_changes_fini(tier);
     gpu_lookups_fini(tier);
     hps_mailbox_free(tier->mailbox);
-    pthread_cond_destroy(&tier->watch.changed);
-    pthread_mutex_destroy(&tier->watch.lock);
-    pthread_mutex_destroy(&tier->published.lock);
+    hps_cond_fini(&tier->watch.changed);
+    hps_lock_fini(&tier->watch.lock);
+    hps_lock_fini(&tier->published.lock);
     hps_free(tier);
 }
 
 /* The driver may come back at any time, and the device write: nothing goes. */
 static void keep(struct hps_gpu_tier *tier)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct hps_lock lock = HPS_LOCK_STATIC(GPU_KEPT);
     static struct hps_gpu_tier *all;
 
     keep_slab(tier);
-    pthread_mutex_lock(&lock);
+    hps_lock_acquire(&lock);
     tier->kept = all;
     all = tier;
-    pthread_mutex_unlock(&lock);
+    hps_lock_release(&lock);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -334,10 +335,10 @@ static void *thread_main(void *arg)
 
     serve(tier);
     release_device(tier);
-    pthread_mutex_lock(&tier->watch.lock);
+    hps_lock_acquire(&tier->watch.lock);
     tier->watch.ended = true;
-    pthread_cond_signal(&tier->watch.changed);
-    pthread_mutex_unlock(&tier->watch.lock);
+    hps_cond_signal(&tier->watch.changed);
+    hps_lock_release(&tier->watch.lock);
     return NULL;
 }
 
@@ -357,23 +358,13 @@ static void take_over(struct hps_gpu_tier *tier)
 /* Wait for some time; false: the tier's thread has ended. */
 static bool watch_wait(struct gpu_watch *watch)
 {
-    uint64_t us = watch->period_us;
-    struct timespec until;
+    uint64_t until_us = hps_clock_us() + watch->period_us;
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(us / 1000000);
-    until.tv_nsec += (long)(us % 1000000) * 1000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&watch->lock);
-    int waited = 0;
-    while (!watch->ended && waited == 0) {
-        waited = pthread_cond_timedwait(&watch->changed, &watch->lock, &until);
+    hps_lock_acquire(&watch->lock);
+    while (!watch->ended && hps_cond_wait_until(&watch->changed, &watch->lock, until_us)) {
     }
     bool goes_on = !watch->ended;
-    pthread_mutex_unlock(&watch->lock);
+    hps_lock_release(&watch->lock);
     return goes_on;
 }
 
@@ -395,17 +386,6 @@ static void *watch_main(void *arg)
         }
     }
     return NULL;
-}
-
-static void watch_init(struct gpu_watch *watch)
-{
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&watch->lock, NULL);
-    pthread_cond_init(&watch->changed, &attr);
-    pthread_condattr_destroy(&attr);
 }
 
 static void stop(void *ctx)
@@ -450,14 +430,13 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
     tier->options = *options;
     defaults(&tier->options);
     atomic_init(&tier->lost, false);
-    pthread_mutex_init(&tier->published.lock, NULL);
-    watch_init(&tier->watch);
+    hps_lock_init(&tier->published.lock, HPS_LOCK_GPU_USAGE);
+    hps_lock_init(&tier->watch.lock, HPS_LOCK_GPU_WATCH);
+    hps_cond_init(&tier->watch.changed);
     tier->watch.period_us = tier->options.stall_us_max / WATCHES + 1;
     tier->mailbox = hps_mailbox_new(0);
-    hps_status status = tier->mailbox == NULL ? HPS_NO_MEMORY : gpu_changes_init(tier);
-    if (status == HPS_OK) {
-        status = gpu_lookups_init(tier);
-    }
+    gpu_changes_init(tier);
+    hps_status status = tier->mailbox == NULL ? HPS_NO_MEMORY : gpu_lookups_init(tier);
     if (status != HPS_OK) {
         hps_error_set(err, status, "no memory for the queues of device %d", options->index);
     } else {
@@ -528,7 +507,7 @@ bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier)
 
 void hps_gpu_tier_usage(struct hps_gpu_tier *tier, struct hps_embed_cache_usage *out_usage)
 {
-    pthread_mutex_lock(&tier->published.lock);
+    hps_lock_acquire(&tier->published.lock);
     *out_usage = tier->published.usage;
-    pthread_mutex_unlock(&tier->published.lock);
+    hps_lock_release(&tier->published.lock);
 }

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/thread.h"
 #include "cache/lookup/lookup.h"
 
@@ -35,10 +36,10 @@ struct copy {
 struct hps_backfill {
     const struct hps_lookup_metrics *metrics;
     size_t bytes_max;
-    pthread_mutex_t lock;
-    pthread_cond_t wake; /* the thread */
-    struct copy *first;  /* lock, as all of these */
-    struct copy **last;  /* the link behind the last one */
+    struct hps_lock lock;
+    struct hps_cond wake; /* the thread */
+    struct copy *first;   /* lock, as all of these */
+    struct copy **last;   /* the link behind the last one */
     size_t bytes;
     uint64_t n_rows; /* that wait or are being put there */
     bool stopping;
@@ -56,8 +57,8 @@ struct hps_backfill *hps_backfill_new(size_t bytes_max, const struct hps_lookup_
         backfill->metrics = metrics;
         backfill->bytes_max = bytes_max;
         backfill->last = &backfill->first;
-        pthread_mutex_init(&backfill->lock, NULL);
-        pthread_cond_init(&backfill->wake, NULL);
+        hps_lock_init(&backfill->lock, HPS_LOCK_BACKFILL);
+        hps_cond_init(&backfill->wake);
     }
     return backfill;
 }
@@ -67,17 +68,17 @@ void hps_backfill_free(struct hps_backfill *backfill)
     if (backfill != NULL) {
         HPS_ASSERT(!backfill->has_thread);
         HPS_ASSERT(backfill->first == NULL);
-        pthread_cond_destroy(&backfill->wake);
-        pthread_mutex_destroy(&backfill->lock);
+        hps_cond_fini(&backfill->wake);
+        hps_lock_fini(&backfill->lock);
         hps_free(backfill);
     }
 }
 
 size_t hps_backfill_bytes(struct hps_backfill *backfill)
 {
-    pthread_mutex_lock(&backfill->lock);
+    hps_lock_acquire(&backfill->lock);
     size_t bytes = backfill->bytes;
-    pthread_mutex_unlock(&backfill->lock);
+    hps_lock_release(&backfill->lock);
     return bytes;
 }
 
@@ -253,25 +254,25 @@ static void *run(void *ctx)
 {
     struct hps_backfill *backfill = ctx;
 
-    pthread_mutex_lock(&backfill->lock);
+    hps_lock_acquire(&backfill->lock);
     while (!backfill->stopping) {
         if (backfill->first == NULL) {
-            pthread_cond_wait(&backfill->wake, &backfill->lock);
+            hps_cond_wait(&backfill->wake, &backfill->lock);
             continue;
         }
         struct copy *group = take_group(backfill);
         size_t bytes = 0;
-        pthread_mutex_unlock(&backfill->lock);
+        hps_lock_release(&backfill->lock);
         put_group(backfill, group);
         for (const struct copy *copy = group; copy != NULL; copy = copy->next) {
             bytes += copy->size;
         }
         uint64_t n_rows = end_copies(group);
-        pthread_mutex_lock(&backfill->lock);
+        hps_lock_acquire(&backfill->lock);
         backfill->bytes -= bytes;
         add_rows(backfill, 0, n_rows);
     }
-    pthread_mutex_unlock(&backfill->lock);
+    hps_lock_release(&backfill->lock);
     return NULL;
 }
 
@@ -280,7 +281,7 @@ static void *run(void *ctx)
 /* Room for so many bytes, and a thread to make some. False: there is none. */
 static bool reserve(struct hps_backfill *backfill, size_t bytes, enum hps_drop_reason *out_reason)
 {
-    pthread_mutex_lock(&backfill->lock);
+    hps_lock_acquire(&backfill->lock);
     HPS_ASSERT(backfill->bytes <= backfill->bytes_max);
     bool taken = !backfill->stopping && bytes <= backfill->bytes_max - backfill->bytes;
     if (taken && !backfill->has_thread) {
@@ -292,33 +293,33 @@ static bool reserve(struct hps_backfill *backfill, size_t bytes, enum hps_drop_r
     }
     backfill->bytes += taken ? bytes : 0;
     *out_reason = backfill->stopping ? HPS_DROP_STOPPED : HPS_DROP_QUEUE_FULL;
-    pthread_mutex_unlock(&backfill->lock);
+    hps_lock_release(&backfill->lock);
     return taken;
 }
 
 /* False: it is not taken any more. */
 static bool append(struct hps_backfill *backfill, struct copy *copy)
 {
-    pthread_mutex_lock(&backfill->lock);
+    hps_lock_acquire(&backfill->lock);
     bool taken = !backfill->stopping;
     if (taken) {
         *backfill->last = copy;
         backfill->last = &copy->next;
         add_rows(backfill, copy->n, 0);
-        pthread_cond_signal(&backfill->wake);
+        hps_cond_signal(&backfill->wake);
     } else {
         backfill->bytes -= copy->size;
     }
-    pthread_mutex_unlock(&backfill->lock);
+    hps_lock_release(&backfill->lock);
     return taken;
 }
 
 static void give_back(struct hps_backfill *backfill, size_t bytes)
 {
-    pthread_mutex_lock(&backfill->lock);
+    hps_lock_acquire(&backfill->lock);
     HPS_ASSERT(bytes <= backfill->bytes);
     backfill->bytes -= bytes;
-    pthread_mutex_unlock(&backfill->lock);
+    hps_lock_release(&backfill->lock);
 }
 
 static void add_some(struct hps_backfill *backfill, const struct hps_backfill_rows *rows,
@@ -383,20 +384,20 @@ static struct copy *take_out(struct hps_backfill *backfill, const struct hps_ver
 
 void hps_backfill_forget(struct hps_backfill *backfill, const struct hps_version *version)
 {
-    pthread_mutex_lock(&backfill->lock);
+    hps_lock_acquire(&backfill->lock);
     struct copy *taken = take_out(backfill, version);
-    pthread_mutex_unlock(&backfill->lock);
+    hps_lock_release(&backfill->lock);
     count_dropped(backfill, HPS_DROP_STOPPED, end_copies(taken));
 }
 
 void hps_backfill_stop(struct hps_backfill *backfill)
 {
-    pthread_mutex_lock(&backfill->lock);
+    hps_lock_acquire(&backfill->lock);
     backfill->stopping = true;
     struct copy *taken = take_out(backfill, NULL);
     bool has_thread = backfill->has_thread;
-    pthread_cond_signal(&backfill->wake);
-    pthread_mutex_unlock(&backfill->lock);
+    hps_cond_signal(&backfill->wake);
+    hps_lock_release(&backfill->lock);
     count_dropped(backfill, HPS_DROP_STOPPED, end_copies(taken));
     if (has_thread) {
         int failed = pthread_join(backfill->thread, NULL);

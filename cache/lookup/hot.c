@@ -16,7 +16,6 @@
  */
 #include "cache/lookup/hot.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -25,6 +24,7 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/rows/crc32c.h"
 
 enum {
@@ -50,7 +50,7 @@ struct hps_hot {
     atomic_uint shift;     /* one key of 2^shift is counted, as that many */
     atomic_uint n_buckets; /* changed under the lock, as all that follows */
     uint64_t secret;       /* constant */
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     struct bucket *buckets;
     uint64_t random;
     uint64_t n_samples;   /* since the shift was set */
@@ -79,7 +79,7 @@ struct hps_hot *hps_hot_new(uint32_t n_keys_max)
     atomic_store(&hot->shift, HPS_HOT_SAMPLE_SHIFT_MIN);
     hot->secret = hps_hash_secret();
     hot->random = hot->secret | 1;
-    pthread_mutex_init(&hot->lock, NULL);
+    hps_lock_init(&hot->lock, HPS_LOCK_HOT_KEYS);
     return hot;
 }
 
@@ -88,7 +88,7 @@ void hps_hot_free(struct hps_hot *hot)
     if (hot == NULL) {
         return;
     }
-    pthread_mutex_destroy(&hot->lock);
+    hps_lock_fini(&hot->lock);
     hps_free(hot->buckets);
     hps_free(hot);
 }
@@ -186,7 +186,7 @@ static void adapt(struct hps_hot *hot, unsigned shift, uint32_t n)
 
 static void count_group(struct hps_hot *hot, const hps_key *keys, uint32_t n, unsigned shift)
 {
-    if (n == 0 || pthread_mutex_trylock(&hot->lock) != 0) {
+    if (n == 0 || !hps_lock_try(&hot->lock)) {
         return; /* one of many samples is lost */
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -196,7 +196,7 @@ static void count_group(struct hps_hot *hot, const hps_key *keys, uint32_t n, un
         count(hot, keys[i], 1u << shift);
     }
     adapt(hot, shift, n);
-    pthread_mutex_unlock(&hot->lock);
+    hps_lock_release(&hot->lock);
 }
 
 /* All noted keys are one long row, cut into stretches of 2^shift; of each stretch the key at a
@@ -226,9 +226,9 @@ void hps_hot_note(struct hps_hot *hot, const hps_key *keys, uint32_t n)
 
 void hps_hot_add(struct hps_hot *hot, hps_key key, uint32_t times)
 {
-    pthread_mutex_lock(&hot->lock);
+    hps_lock_acquire(&hot->lock);
     place(hot, key, times);
-    pthread_mutex_unlock(&hot->lock);
+    hps_lock_release(&hot->lock);
 }
 
 hps_status hps_hot_grow(struct hps_hot *hot, uint32_t n_keys_max)
@@ -241,7 +241,7 @@ hps_status hps_hot_grow(struct hps_hot *hot, uint32_t n_keys_max)
     if (buckets == NULL) {
         return HPS_NO_MEMORY;
     }
-    pthread_mutex_lock(&hot->lock);
+    hps_lock_acquire(&hot->lock);
     struct bucket *old = hot->buckets;
     uint32_t n_old = atomic_load(&hot->n_buckets);
     hot->buckets = buckets;
@@ -249,14 +249,14 @@ hps_status hps_hot_grow(struct hps_hot *hot, uint32_t n_keys_max)
     for (uint64_t i = 0; i < (uint64_t)n_old * WAYS; i++) {
         place(hot, old[i / WAYS].keys[i % WAYS], old[i / WAYS].counts[i % WAYS]);
     }
-    pthread_mutex_unlock(&hot->lock);
+    hps_lock_release(&hot->lock);
     hps_free(old);
     return HPS_OK;
 }
 
 void hps_hot_age(struct hps_hot *hot)
 {
-    pthread_mutex_lock(&hot->lock);
+    hps_lock_acquire(&hot->lock);
     uint64_t seen = hps_hot_seen(hot);
     uint32_t n_keys = hps_hot_keys_max(hot);
     if (seen - hot->n_seen_aged >= (uint64_t)SEEN_PER_KEY * n_keys) {
@@ -270,7 +270,7 @@ void hps_hot_age(struct hps_hot *hot)
         atomic_store(&hot->shift, shift - 1);
     }
     hot->n_samples = 0;
-    pthread_mutex_unlock(&hot->lock);
+    hps_lock_release(&hot->lock);
 }
 
 /* ---- the hottest ----------------------------------------------------------------------------- */
@@ -289,7 +289,7 @@ hps_status hps_hot_top(struct hps_hot *hot, struct hps_hot_key **out_keys, uint3
 {
     hps_status status = HPS_OK;
     uint32_t n = 0;
-    pthread_mutex_lock(&hot->lock);
+    hps_lock_acquire(&hot->lock);
     uint32_t n_max = hps_hot_keys_max(hot);
     struct hps_hot_key *keys = hps_calloc(n_max, sizeof(*keys));
     if (keys == NULL) {
@@ -301,7 +301,7 @@ hps_status hps_hot_top(struct hps_hot *hot, struct hps_hot_key **out_keys, uint3
             keys[n++] = (struct hps_hot_key){bucket->keys[i % WAYS], bucket->counts[i % WAYS]};
         }
     }
-    pthread_mutex_unlock(&hot->lock);
+    hps_lock_release(&hot->lock);
     if (status != HPS_OK) {
         return status;
     }

@@ -6,7 +6,6 @@
  */
 #include "cache/lookup/insertion.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "cache/lookup/lookup.h"
 
@@ -67,7 +67,7 @@ struct hps_insertion {
     struct hps_insertion_options options;
     struct hps_backfill *backfill;
     atomic_bool stopping;
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     struct entry *entries; /* [rows_max + 1]; lock, as all of these */
     uint32_t *heads;       /* [hash_mask + 1] */
     uint32_t hash_mask;
@@ -131,7 +131,7 @@ hps_status hps_insertion_new(const struct hps_insertion_options *options,
     }
     insertion->options = *options;
     insertion->hash_mask = (uint32_t)(n_heads - 1);
-    pthread_mutex_init(&insertion->lock, NULL);
+    hps_lock_init(&insertion->lock, HPS_LOCK_INSERTION);
     /* Not zeroed: memory is taken as entries are used. */
     insertion->entries = hps_alloc(((size_t)options->rows_max + 1) * sizeof(*insertion->entries));
     insertion->heads = hps_calloc(n_heads, sizeof(*insertion->heads));
@@ -158,7 +158,7 @@ void hps_insertion_free(struct hps_insertion *insertion)
         job_free(insertion->jobs[i]);
     }
     hps_backfill_free(insertion->backfill);
-    pthread_mutex_destroy(&insertion->lock);
+    hps_lock_fini(&insertion->lock);
     hps_free(insertion->heads);
     hps_free(insertion->entries);
     hps_free(insertion);
@@ -166,9 +166,9 @@ void hps_insertion_free(struct hps_insertion *insertion)
 
 uint32_t hps_insertion_rows(struct hps_insertion *insertion)
 {
-    pthread_mutex_lock(&insertion->lock);
+    hps_lock_acquire(&insertion->lock);
     uint32_t n = insertion->n_rows;
-    pthread_mutex_unlock(&insertion->lock);
+    hps_lock_release(&insertion->lock);
     return n;
 }
 
@@ -393,9 +393,9 @@ static void rest_job(struct hps_insertion *insertion, struct job *job)
 static void post_job(struct hps_insertion *insertion, struct job *job)
 {
     if (job != NULL && hps_pool_post_low(insertion->options.io, &job->task) != HPS_OK) {
-        pthread_mutex_lock(&insertion->lock); /* the pool ends: so does all of this */
+        hps_lock_acquire(&insertion->lock); /* the pool ends: so does all of this */
         rest_job(insertion, job);
-        pthread_mutex_unlock(&insertion->lock);
+        hps_lock_release(&insertion->lock);
     }
 }
 
@@ -439,7 +439,7 @@ static void add_some(struct hps_insertion *insertion, struct hps_version *versio
     for (uint32_t i = 0; i < n; i++) {
         heads[i] = head_of(insertion, version, table->id, keys[i]);
     }
-    pthread_mutex_lock(&insertion->lock);
+    hps_lock_acquire(&insertion->lock);
     bool stopping = atomic_load(&insertion->stopping);
     struct lane *lane = stopping ? NULL : get_lane(insertion, version);
     if (stopping || (lane != NULL && atomic_load(&lane->leaving))) {
@@ -449,7 +449,7 @@ static void add_some(struct hps_insertion *insertion, struct hps_version *versio
         job = wake_job(insertion);
         end_lane(insertion, lane); /* if there was room for none */
     }
-    pthread_mutex_unlock(&insertion->lock);
+    hps_lock_release(&insertion->lock);
     count_dropped(insertion, reason, n_dropped);
     post_job(insertion, job);
 }
@@ -506,14 +506,14 @@ static void job_take(struct hps_insertion *insertion, struct job *job)
     uint64_t bytes = 0;
 
     job->n = 0;
-    pthread_mutex_lock(&insertion->lock);
+    hps_lock_acquire(&insertion->lock);
     job->lane = take_turn(insertion);
     bool more = job->lane != NULL && take_some(insertion, job, &bytes);
-    pthread_mutex_unlock(&insertion->lock);
+    hps_lock_release(&insertion->lock);
     while (more) {
-        pthread_mutex_lock(&insertion->lock);
+        hps_lock_acquire(&insertion->lock);
         more = take_some(insertion, job, &bytes);
-        pthread_mutex_unlock(&insertion->lock);
+        hps_lock_release(&insertion->lock);
     }
 }
 
@@ -529,12 +529,12 @@ static void job_give(struct hps_insertion *insertion, const struct job *job)
         for (uint32_t i = 0; i < n; i++) {
             heads[i] = head_of(insertion, job->lane->version, items[i].table, items[i].key);
         }
-        pthread_mutex_lock(&insertion->lock);
+        hps_lock_acquire(&insertion->lock);
         for (uint32_t i = 0; i < n; i++) {
             entry_give(insertion, heads[i], items[i].entry);
         }
         show_rows(insertion);
-        pthread_mutex_unlock(&insertion->lock);
+        hps_lock_release(&insertion->lock);
     }
 }
 
@@ -674,14 +674,14 @@ static void run_job(struct hps_task *task)
         job_fetch(job);
         job_give(insertion, job);
     }
-    pthread_mutex_lock(&insertion->lock);
+    hps_lock_acquire(&insertion->lock);
     if (job->lane != NULL) {
         job->lane->n_jobs--;
         end_lane(insertion, job->lane);
     }
     rest_job(insertion, job);
     job = wake_job(insertion);
-    pthread_mutex_unlock(&insertion->lock);
+    hps_lock_release(&insertion->lock);
     post_job(insertion, job);
 }
 
@@ -693,7 +693,7 @@ static bool drop_slice(struct hps_insertion *insertion, const struct hps_version
     uint32_t n_dropped = 0;
     bool more = false;
 
-    pthread_mutex_lock(&insertion->lock);
+    hps_lock_acquire(&insertion->lock);
     struct lane *lane = version != NULL ? find_lane(insertion, version) : insertion->lanes;
     while (version == NULL && lane != NULL && lane->n_waiting == 0) {
         lane = lane->next;
@@ -704,7 +704,7 @@ static bool drop_slice(struct hps_insertion *insertion, const struct hps_version
         more = version == NULL || lane->n_waiting > 0;
         end_lane(insertion, lane);
     }
-    pthread_mutex_unlock(&insertion->lock);
+    hps_lock_release(&insertion->lock);
     count_dropped(insertion, HPS_DROP_STOPPED, n_dropped);
     return more;
 }
@@ -723,9 +723,9 @@ void hps_insertion_stop(struct hps_insertion *insertion)
     if (insertion == NULL) {
         return;
     }
-    pthread_mutex_lock(&insertion->lock); /* after this nothing is added */
+    hps_lock_acquire(&insertion->lock); /* after this nothing is added */
     atomic_store(&insertion->stopping, true);
-    pthread_mutex_unlock(&insertion->lock);
+    hps_lock_release(&insertion->lock);
     while (drop_slice(insertion, NULL)) {
     }
     hps_backfill_stop(insertion->backfill);

@@ -6,37 +6,25 @@
  * waits it lets go soon, whoever still stands in line. Any thread; turns are those of the
  * updater's.
  */
-#include <time.h>
-
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/lock.h"
 #include "cache/update/internal.h"
 
 enum { US_PER_S = 1000 * 1000 };
-
-/* pthread_cond_timedwait with its own clock: holds are of this machine's time, not of a test's. */
-static struct timespec latest(void)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += HPS_UPDATE_HELD_US_MAX / US_PER_S;
-    return until;
-}
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 void update_turn_begin(struct hps_updates *updates)
 {
-    struct timespec until = latest();
-    int failed = 0;
-    pthread_mutex_lock(&updates->lock);
+    uint64_t until_us = hps_clock_us() + HPS_UPDATE_HELD_US_MAX;
+    hps_lock_acquire(&updates->lock);
     HPS_ASSERT(!updates->turn);
     updates->turn = true;
-    while (updates->held && failed == 0) {
-        failed = pthread_cond_timedwait(&updates->changed, &updates->lock, &until);
+    while (updates->held && hps_cond_wait_until(&updates->changed, &updates->lock, until_us)) {
     }
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
 }
 
 /* Lock held. */
@@ -54,20 +42,20 @@ static void let_go(struct hps_updates *updates)
         hps_metric_observe_us(metric, hps_clock_us() - updates->held_since_us);
     }
     updates->held = false;
-    pthread_cond_broadcast(&updates->changed);
+    hps_cond_broadcast(&updates->changed);
 }
 
 /* Who has waited for this is next: were it only woken, the next batch might come first. */
 void update_turn_end(struct hps_updates *updates)
 {
-    pthread_mutex_lock(&updates->lock);
+    hps_lock_acquire(&updates->lock);
     updates->turn = false;
     if (updates->hold_waits) {
         updates->hold_waits = false;
         begin_hold(updates);
-        pthread_cond_broadcast(&updates->changed);
+        hps_cond_broadcast(&updates->changed);
     }
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
 }
 
 /* Behind the batch that is under way, or waits. Lock held. */
@@ -80,7 +68,7 @@ static void hold_after_turn(struct hps_updates *updates)
     }
     updates->hold_waits = true;
     while (!updates->held) {
-        pthread_cond_wait(&updates->changed, &updates->lock);
+        hps_cond_wait(&updates->changed, &updates->lock);
     }
 }
 
@@ -143,9 +131,9 @@ static void read_in_turn(struct hps_updates *updates)
         bool held = !is_over(client);
         uint64_t from_us = hps_clock_us();
         updates->reading = next;
-        pthread_mutex_unlock(&updates->lock);
+        hps_lock_release(&updates->lock);
         next->run(next, held); /* it is not ours any more */
-        pthread_mutex_lock(&updates->lock);
+        hps_lock_acquire(&updates->lock);
         uint64_t now_us = hps_clock_us();
         updates->reading = NULL;
         if (held) {
@@ -163,7 +151,7 @@ static void on_thread(struct hps_task *task)
         (struct hps_updates *)((char *)task - offsetof(struct hps_updates, reader));
     struct hps_version *version = updates->read_version;
     bool posted = false;
-    pthread_mutex_lock(&updates->lock);
+    hps_lock_acquire(&updates->lock);
     while (updates->waiting != NULL && !posted) {
         hold_after_turn(updates);
         read_in_turn(updates);
@@ -173,7 +161,7 @@ static void on_thread(struct hps_task *task)
                  hps_pool_post(updates->read_pool, &updates->reader) == HPS_OK;
     }
     updates->reads = posted;
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
     if (!posted) {
         hps_version_unpin(version);
     }
@@ -202,7 +190,7 @@ hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
 {
     struct hps_updates *updates = version->updates;
     HPS_ASSERT(updates != NULL);
-    pthread_mutex_lock(&updates->lock);
+    hps_lock_acquire(&updates->lock);
     hps_status status = is_over(client_of(updates, hold)) ? HPS_AGAIN : HPS_OK;
     if (status == HPS_OK) {
         status = start_reading(version, pool);
@@ -215,14 +203,14 @@ hps_status hps_update_hold(struct hps_version *version, struct hps_pool *pool,
         hold->next = NULL;
         *last = hold;
     }
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
     return status;
 }
 
 bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update_hold *hold)
 {
     struct hps_updates *updates = version->updates;
-    pthread_mutex_lock(&updates->lock);
+    hps_lock_acquire(&updates->lock);
     struct hps_update_hold **at = &updates->waiting;
     while (*at != NULL && *at != hold) {
         at = &(*at)->next;
@@ -233,30 +221,21 @@ bool hps_update_hold_cancel(struct hps_version *version, const struct hps_update
     } else if (updates->reading == hold) {
         let_go(updates);
     }
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
     return waited;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status update_holds_init(struct hps_updates *updates)
+void update_holds_init(struct hps_updates *updates)
 {
-    pthread_condattr_t attr;
-    if (pthread_condattr_init(&attr) != 0) {
-        return HPS_NO_MEMORY;
-    }
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    int failed = pthread_cond_init(&updates->changed, &attr);
-    pthread_condattr_destroy(&attr);
-    if (failed == 0) {
-        failed = pthread_mutex_init(&updates->lock, NULL);
-    }
-    return failed == 0 ? HPS_OK : HPS_NO_MEMORY;
+    hps_lock_init(&updates->lock, HPS_LOCK_UPDATES);
+    hps_cond_init(&updates->changed);
 }
 
 void update_holds_fini(struct hps_updates *updates)
 {
     HPS_ASSERT(!updates->held && updates->waiting == NULL && !updates->reads);
-    pthread_cond_destroy(&updates->changed);
-    pthread_mutex_destroy(&updates->lock);
+    hps_cond_fini(&updates->changed);
+    hps_lock_fini(&updates->lock);
 }

@@ -5,8 +5,7 @@
 #ifndef HPS_CACHE_UPDATE_INTERNAL_H
 #define HPS_CACHE_UPDATE_INTERNAL_H
 
-#include <pthread.h>
-
+#include "base/lock.h"
 #include "cache/update/update.h"
 
 /* A position as it is stored. */
@@ -31,9 +30,9 @@ struct hps_updates {
     _Atomic uint64_t sequence;
     _Atomic int64_t event_time_ms, as_of_ms;
     _Atomic uint64_t as_of_us;         /* when as_of_ms came to be what it is, hps_clock_us */
-    pthread_mutex_t lock;              /* all that follows */
+    struct hps_lock lock;              /* all that follows */
     struct update_position *positions; /* the published ones */
-    pthread_cond_t changed;            /* `held` is another */
+    struct hps_cond changed;           /* `held` is another */
     bool turn;                         /* of a batch: it is under way, or waits as `held` */
     bool held;                         /* look-ups are read, and no batch begins */
     uint64_t held_since_us;
@@ -62,7 +61,7 @@ struct hps_updates {
 /* Wait until nobody holds updates back, HPS_UPDATE_HELD_US_MAX at most; others wait meanwhile. */
 void update_turn_begin(struct hps_updates *updates);
 void update_turn_end(struct hps_updates *updates);
-hps_status update_holds_init(struct hps_updates *updates) HPS_MUST_CHECK;
+void update_holds_init(struct hps_updates *updates);
 void update_holds_fini(struct hps_updates *updates);
 
 /* ---- reading one tier ------------------------------------------------------------------------ */

@@ -77,7 +77,7 @@ static void positions_free(struct update_position *position)
 static void position_publish(struct hps_updates *updates, struct update_position *position)
 {
     struct update_position *old = NULL;
-    pthread_mutex_lock(&updates->lock);
+    hps_lock_acquire(&updates->lock);
     struct update_position **at = &updates->positions;
     while (*at != NULL && ((*at)->name_size != position->name_size ||
                            memcmp(name_of(*at), name_of(position), position->name_size) != 0)) {
@@ -86,7 +86,7 @@ static void position_publish(struct hps_updates *updates, struct update_position
     old = *at;
     position->next = old == NULL ? NULL : old->next;
     *at = position;
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
     hps_free(old);
 }
 
@@ -97,12 +97,12 @@ hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, v
     if (updates == NULL) {
         return HPS_OK;
     }
-    pthread_mutex_lock(&updates->lock);
+    hps_lock_acquire(&updates->lock);
     for (const struct update_position *p = updates->positions; p != NULL && status == HPS_OK;
          p = p->next) {
         status = fn(ctx, name_of(p), p->name_size, p->record.value, p->record.value_size);
     }
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
     return status;
 }
 
@@ -307,11 +307,11 @@ static struct hps_updates *updates_new(uint32_t n_tables)
         return NULL;
     }
     updates->rows_changed = hps_calloc(n_tables, sizeof(*updates->rows_changed));
-    if (updates->rows_changed == NULL || update_holds_init(updates) != HPS_OK) {
-        hps_free(updates->rows_changed);
+    if (updates->rows_changed == NULL) {
         hps_free(updates);
         return NULL;
     }
+    update_holds_init(updates);
     return updates;
 }
 

@@ -6,12 +6,12 @@
  */
 #include "cache/version/absent.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
 enum { WAYS = 4, SETS = 16384, LOCKS = 64, LINE_BYTES = 64 };
 
@@ -24,14 +24,14 @@ struct set {
 
 _Static_assert(sizeof(struct set) == LINE_BYTES, "a look reads one line");
 
-struct lock {
-    _Alignas(LINE_BYTES) pthread_mutex_t mutex;
+struct part_lock {
+    _Alignas(LINE_BYTES) struct hps_lock lock;
 };
 
 struct hps_absent {
     struct set *_Atomic sets; /* [SETS]; NULL: nothing was ever added */
-    pthread_mutex_t growing;
-    struct lock locks[LOCKS];
+    struct hps_lock growing;
+    struct part_lock locks[LOCKS];
 };
 
 struct hps_absent *hps_absent_new(void)
@@ -42,9 +42,9 @@ struct hps_absent *hps_absent_new(void)
         return NULL;
     }
     atomic_init(&absent->sets, NULL);
-    pthread_mutex_init(&absent->growing, NULL);
+    hps_lock_init(&absent->growing, HPS_LOCK_ABSENT_SETS);
     for (unsigned i = 0; i < LOCKS; i++) {
-        pthread_mutex_init(&absent->locks[i].mutex, NULL);
+        hps_lock_init(&absent->locks[i].lock, HPS_LOCK_ABSENT);
     }
     return absent;
 }
@@ -55,9 +55,9 @@ void hps_absent_free(struct hps_absent *absent)
         return;
     }
     for (unsigned i = 0; i < LOCKS; i++) {
-        pthread_mutex_destroy(&absent->locks[i].mutex);
+        hps_lock_fini(&absent->locks[i].lock);
     }
-    pthread_mutex_destroy(&absent->growing);
+    hps_lock_fini(&absent->growing);
     hps_free_aligned(atomic_load(&absent->sets));
     hps_free_aligned(absent);
 }
@@ -77,7 +77,7 @@ static struct set *sets_of(struct hps_absent *absent)
     if (sets != NULL) {
         return sets;
     }
-    pthread_mutex_lock(&absent->growing);
+    hps_lock_acquire(&absent->growing);
     sets = atomic_load_explicit(&absent->sets, memory_order_relaxed);
     if (sets == NULL) {
         sets = hps_alloc_aligned(LINE_BYTES, SETS * sizeof(*sets));
@@ -86,7 +86,7 @@ static struct set *sets_of(struct hps_absent *absent)
             atomic_store_explicit(&absent->sets, sets, memory_order_release);
         }
     }
-    pthread_mutex_unlock(&absent->growing);
+    hps_lock_release(&absent->growing);
     return sets;
 }
 
@@ -160,13 +160,13 @@ void hps_absent_add(struct hps_absent *absent, uint32_t table_id, const hps_key 
 
     for (uint32_t i = 0; i < n && sets != NULL; i++) {
         uint32_t index = set_index(table_id, keys[i]);
-        pthread_mutex_t *mutex = &absent->locks[index % LOCKS].mutex;
+        struct hps_lock *lock = &absent->locks[index % LOCKS].lock;
 
-        pthread_mutex_lock(mutex);
+        hps_lock_acquire(lock);
         if (guard == NULL || guard->fresh(guard->ctx, i)) {
             set_add(&sets[index], table_id + 1, keys[i]);
         }
-        pthread_mutex_unlock(mutex);
+        hps_lock_release(lock);
     }
 }
 
@@ -175,14 +175,14 @@ void hps_absent_remove(struct hps_absent *absent, uint32_t table_id, const hps_k
 {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t index = set_index(table_id, keys[i]);
-        pthread_mutex_t *mutex = &absent->locks[index % LOCKS].mutex;
+        struct hps_lock *lock = &absent->locks[index % LOCKS].lock;
 
-        pthread_mutex_lock(mutex);
+        hps_lock_acquire(lock);
         struct set *sets = atomic_load_explicit(&absent->sets, memory_order_acquire);
         unsigned way = sets == NULL ? WAYS : way_of(&sets[index], table_id + 1, keys[i]);
         if (way < WAYS) {
             write_way(&sets[index], way, 0, 0);
         }
-        pthread_mutex_unlock(mutex);
+        hps_lock_release(lock);
     }
 }

@@ -5,17 +5,17 @@
  */
 #include "cache/version/fetched.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
 #define COUNT_MASK UINT64_C(0xff)
 
 struct hps_fetched {
     _Atomic uint64_t *_Atomic places; /* [HPS_FETCHED_KEYS]; NULL: nothing was ever noted */
-    pthread_mutex_t growing;
+    struct hps_lock growing;
 };
 
 struct hps_fetched *hps_fetched_new(void)
@@ -24,7 +24,7 @@ struct hps_fetched *hps_fetched_new(void)
 
     if (fetched != NULL) {
         atomic_init(&fetched->places, NULL);
-        pthread_mutex_init(&fetched->growing, NULL);
+        hps_lock_init(&fetched->growing, HPS_LOCK_FETCHED);
     }
     return fetched;
 }
@@ -32,7 +32,7 @@ struct hps_fetched *hps_fetched_new(void)
 void hps_fetched_free(struct hps_fetched *fetched)
 {
     if (fetched != NULL) {
-        pthread_mutex_destroy(&fetched->growing);
+        hps_lock_fini(&fetched->growing);
         hps_free((void *)atomic_load(&fetched->places));
         hps_free(fetched);
     }
@@ -56,13 +56,13 @@ static _Atomic uint64_t *places_of(struct hps_fetched *fetched)
     if (places != NULL) {
         return places;
     }
-    pthread_mutex_lock(&fetched->growing);
+    hps_lock_acquire(&fetched->growing);
     places = atomic_load_explicit(&fetched->places, memory_order_relaxed);
     if (places == NULL) {
         places = hps_calloc(HPS_FETCHED_KEYS, sizeof(*places));
         atomic_store_explicit(&fetched->places, places, memory_order_release);
     }
-    pthread_mutex_unlock(&fetched->growing);
+    hps_lock_release(&fetched->growing);
     return places;
 }
 

@@ -5,18 +5,18 @@
  */
 #include "cache/version/flight.h"
 
-#include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
-enum { SHARDS = 16, CHAINS = 128, LINE_BYTES = 64, NS_PER_S = 1000000000 };
+enum { SHARDS = 16, CHAINS = 128, LINE_BYTES = 64 };
 
 struct shard {
-    _Alignas(LINE_BYTES) pthread_mutex_t lock;
+    _Alignas(LINE_BYTES) struct hps_lock lock;
     struct hps_flight_key *chains[CHAINS];
 };
 
@@ -33,7 +33,7 @@ struct hps_flight *hps_flight_new(void)
     }
     memset(flight, 0, sizeof(*flight));
     for (unsigned i = 0; i < SHARDS; i++) {
-        pthread_mutex_init(&flight->shards[i].lock, NULL);
+        hps_lock_init(&flight->shards[i].lock, HPS_LOCK_FLIGHT);
     }
     return flight;
 }
@@ -47,7 +47,7 @@ void hps_flight_free(struct hps_flight *flight)
         for (unsigned c = 0; c < CHAINS; c++) {
             HPS_ASSERT(flight->shards[i].chains[c] == NULL);
         }
-        pthread_mutex_destroy(&flight->shards[i].lock);
+        hps_lock_fini(&flight->shards[i].lock);
     }
     hps_free_aligned(flight);
 }
@@ -56,13 +56,8 @@ void hps_flight_free(struct hps_flight *flight)
 
 void hps_flight_trip_begin(struct hps_flight_trip *trip)
 {
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&trip->lock, NULL);
-    pthread_cond_init(&trip->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    hps_lock_init(&trip->lock, HPS_LOCK_FLIGHT_TRIP);
+    hps_cond_init(&trip->changed);
     trip->n_waiting = 0;
     trip->n_promoted = 0;
 }
@@ -70,11 +65,11 @@ void hps_flight_trip_begin(struct hps_flight_trip *trip)
 void hps_flight_trip_end(struct hps_flight_trip *trip)
 {
     /* Whoever changed the last key may still hold the lock. */
-    pthread_mutex_lock(&trip->lock);
+    hps_lock_acquire(&trip->lock);
     HPS_ASSERT(trip->n_waiting == 0);
-    pthread_mutex_unlock(&trip->lock);
-    pthread_cond_destroy(&trip->changed);
-    pthread_mutex_destroy(&trip->lock);
+    hps_lock_release(&trip->lock);
+    hps_cond_fini(&trip->changed);
+    hps_lock_fini(&trip->lock);
 }
 
 static bool trip_has_news(const struct hps_flight_trip *trip)
@@ -84,28 +79,22 @@ static bool trip_has_news(const struct hps_flight_trip *trip)
 
 bool hps_flight_wait(struct hps_flight_trip *trip, uint32_t max_us)
 {
-    struct timespec until;
-    int error = 0;
+    uint64_t until_us = hps_clock_us() + max_us;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)max_us * 1000;
-    until.tv_sec += (time_t)(ns / NS_PER_S);
-    until.tv_nsec = (long)(ns % NS_PER_S);
-    pthread_mutex_lock(&trip->lock);
-    while (!trip_has_news(trip) && error != ETIMEDOUT) {
-        error = pthread_cond_timedwait(&trip->changed, &trip->lock, &until);
+    hps_lock_acquire(&trip->lock);
+    while (!trip_has_news(trip) && hps_cond_wait_until(&trip->changed, &trip->lock, until_us)) {
     }
     bool news = trip_has_news(trip);
-    pthread_mutex_unlock(&trip->lock);
+    hps_lock_release(&trip->lock);
     return news;
 }
 
 void hps_flight_take_promoted(struct hps_flight_trip *trip, uint32_t n)
 {
-    pthread_mutex_lock(&trip->lock);
+    hps_lock_acquire(&trip->lock);
     HPS_ASSERT(trip->n_promoted >= n);
     trip->n_promoted -= n;
-    pthread_mutex_unlock(&trip->lock);
+    hps_lock_release(&trip->lock);
 }
 
 /* A key that waited is what it is from now on; the last touch of it by anyone but its owner. */
@@ -113,14 +102,14 @@ static void change(struct hps_flight_key *key, enum hps_flight_state state)
 {
     struct hps_flight_trip *trip = key->trip;
 
-    pthread_mutex_lock(&trip->lock);
+    hps_lock_acquire(&trip->lock);
     atomic_store_explicit(&key->state, (uint8_t)state, memory_order_release);
     trip->n_waiting--;
     trip->n_promoted += state == HPS_FLIGHT_LEADS ? 1 : 0;
     if (trip_has_news(trip)) {
-        pthread_cond_signal(&trip->changed);
+        hps_cond_signal(&trip->changed);
     }
-    pthread_mutex_unlock(&trip->lock);
+    hps_lock_release(&trip->lock);
 }
 
 /* ---- chains, under the lock of their shard --------------------------------------------------- */
@@ -154,9 +143,9 @@ static void wait_for(struct hps_flight_key *leader, struct hps_flight_key *key)
         leader->last->next = key;
     }
     leader->last = key;
-    pthread_mutex_lock(&key->trip->lock);
+    hps_lock_acquire(&key->trip->lock);
     key->trip->n_waiting++;
-    pthread_mutex_unlock(&key->trip->lock);
+    hps_lock_release(&key->trip->lock);
 }
 
 enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_trip *trip,
@@ -169,7 +158,7 @@ enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flig
     key->trip = trip;
     key->waiting = NULL;
     key->last = NULL;
-    pthread_mutex_lock(&shard->lock);
+    hps_lock_acquire(&shard->lock);
     struct hps_flight_key *leader = *find_leader(chain, key->table_id, key->key);
     if (leader == NULL) {
         state = HPS_FLIGHT_LEADS;
@@ -181,7 +170,7 @@ enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flig
         wait_for(leader, key);
     }
     atomic_store_explicit(&key->state, (uint8_t)state, memory_order_relaxed);
-    pthread_mutex_unlock(&shard->lock);
+    hps_lock_release(&shard->lock);
     return state;
 }
 
@@ -191,7 +180,7 @@ void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *tr
     struct hps_flight_key **chain;
     struct shard *shard = shard_of(flight, table_id, key, &chain);
 
-    pthread_mutex_lock(&shard->lock);
+    hps_lock_acquire(&shard->lock);
     struct hps_flight_key **link = find_leader(chain, table_id, key);
     struct hps_flight_key *leader = *link;
     if (leader != NULL && leader->trip == trip) {
@@ -206,7 +195,7 @@ void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *tr
         }
         atomic_store_explicit(&leader->state, HPS_FLIGHT_ALONE, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&shard->lock);
+    hps_lock_release(&shard->lock);
 }
 
 /* The first that waits takes the leader's place, with all that wait behind it. */
@@ -241,9 +230,9 @@ static void stop_waiting(struct hps_flight_key *leader, struct hps_flight_key *k
     if (leader->last == key) {
         leader->last = before;
     }
-    pthread_mutex_lock(&key->trip->lock);
+    hps_lock_acquire(&key->trip->lock);
     key->trip->n_waiting--;
-    pthread_mutex_unlock(&key->trip->lock);
+    hps_lock_release(&key->trip->lock);
 }
 
 void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key)
@@ -255,7 +244,7 @@ void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key)
         return;
     }
     struct shard *shard = shard_of(flight, key->table_id, key->key, &chain);
-    pthread_mutex_lock(&shard->lock);
+    hps_lock_acquire(&shard->lock);
     state = atomic_load_explicit(&key->state, memory_order_acquire);
     struct hps_flight_key **link = find_leader(chain, key->table_id, key->key);
     if (state == HPS_FLIGHT_LEADS) {
@@ -268,5 +257,5 @@ void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key)
     if (state == HPS_FLIGHT_LEADS || state == HPS_FLIGHT_WAITS) {
         atomic_store_explicit(&key->state, HPS_FLIGHT_ALONE, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&shard->lock);
+    hps_lock_release(&shard->lock);
 }

@@ -14,9 +14,9 @@
 #ifndef HPS_CACHE_VERSION_FLIGHT_H
 #define HPS_CACHE_VERSION_FLIGHT_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/lock.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "cache/version/stamps.h"
@@ -33,8 +33,8 @@ enum hps_flight_state {
 
 /* One look-up, with any number of keys. On its stack. */
 struct hps_flight_trip {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    struct hps_lock lock;
+    struct hps_cond changed;
     uint32_t n_waiting;
     uint32_t n_promoted; /* keys that became LEADS after they had waited, until taken */
 };

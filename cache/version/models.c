@@ -7,7 +7,6 @@
  */
 #include "cache/version/models.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "base/assert.h"
 #include "base/epoch.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/text.h"
 
 struct model_entry {
@@ -36,7 +36,7 @@ struct expected {
 };
 
 struct hps_models {
-    pthread_mutex_t lock; /* over what is expected; only those take it that find no version */
+    struct hps_lock lock; /* over what is expected; only those take it that find no version */
     struct expected *expected;
     _Atomic(struct snapshot *) current;
     struct snapshot *spare; /* writers: as large as the current one */
@@ -66,7 +66,7 @@ struct hps_models *hps_models_new(void)
         hps_free(models);
         return NULL;
     }
-    pthread_mutex_init(&models->lock, NULL);
+    hps_lock_init(&models->lock, HPS_LOCK_MODELS);
     models->epoch = epoch;
     models->spare = spare;
     atomic_store(&models->current, empty);
@@ -93,7 +93,7 @@ void hps_models_free(struct hps_models *models)
     while (models->expected != NULL) {
         expected_free(models, &models->expected);
     }
-    pthread_mutex_destroy(&models->lock);
+    hps_lock_fini(&models->lock);
     hps_free(last);
     hps_free(models->spare);
     hps_epoch_free(models->epoch);
@@ -127,7 +127,7 @@ static struct expected *expected_new(const char *model)
 hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)
 {
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&models->lock);
+    hps_lock_acquire(&models->lock);
     struct expected **at = expected_find(models, model, strlen(model));
     if (*at == NULL && why != NULL) {
         *at = expected_new(model); /* at the end of the list */
@@ -138,7 +138,7 @@ hps_status hps_models_expect(struct hps_models *models, const char *model, const
     } else if (*at != NULL) {
         expected_free(models, at);
     }
-    pthread_mutex_unlock(&models->lock);
+    hps_lock_release(&models->lock);
     return status;
 }
 
@@ -146,12 +146,12 @@ hps_status hps_models_expect(struct hps_models *models, const char *model, const
 static bool is_expected(struct hps_models *models, const char *model, size_t size,
                         struct hps_error *err)
 {
-    pthread_mutex_lock(&models->lock);
+    hps_lock_acquire(&models->lock);
     const struct expected *one = *expected_find(models, model, size);
     if (one != NULL) {
         hps_error_set(err, HPS_UNAVAILABLE, "%s", one->why);
     }
-    pthread_mutex_unlock(&models->lock);
+    hps_lock_release(&models->lock);
     return one != NULL;
 }
 

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "cache/update/update.h"
 #include "server/catalog/internal.h"
 #include "server/observe/metrics.h"
@@ -256,19 +257,19 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
 
 void hps_catalog_device_lost(struct hps_catalog *catalog)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         set_policies(catalog, model);
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
 }
 
 void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
                              struct hps_strings *model_roots)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     configure(catalog, config, model_roots);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_strings_fini(model_roots); /* the old ones */
 }
 
@@ -336,9 +337,9 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     }
     catalog->options = *options;
     HPS_ASSERT(hps_load_env_lowest(&options->env) != NULL);
-    pthread_mutex_init(&catalog->lock, NULL);
-    pthread_mutex_init(&catalog->switch_lock, NULL);
-    pthread_cond_init(&catalog->reap, NULL);
+    hps_lock_init(&catalog->lock, HPS_LOCK_CATALOG);
+    hps_lock_init(&catalog->switch_lock, HPS_LOCK_CATALOG_SWITCH);
+    hps_cond_init(&catalog->reap);
     hps_status status = start_threads(catalog, err);
     if (status == HPS_OK) {
         status = add_configured(catalog, err);
@@ -379,11 +380,11 @@ void hps_catalog_stop(struct hps_catalog *catalog)
         return;
     }
     atomic_store(&catalog->closing, true);
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct hps_load *load = catalog->loads; load != NULL; load = load->next) {
         atomic_store(&load->progress.cancel, true);
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_pool_free(catalog->loader);
     catalog->loader = NULL;
     catalog_warm_stop(catalog);                 /* after the loader, which posts to its threads */
@@ -410,9 +411,9 @@ void hps_catalog_close(struct hps_catalog *catalog)
         catalog_entry_remove(catalog, model, model->entries);
     }
     hps_warmup_free(catalog->warmup);
-    pthread_cond_destroy(&catalog->reap);
-    pthread_mutex_destroy(&catalog->lock);
-    pthread_mutex_destroy(&catalog->switch_lock);
+    hps_cond_fini(&catalog->reap);
+    hps_lock_fini(&catalog->lock);
+    hps_lock_fini(&catalog->switch_lock);
     hps_strings_fini(&catalog->model_roots);
     hps_free(catalog);
 }
@@ -449,7 +450,7 @@ double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalo
 void hps_catalog_each(struct hps_catalog *catalog,
                       void (*fn)(void *ctx, const struct hps_version_view *view), void *ctx)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             struct hps_version_view view = {.model = model->name,
@@ -469,14 +470,14 @@ void hps_catalog_each(struct hps_catalog *catalog,
             fn(ctx, &view);
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
 }
 
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx)
 {
     unsigned n = 0;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         if (model->drift) {
             n++;
@@ -485,7 +486,7 @@ unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, co
             }
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return n;
 }
 
@@ -508,7 +509,7 @@ static void add_persistent(const struct catalog_entry *entry, struct hps_catalog
 void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_totals *out_totals)
 {
     struct hps_catalog_totals totals = {0};
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             totals.host_bytes += space_bytes(entry->host, &totals.host_rows);
@@ -518,6 +519,6 @@ void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_tota
             totals.n_loading += entry->state == ENTRY_LOADING;
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     *out_totals = totals;
 }

@@ -77,10 +77,10 @@ void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry)
         return;
     }
     version->gpu = space;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     entry->gpu = space;
     catalog_policies(catalog, entry);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
 }
 
 void catalog_gpu_close(struct hps_version *version)

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "base/lock.h"
 #include "base/pool.h"
 #include "server/catalog/catalog.h"
 #include "server/load/records.h"
@@ -83,7 +84,7 @@ struct hps_load {
 
 struct hps_catalog {
     struct hps_catalog_options options;
-    pthread_mutex_t lock; /* also over what a reload changes: of options.env, and these */
+    struct hps_lock lock; /* also over what a reload changes: of options.env, and these */
     struct hps_strings model_roots;
     uint32_t keep_versions;
     uint32_t warmup_timeout_s;
@@ -91,7 +92,7 @@ struct hps_catalog {
     double activate_rows_loss_max;
     uint32_t hot_keys_save_s; /* 0: never */
     bool async_without_gpu;
-    pthread_mutex_t
+    struct hps_lock
         switch_lock; /* one activate, rollback, unload or end of a load at a time; outer */
     struct catalog_model *models;
     struct hps_load *loads; /* under way */
@@ -108,7 +109,7 @@ struct hps_catalog {
     atomic_bool tidying;
     bool opened;                     /* all that was stored is known */
     struct catalog_entry *unloading; /* published no more, still used or not removed yet */
-    pthread_cond_t reap;             /* `unloading` is not empty, or `closing` */
+    struct hps_cond reap;            /* `unloading` is not empty, or `closing` */
     pthread_t reaper;
     bool reaper_started;
     atomic_bool closing;

@@ -171,9 +171,9 @@ static hps_status place_tables(struct hps_load *load, struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
     struct catalog_model *model = load->model;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     hps_status status = hps_table_order_apply(&model->order, load->entry->version);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the order of tables");
     }
@@ -242,16 +242,16 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     if (status != HPS_OK) {
         return status;
     }
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     catalog_entry_spaces(catalog, entry);
     catalog_version_metrics(catalog, entry->version);
     hps_warmup_attach(catalog->warmup, entry->version);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     status = hps_models_add(catalog->options.models, entry->version);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for the model set");
     }
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     load->n_rows_dropped = catalog_rows_dropped(entry);
     entry->state = ENTRY_RESIDENT;
     hps_ignore(catalog_diff(load->model, entry->version, &load->outcome.diff)); /* else untold */
@@ -266,7 +266,7 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
         load->waiting_until_us = hps_clock_us() + CATCH_UP_US_MAX;
         entry->n_switching++;
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_updater_add(catalog->options.updater, entry->version, load->model->n_switches);
     if (load->replace) {
         catalog_replace_locked(catalog, load->model, load->number, &load->outcome.gone);
@@ -275,9 +275,9 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
         status = activate_loaded(load, err);
     }
     if (status == HPS_OK) {
-        pthread_mutex_lock(&catalog->lock);
+        hps_lock_acquire(&catalog->lock);
         catalog_load_succeeded(catalog, load->model);
-        pthread_mutex_unlock(&catalog->lock);
+        hps_lock_release(&catalog->lock);
     }
     return status;
 }
@@ -295,12 +295,12 @@ static void unpublish(struct hps_load *load)
         hps_ignore(hps_records_delete_version(catalog->options.env.durable, version->model,
                                               version->number, &err)); /* if it got there at all */
     }
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     load->entry->host = NULL;
     load->entry->redis = NULL;
     load->entry->durable = NULL;
     catalog_gpu_hide(catalog, load->entry);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     catalog_gpu_close(version);
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         hps_load_give_up(&catalog->options.env, version->tiers[i]);
@@ -361,9 +361,9 @@ static hps_status activate_fresh(struct hps_load *load, hps_status status, struc
     }
     load->activated = status == HPS_OK;
     atomic_store(&load->progress.stage, "done");
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     entry->n_switching--;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_version_unpin(entry->version);
     return status == HPS_OK ? HPS_OK : hps_error_prefix(err, status, "loaded, but not activated");
 }
@@ -371,9 +371,9 @@ static hps_status activate_fresh(struct hps_load *load, hps_status status, struc
 static hps_status carry_out(struct hps_load *load, struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     uint64_t used = catalog_host_used(catalog);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     uint64_t budget = catalog->options.env.host_bytes_max;
     load->plan.host_bytes_available = budget > used ? budget - used : 0;
     hps_status status = hps_load_run(&load->env, &load->source, &load->plan, load->entry->version,
@@ -386,13 +386,13 @@ static hps_status carry_out(struct hps_load *load, struct hps_error *err)
     load->n_rows = load->plan.n_rows - load->duplicate_keys;
     catalog_gpu_open(catalog, load->entry);
     catalog_warm_load(load);
-    pthread_mutex_lock(&catalog->switch_lock);
+    hps_lock_acquire(&catalog->switch_lock);
     status = publish(load, err);
     if (status != HPS_OK) {
         unpublish(load);
     }
     log_end(load, status, err);
-    pthread_mutex_unlock(&catalog->switch_lock); /* from here a published version may be unloaded */
+    hps_lock_release(&catalog->switch_lock); /* from here a published version may be unloaded */
     return status;
 }
 
@@ -410,7 +410,7 @@ static void run_load(struct hps_task *task)
     }
     catalog_reap(catalog); /* what nobody uses is gone when the load is reported as done, but for
                               what the reaper has at hand */
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     load_unlink(load);
     if (!load->published) {
         struct hps_version *version = load->entry->version;
@@ -430,7 +430,7 @@ static void run_load(struct hps_task *task)
     load->error = err;
     load->error.status = status;
     load->done = true;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_load_unref(load);
 }
 
@@ -440,7 +440,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
 {
     struct hps_version *version = NULL;
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, request->model, true);
     if (model == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a model");
@@ -471,14 +471,14 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
     catalog_failures_show(catalog, model);
     catalog_expect(catalog, model);
 out:
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return status;
 }
 
 static void abandon(struct hps_load *load, const struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct hps_version *version = load->entry->version;
     load_unlink(load);
     if (load->model->config != NULL && load->model->entries->next == NULL) {
@@ -486,7 +486,7 @@ static void abandon(struct hps_load *load, const struct hps_error *err)
     }
     catalog_version_metrics_remove(catalog, version);
     catalog_entry_remove(catalog, load->model, load->entry);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_version_free(version);
     hps_load_unref(load);
 }
@@ -498,7 +498,7 @@ static hps_status foresee(struct hps_load *load, struct hps_error *err)
     struct hps_catalog *catalog = load->catalog;
     struct hps_version_diff diff = {0};
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     catalog_foresee(catalog, load->model, load->activate, load->replace, &load->going);
     if (load->activate && !load->force) {
         status = catalog_diff(load->model, load->entry->version, &diff);
@@ -506,7 +506,7 @@ static hps_status foresee(struct hps_load *load, struct hps_error *err)
                      ? catalog_check_diff(catalog, load->model, load->number, &diff, err)
                      : hps_error_set(err, status, "no memory to compare versions");
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_version_diff_free(&diff);
     return status;
 }
@@ -582,7 +582,7 @@ static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load
     struct hps_table_order order = {0};
     struct hps_switched effect = {0};
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, request->model, false);
     if (model != NULL) {
         effect.previous = model->active;
@@ -592,7 +592,7 @@ static hps_status plan_effect(struct hps_catalog *catalog, const struct hps_load
     if (model != NULL && status == HPS_OK) {
         status = hps_table_order_copy(&model->order, &order);
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (status == HPS_OK) {
         status = hps_table_order_apply(&order, version);
     }
@@ -620,7 +620,7 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     if (status != HPS_OK) {
         return status;
     }
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, request->model, false);
     if (model != NULL) {
         hps_source_sort(&source, &model->order);
@@ -628,7 +628,7 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     status = name_version(model != NULL ? model : &unknown, request, &source, &version, err);
     uint64_t used = catalog_host_used(catalog);
     const struct hps_load_env env = catalog->options.env;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (status == HPS_OK) {
         status = hps_load_plan(&env, &source, used, version, out_plan, err);
     }
@@ -664,7 +664,7 @@ void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
         state.remaining_ms = (uint64_t)((double)ms * (double)(state.rows_total - state.rows_done) /
                                         (double)state.rows_done);
     }
-    pthread_mutex_lock(&load->catalog->lock);
+    hps_lock_acquire(&load->catalog->lock);
     state.version = load->number;
     state.duplicate_keys = load->duplicate_keys;
     state.n_rows = load->n_rows;
@@ -673,7 +673,7 @@ void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
     state.done = load->done;
     state.activated = load->activated;
     state.error = load->error;
-    pthread_mutex_unlock(&load->catalog->lock);
+    hps_lock_release(&load->catalog->lock);
     *out_state = state;
 }
 
@@ -722,9 +722,9 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
         waits = status == HPS_OK;
     }
     if (awaited && !waits) {
-        pthread_mutex_lock(&catalog->lock);
+        hps_lock_acquire(&catalog->lock);
         catalog_await_end(catalog, catalog_model(catalog, config->name, false));
-        pthread_mutex_unlock(&catalog->lock);
+        hps_lock_release(&catalog->lock);
     }
     hps_load_unref(load);
     return status;

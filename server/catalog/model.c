@@ -70,9 +70,9 @@ hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *
 {
     int64_t *past = NULL;
     uint32_t n_past = 0;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     hps_status status = past_versions(model, change->active, change->without, &past, &n_past);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for a catalog record");
     }

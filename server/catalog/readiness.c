@@ -5,12 +5,12 @@
  */
 #include "server/catalog/readiness.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "server/observe/notify.h"
 
@@ -18,7 +18,7 @@ enum { REASONS_BYTES_MAX = 1 << 20, LINE_BYTES = HPS_MODEL_WHY_BYTES + 32 };
 
 struct hps_readiness {
     struct hps_readiness_parts parts;
-    pthread_mutex_t lock; /* over the next two, which the main thread alone changes */
+    struct hps_lock lock; /* over the next two, which the main thread alone changes */
     bool ready;
     struct hps_buf reasons; /* NUL-terminated, one behind the other */
     /* main thread */
@@ -37,7 +37,7 @@ struct hps_readiness *hps_readiness_new(const struct hps_readiness_parts *parts)
         return NULL;
     }
     readiness->parts = *parts;
-    pthread_mutex_init(&readiness->lock, NULL);
+    hps_lock_init(&readiness->lock, HPS_LOCK_READINESS);
     hps_buf_init(&readiness->reasons, REASONS_BYTES_MAX);
     hps_buf_init(&readiness->found, REASONS_BYTES_MAX);
     hps_metric_set(parts->ready, 0);
@@ -55,7 +55,7 @@ void hps_readiness_free(struct hps_readiness *readiness)
     }
     hps_buf_fini(&readiness->reasons);
     hps_buf_fini(&readiness->found);
-    pthread_mutex_destroy(&readiness->lock);
+    hps_lock_fini(&readiness->lock);
     hps_free(readiness);
 }
 
@@ -67,14 +67,14 @@ static void add_reason(void *ctx, const char *reason)
 /* Everything that can be asked changes here, at once. */
 static void change(struct hps_readiness *readiness, bool ready)
 {
-    pthread_mutex_lock(&readiness->lock);
+    hps_lock_acquire(&readiness->lock);
     const struct hps_buf before = readiness->reasons;
     readiness->reasons = readiness->found;
     readiness->found = before;
     readiness->ready = ready;
     hps_metric_set(readiness->parts.ready, ready ? 1 : 0);
     hps_health_service_set(readiness->parts.health, ready);
-    pthread_mutex_unlock(&readiness->lock);
+    hps_lock_release(&readiness->lock);
 }
 
 static const char *first_reason(const struct hps_readiness *readiness)
@@ -139,13 +139,13 @@ void hps_readiness_drain(struct hps_readiness *readiness)
 bool hps_readiness_get(struct hps_readiness *readiness, void (*fn)(void *ctx, const char *reason),
                        void *ctx)
 {
-    pthread_mutex_lock(&readiness->lock);
+    hps_lock_acquire(&readiness->lock);
     bool ready = readiness->ready;
     const char *text = (const char *)readiness->reasons.data;
     for (size_t at = 0; fn != NULL && !ready && at < readiness->reasons.size;
          at += strlen(text + at) + 1) {
         fn(ctx, text + at);
     }
-    pthread_mutex_unlock(&readiness->lock);
+    hps_lock_release(&readiness->lock);
     return ready;
 }

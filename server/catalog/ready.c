@@ -75,11 +75,11 @@ void catalog_expect(struct hps_catalog *catalog, struct catalog_model *model)
 
 void catalog_expect_all(struct hps_catalog *catalog)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         catalog_expect(catalog, model);
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
 }
 
 void hps_catalog_each_unserved(struct hps_catalog *catalog,
@@ -87,14 +87,14 @@ void hps_catalog_each_unserved(struct hps_catalog *catalog,
                                void *ctx)
 {
     char why[HPS_MODEL_WHY_BYTES];
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         if (!serves(model)) {
             const struct hps_unserved_view view = {model->name, describe(catalog, model, why), why};
             fn(ctx, &view);
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
 }
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
     if (!ready && fn != NULL) {
         fn(ctx, reason);
     }
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         const struct catalog_entry *entry = catalog_entry(model, model->active);
         if (serves(model) && !model->awaits && is_whole(entry, reason)) {
@@ -198,7 +198,7 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
             fn(ctx, reason);
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return ready;
 }
 
@@ -211,7 +211,7 @@ struct ensure_task {
 
 static void ensured(struct hps_catalog *catalog, const char *name, const struct hps_error *err)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, name, false);
     HPS_ASSERT(model != NULL); /* models[] are never removed */
     model->waiting = false;
@@ -220,18 +220,18 @@ static void ensured(struct hps_catalog *catalog, const char *name, const struct 
         catalog_await_end(catalog, model);
     }
     catalog_expect(catalog, model);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
 }
 
 static void ensure_model(struct hps_catalog *catalog, const struct hps_config_model *config)
 {
     struct hps_error err = {0};
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     const struct catalog_model *model = catalog_model(catalog, config->name, false);
     bool waiting = model->waiting;
     bool there = model->entries != NULL;
     bool awaits = model->awaits;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (!waiting) {
         return;
     }
@@ -284,7 +284,7 @@ static unsigned mark_waiting(struct hps_catalog *catalog,
                              bool (*wanted)(const struct catalog_model *model))
 {
     unsigned n = 0;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         bool lacks = model->config != NULL && (model->entries == NULL || model->awaits);
         if (lacks && !model->waiting && wanted(model)) {
@@ -293,7 +293,7 @@ static unsigned mark_waiting(struct hps_catalog *catalog,
             n++;
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return n;
 }
 
@@ -316,9 +316,9 @@ static void ensure(struct hps_catalog *catalog, bool (*wanted)(const struct cata
     }
     hps_ignore(hps_error_set(&err, HPS_NO_MEMORY, "no memory to begin the load"));
     for (size_t i = 0; i < config->n_models; i++) {
-        pthread_mutex_lock(&catalog->lock);
+        hps_lock_acquire(&catalog->lock);
         bool waiting = catalog_model(catalog, config->models[i].name, false)->waiting;
-        pthread_mutex_unlock(&catalog->lock);
+        hps_lock_release(&catalog->lock);
         if (waiting) {
             ensured(catalog, config->models[i].name, &err);
         }

@@ -143,9 +143,9 @@ static void run_fill(struct hps_task *task)
     hps_status status = HPS_OK;
     struct hps_load_env *env = &catalog->options.env;
     uint64_t needed = hps_load_host_bytes(env, fill->version->tables, fill->version->n_tables);
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     uint64_t used = catalog_host_used(catalog);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     fill->version->tiers[0]->store->ops->space_usage(fill->version->tiers[0], &usage);
     if (used - usage.used_bytes + needed > env->host_bytes_max) {
         HPS_LOG(INFO, "catalog",

@@ -109,9 +109,9 @@ hps_status catalog_source_open(struct hps_catalog *catalog, const struct hps_loa
         hps_config_model_find(catalog->options.config, request->model);
     char resolved[PATH_MAX];
     struct hps_strings roots; /* a copy: no lock while the file system is asked */
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     hps_status status = hps_strings_copy(&catalog->model_roots, &roots);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory for server.model_roots");
     }
@@ -227,7 +227,7 @@ int64_t catalog_find_print(struct hps_catalog *catalog, const char *name,
                            const struct hps_source *source)
 {
     int64_t number = 0;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, name, false);
     for (struct catalog_entry *entry = model == NULL ? NULL : model->entries; entry != NULL;
          entry = entry->next) {
@@ -236,6 +236,6 @@ int64_t catalog_find_print(struct hps_catalog *catalog, const char *name,
             number = entry->version->number;
         }
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return number;
 }

@@ -21,9 +21,9 @@ void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model
 hps_status catalog_check_lag(struct hps_catalog *catalog, const char *model, int64_t number,
                              struct hps_error *err)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     uint64_t lag_max_ms = (uint64_t)catalog->activate_lag_max_s * 1000;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return hps_updater_check_lag(catalog->options.updater, model, number, lag_max_ms, err);
 }
 
@@ -73,9 +73,9 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
 {
     int64_t previous = model->active != number ? model->active : model->previous;
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     status = catalog_diff(model, catalog_entry(model, number)->version, &switched->diff);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory to compare versions");
     }
@@ -96,14 +96,14 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
     switched->pause_us = hps_clock_us() - start_us;
     switched->version = number;
     switched->previous = model->active;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     model->active = number;
     catalog_note_active(model, catalog_entry(model, number));
     model->n_switches++;
     model->previous = previous;
     model->drift = false;
     catalog_share_memory(model);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return HPS_OK;
 }
 
@@ -117,11 +117,11 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
         hps_version_diff_free(&switched.diff);
         return status;
     }
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_entry *entry = catalog_entry(model, number);
     struct catalog_entry *last =
         switched.previous != number ? catalog_entry(model, switched.previous) : NULL;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     catalog_gpu_active(last, false);
     catalog_gpu_active(entry, true);
     hps_updater_activated(catalog->options.updater, entry->version, model->n_switches);
@@ -141,7 +141,7 @@ hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64
                             struct hps_error *err)
 {
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, name, false);
     struct catalog_entry *entry = model != NULL ? catalog_entry(model, number) : NULL;
     if (model == NULL) {
@@ -157,7 +157,7 @@ hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64
         *out_model = model;
         *out_entry = entry;
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return status;
 }
 
@@ -165,12 +165,12 @@ hps_status catalog_check_active(struct hps_catalog *catalog, struct catalog_mode
                                 const struct catalog_entry *entry, struct hps_error *err)
 {
     struct hps_version_diff diff = {0};
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     hps_status status = catalog_diff(model, entry->version, &diff);
     status = status != HPS_OK
                  ? hps_error_set(err, status, "no memory to compare versions")
                  : catalog_check_diff(catalog, model, entry->version->number, &diff, err);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_version_diff_free(&diff);
     return status;
 }
@@ -181,7 +181,7 @@ hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *name, i
 {
     struct catalog_model *model;
     struct catalog_entry *entry;
-    pthread_mutex_lock(&catalog->switch_lock);
+    hps_lock_acquire(&catalog->switch_lock);
     hps_status status = catalog_resident(catalog, name, version, &model, &entry, err);
     if (status == HPS_OK && !force) {
         status = catalog_check_active(catalog, model, entry, err);
@@ -189,7 +189,7 @@ hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *name, i
     if (status == HPS_OK) {
         status = catalog_activate_locked(catalog, model, version, out_switched, err);
     }
-    pthread_mutex_unlock(&catalog->switch_lock);
+    hps_lock_release(&catalog->switch_lock);
     if (status == HPS_OK) {
         catalog_reap(catalog);
     }
@@ -201,11 +201,11 @@ hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name,
 {
     struct catalog_entry *entry;
     int64_t target = 0;
-    pthread_mutex_lock(&catalog->switch_lock);
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->switch_lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_model *model = catalog_model(catalog, name, false);
     target = model != NULL ? model->previous : 0;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_status status = HPS_OK;
     if (model != NULL && target == 0) {
         status = hps_error_set(err, HPS_PRECONDITION,
@@ -216,7 +216,7 @@ hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *name,
     if (status == HPS_OK) {
         status = catalog_activate_locked(catalog, model, target, out_switched, err);
     }
-    pthread_mutex_unlock(&catalog->switch_lock);
+    hps_lock_release(&catalog->switch_lock);
     if (status == HPS_OK) {
         catalog_reap(catalog);
     }

@@ -85,7 +85,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
     }
     hps_insertion_forget(catalog->options.insertion, entry->version);
     hps_updater_remove(catalog->options.updater, entry->version);
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     entry->state = ENTRY_UNLOADING;
     entry->unload = unload;
     model->active = model->active == number ? 0 : model->active;
@@ -95,7 +95,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
         at = &(*at)->next_unloading;
     }
     *at = entry;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     HPS_LOG(INFO, "catalog", "version unloading", HPS_STR("model", model->name),
             HPS_I64("version", number));
     return HPS_OK;
@@ -117,19 +117,19 @@ hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int
 {
     struct catalog_model *model;
     struct catalog_entry *entry;
-    pthread_mutex_lock(&catalog->switch_lock);
+    hps_lock_acquire(&catalog->switch_lock);
     hps_status status = catalog_resident(catalog, name, number, &model, &entry, err);
     if (status == HPS_OK) {
-        pthread_mutex_lock(&catalog->lock);
+        hps_lock_acquire(&catalog->lock);
         bool in_use = model->active == number && has_others(entry);
-        pthread_mutex_unlock(&catalog->lock);
+        hps_lock_release(&catalog->lock);
         status = !in_use ? unpublish(catalog, entry, unload, err)
                          : hps_error_set(err, HPS_PRECONDITION,
                                          "version %" PRId64
                                          " of model \"%s\" is active: activate another first",
                                          number, name);
     }
-    pthread_mutex_unlock(&catalog->switch_lock);
+    hps_lock_release(&catalog->switch_lock);
     if (status == HPS_OK) {
         catalog_reap(catalog);
     }
@@ -214,9 +214,9 @@ void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *mo
     static const struct hps_versions_gone none = {.n = 0};
     struct catalog_entry *entry;
     do {
-        pthread_mutex_lock(&catalog->lock);
+        hps_lock_acquire(&catalog->lock);
         entry = superfluous(model, model->active, &none, catalog->keep_versions);
-        pthread_mutex_unlock(&catalog->lock);
+        hps_lock_release(&catalog->lock);
     } while (entry != NULL && retire(catalog, entry, out_gone));
 }
 
@@ -226,9 +226,9 @@ void catalog_replace_locked(struct hps_catalog *catalog, struct catalog_model *m
     static const struct hps_versions_gone none = {.n = 0};
     struct catalog_entry *entry;
     do {
-        pthread_mutex_lock(&catalog->lock);
+        hps_lock_acquire(&catalog->lock);
         entry = replaceable(model, keep, &none);
-        pthread_mutex_unlock(&catalog->lock);
+        hps_lock_release(&catalog->lock);
     } while (entry != NULL && retire(catalog, entry, out_gone));
 }
 
@@ -345,7 +345,7 @@ void catalog_tidy(struct hps_catalog *catalog)
 /* An entry that nobody uses, taken off the list: the caller alone removes it. */
 static struct catalog_entry *take_idle(struct hps_catalog *catalog)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     struct catalog_entry **at = &catalog->unloading;
     while (*at != NULL && !hps_version_idle((*at)->version)) {
         at = &(*at)->next_unloading;
@@ -358,7 +358,7 @@ static struct catalog_entry *take_idle(struct hps_catalog *catalog)
         entry->durable = NULL;
         catalog_gpu_hide(catalog, entry);
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return entry;
 }
 
@@ -378,16 +378,16 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
                 HPS_STR("error", err.text));
     }
     /* switch_lock: who holds it relies on the model. */
-    pthread_mutex_lock(&catalog->switch_lock);
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->switch_lock);
+    hps_lock_acquire(&catalog->lock);
     struct hps_unload *unload = entry->unload;
     if (entry->model->entries == entry && entry->next == NULL) {
         hps_warmup_detach(catalog->warmup, entry->model->name);
     }
     catalog_version_metrics_remove(catalog, version);
     catalog_entry_remove(catalog, entry->model, entry);
-    pthread_mutex_unlock(&catalog->lock);
-    pthread_mutex_unlock(&catalog->switch_lock);
+    hps_lock_release(&catalog->lock);
+    hps_lock_release(&catalog->switch_lock);
     hps_version_free(version);
     if (unload != NULL) {
         unload->done(unload, &err);
@@ -400,11 +400,11 @@ void catalog_reap(struct hps_catalog *catalog)
     while ((entry = take_idle(catalog)) != NULL) {
         finish(catalog, entry);
     }
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     if (catalog->unloading != NULL) {
-        pthread_cond_signal(&catalog->reap);
+        hps_cond_signal(&catalog->reap);
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
 }
 
 /* ---- the reaper ------------------------------------------------------------------------------ */
@@ -412,11 +412,11 @@ void catalog_reap(struct hps_catalog *catalog)
 /* Until there may be something to remove; false: the end. */
 static bool reaper_wait(struct hps_catalog *catalog)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     while (catalog->unloading == NULL && !atomic_load(&catalog->closing)) {
-        pthread_cond_wait(&catalog->reap, &catalog->lock);
+        hps_cond_wait(&catalog->reap, &catalog->lock);
     }
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return !atomic_load(&catalog->closing);
 }
 
@@ -444,9 +444,9 @@ hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *e
 void catalog_reaper_stop(struct hps_catalog *catalog)
 {
     if (catalog->reaper_started) {
-        pthread_mutex_lock(&catalog->lock);
-        pthread_cond_signal(&catalog->reap);
-        pthread_mutex_unlock(&catalog->lock);
+        hps_lock_acquire(&catalog->lock);
+        hps_cond_signal(&catalog->reap);
+        hps_lock_release(&catalog->lock);
         pthread_join(catalog->reaper, NULL);
         catalog->reaper_started = false;
     }

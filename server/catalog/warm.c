@@ -72,11 +72,11 @@ static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *o
     struct warm_fill *ctx = arg;
     struct hps_catalog *catalog = ctx->catalog;
     bool wanted;
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     ctx->n_keys = so_far->n_keys;
     ctx->n_keys_all = so_far->n_keys_all;
     uint64_t kept = bytes_kept(ctx, &wanted);
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     uint64_t budget = catalog->options.env.host_bytes_max;
     *out_room_bytes = budget > kept ? budget - kept : 0;
     return wanted && !atomic_load(&catalog->closing) && !atomic_load(ctx->cancel);
@@ -95,21 +95,21 @@ void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_v
 
 static void fill_link(struct warm_fill *ctx)
 {
-    pthread_mutex_lock(&ctx->catalog->lock);
+    hps_lock_acquire(&ctx->catalog->lock);
     ctx->next = ctx->catalog->fills;
     ctx->catalog->fills = ctx;
-    pthread_mutex_unlock(&ctx->catalog->lock);
+    hps_lock_release(&ctx->catalog->lock);
 }
 
 static void fill_unlink(struct warm_fill *ctx)
 {
-    pthread_mutex_lock(&ctx->catalog->lock);
+    hps_lock_acquire(&ctx->catalog->lock);
     struct warm_fill **at = &ctx->catalog->fills;
     while (*at != ctx) {
         at = &(*at)->next;
     }
     *at = ctx->next;
-    pthread_mutex_unlock(&ctx->catalog->lock);
+    hps_lock_release(&ctx->catalog->lock);
 }
 
 /* deadline_us: 0: behind what is served */
@@ -231,10 +231,10 @@ void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
 static uint64_t time_before(struct hps_catalog *catalog, const struct catalog_model *model,
                             const struct hps_version *version)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     uint64_t us = (uint64_t)catalog->warmup_timeout_s * 1000000;
     bool takes_over = model->active != 0 && model->active != version->number;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     return takes_over && hps_warmup_useful(catalog->warmup, version) ? us : 0;
 }
 
@@ -267,17 +267,17 @@ static void activate_now(struct hps_catalog *catalog, const char *model, int64_t
 /* Until it is let go, no load takes the version out for being one too many. */
 static void hold(struct warm_task *task, struct catalog_entry *entry)
 {
-    pthread_mutex_lock(&task->catalog->lock);
+    hps_lock_acquire(&task->catalog->lock);
     task->entry = entry;
     entry->n_switching++;
-    pthread_mutex_unlock(&task->catalog->lock);
+    hps_lock_release(&task->catalog->lock);
 }
 
 static void let_go(struct warm_task *task)
 {
-    pthread_mutex_lock(&task->catalog->lock);
+    hps_lock_acquire(&task->catalog->lock);
     task->entry->n_switching--;
-    pthread_mutex_unlock(&task->catalog->lock);
+    hps_lock_release(&task->catalog->lock);
     task_free(task);
 }
 
@@ -309,7 +309,7 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
         waiter->done(waiter, &err);
         return;
     }
-    pthread_mutex_lock(&catalog->switch_lock);
+    hps_lock_acquire(&catalog->switch_lock);
     if (catalog_resident(catalog, name, number, &model, &entry, &err) == HPS_OK &&
         (waiter->force || catalog_check_active(catalog, model, entry, &err) == HPS_OK)) {
         us = time_before(catalog, model, entry->version); /* 0: it is refused, or soon active */
@@ -321,7 +321,7 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
         task->deadline_us = hps_clock_us() + us; /* other switches may come first */
         hold(task, entry);
     }
-    pthread_mutex_unlock(&catalog->switch_lock);
+    hps_lock_release(&catalog->switch_lock);
     if (task != NULL && hps_pool_post(catalog->switcher, &task->task) == HPS_OK) {
         return;
     }
@@ -335,9 +335,9 @@ void hps_catalog_switch(struct hps_catalog *catalog, const char *name, int64_t n
 
 static void save(struct hps_catalog *catalog, bool age)
 {
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     bool write = catalog->hot_keys_save_s > 0;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     hps_warmup_save(catalog->warmup, write, age);
 }
 
@@ -354,10 +354,10 @@ void hps_catalog_tick(struct hps_catalog *catalog)
     uint64_t now_us = hps_clock_us();
     catalog_expect_all(catalog);
     catalog_tidy(catalog);
-    pthread_mutex_lock(&catalog->lock);
+    hps_lock_acquire(&catalog->lock);
     uint64_t period_us =
         (uint64_t)(catalog->hot_keys_save_s > 0 ? catalog->hot_keys_save_s : AGE_S) * 1000000;
-    pthread_mutex_unlock(&catalog->lock);
+    hps_lock_release(&catalog->lock);
     if (now_us - catalog->saved_us < period_us || atomic_exchange(&catalog->saving, true)) {
         return;
     }

@@ -8,7 +8,6 @@
 #include "server/load/warmup.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -16,6 +15,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "cache/gpu/tier.h"
 #include "cache/lookup/hot.h"
@@ -49,7 +49,7 @@ struct warm_model {
 struct hps_warmup {
     struct hps_warmup_options options;
     struct hps_metric *rows;
-    pthread_mutex_t lock; /* over the lists, which only a save shortens, and `attached` */
+    struct hps_lock lock; /* over the lists, which only a save shortens, and `attached` */
     struct warm_model *models;
 };
 
@@ -75,7 +75,7 @@ struct hps_warmup *hps_warmup_new(const struct hps_warmup_options *options)
     warmup->options = *options;
     warmup->rows = hps_server_metric(options->metrics, HPS_M_INSERTION_ROWS,
                                      hps_tier_name(HPS_TIER_HOST), "warmup", NULL, NULL);
-    pthread_mutex_init(&warmup->lock, NULL);
+    hps_lock_init(&warmup->lock, HPS_LOCK_WARMUP);
     return warmup;
 }
 
@@ -102,7 +102,7 @@ void hps_warmup_free(struct hps_warmup *warmup)
         warmup->models = model->next;
         model_free(model);
     }
-    pthread_mutex_destroy(&warmup->lock);
+    hps_lock_fini(&warmup->lock);
     hps_free(warmup);
 }
 
@@ -193,7 +193,7 @@ void hps_warmup_attach(struct hps_warmup *warmup, struct hps_version *version)
     for (uint32_t i = 0; i < version->n_tables; i++) {
         n_rows += version->tables[i].n_rows;
     }
-    pthread_mutex_lock(&warmup->lock);
+    hps_lock_acquire(&warmup->lock);
     struct warm_model *model = model_of(warmup, version->model, true);
     for (uint32_t i = 0; model != NULL && i < version->n_tables; i++) {
         const struct hps_table *table = &version->tables[i];
@@ -201,17 +201,17 @@ void hps_warmup_attach(struct hps_warmup *warmup, struct hps_version *version)
         version->hot[i] = hot_of(model, table->name, strlen(table->name),
                                  keys_worth(warmup, version, table, n_rows));
     }
-    pthread_mutex_unlock(&warmup->lock);
+    hps_lock_release(&warmup->lock);
 }
 
 void hps_warmup_detach(struct hps_warmup *warmup, const char *name)
 {
-    pthread_mutex_lock(&warmup->lock);
+    hps_lock_acquire(&warmup->lock);
     struct warm_model *model = model_of(warmup, name, false);
     if (model != NULL) {
         model->attached = false;
     }
-    pthread_mutex_unlock(&warmup->lock);
+    hps_lock_release(&warmup->lock);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -279,9 +279,9 @@ void hps_warmup_read(struct hps_warmup *warmup)
         (warmup->options.host == NULL && !warmup->options.gpu)) {
         return;
     }
-    pthread_mutex_lock(&warmup->lock); /* nobody else knows it yet */
+    hps_lock_acquire(&warmup->lock); /* nobody else knows it yet */
     hps_status status = durable->ops->record_scan(durable, "hot/", read_record, warmup, &err);
-    pthread_mutex_unlock(&warmup->lock);
+    hps_lock_release(&warmup->lock);
     if (status != HPS_OK) {
         HPS_LOG(WARN, "warmup", "hot keys were not all read",
                 HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
@@ -353,9 +353,9 @@ static hps_status delete_records(struct hps_store *durable, struct warm_model *m
 /* The next table to look at: lists grow meanwhile, at their front. */
 static struct warm_table *first_table(struct hps_warmup *warmup, const struct warm_model *model)
 {
-    pthread_mutex_lock(&warmup->lock);
+    hps_lock_acquire(&warmup->lock);
     struct warm_table *table = model->tables;
-    pthread_mutex_unlock(&warmup->lock);
+    hps_lock_release(&warmup->lock);
     return table;
 }
 
@@ -397,7 +397,7 @@ static void save_model(struct hps_warmup *warmup, struct warm_model *model, bool
 /* The first model without a version, taken off the list; NULL: each has one. */
 static struct warm_model *take_detached(struct hps_warmup *warmup)
 {
-    pthread_mutex_lock(&warmup->lock);
+    hps_lock_acquire(&warmup->lock);
     struct warm_model **at = &warmup->models;
     while (*at != NULL && (*at)->attached) {
         at = &(*at)->next;
@@ -406,7 +406,7 @@ static struct warm_model *take_detached(struct hps_warmup *warmup)
     if (model != NULL) {
         *at = model->next;
     }
-    pthread_mutex_unlock(&warmup->lock);
+    hps_lock_release(&warmup->lock);
     return model;
 }
 
@@ -429,14 +429,14 @@ void hps_warmup_save(struct hps_warmup *warmup, bool write, bool age)
     while (write && (model = take_detached(warmup)) != NULL) {
         forget(warmup, model);
     }
-    pthread_mutex_lock(&warmup->lock);
+    hps_lock_acquire(&warmup->lock);
     model = warmup->models;
-    pthread_mutex_unlock(&warmup->lock);
+    hps_lock_release(&warmup->lock);
     while (model != NULL) { /* others come at the end, none goes but here */
         save_model(warmup, model, write, age);
-        pthread_mutex_lock(&warmup->lock);
+        hps_lock_acquire(&warmup->lock);
         model = model->next;
-        pthread_mutex_unlock(&warmup->lock);
+        hps_lock_release(&warmup->lock);
     }
 }
 
@@ -487,9 +487,9 @@ bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *vers
     if (!host_useful(warmup, version) && !gpu_useful(warmup, version)) {
         return false;
     }
-    pthread_mutex_lock(&warmup->lock);
+    hps_lock_acquire(&warmup->lock);
     bool known = model_of(warmup, version->model, false) != NULL;
-    pthread_mutex_unlock(&warmup->lock);
+    hps_lock_release(&warmup->lock);
     return known;
 }
 
@@ -512,11 +512,11 @@ static hps_status open_queues(struct hps_warmup *warmup, struct fill *fill)
         struct queue *queue = &fill->queues[i];
         queue->table = table;
         row_bytes = bytes > row_bytes ? bytes : row_bytes;
-        pthread_mutex_lock(&warmup->lock);
+        hps_lock_acquire(&warmup->lock);
         struct warm_model *model = model_of(warmup, version->model, false);
         struct warm_table *known =
             model != NULL ? table_of(model, table->name, strlen(table->name)) : NULL;
-        pthread_mutex_unlock(&warmup->lock);
+        hps_lock_release(&warmup->lock);
         uint32_t n = 0;
         if (known != NULL) {
             status = hps_hot_top(known->hot, &queue->keys, &n);

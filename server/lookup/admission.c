@@ -6,15 +6,15 @@
 #include "server/lookup/admission.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stddef.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 
 struct hps_admission {
     struct hps_admission_options options;
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     uint64_t bytes; /* of held tickets */
     uint32_t n_held;
     uint32_t n_waiting;
@@ -30,10 +30,7 @@ struct hps_admission *hps_admission_new(const struct hps_admission_options *opti
         return NULL;
     }
     admission->options = *options;
-    if (pthread_mutex_init(&admission->lock, NULL) != 0) {
-        hps_free(admission);
-        return NULL;
-    }
+    hps_lock_init(&admission->lock, HPS_LOCK_ADMISSION);
     return admission;
 }
 
@@ -44,7 +41,7 @@ void hps_admission_free(struct hps_admission *admission)
     }
     HPS_ASSERT(admission->n_held == 0);
     HPS_ASSERT(admission->n_waiting == 0);
-    pthread_mutex_destroy(&admission->lock);
+    hps_lock_fini(&admission->lock);
     hps_free(admission);
 }
 
@@ -125,7 +122,7 @@ static void grant_waiting(struct hps_admission *admission)
     struct hps_admission_ticket *granted = NULL;
     struct hps_admission_ticket **tail = &granted;
 
-    pthread_mutex_lock(&admission->lock);
+    hps_lock_acquire(&admission->lock);
     while (admission->first != NULL && fits(admission, admission->first->bytes)) {
         struct hps_admission_ticket *ticket = admission->first;
         dequeue(admission, ticket);
@@ -133,7 +130,7 @@ static void grant_waiting(struct hps_admission *admission)
         *tail = ticket;
         tail = &ticket->next;
     }
-    pthread_mutex_unlock(&admission->lock);
+    hps_lock_release(&admission->lock);
     while (granted != NULL) {
         struct hps_admission_ticket *ticket = granted;
         granted = ticket->next;
@@ -174,7 +171,7 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
 
     HPS_ASSERT(ticket->on_granted != NULL);
     HPS_ASSERT(reply_bytes <= UINT64_MAX - work_bytes);
-    pthread_mutex_lock(&admission->lock);
+    hps_lock_acquire(&admission->lock);
     admission_sane(admission);
     HPS_ASSERT(ticket->state == HPS_TICKET_IDLE);
     ticket->bytes = reply_bytes + work_bytes;
@@ -191,7 +188,7 @@ hps_status hps_admission_ask(struct hps_admission *admission, struct hps_admissi
         status = wait_in_line(admission, ticket, err);
         *out_held = false;
     }
-    pthread_mutex_unlock(&admission->lock);
+    hps_lock_release(&admission->lock);
     return status;
 }
 
@@ -199,13 +196,13 @@ bool hps_admission_cancel(struct hps_admission *admission, struct hps_admission_
 {
     bool waited;
 
-    pthread_mutex_lock(&admission->lock);
+    hps_lock_acquire(&admission->lock);
     admission_sane(admission);
     waited = ticket->state == HPS_TICKET_WAITING;
     if (waited) {
         dequeue(admission, ticket);
     }
-    pthread_mutex_unlock(&admission->lock);
+    hps_lock_release(&admission->lock);
     if (waited) { /* it may have stood before one that fits */
         grant_waiting(admission);
     }
@@ -216,7 +213,7 @@ void hps_admission_release(struct hps_admission *admission, struct hps_admission
 {
     bool held;
 
-    pthread_mutex_lock(&admission->lock);
+    hps_lock_acquire(&admission->lock);
     HPS_ASSERT(ticket->state != HPS_TICKET_WAITING);
     held = ticket->state == HPS_TICKET_HELD;
     if (held) {
@@ -226,7 +223,7 @@ void hps_admission_release(struct hps_admission *admission, struct hps_admission
         admission->n_held--;
         export_bytes(admission);
     }
-    pthread_mutex_unlock(&admission->lock);
+    hps_lock_release(&admission->lock);
     if (held) {
         grant_waiting(admission);
     }
@@ -235,25 +232,25 @@ void hps_admission_release(struct hps_admission *admission, struct hps_admission
 void hps_admission_limits_set(struct hps_admission *admission, uint64_t bytes_max,
                               uint64_t reply_bytes_max)
 {
-    pthread_mutex_lock(&admission->lock);
+    hps_lock_acquire(&admission->lock);
     admission->options.bytes_max = bytes_max;
     admission->options.reply_bytes_max = reply_bytes_max;
-    pthread_mutex_unlock(&admission->lock);
+    hps_lock_release(&admission->lock);
     grant_waiting(admission);
 }
 
 uint64_t hps_admission_bytes(struct hps_admission *admission)
 {
-    pthread_mutex_lock(&admission->lock);
+    hps_lock_acquire(&admission->lock);
     uint64_t bytes = admission->bytes;
-    pthread_mutex_unlock(&admission->lock);
+    hps_lock_release(&admission->lock);
     return bytes;
 }
 
 uint32_t hps_admission_waiting(struct hps_admission *admission)
 {
-    pthread_mutex_lock(&admission->lock);
+    hps_lock_acquire(&admission->lock);
     uint32_t n = admission->n_waiting;
-    pthread_mutex_unlock(&admission->lock);
+    hps_lock_release(&admission->lock);
     return n;
 }

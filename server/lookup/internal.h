@@ -12,12 +12,12 @@
 #ifndef HPS_SERVER_LOOKUP_INTERNAL_H
 #define HPS_SERVER_LOOKUP_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
 #include "base/arena.h"
 #include "base/assert.h"
+#include "base/lock.h"
 #include "cache/lookup/lookup.h"
 #include "cache/lookup/next.h"
 #include "cache/update/update.h"
@@ -107,7 +107,7 @@ struct hps_lookup_service {
     _Atomic uint64_t queue_us_max;
     struct hps_grpc_method methods[2];
     struct hps_grpc_service grpc;
-    pthread_mutex_t lock; /* over the next three */
+    struct hps_lock lock; /* over the next three */
     struct request *idle;
     uint32_t n_idle;
     uint32_t n_used;

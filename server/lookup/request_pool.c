@@ -45,7 +45,7 @@ struct request *request_take(struct hps_lookup_service *service)
 {
     struct request *request;
 
-    pthread_mutex_lock(&service->lock);
+    hps_lock_acquire(&service->lock);
     request = service->idle;
     if (request != NULL) {
         HPS_ASSERT(service->n_idle > 0);
@@ -53,14 +53,14 @@ struct request *request_take(struct hps_lookup_service *service)
         service->n_idle--;
     }
     service->n_used++;
-    pthread_mutex_unlock(&service->lock);
+    hps_lock_release(&service->lock);
     if (request == NULL) {
         request = make_request();
     }
     if (request == NULL) {
-        pthread_mutex_lock(&service->lock);
+        hps_lock_acquire(&service->lock);
         service->n_used--;
-        pthread_mutex_unlock(&service->lock);
+        hps_lock_release(&service->lock);
     }
     return request;
 }
@@ -72,7 +72,7 @@ void request_give(struct hps_lookup_service *service, struct request *request)
     HPS_ASSERT(request->phase == PHASE_ENDED);
     hps_arena_reset(request->arena);
     hps_arena_reset(request->scratch);
-    pthread_mutex_lock(&service->lock);
+    hps_lock_acquire(&service->lock);
     HPS_ASSERT(service->n_used > 0);
     keep = service->n_idle < service->parts.limits.arenas_idle_max;
     if (keep) {
@@ -81,7 +81,7 @@ void request_give(struct hps_lookup_service *service, struct request *request)
         service->n_idle++;
     }
     service->n_used--;
-    pthread_mutex_unlock(&service->lock);
+    hps_lock_release(&service->lock);
     if (!keep) {
         free_request(request);
     }

@@ -17,6 +17,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "server/lookup/encode.h"
 #include "server/lookup/internal.h"
 
@@ -100,10 +101,7 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
                                               .methods = service->methods,
                                               .n_methods = 2,
                                               .ctx = service};
-    if (pthread_mutex_init(&service->lock, NULL) != 0) {
-        hps_free(service);
-        return NULL;
-    }
+    hps_lock_init(&service->lock, HPS_LOCK_LOOKUP_SERVICE);
     return service;
 }
 
@@ -121,7 +119,7 @@ void hps_lookup_service_free(struct hps_lookup_service *service)
         return;
     }
     request_free_idle(service);
-    pthread_mutex_destroy(&service->lock);
+    hps_lock_fini(&service->lock);
     hps_free(service);
 }
 

@@ -4,17 +4,17 @@
  */
 #include "server/observe/slowlog.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 
 struct hps_slowlog {
     atomic_uint_fast64_t threshold_us;
-    pthread_mutex_t lock;
+    struct hps_lock lock;
     uint64_t n_added; /* since start */
     unsigned n_kept;
     struct hps_slow_request ring[HPS_SLOWLOG_SIZE]; /* sequence s at (s - 1) % size */
@@ -28,10 +28,7 @@ struct hps_slowlog *hps_slowlog_new(uint64_t threshold_us)
         return NULL;
     }
     atomic_init(&log->threshold_us, threshold_us);
-    if (pthread_mutex_init(&log->lock, NULL) != 0) {
-        hps_free(log);
-        return NULL;
-    }
+    hps_lock_init(&log->lock, HPS_LOCK_SLOW_LOG);
     return log;
 }
 
@@ -40,7 +37,7 @@ void hps_slowlog_free(struct hps_slowlog *log)
     if (log == NULL) {
         return;
     }
-    pthread_mutex_destroy(&log->lock);
+    hps_lock_fini(&log->lock);
     hps_free(log);
 }
 
@@ -84,14 +81,14 @@ void hps_slowlog_add(struct hps_slowlog *log, const struct hps_slow_request *req
         return;
     }
     uint64_t unix_ms = hps_clock_wall_ms();
-    pthread_mutex_lock(&log->lock);
+    hps_lock_acquire(&log->lock);
     struct hps_slow_request *entry = &log->ring[log->n_added % HPS_SLOWLOG_SIZE];
     *entry = *request;
     entry->sequence = ++log->n_added;
     entry->unix_ms = unix_ms;
     log->n_kept += log->n_kept < HPS_SLOWLOG_SIZE ? 1 : 0;
     HPS_ASSERT(log->n_kept <= log->n_added);
-    pthread_mutex_unlock(&log->lock);
+    hps_lock_release(&log->lock);
     log_line(request);
 }
 
@@ -99,20 +96,20 @@ unsigned hps_slowlog_snapshot(struct hps_slowlog *log, struct hps_slow_request *
                               unsigned n_max)
 {
     HPS_ASSERT(out_requests != NULL || n_max == 0);
-    pthread_mutex_lock(&log->lock);
+    hps_lock_acquire(&log->lock);
     unsigned n = log->n_kept < n_max ? log->n_kept : n_max;
     for (unsigned i = 0; i < n; i++) {
         out_requests[i] = log->ring[(log->n_added - 1 - i) % HPS_SLOWLOG_SIZE];
     }
-    pthread_mutex_unlock(&log->lock);
+    hps_lock_release(&log->lock);
     return n;
 }
 
 unsigned hps_slowlog_reset(struct hps_slowlog *log)
 {
-    pthread_mutex_lock(&log->lock);
+    hps_lock_acquire(&log->lock);
     unsigned n = log->n_kept;
     log->n_kept = 0;
-    pthread_mutex_unlock(&log->lock);
+    hps_lock_release(&log->lock);
     return n;
 }

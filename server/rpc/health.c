@@ -5,11 +5,11 @@
  */
 #include "server/rpc/health.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "grpc/health/v1/health.pb-c.h"
 #include "server/rpc/message.h"
 
@@ -37,7 +37,7 @@ struct hps_health_service {
     unsigned n_names;
     atomic_bool serving;
     atomic_bool closed;
-    pthread_mutex_t lock; /* protects the list */
+    struct hps_lock lock; /* protects the list */
     struct watcher *watchers;
 };
 
@@ -132,13 +132,13 @@ static void on_watch(struct hps_grpc_call *call, const uint8_t *data, size_t siz
     watcher->call = call;
     watcher->known = known;
     watcher->sent = STATUS(UNKNOWN);
-    pthread_mutex_lock(&service->lock);
+    hps_lock_acquire(&service->lock);
     watcher->next = service->watchers;
     if (service->watchers != NULL) {
         service->watchers->prev = watcher;
     }
     service->watchers = watcher;
-    pthread_mutex_unlock(&service->lock);
+    hps_lock_release(&service->lock);
     hps_grpc_call_set_user(call, watcher);
     watch_update(call, watcher);
 }
@@ -151,7 +151,7 @@ static void on_watch_close(struct hps_grpc_call *call)
     }
     struct hps_health_service *service = watcher->service;
     hps_grpc_call_set_user(call, NULL);
-    pthread_mutex_lock(&service->lock);
+    hps_lock_acquire(&service->lock);
     HPS_ASSERT(watcher->prev != NULL || service->watchers == watcher);
     if (watcher->next != NULL) {
         watcher->next->prev = watcher->prev;
@@ -161,7 +161,7 @@ static void on_watch_close(struct hps_grpc_call *call)
     } else {
         service->watchers = watcher->next;
     }
-    pthread_mutex_unlock(&service->lock);
+    hps_lock_release(&service->lock);
     hps_free(watcher);
 }
 
@@ -178,7 +178,7 @@ static void run_notice(struct hps_task *task)
 
 static void notify_all(struct hps_health_service *service)
 {
-    pthread_mutex_lock(&service->lock);
+    hps_lock_acquire(&service->lock);
     for (struct watcher *watcher = service->watchers; watcher != NULL; watcher = watcher->next) {
         struct notice *notice = hps_calloc(1, sizeof(*notice));
         if (notice == NULL) {
@@ -189,7 +189,7 @@ static void notify_all(struct hps_health_service *service)
         hps_grpc_call_ref(watcher->call);
         hps_loop_post(hps_grpc_call_loop(watcher->call), &notice->task);
     }
-    pthread_mutex_unlock(&service->lock);
+    hps_lock_release(&service->lock);
 }
 
 struct hps_health_service *hps_health_service_new(const char *const *names, unsigned n_names)
@@ -198,7 +198,7 @@ struct hps_health_service *hps_health_service_new(const char *const *names, unsi
     if (service == NULL) {
         return NULL;
     }
-    pthread_mutex_init(&service->lock, NULL);
+    hps_lock_init(&service->lock, HPS_LOCK_HEALTH);
     service->names = names;
     service->n_names = n_names;
     service->methods[0] =
@@ -218,7 +218,7 @@ void hps_health_service_free(struct hps_health_service *service)
         return;
     }
     HPS_ASSERT(service->watchers == NULL);
-    pthread_mutex_destroy(&service->lock);
+    hps_lock_fini(&service->lock);
     hps_free(service);
 }
 

@@ -290,9 +290,9 @@ void update_run_command(struct hps_update_stream *stream, struct update_call *ca
 static void begin_refresh(struct hps_update_stream *stream)
 {
     struct update_refresh *refresh = &stream->refresh;
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     bool asked = refresh->asked_us > refresh->done_us;
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     if (asked) {
         refresh->begun_us = hps_clock_us();
         if (stream->consumer != NULL) {
@@ -309,13 +309,13 @@ static void end_refresh(struct hps_update_stream *stream, uint32_t n)
         error.status = update_away(stream, &error);
     }
     update_stream_show(stream); /* before anybody goes on */
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     refresh->done_us = refresh->begun_us;
     refresh->n = n;
     refresh->error = error;
     refresh->begun_us = 0;
-    pthread_cond_broadcast(&stream->changed);
-    pthread_mutex_unlock(&stream->lock);
+    hps_cond_broadcast(&stream->changed);
+    hps_lock_release(&stream->lock);
 }
 
 /* Leaders answer in their own time: one that does not delays neither updates nor, for long, who

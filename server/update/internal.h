@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/buf.h"
+#include "base/lock.h"
 #include "server/update/decode.h"
 #include "server/update/position.h"
 #include "server/update/updates.h"
@@ -156,8 +157,8 @@ struct hps_update_stream {
     bool started;
     pthread_t thread;
 
-    pthread_mutex_t lock; /* the next ones */
-    pthread_cond_t changed;
+    struct hps_lock lock; /* the next ones */
+    struct hps_cond changed;
     struct update_call *call; /* NULL: none waits */
     struct update_refresh refresh;
     struct hps_consumer *wakeable; /* = consumer, while there is one */
@@ -218,7 +219,7 @@ struct hps_updater {
     struct hps_updater_options options;
     atomic_bool nan_allowed;
     _Atomic uint64_t rows_per_s_max;
-    pthread_mutex_t lock; /* the next ones */
+    struct hps_lock lock; /* the next ones */
     struct hps_update_stream *streams;
     bool stopped;
 };

@@ -188,7 +188,7 @@ static bool leaders_up(const struct hps_update_stream *stream)
 
 void update_stream_show(struct hps_update_stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     uint32_t n = 0;
     int64_t as_of_ms = show_partitions(stream, &n);
     struct hps_stream_view *view = &stream->view;
@@ -213,7 +213,7 @@ void update_stream_show(struct hps_update_stream *stream)
     view->n_partitions = n;
     view->rejected = stream->rejected;
     view->n_rejected_views = stream->n_rejected_views;
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     update_forget_unlisted(stream);
     hps_update_times_set(stream->version, stream->event_time_ms, as_of_ms);
 }
@@ -257,7 +257,7 @@ static uint32_t find_rejected(const struct hps_update_stream *stream, const char
 void update_show_rejected(struct hps_update_stream *stream, const char *topic, int32_t partition,
                           int64_t offset, const char *reason, const char *text)
 {
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     uint32_t n = stream->n_rejected_views;
     uint32_t at = find_rejected(stream, topic, partition, offset);
     if (at == n && n == HPS_REJECTED_VIEWS_MAX) {
@@ -276,7 +276,7 @@ void update_show_rejected(struct hps_update_stream *stream, const char *topic, i
     snprintf(view->topic, sizeof(view->topic), "%s", topic);
     snprintf(view->text, sizeof(view->text), "%s", text);
     stream->n_rejected_views = n + 1;
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
 }
 
 /* ---- metrics --------------------------------------------------------------------------------- */

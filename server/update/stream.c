@@ -34,22 +34,15 @@ static int64_t wall_ms(void)
 /* Until something is asked of the thread, at most ms. */
 static void wait_ms(struct hps_update_stream *stream, uint64_t ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(ms / 1000);
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    uint64_t until_us = hps_clock_us() + ms * 1000;
     const struct update_refresh *refresh = &stream->refresh;
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     while (stream->call == NULL &&
            (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
            !atomic_load(&stream->stop) &&
-           pthread_cond_timedwait(&stream->changed, &stream->lock, &until) == 0) {
+           hps_cond_wait_until(&stream->changed, &stream->lock, until_us)) {
     }
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
 }
 
 void update_retry_later(struct hps_update_stream *stream)
@@ -61,9 +54,9 @@ void update_retry_later(struct hps_update_stream *stream)
 
 static void close_consumer(struct hps_update_stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     stream->wakeable = NULL;
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     update_forget_words(stream);
     if (stream->consumer != NULL) {
         stream->consumer->ops->close(stream->consumer);
@@ -94,9 +87,9 @@ static bool open_consumer(struct hps_update_stream *stream)
         stream->consumer = NULL;
         return false;
     }
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     stream->wakeable = stream->consumer;
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     stream->topics_due_us = 0;
     stream->begin_due_us = 0;
     return true;
@@ -487,19 +480,19 @@ static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
 
 static void take_call(struct hps_update_stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     struct update_call *call = stream->call;
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     if (call == NULL) {
         return;
     }
     update_run_command(stream, call);
     update_stream_show(stream);
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     stream->call = NULL;
     call->done = true;
-    pthread_cond_broadcast(&stream->changed);
-    pthread_mutex_unlock(&stream->lock);
+    hps_cond_broadcast(&stream->changed);
+    hps_lock_release(&stream->lock);
 }
 
 static void take_freeze(struct hps_update_stream *stream)
@@ -619,12 +612,12 @@ void update_stream_close(struct hps_update_stream *stream)
     hps_update_decoder_free(stream->decoder);
     stream->decoder = NULL;
     hps_buf_fini(&stream->times);
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     stream->view.n_partitions = 0;
     hps_free(stream->view_partitions);
     stream->view_partitions = NULL;
     stream->view_capacity = 0;
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     hps_free(stream->partitions);
     stream->partitions = NULL;
     stream->n_partitions = 0;

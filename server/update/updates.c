@@ -8,12 +8,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "server/observe/metrics.h"
@@ -41,18 +41,18 @@ int64_t hps_partition_lag_ms(const struct hps_partition_view *view)
 
 static void wake(struct hps_update_stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
-    pthread_cond_broadcast(&stream->changed);
+    hps_lock_acquire(&stream->lock);
+    hps_cond_broadcast(&stream->changed);
     if (stream->wakeable != NULL) {
         stream->wakeable->ops->wake(stream->wakeable);
     }
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
 }
 
 /* No command is answered any more. */
 static void end(struct hps_update_stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     atomic_store(&stream->ended, true);
     if (stream->call != NULL) {
         hps_ignore(hps_error_set(&stream->call->error, HPS_UNAVAILABLE,
@@ -61,8 +61,8 @@ static void end(struct hps_update_stream *stream)
         stream->call->done = true;
         stream->call = NULL;
     }
-    pthread_cond_broadcast(&stream->changed);
-    pthread_mutex_unlock(&stream->lock);
+    hps_cond_broadcast(&stream->changed);
+    hps_lock_release(&stream->lock);
 }
 
 static void *stream_main(void *arg)
@@ -80,8 +80,8 @@ static void *stream_main(void *arg)
 
 static void stream_free(struct hps_update_stream *stream)
 {
-    pthread_mutex_destroy(&stream->lock);
-    pthread_cond_destroy(&stream->changed);
+    hps_lock_fini(&stream->lock);
+    hps_cond_fini(&stream->changed);
     hps_free(stream->model);
     hps_free(stream->lineage);
     hps_free(stream);
@@ -90,7 +90,6 @@ static void stream_free(struct hps_update_stream *stream)
 struct hps_update_stream *update_stream_new(struct hps_updater *updater,
                                             struct hps_version *version, uint64_t n_switches)
 {
-    pthread_condattr_t attr;
     struct hps_update_stream *stream = hps_calloc(1, sizeof(*stream));
     if (stream == NULL) {
         return NULL;
@@ -100,11 +99,8 @@ struct hps_update_stream *update_stream_new(struct hps_updater *updater,
     stream->frozen_by = n_switches;
     stream->model = hps_strdup(version->model);
     stream->lineage = hps_strdup(version->lineage != NULL ? version->lineage : "");
-    pthread_mutex_init(&stream->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&stream->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    hps_lock_init(&stream->lock, HPS_LOCK_UPDATE_STREAM);
+    hps_cond_init(&stream->changed);
     if (stream->model == NULL || stream->lineage == NULL) {
         stream_free(stream);
         return NULL;
@@ -170,7 +166,7 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     if (stream != NULL) {
         status = update_stream_open(stream, &err);
     }
-    pthread_mutex_lock(&updater->lock);
+    hps_lock_acquire(&updater->lock);
     struct hps_update_stream *ended = take(updater, false);
     if (status == HPS_OK && updater->stopped) {
         status = hps_error_set(&err, HPS_UNAVAILABLE, "the server stops");
@@ -183,7 +179,7 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
         stream->next = updater->streams;
         updater->streams = stream;
     }
-    pthread_mutex_unlock(&updater->lock);
+    hps_lock_release(&updater->lock);
     free_list(ended);
     if (status != HPS_OK) {
         HPS_LOG(ERROR, "updates", "the version is served without updates",
@@ -210,12 +206,12 @@ static struct hps_update_stream *find(struct hps_updater *updater, const char *m
 /* What nobody reads any more has neither lag nor gap. The lock held. */
 static void forget_gauges(const struct hps_updater *updater, struct hps_update_stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
         const struct hps_partition_view *of = &stream->view.partitions[i];
         update_forget_gauges(updater->options.metrics, of->topic, of->partition);
     }
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
 }
 
 void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version)
@@ -223,7 +219,7 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
     if (updater == NULL) {
         return;
     }
-    pthread_mutex_lock(&updater->lock);
+    hps_lock_acquire(&updater->lock);
     struct hps_update_stream *stream = find(updater, version->model, version->number);
     if (stream != NULL) {
         if (atomic_load(&stream->active)) {
@@ -232,7 +228,7 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
         atomic_store(&stream->stop, true);
         wake(stream);
     }
-    pthread_mutex_unlock(&updater->lock);
+    hps_lock_release(&updater->lock);
 }
 
 void hps_updater_activated(struct hps_updater *updater, const struct hps_version *version,
@@ -242,7 +238,7 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
         return;
     }
     const char *lineage = version->lineage != NULL ? version->lineage : "";
-    pthread_mutex_lock(&updater->lock);
+    hps_lock_acquire(&updater->lock);
     for (struct hps_update_stream *stream = updater->streams; stream != NULL;
          stream = stream->next) {
         if (strcmp(stream->model, version->model) != 0) {
@@ -257,7 +253,7 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
             wake(stream);
         }
     }
-    pthread_mutex_unlock(&updater->lock);
+    hps_lock_release(&updater->lock);
 }
 
 /* What two versions of a model say of themselves. */
@@ -413,19 +409,19 @@ void hps_updater_each(struct hps_updater *updater,
     if (updater == NULL) {
         return;
     }
-    pthread_mutex_lock(&updater->lock);
+    hps_lock_acquire(&updater->lock);
     for (struct hps_update_stream *stream = updater->streams; stream != NULL;
          stream = stream->next) {
         if (atomic_load(&stream->stop)) {
             continue;
         }
-        pthread_mutex_lock(&stream->lock);
+        hps_lock_acquire(&stream->lock);
         stream->view.active = atomic_load(&stream->active);
         update_view_age(stream);
         fn(ctx, &stream->view);
-        pthread_mutex_unlock(&stream->lock);
+        hps_lock_release(&stream->lock);
     }
-    pthread_mutex_unlock(&updater->lock);
+    hps_lock_release(&updater->lock);
 }
 
 void hps_updater_gauges(struct hps_updater *updater)
@@ -443,23 +439,23 @@ static hps_status call_stream(struct hps_update_stream *stream,
                               uint32_t *n_changed, struct hps_error *err)
 {
     struct update_call call = {.command = command};
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     while (stream->call != NULL && !atomic_load(&stream->ended)) {
-        pthread_cond_wait(&stream->changed, &stream->lock); /* another one's */
+        hps_cond_wait(&stream->changed, &stream->lock); /* another one's */
     }
     if (atomic_load(&stream->ended)) {
-        pthread_mutex_unlock(&stream->lock);
+        hps_lock_release(&stream->lock);
         return HPS_OK; /* as if it had not been there */
     }
     stream->call = &call;
-    pthread_cond_broadcast(&stream->changed);
+    hps_cond_broadcast(&stream->changed);
     if (stream->wakeable != NULL) {
         stream->wakeable->ops->wake(stream->wakeable);
     }
     while (!call.done) {
-        pthread_cond_wait(&stream->changed, &stream->lock);
+        hps_cond_wait(&stream->changed, &stream->lock);
     }
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     *n += call.n;
     *n_changed += call.n_changed;
     if (call.error.status != HPS_OK) {
@@ -471,11 +467,11 @@ static hps_status call_stream(struct hps_update_stream *stream,
 /* That a refresh begins at `since_us` or later; many may ask for the same one. */
 static void ask_refresh(struct hps_update_stream *stream, uint64_t since_us)
 {
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     if (stream->refresh.asked_us < since_us) {
         stream->refresh.asked_us = since_us;
     }
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     wake(stream);
 }
 
@@ -483,9 +479,9 @@ static hps_status await_refresh(struct hps_update_stream *stream, uint64_t since
                                 struct hps_error *err)
 {
     hps_status status = HPS_OK;
-    pthread_mutex_lock(&stream->lock);
+    hps_lock_acquire(&stream->lock);
     while (stream->refresh.done_us < since_us && !atomic_load(&stream->ended)) {
-        pthread_cond_wait(&stream->changed, &stream->lock);
+        hps_cond_wait(&stream->changed, &stream->lock);
     }
     if (stream->refresh.done_us >= since_us) {
         *n += stream->refresh.n;
@@ -494,7 +490,7 @@ static hps_status await_refresh(struct hps_update_stream *stream, uint64_t since
     if (status != HPS_OK) {
         *err = stream->refresh.error;
     }
-    pthread_mutex_unlock(&stream->lock);
+    hps_lock_release(&stream->lock);
     return status;
 }
 
@@ -511,7 +507,7 @@ static struct hps_update_stream *use_next(struct hps_updater *updater,
                                           struct hps_update_stream *last,
                                           const struct hps_update_command *command)
 {
-    pthread_mutex_lock(&updater->lock);
+    hps_lock_acquire(&updater->lock);
     struct hps_update_stream *stream = last == NULL ? updater->streams : last->next;
     while (stream != NULL && !is_meant(stream, command)) {
         stream = stream->next;
@@ -522,17 +518,17 @@ static struct hps_update_stream *use_next(struct hps_updater *updater,
     if (last != NULL) {
         last->n_users--;
     }
-    pthread_mutex_unlock(&updater->lock);
+    hps_lock_release(&updater->lock);
     return stream;
 }
 
 static void unuse(struct hps_updater *updater, struct hps_update_stream *stream)
 {
-    pthread_mutex_lock(&updater->lock);
+    hps_lock_acquire(&updater->lock);
     if (stream != NULL) {
         stream->n_users--;
     }
-    pthread_mutex_unlock(&updater->lock);
+    hps_lock_release(&updater->lock);
 }
 
 /* All are asked before any is waited for: a leader that does not answer delays each of them. */
@@ -616,7 +612,7 @@ hps_status hps_updater_new(const struct hps_updater_options *options,
     updater->options = *options;
     atomic_init(&updater->nan_allowed, options->nan_allowed);
     atomic_init(&updater->rows_per_s_max, options->rows_per_s_max);
-    pthread_mutex_init(&updater->lock, NULL);
+    hps_lock_init(&updater->lock, HPS_LOCK_UPDATER);
     *out_updater = updater;
     return HPS_OK;
 }
@@ -626,10 +622,10 @@ void hps_updater_stop(struct hps_updater *updater)
     if (updater == NULL) {
         return;
     }
-    pthread_mutex_lock(&updater->lock);
+    hps_lock_acquire(&updater->lock);
     updater->stopped = true;
     struct hps_update_stream *list = take(updater, true);
-    pthread_mutex_unlock(&updater->lock);
+    hps_lock_release(&updater->lock);
     free_list(list);
 }
 
@@ -639,6 +635,6 @@ void hps_updater_free(struct hps_updater *updater)
         return;
     }
     hps_updater_stop(updater);
-    pthread_mutex_destroy(&updater->lock);
+    hps_lock_fini(&updater->lock);
     hps_free(updater);
 }

@@ -501,11 +501,11 @@ static void await_waiting(struct hps_redis_cluster *cluster, const char *address
     uint64_t until_us = redis_soon_us();
     uint32_t n = 0;
     while (n == 0) {
-        pthread_mutex_lock(&cluster->lock);
+        hps_lock_acquire(&cluster->lock);
         for (uint32_t i = 0; i < cluster->n_nodes; i++) {
             n += strcmp(cluster->nodes[i]->text, address) == 0 ? cluster->nodes[i]->n_waiting : 0;
         }
-        pthread_mutex_unlock(&cluster->lock);
+        hps_lock_release(&cluster->lock);
         assert_true(hps_clock_us() < until_us);
         sched_yield();
     }

@@ -509,7 +509,7 @@ static void take_map(struct hps_redis_cluster *cluster, const char *master, uint
     struct hps_addr addr;
     char text[64];
     assert_int_equal(hps_addr_parse(master, &addr, NULL), HPS_OK);
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     hps_redis_map_begin(&map, cluster);
     hps_redis_map_tell(&map, 0, HPS_REDIS_SLOTS - 1, true, &addr);
     for (uint32_t i = 0; i < COMING; i++) {
@@ -520,7 +520,7 @@ static void take_map(struct hps_redis_cluster *cluster, const char *master, uint
     }
     hps_redis_map_commit(&map, HPS_REDIS_CLUSTERED);
     assert_true(cluster->n_nodes <= 4 * (COMING + 1));
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
 }
 
 static void test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten(void **state)

@@ -75,8 +75,8 @@ static void daemon_start(struct daemon *daemon)
 static void daemon_stop(struct daemon *daemon)
 {
     update_stream_close(daemon->stream);
-    pthread_mutex_destroy(&daemon->stream->lock);
-    pthread_cond_destroy(&daemon->stream->changed);
+    hps_lock_fini(&daemon->stream->lock);
+    hps_cond_fini(&daemon->stream->changed);
     hps_free(daemon->stream->model);
     hps_free(daemon->stream->lineage);
     hps_free(daemon->stream);

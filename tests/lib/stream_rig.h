@@ -65,8 +65,8 @@ static inline void close_stream(struct rig *rig)
 {
     if (rig->stream != NULL) {
         update_stream_close(rig->stream);
-        pthread_mutex_destroy(&rig->stream->lock);
-        pthread_cond_destroy(&rig->stream->changed);
+        hps_lock_fini(&rig->stream->lock);
+        hps_cond_fini(&rig->stream->changed);
         hps_free(rig->stream->model);
         hps_free(rig->stream->lineage);
         hps_free(rig->stream);

@@ -108,6 +108,8 @@ HEAP_IN = {
     "base/heap.c": "the one caller of libc's heap",
     "tests/lib/fault_heap.c": "the failing heap stands where libc's heap stands",
 }
+LOCKS = r"pthread_(?:mutex|cond|condattr|mutexattr|rwlock|rwlockattr|spin|barrier)_\w+|PTHREAD_\w+_INITIALIZER"
+LOCKS_IN = ("base/lock.h", "base/lock.c")
 UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|srand|system|popen"
 SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep"
 
@@ -362,6 +364,15 @@ def check_tiers(path, lines):
             yield number, "tier loop", "leaves out the device: hps_version_tiers, or reports[] by kind"
 
 
+def check_locks(path, lines):
+    """Each lock has its rank: of the product's files only base/lock.* knows those of the system."""
+    if folder_of(path) not in INCLUDES or path in LOCKS_IN:
+        return
+    for number, line in enumerate(lines, 1):
+        for match in re.finditer(rf"\b({LOCKS})\b", line):
+            yield number, "lock", f"{match.group(1)} is for base/lock.h alone, where each lock has its rank"
+
+
 def check_functions(path, lines):
     """Functions open and close in column 0 (tests/lint relies on clang-format for that)."""
     opened, depth = 0, 0
@@ -416,6 +427,7 @@ def check_file(root, path, used):
         yield from check_includes(path, lines, used)
         yield from check_calls(path, code, used)
         yield from check_tiers(path, code)
+        yield from check_locks(path, code)
         yield from check_length(path, lines)
         yield from check_functions(path, code)
         if not path.endswith(".def"):
@@ -538,6 +550,9 @@ PLANTS = [  # rule, file, content
     ("library", "config/b.c", C + "#include <openssl/ssl.h>\n"),
     ("library", "base/c.c", C + "#include <glib.h>\n"),
     ("banned call", "base/d.c", C + "void *f(void)\n{\n    return malloc(1);\n}\n"),
+    ("lock", "cache/lookup/e.c", C + "static pthread_mutex_t a;\n"),
+    ("lock", "base/l.c", C + "void f(void *a)\n{\n    pthread_cond_wait(a, a);\n}\n"),
+    ("lock", "server/c.h", C + "#define LOCK PTHREAD_MUTEX_INITIALIZER\n"),
     ("banned call", "net/b.c", C + "void f(char *a)\n{\n    strcpy(a, a);\n}\n"),
     ("banned call", "tests/unit/base/test_z.c", C + "void f(void)\n{\n    usleep(1);\n}\n"),
     ("store read", "server/load/b.c", C + "void f(void)\n{\n    space->store->ops->get(space, &call, t, &b);\n}\n"),
@@ -562,6 +577,8 @@ PLANTS = [  # rule, file, content
 ]
 CLEAN = [
     ("net/loop.c", C + "#include <event2/event.h>\n#include <sys/un.h>\n" + '#include "base/heap.h"\n'),
+    ("base/lock.c", C + "void f(void *a)\n{\n    pthread_mutex_lock(a);\n}\n"),
+    ("tests/unit/base/test_lock.c", C + "void g(void *a)\n{\n    pthread_mutex_lock(a);\n}\n"),
     ("base/heap.c", C + "void *f(void)\n{\n    return malloc(1);\n}\n"),
     ("base/ok.c", C + '/* malloc(1) */\nconst char *s = "free(x)";\nvoid g(struct h *h)\n{\n'
                       "    h->free(h);\n    rocksdb_free(h);\n}\n"

@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backends/redis/client/internal.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/lock.h"
 #include "net/tls.h"
 
 #define PORT_DEFAULT 6379
@@ -172,8 +172,8 @@ static void cluster_free(struct hps_redis_cluster *cluster)
     hps_free((char *)cluster->options.cert_file);
     hps_free((char *)cluster->options.key_file);
     hps_free((char *)cluster->options.server_name);
-    pthread_cond_destroy(&cluster->changed);
-    pthread_mutex_destroy(&cluster->lock);
+    hps_cond_fini(&cluster->changed);
+    hps_lock_fini(&cluster->lock);
     hps_free(cluster);
 }
 
@@ -188,12 +188,8 @@ hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
     if (!cluster) {
         return hps_error_set(err, HPS_NO_MEMORY, "Redis: out of memory");
     }
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&cluster->changed, &attr);
-    pthread_condattr_destroy(&attr);
-    pthread_mutex_init(&cluster->lock, NULL);
+    hps_cond_init(&cluster->changed);
+    hps_lock_init(&cluster->lock, HPS_LOCK_REDIS_CLUSTER);
     atomic_init(&cluster->epoch, 1);
     cluster->refresh_hint = HPS_REDIS_NOBODY;
     for (uint32_t i = 0; i < HPS_REDIS_SLOTS; i++) {
@@ -240,17 +236,15 @@ static bool all_connected(const struct hps_redis_cluster *cluster)
 
 bool hps_redis_cluster_wait(struct hps_redis_cluster *cluster, uint64_t deadline_us)
 {
-    struct timespec until = {.tv_sec = (time_t)(deadline_us / 1000000),
-                             .tv_nsec = (long)(deadline_us % 1000000) * 1000};
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     bool connected = all_connected(cluster);
     cluster->n_waiting++;
     while (!connected && hps_clock_us() < deadline_us) {
-        pthread_cond_timedwait(&cluster->changed, &cluster->lock, &until);
+        hps_cond_wait_until(&cluster->changed, &cluster->lock, deadline_us);
         connected = all_connected(cluster);
     }
     cluster->n_waiting--;
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
     return connected;
 }
 
@@ -264,7 +258,7 @@ void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_
 {
     bool seen[HPS_REDIS_NODES_MAX] = {false};
     uint32_t n = 0;
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     for (uint32_t slot = 0; slot < HPS_REDIS_SLOTS && n < capacity; slot++) {
         int16_t node = cluster->slots[slot];
         if (node >= 0 && !seen[node]) {
@@ -272,7 +266,7 @@ void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_
             out_slots[n++] = (uint16_t)slot;
         }
     }
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
     *out_n = n;
 }
 
@@ -301,23 +295,23 @@ void hps_redis_why(const struct hps_redis_cluster *cluster, char *out_text, size
 
 void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, size_t size)
 {
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     hps_redis_why(cluster, out_text, size);
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
 }
 
 bool hps_redis_cluster_slot_up(struct hps_redis_cluster *cluster, uint16_t slot)
 {
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     int16_t node = cluster->slots[slot];
     bool up = node >= 0 && hps_breaker_up(cluster->nodes[node]->breaker);
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
     return up;
 }
 
 void hps_redis_cluster_stats(struct hps_redis_cluster *cluster, struct hps_redis_stats *out_stats)
 {
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     *out_stats = cluster->stats;
     out_stats->kind = cluster->kind;
     out_stats->n_nodes = 0;
@@ -327,14 +321,14 @@ void hps_redis_cluster_stats(struct hps_redis_cluster *cluster, struct hps_redis
         out_stats->n_nodes += node->listed || node->entry;
         out_stats->n_slots_up += hps_breaker_up(node->breaker) ? node->n_slots : 0;
     }
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
 }
 
 uint32_t hps_redis_cluster_nodes(struct hps_redis_cluster *cluster,
                                  struct hps_redis_node_stats *out_nodes, uint32_t capacity)
 {
     uint32_t n = 0;
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     for (uint32_t i = 0; i < cluster->n_nodes && n < capacity; i++) {
         const struct hps_redis_node *node = cluster->nodes[i];
         if (!node->listed && !node->entry) {
@@ -349,6 +343,6 @@ uint32_t hps_redis_cluster_nodes(struct hps_redis_cluster *cluster,
         out_nodes[n].n_connections = node->n_live;
         n++;
     }
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
     return n;
 }

@@ -13,6 +13,7 @@
 #include "backends/breaker.h"
 #include "backends/redis/client/client.h"
 #include "backends/redis/client/conn.h"
+#include "base/lock.h"
 #include "net/resolve.h"
 
 #define HPS_REDIS_NOBODY (-1)
@@ -53,8 +54,8 @@ struct hps_redis_node {
 struct hps_redis_cluster {
     struct hps_redis_options options; /* texts are our own */
     struct hps_tls *tls;
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* a link came back, a node's state or the map changed */
+    struct hps_lock lock;
+    struct hps_cond changed; /* a link came back, a node's state or the map changed */
     /* One that has left gives its place to the next one that comes, once nobody is at it. */
     struct hps_redis_node *nodes[HPS_REDIS_NODES_MAX];
     uint32_t n_nodes;

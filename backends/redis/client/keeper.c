@@ -602,9 +602,9 @@ static void open_new(struct keeper *keeper)
             i++;
             continue;
         }
-        pthread_mutex_unlock(&cluster->lock);
+        hps_lock_release(&cluster->lock);
         hps_status status = task_open(cluster, task, &err);
-        pthread_mutex_lock(&cluster->lock);
+        hps_lock_acquire(&cluster->lock);
         task->node->finding = status == HPS_AGAIN && task->link.conn == NULL;
         if (status == HPS_AGAIN) {
             i++;
@@ -666,9 +666,9 @@ static void step_tasks(struct keeper *keeper, const struct pollfd *polls)
             status = hps_error_set(&err, HPS_DEADLINE, "%s", late_text(task));
         }
         if (status != HPS_AGAIN) {
-            pthread_mutex_lock(&keeper->cluster->lock);
+            hps_lock_acquire(&keeper->cluster->lock);
             task_end(keeper, i, status, &err);
-            pthread_mutex_unlock(&keeper->cluster->lock);
+            hps_lock_release(&keeper->cluster->lock);
         }
     }
 }
@@ -678,22 +678,22 @@ static void keep(struct keeper *keeper)
     struct hps_redis_cluster *cluster = keeper->cluster;
     struct pollfd polls[TASKS_MAX + 1];
 
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     while (!cluster->stopping) {
         start_links(keeper);
         start_slots(keeper);
         open_new(keeper);
         uint64_t timeout_us = next_us(keeper);
-        pthread_mutex_unlock(&cluster->lock);
+        hps_lock_release(&cluster->lock);
         poll_tasks(keeper, polls, timeout_us);
         step_tasks(keeper, polls);
-        pthread_mutex_lock(&cluster->lock);
+        hps_lock_acquire(&cluster->lock);
     }
     while (keeper->n_tasks > 0) {
         struct hps_error err = {.text = "closing"};
         task_end(keeper, keeper->n_tasks - 1, HPS_CANCELLED, &err);
     }
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
 }
 
 static void *keeper_run(void *ctx)
@@ -727,9 +727,9 @@ hps_status hps_redis_keeper_start(struct hps_redis_cluster *cluster, struct hps_
 
 void hps_redis_keeper_stop(struct hps_redis_cluster *cluster)
 {
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     cluster->stopping = true;
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
     hps_redis_keeper_wake(cluster);
     pthread_join(cluster->thread, NULL);
     hps_free(cluster->keeper);

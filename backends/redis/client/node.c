@@ -16,7 +16,7 @@
 void hps_redis_changed(struct hps_redis_cluster *cluster)
 {
     if (cluster->n_waiting > 0) {
-        pthread_cond_broadcast(&cluster->changed);
+        hps_cond_broadcast(&cluster->changed);
     }
 }
 

@@ -340,10 +340,8 @@ static void wait_for_change(struct run *run)
     if (run->retry_at_us != 0 && run->retry_at_us < until_us) {
         until_us = run->retry_at_us;
     }
-    struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
-                             .tv_nsec = (long)(until_us % 1000000) * 1000};
     cluster->n_waiting++;
-    pthread_cond_timedwait(&cluster->changed, &cluster->lock, &until);
+    hps_cond_wait_until(&cluster->changed, &cluster->lock, until_us);
     cluster->n_waiting--;
 }
 
@@ -696,7 +694,7 @@ static void run_all(struct run *run)
 {
     struct hps_redis_cluster *cluster = run->cluster;
 
-    pthread_mutex_lock(&cluster->lock);
+    hps_lock_acquire(&cluster->lock);
     while (plan(run)) {
         bool active = any_active(run);
         if (!active && hps_clock_us() >= run_end_us(run)) {
@@ -704,9 +702,9 @@ static void run_all(struct run *run)
         }
         lanes_want(run, true);
         if (active) {
-            pthread_mutex_unlock(&cluster->lock);
+            hps_lock_release(&cluster->lock);
             exchange(run);
-            pthread_mutex_lock(&cluster->lock);
+            hps_lock_acquire(&cluster->lock);
         } else {
             wait_for_change(run);
         }
@@ -717,7 +715,7 @@ static void run_all(struct run *run)
             }
         }
     }
-    pthread_mutex_unlock(&cluster->lock);
+    hps_lock_release(&cluster->lock);
 }
 
 static hps_status run_begin(struct run *run)

@@ -283,11 +283,11 @@ static void assert_late_rows(const struct late_call *call, int64_t offset)
 static void assert_all_exact(struct hps_space *space)
 {
     struct redis_space *own = redis_space_of(space);
-    pthread_mutex_lock(&own->lock);
+    hps_lock_acquire(&own->lock);
     for (uint32_t i = 0; i < FX_SHARDS; i++) {
         assert_true(own->shards[i].exact);
     }
-    pthread_mutex_unlock(&own->lock);
+    hps_lock_release(&own->lock);
 }
 
 static uint64_t n_behind(struct hps_space *space)

@@ -35,13 +35,13 @@ static void learn(struct redis_space *space, const char *digest, int64_t offset,
 static struct hps_space *space_held(void)
 {
     struct hps_space *space = fx_space(fx_open("one"));
-    pthread_mutex_lock(&redis_space_of(space)->redis->lock);
+    hps_lock_acquire(&redis_space_of(space)->redis->lock);
     return space;
 }
 
 static void space_release(struct hps_space *space)
 {
-    pthread_mutex_unlock(&redis_space_of(space)->redis->lock);
+    hps_lock_release(&redis_space_of(space)->redis->lock);
     fx_close(space);
 }
 
@@ -217,7 +217,7 @@ static void test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt(v
     options.redis.replica_reads = true;
     struct hps_space *space = fx_space(fx_open_with(&options));
     struct redis_space *own = redis_space_of(space);
-    pthread_mutex_lock(&own->redis->lock);
+    hps_lock_acquire(&own->redis->lock);
     redis_shard_forget(own, 0, redis_shard_seen(own, 0)); /* of which the keeper may have heard */
     fx_at(space, 10);
     assert_true(

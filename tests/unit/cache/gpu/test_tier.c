@@ -489,9 +489,9 @@ static void test_insert_when_as_much_is_under_way_as_may_be_then_left_out(void *
 
 static bool is_full(struct hps_gpu_tier *tier)
 {
-    pthread_mutex_lock(&tier->changes.lock);
+    hps_lock_acquire(&tier->changes.lock);
     bool full = tier->changes.bytes + tier->changes.staged_bytes > 300 << 10;
-    pthread_mutex_unlock(&tier->changes.lock);
+    hps_lock_release(&tier->changes.lock);
     return full;
 }
 

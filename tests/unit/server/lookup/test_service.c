@@ -109,9 +109,9 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
 
 static bool is_held(const struct hps_version *version)
 {
-    pthread_mutex_lock(&version->updates->lock);
+    hps_lock_acquire(&version->updates->lock);
     bool held = version->updates->held;
-    pthread_mutex_unlock(&version->updates->lock);
+    hps_lock_release(&version->updates->lock);
     return held;
 }
 
@@ -1118,11 +1118,11 @@ static unsigned n_in_line(struct service_test *t)
     struct hps_updates *updates = t->fx.version.updates;
     unsigned n = 0;
 
-    pthread_mutex_lock(&updates->lock);
+    hps_lock_acquire(&updates->lock);
     for (const struct hps_update_hold *hold = updates->waiting; hold != NULL; hold = hold->next) {
         n++;
     }
-    pthread_mutex_unlock(&updates->lock);
+    hps_lock_release(&updates->lock);
     return n;
 }
 

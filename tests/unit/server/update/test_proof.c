@@ -1000,7 +1000,7 @@ static void other_version(struct rig *rig, struct hps_update_stream *other,
     *its = (struct hps_partition_view){.topic = USERS, .state = HPS_PARTITION_GONE};
     *other = (struct hps_update_stream){
         .model = rig->stream->model, .number = 99, .view_partitions = its};
-    pthread_mutex_init(&other->lock, NULL);
+    hps_lock_init(&other->lock, HPS_LOCK_UPDATE_STREAM);
     other->view = (struct hps_stream_view){
         .model = rig->stream->model, .version = 99, .partitions = its, .n_partitions = 1};
     rig->updater->streams = other;
@@ -1009,7 +1009,7 @@ static void other_version(struct rig *rig, struct hps_update_stream *other,
 static void no_other_version(struct rig *rig, struct hps_update_stream *other)
 {
     rig->updater->streams = NULL;
-    pthread_mutex_destroy(&other->lock);
+    hps_lock_fini(&other->lock);
 }
 
 static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known(void **state)

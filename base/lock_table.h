@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of locks, base/lock_table.def, as data: for the assertions of debug builds and for the
+ * page that shows it. Any thread.
+ */
+#ifndef HPS_BASE_LOCK_TABLE_H
+#define HPS_BASE_LOCK_TABLE_H
+
+#include "base/buf.h"
+#include "base/lock.h"
+
+/* What a thread that holds the lock may do, besides taking locks of higher ranks. */
+enum hps_lock_may { HPS_LOCK_MAY_NOT_WAIT, HPS_LOCK_MAY_WAIT };
+
+struct hps_lock_row {
+    unsigned rank;
+    enum hps_lock_may may;
+    const char *label;
+    const char *protects;
+    const char *takers;
+};
+
+extern const struct hps_lock_row hps_lock_rows[HPS_LOCK_CLASSES]; /* by class */
+
+/* Append `page`, a text in Markdown, with the table of locks made anew between the two comments
+ * that mark its place. INVALID: they are not there. */
+hps_status hps_lock_doc(const char *page, struct hps_buf *buf) HPS_MUST_CHECK;
+
+#endif
