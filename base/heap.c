@@ -16,6 +16,12 @@ static void *libc_alloc(void *ctx, size_t size)
     return malloc(size);
 }
 
+static void *libc_calloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    return calloc(1, size);
+}
+
 static void *libc_realloc(void *ctx, void *ptr, size_t size)
 {
     (void)ctx;
@@ -28,7 +34,7 @@ static void libc_free(void *ctx, void *ptr)
     free(ptr);
 }
 
-static const struct hps_heap libc_heap = {NULL, libc_alloc, libc_realloc, libc_free};
+static const struct hps_heap libc_heap = {NULL, libc_alloc, libc_calloc, libc_realloc, libc_free};
 static const struct hps_heap *heap = &libc_heap;
 
 void hps_heap_set(const struct hps_heap *replacement)
@@ -47,11 +53,7 @@ void *hps_calloc(size_t count, size_t size)
     if (__builtin_mul_overflow(count, size, &bytes)) {
         return NULL;
     }
-    void *ptr = hps_alloc(bytes);
-    if (ptr != NULL) {
-        memset(ptr, 0, bytes);
-    }
-    return ptr;
+    return heap->calloc(heap->ctx, bytes != 0 ? bytes : 1);
 }
 
 void *hps_realloc(void *ptr, size_t size)

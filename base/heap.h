@@ -11,6 +11,7 @@
 struct hps_heap {
     void *ctx;
     void *(*alloc)(void *ctx, size_t size);
+    void *(*calloc)(void *ctx, size_t size); /* zeroed: memory fresh from the kernel is already */
     void *(*realloc)(void *ctx, void *ptr, size_t size);
     void (*free)(void *ctx, void *ptr);
 };

@@ -11,6 +11,7 @@
 
 #include "backends/breaker.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "cache/update/update.h"
@@ -257,8 +258,7 @@ static void refresh_gauges(void *ctx)
 
 static void run_echo(struct hps_task *task)
 {
-    struct loop_thread *thread =
-        (struct loop_thread *)(void *)((char *)task - offsetof(struct loop_thread, echo));
+    struct loop_thread *thread = HPS_CONTAINER_OF(task, struct loop_thread, echo);
     atomic_store(&thread->alive_us, hps_clock_us());
     atomic_store(&thread->echo_pending, false);
 }
@@ -355,8 +355,7 @@ static void on_loop_drained(void *ctx) /* loop thread */
 
 static void run_drain(struct hps_task *task) /* loop thread */
 {
-    struct loop_thread *thread =
-        (struct loop_thread *)(void *)((char *)task - offsetof(struct loop_thread, drain));
+    struct loop_thread *thread = HPS_CONTAINER_OF(task, struct loop_thread, drain);
     if (thread->grpc != NULL) {
         hps_grpc_loop_drain(thread->grpc, on_loop_drained, thread);
     }

@@ -5,6 +5,7 @@
  * activates; with the store's lock held.
  */
 #include "backends/host/internal.h"
+#include "base/container.h"
 
 #include <stddef.h>
 
@@ -145,8 +146,7 @@ static void worst_of(struct worst *worst, struct host_space *space, const struct
 /* A load that gives way goes on nowhere: it fails. */
 enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps_host_table *table)
 {
-    struct host_map *store =
-        (struct host_map *)((char *)shared - offsetof(struct host_map, shared));
+    struct host_map *store = HPS_CONTAINER_OF(shared, struct host_map, shared);
     struct worst worst = {0};
     hps_lock_acquire(&store->lock);
     for (struct host_space *space = store->spaces; space != NULL; space = space->next) {

@@ -141,7 +141,7 @@ struct hps_embed_cache {
     uint64_t unsent_begin, unsent_end; /* offsets in the staging ring: not given to `in` yet */
     struct hps_embed_entry *entries;   /* [SLICE_ROWS_MAX] of the open slice, as they came */
     uint64_t *order, *order_other;     /* [SLICE_ROWS_MAX] */
-    uint16_t *seen;                    /* [SEEN] where a key of this stage was last met */
+    uint32_t *seen;                    /* [SEEN] places of a set: the keys of this stage */
     uint8_t *repeated;                 /* [SLICE_ROWS_MAX] a later one follows */
 };
 

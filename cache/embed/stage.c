@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/index_set.h"
 #include "cache/embed/internal.h"
 
-enum { ROW_ALIGN = 16, NOT_SEEN = UINT16_MAX };
+enum { ROW_ALIGN = 16 };
 
 /* What one call stages. */
 struct staging {
@@ -23,23 +24,31 @@ struct staging {
 
 /* ---- repeated keys --------------------------------------------------------------------------- */
 
+struct wanted {
+    const hps_key *keys;
+    hps_key key;
+};
+
+static bool is_key(const void *ctx, uint32_t i)
+{
+    const struct wanted *wanted = ctx;
+
+    return wanted->keys[i] == wanted->key;
+}
+
 /* Mark the keys that come again behind: only the last one counts. */
 static void mark_repeated(struct hps_embed_cache *cache, const hps_key *keys, uint32_t n)
 {
-    uint32_t size = 64;
+    struct hps_index_set seen;
 
-    while (size < 2 * n) {
-        size *= 2;
-    }
-    memset(cache->seen, 0xff, size * sizeof(*cache->seen));
-    memset(cache->repeated, 0, n);
+    HPS_ASSERT(n <= HPS_EMBED_SLICE_ROWS_MAX);
+    hps_index_set_init(&seen, cache->seen, hps_index_set_places(n));
     for (uint32_t i = n; i-- > 0;) {
-        uint32_t at = (uint32_t)hps_embed_mix(keys[i], cache->config.seed) & (size - 1);
-        while (cache->seen[at] != NOT_SEEN && keys[cache->seen[at]] != keys[i]) {
-            at = (at + 1) & (size - 1);
-        }
-        cache->repeated[i] = cache->seen[at] != NOT_SEEN;
-        cache->seen[at] = (uint16_t)i;
+        const struct wanted wanted = {keys, keys[i]};
+        uint64_t hash = hps_embed_mix(keys[i], cache->config.seed);
+        uint32_t *place = hps_index_set_find(&seen, hash, is_key, &wanted);
+        cache->repeated[i] = *place != 0;
+        *place = i + 1;
     }
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -17,7 +18,7 @@ enum { PIECE_KEYS = 4096, PIECE_BYTES = 1 << 20 };
 
 static struct hps_gpu_tier *tier_of_wake(struct hps_task *task)
 {
-    return (struct hps_gpu_tier *)((char *)task - offsetof(struct hps_gpu_tier, changes.wake));
+    return HPS_CONTAINER_OF(task, struct hps_gpu_tier, changes.wake);
 }
 
 /* The thread is awake: it looks at the queue by itself. */

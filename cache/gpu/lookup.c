@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "cache/gpu/internal.h"
 
@@ -55,8 +56,7 @@ void gpu_lookups_fini(struct hps_gpu_tier *tier)
 
 static void on_lookup(struct hps_task *task)
 {
-    struct hps_gpu_lookup *lookup =
-        (struct hps_gpu_lookup *)((char *)task - offsetof(struct hps_gpu_lookup, task));
+    struct hps_gpu_lookup *lookup = HPS_CONTAINER_OF(task, struct hps_gpu_lookup, task);
     struct hps_gpu_tier *tier = lookup->tier;
 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -82,7 +83,7 @@ static void end_call(struct hps_gpu_tier *tier)
 
 static void on_call(struct hps_task *task)
 {
-    struct gpu_call *call = (struct gpu_call *)((char *)task - offsetof(struct gpu_call, task));
+    struct gpu_call *call = HPS_CONTAINER_OF(task, struct gpu_call, task);
     struct hps_gpu_tier *tier = call->tier;
 
     tier->call = call;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/container.h"
 #include "cache/gpu/tier.h"
 #include "cache/lookup/tiers.h"
 
@@ -46,8 +47,7 @@ struct question {
 
 static void on_answer(struct hps_gpu_lookup *lookup)
 {
-    struct question *question =
-        (struct question *)(void *)((char *)lookup - offsetof(struct question, lookup));
+    struct question *question = HPS_CONTAINER_OF(lookup, struct question, lookup);
 
     sem_post(&question->done);
 }

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "cache/lookup/internal.h"
 
 enum { BITS = 32 }; /* of a word of hits */
@@ -167,7 +168,7 @@ static hps_status add_misses(struct hps_lookup *lookup)
 
 static struct hps_lookup *lookup_of(struct hps_gpu_lookup *ask)
 {
-    return (struct hps_lookup *)((char *)ask - offsetof(struct hps_lookup, gpu.ask));
+    return HPS_CONTAINER_OF(ask, struct hps_lookup, gpu.ask);
 }
 
 static void on_done(struct hps_gpu_lookup *ask)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/index_set.h"
 #include "cache/lookup/lookup.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
@@ -41,9 +42,8 @@ void lookup_begin(struct hps_lookup *lookup);
  * EXHAUSTED: arena */
 hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
     HPS_MUST_CHECK;
-/* An empty lookup->set for n keys, at most half full, in place of the one that was there.
- * out_mask: its size less one. EXHAUSTED: arena */
-hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_mask)
+/* An empty set for n keys over lookup->set, in place of the one that was there. EXHAUSTED: arena */
+hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, struct hps_index_set *out_set)
     HPS_MUST_CHECK;
 
 /* ---- threshold.c ----------------------------------------------------------------------------- */

@@ -12,18 +12,27 @@
 #include "cache/lookup/policy.h"
 #include "cache/version/fetched.h"
 
-/* Keys of the set are those of the part, as sent, each by its index plus one. True: it was new. */
-static bool set_add(struct hps_lookup *lookup, const struct hps_lookup_part *part, uint64_t mask,
-                    uint32_t index)
-{
-    hps_key key = lookup_key_at(part, index);
-    uint64_t at = hps_mix64(key ^ hps_hash_secret()) & mask;
+struct wanted {
+    const struct hps_lookup_part *part;
+    hps_key key;
+};
 
-    while (lookup->set[at] != 0 && lookup_key_at(part, lookup->set[at] - 1) != key) {
-        at = (at + 1) & mask;
-    }
-    bool added = lookup->set[at] == 0;
-    lookup->set[at] = index + 1;
+static bool is_key(const void *ctx, uint32_t index)
+{
+    const struct wanted *wanted = ctx;
+
+    return lookup_key_at(wanted->part, index) == wanted->key;
+}
+
+/* A set of keys of the part, as sent, by their indices. True: the key was not in it. */
+static bool set_add(struct hps_index_set *set, const struct hps_lookup_part *part, uint32_t index)
+{
+    const struct wanted wanted = {part, lookup_key_at(part, index)};
+    uint64_t hash = hps_mix64(wanted.key ^ hps_hash_secret());
+    uint32_t *place = hps_index_set_find(set, hash, is_key, &wanted);
+    bool added = *place == 0;
+
+    *place = index + 1;
     return added;
 }
 
@@ -34,17 +43,17 @@ static bool has_unique_hits(struct hps_lookup *lookup, const struct hps_lookup_p
 {
     const struct hps_walk *walk = &part->walk;
     uint64_t n = 0;
-    uint64_t mask;
+    struct hps_index_set set;
 
     if (n_wanted > walk->n_found_before ||
-        lookup_take_set(lookup, n_wanted + walk->n_keys, &mask) != HPS_OK) {
+        lookup_take_set(lookup, n_wanted + walk->n_keys, &set) != HPS_OK) {
         return false;
     }
     for (uint32_t i = 0; i < walk->n_keys; i++) {
-        (void)set_add(lookup, part, mask, walk->batch.slots[i]);
+        (void)set_add(&set, part, walk->batch.slots[i]);
     }
     for (uint32_t i = 0; i < part->n_keys && n < n_wanted; i++) {
-        n += hps_lookup_part_hit(part, i) && set_add(lookup, part, mask, i) ? 1 : 0;
+        n += hps_lookup_part_hit(part, i) && set_add(&set, part, i) ? 1 : 0;
     }
     return n == n_wanted;
 }

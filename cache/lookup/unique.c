@@ -4,8 +4,6 @@
  * duplicates. What a gpu that was asked first had is not looked at. On the thread that holds the
  * look-up.
  */
-#include <string.h>
-
 #include "base/assert.h"
 #include "base/hash.h"
 #include "cache/lookup/internal.h"
@@ -93,13 +91,10 @@ static hps_status dedupe_few(struct dedupe *dedupe)
     return HPS_OK;
 }
 
-hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_mask)
+hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, struct hps_index_set *out_set)
 {
-    uint64_t size = 16; /* stays a power of two */
+    uint64_t size = hps_index_set_places(n);
 
-    while (size < 2 * n) {
-        size *= 2;
-    }
     if (size > lookup->set_size) {
         lookup->set = hps_arena_alloc(lookup->arena, size * sizeof(*lookup->set));
         if (lookup->set == NULL || size > UINT32_MAX) {
@@ -108,34 +103,43 @@ hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, uint64_t *out_
         }
         lookup->set_size = (uint32_t)size;
     }
-    memset(lookup->set, 0, size * sizeof(*lookup->set));
-    *out_mask = size - 1;
+    hps_index_set_init(out_set, lookup->set, size);
     return HPS_OK;
 }
 
-/* The set maps a key to its place in the batch, plus one. */
+struct wanted {
+    const hps_key *keys; /* of the batch */
+    hps_key key;
+};
+
+static bool is_key(const void *ctx, uint32_t i)
+{
+    const struct wanted *wanted = ctx;
+
+    return wanted->keys[i] == wanted->key;
+}
+
+/* The set has the keys of the batch. */
 static hps_status dedupe_many(struct dedupe *dedupe)
 {
     struct hps_lookup *lookup = dedupe->lookup;
     const struct hps_lookup_part *part = dedupe->part;
     struct hps_batch *batch = dedupe->batch;
     uint64_t secret = hps_hash_secret();
-    uint64_t mask;
+    struct hps_index_set set;
 
-    if (lookup_take_set(lookup, dedupe->n, &mask) != HPS_OK) {
+    if (lookup_take_set(lookup, dedupe->n, &set) != HPS_OK) {
         return HPS_EXHAUSTED;
     }
     for (uint32_t i = next_walked(part, 0); i < part->n_keys; i = next_walked(part, i + 1)) {
         hps_key key = lookup_key_at(part, i);
-        uint64_t at = hps_mix64(key ^ secret) & mask;
+        const struct wanted wanted = {batch->keys, key};
+        uint32_t *place = hps_index_set_find(&set, hps_mix64(key ^ secret), is_key, &wanted);
 
-        while (lookup->set[at] != 0 && batch->keys[lookup->set[at] - 1] != key) {
-            at = (at + 1) & mask;
-        }
-        if (lookup->set[at] == 0) {
+        if (*place == 0) {
             add_unique(batch, i, key);
-            lookup->set[at] = batch->n;
-        } else if (add_duplicate(dedupe, i, batch->slots[lookup->set[at] - 1]) != HPS_OK) {
+            *place = batch->n;
+        } else if (add_duplicate(dedupe, i, batch->slots[*place - 1]) != HPS_OK) {
             return HPS_EXHAUSTED;
         }
     }

@@ -8,6 +8,7 @@
  */
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/hash.h"
 #include "base/lock.h"
 #include "cache/update/internal.h"
@@ -147,8 +148,7 @@ static void read_in_turn(struct hps_updates *updates)
 /* Pool thread. */
 static void on_thread(struct hps_task *task)
 {
-    struct hps_updates *updates =
-        (struct hps_updates *)((char *)task - offsetof(struct hps_updates, reader));
+    struct hps_updates *updates = HPS_CONTAINER_OF(task, struct hps_updates, reader);
     struct hps_version *version = updates->read_version;
     bool posted = false;
     hps_lock_acquire(&updates->lock);

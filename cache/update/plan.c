@@ -10,10 +10,9 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "base/index_set.h"
 #include "base/rows/finite.h"
 #include "cache/update/internal.h"
-
-#define PART_NONE UINT32_MAX
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -71,44 +70,53 @@ static hps_status check_batch(const struct hps_version *version,
 
 /* ---- the last write of each key -------------------------------------------------------------- */
 
-struct seen {
-    uint32_t part; /* PART_NONE: a free place */
-    uint32_t index;
-    uint32_t at; /* of the keys of the batch */
+/* One key of the batch, by its number in it. */
+struct place {
+    uint32_t part;
+    uint32_t index; /* of the keys of the part */
 };
 
-static uint32_t set_size(uint32_t n_keys)
+/* The keys of a batch of which a write has been seen, last one first. */
+struct seen {
+    const struct hps_update_part *parts;
+    struct place *places; /* [n_keys] by number, set from the last one down */
+    struct hps_index_set set;
+    uint32_t number; /* of the key that is looked for */
+};
+
+static hps_key key_of(const struct seen *seen, uint32_t number)
 {
-    uint32_t size = 16;
-    while (size / 2 < n_keys) {
-        size *= 2;
-    }
-    return size;
+    const struct place *place = &seen->places[number];
+    return seen->parts[place->part].keys[place->index];
 }
 
-/* Note a key; NULL, or where a later write of it is. */
-static struct seen *set_add(struct seen *set, uint32_t mask, const struct hps_update_part *parts,
-                            const struct seen *added)
+static uint32_t table_of(const struct seen *seen, uint32_t number)
 {
-    uint32_t table_id = parts[added->part].table_id;
-    hps_key key = parts[added->part].keys[added->index];
-    uint64_t hash = hps_mix64((key ^ hps_hash_secret()) + table_id * HPS_HASH_GOLDEN);
-    uint32_t at = (uint32_t)hash & mask;
-    for (; set[at].part != PART_NONE; at = (at + 1) & mask) {
-        const struct hps_update_part *other = &parts[set[at].part];
-        if (other->table_id == table_id && other->keys[set[at].index] == key) {
-            return &set[at];
-        }
-    }
-    set[at] = *added;
-    return NULL;
+    return seen->parts[seen->places[number].part].table_id;
 }
 
-static bool has_higher(const struct hps_update_part *parts, const struct seen *one,
-                       const struct seen *other)
+static bool is_same_key(const void *ctx, uint32_t number)
 {
-    return parts[one->part].row_versions[one->index] >
-           parts[other->part].row_versions[other->index];
+    const struct seen *seen = ctx;
+    return key_of(seen, number) == key_of(seen, seen->number) &&
+           table_of(seen, number) == table_of(seen, seen->number);
+}
+
+/* Where a later write of the key with this number is noted, or is to be. */
+static uint32_t *seen_find(struct seen *seen, uint32_t number)
+{
+    uint64_t hash = hps_mix64((key_of(seen, number) ^ hps_hash_secret()) +
+                              table_of(seen, number) * HPS_HASH_GOLDEN);
+    seen->number = number;
+    return hps_index_set_find(&seen->set, hash, is_same_key, seen);
+}
+
+static bool has_higher(const struct seen *seen, uint32_t number, uint32_t other)
+{
+    const struct place *one = &seen->places[number];
+    const struct place *two = &seen->places[other];
+    return seen->parts[one->part].row_versions[one->index] >
+           seen->parts[two->part].row_versions[two->index];
 }
 
 /* lost [n_keys] of zeros, in the order of the batch: another write of the key counts. n_lost: per
@@ -116,29 +124,34 @@ static bool has_higher(const struct hps_update_part *parts, const struct seen *o
 static hps_status find_lost(const struct hps_update_batch *batch, bool compare, uint32_t n_keys,
                             uint8_t *lost, uint32_t *n_lost)
 {
-    uint32_t size = set_size(n_keys);
-    struct seen *set = hps_alloc(size * sizeof(*set));
-    if (set == NULL) {
-        return HPS_NO_MEMORY;
+    uint64_t n_places = hps_index_set_places(n_keys);
+    uint32_t *set = hps_alloc(n_places * sizeof(*set));
+    struct seen seen = {.parts = batch->parts, .places = hps_alloc(n_keys * sizeof(struct place))};
+    hps_status status = set != NULL && seen.places != NULL ? HPS_OK : HPS_NO_MEMORY;
+    if (status == HPS_OK) {
+        hps_index_set_init(&seen.set, set, n_places);
     }
-    memset(set, 0xff, size * sizeof(*set));
-    for (uint32_t p = batch->n_parts; p-- > 0;) {
-        n_keys -= batch->parts[p].n;
+    for (uint32_t p = batch->n_parts; p-- > 0 && status == HPS_OK;) {
         for (uint32_t i = batch->parts[p].n; i-- > 0;) {
-            const struct seen added = {p, i, n_keys + i};
-            struct seen *later = set_add(set, size - 1, batch->parts, &added);
-            if (later == NULL) {
+            uint32_t number = --n_keys;
+            seen.places[number] = (struct place){p, i};
+            uint32_t *noted = seen_find(&seen, number);
+            uint32_t loser = number;
+            if (*noted == 0) {
+                *noted = number + 1;
                 continue;
             }
-            bool replaces = compare && has_higher(batch->parts, &added, later);
-            const struct seen loser = replaces ? *later : added;
-            lost[loser.at] = 1;
-            n_lost[loser.part]++;
-            *later = replaces ? added : *later;
+            if (compare && has_higher(&seen, number, *noted - 1)) {
+                loser = *noted - 1;
+                *noted = number + 1;
+            }
+            lost[loser] = 1;
+            n_lost[seen.places[loser].part]++;
         }
     }
+    hps_free(seen.places);
     hps_free(set);
-    return HPS_OK;
+    return status;
 }
 
 /* Row versions that are stored already leave out the older ones. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/container.h"
 #include "cache/lookup/explain.h"
 #include "cache/update/update.h"
 #include "hps/v1/admin.pb-c.h"
@@ -407,8 +408,7 @@ static void reply_activated(struct admin_op *op, struct hps_switched *switched)
 
 static void on_switched(struct hps_switch *waiter, const struct hps_error *error)
 {
-    struct admin_op *op =
-        (struct admin_op *)(void *)((char *)waiter - offsetof(struct admin_op, waiter));
+    struct admin_op *op = HPS_CONTAINER_OF(waiter, struct admin_op, waiter);
     op->error = *error;
     if (error->status == HPS_OK) {
         reply_activated(op, &waiter->switched);
@@ -441,8 +441,7 @@ void admin_rollback(struct admin_op *op)
 
 static void on_unloaded(struct hps_unload *unload, const struct hps_error *error)
 {
-    struct admin_op *op =
-        (struct admin_op *)(void *)((char *)unload - offsetof(struct admin_op, unload));
+    struct admin_op *op = HPS_CONTAINER_OF(unload, struct admin_op, unload);
     op->error = *error;
     admin_finish(op);
 }

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "server/catalog/internal.h"
@@ -317,8 +318,7 @@ static void drop_all_unused(struct hps_catalog *catalog)
 
 static void run_tidy(struct hps_task *task)
 {
-    struct hps_catalog *catalog =
-        (struct hps_catalog *)(void *)((char *)task - offsetof(struct hps_catalog, tidy));
+    struct hps_catalog *catalog = HPS_CONTAINER_OF(task, struct hps_catalog, tidy);
     if (catalog->options.env.durable != NULL) {
         drop_all_unused(catalog);
     } else {

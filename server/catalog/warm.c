@@ -8,6 +8,7 @@
  * what is not.
  */
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/catalog/internal.h"
@@ -343,8 +344,7 @@ static void save(struct hps_catalog *catalog, bool age)
 
 static void run_save(struct hps_task *task)
 {
-    struct hps_catalog *catalog =
-        (struct hps_catalog *)(void *)((char *)task - offsetof(struct hps_catalog, save));
+    struct hps_catalog *catalog = HPS_CONTAINER_OF(task, struct hps_catalog, save);
     save(catalog, true);
     atomic_store(&catalog->saving, false);
 }

@@ -15,7 +15,7 @@
 
 static void on_back(struct hps_task *task)
 {
-    struct request *request = CONTAINER_OF(task, struct request, task);
+    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
 
     request_turn_begin(request);
     request_arrive(request);
@@ -80,7 +80,7 @@ static enum hps_outcome do_step(struct request *request)
 /* Worker thread: a step of a large look-up. */
 static void on_worker(struct hps_task *task)
 {
-    struct request *request = CONTAINER_OF(task, struct request, task);
+    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
 
     hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     request->lookup.helpers = request->service->parts.workers;
@@ -101,7 +101,7 @@ enum hps_outcome request_to_worker(struct request *request)
  */
 static void on_io(struct hps_task *task)
 {
-    struct request *request = CONTAINER_OF(task, struct request, task);
+    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
 
     hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     request->outcome = do_step(request);
@@ -146,7 +146,7 @@ bool request_withdraw(struct request *request)
 /* The gpu has answered one that waits for it, or was left there. */
 static void on_gpu(struct hps_task *task)
 {
-    struct request *request = CONTAINER_OF(task, struct request, gpu.task);
+    struct request *request = HPS_CONTAINER_OF(task, struct request, gpu.task);
 
     request_turn_begin(request);
     if (request->gpu.left_version != NULL) {
@@ -164,7 +164,7 @@ static void on_gpu(struct hps_task *task)
 /* The gpu tier's thread. */
 void request_gpu_done(struct hps_lookup *lookup)
 {
-    struct request *request = CONTAINER_OF(lookup, struct request, lookup);
+    struct request *request = HPS_CONTAINER_OF(lookup, struct request, lookup);
 
     request->gpu.done_us = hps_clock_us();
     request->gpu.task.run = on_gpu;
@@ -204,7 +204,7 @@ void request_leave_gpu(struct request *request)
 /* I/O thread. held: they are, until this returns. */
 static void on_hold(struct hps_update_hold *hold, bool held)
 {
-    struct request *request = CONTAINER_OF(hold, struct request, hold);
+    struct request *request = HPS_CONTAINER_OF(hold, struct request, hold);
     bool cancelled = hps_grpc_call_cancelled(request->call.grpc);
 
     hps_stages_enter(&request->stages, HPS_STAGE_WORK);

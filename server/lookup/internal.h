@@ -17,6 +17,7 @@
 
 #include "base/arena.h"
 #include "base/assert.h"
+#include "base/container.h"
 #include "base/lock.h"
 #include "cache/lookup/lookup.h"
 #include "cache/lookup/next.h"
@@ -25,8 +26,6 @@
 #include "server/lookup/encode.h"
 #include "server/lookup/service.h"
 #include "server/observe/stages.h"
-
-#define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 /* Who has a request. Loop thread alone. What its timer means follows from this. */
 enum request_phase {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/index_set.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "server/lookup/decode.h"
@@ -58,47 +59,54 @@ static void note_identity(struct request *request, const struct hps_lookup_reque
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Tables by name for requests that name many: open addressing over name hashes, ids plus one. */
+/* Tables by name, for requests that name many. */
 struct table_index {
     const struct hps_version *version;
-    uint32_t *slots;
-    uint32_t mask;
+    struct hps_index_set ids; /* places NULL: not made yet */
 };
+
+struct table_name {
+    const struct hps_version *version;
+    const char *name;
+    size_t size;
+};
+
+static bool has_name(const void *ctx, uint32_t id)
+{
+    const struct table_name *wanted = ctx;
+
+    return hps_text_is(wanted->version->tables[id].name, wanted->name, wanted->size);
+}
+
+/* The place of the table with that name. */
+static uint32_t *table_index_place(const struct table_index *index, const char *name, size_t size)
+{
+    const struct table_name wanted = {index->version, name, size};
+
+    return hps_index_set_find(&index->ids, hps_hash_bytes(name, size, 0), has_name, &wanted);
+}
 
 static hps_status table_index_build(struct table_index *index, struct hps_arena *arena)
 {
-    uint32_t size = 16;
+    uint64_t n_places = hps_index_set_places(index->version->n_tables);
+    uint32_t *places = hps_arena_alloc(arena, n_places * sizeof(*places));
 
-    while (size < 2 * index->version->n_tables) {
-        size *= 2;
-    }
-    index->slots = hps_arena_calloc(arena, size, sizeof(*index->slots));
-    if (index->slots == NULL) {
+    if (places == NULL) {
         return HPS_EXHAUSTED;
     }
-    index->mask = size - 1;
+    hps_index_set_init(&index->ids, places, n_places);
     for (uint32_t i = 0; i < index->version->n_tables; i++) {
         const char *name = index->version->tables[i].name;
-        uint32_t at = (uint32_t)hps_hash_bytes(name, strlen(name), 0) & index->mask;
-
-        while (index->slots[at] != 0) {
-            at = (at + 1) & index->mask;
-        }
-        index->slots[at] = i + 1;
+        *table_index_place(index, name, strlen(name)) = i + 1;
     }
     return HPS_OK;
 }
 
 static uint32_t table_index_find(const struct table_index *index, const char *name, size_t size)
 {
-    uint32_t at = (uint32_t)hps_hash_bytes(name, size, 0) & index->mask;
+    uint32_t place = *table_index_place(index, name, size);
 
-    for (; index->slots[at] != 0; at = (at + 1) & index->mask) {
-        if (hps_text_is(index->version->tables[index->slots[at] - 1].name, name, size)) {
-            return index->slots[at] - 1;
-        }
-    }
-    return UINT32_MAX;
+    return place != 0 ? place - 1 : UINT32_MAX;
 }
 
 /* Which table query i means: by name, or the i-th one. */
@@ -128,7 +136,7 @@ static hps_status find_table(struct table_index *index, struct hps_arena *arena,
     }
     if (version->n_tables <= TABLES_SCANNED_MAX) {
         table = hps_version_table(version, query->table, query->table_size);
-    } else if (index->slots != NULL || table_index_build(index, arena) == HPS_OK) {
+    } else if (index->ids.places != NULL || table_index_build(index, arena) == HPS_OK) {
         table = table_index_find(index, query->table, query->table_size);
     } else {
         return hps_error_set(err, HPS_EXHAUSTED, "no memory for %u tables", version->n_tables);

@@ -16,7 +16,7 @@ enum {
 /* The wait for room is over. */
 static void on_admitted(struct hps_task *task)
 {
-    struct request *request = CONTAINER_OF(task, struct request, task);
+    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
 
     request_turn_begin(request);
     HPS_ASSERT(request->phase == PHASE_ROOM);
@@ -32,7 +32,7 @@ static void on_admitted(struct hps_task *task)
 /* Any thread. */
 static void on_granted(struct hps_admission_ticket *ticket)
 {
-    struct request *request = CONTAINER_OF(ticket, struct request, room.ticket);
+    struct request *request = HPS_CONTAINER_OF(ticket, struct request, room.ticket);
 
     hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
     request->task.run = on_admitted;

@@ -29,15 +29,25 @@ static bool fails_now(void)
     return atomic_fetch_add(&attempts, 1) + 1 == fail_at || starving;
 }
 
-static void *fault_alloc(void *ctx, size_t size)
+static void *count_live(void *ptr)
 {
-    (void)ctx;
-    void *ptr = fails_now() ? NULL : malloc(size);
     if (ptr != NULL) {
         atomic_fetch_add(&live, 1);
         atomic_fetch_add(&live_bytes, malloc_usable_size(ptr));
     }
     return ptr;
+}
+
+static void *fault_alloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    return count_live(fails_now() ? NULL : malloc(size));
+}
+
+static void *fault_calloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    return count_live(fails_now() ? NULL : calloc(1, size));
 }
 
 static void *fault_realloc(void *ctx, void *ptr, size_t size)
@@ -60,7 +70,8 @@ static void fault_free(void *ctx, void *ptr)
     free(ptr);
 }
 
-static const struct hps_heap fault_heap = {NULL, fault_alloc, fault_realloc, fault_free};
+static const struct hps_heap fault_heap = {NULL, fault_alloc, fault_calloc, fault_realloc,
+                                           fault_free};
 
 void hps_fault_heap_install(size_t which)
 {

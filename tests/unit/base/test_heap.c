@@ -44,6 +44,31 @@ static void test_calloc_when_given_then_zeroed(void **state)
     hps_free(ptr);
 }
 
+static uint8_t zeros_of_the_heap[8];
+static size_t size_asked;
+
+static void *note_calloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    size_asked = size;
+    return size <= sizeof(zeros_of_the_heap) ? zeros_of_the_heap : NULL;
+}
+
+static void test_calloc_when_asked_then_the_heap_zeroes(void **state)
+{
+    (void)state;
+    const struct hps_heap heap = {.calloc = note_calloc};
+    zeros_of_the_heap[7] = 1; /* whoever touches it again would touch every page of a large one */
+    hps_heap_set(&heap);
+    assert_ptr_equal(hps_calloc(2, 4), zeros_of_the_heap);
+    assert_int_equal(size_asked, 8);
+    assert_ptr_equal(hps_calloc(0, 4), zeros_of_the_heap);
+    assert_int_equal(size_asked, 1);
+    assert_null(hps_calloc(3, 4));
+    hps_heap_set(NULL);
+    assert_int_equal(zeros_of_the_heap[7], 1);
+}
+
 static void test_alloc_aligned_when_any_size_then_aligned(void **state)
 {
     (void)state;
@@ -111,6 +136,7 @@ int main(void)
         cmocka_unit_test(test_alloc_when_size_zero_then_usable),
         cmocka_unit_test(test_calloc_when_product_overflows_then_null),
         cmocka_unit_test(test_calloc_when_given_then_zeroed),
+        cmocka_unit_test(test_calloc_when_asked_then_the_heap_zeroes),
         cmocka_unit_test(test_alloc_aligned_when_any_size_then_aligned),
         cmocka_unit_test(test_strndup_when_given_then_terminated_copy),
         cmocka_unit_test(test_fault_heap_when_nth_then_only_that_fails),

@@ -277,7 +277,7 @@ static void test_split_when_there_is_no_memory_then_the_caller_does_it_all(void 
     (void)state;
     static struct pieces pieces;
     struct hps_pool *pool = NULL;
-    const struct hps_heap none = {.alloc = no_alloc};
+    const struct hps_heap none = {.alloc = no_alloc, .calloc = no_alloc};
     assert_int_equal(hps_pool_new("split", 2, 0, &pool), HPS_OK);
     hps_heap_set(&none);
     hps_pool_split(pool, N_PIECES, run_piece, &pieces);

@@ -489,6 +489,11 @@ static void *meter_alloc(void *ctx, size_t size)
     return block + 2;
 }
 
+static void *meter_calloc(void *ctx, size_t size)
+{
+    return memset(meter_alloc(ctx, size), 0, size);
+}
+
 static void meter_free(void *ctx, void *ptr)
 {
     size_t *block = (size_t *)ptr - 2;
@@ -500,7 +505,8 @@ static void test_memory_when_spilling_then_never_above_budget(void **state)
 {
     (void)state;
     struct meter meter = {0};
-    const struct hps_heap heap = {.ctx = &meter, .alloc = meter_alloc, .free = meter_free};
+    const struct hps_heap heap = {
+        .ctx = &meter, .alloc = meter_alloc, .calloc = meter_calloc, .free = meter_free};
     enum { BUDGET = 1 << 20 };
     struct hps_rowsort_options options = {
         .row_bytes = 256, .memory_bytes = BUDGET, .dir = dir.path};
