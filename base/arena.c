@@ -29,6 +29,20 @@ struct hps_arena {
     size_t used;
 };
 
+/* Every chunk within its size, all of them within the maximum. */
+static bool arena_sane(const struct hps_arena *arena)
+{
+    size_t held = 0;
+
+    for (const struct chunk *chunk = arena->newest; chunk != NULL; chunk = chunk->older) {
+        held += chunk->size;
+        if (chunk->used > chunk->size || (chunk->older == NULL) != (chunk == arena->first)) {
+            return false;
+        }
+    }
+    return held == arena->held && held <= arena->bytes_max && arena->used <= held;
+}
+
 static uint8_t *chunk_data(struct chunk *chunk)
 {
     return (uint8_t *)(chunk + 1);
@@ -76,6 +90,7 @@ struct hps_arena *hps_arena_new(size_t bytes_first, size_t bytes_max)
 
 void hps_arena_reset(struct hps_arena *arena)
 {
+    HPS_DEBUG_ASSERT(arena_sane(arena));
     while (arena->newest != arena->first) {
         struct chunk *chunk = arena->newest;
         arena->newest = chunk->older;
@@ -85,6 +100,7 @@ void hps_arena_reset(struct hps_arena *arena)
     arena->held = arena->first->size;
     arena->used = 0;
     HPS_POISON(chunk_data(arena->first), arena->first->size);
+    HPS_DEBUG_ASSERT(arena_sane(arena));
 }
 
 void hps_arena_free(struct hps_arena *arena)
@@ -100,6 +116,7 @@ void hps_arena_free(struct hps_arena *arena)
 /* A newest chunk with room for `need` bytes. */
 static bool arena_grow(struct hps_arena *arena, size_t need)
 {
+    HPS_ASSERT(arena->held <= arena->bytes_max);
     size_t room = arena->bytes_max - arena->held;
     if (need > room) {
         return false;
@@ -114,6 +131,7 @@ static bool arena_grow(struct hps_arena *arena, size_t need)
     }
     arena->newest = chunk;
     arena->held += size;
+    HPS_ASSERT(arena->held <= arena->bytes_max && size >= need);
     return true;
 }
 
@@ -131,6 +149,7 @@ void *hps_arena_alloc(struct hps_arena *arena, size_t size)
         return NULL;
     }
     struct chunk *chunk = arena->newest;
+    HPS_DEBUG_ASSERT(need <= chunk->size - chunk->used);
     void *ptr = chunk_data(chunk) + chunk->used;
     chunk->used += need;
     arena->used += need;

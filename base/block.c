@@ -110,6 +110,7 @@ static struct hps_block *idle_block(struct hps_block_pool *pool, unsigned cls)
     hps_lock_acquire(&pool->lock);
     struct hps_block *block = pool->idle[cls];
     if (block != NULL) {
+        HPS_ASSERT(!block->in_slab && pool->bytes_idle >= block->capacity);
         pool->idle[cls] = block->next_free;
         pool->bytes_idle -= block->capacity;
     }
@@ -222,6 +223,7 @@ void hps_block_pool_slab_keep(struct hps_block_pool *pool)
 static struct hps_block *hand_out(struct hps_block *block)
 {
     if (block != NULL) {
+        HPS_ASSERT(atomic_load_explicit(&block->refs, memory_order_relaxed) == 0);
         HPS_UNPOISON(block->data, block->capacity);
         block->next_free = NULL;
         atomic_store_explicit(&block->refs, 1, memory_order_relaxed);
@@ -263,6 +265,7 @@ void hps_block_unref(struct hps_block *block)
     }
     struct hps_block_pool *pool = block->pool;
     size_t capacity = block->capacity;
+    HPS_ASSERT(hps_block_pool_bytes(pool) >= capacity);
     unsigned cls = class_of(capacity);
     HPS_POISON(block->data, capacity);
     hps_lock_acquire(&pool->lock);
@@ -271,6 +274,7 @@ void hps_block_unref(struct hps_block *block)
         block->next_free = pool->idle[cls];
         pool->idle[cls] = block;
         pool->bytes_idle += capacity;
+        HPS_ASSERT(pool->bytes_idle <= pool->bytes_idle_max);
     }
     hps_lock_release(&pool->lock);
     if (!keep) {

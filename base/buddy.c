@@ -29,6 +29,8 @@ static void list_add(struct hps_buddy *buddy, uint32_t page, unsigned order)
 {
     uint32_t next = buddy->first[order];
 
+    HPS_ASSERT(order < N_ORDERS && buddy->order[page] == NOT_FREE);
+    HPS_ASSERT(page % (UINT64_C(1) << order) == 0); /* each piece on a multiple of its size */
     buddy->links[page] = (struct link){.next = next, .previous = NONE};
     if (next != NONE) {
         buddy->links[next].previous = page;
@@ -41,6 +43,7 @@ static void list_remove(struct hps_buddy *buddy, uint32_t page)
 {
     struct link link = buddy->links[page];
 
+    HPS_ASSERT(page < buddy->n_pages && buddy->order[page] != NOT_FREE);
     if (link.previous != NONE) {
         buddy->links[link.previous].next = link.next;
     } else {
@@ -53,7 +56,7 @@ static void list_remove(struct hps_buddy *buddy, uint32_t page)
 }
 
 /* The whole range as the largest aligned pieces. */
-static void fill(struct hps_buddy *buddy)
+static void free_all(struct hps_buddy *buddy)
 {
     for (uint64_t page = 0; page < buddy->n_pages;) {
         unsigned order = page == 0 ? 32 : (unsigned)__builtin_ctzll(page);
@@ -89,7 +92,7 @@ struct hps_buddy *hps_buddy_new(uint64_t size)
     for (unsigned i = 0; i < N_ORDERS; i++) {
         buddy->first[i] = NONE;
     }
-    fill(buddy);
+    free_all(buddy);
     return buddy;
 }
 
@@ -120,6 +123,7 @@ uint64_t hps_buddy_take(struct hps_buddy *buddy, unsigned bits)
         list_add(buddy, page + (UINT32_C(1) << order), order);
     }
     buddy->n_pages_used += UINT32_C(1) << wanted;
+    HPS_ASSERT(buddy->n_pages_used <= buddy->n_pages);
     return (uint64_t)page << HPS_BUDDY_PIECE_BITS_MIN;
 }
 
@@ -130,6 +134,7 @@ void hps_buddy_give(struct hps_buddy *buddy, uint64_t offset, unsigned bits)
 
     HPS_ASSERT(order < N_ORDERS - 1 && page + (UINT64_C(1) << order) <= buddy->n_pages);
     HPS_ASSERT(buddy->order[page] == NOT_FREE);
+    HPS_ASSERT(buddy->n_pages_used >= UINT32_C(1) << order);
     buddy->n_pages_used -= UINT32_C(1) << order;
     for (; order < N_ORDERS - 1; order++) {
         uint64_t other = page ^ UINT64_C(1) << order;

@@ -32,6 +32,8 @@ void hps_buf_clear(struct hps_buf *buf)
 
 hps_status hps_buf_reserve(struct hps_buf *buf, size_t size)
 {
+    HPS_ASSERT(buf->size <= buf->size_max);
+    HPS_ASSERT(buf->size <= buf->capacity);
     if (size > buf->size_max - buf->size) {
         return HPS_EXHAUSTED;
     }
@@ -52,6 +54,7 @@ hps_status hps_buf_reserve(struct hps_buf *buf, size_t size)
     }
     buf->data = data;
     buf->capacity = capacity;
+    HPS_ASSERT(capacity >= need && capacity <= buf->size_max);
     return HPS_OK;
 }
 
@@ -64,6 +67,7 @@ hps_status hps_buf_append(struct hps_buf *buf, const void *data, size_t size)
     if (status != HPS_OK) {
         return status;
     }
+    HPS_ASSERT(data != NULL);
     memcpy(buf->data + buf->size, data, size);
     buf->size += size;
     return HPS_OK;

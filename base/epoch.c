@@ -157,7 +157,7 @@ bool hps_epoch_passed(struct hps_epoch *epoch, uint64_t stamp)
         return true;
     }
     uint64_t oldest = atomic_load(&epoch->now);
-    HPS_ASSERT(stamp < oldest);
+    HPS_ASSERT(stamp != 0 && stamp < oldest); /* one of hps_epoch_retire */
     for (struct chunk *chunk = &epoch->first; chunk != NULL; chunk = atomic_load(&chunk->next)) {
         for (unsigned i = 0; i < CHUNK_SLOTS; i++) {
             uint64_t announced = atomic_load(&chunk->slots[i].announced);
@@ -169,5 +169,6 @@ bool hps_epoch_passed(struct hps_epoch *epoch, uint64_t stamp)
     /* A reader in a chunk added behind the scan claimed after it, and so has seen the unlink. */
     while (safe < oldest - 1 && !atomic_compare_exchange_weak(&epoch->safe, &safe, oldest - 1)) {
     }
+    HPS_ASSERT(atomic_load(&epoch->safe) >= oldest - 1);
     return stamp < oldest;
 }

@@ -4,6 +4,10 @@
  */
 #include "base/key_sort.h"
 
+#include <stdbool.h>
+
+#include "base/assert.h"
+
 enum { INSERTION_MAX = 24, TOP_BIT = 63 };
 
 static void swap(hps_key *keys, uint32_t *slots, size_t a, size_t b)
@@ -65,7 +69,18 @@ static void sort_from(hps_key *keys, uint32_t *slots, size_t n, int bit)
     insertion_sort(keys, slots, bit >= 0 ? n : 0);
 }
 
+static bool is_sorted(const hps_key *keys, size_t n)
+{
+    size_t i = 1;
+
+    while (i < n && keys[i - 1] <= keys[i]) {
+        i++;
+    }
+    return i >= n;
+}
+
 void hps_key_sort(hps_key *keys, uint32_t *slots, size_t n)
 {
     sort_from(keys, slots, n, TOP_BIT);
+    HPS_DEBUG_ASSERT(is_sorted(keys, n));
 }

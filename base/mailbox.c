@@ -53,6 +53,8 @@ struct hps_mailbox *hps_mailbox_new(size_t capacity)
 
 static void list_add(struct list *list, struct hps_task *task)
 {
+    HPS_ASSERT(task != NULL);
+    HPS_ASSERT(list->head == NULL || list->tail != task); /* posted twice */
     task->next = NULL;
     if (list->head == NULL) {
         list->head = task;
@@ -77,6 +79,7 @@ static struct hps_task *list_take(struct list *list)
 /* lock is held. */
 static bool is_empty(const struct hps_mailbox *mailbox)
 {
+    hps_lock_assert_held(&mailbox->lock);
     return mailbox->tasks.head == NULL && mailbox->low.head == NULL;
 }
 
@@ -179,7 +182,8 @@ struct hps_task *hps_mailbox_wait(struct hps_mailbox *mailbox)
     }
     struct hps_task *task = list_take(&mailbox->tasks);
     if (task != NULL) {
-        atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
+        size_t before = atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
+        HPS_ASSERT(before > 0);
     } else {
         task = list_take(&mailbox->low);
     }
@@ -205,7 +209,8 @@ bool hps_mailbox_withdraw(struct hps_mailbox *mailbox, struct hps_task *task)
         }
         mailbox->tasks.tail = mailbox->tasks.tail == task ? before : mailbox->tasks.tail;
         task->next = NULL;
-        atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
+        size_t depth = atomic_fetch_sub_explicit(&mailbox->depth, 1, memory_order_relaxed);
+        HPS_ASSERT(depth > 0);
         fd_update(mailbox);
     }
     hps_lock_release(&mailbox->lock);

@@ -266,6 +266,8 @@ static struct hps_metric *series_find(struct hps_metrics *metrics, const struct 
 /* lock is held. */
 static void series_show(struct hps_metrics *metrics, struct hps_metric *metric)
 {
+    hps_lock_assert_held(&metrics->lock);
+    HPS_ASSERT(!metric->live && !metric->printed);
     bool of_tables = metric->family->of_tables;
     metric->live = true;
     metric->printed = !of_tables || metrics->n_of_tables < metrics->of_tables_max;
@@ -276,6 +278,10 @@ static void series_show(struct hps_metrics *metrics, struct hps_metric *metric)
 /* lock is held. */
 static void series_hide(struct hps_metrics *metrics, struct hps_metric *metric)
 {
+    hps_lock_assert_held(&metrics->lock);
+    HPS_ASSERT(metric->live && metric->family != NULL);
+    HPS_ASSERT(metric->printed ? !metric->family->of_tables || metrics->n_of_tables > 0
+                               : metrics->n_unprinted > 0);
     metrics->n_of_tables -= metric->family->of_tables && metric->printed ? 1 : 0;
     metrics->n_unprinted -= metric->printed ? 0 : 1;
     metric->live = metric->printed = false;
@@ -432,12 +438,14 @@ double hps_metric_value(const struct hps_metric *metric)
         return (double)count;
     }
     uint64_t value = atomic_load_explicit(&metric->value, memory_order_relaxed);
+    HPS_ASSERT(metric->family == NULL || metric->family->def.type != HPS_METRIC_HISTOGRAM);
     bool gauge = metric->family != NULL && metric->family->def.type == HPS_METRIC_GAUGE;
     return gauge ? double_from_bits(value) : (double)value;
 }
 
 void hps_metrics_on_print(struct hps_metrics *metrics, void (*fn)(void *ctx), void *ctx)
 {
+    HPS_ASSERT(fn != NULL);
     hps_lock_acquire(&metrics->lock);
     HPS_ASSERT(metrics->n_hooks < HOOKS_MAX);
     metrics->hooks[metrics->n_hooks++] = (struct hook){fn, ctx};

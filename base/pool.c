@@ -51,6 +51,7 @@ static void *worker_run(void *arg)
     while ((task = hps_mailbox_wait(worker->pool->mailbox)) != NULL) {
         atomic_fetch_add(&worker->pool->n_busy, 1);
         task->run(task);
+        hps_lock_assert_may_wait(); /* nothing is held from one task to the next */
         atomic_fetch_sub(&worker->pool->n_busy, 1);
     }
     return NULL;
@@ -107,11 +108,13 @@ hps_status hps_pool_new_background(const char *name, unsigned n_threads, size_t 
 
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task)
 {
+    HPS_ASSERT(task->run != NULL);
     return hps_mailbox_post(pool->mailbox, task);
 }
 
 hps_status hps_pool_post_low(struct hps_pool *pool, struct hps_task *task)
 {
+    HPS_ASSERT(task->run != NULL);
     return hps_mailbox_post_low(pool->mailbox, task);
 }
 
@@ -125,10 +128,13 @@ void hps_pool_free(struct hps_pool *pool)
     if (pool == NULL) {
         return;
     }
+    hps_lock_assert_may_wait();
     hps_mailbox_close(pool->mailbox);
     for (unsigned i = 0; i < pool->n_threads; i++) {
+        HPS_ASSERT(!pthread_equal(pool->workers[i].thread, pthread_self()));
         pthread_join(pool->workers[i].thread, NULL);
     }
+    HPS_ASSERT(atomic_load(&pool->n_busy) == 0);
     hps_mailbox_free(pool->mailbox);
     hps_free(pool);
 }
@@ -157,7 +163,10 @@ struct split {
 
 static void split_drop(struct split *split)
 {
-    if (atomic_fetch_sub(&split->n_holders, 1) == 1) {
+    unsigned n_holders = atomic_fetch_sub(&split->n_holders, 1);
+
+    HPS_ASSERT(n_holders > 0);
+    if (n_holders == 1) {
         hps_cond_fini(&split->all_done);
         hps_lock_fini(&split->lock);
         hps_free(split);
@@ -175,6 +184,7 @@ static void split_work(struct split *split)
     }
     hps_lock_acquire(&split->lock);
     split->n_done += n_done;
+    HPS_ASSERT(split->n_done <= split->n_pieces);
     if (split->n_done == split->n_pieces) {
         hps_cond_signal(&split->all_done);
     }
@@ -223,6 +233,8 @@ void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *c
 {
     unsigned n_helpers = n_free(pool);
 
+    HPS_ASSERT(fn != NULL);
+    hps_lock_assert_may_wait();
     if (n_helpers >= n_pieces) {
         n_helpers = n_pieces > 0 ? n_pieces - 1 : 0;
     }

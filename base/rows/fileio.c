@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 /* The kernel moves at most 0x7ffff000 bytes in one call. */
@@ -50,6 +51,7 @@ hps_status hps_file_error(struct hps_error *err, int error_number, const char *w
 {
     char text[128];
 
+    HPS_ASSERT(error_number > 0 && path != NULL);
     /* The GNU variant: may return a static string instead of filling `text`. */
     const char *reason = strerror_r(error_number, text, sizeof(text));
     return hps_error_set(err, hps_file_status(error_number), "%s %s: %s", what, path, reason);
@@ -87,6 +89,7 @@ hps_status hps_file_pread(int fd, const char *path, void *data, size_t size, uin
     uint8_t *bytes = (uint8_t *)data;
     size_t done = 0;
 
+    HPS_ASSERT(fd >= 0);
     while (done < size) {
         size_t n = size - done < CALL_BYTES_MAX ? size - done : CALL_BYTES_MAX;
         ssize_t got = pread(fd, bytes + done, n, (off_t)(offset + done));
@@ -112,6 +115,7 @@ hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t si
     const uint8_t *bytes = (const uint8_t *)data;
     size_t done = 0;
 
+    HPS_ASSERT(fd >= 0);
     while (done < size) {
         size_t n = size - done < CALL_BYTES_MAX ? size - done : CALL_BYTES_MAX;
         ssize_t put = pwrite(fd, bytes + done, n, (off_t)(offset + done));

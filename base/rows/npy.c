@@ -88,6 +88,7 @@ static hps_status take_string(struct cursor *c, char *text, size_t size)
     if (end >= c->end || c->data[end] != quote || end - begin >= size) {
         return expected(c, "a short string in quotes");
     }
+    HPS_ASSERT(end - begin < size);
     memcpy(text, c->data + begin, end - begin);
     text[end - begin] = '\0';
     c->at = end + 1;
@@ -298,6 +299,8 @@ hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_n
     if (status != HPS_OK) {
         return status;
     }
+    HPS_ASSERT(c.at == c.end && c.end <= size);
+    HPS_ASSERT(npy.n_dims > 0 && npy.n_dims <= HPS_NPY_DIMS_MAX);
     uint64_t bytes = hps_npy_type_bytes(npy.type);
     bool overflow = false;
     for (uint32_t i = 0; i < npy.n_dims; i++) {

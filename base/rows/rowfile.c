@@ -90,6 +90,7 @@ static hps_status make_paths(struct hps_row_reader *reader, const char *path, st
             return hps_error_set(err, HPS_INVALID,
                                  "%s: expected the name of a pair, *.rows.npy or *.keys.npy", path);
         }
+        HPS_ASSERT(n >= 9); /* of the ending */
         reader->keys_path = hps_file_path("%.*s.keys.npy", (int)(n - 9), path);
         reader->rows_path = hps_file_path("%.*s.rows.npy", (int)(n - 9), path);
         break;
@@ -346,6 +347,7 @@ void hps_row_reader_rewind(struct hps_row_reader *reader)
 static hps_status read_keys(const struct hps_row_reader *reader, uint64_t row, size_t n,
                             hps_key *keys, struct hps_error *err)
 {
+    HPS_ASSERT(row + n <= reader->desc.n_rows);
     if (reader->keys_path == NULL) {
         for (size_t i = 0; i < n; i++) {
             keys[i] = row + i;
@@ -365,6 +367,7 @@ static hps_status read_keys(const struct hps_row_reader *reader, uint64_t row, s
 static hps_status check_nan(const struct hps_row_reader *reader, const uint8_t *rows,
                             const hps_key *keys, size_t n, struct hps_error *err)
 {
+    HPS_ASSERT(reader->desc.dim > 0 && reader->row + n <= reader->desc.n_rows);
     uint32_t dim = reader->desc.dim;
     uint32_t value_bytes = hps_dtype_bytes(reader->desc.dtype);
     size_t n_values = n * dim;
@@ -385,6 +388,7 @@ static hps_status check_nan(const struct hps_row_reader *reader, const uint8_t *
 hps_status hps_row_reader_next(struct hps_row_reader *reader, size_t max_rows, hps_key *keys,
                                void *rows, size_t *out_n, struct hps_error *err)
 {
+    HPS_ASSERT(reader->row <= reader->desc.n_rows);
     uint64_t left = reader->desc.n_rows - reader->row;
     size_t n = left < max_rows ? (size_t)left : max_rows;
     size_t row_bytes = (size_t)reader->desc.dim * hps_dtype_bytes(reader->desc.dtype);

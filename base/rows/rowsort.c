@@ -183,6 +183,16 @@ static void radix_sort(struct area *area)
     area->scratch = to;
 }
 
+static bool ascends(const struct area *area)
+{
+    size_t i = 1;
+
+    while (i < area->n && area->entries[i - 1].key < area->entries[i].key) {
+        i++;
+    }
+    return i >= area->n;
+}
+
 /* Put the rows of an area in order: afterwards entries[n] ascend strictly, without duplicates. */
 static void sort_memory(struct hps_rowsort *sort, struct area *area)
 {
@@ -191,6 +201,7 @@ static void sort_memory(struct hps_rowsort *sort, struct area *area)
     if (area->ascending || area->n == 0) {
         return;
     }
+    HPS_ASSERT(area->n <= sort->capacity);
     radix_sort(area);
     struct entry *entries = area->entries;
     for (size_t i = 0; i < area->n; i++) {
@@ -200,6 +211,7 @@ static void sort_memory(struct hps_rowsort *sort, struct area *area)
     }
     rowsort_count(&sort->n_duplicates, area->n - kept);
     area->n = kept;
+    HPS_DEBUG_ASSERT(ascends(area));
 }
 
 /* Copy entries[first .. first + n) and their rows out. */
@@ -208,6 +220,7 @@ static void gather(const struct hps_rowsort *sort, const struct area *area, size
 {
     const struct entry *entries = area->entries + first;
 
+    HPS_ASSERT(first <= area->n && n <= area->n - first);
     for (size_t i = 0; i < n; i++) {
         /* Rows lie in random order: fetch well ahead. */
         if (i + 8 < n) {
@@ -259,6 +272,7 @@ hps_status rowsort_write_out(struct hps_rowsort *sort, int fd, uint64_t *file_by
     size_t bytes = n * sort->record_bytes;
     struct statvfs fs;
 
+    HPS_ASSERT(fd >= 0 && n <= sort->out_records);
     hps_status status = check_cancel(sort, err);
     if (status != HPS_OK) {
         return status;
@@ -288,6 +302,7 @@ static hps_status spill(struct hps_rowsort *sort, struct area *area, struct hps_
 {
     hps_status status = HPS_OK;
 
+    HPS_ASSERT(area->n > 0 && sort->n_runs < sort->runs_max);
     sort_memory(sort, area);
     if (sort->fd < 0) {
         status = rowsort_open_spill(sort, &sort->fd, err);
@@ -341,10 +356,12 @@ static hps_status spiller_wait(struct hps_rowsort *sort, struct hps_error *err)
 /* The area that is being filled is full: have it spilled, and go on in an empty one. */
 static hps_status make_room(struct hps_rowsort *sort, struct hps_error *err)
 {
+    HPS_ASSERT(sort->phase == PHASE_INPUT && sort->in->n == sort->capacity);
     hps_status status = spiller_wait(sort, err);
     if (status != HPS_OK) {
         return status;
     }
+    HPS_ASSERT(!sort->spilling);
     if (sort->n_areas == 2 && sort->n_runs + 1 < sort->runs_max) {
         sort->spilled = sort->in;
         sort->spilling = hps_thread_start(0, spiller_run, sort, &sort->spiller) == HPS_OK;
@@ -369,6 +386,7 @@ static void note_keys(struct hps_rowsort *sort, const hps_key *keys, size_t n)
 {
     struct area *in = sort->in;
     struct entry *entries = in->entries + in->n;
+    HPS_ASSERT(n <= sort->capacity - in->n);
     bool ascending = in->ascending;
     hps_key last = in->n > 0 ? entries[-1].key : 0;
 
@@ -511,7 +529,8 @@ hps_status hps_rowsort_next(struct hps_rowsort *sort, size_t max_rows, hps_key *
                             .row_stride = sort->row_bytes};
     size_t n = 0;
 
-    HPS_ASSERT(max_rows > 0);
+    HPS_ASSERT(max_rows > 0 && keys != NULL && rows != NULL);
+    HPS_ASSERT(sort->phase != PHASE_INPUT && !sort->spilling);
     hps_status status = check_cancel(sort, err);
     if (status != HPS_OK) {
         return fail(sort, status);

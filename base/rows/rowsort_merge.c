@@ -48,6 +48,7 @@ static hps_key cursor_key(const struct cursor *cursor)
 {
     hps_key key;
 
+    HPS_DEBUG_ASSERT(cursor->at + ROWSORT_KEY_BYTES <= cursor->have);
     memcpy(&key, cursor->buffer + cursor->at, ROWSORT_KEY_BYTES);
     return key;
 }
@@ -55,6 +56,7 @@ static hps_key cursor_key(const struct cursor *cursor)
 static hps_status cursor_fill(const struct hps_rowsort *sort, struct cursor *cursor,
                               struct hps_error *err)
 {
+    HPS_ASSERT(cursor->at == cursor->have && cursor->offset < cursor->end);
     uint64_t left = cursor->end - cursor->offset;
     size_t n = left < sort->buffer_bytes ? (size_t)left : sort->buffer_bytes;
 
@@ -101,6 +103,7 @@ hps_status rowsort_merge_begin(struct hps_rowsort *sort, size_t first, size_t k,
     size_t buffer_bytes = buffer_records * sort->record_bytes;
     uint8_t *at = sort->arena;
 
+    HPS_ASSERT(k > 0 && first + k <= sort->n_runs);
     sort->buffer_bytes = buffer_bytes;
     sort->cursors = (struct cursor *)(void *)at;
     at += rowsort_round_up(k * sizeof(struct cursor));
@@ -133,6 +136,7 @@ static hps_status merge_advance(struct hps_rowsort *sort, struct hps_error *err)
 {
     struct cursor *cursor = &sort->cursors[sort->heap[0].slot];
 
+    HPS_DEBUG_ASSERT(sort->n_heap > 0);
     cursor->at += sort->record_bytes;
     if (cursor->at == cursor->have && cursor->offset < cursor->end) {
         hps_status status = cursor_fill(sort, cursor, err);
@@ -227,7 +231,8 @@ hps_status rowsort_merge_runs(struct hps_rowsort *sort, struct hps_error *err)
 
         status = merge_group(sort, first, n, buffer_records, fd, &file_bytes, &run, err);
         if (status == HPS_OK) {
-            sort->runs[n_merged++] = run; /* never ahead of `first` */
+            HPS_ASSERT(n_merged <= first); /* those behind are still to be merged */
+            sort->runs[n_merged++] = run;
         }
     }
     if (status != HPS_OK) {

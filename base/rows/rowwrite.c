@@ -41,6 +41,7 @@ struct hps_row_writer {
 
 static hps_status sink_open(struct sink *sink, char *path, char *path_final, struct hps_error *err)
 {
+    HPS_ASSERT(sink->fd < 0 && sink->buffer == NULL); /* once */
     sink->path = path;
     sink->path_final = path_final;
     sink->buffer = hps_alloc(BUFFER_BYTES);
@@ -56,6 +57,7 @@ static hps_status sink_open(struct sink *sink, char *path, char *path_final, str
 
 static hps_status sink_flush(struct sink *sink, struct hps_error *err)
 {
+    HPS_ASSERT(sink->used <= BUFFER_BYTES);
     hps_status status =
         hps_file_pwrite(sink->fd, sink->path, sink->buffer, sink->used, sink->bytes, err);
 
@@ -82,6 +84,7 @@ static hps_status sink_append(struct sink *sink, const void *data, size_t size,
         }
         return status;
     }
+    HPS_ASSERT(size <= BUFFER_BYTES - sink->used);
     memcpy(sink->buffer + sink->used, data, size);
     sink->used += size;
     return HPS_OK;
@@ -101,6 +104,7 @@ static hps_status sink_finish(struct sink *sink, const struct hps_npy *header,
     if (status == HPS_OK && fsync(sink->fd) != 0) {
         status = hps_file_error(err, errno, "cannot sync", sink->path);
     }
+    HPS_ASSERT(status != HPS_OK || sink->used == 0);
     int fd = sink->fd;
     sink->fd = -1;
     if (close(fd) != 0 && status == HPS_OK) {
@@ -111,6 +115,7 @@ static hps_status sink_finish(struct sink *sink, const struct hps_npy *header,
 
 static hps_status sink_rename(struct sink *sink, struct hps_error *err)
 {
+    HPS_ASSERT(sink->fd < 0 && sink->path != NULL && sink->path_final != NULL);
     if (rename(sink->path, sink->path_final) != 0) {
         return hps_file_error(err, errno, "cannot rename to", sink->path_final);
     }

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/buf.h"
 #include "base/heap.h"
 #include "base/rows/crc32c.h"
@@ -164,10 +165,10 @@ hps_status hps_snapshot_finish(const char *dir, const char *version, uint64_t un
 struct restore {
     const char *from; /* DIR */
     const char *path;
-    char *files;  /* DIR/hpsd */
-    char *part;   /* PATH/hpsd.restoring: becomes PATH/hpsd */
-    char *target; /* PATH/hpsd */
-    char *list;   /* its lines; NUL behind */
+    char *files;   /* DIR/hpsd */
+    char *staging; /* PATH/hpsd.restoring: becomes PATH/hpsd */
+    char *target;  /* PATH/hpsd */
+    char *list;    /* its lines; NUL behind */
     size_t list_size;
     long format;
     struct stat owner;
@@ -189,6 +190,7 @@ static hps_status give(const struct restore *restore, int fd, const char *path,
 static hps_status take_lock(struct restore *restore, unsigned i, const char *name,
                             struct hps_error *err)
 {
+    HPS_ASSERT(i < N_LOCKS && restore->locks[i] < 0);
     char *path = hps_file_path("%s/%s", restore->path, name);
     if (path == NULL) {
         return no_memory(err);
@@ -331,6 +333,7 @@ static bool may_link(const struct restore *restore, int fd, const char *name)
 static hps_status copy_bytes(int from, int to, const char *path, uint64_t size, uint32_t *out_crc,
                              struct hps_error *err)
 {
+    HPS_ASSERT(from >= 0 && out_crc != NULL);
     uint8_t *piece = hps_alloc(COPY_BYTES);
     uint32_t crc = 0;
     hps_status status = piece != NULL ? HPS_OK : no_memory(err);
@@ -376,6 +379,7 @@ struct kept_file {
 static hps_status take_opened(const struct restore *restore, const struct kept_file *file, int fd,
                               const char *from, const char *to, struct hps_error *err)
 {
+    HPS_ASSERT(restore->format >= FORMAT_PLAIN && restore->format <= HPS_SNAPSHOT_FORMAT);
     bool plain = restore->format == FORMAT_PLAIN;
     bool linked = may_link(restore, fd, file->name) && link(from, to) == 0;
     uint32_t crc = file->crc;
@@ -400,7 +404,7 @@ static hps_status take_file(struct restore *restore, const struct kept_file *fil
     uint64_t size_there = 0;
     int fd = -1;
     char *from = hps_file_path("%s/%s", restore->files, file->name);
-    char *to = hps_file_path("%s/%s", restore->part, file->name);
+    char *to = hps_file_path("%s/%s", restore->staging, file->name);
     hps_status status = from != NULL && to != NULL ? HPS_OK : no_memory(err);
     if (status == HPS_OK) {
         status = hps_file_open_read(from, &fd, &size_there, err);
@@ -475,31 +479,31 @@ static hps_status remove_entry(void *ctx, int dir_fd, const char *name, struct h
 }
 
 /* Also what an attempt before this one has left. */
-static hps_status remove_part(const struct restore *restore, struct hps_error *err)
+static hps_status remove_staging(const struct restore *restore, struct hps_error *err)
 {
-    if (access(restore->part, F_OK) != 0) {
+    if (access(restore->staging, F_OK) != 0) {
         return HPS_OK;
     }
-    hps_status status = each_entry(restore->part, remove_entry, restore->part, err);
-    return status == HPS_OK && rmdir(restore->part) != 0
-               ? hps_file_error(err, errno, "cannot remove", restore->part)
+    hps_status status = each_entry(restore->staging, remove_entry, restore->staging, err);
+    return status == HPS_OK && rmdir(restore->staging) != 0
+               ? hps_file_error(err, errno, "cannot remove", restore->staging)
                : status;
 }
 
-static hps_status make_part(const struct restore *restore, struct hps_error *err)
+static hps_status make_staging(const struct restore *restore, struct hps_error *err)
 {
-    hps_status status = remove_part(restore, err);
+    hps_status status = remove_staging(restore, err);
     if (status != HPS_OK) {
         return status;
     }
-    if (mkdir(restore->part, 0750) != 0) {
-        return hps_file_error(err, errno, "cannot make", restore->part);
+    if (mkdir(restore->staging, 0750) != 0) {
+        return hps_file_error(err, errno, "cannot make", restore->staging);
     }
-    int fd = open(restore->part, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(restore->staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
-        return hps_file_error(err, errno, "cannot open", restore->part);
+        return hps_file_error(err, errno, "cannot open", restore->staging);
     }
-    status = give(restore, fd, restore->part, err);
+    status = give(restore, fd, restore->staging, err);
     close(fd);
     return status;
 }
@@ -507,7 +511,7 @@ static hps_status make_part(const struct restore *restore, struct hps_error *err
 static hps_status put_in_place(const struct restore *restore, struct hps_error *err)
 {
     char *damaged = hps_file_path("%s/hpsd.damaged", restore->path);
-    char *inside = hps_file_path("%s/CURRENT", restore->part);
+    char *inside = hps_file_path("%s/CURRENT", restore->staging);
     hps_status status = damaged != NULL && inside != NULL ? HPS_OK : no_memory(err);
     if (status == HPS_OK) {
         status = hps_file_sync_parent(inside, err);
@@ -515,7 +519,7 @@ static hps_status put_in_place(const struct restore *restore, struct hps_error *
     if (status == HPS_OK && unlink(damaged) != 0 && errno != ENOENT) {
         status = hps_file_error(err, errno, "cannot remove", damaged);
     }
-    if (status == HPS_OK && rename(restore->part, restore->target) != 0) {
+    if (status == HPS_OK && rename(restore->staging, restore->target) != 0) {
         status = hps_file_error(err, errno, "cannot make", restore->target);
     }
     if (status == HPS_OK) {
@@ -538,7 +542,7 @@ static hps_status restore_files(struct restore *restore, struct hps_error *err)
     if (status != HPS_OK) {
         return status;
     }
-    status = make_part(restore, err);
+    status = make_staging(restore, err);
     if (status == HPS_OK) {
         status = take_files(restore, err);
     }
@@ -547,7 +551,7 @@ static hps_status restore_files(struct restore *restore, struct hps_error *err)
     }
     if (status != HPS_OK) {
         struct hps_error ignored = {0};
-        hps_ignore(remove_part(restore, &ignored));
+        hps_ignore(remove_staging(restore, &ignored));
     }
     return status;
 }
@@ -557,9 +561,9 @@ hps_status hps_snapshot_restore(const char *dir, const char *path,
 {
     struct restore restore = {.from = dir, .path = path, .locks = {-1, -1}};
     restore.files = hps_file_path("%s/hpsd", dir);
-    restore.part = hps_file_path("%s/hpsd.restoring", path);
+    restore.staging = hps_file_path("%s/hpsd.restoring", path);
     restore.target = hps_file_path("%s/hpsd", path);
-    hps_status status = restore.files != NULL && restore.part != NULL && restore.target != NULL
+    hps_status status = restore.files != NULL && restore.staging != NULL && restore.target != NULL
                             ? restore_files(&restore, err)
                             : no_memory(err);
     for (unsigned i = 0; i < N_LOCKS; i++) {
@@ -571,7 +575,7 @@ hps_status hps_snapshot_restore(const char *dir, const char *path,
         *out_report = restore.report;
     }
     hps_free(restore.files);
-    hps_free(restore.part);
+    hps_free(restore.staging);
     hps_free(restore.target);
     hps_free(restore.list);
     return status;

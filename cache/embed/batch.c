@@ -108,7 +108,7 @@ static struct hps_embed_ticket *free_ticket(struct hps_embed_cache *cache)
     return NULL;
 }
 
-/* ---- filling a ticket ------------------------------------------------------------------------ */
+/* ---- packing a batch into a ticket ----------------------------------------------------------- */
 
 static void describe(struct hps_embed_part_desc *desc, const struct hps_embed_part *part,
                      uint64_t out)
@@ -134,7 +134,7 @@ static void describe(struct hps_embed_part_desc *desc, const struct hps_embed_pa
     }
 }
 
-static void fill_part(struct hps_embed_ticket *ticket, const struct block *block,
+static void pack_part(struct hps_embed_ticket *ticket, const struct block *block,
                       const struct hps_embed_part *part, uint32_t first_key)
 {
     struct hps_embed_tile *tiles = (struct hps_embed_tile *)(ticket->host + block->tiles);
@@ -157,7 +157,7 @@ static void fill_part(struct hps_embed_ticket *ticket, const struct block *block
     }
 }
 
-static void fill(struct hps_embed_ticket *ticket, const struct hps_embed_part *parts,
+static void pack(struct hps_embed_ticket *ticket, const struct hps_embed_part *parts,
                  uint32_t n_parts, uint64_t gather_offset)
 {
     struct block block = block_of(&ticket->cache->config);
@@ -177,7 +177,7 @@ static void fill(struct hps_embed_ticket *ticket, const struct hps_embed_part *p
         describe(&descs[ticket->n_parts], part,
                  use->gather != 0 ? gather : part->region->memory + part->offset);
         gather += use->gather != 0 ? align_up(use->bytes, ROW_ALIGN) : 0;
-        fill_part(ticket, &block, part, first_key);
+        pack_part(ticket, &block, part, first_key);
         first_key += part->n;
         hps_embed_range_use(part->range);
         part->region->n_uses++;
@@ -202,6 +202,7 @@ static void give_gathered(struct hps_embed_cache *cache)
 
 static void end(struct hps_embed_ticket *ticket)
 {
+    HPS_ASSERT(ticket->running && ticket->cache->n_running > 0);
     ticket->running = false;
     ticket->cache->n_running--;
     ticket->result = HPS_OK;
@@ -351,6 +352,7 @@ static hps_status begin(struct hps_embed_ticket *ticket)
     uint64_t began_us = hps_embed_begins(ticket->cache);
     hps_status status;
 
+    HPS_ASSERT(!ticket->running && ticket->cache->n_running < ticket->cache->config.n_batches);
     ticket->running = true;
     ticket->cache->n_running++;
     if (ticket->n_tiles == 0) {
@@ -371,7 +373,9 @@ static void number(struct hps_embed_ticket *ticket)
 {
     struct hps_embed_cache *cache = ticket->cache;
 
+    HPS_ASSERT(!ticket->running && !ticket->held); /* nobody looks at its flag */
     cache->sequence += cache->sequence == UINT32_MAX ? 2 : 1;
+    HPS_ASSERT(cache->sequence != 0);
     ticket->sequence = cache->sequence;
     __atomic_store_n((uint32_t *)ticket->host, 0, __ATOMIC_RELAXED);
 }
@@ -404,7 +408,7 @@ hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embe
     if (status != HPS_OK) {
         return status;
     }
-    fill(ticket, parts, n_parts, gather_offset);
+    pack(ticket, parts, n_parts, gather_offset);
     ticket->result = HPS_AGAIN;
     if (begin(ticket) != HPS_OK) {
         return hps_embed_lose(cache);

@@ -106,14 +106,15 @@ static hps_status alloc_heap(struct hps_embed_cache *cache, struct hps_error *er
 
     cache->tickets = hps_calloc(config->n_batches, sizeof(*cache->tickets));
     cache->slices = hps_calloc(HPS_EMBED_SLICES, sizeof(*cache->slices));
-    cache->entries = hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->entries));
-    cache->order = hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->order));
-    cache->order_other = hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->order_other));
-    cache->seen = hps_calloc(HPS_EMBED_SEEN, sizeof(*cache->seen));
-    cache->repeated = hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->repeated));
-    bool ok = cache->tickets != NULL && cache->slices != NULL && cache->entries != NULL &&
-              cache->order != NULL && cache->order_other != NULL && cache->seen != NULL &&
-              cache->repeated != NULL;
+    cache->intake.entries = hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->intake.entries));
+    cache->intake.order = hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->intake.order));
+    cache->intake.order_other =
+        hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->intake.order_other));
+    cache->intake.seen = hps_calloc(HPS_EMBED_SEEN, sizeof(*cache->intake.seen));
+    cache->intake.repeated = hps_calloc(HPS_EMBED_SLICE_ROWS_MAX, sizeof(*cache->intake.repeated));
+    bool ok = cache->tickets != NULL && cache->slices != NULL && cache->intake.entries != NULL &&
+              cache->intake.order != NULL && cache->intake.order_other != NULL &&
+              cache->intake.seen != NULL && cache->intake.repeated != NULL;
     for (uint32_t i = 0; i < config->n_batches && ok; i++) {
         struct hps_embed_ticket *ticket = &cache->tickets[i];
         ticket->cache = cache;
@@ -132,7 +133,7 @@ static hps_status alloc_device(struct hps_embed_cache *cache, struct hps_error *
         status = hps_device_alloc(device, cache->config.gather_bytes, &cache->gather, err);
     }
     if (status == HPS_OK) {
-        status = hps_device_alloc(device, cache->config.stage_bytes, &cache->stage, err);
+        status = hps_device_alloc(device, cache->config.stage_bytes, &cache->stage.device, err);
     }
     if (status == HPS_OK) {
         status = hps_device_alloc(device, small_bytes(cache), &cache->small, err);
@@ -157,7 +158,7 @@ static hps_status alloc_host(struct hps_embed_cache *cache, struct hps_error *er
     hps_status status =
         hps_device_host_alloc(device, cache->config.stage_bytes, &host, &unused, err);
 
-    cache->stage_host = status == HPS_OK ? host : NULL;
+    cache->stage.host = status == HPS_OK ? host : NULL;
     for (uint32_t i = 0; i < cache->config.n_batches && status == HPS_OK; i++) {
         struct hps_embed_ticket *ticket = &cache->tickets[i];
         status = hps_device_host_alloc(device, hps_embed_ticket_bytes(&cache->config), &host,
@@ -251,18 +252,18 @@ static void free_memory(struct hps_embed_cache *cache)
         hps_device_host_free(device, cache->slices[i].counts);
         hps_device_free(device, cache->slices[i].device);
     }
-    hps_device_host_free(device, cache->stage_host);
+    hps_device_host_free(device, cache->stage.host);
     hps_device_free(device, cache->arena);
     hps_device_free(device, cache->gather);
-    hps_device_free(device, cache->stage);
+    hps_device_free(device, cache->stage.device);
     hps_device_free(device, cache->small);
     hps_free(cache->tickets);
     hps_free(cache->slices);
-    hps_free(cache->entries);
-    hps_free(cache->order);
-    hps_free(cache->order_other);
-    hps_free(cache->seen);
-    hps_free(cache->repeated);
+    hps_free(cache->intake.entries);
+    hps_free(cache->intake.order);
+    hps_free(cache->intake.order_other);
+    hps_free(cache->intake.seen);
+    hps_free(cache->intake.repeated);
     hps_free(cache);
 }
 
@@ -282,7 +283,7 @@ hps_status hps_embed_cache_open(struct hps_device *device,
         return status;
     }
     cache->gather_ring.size = cache->config.gather_bytes;
-    cache->stage_ring.size = cache->config.stage_bytes;
+    cache->stage.ring.size = cache->config.stage_bytes;
     status = alloc_heap(cache, err);
     status = status == HPS_OK ? alloc_device(cache, err) : status;
     status = status == HPS_OK ? alloc_host(cache, err) : status;

@@ -112,6 +112,22 @@ struct hps_embed_slice {
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
+/* The staging ring: rows on their way to the device, in host memory and in device memory alike. */
+struct hps_embed_stage {
+    uint8_t *host;
+    hps_devptr device;
+    struct hps_embed_ring ring;
+    uint64_t unsent_begin, unsent_end; /* offsets: not given to `in` yet */
+};
+
+/* What is known of changes on the host until their slice is closed. */
+struct hps_embed_intake {
+    struct hps_embed_entry *entries; /* [SLICE_ROWS_MAX] of the open slice, as they came */
+    uint64_t *order, *order_other;   /* [SLICE_ROWS_MAX] */
+    uint32_t *seen;                  /* [SEEN] places of a set: the keys of this stage */
+    uint8_t *repeated;               /* [SLICE_ROWS_MAX] a later one follows */
+};
+
 struct hps_embed_cache {
     struct hps_device *device;
     struct hps_embed_cache_config config;
@@ -135,14 +151,8 @@ struct hps_embed_cache {
     uint64_t n_opened;              /* the number of the last one opened, from 1 */
     uint64_t n_closed;              /* of the last one given to the device */
     uint64_t n_applied;             /* of the last one seen to have ended */
-    uint8_t *stage_host;
-    hps_devptr stage;
-    struct hps_embed_ring stage_ring;
-    uint64_t unsent_begin, unsent_end; /* offsets in the staging ring: not given to `in` yet */
-    struct hps_embed_entry *entries;   /* [SLICE_ROWS_MAX] of the open slice, as they came */
-    uint64_t *order, *order_other;     /* [SLICE_ROWS_MAX] */
-    uint32_t *seen;                    /* [SEEN] places of a set: the keys of this stage */
-    uint8_t *repeated;                 /* [SLICE_ROWS_MAX] a later one follows */
+    struct hps_embed_stage stage;
+    struct hps_embed_intake intake;
 };
 
 enum { HPS_EMBED_SEEN = 2 * HPS_EMBED_SLICE_ROWS_MAX };

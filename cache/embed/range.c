@@ -377,6 +377,7 @@ static void settle(struct hps_embed_range *range)
         return;
     }
     if (range->usage.bytes > 0) {
+        HPS_ASSERT(range->cache->n_retiring > 0);
         range->cache->n_retiring--;
         take_out(range);
         range->usage.bytes = 0;
@@ -390,6 +391,7 @@ static void settle(struct hps_embed_range *range)
 
 void hps_embed_range_use(struct hps_embed_range *range)
 {
+    HPS_ASSERT(!range->freed);
     range->n_uses++;
 }
 

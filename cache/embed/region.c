@@ -62,6 +62,7 @@ hps_status hps_embed_region_free(struct hps_embed_region *region)
     if (region->cache->lost ? !hps_device_quiet(region->cache->device) : region->n_uses > 0) {
         return HPS_AGAIN;
     }
+    HPS_ASSERT(region->n_uses == 0 || region->cache->lost);
     if (region->host != NULL) {
         hps_device_host_unregister(region->cache->device, region->host);
     }

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/assert.h"
+
 struct hps_embed_ring {
     uint64_t size;
     uint64_t head; /* position behind what was taken last */
@@ -24,13 +26,17 @@ static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t byt
 {
     uint64_t head = ring->head, to_end = ring->size - head % ring->size;
 
+    HPS_ASSERT(bytes > 0 && ring->tail <= head && head - ring->tail <= ring->size);
+    if (bytes > ring->size) {
+        return false;
+    }
     if (head == ring->tail) { /* empty: begin anywhere */
         head += head % ring->size == 0 ? 0 : to_end;
         ring->tail = head;
     } else if (bytes > to_end) {
         head += to_end;
     }
-    if (bytes > ring->size || head + bytes - ring->tail > ring->size) {
+    if (head + bytes - ring->tail > ring->size) {
         return false;
     }
     ring->head = head + bytes;
@@ -41,6 +47,7 @@ static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t byt
 /* All that was taken before the head was at `position` is free. */
 static inline void hps_embed_ring_give(struct hps_embed_ring *ring, uint64_t position)
 {
+    HPS_ASSERT(position <= ring->head);
     if (position > ring->tail) {
         ring->tail = position;
     }

@@ -50,6 +50,7 @@ struct hps_embed_slice *hps_embed_slice_open(struct hps_embed_cache *cache)
         slice->n_ranges = 0;
         slice->n_entries = 0;
     }
+    HPS_ASSERT(cache->n_opened == cache->n_closed + 1 && cache->n_applied <= cache->n_closed);
     return slice_at(cache, cache->n_opened);
 }
 
@@ -86,6 +87,16 @@ static void sort_digit(const uint64_t *from, uint64_t *to, uint32_t n, unsigned 
     }
 }
 
+static bool ascends(const uint64_t *order, uint32_t n)
+{
+    uint32_t i = 1;
+
+    while (i < n && order[i - 1] < order[i]) {
+        i++;
+    }
+    return i >= n;
+}
+
 /* Ascending. The lowest bits are the number of the change, so what is above them is all that must
  * be sorted by, and of that only the digits that differ. Returns the sorted array, one of the two.
  */
@@ -108,6 +119,7 @@ static uint64_t *sort(uint64_t *order, uint64_t *other, uint32_t n)
             other = swap;
         }
     }
+    HPS_DEBUG_ASSERT(ascends(order, n));
     return order;
 }
 
@@ -143,13 +155,14 @@ static uint32_t count_groups(const struct hps_embed_slice *slice, const uint64_t
 }
 
 /* Write descriptors, groups and entries as the kernel wants them. */
-static void fill(const struct hps_embed_cache *cache, const struct hps_embed_slice *slice,
-                 const uint64_t *order, const struct block *block)
+static void encode(const struct hps_embed_cache *cache, const struct hps_embed_slice *slice,
+                   const uint64_t *order, const struct block *block)
 {
     struct hps_embed_desc *descs = (struct hps_embed_desc *)slice->host;
     struct hps_embed_group *groups = (struct hps_embed_group *)(slice->host + block->groups);
     struct hps_embed_entry *entries = (struct hps_embed_entry *)(slice->host + block->entries);
 
+    HPS_ASSERT(block->end <= hps_embed_slice_bytes());
     for (uint32_t i = 0; i < slice->n_ranges; i++) {
         descs[i] = slice->ranges[i]->desc;
     }
@@ -163,7 +176,7 @@ static void fill(const struct hps_embed_cache *cache, const struct hps_embed_sli
             };
         }
         groups->n++;
-        entries[i] = cache->entries[order[i] & (HPS_EMBED_SLICE_ROWS_MAX - 1)];
+        entries[i] = cache->intake.entries[order[i] & (HPS_EMBED_SLICE_ROWS_MAX - 1)];
     }
 }
 
@@ -190,7 +203,7 @@ static hps_status launch_apply(struct hps_embed_cache *cache, struct hps_embed_s
         .descs = slice->device,
         .groups = slice->device + block->groups,
         .entries = slice->device + block->entries,
-        .rows = cache->stage,
+        .rows = cache->stage.device,
         .counts = slice->counts_device,
         .counts_out = slice->counts_mapped,
         .blocks_done = slice->blocks_done,
@@ -231,12 +244,14 @@ hps_status hps_embed_slice_close(struct hps_embed_cache *cache)
     if (slice->n_entries == 0) {
         return HPS_OK;
     }
-    uint64_t *order = sort(cache->order, cache->order_other, slice->n_entries);
+    HPS_ASSERT(slice->n_entries <= HPS_EMBED_SLICE_ROWS_MAX);
+    HPS_ASSERT(slice->n_ranges > 0 && slice->n_ranges <= HPS_EMBED_SLICE_RANGES);
+    uint64_t *order = sort(cache->intake.order, cache->intake.order_other, slice->n_entries);
     uint32_t n_groups = count_groups(slice, order);
     struct block block = block_of(slice->n_ranges, n_groups, slice->n_entries);
-    fill(cache, slice, order, &block);
+    encode(cache, slice, order, &block);
     uint64_t began_us = hps_embed_begins(cache);
-    slice->rows_end = cache->stage_ring.head;
+    slice->rows_end = cache->stage.ring.head;
     cache->n_closed = cache->n_opened;
     hps_status status = send_records(cache, slice, block.end);
     status = status == HPS_OK ? launch_apply(cache, slice, &block, n_groups) : status;
@@ -252,6 +267,7 @@ static void end(struct hps_embed_cache *cache, struct hps_embed_slice *slice)
     for (uint32_t i = 0; i < slice->n_ranges; i++) {
         struct hps_embed_range_usage *usage = &slice->ranges[i]->usage;
         const struct hps_embed_counts *counts = &slice->counts[i];
+        HPS_ASSERT(!slice->ranges[i]->freed || slice->ranges[i]->n_uses > 0);
         usage->n_rows += counts->n_inserted;
         usage->n_rows -= counts->n_evicted + counts->n_erased;
         usage->n_inserted += counts->n_inserted;
@@ -260,7 +276,7 @@ static void end(struct hps_embed_cache *cache, struct hps_embed_slice *slice)
         usage->n_refused += counts->n_refused;
         hps_embed_range_unuse(slice->ranges[i]);
     }
-    hps_embed_ring_give(&cache->stage_ring, slice->rows_end);
+    hps_embed_ring_give(&cache->stage.ring, slice->rows_end);
     hps_embed_progress(cache);
 }
 

@@ -42,12 +42,12 @@ static void mark_repeated(struct hps_embed_cache *cache, const hps_key *keys, ui
     struct hps_index_set seen;
 
     HPS_ASSERT(n <= HPS_EMBED_SLICE_ROWS_MAX);
-    hps_index_set_init(&seen, cache->seen, hps_index_set_places(n));
+    hps_index_set_init(&seen, cache->intake.seen, hps_index_set_places(n));
     for (uint32_t i = n; i-- > 0;) {
         const struct wanted wanted = {keys, keys[i]};
         uint64_t hash = hps_embed_mix(keys[i], cache->config.seed);
         uint32_t *place = hps_index_set_find(&seen, hash, is_key, &wanted);
-        cache->repeated[i] = *place != 0;
+        cache->intake.repeated[i] = *place != 0;
         *place = i + 1;
     }
 }
@@ -58,31 +58,32 @@ hps_status hps_embed_rows_send(struct hps_embed_cache *cache)
 {
     hps_status status = HPS_OK;
 
-    while (cache->unsent_begin < cache->unsent_end && status == HPS_OK) {
-        uint64_t left = cache->unsent_end - cache->unsent_begin;
+    while (cache->stage.unsent_begin < cache->stage.unsent_end && status == HPS_OK) {
+        uint64_t left = cache->stage.unsent_end - cache->stage.unsent_begin;
         size_t n = left < HPS_EMBED_PIECE_IN_BYTES ? left : HPS_EMBED_PIECE_IN_BYTES;
-        status = hps_copy_to_device(cache->in, cache->stage + cache->unsent_begin,
-                                    cache->stage_host + cache->unsent_begin, n);
-        cache->unsent_begin += n;
+        status = hps_copy_to_device(cache->in, cache->stage.device + cache->stage.unsent_begin,
+                                    cache->stage.host + cache->stage.unsent_begin, n);
+        cache->stage.unsent_begin += n;
     }
+    HPS_ASSERT(cache->stage.unsent_end <= cache->stage.ring.size);
     return status;
 }
 
 /* Room for one row. AGAIN: there is none. */
 static hps_status take_row(struct hps_embed_cache *cache, uint64_t bytes, uint64_t *out_offset)
 {
-    if (!hps_embed_ring_take(&cache->stage_ring, bytes, out_offset)) {
+    if (!hps_embed_ring_take(&cache->stage.ring, bytes, out_offset)) {
         return HPS_AGAIN;
     }
-    if (*out_offset != cache->unsent_end ||
-        cache->unsent_end - cache->unsent_begin >= HPS_EMBED_PIECE_IN_BYTES) {
+    if (*out_offset != cache->stage.unsent_end ||
+        cache->stage.unsent_end - cache->stage.unsent_begin >= HPS_EMBED_PIECE_IN_BYTES) {
         hps_status status = hps_embed_rows_send(cache);
         if (status != HPS_OK) {
             return hps_embed_lose(cache);
         }
-        cache->unsent_begin = *out_offset;
+        cache->stage.unsent_begin = *out_offset;
     }
-    cache->unsent_end = *out_offset + bytes;
+    cache->stage.unsent_end = *out_offset + bytes;
     return HPS_OK;
 }
 
@@ -94,6 +95,7 @@ static uint32_t range_index(struct hps_embed_cache *cache, struct hps_embed_slic
 {
     if (range->slice != cache->n_opened) {
         range->slice = cache->n_opened;
+        HPS_ASSERT(slice->n_ranges < HPS_EMBED_SLICE_RANGES && !range->retired);
         range->slice_index = slice->n_ranges;
         slice->ranges[slice->n_ranges++] = range;
         hps_embed_range_use(range);
@@ -140,16 +142,16 @@ static hps_status stage_one(struct hps_embed_cache *cache, const struct staging 
     }
     if (staging->ring_bytes > 0) {
         uint32_t row_bytes = range->config.row_bytes;
-        memcpy(cache->stage_host + offset, staging->rows + (size_t)i * row_bytes, row_bytes);
+        memcpy(cache->stage.host + offset, staging->rows + (size_t)i * row_bytes, row_bytes);
     }
     uint32_t set =
         hps_embed_set(hps_embed_mix(staging->keys[i], range->desc.seed), range->desc.n_sets);
-    cache->entries[slice->n_entries] = (struct hps_embed_entry){
+    cache->intake.entries[slice->n_entries] = (struct hps_embed_entry){
         .key = staging->keys[i],
         .row = (uint32_t)(offset / ROW_ALIGN),
         .op = (uint32_t)staging->op,
     };
-    cache->order[slice->n_entries] =
+    cache->intake.order[slice->n_entries] =
         hps_embed_order(range_index(cache, slice, range), set, slice->n_entries);
     slice->n_entries++;
     return HPS_OK;
@@ -157,7 +159,7 @@ static hps_status stage_one(struct hps_embed_cache *cache, const struct staging 
 
 uint64_t hps_embed_staged_bytes(const struct hps_embed_cache *cache)
 {
-    return cache->stage_ring.head - cache->stage_ring.tail;
+    return cache->stage.ring.head - cache->stage.ring.tail;
 }
 
 static bool fresh(const struct staging *staging, uint32_t i)
@@ -191,7 +193,7 @@ hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range
     hps_embed_slices_advance(cache);
     mark_repeated(cache, keys, n);
     for (i = 0; i < n && status == HPS_OK; i++) {
-        if (cache->repeated[i]) {
+        if (cache->intake.repeated[i]) {
             continue;
         }
         if (!fresh(&staging, i)) {
@@ -204,5 +206,6 @@ hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range
         return status;
     }
     *out_n_taken = status == HPS_OK ? i : i - 1;
+    HPS_ASSERT(*out_n_taken <= n);
     return n > 0 && *out_n_taken == 0 ? HPS_AGAIN : HPS_OK;
 }

@@ -98,6 +98,8 @@ static void push(struct hps_gpu_tier *tier, struct gpu_change *change)
 {
     struct gpu_changes *changes = &tier->changes;
 
+    hps_lock_assert_held(&changes->lock);
+    HPS_ASSERT(!changes->ended && change->next == NULL);
     change->number = atomic_load(&changes->last) + 1;
     atomic_store(&changes->last, change->number);
     changes->bytes += change->bytes;
@@ -120,6 +122,7 @@ static uint32_t keep_fresh(struct gpu_change *change, const struct hps_insert_gu
     size_t row_bytes = change->space->tables[change->table_id].row_bytes;
     uint32_t n = 0;
 
+    hps_lock_assert_held(&change->space->tier->changes.lock);
     for (uint32_t i = 0; i < change->n; i++) {
         if (!guard->fresh(guard->ctx, i)) {
             continue;
@@ -138,6 +141,7 @@ static bool has_room(const struct hps_gpu_tier *tier, size_t bytes)
 {
     const struct gpu_changes *changes = &tier->changes;
 
+    hps_lock_assert_held(&changes->lock);
     return changes->bytes + changes->staged_bytes + bytes <= tier->options.queue_bytes_max;
 }
 
@@ -336,6 +340,7 @@ static void take_queued(struct hps_gpu_tier *tier)
 {
     struct gpu_changes *changes = &tier->changes;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     hps_lock_acquire(&changes->lock);
     if (changes->head != NULL) {
         if (changes->staging == NULL) {
@@ -357,6 +362,7 @@ static void finish(struct hps_gpu_tier *tier, struct gpu_change *change)
     bool empties = change->empties;
 
     hps_lock_acquire(&changes->lock);
+    HPS_ASSERT(changes->bytes >= change->bytes);
     changes->bytes -= change->bytes;
     changes->staged_bytes = hps_embed_staged_bytes(tier->cache);
     if (empties) {
@@ -372,6 +378,7 @@ static void finish(struct hps_gpu_tier *tier, struct gpu_change *change)
 void gpu_changes_note(struct hps_gpu_tier *tier)
 {
     struct gpu_changes *changes = &tier->changes;
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     uint64_t staged_bytes = hps_embed_staged_bytes(tier->cache);
 
     if (staged_bytes != changes->staged_bytes) { /* nobody else writes it */
@@ -420,6 +427,7 @@ static hps_status stage(struct hps_gpu_tier *tier, struct gpu_change *change)
         change->n - begin, NULL, &n_taken);
     if (status == HPS_OK) {
         change->n_staged += n_taken;
+        HPS_ASSERT(change->n_staged <= change->n);
         status = change->n_staged < change->n ? HPS_AGAIN : HPS_OK;
     }
     return status;

@@ -94,7 +94,9 @@ struct hps_gpu_tier {
     struct gpu_watch watch;
     struct hps_gpu_tier *kept; /* of the tiers whose driver hangs */
 
-    /* the tier's thread: `thread`, or that of `watch` once it has seized */
+    _Atomic pthread_t owner; /* whoever the tier's thread is now, as the next comment has it */
+
+    /* the tier's thread: who opens it, then `thread`, or that of `watch` once it has seized */
     bool seized;           /* cache and device are in the middle of something, for ever */
     struct hps_task *mail; /* taken, in order */
     struct gpu_call *call; /* being run */
@@ -144,9 +146,16 @@ struct hps_gpu_space {
     } tables[];
 };
 
+/* Is the caller the tier's thread? */
+static inline bool gpu_tier_is_mine(const struct hps_gpu_tier *tier)
+{
+    return pthread_equal(atomic_load(&tier->owner), pthread_self()) != 0;
+}
+
 /* hps_gpu_space_caches for one device. Any thread. */
 bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
-/* Run fn(ctx) on the tier's thread and wait for it. */
+/* Run fn(ctx) on the tier's thread and wait for it. Any other thread; of the locks that it holds
+ * fn() may take none. */
 void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx);
 
 /* Write down what the spaces use. On the tier's thread. */

@@ -59,6 +59,7 @@ static void on_lookup(struct hps_task *task)
     struct hps_gpu_lookup *lookup = HPS_CONTAINER_OF(task, struct hps_gpu_lookup, task);
     struct hps_gpu_tier *tier = lookup->tier;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         const struct hps_gpu_part *part = &lookup->parts[i];
         memset(part->hits, 0, (part->n + 31) / 32 * sizeof(*part->hits));
@@ -154,29 +155,33 @@ hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup)
 
 /* ---- going out ------------------------------------------------------------------------------- */
 
+static bool all_submitted(const struct hps_gpu_lookup *lookup)
+{
+    return lookup->part_next == lookup->n_parts;
+}
+
 /* Nothing of it is under way, and nothing is left to submit: the caller has it back. */
 static void finish(struct hps_gpu_lookup *lookup)
 {
     struct hps_gpu_tier *tier = lookup->tier;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
+    HPS_ASSERT(lookup->n_batches == 0 && all_submitted(lookup));
     if (lookup->status == HPS_DATA_LOSS) {
         hps_block_abandon(lookup->block);
     } else {
         hps_block_unref(lookup->block);
     }
     lookup->duration_us = hps_clock_us() - lookup->asked_us;
-    atomic_fetch_sub(&tier->n_waiting, 1);
+    unsigned n_waiting = atomic_fetch_sub(&tier->n_waiting, 1);
+    HPS_ASSERT(n_waiting > 0);
     lookup->done(lookup);
-}
-
-static bool all_submitted(const struct hps_gpu_lookup *lookup)
-{
-    return lookup->part_next == lookup->n_parts;
 }
 
 static void advance(struct hps_gpu_lookup *lookup, uint32_t n)
 {
     lookup->key_next += n;
+    HPS_ASSERT(lookup->key_next <= lookup->parts[lookup->part_next].n);
     if (lookup->key_next == lookup->parts[lookup->part_next].n) {
         lookup->part_next++;
         lookup->key_next = 0;
@@ -264,6 +269,8 @@ static struct gpu_batch *next_batch(struct hps_gpu_tier *tier)
 /* AGAIN: the batch stays packed, as it does when the driver never comes back. */
 static hps_status submit(struct hps_gpu_tier *tier, struct gpu_batch *batch)
 {
+    HPS_ASSERT(batch->n_pieces > 0 && batch->n_pieces <= tier->options.cache.batch_parts_max);
+    HPS_ASSERT(tier->n_batches < tier->options.cache.n_batches);
     batch->ticket = NULL;
     tier->packed = true;
     hps_status status = hps_embed_submit(tier->cache, tier->parts, batch->n_pieces, &batch->ticket);
@@ -278,6 +285,7 @@ bool gpu_lookups_submit(struct hps_gpu_tier *tier)
 {
     bool any = false;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier) && !tier->seized);
     while (tier->n_batches < tier->options.cache.n_batches &&
            (tier->packed || tier->head != NULL)) {
         struct gpu_batch *batch = next_batch(tier);
@@ -312,6 +320,7 @@ static void finish_piece(const struct gpu_piece *piece, hps_status status, const
     } else {
         lookup->status = status;
     }
+    HPS_ASSERT(lookup->n_batches > 0);
     lookup->n_batches--;
     if (lookup->n_batches == 0 && all_submitted(lookup)) {
         finish(lookup);
@@ -322,6 +331,7 @@ static void finish_batch(struct hps_gpu_tier *tier, hps_status status)
 {
     struct gpu_batch *batch = &tier->batches[tier->first];
 
+    HPS_ASSERT(tier->n_batches > 0);
     for (uint32_t i = 0; i < batch->n_pieces; i++) {
         finish_piece(&batch->pieces[i], status,
                      status == HPS_OK ? hps_embed_hits(batch->ticket, i) : NULL);
@@ -337,6 +347,7 @@ bool gpu_lookups_poll(struct hps_gpu_tier *tier)
 {
     bool any = false;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     while (tier->n_batches > 0) {
         hps_status status = hps_embed_poll(tier->batches[tier->first].ticket);
         if (status == HPS_AGAIN) {
@@ -357,6 +368,7 @@ void gpu_lookups_end(struct hps_gpu_tier *tier)
     /* Those that have begun end with their last batch: none of them is submitted any further. */
     struct hps_gpu_lookup *waiting = tier->head;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier) && atomic_load(&tier->lost));
     tier->head = NULL;
     for (struct hps_gpu_lookup *lookup = waiting; lookup != NULL; lookup = lookup->next) {
         lookup->part_next = lookup->n_parts;

@@ -79,6 +79,7 @@ static void give_up(struct hps_gpu_space *space)
 /* Lock of what is published held. */
 static void publish_space(struct hps_gpu_space *space)
 {
+    hps_lock_assert_held(&space->tier->published.lock);
     for (uint32_t i = 0; i < space->n_tables; i++) {
         struct gpu_table *table = &space->tables[i];
         table->usage = (struct hps_embed_range_usage){0};
@@ -101,6 +102,7 @@ static hps_status get_cache(struct hps_gpu_tier *tier, struct gpu_table *table)
     const struct hps_embed_range_config config = {.row_bytes = table->row_bytes,
                                                   .n_rows = table->share.n_rows,
                                                   .bytes_max = cache_bytes(table)};
+    HPS_ASSERT(table->range == NULL && gpu_tier_is_mine(tier));
     hps_status status = hps_embed_range_new(tier->cache, &config, &table->range, NULL);
 
     if (status == HPS_OK) {
@@ -268,6 +270,7 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier)
     bool any = false;
     bool missing = false;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier) && !tier->seized);
     if (!tier->wanted || tier->packed) { /* what is packed names caches that would go */
         return false;
     }
@@ -298,6 +301,7 @@ static void do_open(void *ctx)
     struct hps_gpu_space *space = ((struct space_call *)ctx)->space;
     struct hps_gpu_tier *tier = space->tier;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier) && space->next == NULL);
     space->next = tier->spaces;
     tier->spaces = space;
     note_caches(space);
@@ -322,7 +326,9 @@ static void do_close(void *ctx)
     struct hps_gpu_tier *tier = space->tier;
     struct hps_gpu_space **link = &tier->spaces;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     while (*link != space) {
+        HPS_ASSERT(*link != NULL);
         link = &(*link)->next;
     }
     *link = space->next;
@@ -448,6 +454,7 @@ static void add_usages_of(struct hps_gpu_space *space, uint32_t first, uint32_t 
 static void add_usages(struct hps_gpu_space *space, uint32_t first, uint32_t n,
                        struct hps_embed_range_usage *usages)
 {
+    HPS_ASSERT(n <= space->n_tables && first <= space->n_tables - n);
     memset(usages, 0, n * sizeof(*usages));
     for (; space != NULL; space = space->sibling) {
         add_usages_of(space, first, n, usages);
@@ -479,6 +486,7 @@ uint64_t hps_gpu_space_rows(struct hps_gpu_space *space, const struct hps_gpu_ti
 
 bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id)
 {
+    HPS_ASSERT(table_id < space->n_tables);
     return atomic_load(&space->tables[table_id].there) && !atomic_load(&space->tier->lost);
 }
 

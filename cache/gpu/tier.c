@@ -58,6 +58,7 @@ static void publish(struct hps_gpu_tier *tier)
 {
     struct gpu_published *published = &tier->published;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     published->at_us = hps_clock_us();
     published->due = under_way(tier);
     if (tier->seized) { /* what the cache says may be half of something */
@@ -74,6 +75,7 @@ static void end_call(struct hps_gpu_tier *tier)
 {
     struct gpu_call *call = tier->call;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     tier->call = NULL;
     hps_lock_acquire(&call->lock);
     call->is_done = true;
@@ -86,6 +88,7 @@ static void on_call(struct hps_task *task)
     struct gpu_call *call = HPS_CONTAINER_OF(task, struct gpu_call, task);
     struct hps_gpu_tier *tier = call->tier;
 
+    HPS_ASSERT(tier->call == NULL);
     tier->call = call;
     call->fn(call->ctx);
     publish(tier);
@@ -96,6 +99,7 @@ void gpu_tier_call(struct hps_gpu_tier *tier, void (*fn)(void *ctx), void *ctx)
 {
     struct gpu_call call = {.task.run = on_call, .tier = tier, .fn = fn, .ctx = ctx};
 
+    HPS_ASSERT(!gpu_tier_is_mine(tier));
     hps_lock_init(&call.lock, HPS_LOCK_GPU_CALL);
     hps_cond_init(&call.done);
     hps_status status = hps_mailbox_post(tier->mailbox, &call.task);
@@ -116,6 +120,7 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
     struct hps_error err;
     struct hps_error why;
 
+    HPS_ASSERT(gpu_tier_is_mine(tier));
     if (atomic_exchange(&tier->lost, true)) {
         return;
     }
@@ -125,6 +130,8 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
     tier->wanted = false; /* there is nothing to come any more */
+    HPS_ASSERT(tier->head == NULL && tier->n_batches == 0 && !tier->packed);
+    HPS_ASSERT(tier->changes.staging == NULL);
     HPS_LOG(ERROR, "gpu", "device lost", HPS_STR("error", err.text));
     if (tier->options.lost != NULL) {
         tier->options.lost(tier->options.lost_ctx, &err);
@@ -291,6 +298,7 @@ bool hps_gpu_tiers_kept(void)
 
 static void release_device(struct hps_gpu_tier *tier)
 {
+    HPS_ASSERT(gpu_tier_is_mine(tier) && !tier->seized);
     if (tier->cache != NULL) {
         await_idle(tier);
     }
@@ -334,6 +342,7 @@ static void *thread_main(void *arg)
 {
     struct hps_gpu_tier *tier = arg;
 
+    atomic_store(&tier->owner, pthread_self());
     serve(tier);
     release_device(tier);
     hps_lock_acquire(&tier->watch.lock);
@@ -346,7 +355,9 @@ static void *thread_main(void *arg)
 /* The driver has the tier's thread and does not give it back: go on in its place, without. */
 static void take_over(struct hps_gpu_tier *tier)
 {
+    HPS_ASSERT(!tier->seized);
     tier->seized = true;
+    atomic_store(&tier->owner, pthread_self());
     pthread_detach(tier->thread);
     hps_device_give_up(tier->device, "a call of its driver does not return");
     gpu_tier_lose(tier, "the driver hangs");
@@ -405,6 +416,7 @@ static hps_status start_threads(struct hps_gpu_tier *tier, struct hps_error *err
         release_device(tier);
         return hps_error_set(err, HPS_NO_MEMORY, "no thread for device %d", tier->options.index);
     }
+    atomic_store(&tier->owner, tier->thread); /* it may not have begun */
     if (hps_thread_start(0, watch_main, tier, &tier->watch.thread) != HPS_OK) {
         gpu_tier_call(tier, stop, tier);
         pthread_join(tier->thread, NULL);
@@ -431,6 +443,7 @@ hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
     tier->options = *options;
     defaults(&tier->options);
     atomic_init(&tier->lost, false);
+    atomic_init(&tier->owner, pthread_self());
     hps_lock_init(&tier->published.lock, HPS_LOCK_GPU_USAGE);
     hps_lock_init(&tier->watch.lock, HPS_LOCK_GPU_WATCH);
     hps_cond_init(&tier->watch.changed);
