@@ -217,7 +217,7 @@ static hps_status clear(struct hps_embed_cache *cache, struct hps_error *err)
     if (status == HPS_OK) {
         status = hps_embed_clear(cache->work, &cache->empty);
     }
-    return status == HPS_OK ? status : hps_error_set(err, status, "the device is gone");
+    return status == HPS_OK ? status : hps_error_set(err, status, "the device is lost");
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */

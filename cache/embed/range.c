@@ -341,7 +341,7 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
     struct hps_embed_range *range, *previous = NULL;
 
     if (cache->lost) {
-        return hps_error_set(err, HPS_DATA_LOSS, "the device is gone");
+        return hps_error_set(err, HPS_DATA_LOSS, "the device is lost");
     }
     hps_status status = check_config(config, &layout, err);
     if (status != HPS_OK) {
@@ -364,7 +364,7 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
     if (hps_embed_clear(cache->in, &range->desc) != HPS_OK) {
         take_out(range);
         hps_free(range);
-        return hps_error_set(err, hps_embed_lose(cache), "the device is gone");
+        return hps_error_set(err, hps_embed_lose(cache), "the device is lost");
     }
     *out_range = range;
     return HPS_OK;

@@ -319,7 +319,9 @@ static void update_on(struct hps_gpu_space *space, uint32_t table_id, const hps_
                               n - begin < n_max ? n - begin : n_max);
     }
     if (status != HPS_OK) {
-        HPS_LOG(WARN, "gpu", "no memory for an update: a table's cache is emptied",
+        HPS_LOG(WARN, "gpu",
+                "embedding cache emptied: no memory on the host for an update of its table; rows "
+                "come back as they are asked for",
                 HPS_STR("version", space->label), HPS_U64("table", table_id));
         push_emptying(space, table_id);
     }

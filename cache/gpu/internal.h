@@ -121,7 +121,7 @@ struct hps_gpu_space {
     atomic_uint n_turns; /* look-ups, of the first one: whose turn it is among equals */
     uint32_t n_tables;
     bool active;         /* the tier's thread */
-    bool told;           /* the tier's thread: that there is no room for all of it */
+    bool warned;         /* the tier's thread: the log has it that there is no room for all */
     bool made_anew;      /* the tier's thread: for want of room in one piece */
     bool spoiled;        /* the tier's thread: a cache was emptied; all are made anew */
     atomic_bool present; /* it has caches, all or some; written on the tier's thread, as the next */

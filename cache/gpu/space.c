@@ -131,7 +131,7 @@ static hps_status get_caches(struct hps_gpu_space *space, bool all_that_fit)
     if (status == HPS_OK) {
         atomic_store(&space->coming, false);
     }
-    space->told = space->told && status != HPS_OK;
+    space->warned = space->warned && status != HPS_OK;
     space->made_anew = space->made_anew && status != HPS_OK;
     return status;
 }
@@ -200,20 +200,23 @@ static uint64_t list_missing(const struct hps_gpu_space *space, char *names, siz
     return needed;
 }
 
-/* That caches of a version do not fit. */
-static void tell(const struct hps_gpu_space *space)
+/* Log that caches of a version do not fit. */
+static void warn_no_room(const struct hps_gpu_space *space)
 {
     struct hps_embed_cache_usage usage;
     char names[GPU_NAMES_BYTES];
     uint64_t needed = list_missing(space, names, sizeof(names));
     const char *text =
         atomic_load(&space->present)
-            ? (space->active ? "caches of a version do not fit: these tables are served without"
-                             : "caches of a version do not fit beside those of others: these "
-                               "tables are served without until it is the active one")
-        : space->active ? "the caches of a version do not fit: it is served without"
-                        : "the caches of a version do not fit beside those of others: it is "
-                          "served without until it is the active one";
+            ? (space->active
+                   ? "embedding caches incomplete: no room on the device for these tables; raise "
+                     "server.gpu_memory_bytes or lower gpucacheper"
+                   : "embedding caches incomplete: no room for these tables beside other versions; "
+                     "made when the version is active")
+        : space->active ? "embedding caches absent: no room on the device for any table; raise "
+                          "server.gpu_memory_bytes or lower gpucacheper"
+                        : "embedding caches absent: no room for any table beside other versions; "
+                          "made when the version is active";
 
     hps_embed_cache_usage(space->tier->cache, &usage);
     HPS_LOG(WARN, "gpu", text, HPS_STR("version", space->label),
@@ -239,8 +242,8 @@ static bool make_anew(struct hps_gpu_space *space)
     return true;
 }
 
-/* There is no more room to come: those caches that fit are made, and of the others it is told, once
- * each. Returns whether any was made. out_again: there is, after all */
+/* There is no more room to come: those caches that fit are made, and a line of the log names the
+ * others, once. Returns whether any was made. out_again: there is, after all */
 static bool settle_for_less(struct hps_gpu_tier *tier, bool *out_again)
 {
     bool any = false;
@@ -257,9 +260,9 @@ static bool settle_for_less(struct hps_gpu_tier *tier, bool *out_again)
         hps_status status = get_caches(space, true);
         any |= atomic_load(&space->n_missing) < n_missing;
         atomic_store(&space->coming, false);
-        if (status != HPS_OK && !space->told) {
-            space->told = true;
-            tell(space);
+        if (status != HPS_OK && !space->warned) {
+            space->warned = true;
+            warn_no_room(space);
         }
     }
     return any;
@@ -306,7 +309,7 @@ static void do_open(void *ctx)
     tier->spaces = space;
     note_caches(space);
     if (!atomic_load(&tier->lost) && get_caches(space, true) != HPS_OK) {
-        tell(space); /* it gets the others when there is room and it is active */
+        warn_no_room(space); /* it gets the others when there is room and it is active */
     }
 }
 

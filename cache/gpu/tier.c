@@ -125,14 +125,14 @@ void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text)
         return;
     }
     hps_device_lost_why(tier->device, &why);
-    hps_error_set(&err, HPS_DATA_LOSS, "%s (%s); the gpu tier ends until a restart", why.text,
-                  text);
+    hps_error_set(&err, HPS_DATA_LOSS, "%s (%s)", why.text, text);
     gpu_lookups_end(tier);
     gpu_changes_end(tier);
     tier->wanted = false; /* there is nothing to come any more */
     HPS_ASSERT(tier->head == NULL && tier->n_batches == 0 && !tier->packed);
     HPS_ASSERT(tier->changes.staging == NULL);
-    HPS_LOG(ERROR, "gpu", "device lost", HPS_STR("error", err.text));
+    HPS_LOG(ERROR, "gpu", "device lost: look-ups go on without it; restart hpsd to use it again",
+            HPS_I64("device", tier->options.index), HPS_STR("error", err.text));
     if (tier->options.lost != NULL) {
         tier->options.lost(tier->options.lost_ctx, &err);
     }

@@ -304,7 +304,7 @@ def test_whole_tables_when_not_all_fit_then_those_that_do_are_cached_whole(work)
         stub = daemon.stub()
         version = daemon.ctl("-o", "json", "models")[0]["models"][0]["versions"][0]
         assert version["device_note"] == "no room for 1 of 3 tables"
-        says = [line for line in daemon.log().splitlines() if "caches of a version do not fit" in line]
+        says = [line for line in daemon.log().splitlines() if "embedding caches incomplete" in line]
         assert says and all("tables=c " in line for line in says)
         all_from_gpu(stub, {name: tables[name] for name in "ab"})
         for _ in range(2):  # without a cache each answer is exact
@@ -465,7 +465,7 @@ def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
             for thread in threads:
                 thread.join()
         assert not failures, failures[0]
-        assert daemon.log().count('msg="device lost"') == 1
+        assert daemon.log().count('msg="device lost:') == 1
         stub = daemon.stub()
         for seed in range(3):
             for result in check(stub, tables, some_keys(tables, 500, seed)).results:
@@ -488,7 +488,7 @@ def test_loss_when_the_driver_hangs_then_nothing_else_does(work):
             seed += 1
         gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
         assert not gpu[0].get("up") and gpu[0]["note"].endswith("lost")
-        assert daemon.log().count('msg="device lost"') == 1 and "the driver hangs" in daemon.log()
+        assert daemon.log().count('msg="device lost:') == 1 and "the driver hangs" in daemon.log()
         daemon.load("m", work + "/m", activate=True)
         check(stub, tables, some_keys(tables, 500, 9))
         daemon.ctl("unload", "m", 1)
