@@ -27,7 +27,7 @@ struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
 /* Have one range of memory for hps_block_new_slab: a device can write to it, once it has been
  * registered. Before the first block is taken. NO_MEMORY */
 hps_status hps_block_pool_slab_add(struct hps_block_pool *pool, size_t size) HPS_MUST_CHECK;
-/* That range; NULL and 0 without one. */
+/* The range that slab_add made; NULL and 0 without one. */
 uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size);
 /* Leave it mapped for ever: a device that cannot be stopped may still write to any of it. Before
  * the pool is freed. */
@@ -36,7 +36,8 @@ void hps_block_pool_slab_keep(struct hps_block_pool *pool);
 void hps_block_pool_free(struct hps_block_pool *pool);
 /* One reference, contents undefined. NULL: no memory. */
 struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size);
-/* The same within the slab. NULL: no room there, or there is no slab. */
+/* A block within the slab: see hps_block_pool_slab_add. NULL: no room there, or there is no slab.
+ */
 struct hps_block *hps_block_new_slab(struct hps_block_pool *pool, size_t size);
 void hps_block_ref(struct hps_block *block);
 void hps_block_unref(struct hps_block *block); /* NULL is legal; the last one gives it back */

@@ -65,12 +65,12 @@ void hps_cond_fini(struct hps_cond *cond); /* nobody waits, nor will */
 /* ---- what is asserted of the calling thread, in debug builds --------------------------------- */
 
 #ifdef HPS_DEBUG
-/* It is about to take the lock and may have to wait for it. */
+/* The thread is about to take a lock of that class, and may have to wait for it. */
 void hps_lock_debug_order(enum hps_lock_class lock_class);
 void hps_lock_debug_taken(enum hps_lock_class lock_class, const void *lock);
 void hps_lock_debug_released(const void *lock);
 bool hps_lock_debug_is_held(const void *lock);
-/* It is about to wait. own: the lock that goes with the condition it waits for, or NULL */
+/* The thread is about to wait. own: the lock of the condition that it waits for, or NULL */
 void hps_lock_debug_waits(const void *own);
 #define HPS_LOCK_DEBUG(call) (call)
 #else
@@ -147,7 +147,7 @@ static inline void hps_cond_wait(struct hps_cond *cond, struct hps_lock *lock)
     HPS_DEBUG_ASSERT(failed == 0);
 }
 
-/* The same until deadline_us of hps_clock_us at the latest; then false. While a test has frozen
+/* Wait until deadline_us of hps_clock_us at the latest; then false. While a test has frozen
  * that clock, what is left by it passes in real time. */
 bool hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t deadline_us);
 

@@ -14,7 +14,7 @@ struct hps_pool;
 /* Start n_threads named "name-N". out_pool set only on success. */
 hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
                         struct hps_pool **out_pool) HPS_MUST_CHECK;
-/* The same with threads that work in the background (hps_thread_background). */
+/* A pool whose threads work in the background (hps_thread_background). */
 hps_status hps_pool_new_background(const char *name, unsigned n_threads, size_t queue_max,
                                    struct hps_pool **out_pool) HPS_MUST_CHECK;
 /* takes `task`; EXHAUSTED when queue_max tasks wait (the caller still owns it). Any thread. */

@@ -365,7 +365,7 @@ bool gpu_lookups_poll(struct hps_gpu_tier *tier)
 
 void gpu_lookups_end(struct hps_gpu_tier *tier)
 {
-    /* Those that have begun end with their last batch: none of them is submitted any further. */
+    /* Look-ups that have begun end with their last batch: none of them is submitted any further. */
     struct hps_gpu_lookup *waiting = tier->head;
 
     HPS_ASSERT(gpu_tier_is_mine(tier) && atomic_load(&tier->lost));

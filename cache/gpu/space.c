@@ -112,7 +112,7 @@ static hps_status get_cache(struct hps_gpu_tier *tier, struct gpu_table *table)
     return status;
 }
 
-/* Those caches of the space that it has not, in the order of its tables, up to the first that does
+/* Make the caches that the space lacks, in the order of its tables, up to the first that does
  * not fit; all_that_fit: also those behind it. Returns what became of that one. EXHAUSTED: no room;
  * AGAIN: there will be */
 static hps_status get_caches(struct hps_gpu_space *space, bool all_that_fit)

@@ -70,7 +70,7 @@ static void publish(struct hps_gpu_tier *tier)
     hps_lock_release(&published->lock);
 }
 
-/* Its fn() has returned, or never will. */
+/* The call's fn() has returned, or never will. */
 static void end_call(struct hps_gpu_tier *tier)
 {
     struct gpu_call *call = tier->call;

@@ -126,12 +126,12 @@ void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_us
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
 /* Whether the space has caches on a device, all or some. Any thread, as the next ones. */
 bool hps_gpu_space_present(const struct hps_gpu_space *space);
-/* It is active and a device has yet to see whether there is room, which it does soon. */
+/* Is the space active, with a device that has yet to see whether there is room? It does so soon. */
 bool hps_gpu_space_coming(const struct hps_gpu_space *space);
-/* It is to have caches on that tier's device, and has none for want of room. NULL is legal. */
+/* Is the space to have caches on that tier's device, with no room for any? NULL is legal. */
 bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
-/* It has some there, and so many tables have none for want of room; tier NULL: of the device where
- * most have none. A space of NULL is legal. */
+/* How many tables of a space that has caches on that tier's device have none for want of room; tier
+ * NULL: of the device where most have none. A space of NULL is legal. */
 uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
                                            const struct hps_gpu_tier *tier);
 /* So many rows of the table are to be cached when the space has its caches. */
