@@ -557,12 +557,12 @@ def test_lines_when_bad_then_named(lines, words):
 
 @pytest.mark.parametrize("args, word", (
     ((), "nothing to publish"),
-    (("--from", "x", "-"), "exclude"),
+    (("--from", "x", "-"), "expected one of --from, --diff and -"),
     (("--diff", "x"), "OLD NEW"),
     (("--from", "/nonexistent/t.npy"), "/nonexistent/t.npy"),
     (("--deletes", "k.npy"), "--table"),
     (("-", "--format", "htcr"), "keyed|hctr|packed"),
-    (("--format", "hctr", "--deletes", "k.txt"), "cannot delete"),
+    (("--format", "hctr", "--deletes", "k.txt"), "expected keyed or packed where keys are deleted"),
     (("-", "--units"), "packed"),
     (("-", "--bogus"), "--bogus"),
     (("-", "--table", "a b"), "--table"),

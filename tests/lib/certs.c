@@ -95,9 +95,8 @@ void hps_certs_make(struct hps_certs *out_certs)
     struct hps_certs *certs = out_certs;
     char key[HPS_CERTS_PATH_MAX];
     char config[HPS_CERTS_PATH_MAX];
-    const char *tmp = getenv("TMPDIR");
-    snprintf(certs->dir, sizeof(certs->dir), "%.180s/hps-certs-XXXXXX", tmp ? tmp : "/tmp");
-    assert_non_null(mkdtemp(certs->dir));
+    hps_tmpdir_open(&certs->own);
+    snprintf(certs->dir, sizeof(certs->dir), "%.200s", certs->own.path);
     path_of(certs, "ca.pem", certs->ca);
     path_of(certs, "server.pem", certs->server_cert);
     path_of(certs, "server.key", certs->server_key);
@@ -122,15 +121,7 @@ void hps_certs_make(struct hps_certs *out_certs)
 
 void hps_certs_remove(struct hps_certs *certs)
 {
-    DIR *dir = opendir(certs->dir);
-    assert_non_null(dir);
-    for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir)) {
-        if (entry->d_name[0] != '.') {
-            unlinkat(dirfd(dir), entry->d_name, 0);
-        }
-    }
-    closedir(dir);
-    assert_int_equal(rmdir(certs->dir), 0);
+    hps_tmpdir_close(&certs->own);
 }
 
 void hps_certs_copy(const char *from, const char *to)

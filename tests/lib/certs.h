@@ -6,9 +6,12 @@
 #ifndef HPS_TESTS_LIB_CERTS_H
 #define HPS_TESTS_LIB_CERTS_H
 
+#include "tests/lib/tmpdir.h"
+
 #define HPS_CERTS_PATH_MAX 256
 
 struct hps_certs {
+    struct hps_tmpdir own;
     char dir[HPS_CERTS_PATH_MAX];
     char ca[HPS_CERTS_PATH_MAX];
     char server_cert[HPS_CERTS_PATH_MAX]; /* CN=server, DNS:localhost, IP:127.0.0.1 and ::1 */

@@ -35,9 +35,19 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     return remove(path);
 }
 
+static void remove_tree(const char *path)
+{
+    assert_int_equal(nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
 void hps_tmpdir_close(struct hps_tmpdir *dir)
 {
-    assert_int_equal(nftw(dir->path, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
+    remove_tree(dir->path);
+}
+
+void hps_tmpdir_remove(struct hps_tmpdir *dir, const char *name)
+{
+    remove_tree(hps_tmpdir_join(dir, name));
 }
 
 const char *hps_tmpdir_join(struct hps_tmpdir *dir, const char *name)

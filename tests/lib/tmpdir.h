@@ -22,6 +22,7 @@ void hps_tmpdir_close(struct hps_tmpdir *dir); /* removes the directory and ever
 const char *hps_tmpdir_join(struct hps_tmpdir *dir, const char *name);
 void hps_tmpdir_write(struct hps_tmpdir *dir, const char *name, const void *data, size_t size);
 void hps_tmpdir_mkdir(struct hps_tmpdir *dir, const char *name);
+void hps_tmpdir_remove(struct hps_tmpdir *dir, const char *name);    /* with everything in it */
 size_t hps_tmpdir_entries(struct hps_tmpdir *dir, const char *name); /* hidden ones too */
 
 #endif

@@ -23,6 +23,7 @@
 #include "net/acceptor.h"
 #include "net/grpc.h"
 #include "net/sock.h"
+#include "tests/lib/tmpdir.h"
 
 #define SECOND_US (UINT64_C(1000) * 1000)
 
@@ -34,8 +35,8 @@ struct server {
     struct hps_grpc_loop *grpc_loop;
     struct hps_acceptor *acceptor;
     pthread_t thread;
-    char address[128];
-    char dir[64];
+    char address[HPS_TMPDIR_PATH_MAX + 8];
+    struct hps_tmpdir dir;
     atomic_bool serving;
 };
 
@@ -142,9 +143,9 @@ static int start_server(void **state)
 
     (void)state;
     atomic_store(&server.serving, true);
-    (void)snprintf(server.dir, sizeof(server.dir), "/tmp/hps-client-XXXXXX");
-    assert_non_null(mkdtemp(server.dir));
-    (void)snprintf(server.address, sizeof(server.address), "unix:%s/s", server.dir);
+    hps_tmpdir_open(&server.dir);
+    (void)snprintf(server.address, sizeof(server.address), "unix:%s",
+                   hps_tmpdir_join(&server.dir, "s"));
     assert_int_equal(hps_addr_parse(server.address, &addr, &err), HPS_OK);
     assert_int_equal(hps_sock_listen(&addr, 0600, &fd, &err), HPS_OK);
     assert_int_equal(hps_loop_new(&server.loop, &err), HPS_OK);
@@ -165,7 +166,7 @@ static int stop_server(void **state)
     hps_loop_stop(server.loop);
     (void)pthread_join(server.thread, NULL);
     hps_grpc_server_free(server.grpc);
-    (void)rmdir(server.dir);
+    hps_tmpdir_close(&server.dir);
     return 0;
 }
 
@@ -428,19 +429,13 @@ static void test_open_when_files_are_bad_then_error_names_them(void **state)
                                          .token_file = "/nonexistent/token"};
     struct hps_client *client = NULL;
     struct hps_error err = {0};
-    char path[96];
 
     (void)state;
     assert_int_equal(hps_client_open(&options, &client, &err), HPS_NOT_FOUND);
     assert_non_null(strstr(err.text, "/nonexistent/token"));
-    (void)snprintf(path, sizeof(path), "%s/token", server.dir);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    (void)fputs("two words\n", file);
-    (void)fclose(file);
-    options.token_file = path;
+    hps_tmpdir_write(&server.dir, "token", "two words\n", 10);
+    options.token_file = hps_tmpdir_join(&server.dir, "token");
     assert_int_equal(hps_client_open(&options, &client, &err), HPS_INVALID);
-    (void)unlink(path);
     options.token_file = NULL;
     options.tls_key = "/nonexistent/key";
     assert_int_equal(hps_client_open(&options, &client, &err), HPS_INVALID);

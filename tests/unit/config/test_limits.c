@@ -5,44 +5,29 @@
 #include "tests/unit/config/config_test.h"
 
 #include <errno.h>
-#include <ftw.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/limits.h"
-
-struct root {
-    char path[128];
-};
-
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw)
-{
-    (void)info;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
+#include "tests/lib/tmpdir.h"
 
 static int open_root(void **state)
 {
-    static struct root root;
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(root.path, sizeof(root.path), "%.90s/hps-limits-XXXXXX",
-                   tmp == NULL ? "/tmp" : tmp);
+    static struct hps_tmpdir root;
+    hps_tmpdir_open(&root);
     *state = &root;
-    return mkdtemp(root.path) == NULL ? -1 : 0;
+    return 0;
 }
 
 static int close_root(void **state)
 {
-    struct root *root = *state;
-    return nftw(root->path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    hps_tmpdir_close(*state);
+    return 0;
 }
 
-static void put(const struct root *root, const char *name, const char *text)
+static void put(const struct hps_tmpdir *root, const char *name, const char *text)
 {
-    char path[512];
+    char path[2 * HPS_TMPDIR_PATH_MAX];
     (void)snprintf(path, sizeof(path), "%s%s", root->path, name);
     for (char *slash = path + strlen(root->path) + 1; (slash = strchr(slash, '/')) != NULL;
          slash++) {
@@ -58,21 +43,21 @@ static void put(const struct root *root, const char *name, const char *text)
 
 static void test_memory_when_nothing_is_known_then_a_safe_guess(void **state)
 {
-    const struct root *root = *state;
+    const struct hps_tmpdir *root = *state;
     assert_int_equal(hps_limits_memory_bytes_at(root->path), UINT64_C(1) << 30);
     assert_true(hps_limits_cpus_at(root->path) >= 1);
 }
 
 static void test_memory_when_no_cgroup_then_ram(void **state)
 {
-    const struct root *root = *state;
+    const struct hps_tmpdir *root = *state;
     put(root, "/proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\n");
     assert_int_equal(hps_limits_memory_bytes_at(root->path), UINT64_C(16) << 30);
 }
 
 static void test_memory_when_a_group_above_is_tighter_then_it_wins(void **state)
 {
-    const struct root *root = *state;
+    const struct hps_tmpdir *root = *state;
     put(root, "/proc/meminfo", "MemTotal: 16777216 kB\n");
     put(root, "/proc/self/cgroup", "0::/system.slice/hpsd.service\n");
     put(root, "/sys/fs/cgroup/system.slice/hpsd.service/memory.max", "max\n");
@@ -82,7 +67,7 @@ static void test_memory_when_a_group_above_is_tighter_then_it_wins(void **state)
 
 static void test_memory_when_the_path_is_the_hosts_then_the_mount_counts(void **state)
 {
-    const struct root *root = *state;
+    const struct hps_tmpdir *root = *state;
     put(root, "/proc/meminfo", "MemTotal: 16777216 kB\n");
     put(root, "/proc/self/cgroup", "0::/kubepods/pod1/container\n");
     put(root, "/sys/fs/cgroup/memory.max", "2147483648\n");
@@ -91,7 +76,7 @@ static void test_memory_when_the_path_is_the_hosts_then_the_mount_counts(void **
 
 static void test_memory_when_version_1_then_its_file(void **state)
 {
-    const struct root *root = *state;
+    const struct hps_tmpdir *root = *state;
     put(root, "/proc/meminfo", "MemTotal: 16777216 kB\n");
     put(root, "/proc/self/cgroup", "3:cpu,cpuacct:/a\n2:memory:/a\n");
     put(root, "/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n");
@@ -102,7 +87,7 @@ static void test_memory_when_version_1_then_its_file(void **state)
 
 static void test_memory_when_files_are_garbage_then_no_limit(void **state)
 {
-    const struct root *root = *state;
+    const struct hps_tmpdir *root = *state;
     put(root, "/proc/meminfo", "MemTotal: 16777216 kB\n");
     put(root, "/proc/self/cgroup", "what\n0\n::\n0::/x\n");
     put(root, "/sys/fs/cgroup/x/memory.max", "");
@@ -112,7 +97,7 @@ static void test_memory_when_files_are_garbage_then_no_limit(void **state)
 
 static void test_cpus_when_quota_then_rounded_up(void **state)
 {
-    const struct root *root = *state;
+    const struct hps_tmpdir *root = *state;
     put(root, "/proc/self/cgroup", "0::/x\n");
     put(root, "/sys/fs/cgroup/x/cpu.max", "50000 100000\n");
     assert_int_equal(hps_limits_cpus_at(root->path), 1);

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "net/sock.h"
+#include "tests/lib/tmpdir.h"
 
 #define N_MAX 64
 
@@ -254,11 +255,11 @@ static void test_stop_when_called_then_refuses_and_keeps_connections(void **stat
 static void test_stop_when_unix_then_own_file_is_removed_and_another_is_kept(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/hps-acceptor-XXXXXX";
-    char address[64];
+    struct hps_tmpdir dir;
+    char address[HPS_TMPDIR_PATH_MAX + 8];
     struct stat st;
-    assert_non_null(mkdtemp(dir));
-    snprintf(address, sizeof(address), "unix:%s/a.sock", dir);
+    hps_tmpdir_open(&dir);
+    snprintf(address, sizeof(address), "unix:%s", hps_tmpdir_join(&dir, "a.sock"));
     struct rig rig;
     rig_open(&rig, 0, 1);
     rig_add(&rig, address, 0);
@@ -268,9 +269,8 @@ static void test_stop_when_unix_then_own_file_is_removed_and_another_is_kept(voi
     hps_acceptor_stop(rig.acceptor);
     assert_int_not_equal(lstat(address + 5, &st), 0);
     rig_add(&rig, address, 0);
-    char aside[80];
-    snprintf(aside, sizeof(aside), "%s/aside", dir);
-    assert_int_equal(rename(address + 5, aside), 0); /* keeps the inode from being used again */
+    assert_int_equal(rename(address + 5, hps_tmpdir_join(&dir, "aside")),
+                     0); /* keeps the inode from being used again */
     struct hps_addr addr;
     int other = -1;
     assert_int_equal(hps_addr_parse(address, &addr, NULL), HPS_OK);
@@ -278,10 +278,8 @@ static void test_stop_when_unix_then_own_file_is_removed_and_another_is_kept(voi
     hps_acceptor_stop(rig.acceptor);
     assert_int_equal(lstat(address + 5, &st), 0);
     close(other);
-    unlink(address + 5);
-    unlink(aside);
     rig_close(&rig);
-    assert_int_equal(rmdir(dir), 0);
+    hps_tmpdir_close(&dir);
 }
 
 static void *end_all(void *ctx)

@@ -23,19 +23,23 @@
 
 #include <cmocka.h>
 
-static char dir[64];
+#include "tests/lib/tmpdir.h"
+
+static struct hps_tmpdir dir;
 
 static int make_dir(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof(dir), "/tmp/hps-sock-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    hps_tmpdir_open(&dir);
+    return 0;
 }
 
 static int remove_dir(void **state)
 {
     (void)state;
-    return rmdir(dir);
+    assert_int_equal(hps_tmpdir_entries(&dir, "."), 0);
+    hps_tmpdir_close(&dir);
+    return 0;
 }
 
 static void parse(const char *text, struct hps_addr *addr)
@@ -45,8 +49,8 @@ static void parse(const char *text, struct hps_addr *addr)
 
 static void unix_addr(const char *name, struct hps_addr *addr)
 {
-    char text[128];
-    snprintf(text, sizeof(text), "unix:%s/%s", dir, name);
+    char text[HPS_TMPDIR_PATH_MAX + 8];
+    snprintf(text, sizeof(text), "unix:%s", hps_tmpdir_join(&dir, name));
     parse(text, addr);
 }
 

@@ -8,7 +8,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,36 +23,30 @@
 #include <cmocka.h>
 
 #include "backends/rocksdb/rocksdb.h"
+#include "tests/lib/tmpdir.h"
 
 enum { ROW_BYTES = 512, FREE_MIN = 8 << 20 };
 
-static char dir[256];
+static struct hps_tmpdir own;
+static char *const dir = own.path; /* of the test that runs */
 static struct hps_error error;
 static const struct hps_call no_limit = {0};
 static const struct hps_table table = {
     .name = "t", .id = 0, .dim = 128, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32};
 
-static inline int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw)
-{
-    (void)info;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
 static inline int setup(void **state)
 {
     (void)state;
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(dir, sizeof(dir), "%s/hps-rocksdb-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    return mkdtemp(dir) != NULL ? 0 : -1;
+    hps_tmpdir_open(&own);
+    return 0;
 }
 
 static inline int teardown(void **state)
 {
     (void)state;
     (void)umount2(dir, MNT_DETACH); /* only mounted in one test */
-    return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    hps_tmpdir_close(&own);
+    return 0;
 }
 
 static inline struct hps_rocksdb_options options_of(bool read_only)
@@ -181,9 +174,7 @@ static inline hps_status read_position(void *ctx, const void *key, size_t key_si
 
 static inline const char *below(const char *name)
 {
-    static char path[600];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    return path;
+    return hps_tmpdir_join(&own, name);
 }
 
 /* Flip bytes in the first third of every table file: row blocks, not the index behind them. */

@@ -26,7 +26,7 @@ static void test_checkpoint_when_opened_then_holds_what_was_there(void **state)
     struct hps_store *store = open_store();
     struct hps_space *space = open_space(store);
     const struct hps_record record = {"p", 1, "7", 1};
-    char target[300];
+    char target[HPS_TMPDIR_PATH_MAX + 8];
     (void)snprintf(target, sizeof(target), "%s/copy", dir);
     load(space, 3000);
     assert_int_equal(put(space, 5000), HPS_OK);
@@ -61,7 +61,7 @@ static void test_checkpoint_when_read_only_or_on_another_full_disk_then_refused(
     struct hps_space *space = open_space(store);
     load(space, 5000);
     assert_int_equal(mkdir(below("other"), 0700), 0);
-    char target[300];
+    char target[HPS_TMPDIR_PATH_MAX + 8];
     (void)snprintf(target, sizeof(target), "%s/other", dir);
     bool mounted = mount("tmpfs", target, "tmpfs", 0, "size=1m") == 0;
     if (mounted) {

@@ -62,7 +62,7 @@ static hps_status apply_batch(struct hps_space *space, uint64_t seq)
 /* What the child does: apply batches for ever, and say a byte after each. */
 static int apply_for_ever(const char *path, const char *wal_sync_ms)
 {
-    (void)snprintf(dir, sizeof(dir), "%s", path);
+    (void)snprintf(dir, HPS_TMPDIR_PATH_MAX, "%s", path);
     struct hps_rocksdb_options options = options_of(false);
     options.wal_sync_ms = (uint32_t)strtoul(wal_sync_ms, NULL, 10);
     struct hps_store *store = NULL;
