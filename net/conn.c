@@ -21,7 +21,14 @@
 
 #define RECORD_BYTES 16384u /* the most that one TLS record holds */
 
-enum state { STATE_CONNECTING, STATE_HANDSHAKE, STATE_OPEN, STATE_FAILED };
+enum phase {
+    PHASE_NEW,        /* being made */
+    PHASE_CONNECTING, /* to one place after the other */
+    PHASE_HANDSHAKE,  /* TLS */
+    PHASE_OPEN,
+    PHASE_FAILED, /* before it was open; `failure` says why */
+    PHASES,
+};
 
 /* Where the other end may be. */
 struct connecting {
@@ -31,9 +38,9 @@ struct connecting {
 
 struct hps_conn {
     int fd;
-    struct connecting *connecting; /* NULL: it is connected */
-    enum state state;
-    hps_status failure;              /* STATE_FAILED */
+    struct connecting *connecting;   /* NULL: it is connected */
+    enum phase phase;                /* changed by phase_set alone */
+    hps_status failure;              /* PHASE_FAILED */
     struct hps_tls_session *session; /* NULL: plain */
     struct hps_loop *loop;           /* NULL: not attached */
     struct hps_loop_fd handle;
@@ -42,7 +49,7 @@ struct hps_conn {
     void (*on_ready)(void *ctx, unsigned events);
     void *ctx;
     unsigned want;
-    bool timed_out;
+    bool timed_out;        /* the handshake; hps_conn_handshake tells */
     bool read_waits_write; /* TLS: reading goes on once the socket can be written */
     bool write_waits_read;
     bool is_unix;
@@ -57,10 +64,47 @@ static void on_fd(void *ctx, unsigned events);
 static void on_pending(void *ctx);
 static void on_timer(void *ctx);
 
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+static void phase_set(struct hps_conn *conn, enum phase to)
+{
+    static const unsigned follows[PHASES] = {
+        [PHASE_NEW] = 1u << PHASE_CONNECTING | 1u << PHASE_HANDSHAKE | 1u << PHASE_OPEN,
+        [PHASE_CONNECTING] = 1u << PHASE_HANDSHAKE | 1u << PHASE_OPEN | 1u << PHASE_FAILED,
+        [PHASE_HANDSHAKE] = 1u << PHASE_OPEN | 1u << PHASE_FAILED,
+        [PHASE_OPEN] = 1u << PHASE_FAILED, /* no memory to watch the socket just then */
+    };
+
+    HPS_ASSERT(conn->phase < PHASES && to < PHASES);
+    HPS_ASSERT((follows[conn->phase] & 1u << to) != 0);
+    conn->phase = to;
+}
+
+static void conn_sane(const struct hps_conn *conn)
+{
+    HPS_ASSERT(!conn->loop || hps_loop_is_mine(conn->loop));
+    HPS_ASSERT(conn->fd >= 0 && conn->phase > PHASE_NEW);
+    HPS_ASSERT(conn->phase == PHASE_CONNECTING || !conn->connecting);
+    HPS_ASSERT(conn->phase != PHASE_HANDSHAKE || conn->session);
+    HPS_ASSERT((conn->phase == PHASE_FAILED) == (conn->failure != HPS_OK));
+    HPS_ASSERT(!hps_timer_armed(&conn->timer) || conn->phase < PHASE_OPEN);
+    HPS_ASSERT(conn->want == 0 || conn->phase == PHASE_OPEN);
+    if (conn->phase == PHASE_FAILED) {
+        HPS_ASSERT(!conn->handle.loop && !hps_loop_later_is_set(&conn->pending));
+    } else {
+        HPS_ASSERT(conn->handle.loop == conn->loop);
+    }
+    if (!conn->session || conn->phase != PHASE_OPEN) {
+        HPS_ASSERT(conn->record_size == 0);
+        HPS_ASSERT(!conn->read_waits_write && !conn->write_waits_read);
+        HPS_ASSERT(!hps_loop_later_is_set(&conn->pending));
+    }
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* takes `fd`, also on failure. */
-static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum state state,
+static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum phase phase,
                            struct hps_conn **out_conn, struct hps_error *err)
 {
     struct hps_conn *conn = hps_calloc(1, sizeof(*conn));
@@ -69,7 +113,7 @@ static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum s
         return hps_error_set(err, HPS_NO_MEMORY, "connection: out of memory");
     }
     conn->fd = fd;
-    conn->state = state;
+    phase_set(conn, phase);
     hps_loop_later_init(&conn->pending, on_pending, conn);
     hps_timer_init(&conn->timer, on_timer, conn);
     if (tls) {
@@ -101,13 +145,14 @@ hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err)
 {
     struct hps_conn *conn;
-    hps_status status = conn_new(fd, tls, NULL, tls ? STATE_HANDSHAKE : STATE_OPEN, &conn, err);
+    hps_status status = conn_new(fd, tls, NULL, tls ? PHASE_HANDSHAKE : PHASE_OPEN, &conn, err);
     if (status != HPS_OK) {
         return status;
     }
     hps_sock_peer(fd, conn->peer, sizeof(conn->peer));
     conn->is_unix = hps_sock_peer_cred(fd, &conn->cred);
     conn->client = client_of(conn);
+    conn_sane(conn);
     *out_conn = conn;
     return HPS_OK;
 }
@@ -144,7 +189,7 @@ hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps
     const struct hps_addr *addr = &connecting->addr;
     status = hps_sock_connect_next(addr, &connecting->places, &fd, err);
     if (status == HPS_OK) {
-        status = conn_new(fd, tls, addr->is_unix ? NULL : addr->host, STATE_CONNECTING, &conn, err);
+        status = conn_new(fd, tls, addr->is_unix ? NULL : addr->host, PHASE_CONNECTING, &conn, err);
     }
     if (status != HPS_OK) {
         hps_free(connecting);
@@ -153,6 +198,7 @@ hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps
     conn->connecting = connecting;
     hps_addr_print(addr, conn->peer, sizeof(conn->peer));
     conn->is_unix = addr->is_unix && hps_sock_peer_cred(fd, &conn->cred);
+    conn_sane(conn);
     *out_conn = conn;
     return HPS_OK;
 }
@@ -165,7 +211,7 @@ void hps_conn_free(struct hps_conn *conn)
     hps_loop_fd_del(&conn->handle);
     hps_loop_later_stop(&conn->pending);
     hps_timer_stop(&conn->timer);
-    if (conn->session && conn->state == STATE_OPEN) {
+    if (conn->session && conn->phase == PHASE_OPEN) {
         hps_tls_session_shutdown(conn->session);
     }
     hps_tls_session_free(conn->session);
@@ -201,7 +247,8 @@ static hps_status update(struct hps_conn *conn)
 static void on_fd(void *ctx, unsigned events)
 {
     struct hps_conn *conn = ctx;
-    if (conn->state != STATE_OPEN) {
+    HPS_ASSERT(conn->phase != PHASE_FAILED); /* its descriptor is watched no more */
+    if (conn->phase != PHASE_OPEN) {
         conn->on_ready(conn->ctx, events);
         return;
     }
@@ -230,6 +277,7 @@ static void on_pending(void *ctx)
 static void on_timer(void *ctx)
 {
     struct hps_conn *conn = ctx;
+    HPS_ASSERT(conn->phase < PHASE_OPEN && !conn->timed_out);
     conn->timed_out = true;
     conn->on_ready(conn->ctx, HPS_LOOP_READ | HPS_LOOP_WRITE);
 }
@@ -240,9 +288,9 @@ hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
 {
     HPS_ASSERT(!conn->loop && on_ready);
     unsigned events = 0;
-    if (conn->state == STATE_CONNECTING) {
+    if (conn->phase == PHASE_CONNECTING) {
         events = HPS_LOOP_WRITE;
-    } else if (conn->state == STATE_HANDSHAKE) {
+    } else if (conn->phase == PHASE_HANDSHAKE) {
         events = HPS_LOOP_READ;
     }
     hps_status status = hps_loop_fd_add(loop, &conn->handle, conn->fd, events, on_fd, conn);
@@ -252,27 +300,35 @@ hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
     conn->loop = loop;
     conn->on_ready = on_ready;
     conn->ctx = ctx;
-    if (handshake_timeout_us > 0 && conn->state != STATE_OPEN) {
+    if (handshake_timeout_us > 0 && conn->phase != PHASE_OPEN) {
         hps_timer_set_after(loop, &conn->timer, handshake_timeout_us);
     }
+    conn_sane(conn);
     return HPS_OK;
 }
 
 hps_status hps_conn_want(struct hps_conn *conn, unsigned events)
 {
-    HPS_ASSERT(conn->loop && conn->state == STATE_OPEN);
+    HPS_ASSERT(conn->loop && conn->phase == PHASE_OPEN);
     conn->want = events;
-    return update(conn);
+    hps_status status = update(conn);
+    conn_sane(conn);
+    return status;
 }
 
 /* ---- handshake ------------------------------------------------------------------------------- */
 
 static hps_status handshake_failed(struct hps_conn *conn, hps_status status)
 {
-    conn->state = STATE_FAILED;
+    HPS_ASSERT(status != HPS_OK && status != HPS_AGAIN);
+    phase_set(conn, PHASE_FAILED);
     conn->failure = status;
     hps_timer_stop(&conn->timer);
+    hps_loop_later_stop(&conn->pending);
     hps_loop_fd_del(&conn->handle);
+    hps_free(conn->connecting);
+    conn->connecting = NULL;
+    conn_sane(conn);
     return status;
 }
 
@@ -299,10 +355,10 @@ static hps_status reconnect(struct hps_conn *conn, struct hps_error *err)
 /* One step: OK to go on with the next state, AGAIN to wait. */
 static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
 {
-    if (conn->state == STATE_CONNECTING) {
+    if (conn->phase == PHASE_CONNECTING) {
         hps_status status = hps_sock_connected(conn->fd, err);
         if (status == HPS_OK) {
-            conn->state = conn->session ? STATE_HANDSHAKE : STATE_OPEN;
+            phase_set(conn, conn->session ? PHASE_HANDSHAKE : PHASE_OPEN);
             hps_free(conn->connecting);
             conn->connecting = NULL;
         } else if (status != HPS_AGAIN) {
@@ -315,7 +371,7 @@ static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
     enum hps_tls_wait wait = HPS_TLS_WAIT_READ;
     hps_status status = hps_tls_session_handshake(conn->session, &wait, err);
     if (status == HPS_OK) {
-        conn->state = STATE_OPEN;
+        phase_set(conn, PHASE_OPEN);
     } else if (status == HPS_AGAIN) {
         unsigned events = wait == HPS_TLS_WAIT_WRITE ? HPS_LOOP_WRITE : HPS_LOOP_READ;
         hps_status set = hps_loop_fd_want(&conn->handle, events);
@@ -330,24 +386,25 @@ static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
 hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err)
 {
     HPS_ASSERT(conn->loop);
-    if (conn->state == STATE_FAILED) {
+    if (conn->phase == PHASE_FAILED) {
         return hps_error_set(err, conn->failure, "%s: %s", conn->peer,
                              hps_status_text(conn->failure));
     }
-    while (conn->state != STATE_OPEN) {
+    while (conn->phase != PHASE_OPEN) {
         if (conn->timed_out) {
             hps_error_set(err, HPS_DEADLINE, "%s: %s timed out", conn->peer,
-                          conn->state == STATE_CONNECTING ? "connecting" : "the TLS handshake");
+                          conn->phase == PHASE_CONNECTING ? "connecting" : "the TLS handshake");
             return handshake_failed(conn, HPS_DEADLINE);
         }
         hps_status status = handshake_step(conn, err);
         if (status == HPS_AGAIN) {
+            conn_sane(conn);
             return status;
         }
         if (status != HPS_OK) {
             return handshake_failed(conn, status);
         }
-        if (conn->state == STATE_OPEN) {
+        if (conn->phase == PHASE_OPEN) {
             hps_timer_stop(&conn->timer);
             status = update(conn);
             if (status != HPS_OK) {
@@ -376,7 +433,7 @@ static hps_status tls_read(struct hps_conn *conn, void *data, size_t capacity, s
 hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                           size_t *out_size)
 {
-    HPS_ASSERT(conn->state == STATE_OPEN && n_iov > 0 && iov->iov_len > 0);
+    HPS_ASSERT(conn->phase == PHASE_OPEN && n_iov > 0 && iov->iov_len > 0);
     if (conn->session) {
         return tls_read(conn, iov->iov_base, iov->iov_len, out_size);
     }
@@ -486,7 +543,7 @@ static hps_status tls_writev(struct hps_conn *conn, const struct iovec *iov, int
 hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                            size_t *out_size)
 {
-    HPS_ASSERT(conn->state == STATE_OPEN && n_iov > 0);
+    HPS_ASSERT(conn->phase == PHASE_OPEN && n_iov > 0);
     if (conn->session) {
         return tls_writev(conn, iov, n_iov, out_size);
     }

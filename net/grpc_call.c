@@ -17,34 +17,43 @@ enum { DEADLINE_GRACE_US = 50 * 1000 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static void set_grace(struct hps_grpc_call *call)
+{
+    grpc_call_deadline_set(call, GRPC_DEADLINE_GRACE,
+                           hps_loop_now_us(call->loop) + DEADLINE_GRACE_US);
+}
+
 /* A reply that is under way is reset a moment after its deadline, so that the client's own clock
  * speaks first: a reset before it would read as "cancelled". */
 static void on_deadline(void *ctx)
 {
     struct hps_grpc_call *call = ctx;
-    bool under_way = call->responded && hps_http2_stream_queued(call->stream) > 0;
+    bool under_way =
+        call->reply.phase == GRPC_REPLY_OPEN && hps_http2_stream_queued(call->stream) > 0;
 
-    if (!call->finished) {
+    if (call->deadline.phase == GRPC_DEADLINE_GRACE) {
+        grpc_call_reset(call, HPS_HTTP2_CANCEL);
+    } else if (grpc_call_is_finished(call)) {
+        set_grace(call);
+    } else {
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-        if (!under_way) {
+        if (under_way) {
+            call->reply.code = hps_status_grpc_code(HPS_DEADLINE);
+            set_grace(call);
+            grpc_call_reply_set(call, GRPC_REPLY_EXPIRED);
+        } else {
+            grpc_call_deadline_set(call, GRPC_DEADLINE_OVER, 0);
             hps_grpc_call_finish(call, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
-            return;
         }
-        call->finished = true;
-        call->code = hps_status_grpc_code(HPS_DEADLINE);
     }
-    if (!call->deadline_passed) {
-        call->deadline_passed = true;
-        hps_timer_set_after(call->loop, &call->deadline, DEADLINE_GRACE_US);
-    } else if (call->responded) {
-        hps_http2_reset(call->stream, HPS_HTTP2_CANCEL);
-    }
+    grpc_call_sane(call);
 }
 
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream)
 {
     struct hps_grpc_call *call = hps_calloc(1, sizeof *call);
 
+    HPS_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
     if (call == NULL) {
         return NULL;
     }
@@ -55,16 +64,16 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_str
     call->grpc_loop = conn->grpc_loop;
     call->loop = conn->grpc_loop->loop;
     call->start_us = hps_clock_us();
-    call->progress_us = call->start_us;
-    call->authorized = !conn->has_token;
-    hps_timer_init(&call->deadline, on_deadline, call);
-    grpc_fields_init(&call->request_fields);
-    grpc_fields_init(&call->response_fields);
-    grpc_fields_init(&call->trailer_fields);
-    hps_grpc_decoder_init(&call->decoder, 0, false);
-    hps_buf_init(&call->plain, 0);
-    hps_buf_init(&call->stash, GRPC_WINDOW_BYTES);
-    hps_buf_init(&call->status_text, 4096);
+    call->progress.at_us = call->start_us;
+    call->headers.authorized = !conn->has_token;
+    hps_timer_init(&call->deadline.timer, on_deadline, call);
+    grpc_fields_init(&call->headers.fields);
+    grpc_fields_init(&call->reply.fields);
+    grpc_fields_init(&call->reply.trailers);
+    hps_grpc_decoder_init(&call->request.decoder, 0, false);
+    hps_buf_init(&call->request.plain, 0);
+    hps_buf_init(&call->request.stash, GRPC_WINDOW_BYTES);
+    hps_buf_init(&call->reply.status_text, 4096);
     call->client = conn->client;
     memcpy(call->peer, conn->peer, sizeof call->peer);
     call->next = conn->calls;
@@ -89,68 +98,80 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     if (refs > 1) {
         return;
     }
-    while (call->kept != NULL) {
-        struct grpc_kept *kept = call->kept;
-        call->kept = kept->next;
+    HPS_ASSERT(grpc_call_is_closed(call)); /* until then its stream has a reference */
+    HPS_ASSERT(!hps_timer_armed(&call->deadline.timer));
+    while (call->request.kept != NULL) {
+        struct grpc_kept *kept = call->request.kept;
+        call->request.kept = kept->next;
         hps_buf_fini(&kept->body);
         hps_free(kept);
     }
-    hps_free(call->kept_spare);
-    grpc_fields_fini(&call->request_fields);
-    grpc_fields_fini(&call->response_fields);
-    grpc_fields_fini(&call->trailer_fields);
-    hps_grpc_decoder_fini(&call->decoder);
-    hps_buf_fini(&call->plain);
-    hps_buf_fini(&call->stash);
-    hps_buf_fini(&call->status_text);
+    hps_free(call->request.kept_spare);
+    grpc_fields_fini(&call->headers.fields);
+    grpc_fields_fini(&call->reply.fields);
+    grpc_fields_fini(&call->reply.trailers);
+    hps_grpc_decoder_fini(&call->request.decoder);
+    hps_buf_fini(&call->request.plain);
+    hps_buf_fini(&call->request.stash);
+    hps_buf_fini(&call->reply.status_text);
     hps_free(call);
 }
 
-void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
+static void unlink_from_conn(struct hps_grpc_call *call)
 {
     struct grpc_conn *conn = call->conn;
-    const struct hps_grpc_observer *observer = &call->grpc_loop->server->observer;
 
-    if (!call->finished || (call->code == 0 && error != HPS_HTTP2_NO_ERROR)) {
-        call->code = hps_status_grpc_code(HPS_CANCELLED);
-    }
-    if (!call->finished || error != HPS_HTTP2_NO_ERROR) {
-        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-    }
-    call->finished = true;
-    hps_timer_stop(&call->deadline);
-    grpc_call_unhold(call);
-    grpc_call_count_bytes(call, 0);
-    call->stream = NULL;
-    call->conn = NULL;
     if (call->prev != NULL) {
         call->prev->next = call->next;
     } else {
+        HPS_ASSERT(conn->calls == call);
         conn->calls = call->next;
     }
     if (call->next != NULL) {
         call->next->prev = call->prev;
     }
+    call->next = NULL;
+    call->prev = NULL;
     if (conn->calls == NULL) {
         conn->idle_us = hps_clock_us();
     }
+}
+
+void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
+{
+    const struct hps_grpc_observer *observer = &call->grpc_loop->server->observer;
+    bool finished = grpc_call_is_finished(call);
+
+    if (!finished || (call->reply.code == 0 && error != HPS_HTTP2_NO_ERROR)) {
+        call->reply.code = hps_status_grpc_code(HPS_CANCELLED);
+    }
+    if (!finished || error != HPS_HTTP2_NO_ERROR) {
+        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
+    }
+    grpc_call_reply_set(call, GRPC_REPLY_CLOSED);
+    unlink_from_conn(call);
+    call->request.unconsumed = 0; /* goes back with the stream */
+    call->stream = NULL;
+    call->conn = NULL;
+    grpc_call_sane(call);
     if (call->delivered && call->entry->method->on_close != NULL) {
         call->entry->method->on_close(call);
     }
     if (observer->on_call_end != NULL) {
-        observer->on_call_end(observer->ctx, call, call->code, hps_clock_us() - call->start_us);
+        observer->on_call_end(observer->ctx, call, call->reply.code,
+                              hps_clock_us() - call->start_us);
     }
     hps_grpc_call_unref(call);
 }
 
 void grpc_call_stalled(struct hps_grpc_call *call)
 {
-    if (!call->finished) {
-        call->finished = true;
-        call->code = hps_status_grpc_code(HPS_CANCELLED);
+    if (!grpc_call_is_finished(call)) {
+        call->reply.code = hps_status_grpc_code(HPS_CANCELLED);
     }
     atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-    hps_http2_reset(call->stream, HPS_HTTP2_CANCEL);
+    grpc_call_reset(call, HPS_HTTP2_CANCEL);
+    grpc_call_sane(call);
 }
 
 /* ---- what a service asks --------------------------------------------------------------------- */
@@ -175,7 +196,7 @@ const char *hps_grpc_call_path(const struct hps_grpc_call *call)
     if (call->entry != NULL) {
         return call->entry->method->path;
     }
-    const char *path = grpc_fields_get(&call->request_fields, ":path", NULL);
+    const char *path = grpc_fields_get(&call->headers.fields, ":path", NULL);
     return path != NULL ? path : "";
 }
 
@@ -196,13 +217,13 @@ uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)
 
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call)
 {
-    return call->deadline_us;
+    return call->deadline.at_us;
 }
 
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
                                  size_t *out_size)
 {
-    return grpc_fields_get(&call->request_fields, name, out_size);
+    return grpc_fields_get(&call->headers.fields, name, out_size);
 }
 
 void *hps_grpc_call_user(const struct hps_grpc_call *call)
@@ -217,6 +238,7 @@ void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user)
 
 void hps_grpc_call_keep_message(struct hps_grpc_call *call)
 {
+    HPS_ASSERT(call->delivering);
     call->keep = true;
 }
 

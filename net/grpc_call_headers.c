@@ -25,9 +25,9 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
     if (size < n || memcmp(value, type, n) != 0) {
         return;
     }
-    call->content_ok = size == n || value[n] == '+' || value[n] == ';';
-    call->codec_ok = size == n || value[n] == ';' || IS(value + n, size - n, "+proto") ||
-                     (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
+    call->headers.content_ok = size == n || value[n] == '+' || value[n] == ';';
+    call->headers.codec_ok = size == n || value[n] == ';' || IS(value + n, size - n, "+proto") ||
+                             (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
 }
 
 static void read_authorization(struct hps_grpc_call *call, const char *value, size_t size)
@@ -42,7 +42,7 @@ static void read_authorization(struct hps_grpc_call *call, const char *value, si
     for (unsigned i = 0; i < sizeof digest; i++) {
         differ = (uint8_t)(differ | (digest[i] ^ call->conn->token_sha256[i]));
     }
-    call->authorized = differ == 0;
+    call->headers.authorized = differ == 0;
 }
 
 /* Keep a header for the service; -bin values decoded, one entry for each of a joined list. */
@@ -52,7 +52,7 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
     hps_status status = HPS_OK;
 
     if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
-        status = grpc_fields_add(&call->request_fields, name, name_size, value, value_size);
+        status = grpc_fields_add(&call->headers.fields, name, name_size, value, value_size);
     } else {
         while (status == HPS_OK) {
             const char *comma = memchr(value, ',', value_size);
@@ -62,7 +62,7 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
             status = hps_grpc_base64_decode(&raw, value, size);
             if (status == HPS_OK) {
                 status =
-                    grpc_fields_add(&call->request_fields, name, name_size, raw.data, raw.size);
+                    grpc_fields_add(&call->headers.fields, name, name_size, raw.data, raw.size);
             }
             hps_buf_fini(&raw);
             if (comma == NULL) {
@@ -73,15 +73,15 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
         }
     }
     if (status != HPS_OK) {
-        call->bad_fields = true;
+        call->headers.bad_fields = true;
     }
 }
 
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                       const char *value, size_t value_size)
 {
-    if (call->headers_done) {
-        return; /* request trailers say nothing in gRPC */
+    if (call->request.phase != GRPC_REQUEST_HEADERS) {
+        return; /* request trailers say nothing in gRPC; nor does the rest of a call that is over */
     }
     if (IS(name, name_size, ":path")) {
         call->entry =
@@ -91,23 +91,23 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
         }
         if (value_size >= sizeof health_prefix - 1 &&
             memcmp(value, health_prefix, sizeof health_prefix - 1) == 0) {
-            call->authorized = true;
+            call->headers.authorized = true;
         }
     } else if (IS(name, name_size, ":method")) {
-        call->post = IS(value, value_size, "POST");
+        call->headers.post = IS(value, value_size, "POST");
     } else if (IS(name, name_size, "content-type")) {
         read_content_type(call, value, value_size);
     } else if (IS(name, name_size, "grpc-timeout")) {
         uint64_t us;
         if (hps_grpc_timeout_parse(value, value_size, &us)) {
-            call->deadline_us = call->start_us + us;
+            call->deadline.at_us = call->start_us + us;
         } else {
-            call->bad_timeout = true;
+            call->headers.bad_timeout = true;
         }
     } else if (IS(name, name_size, "grpc-encoding")) {
-        call->encoding = IS(value, value_size, "identity") ? GRPC_IDENTITY
-                         : IS(value, value_size, "gzip")   ? GRPC_GZIP
-                                                           : GRPC_UNKNOWN_ENCODING;
+        call->headers.encoding = IS(value, value_size, "identity") ? GRPC_IDENTITY
+                                 : IS(value, value_size, "gzip")   ? GRPC_GZIP
+                                                                   : GRPC_UNKNOWN_ENCODING;
         keep_header(call, name, name_size, value, value_size);
     } else if (IS(name, name_size, "authorization") && call->conn->has_token) {
         read_authorization(call, value, value_size);
@@ -119,42 +119,43 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
 
 void grpc_call_headers_done(struct hps_grpc_call *call)
 {
-    if (call->headers_done) {
+    if (call->request.phase != GRPC_REQUEST_HEADERS) {
         return;
     }
-    call->headers_done = true;
     call->conn->had_request = true;
-    if (!call->post) {
+    if (!call->headers.post) {
         grpc_call_answer_http(call, "405", HPS_UNIMPLEMENTED);
-    } else if (!call->content_ok) {
+    } else if (!call->headers.content_ok) {
         grpc_call_answer_http(call, "415", HPS_INVALID);
-    } else if (call->bad_fields) {
+    } else if (call->headers.bad_fields) {
         grpc_call_refuse(call, HPS_INTERNAL, "request metadata cannot be decoded or is too large");
-    } else if (!call->authorized) {
+    } else if (!call->headers.authorized) {
         grpc_call_refuse(call, HPS_UNAUTHENTICATED,
                          "authorization: a valid bearer token is needed");
     } else if (call->entry == NULL) {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED, "unknown method %.200s",
                          hps_grpc_call_path(call));
-    } else if (!call->codec_ok) {
+    } else if (!call->headers.codec_ok) {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "content-type: only application/grpc and +proto are known");
-    } else if (call->bad_timeout) {
+    } else if (call->headers.bad_timeout) {
         grpc_call_refuse(call, HPS_INTERNAL,
                          "grpc-timeout: must be 1 to 8 digits and one of HMSmun");
-    } else if (call->encoding == GRPC_UNKNOWN_ENCODING) {
-        call->offer_encodings = true;
+    } else if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
+        call->reply.offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "grpc-encoding %.40s is not known, identity and gzip are",
-                         grpc_fields_get(&call->request_fields, "grpc-encoding", NULL));
+                         grpc_fields_get(&call->headers.fields, "grpc-encoding", NULL));
     } else {
         size_t limit = call->entry->method->request_bytes_max;
         if (limit == 0) {
             limit = call->grpc_loop->limits.request_bytes_max;
         }
-        hps_grpc_decoder_init(&call->decoder, limit, false);
-        if (call->deadline_us != 0) {
-            hps_timer_set(call->loop, &call->deadline, call->deadline_us);
+        hps_grpc_decoder_init(&call->request.decoder, limit, false);
+        grpc_call_request_set(call, GRPC_REQUEST_OPEN);
+        if (call->deadline.at_us != 0) {
+            grpc_call_deadline_set(call, GRPC_DEADLINE_ARMED, call->deadline.at_us);
         }
     }
+    grpc_call_sane(call);
 }

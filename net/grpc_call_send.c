@@ -22,14 +22,14 @@
 static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct hps_http2_field *out)
 {
     unsigned n = 0;
-    int code_size = snprintf(code, 4, "%d", call->code);
+    int code_size = snprintf(code, 4, "%d", call->reply.code);
 
     out[n++] = FIELD("grpc-status", code, (size_t)code_size);
-    if (call->status_text.size > 0) {
-        out[n++] =
-            FIELD("grpc-message", (const char *)call->status_text.data, call->status_text.size);
+    if (call->reply.status_text.size > 0) {
+        out[n++] = FIELD("grpc-message", (const char *)call->reply.status_text.data,
+                         call->reply.status_text.size);
     }
-    return n + grpc_fields_list(&call->trailer_fields, out + n, GRPC_FIELDS_MAX);
+    return n + grpc_fields_list(&call->reply.trailers, out + n, GRPC_FIELDS_MAX);
 }
 
 static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field *out)
@@ -38,20 +38,43 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field 
 
     out[n++] = FIELD_LITERAL(":status", "200");
     out[n++] = FIELD_LITERAL("content-type", "application/grpc");
-    if (call->offer_encodings) {
+    if (call->reply.offer_encodings) {
         out[n++] = FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
     }
-    return n + grpc_fields_list(&call->response_fields, out + n, GRPC_FIELDS_MAX / 2);
+    return n + grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
+}
+
+void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
+{
+    if (call->reply.phase < GRPC_REPLY_RESET) {
+        grpc_call_reply_set(call, GRPC_REPLY_RESET);
+        hps_http2_reset(call->stream, error);
+    }
 }
 
 void grpc_call_trailers(struct hps_grpc_call *call)
 {
     struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
     char code[4];
-    unsigned n = list_trailers(call, code, fields);
 
+    if (call->reply.phase != GRPC_REPLY_FINISHED) {
+        return; /* its reset found no memory: the connection is being aborted */
+    }
+    unsigned n = list_trailers(call, code, fields);
+    grpc_call_reply_set(call, GRPC_REPLY_STATUS);
     if (hps_http2_trailers(call->stream, fields, n) != HPS_OK) {
-        hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
+        grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
+    }
+    grpc_call_sane(call);
+}
+
+/* The status is all of the answer. */
+static void send_status_alone(struct hps_grpc_call *call, const struct hps_http2_field *fields,
+                              unsigned n_fields)
+{
+    grpc_call_reply_set(call, GRPC_REPLY_STATUS);
+    if (hps_http2_respond(call->stream, fields, n_fields, true) != HPS_OK) {
+        grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
     }
 }
 
@@ -59,27 +82,24 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(grpc_code >= 0 && grpc_code <= 16);
-    if (call->finished) {
+    if (grpc_call_is_finished(call)) {
         return;
     }
-    call->finished = true;
-    call->code = grpc_code;
-    grpc_call_unhold(call);
-    if (message != NULL && hps_grpc_message_encode(&call->status_text, message) != HPS_OK) {
-        hps_buf_clear(&call->status_text); /* the code matters more than the text */
+    call->reply.code = grpc_code;
+    if (message != NULL && hps_grpc_message_encode(&call->reply.status_text, message) != HPS_OK) {
+        hps_buf_clear(&call->reply.status_text); /* the code matters more than the text */
     }
-    if (call->responded) {
+    if (call->reply.phase == GRPC_REPLY_OPEN) {
+        grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
         hps_http2_finish(call->stream);
-        return;
+    } else {
+        struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
+        char code[4];
+        unsigned n = list_headers(call, fields);
+        n += list_trailers(call, code, fields + n);
+        send_status_alone(call, fields, n);
     }
-    struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
-    char code[4];
-    unsigned n = list_headers(call, fields);
-    n += list_trailers(call, code, fields + n);
-    call->responded = true;
-    if (hps_http2_respond(call->stream, fields, n, true) != HPS_OK) {
-        hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
-    }
+    grpc_call_sane(call);
 }
 
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
@@ -102,12 +122,9 @@ void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, 
 {
     struct hps_http2_field fields[] = {FIELD(":status", http_status, strlen(http_status))};
 
-    call->finished = true;
-    call->responded = true;
-    call->code = hps_status_grpc_code(status);
-    if (hps_http2_respond(call->stream, fields, 1, true) != HPS_OK) {
-        hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
-    }
+    HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE);
+    call->reply.code = hps_status_grpc_code(status);
+    send_status_alone(call, fields, 1);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -118,13 +135,13 @@ static bool open_answer(struct hps_grpc_call *call)
     struct hps_http2_field fields[HPS_HTTP2_FIELDS_MAX];
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (call->finished) {
+    if (grpc_call_is_finished(call)) {
         return false;
     }
-    if (!call->responded) {
+    if (call->reply.phase == GRPC_REPLY_NONE) {
         unsigned n = list_headers(call, fields);
-        call->responded = true;
-        call->progress_us = hps_clock_us();
+        grpc_call_reply_set(call, GRPC_REPLY_OPEN);
+        call->progress.at_us = hps_clock_us();
         if (hps_http2_respond(call->stream, fields, n, false) != HPS_OK) {
             grpc_call_stalled(call);
             return false;
@@ -135,9 +152,8 @@ static bool open_answer(struct hps_grpc_call *call)
 
 static void answer_failed(struct hps_grpc_call *call)
 {
-    call->finished = true;
-    call->code = hps_status_grpc_code(HPS_NO_MEMORY);
-    hps_http2_reset(call->stream, HPS_HTTP2_INTERNAL_ERROR);
+    call->reply.code = hps_status_grpc_code(HPS_NO_MEMORY);
+    grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
 }
 
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
@@ -157,11 +173,12 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
     }
     hps_grpc_prefix_write(prefix, size);
     if (hps_http2_stream_queued(call->stream) == 0) {
-        call->progress_us = hps_loop_now_us(call->loop);
+        call->progress.at_us = hps_loop_now_us(call->loop);
     }
     if (hps_http2_send(call->stream, prefix, sizeof prefix, slices, n_slices) != HPS_OK) {
         answer_failed(call);
     }
+    grpc_call_sane(call);
 }
 
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
@@ -173,11 +190,12 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
     }
     hps_grpc_prefix_write(prefix, size);
     if (hps_http2_stream_queued(call->stream) == 0) {
-        call->progress_us = hps_loop_now_us(call->loop);
+        call->progress.at_us = hps_loop_now_us(call->loop);
     }
     if (hps_http2_send_copy(call->stream, prefix, sizeof prefix, data, size) != HPS_OK) {
         answer_failed(call);
     }
+    grpc_call_sane(call);
 }
 
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
@@ -189,10 +207,12 @@ void grpc_call_sent(struct hps_grpc_call *call)
 {
     hps_grpc_call_ref(call);
     grpc_call_resume(call);
-    if (!call->finished && call->delivered && call->entry->method->on_drained != NULL &&
+    if (!grpc_call_is_finished(call) && call->delivered &&
+        call->entry->method->on_drained != NULL &&
         hps_http2_stream_queued(call->stream) <= GRPC_DRAINED_BYTES) {
         call->entry->method->on_drained(call);
     }
+    grpc_call_sane(call);
     hps_grpc_call_unref(call);
 }
 
@@ -222,14 +242,15 @@ static hps_status add_field(struct grpc_fields *fields, unsigned n_max, const ch
 hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
                                      const void *value, size_t size)
 {
-    return call->finished ? HPS_OK
-                          : add_field(&call->trailer_fields, GRPC_FIELDS_MAX, name, value, size);
+    return grpc_call_is_finished(call)
+               ? HPS_OK
+               : add_field(&call->reply.trailers, GRPC_FIELDS_MAX, name, value, size);
 }
 
 hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name, const void *value,
                                     size_t size)
 {
-    return call->responded
+    return call->reply.phase != GRPC_REPLY_NONE
                ? HPS_OK
-               : add_field(&call->response_fields, GRPC_FIELDS_MAX / 2, name, value, size);
+               : add_field(&call->reply.fields, GRPC_FIELDS_MAX / 2, name, value, size);
 }

@@ -35,10 +35,22 @@ struct client_conn {
     struct hps_http2 *h2;
 };
 
+/* The life of a call. Its deadline's timer is armed, if it has one, until DONE. */
+enum client_phase {
+    CLIENT_NEW,      /* being made */
+    CLIENT_WAITING,  /* for a connection; path and request are kept */
+    CLIENT_SENT,     /* on its stream; no header of the answer has come */
+    CLIENT_ANSWERED, /* the answer's headers have begun to come */
+    CLIENT_DONE,     /* the caller is being told; freed then */
+    CLIENT_PHASES,
+};
+
 struct hps_grpc_client_call {
     struct hps_grpc_client_call *next, *prev;
     struct hps_grpc_channel *channel;
-    struct hps_http2_stream *stream; /* NULL: waits for the connection */
+    enum client_phase phase;         /* changed by call_phase_set alone */
+    uint64_t number;                 /* in the order in which the channel's calls were made */
+    struct hps_http2_stream *stream; /* SENT and ANSWERED */
     const struct hps_grpc_client_events *events;
     void *ctx;
     uint64_t deadline_us;
@@ -56,11 +68,12 @@ struct hps_grpc_client_call {
 struct hps_grpc_channel {
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
-    struct client_conn *current; /* takes new calls */
-    struct client_conn *conns;   /* all, those being drained too */
-    struct hps_grpc_client_call *calls;
-    struct hps_loop_later retry;       /* waiting calls want a connection */
-    struct hps_buf spares[SPARES_MAX]; /* [n_spares], the last one given back on top */
+    struct client_conn *current;        /* takes new calls */
+    struct client_conn *conns;          /* all, those being drained too */
+    struct hps_grpc_client_call *calls; /* newest first */
+    uint64_t n_made;                    /* calls, ever */
+    struct hps_loop_later retry;        /* waiting calls want a connection */
+    struct hps_buf spares[SPARES_MAX];  /* [n_spares], the last one given back on top */
     unsigned n_spares;
     size_t spare_bytes;
     char *address;
@@ -72,6 +85,73 @@ struct hps_grpc_channel {
     unsigned busy;
     bool freed;
 };
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+static void call_phase_set(struct hps_grpc_client_call *call, enum client_phase to)
+{
+    static const unsigned follows[CLIENT_PHASES] = {
+        [CLIENT_NEW] = 1u << CLIENT_WAITING | 1u << CLIENT_SENT,
+        [CLIENT_WAITING] = 1u << CLIENT_SENT | 1u << CLIENT_DONE,
+        [CLIENT_SENT] = 1u << CLIENT_WAITING | 1u << CLIENT_ANSWERED | 1u << CLIENT_DONE,
+        [CLIENT_ANSWERED] = 1u << CLIENT_DONE,
+    };
+
+    HPS_ASSERT(call->phase < CLIENT_PHASES && to < CLIENT_PHASES);
+    HPS_ASSERT((follows[call->phase] & 1u << to) != 0);
+    call->phase = to;
+}
+
+static void call_sane(const struct hps_grpc_client_call *call)
+{
+    bool on_stream = call->phase == CLIENT_SENT || call->phase == CLIENT_ANSWERED;
+
+    HPS_ASSERT(call->phase == CLIENT_WAITING || on_stream);
+    HPS_ASSERT((call->stream != NULL) == on_stream);
+    HPS_ASSERT(!on_stream || hps_http2_user(call->stream) == call);
+    HPS_ASSERT(call->phase != CLIENT_WAITING || call->path != NULL);
+    HPS_ASSERT(call->phase == CLIENT_ANSWERED || (call->http_status == 0 && call->code < 0));
+    HPS_ASSERT(hps_timer_armed(&call->deadline) == (call->deadline_us != 0));
+    HPS_ASSERT(call->prev != NULL || call->channel->calls == call);
+    HPS_ASSERT(call->number < call->channel->n_made);
+}
+
+/* Who waits will be started: by a connection that is being made, or by a retry. */
+static bool waiting_will_start(const struct hps_grpc_channel *channel)
+{
+    bool connecting = channel->current != NULL && !hps_http2_is_ready(channel->current->h2);
+    bool any = false;
+
+    for (const struct hps_grpc_client_call *call = channel->calls; call; call = call->next) {
+        call_sane(call);
+        any = any || call->phase == CLIENT_WAITING;
+    }
+    return !any || connecting || hps_loop_later_is_set(&channel->retry);
+}
+
+static bool is_ours(const struct hps_grpc_channel *channel, const struct client_conn *conn)
+{
+    const struct client_conn *at = channel->conns;
+
+    while (at != NULL && at != conn) {
+        at = at->next;
+    }
+    return at != NULL;
+}
+
+static void channel_sane(const struct hps_grpc_channel *channel)
+{
+    HPS_ASSERT(hps_loop_is_mine(channel->loop));
+    HPS_ASSERT(channel->busy > 0 && channel->n_spares <= SPARES_MAX);
+    HPS_ASSERT((channel->n_spares == 0) == (channel->spare_bytes == 0));
+    HPS_ASSERT(channel->spare_bytes <= SPARE_BYTES_MAX);
+    if (channel->freed) {
+        HPS_ASSERT(channel->calls == NULL && !hps_loop_later_is_set(&channel->retry));
+        return;
+    }
+    HPS_DEBUG_ASSERT(channel->current == NULL || is_ours(channel, channel->current));
+    HPS_DEBUG_ASSERT(waiting_will_start(channel));
+}
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -124,6 +204,7 @@ static void call_done(struct hps_grpc_client_call *call, int code, const char *m
 {
     struct hps_grpc_channel *channel = call->channel;
 
+    call_phase_set(call, CLIENT_DONE);
     hps_timer_stop(&call->deadline);
     if (call->stream != NULL) {
         hps_http2_set_user(call->stream, NULL);
@@ -149,8 +230,8 @@ static void call_done(struct hps_grpc_client_call *call, int code, const char *m
     hps_free(call);
 }
 
-/* End a call from our side. */
-static void call_give_up(struct hps_grpc_client_call *call, int code, const char *message)
+/* End a call from our side, whatever the server is doing about it. */
+static void call_abort(struct hps_grpc_client_call *call, int code, const char *message)
 {
     if (call->stream != NULL) {
         hps_http2_reset(call->stream, HPS_HTTP2_CANCEL);
@@ -160,13 +241,13 @@ static void call_give_up(struct hps_grpc_client_call *call, int code, const char
 
 static void on_deadline(void *ctx)
 {
-    call_give_up(ctx, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
+    call_abort(ctx, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
 }
 
 void hps_grpc_client_cancel(struct hps_grpc_client_call *call)
 {
     HPS_ASSERT(hps_loop_is_mine(call->channel->loop));
-    call_give_up(call, hps_status_grpc_code(HPS_CANCELLED), "cancelled by the caller");
+    call_abort(call, hps_status_grpc_code(HPS_CANCELLED), "cancelled by the caller");
 }
 
 /* ---- a stream's events ----------------------------------------------------------------------- */
@@ -186,6 +267,9 @@ static void on_header(void *ctx, struct hps_http2_stream *stream, const char *na
     (void)ctx;
     if (call == NULL) {
         return;
+    }
+    if (call->phase == CLIENT_SENT) {
+        call_phase_set(call, CLIENT_ANSWERED);
     }
     if (IS(name, name_size, ":status")) {
         call->http_status = (unsigned)strtoul(value, NULL, 10);
@@ -218,7 +302,7 @@ static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *str
             status = hps_error_set(&err, HPS_INTERNAL, "compressed reply, none was asked for");
         }
         if (status != HPS_OK) {
-            call_give_up(call, hps_status_grpc_code(status), err.text);
+            call_abort(call, hps_status_grpc_code(status), err.text);
             return false;
         }
         data += used;
@@ -248,6 +332,7 @@ static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *d
     if (!feed(call, stream, data, size)) {
         hps_http2_set_user(stream, NULL);
     }
+    channel_sane(channel);
     channel_leave(channel);
 }
 
@@ -264,11 +349,12 @@ static uint8_t *on_room(void *ctx, struct hps_http2_stream *stream, size_t size,
  * after this one. Without this each GOAWAY would fail the calls that crossed it. */
 static bool send_again(struct hps_grpc_client_call *call)
 {
-    if (call->again || call->path == NULL || call->http_status != 0) {
+    if (call->again || call->path == NULL || call->phase != CLIENT_SENT) {
         return false;
     }
     call->again = true;
     call->stream = NULL;
+    call_phase_set(call, CLIENT_WAITING);
     hps_loop_later_set(call->channel->loop, &call->channel->retry);
     return true;
 }
@@ -332,19 +418,30 @@ static void conn_forget(struct client_conn *conn)
     hps_free(conn);
 }
 
-/* No connection can be made: everything that waits for one fails. */
+/* One that waits for a connection and was made before `number`; NULL: none. */
+static struct hps_grpc_client_call *find_waiting(const struct hps_grpc_channel *channel,
+                                                 uint64_t number)
+{
+    struct hps_grpc_client_call *call = channel->calls;
+
+    while (call != NULL && (call->phase != CLIENT_WAITING || call->number >= number)) {
+        call = call->next;
+    }
+    return call;
+}
+
+/* No connection can be made: everything that waits for one fails. A call that is made when one is
+ * told so has a connection of its own to come: it may be made in answer to the failure. */
 static void fail_waiting(struct hps_grpc_channel *channel, int code, const char *message)
 {
+    uint64_t number = channel->n_made;
     struct hps_grpc_client_call *call;
 
     channel_enter(channel);
-    do {
-        for (call = channel->calls; call != NULL && call->stream != NULL; call = call->next) {
-        }
-        if (call != NULL) {
-            call_done(call, code, message);
-        }
-    } while (call != NULL);
+    while ((call = find_waiting(channel, number)) != NULL) {
+        call_done(call, code, message);
+    }
+    channel_sane(channel);
     channel_leave(channel);
 }
 
@@ -565,6 +662,7 @@ static hps_status start_stream(struct hps_grpc_client_call *call, const char *pa
     }
     hps_http2_finish(stream);
     call->stream = stream;
+    call_phase_set(call, CLIENT_SENT);
     return HPS_OK;
 }
 
@@ -577,7 +675,7 @@ static void start_waiting(struct hps_grpc_channel *channel)
         call = call->next;
     }
     for (; call != NULL; call = call->prev) {
-        if (call->stream != NULL) {
+        if (call->phase != CLIENT_WAITING) {
             continue;
         }
         if (start_stream(call, call->path, call->request.data, call->request.size) != HPS_OK) {
@@ -625,6 +723,7 @@ hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *p
     call->ctx = ctx;
     call->deadline_us = deadline_us;
     call->code = -1;
+    call->number = channel->n_made++;
     hps_timer_init(&call->deadline, on_deadline, call);
     hps_grpc_decoder_init(&call->decoder, channel->reply_bytes_max, true);
     hps_buf_init(&call->text, MESSAGE_BYTES_MAX);
@@ -637,8 +736,11 @@ hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *p
     }
     if (status == HPS_OK && now) {
         status = start_stream(call, path, request, request_size);
-    } else if (status == HPS_OK && channel->current == NULL) {
-        hps_loop_later_set(channel->loop, &channel->retry);
+    } else if (status == HPS_OK) {
+        call_phase_set(call, CLIENT_WAITING);
+        if (channel->current == NULL) {
+            hps_loop_later_set(channel->loop, &channel->retry);
+        }
     }
     if (status != HPS_OK) {
         hps_buf_fini(&call->request);
@@ -657,5 +759,7 @@ hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *p
     if (out_call != NULL) {
         *out_call = call;
     }
+    call_sane(call);
+    channel_sane(channel);
     return HPS_OK;
 }

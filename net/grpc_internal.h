@@ -4,6 +4,7 @@
  *
  *     grpc_server.c        methods, and the connections of a loop
  *     grpc_call.c          the life of a call, and what a service may ask of it
+ *     grpc_call_phase.c    its phases: which may follow, what goes with each
  *     grpc_call_headers.c  its request headers, by which it is judged
  *     grpc_call_receive.c  its request messages
  *     grpc_call_send.c     its answer
@@ -64,6 +65,14 @@ struct hps_grpc_server {
     atomic_size_t request_bytes; /* of requests that are being put together, all connections */
 };
 
+enum grpc_loop_phase {
+    GRPC_LOOP_SERVING,
+    GRPC_LOOP_DRAINING, /* connections end with their calls; new ones are closed */
+    GRPC_LOOP_DRAINED,  /* none was left: the owner has been told */
+    GRPC_LOOP_FREED,    /* adoptions that are under way still refer to it */
+    GRPC_LOOP_PHASES,
+};
+
 struct hps_grpc_loop {
     struct hps_grpc_server *server;
     struct hps_grpc_limits limits; /* the server's until set anew */
@@ -75,10 +84,9 @@ struct hps_grpc_loop {
     void (*drain_done)(void *ctx);
     void *drain_ctx;
     uint64_t tick_us;
-    uint64_t jitter; /* state of a small generator */
-    bool draining;
-    bool freed;
-    atomic_uint refs; /* itself and adoptions under way */
+    uint64_t jitter;            /* state of a small generator */
+    enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
+    atomic_uint refs;           /* itself and adoptions under way */
     atomic_uint n_conns;
 };
 
@@ -114,8 +122,41 @@ struct grpc_kept {
 
 enum grpc_encoding { GRPC_IDENTITY, GRPC_GZIP, GRPC_UNKNOWN_ENCODING };
 
+/* The client's half of a call: its request. */
+enum grpc_request_phase {
+    GRPC_REQUEST_HEADERS,    /* the header block is being read */
+    GRPC_REQUEST_OPEN,       /* messages come, or bytes of one */
+    GRPC_REQUEST_WHOLE,      /* unary: the one message is whole, the half-close still to come */
+    GRPC_REQUEST_STASHED,    /* streaming: half-closed, but messages wait in the stash */
+    GRPC_REQUEST_HELD,       /* unary: half-closed; in its connection's queue for room */
+    GRPC_REQUEST_DISPATCHED, /* the service has all of it */
+    GRPC_REQUEST_DROPPED,    /* answered before that: what still comes is thrown away */
+    GRPC_REQUEST_CLOSED,
+    GRPC_REQUEST_PHASES,
+};
+
+/* Our half of a call: its reply. From FINISHED on nothing more is taken from the service. */
+enum grpc_reply_phase {
+    GRPC_REPLY_NONE,     /* nothing has been said */
+    GRPC_REPLY_OPEN,     /* headers are submitted, messages may follow */
+    GRPC_REPLY_FINISHED, /* the status is known; it follows what is queued */
+    GRPC_REPLY_EXPIRED,  /* the deadline passed while messages were queued: a reset is due */
+    GRPC_REPLY_STATUS,   /* the status is submitted */
+    GRPC_REPLY_RESET,    /* a reset is submitted */
+    GRPC_REPLY_CLOSED,
+    GRPC_REPLY_PHASES,
+};
+
+enum grpc_deadline_phase {
+    GRPC_DEADLINE_NONE,  /* none was asked for, or headers are still being read */
+    GRPC_DEADLINE_ARMED, /* the timer stands at at_us */
+    GRPC_DEADLINE_GRACE, /* it has passed; the timer stands at the reset of what is under way */
+    GRPC_DEADLINE_OVER,
+    GRPC_DEADLINE_PHASES,
+};
+
 struct hps_grpc_call {
-    atomic_uint refs;
+    atomic_uint refs; /* one is the stream's, until the call is closed */
     atomic_bool cancelled;
     struct grpc_conn *conn;          /* NULL once closed */
     struct hps_http2_stream *stream; /* NULL once closed */
@@ -126,45 +167,97 @@ struct hps_grpc_call {
     const struct grpc_entry *entry; /* NULL: no such method */
     void *user;
     uint64_t start_us;
-    uint64_t deadline_us;
-    struct hps_timer deadline;
-    bool deadline_passed; /* the reset that ends a reply under way is due */
-    struct grpc_fields request_fields;
-    struct grpc_fields response_fields;
-    struct grpc_fields trailer_fields;
-    struct hps_grpc_decoder decoder;
-    struct hps_buf plain; /* an inflated message */
-    struct grpc_kept *kept;
-    struct grpc_kept *kept_spare;
-    const uint8_t *message; /* unary: the one, once it is whole */
-    size_t message_size;
-    struct hps_buf stash; /* streaming: what came while its answers wait to be read */
-    size_t counted;       /* in conn->request_bytes */
-    size_t unconsumed;
-    uint64_t framed; /* as seen by the last tick */
-    uint64_t progress_us;
-    struct hps_buf status_text; /* percent-encoded */
-    int code;
-    enum grpc_encoding encoding;
-    bool post;
-    bool content_ok;
-    bool codec_ok;
-    bool bad_timeout;
-    bool bad_fields;
-    bool authorized;
-    bool headers_done;
-    bool ended;
-    bool got_message;
-    bool compressed; /* the message; inflated when it is delivered */
-    bool held;
-    bool keep;
-    bool delivered;
-    bool responded;
-    bool finished;
-    bool offer_encodings;
     uint64_t client;
     char peer[GRPC_PEER_BYTES];
+    bool delivered;  /* the service knows the call: it is told of the end */
+    bool delivering; /* a message is with the service just now, which borrows its bytes */
+    bool keep;       /* the service keeps the message that it was given last */
+
+    /* What the headers said, by which the call is judged. */
+    struct {
+        bool post;
+        bool content_ok;
+        bool codec_ok;
+        bool bad_timeout;
+        bool bad_fields;
+        bool authorized;
+        enum grpc_encoding encoding;
+        struct grpc_fields fields;
+    } headers;
+
+    struct {
+        enum grpc_request_phase phase; /* changed by grpc_call_request_set alone */
+        bool compressed;               /* the message; inflated when it is delivered */
+        struct hps_grpc_decoder decoder;
+        struct hps_buf plain;   /* an inflated message */
+        struct hps_buf stash;   /* streaming: what came while its answers wait to be read */
+        const uint8_t *message; /* unary: the one, once it is whole */
+        size_t message_size;
+        size_t counted;    /* in conn->request_bytes */
+        size_t unconsumed; /* taken in, window withheld while the connection is full */
+        struct grpc_kept *kept;
+        struct grpc_kept *kept_spare;
+    } request;
+
+    struct {
+        enum grpc_reply_phase phase; /* changed by grpc_call_reply_set alone */
+        int code;                    /* from FINISHED on */
+        bool offer_encodings;
+        struct hps_buf status_text; /* percent-encoded */
+        struct grpc_fields fields;
+        struct grpc_fields trailers;
+    } reply;
+
+    struct {
+        enum grpc_deadline_phase phase; /* changed by grpc_call_deadline_set alone */
+        uint64_t at_us;                 /* 0: none */
+        struct hps_timer timer;
+    } deadline;
+
+    struct {
+        uint64_t framed; /* as seen by the last tick */
+        uint64_t at_us;
+    } progress;
 };
+
+/* The status is decided: nothing more is taken from the service, and of the client only bytes to be
+ * thrown away. */
+static inline bool grpc_call_is_finished(const struct hps_grpc_call *call)
+{
+    return call->reply.phase >= GRPC_REPLY_FINISHED;
+}
+
+static inline bool grpc_call_is_closed(const struct hps_grpc_call *call)
+{
+    return call->reply.phase == GRPC_REPLY_CLOSED;
+}
+
+/* ---- grpc_call_phase.c ----------------------------------------------------------------------- */
+
+/* The request goes on to `to`, which must be able to follow its phase. The queue of held calls and
+ * the bytes that are counted follow: who enters HELD is queued, who leaves it is not; what is
+ * DROPPED gives its bytes back, unless the service is borrowing them. */
+void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_request_phase to);
+/* The same for the reply. Who finishes a call whose request is not dispatched drops that. */
+void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to);
+/* The same for the deadline, whose timer follows.
+ *
+ * unit    at_us when the timer is to fire, by hps_clock_us; ARMED and GRACE only
+ */
+void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to,
+                            uint64_t at_us);
+/* Bytes of an unfinished request count against the connection and the server.
+ *
+ * unit    held bytes that it takes now, instead of those that were counted last
+ */
+void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held);
+/* The bytes of a request that nobody will look at go, and count no more. */
+void grpc_call_drop_request(struct hps_grpc_call *call);
+/* Assert that phases, timer, queue and byte counts of a call go together: at the end of each turn
+ * that touched it. Loop thread. */
+void grpc_call_sane(const struct hps_grpc_call *call);
+/* The same for a connection: its queue, its calls, its counts. */
+void grpc_conn_sane(const struct grpc_conn *conn);
 
 /* ---- grpc_call.c ----------------------------------------------------------------------------- */
 
@@ -174,12 +267,12 @@ struct hps_grpc_call {
  * error   NULL: no memory
  */
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_stream *stream);
-/* Its stream is closed: service and observer are told, and the reference is dropped.
+/* The stream is closed: service and observer are told, and the stream's reference is dropped.
  *
  * unit    error of RFC 9113, or HPS_HTTP2_LOST
  */
 void grpc_call_closed(struct hps_grpc_call *call, uint32_t error);
-/* Give up a call whose peer stands still. */
+/* The peer of a call has stalled: cancel it and reset its stream. */
 void grpc_call_stalled(struct hps_grpc_call *call);
 
 /* ---- grpc_call_headers.c --------------------------------------------------------------------- */
@@ -203,16 +296,14 @@ void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that the
 /* Answers have gone: on with what waits for that. The call may be gone afterwards, unless the
  * caller has a reference. */
 void grpc_call_resume(struct hps_grpc_call *call);
-/* It is no longer among the held ones of its connection, if it was. */
-void grpc_call_unhold(struct hps_grpc_call *call);
-/* Bytes of an unfinished request count against the connection and the server.
- *
- * unit    held bytes that it takes now, instead of those that were counted last
- */
-void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held);
 
 /* ---- grpc_call_send.c ------------------------------------------------------------------------ */
 
+/* Reset the stream, once; what is queued goes with it. The call ends when the stream has closed.
+ *
+ * unit    error of RFC 9113
+ */
+void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
 /* The last byte of the answer is framed: the status follows. */
 void grpc_call_trailers(struct hps_grpc_call *call);
 /* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service

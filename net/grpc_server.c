@@ -94,24 +94,16 @@ bool grpc_conn_is_full(const struct grpc_conn *conn)
 static void release_held(struct grpc_conn *conn)
 {
     while (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
-        struct hps_grpc_call *call = conn->held_head;
-        conn->held_head = call->held_next;
-        if (conn->held_head == NULL) {
-            conn->held_tail = NULL;
-        }
-        call->held = false;
-        grpc_call_dispatch(call);
+        grpc_call_dispatch(conn->held_head);
     }
-    if (!conn->withheld || grpc_conn_is_full(conn)) {
-        return;
-    }
-    conn->withheld = false;
-    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        if (call->unconsumed > 0) {
-            hps_http2_consume(call->stream, call->unconsumed);
-            call->unconsumed = 0;
+    if (conn->withheld && !grpc_conn_is_full(conn)) {
+        conn->withheld = false;
+        for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+            hps_http2_consume(call->stream, call->request.unconsumed);
+            call->request.unconsumed = 0;
         }
     }
+    grpc_conn_sane(conn);
 }
 
 /* ---- events of a connection ------------------------------------------------------------------ */
@@ -196,10 +188,23 @@ static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_
 {
     struct hps_grpc_call *call = hps_http2_user(stream);
 
-    (void)ctx;
     if (call != NULL) {
         grpc_call_closed(call, error);
     }
+    grpc_conn_sane(ctx);
+}
+
+static void loop_phase_set(struct hps_grpc_loop *grpc_loop, enum grpc_loop_phase to)
+{
+    static const unsigned follows[GRPC_LOOP_PHASES] = {
+        [GRPC_LOOP_SERVING] = 1u << GRPC_LOOP_DRAINING | 1u << GRPC_LOOP_FREED,
+        [GRPC_LOOP_DRAINING] = 1u << GRPC_LOOP_DRAINED | 1u << GRPC_LOOP_FREED,
+        [GRPC_LOOP_DRAINED] = 1u << GRPC_LOOP_FREED,
+    };
+
+    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
+    HPS_ASSERT((follows[grpc_loop->phase] & 1u << to) != 0);
+    grpc_loop->phase = to;
 }
 
 static void loop_unref(struct hps_grpc_loop *grpc_loop)
@@ -214,6 +219,8 @@ static void conn_gone(struct grpc_conn *conn)
     struct hps_grpc_loop *grpc_loop = conn->grpc_loop;
     const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
 
+    HPS_ASSERT(conn->calls == NULL && conn->held_head == NULL);
+    HPS_ASSERT(conn->request_bytes == 0); /* each call has given back what it took */
     if (conn->prev != NULL) {
         conn->prev->next = conn->next;
     } else {
@@ -230,7 +237,7 @@ static void conn_gone(struct grpc_conn *conn)
         conn->on_gone(conn->on_gone_ctx);
     }
     hps_free(conn);
-    if (grpc_loop->draining && grpc_loop->conns == NULL && !grpc_loop->freed) {
+    if (grpc_loop->phase == GRPC_LOOP_DRAINING && grpc_loop->conns == NULL) {
         hps_loop_later_set(grpc_loop->loop, &grpc_loop->drained);
     }
 }
@@ -348,7 +355,7 @@ static void adopt(struct hps_task *task)
     struct adoption *adoption = (struct adoption *)task;
     struct hps_grpc_loop *grpc_loop = adoption->grpc_loop;
 
-    if (grpc_loop->freed || grpc_loop->draining) {
+    if (grpc_loop->phase != GRPC_LOOP_SERVING) {
         hps_conn_free(adoption->conn);
         if (adoption->made->on_gone != NULL) {
             adoption->made->on_gone(adoption->made->on_gone_ctx);
@@ -446,15 +453,17 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
         return;
     }
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+        const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
         uint64_t framed = hps_http2_stream_framed(call->stream);
         bool sending = hps_http2_stream_queued(call->stream) > 0;
-        bool receiving = !call->ended && !call->finished && call->unconsumed == 0 &&
-                         (call->entry == NULL || !call->entry->method->client_streaming);
-        if (framed != call->framed || (!sending && !receiving)) {
-            call->framed = framed;
-            call->progress_us = now_us;
-        } else if (passed(now_us, call->progress_us, stall_us)) {
-            call->progress_us = now_us;
+        bool receiving = call->request.phase <= GRPC_REQUEST_WHOLE &&
+                         call->request.unconsumed == 0 &&
+                         (method == NULL || !method->client_streaming);
+        if (framed != call->progress.framed || (!sending && !receiving)) {
+            call->progress.framed = framed;
+            call->progress.at_us = now_us;
+        } else if (passed(now_us, call->progress.at_us, stall_us)) {
+            call->progress.at_us = now_us;
             grpc_call_stalled(call);
         }
     }
@@ -485,6 +494,7 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
     }
     check_silence(conn, now_us);
     check_calls(conn, now_us);
+    grpc_conn_sane(conn);
 }
 
 static void on_tick(void *ctx)
@@ -519,12 +529,10 @@ static uint64_t tick_of(const struct hps_grpc_limits *limits)
 static void on_drained(void *ctx)
 {
     struct hps_grpc_loop *grpc_loop = ctx;
-    void (*done)(void *) = grpc_loop->drain_done;
 
-    if (done != NULL && grpc_loop->conns == NULL) {
-        grpc_loop->drain_done = NULL;
-        done(grpc_loop->drain_ctx);
-    }
+    HPS_ASSERT(grpc_loop->conns == NULL); /* nor are new ones taken */
+    loop_phase_set(grpc_loop, GRPC_LOOP_DRAINED);
+    grpc_loop->drain_done(grpc_loop->drain_ctx);
 }
 
 hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
@@ -567,8 +575,8 @@ void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx
 {
     uint64_t now_us = hps_clock_us();
 
-    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
-    grpc_loop->draining = true;
+    HPS_ASSERT(done != NULL);
+    loop_phase_set(grpc_loop, GRPC_LOOP_DRAINING);
     grpc_loop->drain_done = done;
     grpc_loop->drain_ctx = ctx;
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
@@ -588,8 +596,7 @@ void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
     if (grpc_loop == NULL) {
         return;
     }
-    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
-    grpc_loop->freed = true;
+    loop_phase_set(grpc_loop, GRPC_LOOP_FREED);
     hps_timer_stop(&grpc_loop->tick);
     while (grpc_loop->conns != NULL) {
         struct grpc_conn *conn = grpc_loop->conns;

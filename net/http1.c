@@ -18,7 +18,11 @@
 
 #define LINGER_US 2000000u /* for the peer to take the answer in and close */
 
-enum phase { PHASE_HEAD, PHASE_SEND, PHASE_LINGER };
+enum phase {
+    PHASE_HEAD,   /* the request is being read */
+    PHASE_SEND,   /* the answer is being written */
+    PHASE_LINGER, /* it is with the kernel; the peer is to close first */
+};
 
 struct exchange {
     struct exchange *next, *prev;
@@ -26,7 +30,7 @@ struct exchange {
     struct hps_conn *conn;
     void *ticket;
     struct hps_timer timer;
-    enum phase phase;
+    enum phase phase; /* changed by phase_set alone; the timer stands at the end of each */
     size_t head_size;
     char head[HPS_HTTP1_HEAD_BYTES_MAX + 1];
     char out_head[512];
@@ -43,8 +47,27 @@ struct hps_http1 {
     unsigned n_exchanges;
 };
 
+static void exchange_sane(const struct exchange *ex)
+{
+    HPS_ASSERT(ex->conn != NULL && ex->ticket != NULL);
+    HPS_ASSERT(ex->prev || ex->http->exchanges == ex);
+    HPS_ASSERT(hps_timer_armed(&ex->timer));
+    HPS_ASSERT(ex->head_size <= HPS_HTTP1_HEAD_BYTES_MAX);
+    HPS_ASSERT((ex->n_out > 0) == (ex->phase == PHASE_SEND));
+}
+
+/* On to the next phase, which must end within `timeout_us`. */
+static void phase_set(struct exchange *ex, enum phase to, uint64_t timeout_us)
+{
+    HPS_ASSERT(to == ex->phase + 1);
+    ex->phase = to;
+    hps_timer_set_after(ex->http->loop, &ex->timer, timeout_us);
+}
+
 static void exchange_free(struct exchange *ex)
 {
+    HPS_ASSERT(hps_loop_is_mine(ex->http->loop));
+    HPS_ASSERT(ex->http->n_exchanges > 0);
     ex->http->n_exchanges--;
     if (ex->prev) {
         ex->prev->next = ex->next;
@@ -96,6 +119,7 @@ static void send_more(struct exchange *ex)
         size_t written = 0;
         hps_status status = hps_conn_writev(ex->conn, iov, ex->n_out, &written);
         if (status == HPS_AGAIN && hps_conn_want(ex->conn, HPS_LOOP_WRITE) == HPS_OK) {
+            exchange_sane(ex);
             return;
         }
         if (status != HPS_OK) {
@@ -113,8 +137,8 @@ static void send_more(struct exchange *ex)
         }
     }
     /* Closing while the peer still sends would reset the connection and lose the answer. */
-    ex->phase = PHASE_LINGER;
-    hps_timer_set_after(ex->http->loop, &ex->timer, LINGER_US);
+    phase_set(ex, PHASE_LINGER, LINGER_US);
+    exchange_sane(ex);
     hps_conn_shutdown_write(ex->conn);
     if (hps_conn_want(ex->conn, HPS_LOOP_READ) != HPS_OK) {
         exchange_free(ex);
@@ -135,8 +159,7 @@ static void answer(struct exchange *ex, bool with_body)
     ex->out[0] = (struct iovec){.iov_base = ex->out_head, .iov_len = (size_t)size};
     ex->out[1] = (struct iovec){.iov_base = reply->body.data, .iov_len = body_size};
     ex->n_out = 2;
-    ex->phase = PHASE_SEND;
-    hps_timer_set_after(ex->http->loop, &ex->timer, ex->http->options.send_timeout_us);
+    phase_set(ex, PHASE_SEND, ex->http->options.send_timeout_us);
     send_more(ex);
 }
 
@@ -298,6 +321,7 @@ static void on_ready(void *ctx, unsigned events)
 {
     struct exchange *ex = ctx;
     (void)events;
+    exchange_sane(ex);
     switch (ex->phase) {
     case PHASE_HEAD:
         read_head(ex);

@@ -43,22 +43,23 @@ size_t hps_http2_shared_queued(const struct hps_http2_shared *shared)
 
 static void destroy(struct hps_http2 *h2)
 {
-    h2->destroying = true;
+    h2->busy++; /* what callbacks enter and leave from now on must not come back here */
     hps_loop_later_stop(&h2->later);
     hps_conn_free(h2->conn);
     h2->conn = NULL;
-    if (h2->batch != NULL) {
-        http2_batch_give(h2->shared, h2->batch);
-        h2->batch = NULL;
+    if (h2->out.batch != NULL) {
+        http2_batch_give(h2->shared, h2->out.batch);
+        h2->out.batch = NULL;
     }
     http2_release_written(h2, UINT64_MAX);
-    h2->written = h2->position;
+    h2->out.written = h2->out.position;
     while (h2->streams != NULL) {
         http2_stream_close(h2->streams, HPS_HTTP2_LOST);
     }
     http2_release_written(h2, UINT64_MAX);
+    HPS_ASSERT(h2->out.queued == 0 && h2->n_streams == 0);
     nghttp2_session_del(h2->session);
-    if (h2->notify) {
+    if (h2->phase == HTTP2_FAILED) {
         h2->events->on_closed(h2->ctx, &h2->why);
     }
     hps_http2_shared_free(h2->shared);
@@ -73,69 +74,72 @@ static void enter(struct hps_http2 *h2)
 static void leave(struct hps_http2 *h2)
 {
     HPS_ASSERT(h2->busy > 0);
-    if (--h2->busy == 0 && h2->dead && !h2->destroying) {
+    if (--h2->busy > 0) {
+        return;
+    }
+    if (http2_is_dead(h2)) {
         destroy(h2);
+    } else {
+        http2_sane(h2);
     }
 }
 
 void http2_fail(struct hps_http2 *h2, const struct hps_error *why)
 {
     HPS_ASSERT(h2->busy > 0);
-    if (!h2->dead) {
-        h2->dead = true;
-        h2->notify = true;
-        if (!h2->aborting) {
-            h2->why = *why;
-        }
+    if (http2_is_dead(h2)) {
+        return;
     }
+    if (!http2_is_aborting(h2)) {
+        h2->why = *why;
+    }
+    http2_phase_set(h2, HTTP2_FAILED);
 }
 
 void hps_http2_free(struct hps_http2 *h2)
 {
-    if (h2 == NULL) {
+    if (h2 == NULL || h2->phase == HTTP2_FREED) {
         return;
     }
-    h2->notify = false;
-    if (!h2->dead) {
-        h2->dead = true;
-        if (h2->busy == 0) {
-            destroy(h2);
-        }
+    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop));
+    http2_phase_set(h2, HTTP2_FREED);
+    if (h2->busy == 0) {
+        destroy(h2);
     }
 }
 
 void hps_http2_abort(struct hps_http2 *h2, uint32_t error, const char *why)
 {
-    if (h2->dead || h2->aborting) {
+    if (http2_is_dead(h2) || http2_is_aborting(h2)) {
         return;
     }
     (void)nghttp2_session_terminate_session(h2->session, error); /* closing is what counts */
     hps_error_set(&h2->why, HPS_CLOSED, "%s: %s", hps_conn_peer(h2->conn), why);
-    h2->aborting = true;
+    http2_phase_set(h2, h2->phase == HTTP2_HANDSHAKE ? HTTP2_ABANDONED : HTTP2_ABORTING);
     http2_kick(h2);
 }
 
 /* Is anything left to be said or heard? */
 static void check_end(struct hps_http2 *h2)
 {
-    bool pending = http2_is_pending(h2);
+    bool pending = http2_batch_left(h2) > 0;
     struct hps_error why;
 
-    if (h2->dead) {
+    if (http2_is_dead(h2)) {
         return;
     }
-    if (h2->draining && !h2->options.server && h2->n_streams == 0 && !h2->aborting) {
+    if (h2->phase == HTTP2_DRAINING && !h2->options.server && h2->n_streams == 0) {
         hps_http2_abort(h2, HPS_HTTP2_NO_ERROR, "no longer needed");
         return;
     }
-    if (h2->aborting && (h2->blocked || !pending)) {
+    if (h2->phase == HTTP2_ABORTING && (h2->out.blocked || !pending)) {
         http2_fail(h2, &h2->why);
     } else if (!pending && nghttp2_session_want_read(h2->session) == 0 &&
                nghttp2_session_want_write(h2->session) == 0) {
         hps_error_set(&why, HPS_CLOSED, "%s: connection ended", hps_conn_peer(h2->conn));
         http2_fail(h2, &why);
     } else {
-        unsigned events = HPS_LOOP_READ | (h2->blocked ? HPS_LOOP_WRITE : 0u);
+        unsigned events = HPS_LOOP_READ | (h2->out.blocked ? HPS_LOOP_WRITE : 0u);
         if (hps_conn_want(h2->conn, events) != HPS_OK) {
             hps_error_set(&why, HPS_NO_MEMORY, "%s: cannot watch the socket",
                           hps_conn_peer(h2->conn));
@@ -158,8 +162,8 @@ static void shake_hands(struct hps_http2 *h2)
         http2_fail(h2, &why);
         return;
     }
-    h2->ready = true;
-    h2->read_us = hps_loop_now_us(h2->shared->loop);
+    http2_phase_set(h2, HTTP2_OPEN);
+    h2->in.at_us = hps_loop_now_us(h2->shared->loop);
     if (h2->events->on_ready != NULL) {
         h2->events->on_ready(h2->ctx);
     }
@@ -171,14 +175,12 @@ static void on_later(void *ctx)
     struct hps_http2 *h2 = ctx;
 
     enter(h2);
-    if (!h2->ready) {
-        if (h2->aborting) {
-            http2_fail(h2, &h2->why);
-        } else {
-            shake_hands(h2);
-        }
+    if (h2->phase == HTTP2_ABANDONED) {
+        http2_fail(h2, &h2->why);
+    } else if (h2->phase == HTTP2_HANDSHAKE) {
+        shake_hands(h2);
     } else {
-        if (!h2->blocked) {
+        if (!h2->out.blocked) {
             http2_write_out(h2);
         }
         check_end(h2);
@@ -191,14 +193,14 @@ static void on_ready(void *ctx, unsigned events)
     struct hps_http2 *h2 = ctx;
 
     enter(h2);
-    if (!h2->ready) {
+    if (h2->phase == HTTP2_HANDSHAKE) {
         shake_hands(h2);
-    } else {
-        if ((events & HPS_LOOP_WRITE) != 0 && !h2->dead) {
+    } else if (h2->phase != HTTP2_ABANDONED) {
+        if ((events & HPS_LOOP_WRITE) != 0 && !http2_is_dead(h2)) {
             http2_write_out(h2);
             check_end(h2);
         }
-        if ((events & HPS_LOOP_READ) != 0 && !h2->dead) {
+        if ((events & HPS_LOOP_READ) != 0 && !http2_is_dead(h2)) {
             http2_read_in(h2);
         }
     }
@@ -309,10 +311,10 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     h2->shared = shared;
     h2->conn = conn;
     h2->options = *options;
-    hps_http2_filter_init(&h2->filter);
+    hps_http2_filter_init(&h2->in.filter);
     h2->events = events;
     h2->ctx = ctx;
-    h2->read_us = hps_clock_us();
+    h2->in.at_us = hps_clock_us();
     hps_loop_later_init(&h2->later, on_later, h2);
     if (make_session(h2) != HPS_OK) {
         goto fail_h2;
@@ -341,10 +343,11 @@ fail_conn:
 
 void hps_http2_drain(struct hps_http2 *h2)
 {
-    if (h2->dead || h2->draining) {
-        return;
+    HPS_ASSERT(h2->phase != HTTP2_HANDSHAKE);
+    if (h2->phase != HTTP2_OPEN) {
+        return; /* its end is on its way */
     }
-    h2->draining = true;
+    http2_phase_set(h2, HTTP2_DRAINING);
     if (h2->options.server) {
         /* Without memory the final GOAWAY of hps_http2_drain_now still comes. */
         (void)nghttp2_submit_shutdown_notice(h2->session);
@@ -355,11 +358,11 @@ void hps_http2_drain(struct hps_http2 *h2)
 
 void hps_http2_drain_now(struct hps_http2 *h2)
 {
-    if (h2->dead || h2->goaway || h2->aborting) {
+    HPS_ASSERT(h2->options.server && h2->phase != HTTP2_HANDSHAKE);
+    if (h2->phase != HTTP2_OPEN && h2->phase != HTTP2_DRAINING) {
         return;
     }
-    h2->draining = true;
-    h2->goaway = true;
+    http2_phase_set(h2, HTTP2_GOAWAY);
     if (nghttp2_submit_goaway(h2->session, NGHTTP2_FLAG_NONE,
                               nghttp2_session_get_last_proc_stream_id(h2->session),
                               NGHTTP2_NO_ERROR, NULL, 0) != 0) {
@@ -370,7 +373,7 @@ void hps_http2_drain_now(struct hps_http2 *h2)
 
 void hps_http2_ping(struct hps_http2 *h2)
 {
-    if (!h2->dead) {
+    if (!http2_is_dead(h2)) {
         (void)nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, NULL); /* the next one will do */
         http2_kick(h2);
     }
@@ -383,7 +386,7 @@ const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2)
 
 bool hps_http2_is_ready(const struct hps_http2 *h2)
 {
-    return h2->ready && !h2->dead;
+    return h2->phase >= HTTP2_OPEN && !http2_is_dead(h2);
 }
 
 bool hps_http2_peer_spoke(const struct hps_http2 *h2)
@@ -393,7 +396,7 @@ bool hps_http2_peer_spoke(const struct hps_http2 *h2)
 
 bool hps_http2_can_request(const struct hps_http2 *h2)
 {
-    return !h2->dead && !h2->aborting && !h2->goaway && !h2->draining &&
+    return (h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_OPEN) && !h2->peer_goaway &&
            nghttp2_session_check_request_allowed(h2->session) != 0;
 }
 
@@ -404,20 +407,20 @@ unsigned hps_http2_streams(const struct hps_http2 *h2)
 
 size_t hps_http2_queued(const struct hps_http2 *h2)
 {
-    return h2->queued;
+    return h2->out.queued;
 }
 
 uint64_t hps_http2_written(const struct hps_http2 *h2)
 {
-    return h2->written;
+    return h2->out.written;
 }
 
 bool hps_http2_blocked(const struct hps_http2 *h2)
 {
-    return h2->blocked;
+    return h2->out.blocked;
 }
 
 uint64_t hps_http2_read_us(const struct hps_http2 *h2)
 {
-    return h2->read_us;
+    return h2->in.at_us;
 }

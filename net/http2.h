@@ -22,6 +22,7 @@ struct hps_slice;        /* net/grpc.h */
 /* Error codes of RFC 9113 that our callers use; HPS_HTTP2_LOST: the connection went. */
 enum {
     HPS_HTTP2_NO_ERROR = 0x0,
+    HPS_HTTP2_PROTOCOL_ERROR = 0x1,
     HPS_HTTP2_INTERNAL_ERROR = 0x2,
     HPS_HTTP2_REFUSED_STREAM = 0x7,
     HPS_HTTP2_CANCEL = 0x8,

@@ -3,6 +3,7 @@
  * What the files of an HTTP/2 connection (http2.h) share:
  *
  *     http2.c          the session's life: made, woken, ended
+ *     http2_phase.c    its phases and those of its streams: which may follow, what goes with each
  *     http2_stream.c   its streams: how they begin, their header blocks, how they end
  *     http2_receive.c  what is received
  *     http2_send.c     what is sent
@@ -41,6 +42,16 @@ struct hps_http2_shared {
     uint8_t read[HTTP2_READ_BYTES];
 };
 
+/* Our half of a stream. What the peer may still send is in `peer_ended`. */
+enum http2_send_phase {
+    HTTP2_SEND_HEADERS,  /* server: the header block of the answer is still to come */
+    HTTP2_SEND_OPEN,     /* nghttp2 asks for body bytes as windows and socket allow */
+    HTTP2_SEND_DEFERRED, /* nothing is queued: nghttp2 does not ask until it is told to */
+    HTTP2_SEND_FINISHED, /* nothing more will be queued; what is, and the trailers, still go */
+    HTTP2_SEND_ENDED,    /* END_STREAM has been framed */
+    HTTP2_SEND_PHASES,
+};
+
 struct hps_http2_stream {
     struct hps_http2 *h2;
     struct hps_http2_stream *next, *prev;
@@ -53,10 +64,23 @@ struct hps_http2_stream {
     size_t header_bytes;               /* of the block that is being read */
     unsigned n_fields;                 /* of the same */
     int32_t id;
-    bool finished; /* nothing more will be queued */
-    bool deferred; /* nghttp2 does not ask until it is told to */
+    enum http2_send_phase send; /* changed by http2_stream_send_set alone */
     bool peer_ended;
     bool in_sent;
+};
+
+/* The life of a connection, and how far its end has come. Whether the socket takes more bytes
+ * (`blocked`) and what the peer has said (`peer_spoke`, `peer_goaway`) are facts beside it. */
+enum http2_phase {
+    HTTP2_HANDSHAKE, /* connect and TLS are under way; frames wait */
+    HTTP2_ABANDONED, /* aborted before the handshake was over: fails in its next turn */
+    HTTP2_OPEN,      /* from here to ABORTING frames may be sent */
+    HTTP2_DRAINING,  /* the end is announced; the peer may not have heard and open streams */
+    HTTP2_GOAWAY,    /* server: our final GOAWAY is on its way; new streams are refused */
+    HTTP2_ABORTING,  /* a last GOAWAY goes out as far as the peer reads; nothing is taken in */
+    HTTP2_FAILED,    /* over; on_closed is due. Freed when no callback is running */
+    HTTP2_FREED,     /* over, and the owner knows. Freed when no callback is running */
+    HTTP2_PHASES,
 };
 
 struct hps_http2 {
@@ -69,32 +93,61 @@ struct hps_http2 {
     struct hps_loop_later later;
     struct hps_http2_stream *streams;
     unsigned n_streams;
-    struct hps_http2_stream *sent;                         /* on_sent is due */
-    struct http2_batch *batch;                             /* being written; NULL: none */
-    struct http2_piece *unreleased_head, *unreleased_tail; /* framed, in the order of release_at */
-    size_t queued;
-    uint64_t position; /* bytes ever put into batches */
-    uint64_t written;
-    uint64_t read_us;
-    int32_t frame_id; /* stream of the DATA frame that is being read */
-    size_t frame_left;
-    const uint8_t *data_end; /* behind the last bytes that nghttp2 called data */
-    bool in_data;            /* what was read last ended within that frame */
-    struct hps_http2_filter filter;
-    struct http2_rate tiny, pings, controls;
-    struct hps_error why;
-    unsigned busy; /* how often entered: while it is, nothing is freed */
-    bool ready;
+    struct hps_http2_stream *sent; /* on_sent is due */
+    enum http2_phase phase;        /* changed by http2_phase_set alone */
+    unsigned busy;                 /* how often entered: while it is, nothing is freed */
+    bool released;                 /* on_released is due */
     bool peer_spoke;
-    bool blocked;
-    bool aborting;
-    bool draining;
-    bool goaway;
-    bool dead;   /* to be freed as soon as it is not busy */
-    bool notify; /* by on_closed */
-    bool destroying;
-    bool released; /* on_released is due */
+    bool peer_goaway;
+    struct {
+        struct http2_batch *batch;                             /* being written; NULL: none */
+        struct http2_piece *unreleased_head, *unreleased_tail; /* framed, by release_at */
+        size_t queued;                                         /* bytes of messages */
+        uint64_t position;                                     /* bytes ever put into batches */
+        uint64_t written;                                      /* of them, in the kernel */
+        bool blocked;                                          /* the socket takes no more */
+    } out;
+    struct {
+        uint64_t at_us;          /* when bytes last came */
+        int32_t frame_id;        /* stream of the DATA frame that is being read */
+        size_t frame_left;       /* of that frame */
+        const uint8_t *data_end; /* behind the last bytes that nghttp2 called data */
+        bool in_data;            /* what was read last ended within that frame */
+        struct hps_http2_filter filter;
+        struct http2_rate tiny, pings, controls;
+    } in;
+    struct hps_error why; /* of the end: the first cause */
 };
+
+/* ---- http2_phase.c --------------------------------------------------------------------------- */
+
+/* The connection goes on to `to`, which must be able to follow its phase. */
+void http2_phase_set(struct hps_http2 *h2, enum http2_phase to);
+/* Our half of the stream goes on to `to`, which must be able to follow its phase. */
+void http2_stream_send_set(struct hps_http2_stream *stream, enum http2_send_phase to);
+/* Assert that phase, queues and byte counts of a connection go together: at the end of each of its
+ * turns. */
+void http2_sane(const struct hps_http2 *h2);
+/* The same for a stream: at the end of each call and frame that touched it. */
+void http2_stream_sane(const struct hps_http2_stream *stream);
+
+/* Over: nothing is sent or taken in any more. */
+static inline bool http2_is_dead(const struct hps_http2 *h2)
+{
+    return h2->phase >= HTTP2_FAILED;
+}
+
+/* An abort is under way. */
+static inline bool http2_is_aborting(const struct hps_http2 *h2)
+{
+    return h2->phase == HTTP2_ABORTING || h2->phase == HTTP2_ABANDONED;
+}
+
+/* What comes is looked at. */
+static inline bool http2_takes_in(const struct hps_http2 *h2)
+{
+    return h2->phase >= HTTP2_OPEN && h2->phase <= HTTP2_GOAWAY;
+}
 
 /* ---- http2.c --------------------------------------------------------------------------------- */
 
@@ -107,7 +160,7 @@ void http2_fail(struct hps_http2 *h2, const struct hps_error *why);
 /* There may be something to be sent or to be ended: look in the next turn of the loop. */
 static inline void http2_kick(struct hps_http2 *h2)
 {
-    if (!h2->dead) {
+    if (!http2_is_dead(h2)) {
         hps_loop_later_set(h2->shared->loop, &h2->later);
     }
 }
@@ -144,13 +197,15 @@ void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks);
 
 /* ---- http2_send.c ---------------------------------------------------------------------------- */
 
-/* Write until the socket is full (h2->blocked), nothing is left or this turn's share is used up;
+/* Write until the socket is full (out.blocked), nothing is left or this turn's share is used up;
  * then http2_tell_sent. Between enter and leave. */
 void http2_write_out(struct hps_http2 *h2);
 /* Call on_sent and on_released where they are due. */
 void http2_tell_sent(struct hps_http2 *h2);
-/* There are bytes in a batch that the kernel does not have. */
-bool http2_is_pending(const struct hps_http2 *h2);
+/* Bytes in the batch that the kernel does not have. */
+size_t http2_batch_left(const struct hps_http2 *h2);
+/* Where in the connection's output the first piece ends that is not let go of; UINT64_MAX: none. */
+uint64_t http2_unreleased_from(const struct hps_http2 *h2);
 /* What the stream has queued goes; pieces that a batch points into stay until they are written. */
 void http2_drop_messages(struct hps_http2_stream *stream);
 /* Let go of every piece whose bytes the kernel has.

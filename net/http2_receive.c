@@ -46,19 +46,19 @@ static void check_flood(struct hps_http2 *h2, const nghttp2_frame *frame)
     case NGHTTP2_DATA:
         if (frame->hd.length < TINY_DATA_BYTES &&
             (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0 &&
-            rate_passed(&h2->tiny, h2->read_us, TINY_DATA_MAX)) {
+            rate_passed(&h2->in.tiny, h2->in.at_us, TINY_DATA_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many tiny DATA frames");
         }
         break;
     case NGHTTP2_PING:
-        if (!ack &&
-            rate_passed(&h2->pings, h2->read_us, h2->n_streams == 0 ? PING_IDLE_MAX : PING_MAX)) {
+        if (!ack && rate_passed(&h2->in.pings, h2->in.at_us,
+                                h2->n_streams == 0 ? PING_IDLE_MAX : PING_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
         }
         break;
     case NGHTTP2_SETTINGS:
     case NGHTTP2_PRIORITY:
-        if (!ack && rate_passed(&h2->controls, h2->read_us, CONTROL_MAX)) {
+        if (!ack && rate_passed(&h2->in.controls, h2->in.at_us, CONTROL_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
         break;
@@ -87,7 +87,7 @@ static int cb_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     stream->id = frame->hd.stream_id;
     (void)nghttp2_session_set_stream_user_data(session, stream->id, stream); /* it is open */
     h2->events->on_stream(h2->ctx, stream);
-    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
@@ -114,7 +114,7 @@ static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const
         h2->events->on_header(h2->ctx, stream, (const char *)name, name_size, (const char *)value,
                               value_size);
     }
-    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 static int cb_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *ctx)
@@ -123,8 +123,8 @@ static int cb_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head
     bool plain = head->type == NGHTTP2_DATA && (head->flags & NGHTTP2_FLAG_PADDED) == 0;
 
     (void)session;
-    h2->frame_id = head->stream_id;
-    h2->frame_left = plain ? head->length : 0;
+    h2->in.frame_id = head->stream_id;
+    h2->in.frame_left = plain ? head->length : 0;
     return 0;
 }
 
@@ -135,20 +135,21 @@ static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
     struct hps_http2_stream *stream = http2_stream_of(h2, id);
 
     (void)flags;
-    h2->frame_left -= size < h2->frame_left ? size : h2->frame_left;
-    h2->data_end = data + size;
+    h2->in.frame_left -= size < h2->in.frame_left ? size : h2->in.frame_left;
+    h2->in.data_end = data + size;
     if (stream == NULL || h2->events->on_data == NULL) {
         (void)nghttp2_session_consume(session, id, size); /* only memory can fail: next time */
         return 0;
     }
+    HPS_DEBUG_ASSERT(!stream->peer_ended);
     stream->unconsumed += size;
     h2->events->on_data(h2->ctx, stream, data, size);
-    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 static void on_goaway(struct hps_http2 *h2)
 {
-    h2->goaway = true;
+    h2->peer_goaway = true;
     if (h2->events->on_goaway != NULL) {
         h2->events->on_goaway(h2->ctx);
     }
@@ -169,13 +170,14 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
         }
         break;
     case NGHTTP2_PING:
-        if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && h2->draining) {
+        if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && h2->options.server &&
+            h2->phase == HTTP2_DRAINING) {
             hps_http2_drain_now(h2);
         }
         return 0;
     case NGHTTP2_GOAWAY:
         on_goaway(h2);
-        return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+        return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
     case NGHTTP2_DATA:
         break;
     case NGHTTP2_SETTINGS:
@@ -184,7 +186,7 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
     default:
         return 0;
     }
-    if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 && !h2->dead) {
+    if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 && !http2_is_dead(h2)) {
         stream = http2_stream_of(h2, frame->hd.stream_id);
         if (stream != NULL) {
             stream->peer_ended = true;
@@ -193,7 +195,7 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
             }
         }
     }
-    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks)
@@ -213,7 +215,7 @@ static void check_answers(struct hps_http2 *h2)
 {
     size_t n_max = ANSWERS_MAX + (size_t)h2->options.streams_max;
 
-    if (!h2->dead && nghttp2_session_get_outbound_queue_size(h2->session) > n_max) {
+    if (!http2_is_dead(h2) && nghttp2_session_get_outbound_queue_size(h2->session) > n_max) {
         hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many answers wait to be sent");
     }
 }
@@ -221,16 +223,14 @@ static void check_answers(struct hps_http2 *h2)
 /* A run that nghttp2 is to see. */
 static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
 {
-    h2->data_end = NULL;
+    h2->in.data_end = NULL;
     ssize_t used = nghttp2_session_mem_recv(h2->session, data, size);
-    h2->in_data = h2->data_end == data + size;
-    if (used < 0 && !h2->dead) {
-        (void)nghttp2_session_terminate_session(h2->session, used == NGHTTP2_ERR_FLOODED
-                                                                 ? HPS_HTTP2_ENHANCE_YOUR_CALM
-                                                                 : 0x1); /* PROTOCOL_ERROR */
-        hps_error_set(&h2->why, HPS_CLOSED, "%s: %s", hps_conn_peer(h2->conn),
-                      nghttp2_strerror((int)used));
-        h2->aborting = true;
+    h2->in.in_data = h2->in.data_end == data + size;
+    if (used < 0) {
+        hps_http2_abort(h2,
+                        used == NGHTTP2_ERR_FLOODED ? HPS_HTTP2_ENHANCE_YOUR_CALM
+                                                    : HPS_HTTP2_PROTOCOL_ERROR,
+                        nghttp2_strerror((int)used));
     }
     check_answers(h2);
 }
@@ -244,14 +244,14 @@ static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
         take_in_run(h2, data, size);
         return;
     }
-    while (!h2->dead && !h2->aborting &&
-           hps_http2_filter_next(&h2->filter, &data, &size, &run, &run_bytes)) {
+    while (http2_takes_in(h2) &&
+           hps_http2_filter_next(&h2->in.filter, &data, &size, &run, &run_bytes)) {
         if (run_bytes > 0) {
             take_in_run(h2, run, run_bytes);
         }
     }
-    for (; h2->filter.n_dropped > 0; h2->filter.n_dropped--) {
-        if (!h2->dead && rate_passed(&h2->controls, h2->read_us, CONTROL_MAX)) {
+    for (; h2->in.filter.n_dropped > 0; h2->in.filter.n_dropped--) {
+        if (!http2_is_dead(h2) && rate_passed(&h2->in.controls, h2->in.at_us, CONTROL_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
     }
@@ -263,11 +263,12 @@ static uint8_t *direct_room(struct hps_http2 *h2, size_t *out_room)
 {
     struct hps_http2_stream *stream;
 
-    if (h2->events->on_room == NULL || !h2->in_data || h2->frame_left < DIRECT_BYTES_MIN) {
+    if (h2->events->on_room == NULL || !h2->in.in_data || h2->in.frame_left < DIRECT_BYTES_MIN) {
         return NULL;
     }
-    stream = http2_stream_of(h2, h2->frame_id);
-    return stream == NULL ? NULL : h2->events->on_room(h2->ctx, stream, h2->frame_left, out_room);
+    stream = http2_stream_of(h2, h2->in.frame_id);
+    return stream == NULL ? NULL
+                          : h2->events->on_room(h2->ctx, stream, h2->in.frame_left, out_room);
 }
 
 /* One read. out_more: the socket may have more. */
@@ -291,7 +292,7 @@ static hps_status read_once(struct hps_http2 *h2, size_t *out_size, bool *out_mo
     if (in_place > 0) {
         take_in(h2, direct, in_place);
     }
-    if (size > in_place && !h2->dead && !h2->aborting) {
+    if (size > in_place && http2_takes_in(h2)) {
         take_in(h2, h2->shared->read, size - in_place);
     }
     *out_size = size;
@@ -305,8 +306,8 @@ void http2_read_in(struct hps_http2 *h2)
     size_t share = 0;
     bool more = true;
 
-    h2->read_us = hps_loop_now_us(h2->shared->loop);
-    while (more && !h2->dead && !h2->aborting && share < READ_TURN_BYTES) {
+    h2->in.at_us = hps_loop_now_us(h2->shared->loop);
+    while (more && http2_takes_in(h2) && share < READ_TURN_BYTES) {
         size_t size;
         hps_status status = read_once(h2, &size, &more);
         if (status == HPS_AGAIN) {
@@ -330,7 +331,7 @@ void hps_http2_consume(struct hps_http2_stream *stream, size_t size)
 {
     struct hps_http2 *h2 = stream->h2;
 
-    if (h2->dead || size == 0) {
+    if (http2_is_dead(h2) || size == 0) {
         return;
     }
     HPS_ASSERT(size <= stream->unconsumed);

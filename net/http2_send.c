@@ -131,10 +131,10 @@ static void batch_copy(struct http2_batch *batch, const void *data, size_t size)
 static void count_queued(struct hps_http2 *h2, size_t size, bool more)
 {
     if (more) {
-        h2->queued += size;
+        h2->out.queued += size;
         atomic_fetch_add_explicit(&h2->shared->queued, size, memory_order_relaxed);
     } else {
-        h2->queued -= size;
+        h2->out.queued -= size;
         atomic_fetch_sub_explicit(&h2->shared->queued, size, memory_order_relaxed);
     }
 }
@@ -162,23 +162,23 @@ static void release_piece(struct hps_http2 *h2, struct http2_piece *piece)
 
 static void unreleased_add(struct hps_http2 *h2, struct http2_piece *piece)
 {
-    piece->release_at = h2->position;
+    piece->release_at = h2->out.position;
     piece->next = NULL;
-    if (h2->unreleased_tail != NULL) {
-        h2->unreleased_tail->next = piece;
+    if (h2->out.unreleased_tail != NULL) {
+        h2->out.unreleased_tail->next = piece;
     } else {
-        h2->unreleased_head = piece;
+        h2->out.unreleased_head = piece;
     }
-    h2->unreleased_tail = piece;
+    h2->out.unreleased_tail = piece;
 }
 
 void http2_release_written(struct hps_http2 *h2, uint64_t position)
 {
-    while (h2->unreleased_head != NULL && h2->unreleased_head->release_at <= position) {
-        struct http2_piece *piece = h2->unreleased_head;
-        h2->unreleased_head = piece->next;
-        if (h2->unreleased_head == NULL) {
-            h2->unreleased_tail = NULL;
+    while (h2->out.unreleased_head != NULL && h2->out.unreleased_head->release_at <= position) {
+        struct http2_piece *piece = h2->out.unreleased_head;
+        h2->out.unreleased_head = piece->next;
+        if (h2->out.unreleased_head == NULL) {
+            h2->out.unreleased_tail = NULL;
         }
         release_piece(h2, piece);
     }
@@ -188,7 +188,7 @@ void http2_drop_messages(struct hps_http2_stream *stream)
 {
     struct hps_http2 *h2 = stream->h2;
 
-    for (struct http2_piece *piece = h2->unreleased_head; piece != NULL; piece = piece->next) {
+    for (struct http2_piece *piece = h2->out.unreleased_head; piece != NULL; piece = piece->next) {
         if (piece->message->stream == stream) {
             piece->message->stream = NULL;
         }
@@ -208,7 +208,7 @@ void http2_drop_messages(struct hps_http2_stream *stream)
     }
     stream->tail = NULL;
     stream->queued = 0;
-    http2_release_written(h2, h2->written);
+    http2_release_written(h2, h2->out.written);
 }
 
 /* ---- what nghttp2 asks ----------------------------------------------------------------------- */
@@ -270,12 +270,12 @@ static ssize_t cb_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_
     (void)session;
     (void)id;
     (void)buf;
-    if (size == 0 && !stream->finished) {
-        stream->deferred = true;
+    if (size == 0 && stream->send == HTTP2_SEND_OPEN) {
+        http2_stream_send_set(stream, HTTP2_SEND_DEFERRED);
         return NGHTTP2_ERR_DEFERRED;
     }
     *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
-    if (all && stream->finished) {
+    if (all && stream->send == HTTP2_SEND_FINISHED) {
         *flags |= NGHTTP2_DATA_FLAG_EOF;
         if (h2->events->on_trailers != NULL) {
             *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
@@ -289,7 +289,7 @@ static ssize_t cb_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_
 static void frame_pieces(struct hps_http2_stream *stream, size_t length)
 {
     struct hps_http2 *h2 = stream->h2;
-    struct http2_batch *batch = h2->batch;
+    struct http2_batch *batch = h2->out.batch;
 
     while (length > 0) {
         struct http2_message *message = stream->head;
@@ -306,7 +306,7 @@ static void frame_pieces(struct hps_http2_stream *stream, size_t length)
         }
         piece->framed += size;
         stream->framed += size;
-        h2->position += size;
+        h2->out.position += size;
         length -= size;
         if (piece->framed == piece->size) {
             if (++message->at == message->n_pieces) {
@@ -327,10 +327,10 @@ static int cb_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
 
     (void)session;
     HPS_ASSERT(frame->data.padlen == 0);
-    batch_copy(h2->batch, head, 9);
-    h2->position += 9;
+    batch_copy(h2->out.batch, head, 9);
+    h2->out.position += 9;
     frame_pieces(source->ptr, length);
-    return batch_full(h2->batch) ? NGHTTP2_ERR_PAUSE : 0;
+    return batch_full(h2->out.batch) ? NGHTTP2_ERR_PAUSE : 0;
 }
 
 /* An answer that is complete before the request: tell the client to stop, but only now, since a
@@ -338,14 +338,19 @@ static int cb_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
 static int cb_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
 {
     struct hps_http2 *h2 = ctx;
+    bool may_end = frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA;
 
-    if (h2->options.server && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
-        (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA)) {
-        struct hps_http2_stream *stream = http2_stream_of(h2, frame->hd.stream_id);
-        if (stream != NULL && !stream->peer_ended) {
-            (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id,
-                                            HPS_HTTP2_NO_ERROR); /* a courtesy */
-        }
+    if (!may_end || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) {
+        return 0;
+    }
+    struct hps_http2_stream *stream = http2_stream_of(h2, frame->hd.stream_id);
+    if (stream == NULL) {
+        return 0;
+    }
+    http2_stream_send_set(stream, HTTP2_SEND_ENDED);
+    if (h2->options.server && !stream->peer_ended) {
+        (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id,
+                                        HPS_HTTP2_NO_ERROR); /* a courtesy */
     }
     return 0;
 }
@@ -366,16 +371,16 @@ nghttp2_data_provider http2_body(struct hps_http2_stream *stream)
 
 static bool fill_batch(struct hps_http2 *h2)
 {
-    if (h2->batch == NULL) {
-        h2->batch = batch_take(h2->shared);
-        if (h2->batch == NULL) {
+    if (h2->out.batch == NULL) {
+        h2->out.batch = batch_take(h2->shared);
+        if (h2->out.batch == NULL) {
             struct hps_error why;
             hps_error_set(&why, HPS_NO_MEMORY, "%s: no memory to send", hps_conn_peer(h2->conn));
             http2_fail(h2, &why);
             return false;
         }
     }
-    while (!batch_full(h2->batch)) {
+    while (!batch_full(h2->out.batch)) {
         const uint8_t *data;
         ssize_t size = nghttp2_session_mem_send(h2->session, &data);
         if (size < 0 || size > CONTROL_BYTES_MAX) {
@@ -388,22 +393,22 @@ static bool fill_batch(struct hps_http2 *h2)
         if (size == 0) {
             break;
         }
-        batch_copy(h2->batch, data, (size_t)size);
-        h2->position += (size_t)size;
+        batch_copy(h2->out.batch, data, (size_t)size);
+        h2->out.position += (size_t)size;
     }
-    if (h2->batch->size > 0) {
+    if (h2->out.batch->size > 0) {
         return true;
     }
-    http2_batch_give(h2->shared, h2->batch);
-    h2->batch = NULL;
+    http2_batch_give(h2->shared, h2->out.batch);
+    h2->out.batch = NULL;
     return false;
 }
 
 static void batch_advance(struct hps_http2 *h2, size_t size)
 {
-    struct http2_batch *batch = h2->batch;
+    struct http2_batch *batch = h2->out.batch;
 
-    h2->written += size;
+    h2->out.written += size;
     batch->size -= size;
     if (batch->size == 0) {
         batch->n_iov = 0;
@@ -426,11 +431,11 @@ void http2_tell_sent(struct hps_http2 *h2)
         struct hps_http2_stream *stream = h2->sent;
         h2->sent = stream->sent_next;
         stream->in_sent = false;
-        if (!h2->dead) {
+        if (!http2_is_dead(h2)) {
             h2->events->on_sent(h2->ctx, stream);
         }
     }
-    if (h2->released && !h2->dead) {
+    if (h2->released && !http2_is_dead(h2)) {
         h2->released = false;
         if (h2->events->on_released != NULL) {
             h2->events->on_released(h2->ctx);
@@ -442,17 +447,17 @@ void http2_write_out(struct hps_http2 *h2)
 {
     size_t share = 0;
 
-    h2->blocked = false;
-    while (!h2->dead) {
-        if ((h2->batch == NULL || h2->batch->size == 0) && !fill_batch(h2)) {
+    h2->out.blocked = false;
+    while (!http2_is_dead(h2)) {
+        if ((h2->out.batch == NULL || h2->out.batch->size == 0) && !fill_batch(h2)) {
             break;
         }
-        struct http2_batch *batch = h2->batch;
+        struct http2_batch *batch = h2->out.batch;
         size_t size;
         hps_status status = hps_conn_writev(h2->conn, batch->iov + batch->at,
                                             (int)(batch->n_iov - batch->at), &size);
         if (status == HPS_AGAIN) {
-            h2->blocked = true;
+            h2->out.blocked = true;
             break;
         }
         if (status != HPS_OK) {
@@ -463,7 +468,7 @@ void http2_write_out(struct hps_http2 *h2)
             break;
         }
         batch_advance(h2, size);
-        http2_release_written(h2, h2->written);
+        http2_release_written(h2, h2->out.written);
         http2_tell_sent(h2);
         share += size;
         if (share >= TURN_BYTES) {
@@ -474,9 +479,14 @@ void http2_write_out(struct hps_http2 *h2)
     http2_tell_sent(h2); /* streams may have closed while the last batch was filled */
 }
 
-bool http2_is_pending(const struct hps_http2 *h2)
+size_t http2_batch_left(const struct hps_http2 *h2)
 {
-    return h2->batch != NULL && h2->batch->size > 0;
+    return h2->out.batch != NULL ? h2->out.batch->size : 0;
+}
+
+uint64_t http2_unreleased_from(const struct hps_http2 *h2)
+{
+    return h2->out.unreleased_head != NULL ? h2->out.unreleased_head->release_at : UINT64_MAX;
 }
 
 /* ---- what is to be sent ---------------------------------------------------------------------- */
@@ -517,12 +527,13 @@ static void message_queue(struct http2_message *message)
         stream->head = message;
     }
     stream->tail = message;
-    if (stream->deferred) {
-        stream->deferred = false;
+    if (stream->send == HTTP2_SEND_DEFERRED) {
+        http2_stream_send_set(stream, HTTP2_SEND_OPEN);
         (void)nghttp2_session_resume_data(stream->h2->session,
                                           stream->id); /* gone: it is closing */
     }
     http2_kick(stream->h2);
+    http2_stream_sane(stream);
 }
 
 hps_status hps_http2_send(struct hps_http2_stream *stream, const void *prefix, size_t prefix_size,
@@ -532,8 +543,8 @@ hps_status hps_http2_send(struct hps_http2_stream *stream, const void *prefix, s
     uint8_t *bytes;
 
     HPS_ASSERT(prefix_size > 0 && prefix_size <= 16);
-    HPS_ASSERT(!stream->finished);
-    if (!stream->h2->dead) {
+    HPS_ASSERT(stream->send < HTTP2_SEND_FINISHED);
+    if (!http2_is_dead(stream->h2)) {
         struct http2_message *message = message_new(stream, n_slices + 1, prefix_size, &bytes);
         if (message != NULL) {
             memcpy(bytes, prefix, prefix_size);
@@ -562,8 +573,8 @@ hps_status hps_http2_send_copy(struct hps_http2_stream *stream, const void *pref
     uint8_t *bytes;
 
     HPS_ASSERT(prefix_size + size > 0);
-    HPS_ASSERT(!stream->finished);
-    if (stream->h2->dead) {
+    HPS_ASSERT(stream->send < HTTP2_SEND_FINISHED);
+    if (http2_is_dead(stream->h2)) {
         return HPS_CLOSED;
     }
     struct http2_message *message = message_new(stream, 1, prefix_size + size, &bytes);
@@ -582,14 +593,16 @@ hps_status hps_http2_send_copy(struct hps_http2_stream *stream, const void *pref
 void hps_http2_finish(struct hps_http2_stream *stream)
 {
     struct hps_http2 *h2 = stream->h2;
+    bool deferred = stream->send == HTTP2_SEND_DEFERRED;
 
-    stream->finished = true;
-    if (h2->dead) {
+    HPS_ASSERT(stream->send != HTTP2_SEND_HEADERS);
+    http2_stream_send_set(stream, HTTP2_SEND_FINISHED);
+    if (http2_is_dead(h2)) {
         return;
     }
-    if (stream->deferred) {
-        stream->deferred = false;
+    if (deferred) {
         (void)nghttp2_session_resume_data(h2->session, stream->id); /* gone: it is closing */
     }
     http2_kick(h2);
+    http2_stream_sane(stream);
 }

@@ -16,8 +16,10 @@ struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2)
 {
     struct hps_http2_stream *stream = hps_calloc(1, sizeof *stream);
 
+    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop) && !http2_is_dead(h2));
     if (stream != NULL) {
         stream->h2 = h2;
+        stream->send = h2->options.server ? HTTP2_SEND_HEADERS : HTTP2_SEND_OPEN;
         stream->next = h2->streams;
         if (h2->streams != NULL) {
             h2->streams->prev = stream;
@@ -28,12 +30,29 @@ struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2)
     return stream;
 }
 
+static void stream_unlink(struct hps_http2_stream *stream)
+{
+    struct hps_http2 *h2 = stream->h2;
+
+    HPS_ASSERT(h2->n_streams > 0);
+    if (stream->prev != NULL) {
+        stream->prev->next = stream->next;
+    } else {
+        HPS_ASSERT(h2->streams == stream);
+        h2->streams = stream->next;
+    }
+    if (stream->next != NULL) {
+        stream->next->prev = stream->prev;
+    }
+    h2->n_streams--;
+}
+
 void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
 {
     struct hps_http2 *h2 = stream->h2;
 
     http2_drop_messages(stream);
-    if (stream->unconsumed > 0 && !h2->destroying) {
+    if (stream->unconsumed > 0 && !http2_is_dead(h2)) {
         /* Else the connection's window would shrink for ever. Only memory can fail: next time. */
         (void)nghttp2_session_consume_connection(h2->session, stream->unconsumed);
     }
@@ -43,15 +62,8 @@ void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
             break;
         }
     }
-    if (stream->prev != NULL) {
-        stream->prev->next = stream->next;
-    } else {
-        h2->streams = stream->next;
-    }
-    if (stream->next != NULL) {
-        stream->next->prev = stream->prev;
-    }
-    h2->n_streams--;
+    stream_unlink(stream);
+    HPS_ASSERT(stream->head == NULL && stream->queued == 0);
     if (h2->events->on_stream_closed != NULL) {
         h2->events->on_stream_closed(h2->ctx, stream, error);
     }
@@ -68,7 +80,7 @@ static int cb_stream_close(nghttp2_session *session, int32_t id, uint32_t error,
         http2_stream_close(stream, error);
         http2_kick(h2);
     }
-    return h2->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks)
@@ -80,7 +92,7 @@ void hps_http2_reset(struct hps_http2_stream *stream, uint32_t error)
 {
     struct hps_http2 *h2 = stream->h2;
 
-    if (h2->dead) {
+    if (http2_is_dead(h2)) {
         return;
     }
     if (nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, error) != 0) {
@@ -127,11 +139,7 @@ hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field 
     nghttp2_data_provider body = http2_body(stream);
     int32_t id = nghttp2_submit_request(h2->session, NULL, nv, n_fields, &body, stream);
     if (id < 0) {
-        h2->streams = stream->next;
-        if (h2->streams != NULL) {
-            h2->streams->prev = NULL;
-        }
-        h2->n_streams--;
+        stream_unlink(stream);
         hps_free(stream);
         return id == NGHTTP2_ERR_NOMEM ? HPS_NO_MEMORY : HPS_UNAVAILABLE;
     }
@@ -148,14 +156,17 @@ hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_h
     nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
     nghttp2_data_provider body = http2_body(stream);
 
-    if (h2->dead) {
+    HPS_ASSERT(h2->options.server && stream->send == HTTP2_SEND_HEADERS);
+    if (http2_is_dead(h2)) {
         return HPS_CLOSED;
     }
     make_fields(nv, fields, n_fields);
     if (nghttp2_submit_response(h2->session, stream->id, nv, n_fields, end ? NULL : &body) != 0) {
         return HPS_NO_MEMORY;
     }
+    http2_stream_send_set(stream, end ? HTTP2_SEND_FINISHED : HTTP2_SEND_OPEN);
     http2_kick(h2);
+    http2_stream_sane(stream);
     return HPS_OK;
 }
 
@@ -165,7 +176,8 @@ hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_
     struct hps_http2 *h2 = stream->h2;
     nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
 
-    if (h2->dead) {
+    HPS_ASSERT(stream->send == HTTP2_SEND_FINISHED);
+    if (http2_is_dead(h2)) {
         return HPS_CLOSED;
     }
     make_fields(nv, fields, n_fields);

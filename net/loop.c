@@ -233,6 +233,11 @@ void hps_loop_later_stop(struct hps_loop_later *later)
     later->loop = NULL;
 }
 
+bool hps_loop_later_is_set(const struct hps_loop_later *later)
+{
+    return later->loop != NULL;
+}
+
 static void run_mark(void *ctx)
 {
     (void)ctx; /* taken out before its turn */

@@ -104,6 +104,7 @@ struct hps_loop_later {
 void hps_loop_later_init(struct hps_loop_later *later, void (*fn)(void *ctx), void *ctx);
 void hps_loop_later_set(struct hps_loop *loop, struct hps_loop_later *later); /* idempotent */
 void hps_loop_later_stop(struct hps_loop_later *later);                       /* idempotent */
+bool hps_loop_later_is_set(const struct hps_loop_later *later);
 
 /* ---- signals --------------------------------------------------------------------------------- */
 

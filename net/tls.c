@@ -31,14 +31,25 @@ struct hps_tls {
     SSL_CTX *ctx;
 };
 
+enum tls_phase {
+    TLS_HANDSHAKE,
+    TLS_ESTABLISHED,
+    TLS_BROKEN, /* after a fatal error: OpenSSL must not be asked to shut down */
+};
+
 struct hps_tls_session {
     SSL *ssl;
     struct hps_tls *tls;
     char alpn[16];
     char identity[256];
-    bool established;
-    bool broken; /* after a fatal error OpenSSL must not be asked to shut down */
+    enum tls_phase phase; /* only ever goes on */
 };
+
+static void phase_set(struct hps_tls_session *session, enum tls_phase to)
+{
+    HPS_ASSERT(to >= session->phase && to <= TLS_BROKEN);
+    session->phase = to;
+}
 
 static const unsigned char alpn_h2[] = {2, 'h', '2'};
 
@@ -353,7 +364,7 @@ static hps_status established(struct hps_tls_session *session, struct hps_error 
     SSL_get0_alpn_selected(session->ssl, &alpn, &alpn_size);
     if (!session->tls->any_protocol) {
         if (alpn_size != 2 || memcmp(alpn, "h2", 2) != 0) {
-            session->broken = true;
+            phase_set(session, TLS_BROKEN);
             return hps_error_set(err, HPS_UNAVAILABLE,
                                  "TLS: the peer does not speak HTTP/2 (ALPN h2)");
         }
@@ -364,7 +375,7 @@ static hps_status established(struct hps_tls_session *session, struct hps_error 
         !print_cn(cert, session->identity, sizeof(session->identity))) {
         session->identity[0] = '\0';
     }
-    session->established = true;
+    phase_set(session, TLS_ESTABLISHED);
     ERR_clear_error();
     return HPS_OK;
 }
@@ -384,10 +395,10 @@ static hps_status session_status(struct hps_tls_session *session, int rc,
     case SSL_ERROR_ZERO_RETURN:
         return HPS_CLOSED;
     case SSL_ERROR_SYSCALL:
-        session->broken = true;
+        phase_set(session, TLS_BROKEN);
         return error == EPIPE ? HPS_CLOSED : HPS_IO;
     default:
-        session->broken = true;
+        phase_set(session, TLS_BROKEN);
         return HPS_IO;
     }
 }
@@ -395,7 +406,8 @@ static hps_status session_status(struct hps_tls_session *session, int rc,
 hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_tls_wait *out_wait,
                                      struct hps_error *err)
 {
-    if (session->established) {
+    HPS_ASSERT(session->phase != TLS_BROKEN);
+    if (session->phase == TLS_ESTABLISHED) {
         return HPS_OK;
     }
     ERR_clear_error();
@@ -434,7 +446,7 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
 hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
                                 size_t *out_size, enum hps_tls_wait *out_wait)
 {
-    HPS_ASSERT(session->established && capacity > 0);
+    HPS_ASSERT(session->phase != TLS_HANDSHAKE && capacity > 0);
     ERR_clear_error();
     errno = 0;
     size_t size = 0;
@@ -451,7 +463,7 @@ hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, siz
 hps_status hps_tls_session_write(struct hps_tls_session *session, const void *data, size_t size,
                                  size_t *out_size, enum hps_tls_wait *out_wait)
 {
-    HPS_ASSERT(session->established && size > 0);
+    HPS_ASSERT(session->phase != TLS_HANDSHAKE && size > 0);
     ERR_clear_error();
     errno = 0;
     size_t written = 0;
@@ -467,7 +479,7 @@ hps_status hps_tls_session_write(struct hps_tls_session *session, const void *da
 
 void hps_tls_session_shutdown(struct hps_tls_session *session)
 {
-    if (session->established && !session->broken) {
+    if (session->phase == TLS_ESTABLISHED) {
         ERR_clear_error();
         (void)SSL_shutdown(session->ssl); /* the first half; the peer's answer is not waited for */
         ERR_clear_error();

@@ -6,10 +6,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "net/sock.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/grpc_rig.h"
 
@@ -328,6 +330,56 @@ static void test_connect_when_nobody_listens_then_unavailable_and_later_works(vo
     hps_grpc_channel_free(channel);
 }
 
+/* A caller that asks again as soon as it is told of a failure. */
+struct insistent {
+    struct hps_grpc_channel *channel;
+    unsigned n_done;
+};
+
+static void ask_again(void *ctx, int code, const char *message);
+
+static const struct hps_grpc_client_events insistent_events = {.on_done = ask_again};
+
+static void ask_again(void *ctx, int code, const char *message)
+{
+    struct insistent *caller = ctx;
+
+    (void)message;
+    if (++caller->n_done < 1000 && code == 14) {
+        assert_int_equal(hps_grpc_client_start(caller->channel, "/t.T/Echo", "", 0, 0,
+                                               &insistent_events, caller, NULL),
+                         HPS_OK);
+    }
+}
+
+static void test_call_when_made_in_answer_to_a_failure_then_has_its_own_connection(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_channel_options options = {.address = f->rig.address,
+                                               .connect_timeout_us = 10 * 1000 * 1000};
+    struct insistent caller = {0};
+    struct hps_addr addr;
+    char nowhere[64];
+    int fd;
+
+    assert_int_equal(hps_addr_parse("127.0.0.1:0", &addr, NULL), HPS_OK);
+    assert_int_equal(hps_sock_listen(&addr, 0, &fd, NULL), HPS_OK);
+    assert_int_equal(hps_sock_local(fd, &addr), HPS_OK);
+    options.address = hps_addr_print(&addr, nowhere, sizeof nowhere);
+    assert_int_equal(hps_grpc_channel_new(f->rig.loop, &options, &caller.channel, NULL), HPS_OK);
+    close(fd); /* the connection that is being made is lost, and no other can be made */
+    assert_int_equal(hps_grpc_client_start(caller.channel, "/t.T/Echo", "", 0, 0, &insistent_events,
+                                           &caller, NULL),
+                     HPS_OK);
+    for (unsigned i = 0; i < 5 && caller.n_done < 3; i++) {
+        unsigned before = caller.n_done;
+        RIG_UNTIL(&f->rig, caller.n_done > before);
+        assert_true(caller.n_done - before <= 2); /* one per connection, not all at once */
+    }
+    caller.n_done = 1000;
+    hps_grpc_channel_free(caller.channel);
+}
+
 static void test_call_when_connection_was_drained_then_new_connection(void **state)
 {
     struct fixture *f = *state;
@@ -415,6 +467,7 @@ int main(void)
         TEST(test_channel_free_when_calls_are_under_way_then_cancelled),
         TEST(test_channel_free_when_inside_callback_then_safe),
         TEST(test_connect_when_nobody_listens_then_unavailable_and_later_works),
+        TEST(test_call_when_made_in_answer_to_a_failure_then_has_its_own_connection),
         TEST(test_call_when_connection_was_drained_then_new_connection),
         TEST(test_call_when_goaway_crosses_it_then_answered_by_the_next_connection),
     };

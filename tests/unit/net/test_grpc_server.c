@@ -827,6 +827,36 @@ static void test_drain_when_calls_are_under_way_then_none_is_lost(void **state)
     reply_fini(&reply);
 }
 
+/* A client's GOAWAY is about streams of ours, of which there are none: it may go on with its own.
+ */
+static void test_drain_when_the_client_has_said_goaway_then_its_new_calls_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    const uint8_t *payload = NULL;
+    struct wire wire;
+    size_t size;
+
+    wire_open(&wire, &f->rig);
+    assert_true(wire_request(&wire, 1, "/t.T/Park", false, NULL));
+    assert_true(wire_frame(&wire, 0, 1, 1, "\0\0\0\0\0", 5));
+    WIRE_UNTIL(&wire, f->rig.parked != NULL);
+    assert_true(wire_frame(&wire, 7, 0, 0, "\0\0\0\0\0\0\0\0", 8));
+    assert_true(wire_frame(&wire, 6, 0, 0, "is read?", 8));
+    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, NULL, NULL)); /* so the GOAWAY was, too */
+    hps_buf_clear(&wire.in);
+    hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
+    WIRE_UNTIL(&wire, wire_find(&wire, 6, 0, &payload, &size));
+    assert_true(wire_frame(&wire, 6, 1, 0, payload, 8)); /* a round trip */
+    WIRE_UNTIL(&wire, wire_find(&wire, 7, 0, &payload, &size));
+    assert_memory_equal(payload, "\0\0\0\1", 4); /* nothing behind the parked call */
+    assert_true(wire_request(&wire, 3, "/t.T/Echo", true, NULL));
+    hps_grpc_call_finish(f->rig.parked, 0, NULL);
+    WIRE_UNTIL(&wire, wire.closed);
+    assert_true(wire_find(&wire, 1, 1, NULL, NULL));
+    assert_false(wire_find(&wire, 1, 3, NULL, NULL)); /* no answer */
+    wire_close(&wire);
+}
+
 static void test_drain_when_nobody_is_connected_then_done(void **state)
 {
     struct rig rig;
@@ -1039,6 +1069,7 @@ int main(void)
         TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
         TEST(test_client_when_calls_come_by_two_connections_then_one_number),
         TEST(test_drain_when_calls_are_under_way_then_none_is_lost),
+        TEST(test_drain_when_the_client_has_said_goaway_then_its_new_calls_are_refused),
         cmocka_unit_test(test_drain_when_nobody_is_connected_then_done),
         TEST(test_worker_when_it_posts_back_then_answered_or_dropped),
         cmocka_unit_test(test_calls_when_any_allocation_fails_then_nothing_leaks),

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The phases of a server call, one for each half and one for its deadline: which may follow which,
+ * and what goes with each. What would lie if it did not follow (the queue of held calls, the timer,
+ * the bytes that are counted) is changed here with the phase. Loop thread of the connection.
+ */
+#include "base/assert.h"
+#include "net/grpc_internal.h"
+
+#define TO(phase) (1u << (phase))
+
+static const unsigned request_follows[GRPC_REQUEST_PHASES] = {
+    [GRPC_REQUEST_HEADERS] =
+        TO(GRPC_REQUEST_OPEN) | TO(GRPC_REQUEST_DROPPED) | TO(GRPC_REQUEST_CLOSED),
+    [GRPC_REQUEST_OPEN] = TO(GRPC_REQUEST_WHOLE) | TO(GRPC_REQUEST_STASHED) |
+                          TO(GRPC_REQUEST_DISPATCHED) | TO(GRPC_REQUEST_DROPPED) |
+                          TO(GRPC_REQUEST_CLOSED),
+    [GRPC_REQUEST_WHOLE] = TO(GRPC_REQUEST_HELD) | TO(GRPC_REQUEST_DISPATCHED) |
+                           TO(GRPC_REQUEST_DROPPED) | TO(GRPC_REQUEST_CLOSED),
+    [GRPC_REQUEST_STASHED] =
+        TO(GRPC_REQUEST_DISPATCHED) | TO(GRPC_REQUEST_DROPPED) | TO(GRPC_REQUEST_CLOSED),
+    [GRPC_REQUEST_HELD] =
+        TO(GRPC_REQUEST_DISPATCHED) | TO(GRPC_REQUEST_DROPPED) | TO(GRPC_REQUEST_CLOSED),
+    [GRPC_REQUEST_DISPATCHED] = TO(GRPC_REQUEST_CLOSED),
+    [GRPC_REQUEST_DROPPED] = TO(GRPC_REQUEST_CLOSED),
+    [GRPC_REQUEST_CLOSED] = 0,
+};
+
+static const unsigned reply_follows[GRPC_REPLY_PHASES] = {
+    [GRPC_REPLY_NONE] =
+        TO(GRPC_REPLY_OPEN) | TO(GRPC_REPLY_STATUS) | TO(GRPC_REPLY_RESET) | TO(GRPC_REPLY_CLOSED),
+    [GRPC_REPLY_OPEN] = TO(GRPC_REPLY_FINISHED) | TO(GRPC_REPLY_EXPIRED) | TO(GRPC_REPLY_RESET) |
+                        TO(GRPC_REPLY_CLOSED),
+    [GRPC_REPLY_FINISHED] = TO(GRPC_REPLY_STATUS) | TO(GRPC_REPLY_RESET) | TO(GRPC_REPLY_CLOSED),
+    [GRPC_REPLY_EXPIRED] = TO(GRPC_REPLY_RESET) | TO(GRPC_REPLY_CLOSED),
+    [GRPC_REPLY_STATUS] = TO(GRPC_REPLY_RESET) | TO(GRPC_REPLY_CLOSED),
+    [GRPC_REPLY_RESET] = TO(GRPC_REPLY_CLOSED),
+    [GRPC_REPLY_CLOSED] = 0,
+};
+
+static const unsigned deadline_follows[GRPC_DEADLINE_PHASES] = {
+    [GRPC_DEADLINE_NONE] = TO(GRPC_DEADLINE_ARMED) | TO(GRPC_DEADLINE_OVER),
+    [GRPC_DEADLINE_ARMED] = TO(GRPC_DEADLINE_GRACE) | TO(GRPC_DEADLINE_OVER),
+    [GRPC_DEADLINE_GRACE] = TO(GRPC_DEADLINE_OVER),
+    [GRPC_DEADLINE_OVER] = TO(GRPC_DEADLINE_OVER), /* a reset may follow a refusal */
+};
+
+/* ---- what follows a phase -------------------------------------------------------------------- */
+
+void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held)
+{
+    HPS_ASSERT(call->conn != NULL);
+    HPS_ASSERT(call->request.counted <= call->conn->request_bytes);
+    atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, held - call->request.counted,
+                              memory_order_relaxed);
+    call->conn->request_bytes += held - call->request.counted;
+    call->request.counted = held;
+}
+
+void grpc_call_drop_request(struct hps_grpc_call *call)
+{
+    HPS_ASSERT(call->request.phase == GRPC_REQUEST_DROPPED && !call->delivering);
+    hps_grpc_decoder_fini(&call->request.decoder);
+    hps_buf_fini(&call->request.stash);
+    grpc_call_count_bytes(call, 0);
+}
+
+static void hold(struct hps_grpc_call *call)
+{
+    struct grpc_conn *conn = call->conn;
+
+    HPS_ASSERT(call->held_next == NULL);
+    if (conn->held_tail != NULL) {
+        conn->held_tail->held_next = call;
+    } else {
+        conn->held_head = call;
+    }
+    conn->held_tail = call;
+}
+
+static void unhold(struct hps_grpc_call *call)
+{
+    struct grpc_conn *conn = call->conn;
+    struct hps_grpc_call *before = NULL;
+    struct hps_grpc_call **at = &conn->held_head;
+
+    while (*at != call) {
+        HPS_ASSERT(*at != NULL); /* who is HELD is queued */
+        before = *at;
+        at = &before->held_next;
+    }
+    *at = call->held_next;
+    if (conn->held_tail == call) {
+        conn->held_tail = before;
+    }
+    call->held_next = NULL;
+}
+
+/* ---- transitions ----------------------------------------------------------------------------- */
+
+void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_request_phase to)
+{
+    enum grpc_request_phase from = call->request.phase;
+
+    HPS_ASSERT(from < GRPC_REQUEST_PHASES && to < GRPC_REQUEST_PHASES);
+    HPS_ASSERT((request_follows[from] & TO(to)) != 0);
+    if (from == GRPC_REQUEST_HELD) {
+        unhold(call);
+    }
+    call->request.phase = to;
+    switch (to) {
+    case GRPC_REQUEST_HELD:
+        hold(call);
+        break;
+    case GRPC_REQUEST_DISPATCHED:
+    case GRPC_REQUEST_CLOSED:
+        grpc_call_count_bytes(call, 0);
+        break;
+    case GRPC_REQUEST_DROPPED:
+        if (!call->delivering) {
+            grpc_call_drop_request(call);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to)
+{
+    HPS_ASSERT(call->reply.phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
+    HPS_ASSERT((reply_follows[call->reply.phase] & TO(to)) != 0);
+    call->reply.phase = to;
+    if (to == GRPC_REPLY_CLOSED) {
+        grpc_call_request_set(call, GRPC_REQUEST_CLOSED);
+    } else if (to >= GRPC_REPLY_FINISHED && call->request.phase < GRPC_REQUEST_DISPATCHED) {
+        grpc_call_request_set(call, GRPC_REQUEST_DROPPED);
+    }
+    if (to >= GRPC_REPLY_RESET) {
+        grpc_call_deadline_set(call, GRPC_DEADLINE_OVER, 0);
+    }
+}
+
+void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to, uint64_t at_us)
+{
+    HPS_ASSERT(call->deadline.phase < GRPC_DEADLINE_PHASES && to < GRPC_DEADLINE_PHASES);
+    HPS_ASSERT((deadline_follows[call->deadline.phase] & TO(to)) != 0);
+    call->deadline.phase = to;
+    if (to == GRPC_DEADLINE_OVER) {
+        hps_timer_stop(&call->deadline.timer);
+    } else {
+        hps_timer_set(call->loop, &call->deadline.timer, at_us);
+    }
+}
+
+/* ---- what goes together ---------------------------------------------------------------------- */
+
+static void request_sane(const struct hps_grpc_call *call)
+{
+    bool streaming = call->entry != NULL && call->entry->method->client_streaming;
+
+    HPS_ASSERT((call->held_next == NULL) || call->request.phase == GRPC_REQUEST_HELD);
+    switch (call->request.phase) {
+    case GRPC_REQUEST_HEADERS:
+        HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE && !call->delivered);
+        HPS_ASSERT(call->deadline.phase == GRPC_DEADLINE_NONE);
+        HPS_ASSERT(call->request.counted == 0);
+        break;
+    case GRPC_REQUEST_OPEN:
+        HPS_ASSERT(call->entry != NULL && (streaming || !call->delivered));
+        break;
+    case GRPC_REQUEST_WHOLE:
+        HPS_ASSERT(!streaming && !call->delivered);
+        break;
+    case GRPC_REQUEST_STASHED:
+        HPS_ASSERT(streaming && (call->delivering || call->request.stash.size > 0));
+        break;
+    case GRPC_REQUEST_HELD:
+        HPS_ASSERT(!streaming && !call->delivered);
+        HPS_ASSERT(call->conn->held_head != NULL);
+        HPS_ASSERT(call->held_next != NULL || call->conn->held_tail == call);
+        break;
+    case GRPC_REQUEST_DISPATCHED:
+        HPS_ASSERT(call->delivered && call->request.counted == 0);
+        break;
+    case GRPC_REQUEST_DROPPED:
+        HPS_ASSERT(grpc_call_is_finished(call));
+        HPS_ASSERT(call->delivering || call->request.counted == 0);
+        break;
+    case GRPC_REQUEST_CLOSED:
+    case GRPC_REQUEST_PHASES:
+        HPS_ASSERT(grpc_call_is_closed(call));
+        break;
+    }
+    /* What is held of an unfinished request is counted, to the byte. */
+    if (call->request.phase < GRPC_REQUEST_DISPATCHED && !call->delivering) {
+        HPS_ASSERT(call->request.counted ==
+                   hps_grpc_decoder_held(&call->request.decoder) + call->request.stash.size);
+        HPS_ASSERT(streaming || call->request.stash.size == 0);
+    }
+}
+
+void grpc_call_sane(const struct hps_grpc_call *call)
+{
+    const struct grpc_conn *conn = call->conn;
+    bool closed = grpc_call_is_closed(call);
+    bool finished = grpc_call_is_finished(call);
+    bool armed = hps_timer_armed(&call->deadline.timer);
+
+    HPS_ASSERT(atomic_load_explicit(&call->refs, memory_order_relaxed) > 0);
+    HPS_ASSERT((conn == NULL) == closed && (call->stream == NULL) == closed);
+    HPS_ASSERT((call->request.phase == GRPC_REQUEST_CLOSED) == closed);
+    HPS_ASSERT(armed == (call->deadline.phase == GRPC_DEADLINE_ARMED ||
+                         call->deadline.phase == GRPC_DEADLINE_GRACE));
+    HPS_ASSERT(!armed || call->reply.phase < GRPC_REPLY_RESET);
+    HPS_ASSERT(call->reply.phase != GRPC_REPLY_EXPIRED ||
+               call->deadline.phase == GRPC_DEADLINE_GRACE);
+    HPS_ASSERT(!finished || call->request.phase >= GRPC_REQUEST_DISPATCHED);
+    HPS_ASSERT(finished || (call->reply.code == 0 && !hps_grpc_call_cancelled(call)));
+    HPS_ASSERT(!call->delivered || call->entry != NULL);
+    HPS_ASSERT(!call->delivering || call->delivered);
+    request_sane(call);
+    if (closed) {
+        HPS_ASSERT(call->next == NULL && call->prev == NULL && call->held_next == NULL);
+        HPS_ASSERT(call->request.counted == 0 && call->request.unconsumed == 0);
+        return;
+    }
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    HPS_ASSERT(call->prev != NULL || conn->calls == call);
+    HPS_ASSERT(call->request.counted <= conn->request_bytes);
+    HPS_ASSERT(call->request.unconsumed == 0 || conn->withheld);
+}
+
+/* Sums over the calls of a connection, which may be many. */
+static bool calls_add_up(const struct grpc_conn *conn)
+{
+    size_t counted = 0;
+    unsigned n_held = 0;
+    unsigned n_queued = 0;
+
+    for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+        grpc_call_sane(call);
+        counted += call->request.counted;
+        n_held += call->request.phase == GRPC_REQUEST_HELD;
+    }
+    for (const struct hps_grpc_call *call = conn->held_head; call != NULL; call = call->held_next) {
+        n_queued++;
+    }
+    return counted == conn->request_bytes && n_held == n_queued;
+}
+
+void grpc_conn_sane(const struct grpc_conn *conn)
+{
+    HPS_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
+    HPS_ASSERT(conn->prev != NULL || conn->grpc_loop->conns == conn);
+    HPS_ASSERT((conn->held_head == NULL) == (conn->held_tail == NULL));
+    HPS_ASSERT(conn->held_tail == NULL || conn->held_tail->held_next == NULL);
+    HPS_ASSERT(conn->calls != NULL || conn->held_head == NULL);
+    HPS_ASSERT(conn->calls != NULL || conn->request_bytes == 0);
+    HPS_DEBUG_ASSERT(calls_add_up(conn));
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The phases of a server call: every pair of phases of both halves and of the deadline, legal or
+ * not, what follows a phase (queue, timer, bytes), and combinations that must not be. Made-up calls
+ * without a stream; and real ones, looked into. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "net/grpc_internal.h"
+#include "tests/lib/grpc_rig.h"
+
+struct fixture {
+    struct hps_loop *loop;
+    struct hps_grpc_server server;
+    struct hps_grpc_loop grpc_loop;
+    struct grpc_conn conn;
+    struct hps_grpc_call call;
+};
+
+static const struct hps_grpc_method unary = {.path = "/m"};
+static const struct hps_grpc_method streaming = {.path = "/s", .client_streaming = true};
+static const struct grpc_entry unary_entry = {.method = &unary};
+static const struct grpc_entry streaming_entry = {.method = &streaming};
+
+static void hook(const char *expr, const char *file, int line)
+{
+    mock_assert(0, expr, file, line);
+}
+
+static void do_nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+/* The one call of a connection, in its headers. */
+static void make(struct fixture *f)
+{
+    struct hps_loop *loop = f->loop;
+
+    hps_timer_stop(&f->call.deadline.timer);
+    hps_grpc_decoder_fini(&f->call.request.decoder);
+    hps_buf_fini(&f->call.request.stash);
+    memset(f, 0, sizeof *f);
+    f->loop = loop;
+    f->grpc_loop = (struct hps_grpc_loop){.server = &f->server, .loop = loop, .conns = &f->conn};
+    f->conn = (struct grpc_conn){.grpc_loop = &f->grpc_loop, .calls = &f->call};
+    f->call.conn = &f->conn;
+    f->call.stream = (struct hps_http2_stream *)f; /* is never looked into */
+    f->call.grpc_loop = &f->grpc_loop;
+    f->call.loop = loop;
+    f->call.entry = &unary_entry;
+    atomic_init(&f->call.refs, 1);
+    hps_timer_init(&f->call.deadline.timer, do_nothing, NULL);
+    hps_grpc_decoder_init(&f->call.request.decoder, 1000, false);
+    hps_buf_init(&f->call.request.stash, 1000);
+}
+
+/* A call whose request is in `phase`, and that is answered as far as that needs. */
+static void make_at(struct fixture *f, enum grpc_request_phase phase)
+{
+    make(f);
+    if (phase == GRPC_REQUEST_HEADERS) {
+        return;
+    }
+    grpc_call_request_set(&f->call, GRPC_REQUEST_OPEN);
+    if (phase == GRPC_REQUEST_STASHED) {
+        f->call.entry = &streaming_entry;
+        assert_int_equal(hps_buf_append(&f->call.request.stash, "x", 1), HPS_OK);
+        grpc_call_count_bytes(&f->call, 1);
+    } else if (phase == GRPC_REQUEST_HELD || phase == GRPC_REQUEST_DISPATCHED) {
+        grpc_call_request_set(&f->call, GRPC_REQUEST_WHOLE);
+    }
+    if (phase == GRPC_REQUEST_DROPPED) {
+        grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
+    } else if (phase == GRPC_REQUEST_CLOSED) {
+        grpc_call_reply_set(&f->call, GRPC_REPLY_CLOSED);
+        f->call.conn = NULL;
+        f->call.stream = NULL;
+        f->conn.calls = NULL;
+    } else if (phase != GRPC_REQUEST_OPEN) {
+        grpc_call_request_set(&f->call, phase);
+    }
+    f->call.delivered = phase == GRPC_REQUEST_DISPATCHED;
+}
+
+static int setup(void **state)
+{
+    static struct fixture f;
+
+    memset(&f, 0, sizeof f);
+    assert_int_equal(hps_loop_new(&f.loop, NULL), HPS_OK);
+    make(&f);
+    hps_assert_hook(hook);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    hps_assert_hook(NULL);
+    make(f);
+    hps_loop_free(f->loop);
+    return 0;
+}
+
+/* ---- transitions ----------------------------------------------------------------------------- */
+
+static void expect_request_refused(struct fixture *f, enum grpc_request_phase to)
+{
+    expect_assert_failure(grpc_call_request_set(&f->call, to));
+}
+
+static void expect_reply_refused(struct fixture *f, enum grpc_reply_phase to)
+{
+    expect_assert_failure(grpc_call_reply_set(&f->call, to));
+}
+
+static void expect_deadline_refused(struct fixture *f, enum grpc_deadline_phase to)
+{
+    expect_assert_failure(grpc_call_deadline_set(&f->call, to, UINT64_MAX));
+}
+
+static void expect_drop_refused(struct fixture *f)
+{
+    expect_assert_failure(grpc_call_drop_request(&f->call));
+}
+
+static void test_request_phase_when_it_cannot_follow_then_assert(void **state)
+{
+    static const char *const legal[GRPC_REQUEST_PHASES] = {
+        /* to: HEADERS OPEN WHOLE STASHED HELD DISPATCHED DROPPED CLOSED */
+        [GRPC_REQUEST_HEADERS] = ".y....yy", [GRPC_REQUEST_OPEN] = "..yy.yyy",
+        [GRPC_REQUEST_WHOLE] = "....yyyy",   [GRPC_REQUEST_STASHED] = ".....yyy",
+        [GRPC_REQUEST_HELD] = ".....yyy",    [GRPC_REQUEST_DISPATCHED] = ".......y",
+        [GRPC_REQUEST_DROPPED] = ".......y", [GRPC_REQUEST_CLOSED] = "........",
+    };
+    struct fixture *f = *state;
+
+    for (unsigned from = 0; from < GRPC_REQUEST_PHASES; from++) {
+        for (unsigned to = 0; to < GRPC_REQUEST_PHASES; to++) {
+            make_at(f, (enum grpc_request_phase)from);
+            if (legal[from][to] == 'y') {
+                grpc_call_request_set(&f->call, (enum grpc_request_phase)to);
+                assert_int_equal(f->call.request.phase, to);
+            } else {
+                expect_request_refused(f, (enum grpc_request_phase)to);
+                assert_int_equal(f->call.request.phase, from);
+            }
+        }
+    }
+}
+
+static void test_reply_phase_when_it_cannot_follow_then_assert(void **state)
+{
+    static const char *const legal[GRPC_REPLY_PHASES] = {
+        /* to: NONE OPEN FINISHED EXPIRED STATUS RESET CLOSED */
+        [GRPC_REPLY_NONE] = ".y..yyy",     [GRPC_REPLY_OPEN] = "..yy.yy",
+        [GRPC_REPLY_FINISHED] = "....yyy", [GRPC_REPLY_EXPIRED] = ".....yy",
+        [GRPC_REPLY_STATUS] = ".....yy",   [GRPC_REPLY_RESET] = "......y",
+        [GRPC_REPLY_CLOSED] = ".......",
+    };
+    struct fixture *f = *state;
+
+    for (unsigned from = 0; from < GRPC_REPLY_PHASES; from++) {
+        for (unsigned to = 0; to < GRPC_REPLY_PHASES; to++) {
+            make_at(f, GRPC_REQUEST_DISPATCHED);
+            f->call.reply.phase = (enum grpc_reply_phase)from;
+            if (legal[from][to] == 'y') {
+                grpc_call_reply_set(&f->call, (enum grpc_reply_phase)to);
+                assert_int_equal(f->call.reply.phase, to);
+            } else {
+                expect_reply_refused(f, (enum grpc_reply_phase)to);
+                assert_int_equal(f->call.reply.phase, from);
+            }
+        }
+    }
+}
+
+static void test_deadline_phase_when_it_cannot_follow_then_assert(void **state)
+{
+    static const char *const legal[GRPC_DEADLINE_PHASES] = {
+        /* to: NONE ARMED GRACE OVER */
+        [GRPC_DEADLINE_NONE] = ".y.y",
+        [GRPC_DEADLINE_ARMED] = "..yy",
+        [GRPC_DEADLINE_GRACE] = "...y",
+        [GRPC_DEADLINE_OVER] = "...y",
+    };
+    struct fixture *f = *state;
+
+    for (unsigned from = 0; from < GRPC_DEADLINE_PHASES; from++) {
+        for (unsigned to = 0; to < GRPC_DEADLINE_PHASES; to++) {
+            make_at(f, GRPC_REQUEST_OPEN);
+            f->call.deadline.phase = (enum grpc_deadline_phase)from;
+            if (legal[from][to] == 'y') {
+                grpc_call_deadline_set(&f->call, (enum grpc_deadline_phase)to, UINT64_MAX);
+                assert_int_equal(hps_timer_armed(&f->call.deadline.timer), to < GRPC_DEADLINE_OVER);
+            } else {
+                expect_deadline_refused(f, (enum grpc_deadline_phase)to);
+            }
+        }
+    }
+}
+
+/* ---- what follows a phase -------------------------------------------------------------------- */
+
+static void test_held_when_left_by_any_way_then_not_queued(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_call other = {0};
+
+    for (unsigned way = 0; way < 3; way++) {
+        make_at(f, GRPC_REQUEST_HELD);
+        assert_ptr_equal(f->conn.held_head, &f->call);
+        f->call.held_next = &other; /* and one behind it */
+        f->conn.held_tail = &other;
+        if (way == 0) {
+            grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
+        } else {
+            grpc_call_reply_set(&f->call, way == 1 ? GRPC_REPLY_STATUS : GRPC_REPLY_CLOSED);
+        }
+        assert_ptr_equal(f->conn.held_head, &other);
+        assert_ptr_equal(f->conn.held_tail, &other);
+        assert_null(f->call.held_next);
+    }
+    make_at(f, GRPC_REQUEST_HELD);
+    grpc_call_reply_set(&f->call, GRPC_REPLY_RESET);
+    assert_null(f->conn.held_head);
+    assert_null(f->conn.held_tail);
+}
+
+static void test_timer_when_call_is_reset_or_closed_then_stopped(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned closed = 0; closed < 2; closed++) {
+        make_at(f, GRPC_REQUEST_OPEN);
+        grpc_call_deadline_set(&f->call, GRPC_DEADLINE_ARMED, UINT64_MAX);
+        assert_true(hps_timer_armed(&f->call.deadline.timer));
+        grpc_call_reply_set(&f->call, closed ? GRPC_REPLY_CLOSED : GRPC_REPLY_RESET);
+        assert_false(hps_timer_armed(&f->call.deadline.timer));
+        assert_int_equal(f->call.deadline.phase, GRPC_DEADLINE_OVER);
+    }
+}
+
+static void test_bytes_when_request_is_over_by_any_way_then_given_back(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned way = 0; way < 4; way++) {
+        make_at(f, GRPC_REQUEST_STASHED);
+        assert_int_equal(f->conn.request_bytes, 1);
+        if (way == 0) {
+            grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
+        } else if (way == 3) { /* in the midst of a message: what the service borrows must stay */
+            f->call.delivered = f->call.delivering = true;
+            grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
+            assert_int_equal(f->call.request.stash.size, 1);
+            expect_drop_refused(f);
+            grpc_call_sane(&f->call);
+            f->call.delivering = false;
+            grpc_call_drop_request(&f->call);
+        } else {
+            grpc_call_reply_set(&f->call, way == 1 ? GRPC_REPLY_STATUS : GRPC_REPLY_CLOSED);
+        }
+        assert_int_equal(f->conn.request_bytes, 0);
+        assert_int_equal(atomic_load(&f->server.request_bytes), 0);
+    }
+}
+
+/* ---- combinations ---------------------------------------------------------------------------- */
+
+static void test_call_when_in_order_then_sane_in_every_phase(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned phase = 0; phase < GRPC_REQUEST_PHASES; phase++) {
+        make_at(f, (enum grpc_request_phase)phase);
+        grpc_call_sane(&f->call);
+        grpc_conn_sane(&f->conn);
+    }
+}
+
+static void test_call_when_it_lies_then_assert(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_call *call = &f->call;
+    struct grpc_conn *conn = &f->conn;
+
+#define LIES(at, lie)                                \
+    do {                                             \
+        make_at(f, at);                              \
+        grpc_call_sane(call);                        \
+        lie;                                         \
+        expect_assert_failure(grpc_call_sane(call)); \
+    } while (0)
+    LIES(GRPC_REQUEST_OPEN, atomic_store(&call->refs, 0));
+    LIES(GRPC_REQUEST_OPEN, call->stream = NULL);         /* as if it were closed */
+    LIES(GRPC_REQUEST_CLOSED, call->conn = conn);         /* as if it were not */
+    LIES(GRPC_REQUEST_CLOSED, call->held_next = call);    /* closed, and in a queue */
+    LIES(GRPC_REQUEST_CLOSED, call->request.counted = 1); /* closed, and charged */
+    LIES(GRPC_REQUEST_CLOSED, call->next = call);         /* closed, and in the list */
+    LIES(GRPC_REQUEST_CLOSED, hps_timer_set(f->loop, &call->deadline.timer, 1));
+    LIES(GRPC_REQUEST_OPEN, hps_timer_set(f->loop, &call->deadline.timer, 1));
+    LIES(GRPC_REQUEST_OPEN, call->deadline.phase = GRPC_DEADLINE_ARMED); /* without its timer */
+    LIES(GRPC_REQUEST_OPEN, call->reply.phase = GRPC_REPLY_STATUS); /* still takes messages in */
+    LIES(GRPC_REQUEST_DISPATCHED, call->reply.phase = GRPC_REPLY_EXPIRED); /* no reset to come */
+    LIES(GRPC_REQUEST_OPEN, call->reply.code = 4);                         /* of what is not over */
+    LIES(GRPC_REQUEST_OPEN, atomic_store(&call->cancelled, true));         /* the same */
+    LIES(GRPC_REQUEST_HEADERS, call->delivered = true);
+    LIES(GRPC_REQUEST_OPEN, call->delivered = true); /* and more to come */
+    LIES(GRPC_REQUEST_OPEN, call->held_next = call);
+    LIES(GRPC_REQUEST_HELD, conn->held_head = NULL); /* in no queue */
+    LIES(GRPC_REQUEST_DISPATCHED, call->delivered = false);
+    LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request.stash)); /* nothing would end it */
+    LIES(GRPC_REQUEST_OPEN, grpc_call_count_bytes(call, 1));         /* of nothing */
+    LIES(GRPC_REQUEST_DROPPED, grpc_call_count_bytes(call, 1));
+    LIES(GRPC_REQUEST_OPEN, call->request.unconsumed = 1); /* nobody gives it back */
+    LIES(GRPC_REQUEST_OPEN, conn->calls = NULL);
+#undef LIES
+}
+
+static void test_connection_when_it_lies_then_assert(void **state)
+{
+    struct fixture *f = *state;
+    struct grpc_conn *conn = &f->conn;
+
+#define LIES(at, lie)                                \
+    do {                                             \
+        make_at(f, at);                              \
+        grpc_conn_sane(conn);                        \
+        lie;                                         \
+        expect_assert_failure(grpc_conn_sane(conn)); \
+    } while (0)
+    LIES(GRPC_REQUEST_OPEN, f->grpc_loop.conns = NULL);
+    LIES(GRPC_REQUEST_HELD, conn->held_tail = NULL);
+    LIES(GRPC_REQUEST_HELD, conn->calls = NULL);
+    LIES(GRPC_REQUEST_CLOSED, conn->request_bytes = 1); /* charged, and nobody to give it back */
+#undef LIES
+}
+
+/* ---- real calls ------------------------------------------------------------------------------ */
+
+static void test_bytes_when_the_service_ends_the_call_then_given_back_at_once(void **state)
+{
+    struct rig rig;
+    struct wire wire;
+
+    (void)state;
+    hps_assert_hook(NULL);
+    rig_open(&rig, &rig_limits);
+    wire_open(&wire, &rig);
+    assert_true(wire_request(&wire, 1, "/t.T/Chat", false, NULL));
+    assert_true(wire_frame(&wire, 0, 0, 1, "\0\0\0\0\x64half of it", 15));
+    WIRE_UNTIL(&wire, atomic_load(&rig.server->request_bytes) > 0);
+    struct hps_grpc_call *call = rig.grpc_loop->conns->calls;
+    assert_int_equal(call->request.counted, 10);
+    hps_grpc_call_finish(call, 0, NULL);
+    assert_int_equal(call->request.phase, GRPC_REQUEST_DROPPED);
+    assert_int_equal(atomic_load(&rig.server->request_bytes), 0);
+    WIRE_UNTIL(&wire, rig.n_ended[0] == 1);
+    wire_close(&wire);
+    rig_close(&rig);
+}
+
+static void test_keep_message_when_there_is_none_then_assert(void **state)
+{
+    struct fixture *f = *state;
+
+    expect_assert_failure(hps_grpc_call_keep_message(&f->call));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_request_phase_when_it_cannot_follow_then_assert),
+        TEST(test_reply_phase_when_it_cannot_follow_then_assert),
+        TEST(test_deadline_phase_when_it_cannot_follow_then_assert),
+        TEST(test_held_when_left_by_any_way_then_not_queued),
+        TEST(test_timer_when_call_is_reset_or_closed_then_stopped),
+        TEST(test_bytes_when_request_is_over_by_any_way_then_given_back),
+        TEST(test_call_when_in_order_then_sane_in_every_phase),
+        TEST(test_call_when_it_lies_then_assert),
+        TEST(test_connection_when_it_lies_then_assert),
+        TEST(test_bytes_when_the_service_ends_the_call_then_given_back_at_once),
+        TEST(test_keep_message_when_there_is_none_then_assert),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

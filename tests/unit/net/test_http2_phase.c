@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The phases of an HTTP/2 connection and of its streams: every pair of phases, legal or not, and
+ * combinations that must not be. Made-up connections without a socket. Test thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/assert.h"
+#include "net/http2_internal.h"
+
+struct fixture {
+    struct hps_loop *loop;
+    struct hps_http2_shared shared;
+    struct hps_http2 h2;
+    struct hps_http2_stream stream;
+};
+
+static void hook(const char *expr, const char *file, int line)
+{
+    mock_assert(0, expr, file, line);
+}
+
+static void do_nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+/* A server's connection in order, with one stream that has been answered in part. */
+static void make(struct fixture *f, enum http2_phase phase)
+{
+    struct hps_loop *loop = f->loop;
+
+    hps_loop_later_stop(&f->h2.later);
+    memset(f, 0, sizeof *f);
+    f->loop = loop;
+    f->shared.loop = loop;
+    f->h2 = (struct hps_http2){.shared = &f->shared,
+                               .conn = (struct hps_conn *)f, /* is never looked into */
+                               .session = (nghttp2_session *)f,
+                               .options = {.server = true},
+                               .phase = phase};
+    hps_loop_later_init(&f->h2.later, do_nothing, NULL);
+    f->stream = (struct hps_http2_stream){.h2 = &f->h2, .id = 1, .send = HTTP2_SEND_OPEN};
+    if (phase >= HTTP2_OPEN) {
+        f->h2.streams = &f->stream;
+        f->h2.n_streams = 1;
+    }
+    if (http2_is_aborting(&f->h2)) {
+        hps_loop_later_set(loop, &f->h2.later);
+    }
+}
+
+static int setup(void **state)
+{
+    static struct fixture f;
+
+    memset(&f, 0, sizeof f);
+    assert_int_equal(hps_loop_new(&f.loop, NULL), HPS_OK);
+    make(&f, HTTP2_OPEN);
+    hps_assert_hook(hook);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    hps_assert_hook(NULL);
+    hps_loop_later_stop(&f->h2.later);
+    hps_loop_free(f->loop);
+    return 0;
+}
+
+static void expect_refused(struct fixture *f, enum http2_phase to)
+{
+    expect_assert_failure(http2_phase_set(&f->h2, to));
+}
+
+static void expect_send_refused(struct fixture *f, enum http2_send_phase to)
+{
+    expect_assert_failure(http2_stream_send_set(&f->stream, to));
+}
+
+static void test_phase_when_it_cannot_follow_then_assert(void **state)
+{
+    static const char *const legal[HTTP2_PHASES] = {
+        /* to: HANDSHAKE ABANDONED OPEN DRAINING GOAWAY ABORTING FAILED FREED */
+        [HTTP2_HANDSHAKE] = ".yy...yy", [HTTP2_ABANDONED] = "......yy",
+        [HTTP2_OPEN] = "...yyyyy",      [HTTP2_DRAINING] = "....yyyy",
+        [HTTP2_GOAWAY] = ".....yyy",    [HTTP2_ABORTING] = "......yy",
+        [HTTP2_FAILED] = ".......y",    [HTTP2_FREED] = "........",
+    };
+    struct fixture *f = *state;
+
+    for (unsigned from = 0; from < HTTP2_PHASES; from++) {
+        for (unsigned to = 0; to < HTTP2_PHASES; to++) {
+            make(f, (enum http2_phase)from);
+            if (legal[from][to] == 'y') {
+                http2_phase_set(&f->h2, (enum http2_phase)to);
+                assert_int_equal(f->h2.phase, to);
+            } else {
+                expect_refused(f, (enum http2_phase)to);
+                assert_int_equal(f->h2.phase, from);
+            }
+        }
+    }
+    make(f, HTTP2_OPEN);
+    f->h2.options.server = false; /* a client's end is no GOAWAY */
+    expect_assert_failure(http2_phase_set(&f->h2, HTTP2_GOAWAY));
+}
+
+static void test_send_phase_when_it_cannot_follow_then_assert(void **state)
+{
+    static const char *const legal[HTTP2_SEND_PHASES] = {
+        /* to: HEADERS OPEN DEFERRED FINISHED ENDED */
+        [HTTP2_SEND_HEADERS] = ".y.y.",  [HTTP2_SEND_OPEN] = "..yy.",
+        [HTTP2_SEND_DEFERRED] = ".y.y.", [HTTP2_SEND_FINISHED] = "....y",
+        [HTTP2_SEND_ENDED] = ".....",
+    };
+    struct fixture *f = *state;
+
+    for (unsigned from = 0; from < HTTP2_SEND_PHASES; from++) {
+        for (unsigned to = 0; to < HTTP2_SEND_PHASES; to++) {
+            f->stream.send = (enum http2_send_phase)from;
+            if (legal[from][to] == 'y') {
+                http2_stream_send_set(&f->stream, (enum http2_send_phase)to);
+                assert_int_equal(f->stream.send, to);
+            } else {
+                expect_send_refused(f, (enum http2_send_phase)to);
+            }
+        }
+    }
+}
+
+static void test_connection_when_in_order_then_sane_in_every_phase(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned phase = 0; phase < HTTP2_FAILED; phase++) {
+        make(f, (enum http2_phase)phase);
+        http2_sane(&f->h2);
+    }
+}
+
+static void test_connection_when_it_lies_then_assert(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_http2 *h2 = &f->h2;
+
+#define LIES(at, lie)                          \
+    do {                                       \
+        make(f, at);                           \
+        http2_sane(h2);                        \
+        lie;                                   \
+        expect_assert_failure(http2_sane(h2)); \
+    } while (0)
+    LIES(HTTP2_OPEN, h2->phase = HTTP2_FAILED);             /* a turn on a dead one */
+    LIES(HTTP2_ABORTING, hps_loop_later_stop(&h2->later));  /* nothing would end it */
+    LIES(HTTP2_ABANDONED, hps_loop_later_stop(&h2->later)); /* the same */
+    LIES(HTTP2_GOAWAY, h2->options.server = false);         /* clients only drain */
+    LIES(HTTP2_HANDSHAKE, h2->peer_spoke = true);           /* before TLS was over */
+    LIES(HTTP2_HANDSHAKE, (h2->out.position = 9, h2->out.written = 9));
+    LIES(HTTP2_OPEN, h2->out.position = 9);   /* bytes that are nowhere */
+    LIES(HTTP2_OPEN, h2->out.blocked = true); /* with nothing to write */
+    LIES(HTTP2_OPEN, h2->n_streams = 0);
+    LIES(HTTP2_OPEN, h2->out.queued = 1);  /* more than all together */
+    LIES(HTTP2_OPEN, h2->released = true); /* nobody was told */
+    LIES(HTTP2_OPEN, h2->sent = &f->stream);
+#undef LIES
+}
+
+/* Bytes are queued, and nothing asks for them any more. */
+static void expect_stuck(struct fixture *f, enum http2_send_phase send)
+{
+    make(f, HTTP2_OPEN);
+    f->stream.head = f->stream.tail = (struct http2_message *)f;
+    f->stream.queued = f->h2.out.queued = 1;
+    http2_stream_sane(&f->stream);
+    f->stream.send = send;
+    expect_assert_failure(http2_stream_sane(&f->stream));
+}
+
+static void test_stream_when_it_lies_then_assert(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_http2_stream *stream = &f->stream;
+    struct http2_message *message = (struct http2_message *)f; /* is never looked into */
+
+#define LIES(lie)                                         \
+    do {                                                  \
+        make(f, HTTP2_OPEN);                              \
+        http2_stream_sane(stream);                        \
+        lie;                                              \
+        expect_assert_failure(http2_stream_sane(stream)); \
+    } while (0)
+    LIES(f->h2.streams = NULL);                                    /* in no list */
+    LIES(stream->head = message);                                  /* with no end */
+    LIES(stream->head = stream->tail = message);                   /* with no bytes */
+    LIES(stream->queued = 1);                                      /* more than all */
+    LIES((stream->send = HTTP2_SEND_HEADERS, stream->framed = 1)); /* body before headers */
+    LIES((f->h2.options.server = false, stream->send = HTTP2_SEND_HEADERS));
+#undef LIES
+    expect_stuck(f, HTTP2_SEND_DEFERRED);
+    expect_stuck(f, HTTP2_SEND_ENDED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_phase_when_it_cannot_follow_then_assert),
+        TEST(test_send_phase_when_it_cannot_follow_then_assert),
+        TEST(test_connection_when_in_order_then_sane_in_every_phase),
+        TEST(test_connection_when_it_lies_then_assert),
+        TEST(test_stream_when_it_lies_then_assert),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
