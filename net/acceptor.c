@@ -59,7 +59,7 @@ struct hps_acceptor {
     struct counts *counts;
     struct listener *listeners;
     struct hps_timer pause;
-    bool starved; /* told about it already */
+    bool starved; /* of descriptors or memory, as is in the log; until one is accepted again */
 };
 
 /* ---- counts ---------------------------------------------------------------------------------- */
@@ -98,6 +98,7 @@ static void peer_drop_unused(struct counts *counts, struct peer *peer)
     }
     struct peer **at = bucket_of(counts, peer->address);
     while (*at != peer) {
+        HPS_ASSERT(*at);
         at = &(*at)->next;
     }
     *at = peer->next;
@@ -107,6 +108,7 @@ static void peer_drop_unused(struct counts *counts, struct peer *peer)
 /* Unlocks. */
 static void counts_unref(struct counts *counts)
 {
+    HPS_ASSERT(counts->refs > counts->connections);
     bool last = --counts->refs == 0;
     hps_lock_release(&counts->lock);
     if (last) {
@@ -115,8 +117,9 @@ static void counts_unref(struct counts *counts)
     }
 }
 
-/* EXHAUSTED: over a limit. */
-static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **out_ticket)
+/* EXHAUSTED: over a limit, whose name is set. */
+static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **out_ticket,
+                        const char **out_limit)
 {
     struct counts *counts = acceptor->counts;
     const struct hps_acceptor_options *options = &acceptor->options;
@@ -131,6 +134,7 @@ static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **o
     hps_lock_acquire(&counts->lock);
     if (options->connections_max > 0 && counts->connections >= options->connections_max) {
         status = HPS_EXHAUSTED;
+        *out_limit = "connections_max";
     } else if (counted) {
         ticket->peer = peer_get(counts, address);
         if (!ticket->peer) {
@@ -138,6 +142,7 @@ static hps_status admit(struct hps_acceptor *acceptor, int fd, struct ticket **o
         } else if (options->connections_per_peer_max > 0 &&
                    ticket->peer->count >= options->connections_per_peer_max) {
             status = HPS_EXHAUSTED;
+            *out_limit = "connections_per_peer_max";
         }
     }
     if (status == HPS_OK) {
@@ -167,6 +172,7 @@ void hps_acceptor_gone(void *ticket)
     HPS_ASSERT(counts->connections > 0);
     counts->connections--;
     if (mine->peer) {
+        HPS_ASSERT(mine->peer->count > 0);
         mine->peer->count--;
         peer_drop_unused(counts, mine->peer);
     }
@@ -211,11 +217,27 @@ static void starve(struct hps_acceptor *acceptor)
 {
     if (!acceptor->starved) {
         acceptor->starved = true;
-        HPS_LOG(ERROR, "acceptor", "no file descriptors or memory for connections; pausing",
+        HPS_LOG(ERROR, "acceptor",
+                "listeners paused: no file descriptor or memory for another connection; raise the "
+                "limit of open files, or lower connections_max",
                 HPS_U64("connections", hps_acceptor_connections(acceptor)));
     }
     listen_all(acceptor, false);
     hps_timer_set_after(acceptor->loop, &acceptor->pause, PAUSE_US);
+}
+
+static void log_refused(int fd, hps_status status, const char *limit)
+{
+    char peer[HPS_ADDR_TEXT_MAX];
+    hps_sock_peer(fd, peer, sizeof(peer));
+    if (status == HPS_EXHAUSTED) {
+        HPS_LOG(WARN, "acceptor",
+                "connection refused: too many connections; raise the limit, or find who opens them",
+                HPS_STR("peer", peer), HPS_STR("limit", limit));
+    } else {
+        HPS_LOG(WARN, "acceptor", "connection refused: it could not be set up",
+                HPS_STR("peer", peer), HPS_STR("reason", hps_status_text(status)));
+    }
 }
 
 static void take(struct listener *listener, int fd)
@@ -223,19 +245,17 @@ static void take(struct listener *listener, int fd)
     struct hps_acceptor *acceptor = listener->acceptor;
     struct ticket *ticket;
     struct hps_error err;
-    hps_status status = admit(acceptor, fd, &ticket);
+    const char *limit = NULL;
+    hps_status status = admit(acceptor, fd, &ticket, &limit);
     if (status != HPS_OK) {
-        char peer[HPS_ADDR_TEXT_MAX];
-        HPS_LOG(WARN, "acceptor", "connection refused",
-                HPS_STR("peer", hps_sock_peer(fd, peer, sizeof(peer))),
-                HPS_STR("reason", status == HPS_EXHAUSTED ? "too many connections"
-                                                          : hps_status_text(status)));
+        log_refused(fd, status, limit);
         close(fd);
         return;
     }
     struct hps_conn *conn;
     if (hps_conn_new(fd, listener->tls, &conn, &err) != HPS_OK) {
-        HPS_LOG(WARN, "acceptor", "connection refused", HPS_STR("reason", err.text));
+        HPS_LOG(WARN, "acceptor", "connection refused: it could not be set up",
+                HPS_STR("reason", err.text));
         hps_acceptor_gone(ticket);
         return;
     }
@@ -293,6 +313,7 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
                             unsigned cookie, bool unlink_file, struct hps_error *err)
 {
+    HPS_ASSERT(hps_loop_is_mine(acceptor->loop) && listen_fd >= 0);
     struct listener *listener = hps_calloc(1, sizeof(*listener));
     if (!listener) {
         close(listen_fd);
@@ -340,6 +361,7 @@ static void unlink_file_of(const struct listener *listener)
 
 void hps_acceptor_stop(struct hps_acceptor *acceptor)
 {
+    HPS_ASSERT(hps_loop_is_mine(acceptor->loop));
     hps_timer_stop(&acceptor->pause);
     while (acceptor->listeners) {
         struct listener *listener = acceptor->listeners;
@@ -358,6 +380,7 @@ void hps_acceptor_free(struct hps_acceptor *acceptor)
         return;
     }
     hps_acceptor_stop(acceptor);
+    HPS_ASSERT(!hps_timer_armed(&acceptor->pause));
     hps_lock_acquire(&acceptor->counts->lock);
     counts_unref(acceptor->counts);
     hps_free(acceptor);

@@ -333,7 +333,7 @@ static hps_status handshake_failed(struct hps_conn *conn, hps_status status)
 }
 
 /* What was refused goes on with the next address, on the same descriptor, which TLS knows. AGAIN;
- * else there is none, `err` stays as it is, or says why not. */
+ * else there is none, `err` stays as it is, or names what failed. */
 static hps_status reconnect(struct hps_conn *conn, struct hps_error *err)
 {
     struct connecting *connecting = conn->connecting;

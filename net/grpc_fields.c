@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/assert.h"
+
 struct field_head {
     uint32_t name_size;
     uint32_t value_size;
@@ -27,6 +29,7 @@ void grpc_fields_fini(struct grpc_fields *fields)
 hps_status grpc_fields_add(struct grpc_fields *fields, const char *name, size_t name_size,
                            const void *value, size_t value_size)
 {
+    HPS_ASSERT(name_size > 0 && name_size <= UINT32_MAX && value_size <= UINT32_MAX);
     struct field_head head = {(uint32_t)name_size, (uint32_t)value_size};
     struct hps_buf *bytes = &fields->bytes;
     hps_status status = hps_buf_reserve(bytes, sizeof head + name_size + value_size + 2);
@@ -53,6 +56,7 @@ static bool fields_next(const struct grpc_fields *fields, size_t *at, struct hps
     struct field_head head;
 
     if (*at >= fields->bytes.size) {
+        HPS_ASSERT(*at == fields->bytes.size);
         return false;
     }
     const uint8_t *from = fields->bytes.data + *at;

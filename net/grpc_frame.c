@@ -13,6 +13,17 @@
  */
 enum { BODY_FIRST_BYTES = 64 * 1024 };
 
+/* A message that was handed out in place has left nothing in the body. */
+static void decoder_sane(const struct hps_grpc_decoder *decoder)
+{
+    bool whole = decoder->n_prefix == HPS_GRPC_PREFIX_BYTES;
+
+    HPS_ASSERT(decoder->n_prefix <= HPS_GRPC_PREFIX_BYTES);
+    HPS_ASSERT(whole || (decoder->body.size == 0 && !decoder->delivered));
+    HPS_ASSERT(!whole || decoder->size <= decoder->size_max);
+    HPS_ASSERT(!whole || decoder->body.size <= decoder->size);
+}
+
 void hps_grpc_decoder_init(struct hps_grpc_decoder *decoder, size_t size_max, bool lend)
 {
     *decoder = (struct hps_grpc_decoder){.size_max = size_max, .lend = lend};
@@ -92,6 +103,7 @@ uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, si
     if (decoder->n_prefix < HPS_GRPC_PREFIX_BYTES || decoder->delivered) {
         return NULL;
     }
+    decoder_sane(decoder);
     size_t room = min_size(size, decoder->size - decoder->body.size);
     if (room == 0 || reserve_body(decoder, room) != HPS_OK) {
         return NULL; /* feeding says what is wrong */
@@ -142,6 +154,7 @@ hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t
     }
     out_message->compressed = decoder->prefix[0] == 1;
     decoder->delivered = take == left;
+    decoder_sane(decoder);
     *out_used = used + take;
     *out_complete = decoder->delivered;
     return HPS_OK;

@@ -332,7 +332,8 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     conn->client = hps_conn_client(raw);
     strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
     if (hps_http2_new(grpc_loop->shared, raw, &options, &events, conn, &conn->h2, &err) != HPS_OK) {
-        HPS_LOG(WARN, "grpc", "connection refused", HPS_STR("reason", err.text));
+        HPS_LOG(WARN, "grpc", "connection refused: it could not be set up",
+                HPS_STR("reason", err.text));
         if (conn->on_gone != NULL) {
             conn->on_gone(conn->on_gone_ctx);
         }
@@ -396,8 +397,8 @@ void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
     return;
 
 fail:
-    HPS_LOG(WARN, "grpc", "connection refused", HPS_STR("peer", hps_conn_peer(conn)),
-            HPS_STR("reason", reason));
+    HPS_LOG(WARN, "grpc", "connection refused: it could not be set up",
+            HPS_STR("peer", hps_conn_peer(conn)), HPS_STR("reason", reason));
     hps_free(made);
     hps_free(adoption);
     hps_conn_free(conn);
@@ -502,7 +503,7 @@ static void on_tick(void *ctx)
     struct hps_grpc_loop *grpc_loop = ctx;
     uint64_t now_us = hps_clock_us();
 
-    /* Nothing here closes a connection at once, so that the list stands still. */
+    /* Nothing here closes a connection at once, so that the list does not change. */
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
         check_conn(conn, now_us);
     }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <zlib.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 #define WINDOW_GZIP_ONLY (15 + 16) /* 32 KB window, gzip header required */
@@ -67,6 +68,7 @@ static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, st
             return hps_error_set(err, HPS_EXHAUSTED, "gzip message inflates to more than %zu bytes",
                                  out->size_max);
         }
+        HPS_ASSERT(written <= out->size_max - out->size);
         out->size += written;
         if (rc == Z_STREAM_END && zs->next_in == end) {
             return HPS_OK;
@@ -98,6 +100,7 @@ hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
         return hps_error_set(err, HPS_NO_MEMORY, "gzip message: out of memory");
     }
     size_t before = out->size;
+    HPS_ASSERT(before <= out->size_max);
     hps_status status = inflate_all(&zs, data, size, out, err);
     inflateEnd(&zs);
     if (status != HPS_OK) {

@@ -27,9 +27,11 @@ struct hps_http2_shared *hps_http2_shared_new(struct hps_loop *loop)
 
 void hps_http2_shared_free(struct hps_http2_shared *shared)
 {
+    HPS_ASSERT(shared == NULL || shared->n_users > 0);
     if (shared == NULL || --shared->n_users > 0) {
-        return; /* a connection that was freed within its own callback is about to let go */
+        return; /* a connection that was freed within its own callback frees it in a moment */
     }
+    HPS_ASSERT(hps_http2_shared_queued(shared) == 0);
     http2_batches_free(shared);
     hps_free(shared);
 }
@@ -304,6 +306,7 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
 {
     struct hps_http2 *h2 = hps_calloc(1, sizeof *h2);
 
+    HPS_ASSERT(hps_loop_is_mine(shared->loop) && events->on_closed != NULL);
     HPS_ASSERT(options->window_bytes <= INT32_MAX && options->connection_window_bytes <= INT32_MAX);
     if (h2 == NULL) {
         goto fail_conn;

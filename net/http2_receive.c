@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a session receives: its socket is read, nghttp2 handed the bytes where they are, and what
- * that makes of them told to the owner. Reading goes through one buffer of the loop, but while a
- * DATA frame is under way straight to where the owner of its stream wants it (on_room). A peer that
- * sends what no client sends is cut off. Loop thread of the connection.
+ * What a session receives: bytes are read from the socket and handed to nghttp2, whose callbacks
+ * become those of the owner. Reads go to one buffer of the loop; within a large DATA frame, to
+ * where the owner of its stream wants the bytes (on_room). A peer that sends what no client sends
+ * is cut off. Loop thread of the connection.
  */
 #include "net/http2_internal.h"
 
@@ -223,6 +223,7 @@ static void check_answers(struct hps_http2 *h2)
 /* A run that nghttp2 is to see. */
 static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
 {
+    HPS_ASSERT(http2_takes_in(h2) && size > 0);
     h2->in.data_end = NULL;
     ssize_t used = nghttp2_session_mem_recv(h2->session, data, size);
     h2->in.in_data = h2->in.data_end == data + size;
@@ -288,6 +289,7 @@ static hps_status read_once(struct hps_http2 *h2, size_t *out_size, bool *out_mo
     if (status != HPS_OK) {
         return status;
     }
+    HPS_ASSERT(size > 0 && size <= room + buffer_bytes);
     size_t in_place = size < room ? size : room;
     if (in_place > 0) {
         take_in(h2, direct, in_place);
@@ -306,6 +308,7 @@ void http2_read_in(struct hps_http2 *h2)
     size_t share = 0;
     bool more = true;
 
+    HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
     h2->in.at_us = hps_loop_now_us(h2->shared->loop);
     while (more && http2_takes_in(h2) && share < READ_TURN_BYTES) {
         size_t size;
@@ -334,6 +337,7 @@ void hps_http2_consume(struct hps_http2_stream *stream, size_t size)
     if (http2_is_dead(h2) || size == 0) {
         return;
     }
+    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop));
     HPS_ASSERT(size <= stream->unconsumed);
     stream->unconsumed -= size;
     if (nghttp2_session_consume(h2->session, stream->id, size) != 0) {

@@ -144,6 +144,8 @@ static void release_piece(struct hps_http2 *h2, struct http2_piece *piece)
     struct http2_message *message = piece->message;
     struct hps_http2_stream *stream = message->stream;
 
+    HPS_ASSERT(message->n_held > 0 && piece->size <= h2->out.queued);
+    HPS_ASSERT(stream == NULL || piece->size <= stream->queued);
     count_queued(h2, piece->size, false);
     h2->released = true;
     if (stream != NULL) {
@@ -408,6 +410,7 @@ static void batch_advance(struct hps_http2 *h2, size_t size)
 {
     struct http2_batch *batch = h2->out.batch;
 
+    HPS_ASSERT(size > 0 && size <= batch->size);
     h2->out.written += size;
     batch->size -= size;
     if (batch->size == 0) {
@@ -447,6 +450,7 @@ void http2_write_out(struct hps_http2 *h2)
 {
     size_t share = 0;
 
+    HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
     h2->out.blocked = false;
     while (!http2_is_dead(h2)) {
         if ((h2->out.batch == NULL || h2->out.batch->size == 0) && !fill_batch(h2)) {

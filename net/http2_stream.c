@@ -92,6 +92,7 @@ void hps_http2_reset(struct hps_http2_stream *stream, uint32_t error)
 {
     struct hps_http2 *h2 = stream->h2;
 
+    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop));
     if (http2_is_dead(h2)) {
         return;
     }
@@ -127,6 +128,7 @@ hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field 
 {
     nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
 
+    HPS_ASSERT(!h2->options.server && hps_loop_is_mine(h2->shared->loop));
     if (!hps_http2_can_request(h2)) {
         return HPS_UNAVAILABLE;
     }

@@ -49,7 +49,8 @@ static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 static void library_log(int severity, const char *msg)
 {
     if (severity >= EVENT_LOG_WARN) {
-        HPS_LOG(WARN, "loop", "libevent", HPS_STR("reason", msg));
+        HPS_LOG(WARN, "loop", "event loop degraded: libevent reports an error",
+                HPS_STR("reason", msg));
     }
 }
 

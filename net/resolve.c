@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names, each on a thread: see resolve.h. Who began it and its thread both hold it; the one that
- * lets go last frees it.
+ * Names, each looked up on a thread of its own: see resolve.h. The caller and the thread have a
+ * reference each; the last one frees.
  */
 #include "net/resolve.h"
 
@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/thread.h"
@@ -19,7 +20,7 @@ struct hps_resolve {
     atomic_int refs;
     int wake_fd; /* our own */
     struct hps_addr addr;
-    _Atomic uint64_t ended_us; /* not 0: and what follows is told */
+    _Atomic uint64_t ended_us; /* 0: not over; else what follows is set and stays */
     hps_status status;
     struct hps_error err;
     struct hps_places places;
@@ -27,7 +28,9 @@ struct hps_resolve {
 
 static void unref(struct hps_resolve *resolve)
 {
-    if (atomic_fetch_sub(&resolve->refs, 1) == 1) {
+    int refs = atomic_fetch_sub(&resolve->refs, 1);
+    HPS_ASSERT(refs > 0 && refs <= 2);
+    if (refs == 1) {
         close(resolve->wake_fd);
         hps_free(resolve);
     }
@@ -48,6 +51,7 @@ static void *resolve_run(void *ctx)
 hps_status hps_resolve_new(const struct hps_addr *addr, int wake_fd,
                            struct hps_resolve **out_resolve, struct hps_error *err)
 {
+    HPS_ASSERT(wake_fd >= 0);
     pthread_t thread;
     struct hps_resolve *resolve = hps_calloc(1, sizeof(*resolve));
     if (resolve == NULL) {
@@ -81,6 +85,7 @@ hps_status hps_resolve_take(const struct hps_resolve *resolve, struct hps_places
     if (resolve->status != HPS_OK) {
         return hps_error_set(err, resolve->status, "%s", resolve->err.text);
     }
+    HPS_ASSERT(resolve->places.n > 0 && resolve->places.n_tried == 0);
     *out_places = resolve->places;
     return HPS_OK;
 }

@@ -154,6 +154,7 @@ static int connect_one(const struct hps_sockaddr *sockaddr, int *out_fd)
 hps_status hps_sock_connect_next(const struct hps_addr *addr, struct hps_places *places,
                                  int *out_fd, struct hps_error *err)
 {
+    HPS_ASSERT(places->n > 0 && places->n_tried <= places->n);
     int error = ECONNREFUSED;
     while (places->n_tried < places->n) {
         uint32_t i = (places->first % places->n + places->n_tried++) % places->n;

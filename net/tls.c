@@ -238,7 +238,8 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
 
 struct hps_tls *hps_tls_ref(struct hps_tls *tls)
 {
-    atomic_fetch_add_explicit(&tls->refs, 1, memory_order_relaxed);
+    unsigned refs = atomic_fetch_add_explicit(&tls->refs, 1, memory_order_relaxed);
+    HPS_ASSERT(refs > 0);
     return tls;
 }
 
@@ -255,7 +256,7 @@ void hps_tls_unref(struct hps_tls *tls)
 
 void hps_tls_renew(struct hps_tls *tls, struct hps_tls *fresh)
 {
-    HPS_ASSERT(atomic_load(&fresh->refs) == 1);
+    HPS_ASSERT(tls != fresh && atomic_load(&fresh->refs) == 1);
     HPS_ASSERT(tls->server == fresh->server);
     hps_lock_acquire(&tls->lock);
     SSL_CTX *old = tls->ctx;
@@ -443,15 +444,20 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
                          openssl_reason(reason, sizeof(reason)));
 }
 
-hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
-                                size_t *out_size, enum hps_tls_wait *out_wait)
+/* Before each call of OpenSSL: errors of earlier ones are not those of this one. */
+static void begin_io(const struct hps_tls_session *session, size_t size)
 {
-    HPS_ASSERT(session->phase != TLS_HANDSHAKE && capacity > 0);
+    HPS_ASSERT(session->phase != TLS_HANDSHAKE && size > 0);
     ERR_clear_error();
     errno = 0;
-    size_t size = 0;
-    int rc = SSL_read_ex(session->ssl, data, capacity, &size);
+}
+
+/* What came of a read or write of `size` bytes, of which OpenSSL returned `rc`. */
+static hps_status end_io(struct hps_tls_session *session, int rc, size_t size, size_t *out_size,
+                         enum hps_tls_wait *out_wait)
+{
     if (rc == 1) {
+        HPS_ASSERT(size > 0);
         *out_size = size;
         return HPS_OK;
     }
@@ -460,21 +466,22 @@ hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, siz
     return status;
 }
 
+hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
+                                size_t *out_size, enum hps_tls_wait *out_wait)
+{
+    size_t size = 0;
+    begin_io(session, capacity);
+    int rc = SSL_read_ex(session->ssl, data, capacity, &size);
+    return end_io(session, rc, size, out_size, out_wait);
+}
+
 hps_status hps_tls_session_write(struct hps_tls_session *session, const void *data, size_t size,
                                  size_t *out_size, enum hps_tls_wait *out_wait)
 {
-    HPS_ASSERT(session->phase != TLS_HANDSHAKE && size > 0);
-    ERR_clear_error();
-    errno = 0;
     size_t written = 0;
+    begin_io(session, size);
     int rc = SSL_write_ex(session->ssl, data, size, &written);
-    if (rc == 1) {
-        *out_size = written;
-        return HPS_OK;
-    }
-    hps_status status = session_status(session, rc, out_wait);
-    ERR_clear_error();
-    return status;
+    return end_io(session, rc, written, out_size, out_wait);
 }
 
 void hps_tls_session_shutdown(struct hps_tls_session *session)

@@ -171,6 +171,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "net/grpc_call_headers.c": "test_grpc_server.c: what a client may ask for",
     "net/grpc_call_receive.c": "test_grpc_server.c: messages in pieces, limits, waiting for room",
     "net/grpc_call_send.c": "test_grpc_server.c: answers, statuses, back-pressure",
+    "net/grpc_channel.c": "test_grpc_client.c: connections that are refused, lost, drained",
     "net/grpc_fields.c": "test_grpc_server.c: metadata",
     "net/http2_send.c": "test_http2.c, and test_grpc_server.c: slow readers, lost connections, small calls beside bulk",
     "net/http2_stream.c": "test_http2.c and test_grpc_client.c",

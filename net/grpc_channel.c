@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A channel of the gRPC client: one connection at a time, made when it is needed and made anew
+ * after it was lost or sent away by GOAWAY. Its calls are in grpc_client.c. Loop thread of the
+ * channel.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "net/grpc_client_internal.h"
+
+enum {
+    WINDOW_BYTES = 16 * 1024 * 1024,
+    CONNECTION_WINDOW_BYTES = 64 * 1024 * 1024,
+    FRAME_BYTES_MAX = 1024 * 1024,
+    HEADER_BYTES_MAX = 64 * 1024,
+    HEADER_FIELDS_MAX = 128,
+};
+
+/* ---- life and spares ------------------------------------------------------------------------- */
+
+void grpc_channel_enter(struct hps_grpc_channel *channel)
+{
+    channel->busy++;
+}
+
+void grpc_channel_leave(struct hps_grpc_channel *channel)
+{
+    if (--channel->busy > 0 || !channel->freed) {
+        return;
+    }
+    while (channel->n_spares > 0) {
+        hps_buf_fini(&channel->spares[--channel->n_spares]);
+    }
+    hps_http2_shared_free(channel->shared);
+    hps_free(channel->address);
+    hps_free(channel->authority);
+    hps_free(channel->authorization);
+    hps_free(channel);
+}
+
+void grpc_channel_keep_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
+{
+    if (body->data == NULL || channel->n_spares == GRPC_SPARES_MAX ||
+        body->capacity > GRPC_SPARE_BYTES_MAX - channel->spare_bytes) {
+        hps_buf_fini(body);
+        return;
+    }
+    channel->spares[channel->n_spares++] = *body;
+    channel->spare_bytes += body->capacity;
+    hps_buf_init(body, 0);
+}
+
+void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
+{
+    if (body->data == NULL && channel->n_spares > 0) {
+        size_t size_max = body->size_max;
+        *body = channel->spares[--channel->n_spares];
+        body->size_max = size_max;
+        hps_buf_clear(body);
+        channel->spare_bytes -= body->capacity;
+    }
+}
+
+/* ---- calls that wait ------------------------------------------------------------------------- */
+
+/* One that waits for a connection and was made before `number`; NULL: none. */
+static struct hps_grpc_client_call *find_waiting(const struct hps_grpc_channel *channel,
+                                                 uint64_t number)
+{
+    struct hps_grpc_client_call *call = channel->calls;
+
+    while (call != NULL && (call->phase != CLIENT_WAITING || call->number >= number)) {
+        call = call->next;
+    }
+    return call;
+}
+
+/* No connection can be made: everything that waits for one fails. A call that is made when one is
+ * told so has a connection of its own to come: it may be made in answer to the failure. */
+static void fail_waiting(struct hps_grpc_channel *channel, int code, const char *message)
+{
+    uint64_t number = channel->n_made;
+    struct hps_grpc_client_call *call;
+
+    grpc_channel_enter(channel);
+    while ((call = find_waiting(channel, number)) != NULL) {
+        grpc_client_done(call, code, message);
+    }
+    grpc_channel_sane(channel);
+    grpc_channel_leave(channel);
+}
+
+/* Oldest first; new ones are put in front. */
+static void start_waiting(struct hps_grpc_channel *channel)
+{
+    struct hps_grpc_client_call *call = channel->calls;
+
+    while (call != NULL && call->next != NULL) {
+        call = call->next;
+    }
+    for (; call != NULL; call = call->prev) {
+        if (call->phase != CLIENT_WAITING) {
+            continue;
+        }
+        if (grpc_client_send_waiting(call) != HPS_OK) {
+            break;
+        }
+    }
+    if (call != NULL) {
+        fail_waiting(channel, hps_status_grpc_code(HPS_UNAVAILABLE), "the request cannot be sent");
+    }
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void conn_forget(struct client_conn *conn)
+{
+    struct hps_grpc_channel *channel = conn->channel;
+
+    if (channel->current == conn) {
+        channel->current = NULL;
+    }
+    if (conn->prev != NULL) {
+        conn->prev->next = conn->next;
+    } else {
+        channel->conns = conn->next;
+    }
+    if (conn->next != NULL) {
+        conn->next->prev = conn->prev;
+    }
+    hps_free(conn);
+}
+
+static void on_ready(void *ctx)
+{
+    struct client_conn *conn = ctx;
+
+    start_waiting(conn->channel);
+}
+
+static void on_goaway(void *ctx)
+{
+    struct client_conn *conn = ctx;
+
+    if (conn->channel->current == conn) {
+        conn->channel->current = NULL;
+    }
+    hps_http2_drain(conn->h2);
+}
+
+static void on_closed(void *ctx, const struct hps_error *why)
+{
+    struct client_conn *conn = ctx;
+    struct hps_grpc_channel *channel = conn->channel;
+    bool was_current = channel->current == conn;
+
+    conn_forget(conn);
+    if (was_current) {
+        fail_waiting(channel, hps_status_grpc_code(HPS_UNAVAILABLE), why->text);
+    }
+}
+
+static const struct hps_http2_events events = {
+    .on_ready = on_ready,
+    .on_header = grpc_client_header,
+    .on_data = grpc_client_data,
+    .on_room = grpc_client_room,
+    .on_stream_closed = grpc_client_stream_closed,
+    .on_goaway = on_goaway,
+    .on_closed = on_closed,
+};
+
+static hps_status connect_now(struct hps_grpc_channel *channel, struct hps_error *err)
+{
+    struct hps_http2_options options = {
+        .window_bytes = WINDOW_BYTES,
+        .connection_window_bytes = CONNECTION_WINDOW_BYTES,
+        .frame_bytes_max = FRAME_BYTES_MAX,
+        .header_bytes_max = HEADER_BYTES_MAX,
+        .header_fields_max = HEADER_FIELDS_MAX,
+        .handshake_timeout_us = channel->connect_timeout_us,
+    };
+    struct client_conn *conn = hps_calloc(1, sizeof *conn);
+    struct hps_conn *raw;
+
+    if (conn == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a connection");
+    }
+    conn->channel = channel;
+    hps_status status = hps_conn_connect(channel->address, channel->tls, &raw, err);
+    if (status == HPS_OK) {
+        status = hps_http2_new(channel->shared, raw, &options, &events, conn, &conn->h2, err);
+    }
+    if (status != HPS_OK) {
+        hps_free(conn);
+        return status;
+    }
+    conn->next = channel->conns;
+    if (conn->next != NULL) {
+        conn->next->prev = conn;
+    }
+    channel->conns = conn;
+    channel->current = conn;
+    return HPS_OK;
+}
+
+/* A connection that takes no more calls is drained; the next one takes them. */
+static void leave_if_spent(struct hps_grpc_channel *channel)
+{
+    struct client_conn *conn = channel->current;
+
+    if (conn != NULL && hps_http2_is_ready(conn->h2) && !hps_http2_can_request(conn->h2)) {
+        channel->current = NULL;
+        hps_http2_drain(conn->h2);
+    }
+}
+
+static void on_retry(void *ctx)
+{
+    struct hps_grpc_channel *channel = ctx;
+    struct hps_error err;
+
+    leave_if_spent(channel);
+    if (channel->current == NULL && connect_now(channel, &err) != HPS_OK) {
+        fail_waiting(channel, hps_status_grpc_code(HPS_UNAVAILABLE), err.text);
+    } else if (hps_http2_is_ready(channel->current->h2)) {
+        start_waiting(channel);
+    }
+}
+
+bool grpc_channel_is_ready(struct hps_grpc_channel *channel)
+{
+    leave_if_spent(channel);
+    return channel->current != NULL && hps_http2_is_ready(channel->current->h2);
+}
+
+void grpc_channel_retry(struct hps_grpc_channel *channel)
+{
+    hps_loop_later_set(channel->loop, &channel->retry);
+}
+
+/* ---- channels -------------------------------------------------------------------------------- */
+
+static char *make_authorization(const char *token)
+{
+    size_t size = strlen(token) + sizeof "Bearer ";
+    char *text = hps_alloc(size);
+
+    if (text != NULL) {
+        snprintf(text, size, "Bearer %s", token);
+    }
+    return text;
+}
+
+hps_status hps_grpc_channel_new(struct hps_loop *loop,
+                                const struct hps_grpc_channel_options *options,
+                                struct hps_grpc_channel **out_channel, struct hps_error *err)
+{
+    struct hps_grpc_channel *channel = hps_calloc(1, sizeof *channel);
+    bool is_unix = strncmp(options->address, "unix:", 5) == 0;
+    hps_status status;
+
+    if (channel == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a channel");
+    }
+    channel->loop = loop;
+    channel->busy = 1; /* the owner */
+    channel->tls = options->tls;
+    channel->reply_bytes_max = options->reply_bytes_max;
+    channel->connect_timeout_us = options->connect_timeout_us;
+    hps_loop_later_init(&channel->retry, on_retry, channel);
+    channel->shared = hps_http2_shared_new(loop);
+    channel->address = hps_strdup(options->address);
+    channel->authority = hps_strdup(is_unix ? "localhost" : options->address);
+    if (options->bearer_token != NULL) {
+        channel->authorization = make_authorization(options->bearer_token);
+    }
+    if (channel->shared == NULL || channel->address == NULL || channel->authority == NULL ||
+        (options->bearer_token != NULL && channel->authorization == NULL)) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a channel");
+        goto fail;
+    }
+    status = connect_now(channel, err);
+    if (status != HPS_OK) {
+        goto fail;
+    }
+    *out_channel = channel;
+    return HPS_OK;
+
+fail:
+    channel->freed = true;
+    grpc_channel_leave(channel);
+    return status;
+}
+
+void hps_grpc_channel_free(struct hps_grpc_channel *channel)
+{
+    if (channel == NULL || channel->freed) {
+        return;
+    }
+    HPS_ASSERT(hps_loop_is_mine(channel->loop));
+    channel->freed = true;
+    hps_loop_later_stop(&channel->retry);
+    while (channel->calls != NULL) {
+        grpc_client_done(channel->calls, hps_status_grpc_code(HPS_CANCELLED),
+                         "the channel was closed");
+    }
+    while (channel->conns != NULL) {
+        hps_http2_free(channel->conns->h2);
+        conn_forget(channel->conns);
+    }
+    grpc_channel_leave(channel);
+}

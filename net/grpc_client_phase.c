@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The phases of a client's call: which may follow which, and what goes with each; and what holds of
+ * a channel at the end of each call and event. Loop thread of the channel.
+ */
+#include "base/assert.h"
+#include "net/grpc_client_internal.h"
+
+void grpc_client_phase_set(struct hps_grpc_client_call *call, enum client_phase to)
+{
+    static const unsigned follows[CLIENT_PHASES] = {
+        [CLIENT_NEW] = 1u << CLIENT_WAITING | 1u << CLIENT_SENT,
+        [CLIENT_WAITING] = 1u << CLIENT_SENT | 1u << CLIENT_DONE,
+        [CLIENT_SENT] = 1u << CLIENT_WAITING | 1u << CLIENT_ANSWERED | 1u << CLIENT_DONE,
+        [CLIENT_ANSWERED] = 1u << CLIENT_DONE,
+    };
+
+    HPS_ASSERT(call->phase < CLIENT_PHASES && to < CLIENT_PHASES);
+    HPS_ASSERT((follows[call->phase] & 1u << to) != 0);
+    call->phase = to;
+}
+
+void grpc_client_sane(const struct hps_grpc_client_call *call)
+{
+    bool on_stream = call->phase == CLIENT_SENT || call->phase == CLIENT_ANSWERED;
+
+    HPS_ASSERT(call->phase == CLIENT_WAITING || on_stream);
+    HPS_ASSERT((call->stream != NULL) == on_stream);
+    HPS_ASSERT(!on_stream || hps_http2_user(call->stream) == call);
+    HPS_ASSERT(call->phase != CLIENT_WAITING || call->path != NULL);
+    HPS_ASSERT(call->phase == CLIENT_ANSWERED || (call->http_status == 0 && call->code < 0));
+    HPS_ASSERT(hps_timer_armed(&call->deadline) == (call->deadline_us != 0));
+    HPS_ASSERT(call->prev != NULL || call->channel->calls == call);
+    HPS_ASSERT(call->number < call->channel->n_made);
+}
+
+/* Who waits will be started: by a connection that is being made, or by a retry. */
+static bool waiting_will_start(const struct hps_grpc_channel *channel)
+{
+    bool connecting = channel->current != NULL && !hps_http2_is_ready(channel->current->h2);
+    bool any = false;
+
+    for (const struct hps_grpc_client_call *call = channel->calls; call; call = call->next) {
+        grpc_client_sane(call);
+        any = any || call->phase == CLIENT_WAITING;
+    }
+    return !any || connecting || hps_loop_later_is_set(&channel->retry);
+}
+
+static bool is_ours(const struct hps_grpc_channel *channel, const struct client_conn *conn)
+{
+    const struct client_conn *at = channel->conns;
+
+    while (at != NULL && at != conn) {
+        at = at->next;
+    }
+    return at != NULL;
+}
+
+void grpc_channel_sane(const struct hps_grpc_channel *channel)
+{
+    HPS_ASSERT(hps_loop_is_mine(channel->loop));
+    HPS_ASSERT(channel->busy > 0 && channel->n_spares <= GRPC_SPARES_MAX);
+    HPS_ASSERT((channel->n_spares == 0) == (channel->spare_bytes == 0));
+    HPS_ASSERT(channel->spare_bytes <= GRPC_SPARE_BYTES_MAX);
+    if (channel->freed) {
+        HPS_ASSERT(channel->calls == NULL && !hps_loop_later_is_set(&channel->retry));
+        return;
+    }
+    HPS_DEBUG_ASSERT(channel->current == NULL || is_ours(channel, channel->current));
+    HPS_DEBUG_ASSERT(waiting_will_start(channel));
+}
