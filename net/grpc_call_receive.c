@@ -62,6 +62,7 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
         hps_grpc_decoder_fini(&call->request.decoder);
         hps_buf_fini(&call->request.plain);
     }
+    grpc_call_sane(call);
     hps_grpc_call_unref(call);
 }
 
@@ -246,7 +247,6 @@ void grpc_call_end(struct hps_grpc_call *call)
         return;
     }
     HPS_ASSERT(method != NULL); /* else it was refused by its headers */
-    hps_grpc_call_ref(call);
     if (call->request.stash.size > 0) {
         grpc_call_request_set(call, GRPC_REQUEST_STASHED);
     } else if (!hps_grpc_decoder_idle(&call->request.decoder)) {
@@ -255,7 +255,10 @@ void grpc_call_end(struct hps_grpc_call *call)
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         call->delivered = true;
         if (method->on_half_close != NULL) {
+            hps_grpc_call_ref(call);
             method->on_half_close(call);
+            grpc_call_sane(call);
+            hps_grpc_call_unref(call);
         }
     } else if (call->request.phase == GRPC_REQUEST_WHOLE) {
         dispatch_or_hold(call);
@@ -263,6 +266,4 @@ void grpc_call_end(struct hps_grpc_call *call)
         grpc_call_refuse(call, HPS_UNIMPLEMENTED, "%s takes one message, the client sent none",
                          method->path);
     }
-    grpc_call_sane(call);
-    hps_grpc_call_unref(call);
 }

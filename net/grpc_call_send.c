@@ -44,6 +44,14 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field 
     return n + grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
 }
 
+/* A call from above is over. Within a message its delivery looks at the whole. */
+static void end_turn(const struct hps_grpc_call *call)
+{
+    if (!call->delivering) {
+        grpc_call_sane(call);
+    }
+}
+
 void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
 {
     if (call->reply.phase < GRPC_REPLY_RESET) {
@@ -65,7 +73,6 @@ void grpc_call_trailers(struct hps_grpc_call *call)
     if (hps_http2_trailers(call->stream, fields, n) != HPS_OK) {
         grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
     }
-    grpc_call_sane(call);
 }
 
 /* The status is all of the answer. */
@@ -99,7 +106,7 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
         n += list_trailers(call, code, fields + n);
         send_status_alone(call, fields, n);
     }
-    grpc_call_sane(call);
+    end_turn(call);
 }
 
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
@@ -178,7 +185,7 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
     if (hps_http2_send(call->stream, prefix, sizeof prefix, slices, n_slices) != HPS_OK) {
         answer_failed(call);
     }
-    grpc_call_sane(call);
+    end_turn(call);
 }
 
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
@@ -195,7 +202,7 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
     if (hps_http2_send_copy(call->stream, prefix, sizeof prefix, data, size) != HPS_OK) {
         answer_failed(call);
     }
-    grpc_call_sane(call);
+    end_turn(call);
 }
 
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call)

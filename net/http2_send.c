@@ -608,5 +608,4 @@ void hps_http2_finish(struct hps_http2_stream *stream)
         (void)nghttp2_session_resume_data(h2->session, stream->id); /* gone: it is closing */
     }
     http2_kick(h2);
-    http2_stream_sane(stream);
 }

@@ -168,7 +168,6 @@ hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_h
     }
     http2_stream_send_set(stream, end ? HTTP2_SEND_FINISHED : HTTP2_SEND_OPEN);
     http2_kick(h2);
-    http2_stream_sane(stream);
     return HPS_OK;
 }
 
