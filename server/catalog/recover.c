@@ -153,7 +153,7 @@ static void run_fill(struct hps_task *task)
                 HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
                 HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
     } else {
-        status = hps_load_fill_host(env, fill->version, &catalog->closing, &err);
+        status = hps_load_refill_host(env, fill->version, &catalog->closing, &err);
     }
     if (status != HPS_OK && status != HPS_CANCELLED) {
         HPS_LOG(WARN, "catalog", "the host map was not filled",

@@ -122,7 +122,7 @@ static void fill(struct hps_catalog *catalog, struct hps_version *version, uint6
     const struct hps_warmup_limits limits = {deadline_us, go_on, &ctx};
     struct hps_warmup_report report;
     fill_link(&ctx);
-    hps_warmup_fill(catalog->warmup, version, &limits, &report);
+    hps_warmup_run(catalog->warmup, version, &limits, &report);
     fill_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
         HPS_LOG(WARN, "warmup", "a warm-up failed", HPS_STR("model", version->model),
@@ -149,7 +149,7 @@ static void fill_whole(struct hps_catalog *catalog, struct hps_version *version,
         return;
     }
     fill_link(&ctx);
-    hps_whole_fill(version, &limits, &report);
+    hps_whole_refill(version, &limits, &report);
     fill_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
         HPS_LOG(WARN, "warmup",

@@ -90,8 +90,8 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
 
 /* Put every row of the authoritative tier into the host map of a version, but for those that are
  * there, and mark it complete. Used after a restart, while the version already serves. */
-hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
-                              const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_version *version,
+                                const atomic_bool *cancel, struct hps_error *err) HPS_MUST_CHECK;
 /* What the host map needs for all rows of these tables, or as many as it takes of each. */
 uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_table *tables,
                              uint32_t n_tables);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files of the loader share: plan.c (what a load needs), loader.c (the pass from files
- * into stores), fill_redis.c (what a Redis above a store gets after that). fill_host.c, the refill
+ * into stores), fill_redis.c (what a Redis above a store gets after that). refill.c, the refill
  * after a restart, is on its own. On the loader thread.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_INTERNAL_H

@@ -66,7 +66,7 @@ struct hps_warmup_report {
     struct hps_error error; /* of HPS_WARMUP_FAILED */
 };
 
-/* What one fill may cost. */
+/* What one warm-up may cost. */
 struct hps_warmup_limits {
     uint64_t deadline_us; /* hps_clock_us; 0: none */
     /* Asked before each batch. false: stop. out_room_bytes: that rows may take. */
@@ -80,10 +80,10 @@ bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *vers
  * into its embedding caches, if its model has init_ec; the hottest first, from the tiers below, on
  * half of this thread's time. The version is pinned or not yet published. May block; any thread,
  * several at once. */
-void hps_warmup_fill(struct hps_warmup *warmup, struct hps_version *version,
-                     const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
+void hps_warmup_run(struct hps_warmup *warmup, struct hps_version *version,
+                    const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
 /* Sleep as long again as the work since then took, 50 ms at most: half of the time is for others,
- * and so is the disk. Of threads that fill behind what is served. */
+ * and so is the disk. Of threads that put rows into memory behind what is served. */
 void hps_warmup_pause_after(uint64_t start_us);
 
 #endif

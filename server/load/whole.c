@@ -222,8 +222,8 @@ static bool fill_table(struct whole *whole, uint32_t i)
     return report->end != HPS_WARMUP_TIME && report->end != HPS_WARMUP_STOPPED;
 }
 
-void hps_whole_fill(struct hps_version *version, const struct hps_warmup_limits *limits,
-                    struct hps_warmup_report *out_report)
+void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limits *limits,
+                      struct hps_warmup_report *out_report)
 {
     struct hps_warmup_report report = {.end = HPS_WARMUP_DONE};
     struct whole whole = {.version = version,

@@ -19,7 +19,7 @@ bool hps_whole_useful(const struct hps_config *config, const struct hps_version 
  * per version at a time.
  * limits      the room for rows in the host map is of no interest
  * out_report  n_keys: rows read, n_gpu_rows: given to the device */
-void hps_whole_fill(struct hps_version *version, const struct hps_warmup_limits *limits,
-                    struct hps_warmup_report *out_report);
+void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limits *limits,
+                      struct hps_warmup_report *out_report);
 
 #endif

@@ -95,11 +95,11 @@ def test_kill_when_keys_were_saved_before_then_warm_after_it(served):
     daemon.restart()
     traffic = Traffic(table)
     hit_rate(daemon, traffic, 12, table, n_hottest=1000)
-    n_before = daemon.log().count("hot keys written")
+    n_before = daemon.log().count("hot keys saved")
 
     def saved():  # the second save from now on has begun after what was asked for before
         hit_rate(daemon, traffic, 1, table, n_hottest=1000)
-        return daemon.log().count("hot keys written") > n_before + 1
+        return daemon.log().count("hot keys saved") > n_before + 1
 
     until(saved, "a save")
     daemon.kill()
@@ -116,7 +116,7 @@ def test_start_when_a_record_of_hot_keys_is_damaged_then_a_warning_and_the_next_
     daemon.stop()
     write_behind_its_back(daemon, "catalog", b"hot/m/000000", b"HPSH\1\0\0\0" + bytes(100))
     daemon.restart()
-    assert "a record of hot keys is left out" in daemon.log()
+    assert "hot-key record skipped" in daemon.log()
     hit_rate(daemon, traffic, 3, table)
     daemon.stop()
     daemon.restart()
@@ -135,7 +135,7 @@ def test_start_when_the_disk_has_lost_hot_keys_then_served_all_the_same(served):
     (path,) = [path for path in glob.glob(f"{daemon.state}/hpsd/*.sst") if b"HPSH" in read(path)]
     overwrite(path, read(path).index(b"HPSH") + 5000)
     daemon.restart()
-    assert "hot keys were not all read" in daemon.log()
+    assert "hot-key records unreadable" in daemon.log()
     result = ask(daemon.stub(), "m", {"a": table.keys[:999]}).results[0]
     np.testing.assert_array_equal(floats(result), table.expect(table.keys[:999]))
     daemon.stop()

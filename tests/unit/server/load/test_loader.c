@@ -73,7 +73,7 @@ static hps_status fill(uint32_t n_rows, bool loses, bool *out_complete, struct h
     version->tiers[1] = &below.space;
     version->n_tiers = 2;
     const atomic_bool cancel = false;
-    hps_status status = hps_load_fill_host(&env, version, &cancel, err);
+    hps_status status = hps_load_refill_host(&env, version, &cancel, err);
     *out_complete = atomic_load(&version->host_complete);
     env.host->ops->space_close(below.host);
     env.host->ops->close(env.host);
@@ -238,7 +238,7 @@ static void fill_updated(bool deletes)
     }
     updated.first = N_UPDATED;
     const atomic_bool cancel = false;
-    hps_status status = hps_load_fill_host(&env, version, &cancel, &err);
+    hps_status status = hps_load_refill_host(&env, version, &cancel, &err);
     assert_true(status == HPS_OK);
     assert_true(version->host_complete);
     for (hps_key key = 0; key < N_ROWS; key++) {

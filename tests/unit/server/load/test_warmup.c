@@ -184,7 +184,7 @@ static struct hps_warmup_report fill(struct rig *rig, struct hps_version *versio
 {
     struct hps_warmup_report report;
     const struct hps_warmup_limits limits = {deadline_us, go_on, rig};
-    hps_warmup_fill(rig->warmup, version, &limits, &report);
+    hps_warmup_run(rig->warmup, version, &limits, &report);
     return report;
 }
 
@@ -727,7 +727,7 @@ static struct hps_warmup_report fill_whole(struct rig *rig)
 {
     const struct hps_warmup_limits limits = {0, go_on, rig};
     struct hps_warmup_report report;
-    hps_whole_fill(rig->version, &limits, &report);
+    hps_whole_refill(rig->version, &limits, &report);
     hps_gpu_tier_sync(rig->version->gpu->tier);
     return report;
 }
@@ -822,7 +822,7 @@ static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void 
     float row[DIM];
     rig->version->stamps = hps_stamps_new();
     overtaker.n_asked = 0;
-    hps_whole_fill(rig->version, &limits, &report);
+    hps_whole_refill(rig->version, &limits, &report);
     assert_int_equal(report.end, HPS_WARMUP_DONE);
     assert_true(on_device(rig, blocks, 0, 100, row) && row[0] == -1);
     assert_false(on_device(rig, blocks, 0, 101, row));

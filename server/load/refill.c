@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * All rows of a version into the host map, behind what is served: after a restart, and while
- * updates come. On the loader thread.
+ * The refill of a host map after a restart: all rows of a version are scanned in its lowest tier
+ * and put into the map, behind what is served and while updates come. On the loader thread.
+ *
+ *     lowest tier ── scan ─▶ insert ─▶ map
+ *                             └ rows that an update has overtaken ── walk: read again ─▶ map
  */
 #include <inttypes.h>
 #include <sched.h>
@@ -12,7 +15,7 @@
 #include "cache/lookup/tiers.h"
 #include "server/load/loader.h"
 
-struct fill {
+struct refill {
     struct hps_version *version;
     struct hps_space *host;
     const struct hps_table *table;
@@ -23,34 +26,36 @@ struct fill {
     uint64_t n_stale; /* that were updated again and again while they were read */
 };
 
-static hps_status fill_slots(struct fill *fill, uint32_t n)
+static hps_status grow_slots(struct refill *refill, uint32_t n)
 {
-    if (n <= fill->n_slots) {
+    if (n <= refill->n_slots) {
         return HPS_OK;
     }
-    uint32_t *slots = hps_realloc(fill->slots, n * sizeof(*slots));
+    uint32_t *slots = hps_realloc(refill->slots, n * sizeof(*slots));
     if (slots == NULL) {
         return HPS_NO_MEMORY;
     }
-    fill->slots = slots;
-    for (uint32_t i = fill->n_slots; i < n; i++) {
+    refill->slots = slots;
+    for (uint32_t i = refill->n_slots; i < n; i++) {
         slots[i] = i;
     }
-    fill->n_slots = n;
+    refill->n_slots = n;
     return HPS_OK;
 }
 
-/* Insert rows that were read since `since`, but for those that an update may have overtaken. */
-static hps_status fill_insert(struct fill *fill, const hps_key *keys, const uint32_t *slots,
-                              const uint8_t *rows, uint32_t n, uint64_t since,
-                              uint32_t *out_n_stale)
+/* Insert n rows of the scan, but for those that an update may have overtaken since it began. */
+static hps_status insert_scanned(struct refill *refill, const hps_key *keys, const uint8_t *rows,
+                                 uint32_t n, uint32_t *out_n_stale)
 {
     const struct hps_call call = {0};
     struct hps_insert_report report = {0};
-    const struct hps_stamp_guard stamps = {fill->version->stamps, keys, fill->table->id, since};
+    const struct hps_stamp_guard stamps = {refill->version->stamps, keys, refill->table->id,
+                                           refill->since};
     const struct hps_insert_guard guard = {hps_stamp_guard_fresh, &stamps};
-    hps_status status = fill->host->store->ops->insert(fill->host, &call, fill->table, keys, slots,
-                                                       rows, n, &guard, &report);
+    HPS_ASSERT(n <= refill->n_slots);
+    hps_status status = refill->host->store->ops->insert(refill->host, &call, refill->table, keys,
+                                                         refill->slots, rows, n, &guard, &report);
+    HPS_ASSERT(report.n_inserted + report.n_no_room + report.n_stale <= n);
     *out_n_stale = report.n_stale;
     bool full = report.n_no_room > 0 || report.n_evicted > 0;
     return status == HPS_OK && full ? HPS_EXHAUSTED : status;
@@ -65,12 +70,12 @@ struct again {
     uint32_t n;
 };
 
-/* Walk them through the map and the lowest tier: what only that has goes into the map, and those
+/* Walk the keys through the map and the lowest tier: what only that has goes into the map, and keys
  * that neither has have been deleted. */
-static hps_status again_try(struct fill *fill, struct again *again)
+static hps_status again_try(struct refill *refill, struct again *again)
 {
-    struct hps_version *version = fill->version;
-    enum hps_tier_kind to = fill->host->store->ops->tier;
+    struct hps_version *version = refill->version;
+    enum hps_tier_kind to = refill->host->store->ops->tier;
     enum hps_tier_kind from = version->tiers[version->n_tiers - 1]->store->ops->tier;
     const struct hps_walk_call call = {.purpose = HPS_WALK_WARM,
                                        .unasked = ~(hps_tier_bit(to) | hps_tier_bit(from)),
@@ -78,8 +83,8 @@ static hps_status again_try(struct fill *fill, struct again *again)
     const struct hps_batch batch = {again->keys, again->slots, again->rows, again->n};
     struct hps_error err;
     struct hps_walk walk;
-    memcpy(again->slots, fill->slots, again->n * sizeof(*again->slots));
-    hps_walk_init(&walk, version, fill->table, &batch);
+    memcpy(again->slots, refill->slots, again->n * sizeof(*again->slots));
+    hps_walk_init(&walk, version, refill->table, &batch);
     hps_status status = hps_walk_rest(&walk, &call, &err);
     const struct hps_tier_report *host = &walk.reports[to];
     status = status == HPS_OK ? host->status : status;
@@ -93,12 +98,12 @@ static hps_status again_try(struct fill *fill, struct again *again)
     return host->n_no_room > 0 || host->n_evicted > 0 ? HPS_EXHAUSTED : HPS_OK;
 }
 
-static hps_status fill_again(struct fill *fill, const hps_key *keys, uint32_t n)
+static hps_status read_again(struct refill *refill, const hps_key *keys, uint32_t n)
 {
     enum { TRIES_MAX = 1000 }; /* a batch of updates is over after milliseconds */
     struct again again = {.keys = hps_alloc(n * sizeof(*keys)),
                           .slots = hps_alloc(n * sizeof(uint32_t)),
-                          .rows = hps_alloc((size_t)n * fill->table->row_bytes),
+                          .rows = hps_alloc((size_t)n * refill->table->row_bytes),
                           .n = n};
     hps_status status = HPS_NO_MEMORY;
     if (again.keys != NULL && again.slots != NULL && again.rows != NULL) {
@@ -109,68 +114,71 @@ static hps_status fill_again(struct fill *fill, const hps_key *keys, uint32_t n)
         if (try > 0) {
             sched_yield();
         }
-        status = atomic_load(fill->cancel) ? HPS_CANCELLED : again_try(fill, &again);
+        status = atomic_load(refill->cancel) ? HPS_CANCELLED : again_try(refill, &again);
     }
-    fill->n_stale += again.n;
+    refill->n_stale += again.n;
     hps_free(again.keys);
     hps_free(again.slots);
     hps_free(again.rows);
     return status;
 }
 
-static hps_status fill_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
-    struct fill *fill = ctx;
+    struct refill *refill = ctx;
     uint32_t n_stale = 0;
-    if (atomic_load(fill->cancel)) {
+    if (atomic_load(refill->cancel)) {
         return HPS_CANCELLED;
     }
-    hps_status status = fill_slots(fill, n);
+    hps_status status = grow_slots(refill, n);
     if (status == HPS_OK) {
-        status = fill_insert(fill, keys, fill->slots, rows, n, fill->since, &n_stale);
+        status = insert_scanned(refill, keys, rows, n, &n_stale);
     }
-    return status == HPS_OK && n_stale > 0 ? fill_again(fill, keys, n) : status;
+    return status == HPS_OK && n_stale > 0 ? read_again(refill, keys, n) : status;
 }
 
 /* Rows of other versions, and those that look-ups missed meanwhile, may have taken the room of rows
  * that the fill had put. */
-static hps_status check_filled(const struct fill *fill, struct hps_error *err)
+static hps_status check_complete(const struct refill *refill, struct hps_error *err)
 {
-    if (fill->n_stale > 0) {
+    if (refill->n_stale > 0) {
         return hps_error_set(err, HPS_ABORTED,
-                             "host: updates came again and again between the reading and the "
-                             "putting of %" PRIu64 " rows",
-                             fill->n_stale);
+                             "host map not complete: %" PRIu64
+                             " rows were updated each time that they were read",
+                             refill->n_stale);
     }
-    if (atomic_load(&fill->host->incomplete)) {
+    if (atomic_load(&refill->host->incomplete)) {
         return hps_error_set(err, HPS_EXHAUSTED,
-                             "host: rows found no room beside those that were asked for meanwhile");
+                             "host map not complete: rows found no room beside those of look-ups");
     }
     return HPS_OK;
 }
 
-hps_status hps_load_fill_host(const struct hps_load_env *env, struct hps_version *version,
-                              const atomic_bool *cancel, struct hps_error *err)
+hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_version *version,
+                                const atomic_bool *cancel, struct hps_error *err)
 {
     struct hps_space *from = version->tiers[version->n_tiers - 1];
     struct hps_space *host = version->tiers[0];
-    HPS_ASSERT(host->store == env->host && from != host);
-    struct fill fill = {.version = version, .host = host, .cancel = cancel};
+    HPS_ASSERT(host->store == env->host);
+    HPS_ASSERT(from != host);
+    HPS_ASSERT((from->store->ops->caps & HPS_STORE_SHARED) ==
+               0); /* else rows are of any position */
+    struct refill refill = {.version = version, .host = host, .cancel = cancel};
     atomic_store(&version->host_complete, false);
     atomic_store(&host->incomplete, false); /* what it has lost so far is put there again */
     hps_status status =
         host->store->ops->reserve != NULL ? host->store->ops->reserve(host, err) : HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
-        fill.table = &version->tables[i];
-        fill.since = hps_stamps_now(version->stamps);
-        status = from->store->ops->scan(from, fill.table, fill_rows, &fill, err);
+        refill.table = &version->tables[i];
+        refill.since = hps_stamps_now(version->stamps);
+        status = from->store->ops->scan(from, refill.table, take_rows, &refill, err);
     }
     if (status == HPS_OK) {
-        status = check_filled(&fill, err);
+        status = check_complete(&refill, err);
     }
     if (status == HPS_OK) {
         atomic_store(&version->host_complete, true); /* unless rows are lost: `incomplete` tells */
     }
-    hps_free(fill.slots);
+    hps_free(refill.slots);
     return status;
 }

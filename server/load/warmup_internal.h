@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of warm-ups share: warmup.c (which keys are hot, and their records) and
+ * warmup_run.c (their rows into memory).
+ */
+#ifndef HPS_SERVER_LOAD_WARMUP_INTERNAL_H
+#define HPS_SERVER_LOAD_WARMUP_INTERNAL_H
+
+#include "base/lock.h"
+#include "cache/lookup/hot.h"
+#include "server/load/warmup.h"
+
+struct warm_table {
+    struct warm_table *next;
+    char *name;
+    struct hps_hot *hot; /* lives as long as this */
+};
+
+struct warm_model {
+    struct warm_model *next;
+    char *name;
+    struct warm_table *tables;
+    bool attached; /* there is, or was a moment ago, a version of it */
+    /* Only of the thread that saves. */
+    uint32_t n_records; /* numbers of records in the store are below this */
+    uint64_t n_seen;    /* at the last save */
+    bool stale;         /* the last save failed */
+};
+
+struct hps_warmup {
+    struct hps_warmup_options options;
+    struct hps_metric *rows;
+    struct hps_lock lock; /* over the lists, which only a save shortens, and `attached` */
+    struct warm_model *models;
+};
+
+/* The model of this name. Lock held. NULL: not there, or no memory to make it. */
+struct warm_model *warmup_model(struct hps_warmup *warmup, const char *name, bool make);
+/* The table of this name, which has `size` bytes. Lock held. NULL: not there. */
+struct warm_table *warmup_table(const struct warm_model *model, const char *name, size_t size);
+
+/* Bytes that a row takes in the host map, about. */
+static inline uint64_t warmup_host_row_bytes(const struct hps_table *table)
+{
+    return ((uint64_t)table->row_bytes + 15) / 16 * 16 + 24;
+}
+
+#endif
