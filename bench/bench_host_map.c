@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/host/map.h"
+#include "backends/store_limits.h"
 #include "base/arena.h"
 #include "base/block.h"
 #include "base/hash.h"
@@ -239,7 +240,7 @@ static hps_status run_dim(uint32_t dim, uint64_t n_rows, double target, struct h
         status = work->store->ops->space_open(work->store, &id, &work->space, err);
     }
     if (status == HPS_OK) { /* as a load does: else the index is left in the middle of a growth */
-        status = work->store->ops->reserve(work->space, err);
+        status = work->store->ops->limits->reserve(work->space, err);
     }
     if (status == HPS_OK) {
         status = fill(work, err);

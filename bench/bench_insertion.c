@@ -13,6 +13,8 @@
 
 #include "backends/host/map.h"
 #include "backends/rocksdb/rocksdb.h"
+#include "backends/store_bulk.h"
+#include "backends/store_limits.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
@@ -69,20 +71,21 @@ static hps_status load_rows(struct world *world, struct hps_error *err)
     const struct hps_store_ops *ops = space->store->ops;
     struct hps_store_load *load = NULL;
     hps_key keys[LOAD_ROWS];
-    hps_status status = ops->load_begin(space, N_ROWS, (uint64_t)N_ROWS * ROW_BYTES, &load, err);
+    hps_status status = ops->bulk->begin(space, N_ROWS, (uint64_t)N_ROWS * ROW_BYTES, &load, err);
 
     for (uint32_t at = 0; at < N_ROWS && status == HPS_OK; at += LOAD_ROWS) {
         for (uint32_t i = 0; i < LOAD_ROWS; i++) {
             keys[i] = at + i;
             hps_rowgen_row(1, 0, keys[i], DIM, HPS_DTYPE_FP32, world->rows + i * ROW_BYTES);
         }
-        status = ops->load_add(load, &world->version->tables[0], keys, world->rows, LOAD_ROWS, err);
+        status =
+            ops->bulk->add(load, &world->version->tables[0], keys, world->rows, LOAD_ROWS, err);
     }
     if (status == HPS_OK) {
-        status = ops->load_commit(load, err);
+        status = ops->bulk->commit(load, err);
     }
     if (status != HPS_OK && load != NULL) {
-        ops->load_abort(load);
+        ops->bulk->abort(load);
     }
     return status;
 }
@@ -111,7 +114,7 @@ static hps_status open_version(struct world *world, struct hps_error *err)
         }
         version->n_tiers++;
     }
-    world->stores[0]->ops->space_active(version->tiers[0], true);
+    world->stores[0]->ops->limits->space_active(version->tiers[0], true);
     return load_rows(world, err);
 }
 

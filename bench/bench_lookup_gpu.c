@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "backends/host/map.h"
+#include "backends/store_limits.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "bench/bench.h"
@@ -79,7 +80,7 @@ static hps_status open_version(struct bench_lookup *bench, struct hps_error *err
     }
     if (status == HPS_OK) {
         version->n_tiers = 1;
-        bench->host->ops->space_active(version->tiers[0], true);
+        bench->host->ops->limits->space_active(version->tiers[0], true);
     }
     return status;
 }

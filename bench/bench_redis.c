@@ -13,6 +13,8 @@
 
 #include "backends/redis/keys.h"
 #include "backends/redis/redis.h"
+#include "backends/store_bulk.h"
+#include "backends/store_log.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
@@ -470,7 +472,7 @@ static hps_status open_store(struct world *world, struct hps_error *err)
     if (status == HPS_OK) {
         status = world->store->ops->space_open(world->store, &id, &world->space, err);
     }
-    return status == HPS_OK ? world->store->ops->log_positions_set(world->space, positions, 4)
+    return status == HPS_OK ? world->store->ops->log->positions_set(world->space, positions, 4)
                             : status;
 }
 
@@ -478,7 +480,7 @@ static hps_status fill(struct world *world, struct hps_error *err)
 {
     const struct hps_store_ops *ops = world->store->ops;
     struct hps_store_load *load = NULL;
-    hps_status status = ops->load_begin(world->space, N_ROWS, 0, &load, err);
+    hps_status status = ops->bulk->begin(world->space, N_ROWS, 0, &load, err);
 
     for (hps_key first = 0; status == HPS_OK && first < N_ROWS; first += PIECE) {
         for (uint32_t i = 0; i < PIECE; i++) {
@@ -486,7 +488,7 @@ static hps_status fill(struct world *world, struct hps_error *err)
             hps_rowgen_row(SEED, 0, first + i, DIM, HPS_DTYPE_FP32,
                            world->rows + (size_t)i * ROW_BYTES);
         }
-        status = ops->load_add(load, &table, world->keys, world->rows, PIECE, err);
+        status = ops->bulk->add(load, &table, world->keys, world->rows, PIECE, err);
         for (int k = 0; status == HPS_OK && k < 2; k++) {
             enum way way = k == 0 ? HMGET_HIREDIS : MGET_HIREDIS;
             status = put_groups(world, way, world->keys, PIECE, true);
@@ -494,11 +496,11 @@ static hps_status fill(struct world *world, struct hps_error *err)
         }
     }
     if (status == HPS_OK) {
-        status = ops->load_commit(load, err);
+        status = ops->bulk->commit(load, err);
         load = status == HPS_OK ? NULL : load;
     }
     if (load != NULL) {
-        ops->load_abort(load);
+        ops->bulk->abort(load);
     }
     return status;
 }

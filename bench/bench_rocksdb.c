@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "backends/rocksdb/rocksdb.h"
+#include "backends/store_bulk.h"
+#include "backends/store_durable.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
@@ -137,7 +139,7 @@ static hps_status add_sorted(struct hps_space *space, struct hps_store_load *loa
     for (size_t n = 1; status == HPS_OK && n > 0;) {
         status = hps_rowsort_next(sort, PIECE, keys, rows, &n, err);
         if (status == HPS_OK) {
-            status = space->store->ops->load_add(load, &table, keys, rows, (uint32_t)n, err);
+            status = space->store->ops->bulk->add(load, &table, keys, rows, (uint32_t)n, err);
         }
     }
     hps_rowsort_free(sort);
@@ -149,22 +151,22 @@ static hps_status by_load(struct hps_space *space, enum way way, const char *dir
 {
     const struct hps_store_ops *ops = space->store->ops;
     struct hps_store_load *load = NULL;
-    hps_status status = ops->load_begin(space, N_ROWS, (uint64_t)N_ROWS * ROW_BYTES, &load, err);
+    hps_status status = ops->bulk->begin(space, N_ROWS, (uint64_t)N_ROWS * ROW_BYTES, &load, err);
 
     if (status != HPS_OK) {
         return status;
     }
     if (way == IN_ORDER) {
-        status = ops->load_add(load, &table, keys_sorted, rows_sorted, N_ROWS, err);
+        status = ops->bulk->add(load, &table, keys_sorted, rows_sorted, N_ROWS, err);
     } else {
         status = add_sorted(space, load, dir,
                             way == SORTED_IN_MEMORY ? SORT_MEMORY_BYTES : SORT_EXTERNAL_BYTES, err);
     }
     if (status == HPS_OK) {
-        status = ops->load_commit(load, err);
+        status = ops->bulk->commit(load, err);
     }
     if (status != HPS_OK) {
-        ops->load_abort(load);
+        ops->bulk->abort(load);
     }
     return status;
 }
@@ -420,23 +422,23 @@ static hps_status load_wide(struct hps_space *space, const char *flat, struct hp
     const struct hps_store_ops *ops = space->store->ops;
     struct hps_store_load *load = NULL;
     int fd = open(flat, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    hps_status status = ops->load_begin(space, N_WIDE, (uint64_t)N_WIDE * WIDE_BYTES, &load, err);
+    hps_status status = ops->bulk->begin(space, N_WIDE, (uint64_t)N_WIDE * WIDE_BYTES, &load, err);
 
     for (hps_key key = 0; status == HPS_OK && key < N_WIDE; key += PIECE) {
         for (uint32_t i = 0; i < PIECE; i++) {
             keys[i] = key + i;
             hps_rowgen_row(1, 0, keys[i], WIDE_DIM, HPS_DTYPE_FP32, rows + (size_t)i * WIDE_BYTES);
         }
-        status = ops->load_add(load, &wide, keys, rows, PIECE, err);
+        status = ops->bulk->add(load, &wide, keys, rows, PIECE, err);
         if (status == HPS_OK && write(fd, rows, sizeof(rows)) != (ssize_t)sizeof(rows)) {
             status = hps_error_set(err, HPS_IO, "cannot write %s", flat);
         }
     }
     if (status == HPS_OK) {
-        status = ops->load_commit(load, err);
+        status = ops->bulk->commit(load, err);
     }
     if (status != HPS_OK && load != NULL) {
-        ops->load_abort(load);
+        ops->bulk->abort(load);
     }
     close(fd);
     return status;
@@ -520,7 +522,7 @@ static hps_status bench_reads(const char *dir, const char *copy, struct hps_erro
         status = load_wide(space, flat, err);
     }
     if (status == HPS_OK) {
-        status = store->ops->checkpoint(store, copy, err);
+        status = store->ops->durable->checkpoint(store, copy, err);
     }
     store_close(store, space);
     if (status == HPS_OK) {
@@ -566,7 +568,8 @@ static hps_status apply_ours(struct hps_space *space, const uint8_t *rows, uint6
         update_keys(keys, batch);
         const struct hps_write write = {&wide, keys, rows, APPLY_ROWS};
         const struct hps_record record = {"position", 8, &batch, sizeof(batch)};
-        hps_status status = space->store->ops->apply(space, &call, &write, 1, &record, 1, err);
+        hps_status status =
+            space->store->ops->durable->apply(space, &call, &write, 1, &record, 1, err);
         if (status != HPS_OK) {
             return status;
         }

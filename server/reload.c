@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/store_servers.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/daemon_internal.h"
@@ -174,8 +175,8 @@ static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_ser
         return hps_error_set(err, status, "no memory");
     }
     struct hps_store *redis = daemon->options.env.redis; /* last: there is no way back from it */
-    bool renews = redis != NULL && redis->ops->renew_tls != NULL;
-    return renews ? redis->ops->renew_tls(redis, err) : HPS_OK;
+    bool renews = redis != NULL && redis->ops->servers != NULL;
+    return renews ? redis->ops->servers->renew_tls(redis, err) : HPS_OK;
 }
 
 /* ---- what is applied ------------------------------------------------------------------------- */

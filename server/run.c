@@ -245,7 +245,7 @@ static void refresh_gauges(void *ctx)
         set(daemon, HPS_M_TIER_UP, "rocksdb", "", NULL,
             hps_breaker_up(daemon->durable_breaker) ? 1 : 0);
         set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
-            env->durable->ops->writes_refused(env->durable) != NULL ? 1 : 0);
+            env->durable->ops->durable->writes_refused(env->durable) != NULL ? 1 : 0);
     }
     if (daemon->redis_servers != NULL) {
         hps_store_servers_refresh(daemon->redis_servers);

@@ -16,6 +16,7 @@
 
 #include "backends/host/table.h"
 #include "backends/store.h"
+#include "backends/store_bulk.h"
 #include "base/assert.h"
 #include "base/lock.h"
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/host/internal.h"
+#include "backends/store_limits.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
@@ -210,26 +211,35 @@ static void host_close(struct hps_store *base)
     hps_free(store);
 }
 
+static const struct hps_store_bulk_ops bulk_ops = {
+    .begin = host_load_begin,
+    .add = host_load_add,
+    .commit = host_load_commit,
+    .abort = host_load_abort,
+};
+
+static const struct hps_store_limits_ops limits_ops = {
+    .evictions_take = host_evictions_take,
+    .reserve = host_reserve,
+    .space_active = host_space_active,
+};
+
 static const struct hps_store_ops host_ops = {
     .name = "host",
     .tier = HPS_TIER_HOST,
-    .caps = 0,
+    .caps = HPS_STORE_INSERTS | HPS_STORE_SCANS,
+    .bulk = &bulk_ops,
+    .limits = &limits_ops,
     .close = host_close,
     .space_open = host_space_open,
     .space_close = host_space_close,
     .space_drop = host_space_drop,
     .space_usage = host_space_usage,
-    .evictions_take = host_evictions_take,
-    .space_active = host_space_active,
-    .reserve = host_reserve,
     .get = host_get,
+    .get_many = hps_store_get_each,
     .insert = host_insert,
     .put = host_put,
     .erase = host_erase,
-    .load_begin = host_load_begin,
-    .load_add = host_load_add,
-    .load_commit = host_load_commit,
-    .load_abort = host_load_abort,
     .scan = host_scan,
 };
 
@@ -265,7 +275,7 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
         return hps_error_set(err, HPS_NO_MEMORY, "host: no memory for the store");
     }
     store->ops = host_ops;
-    store->ops.caps = options->evicts ? 0 : HPS_STORE_KEEPS;
+    store->ops.caps |= options->evicts ? 0 : HPS_STORE_KEEPS;
     store->base.ops = &store->ops;
     shared_init(&store->shared, options, epoch);
     hps_lock_init(&store->lock, HPS_LOCK_HOST);

@@ -15,6 +15,8 @@
 #include "backends/redis/positions.h"
 #include "backends/redis/redis.h"
 #include "backends/redis/scripts.h"
+#include "backends/store_bulk.h"
+#include "backends/store_log.h"
 #include "base/lock.h"
 
 enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 };

@@ -7,6 +7,7 @@
 #define HPS_BACKENDS_REDIS_POSITIONS_H
 
 #include "backends/store.h"
+#include "backends/store_log.h"
 #include "base/buf.h"
 
 enum {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backends/redis/internal.h"
+#include "backends/store_servers.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
@@ -349,7 +350,7 @@ static uint32_t redis_servers(struct hps_store *store, struct hps_store_server *
     return n;
 }
 
-static void redis_shared_stats(struct hps_store *store, struct hps_store_shared_stats *out_stats)
+static void redis_stats(struct hps_store *store, struct hps_store_shared_stats *out_stats)
 {
     static const char *const kinds[] = {[HPS_REDIS_UNKNOWN] = "unknown",
                                         [HPS_REDIS_STANDALONE] = "standalone",
@@ -381,10 +382,36 @@ static hps_status redis_renew_tls(struct hps_store *store, struct hps_error *err
     return hps_redis_cluster_renew_tls(redis_of(store)->cluster, err);
 }
 
+static const struct hps_store_servers_ops servers_ops = {
+    .list = redis_servers,
+    .stats = redis_stats,
+    .renew_tls = redis_renew_tls,
+};
+
+static const struct hps_store_bulk_ops bulk_ops = {
+    .begin = redis_load_begin,
+    .add = redis_load_add,
+    .commit = redis_load_commit,
+    .abort = redis_load_abort,
+};
+
+static const struct hps_store_log_ops log_ops = {
+    .positions_set = redis_log_positions_set,
+    .positions_get = redis_log_positions_get,
+    .leave = redis_log_leave,
+    .apply = redis_log_apply,
+    .behind = redis_log_behind,
+    .reset = redis_log_reset,
+};
+
+/* hpsd's own layout. */
 static const struct hps_store_ops hpsd_ops = {
     .name = "redis",
     .tier = HPS_TIER_REDIS,
-    .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED,
+    .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED | HPS_STORE_INSERTS | HPS_STORE_JOINS,
+    .bulk = &bulk_ops,
+    .log = &log_ops,
+    .servers = &servers_ops,
     .close = redis_close,
     .space_open = space_open,
     .space_close = space_close,
@@ -392,22 +419,10 @@ static const struct hps_store_ops hpsd_ops = {
     .space_usage = space_usage,
     .get = redis_get,
     .get_many = redis_get_many,
-    .servers = redis_servers,
-    .shared_stats = redis_shared_stats,
-    .renew_tls = redis_renew_tls,
     .insert = redis_insert,
     .put = redis_put,
     .erase = redis_erase,
-    .log_positions_set = redis_log_positions_set,
-    .log_positions_get = redis_log_positions_get,
-    .log_leave = redis_log_leave,
-    .log_apply = redis_log_apply,
-    .log_behind = redis_log_behind,
-    .log_reset = redis_log_reset,
-    .load_begin = redis_load_begin,
-    .load_add = redis_load_add,
-    .load_commit = redis_load_commit,
-    .load_abort = redis_load_abort,
+    .scan = hps_store_scan_none,
 };
 
 /* What it has belongs to others. */
@@ -418,10 +433,13 @@ static hps_status hps_space_drop(struct hps_space *base, struct hps_error *err)
     return HPS_OK;
 }
 
+/* HPS's layout, which HPS writes. */
 static const struct hps_store_ops hps_ops = {
     .name = "redis",
     .tier = HPS_TIER_REDIS,
-    .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED,
+    .caps = HPS_STORE_BLOCKING | HPS_STORE_SHARED | HPS_STORE_READ_ONLY | HPS_STORE_SCANS |
+            HPS_STORE_JOINS,
+    .servers = &servers_ops,
     .close = redis_close,
     .space_open = space_open,
     .space_close = space_close,
@@ -429,10 +447,10 @@ static const struct hps_store_ops hps_ops = {
     .space_usage = space_usage,
     .get = redis_get,
     .get_many = redis_get_many,
+    .insert = hps_store_insert_none,
+    .put = hps_store_put_none,
+    .erase = hps_store_erase_none,
     .scan = redis_scan,
-    .servers = redis_servers,
-    .shared_stats = redis_shared_stats,
-    .renew_tls = redis_renew_tls,
 };
 
 static hps_status check(const struct hps_redis_store_options *options, struct hps_error *err)

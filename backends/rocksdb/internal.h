@@ -34,6 +34,8 @@
 
 #include "backends/rocksdb/dir.h"
 #include "backends/rocksdb/rocksdb.h"
+#include "backends/store_bulk.h"
+#include "backends/store_durable.h"
 #include "base/lock.h"
 
 #define HPS_ROCKSDB_FORMAT_KEY "hpsd.format"

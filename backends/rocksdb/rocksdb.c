@@ -82,26 +82,16 @@ static uint64_t rocks_bytes_free(struct hps_store *base)
     return hps_rocksdb_dir_free_bytes(&((const struct hps_rocksdb *)base)->dir);
 }
 
-static const struct hps_store_ops rocks_ops = {
-    .name = "rocksdb",
-    .tier = HPS_TIER_ROCKSDB,
-    .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING,
-    .close = rocks_close,
-    .space_open = hps_rocksdb_space_open,
-    .space_close = hps_rocksdb_space_close,
-    .space_drop = hps_rocksdb_space_drop,
-    .space_usage = hps_rocksdb_space_usage,
-    .get = hps_rocksdb_get,
-    .get_many = hps_rocksdb_get_many,
-    .put = hps_rocksdb_put,
-    .erase = hps_rocksdb_erase,
+static const struct hps_store_bulk_ops bulk_ops = {
+    .begin = hps_rocksdb_load_begin,
+    .add = hps_rocksdb_load_add,
+    .commit = hps_rocksdb_load_commit,
+    .abort = hps_rocksdb_load_abort,
+};
+
+static const struct hps_store_durable_ops durable_ops = {
     .apply = hps_rocksdb_apply,
     .space_record_scan = hps_rocksdb_space_record_scan,
-    .load_begin = hps_rocksdb_load_begin,
-    .load_add = hps_rocksdb_load_add,
-    .load_commit = hps_rocksdb_load_commit,
-    .load_abort = hps_rocksdb_load_abort,
-    .scan = hps_rocksdb_scan,
     .record_put = hps_rocksdb_record_put,
     .record_delete = hps_rocksdb_record_delete,
     .record_scan = hps_rocksdb_record_scan,
@@ -109,6 +99,25 @@ static const struct hps_store_ops rocks_ops = {
     .bytes_free = rocks_bytes_free,
     .writes_refused = hps_rocksdb_writes_refused,
     .checkpoint = hps_rocksdb_checkpoint,
+};
+
+static const struct hps_store_ops rocks_ops = {
+    .name = "rocksdb",
+    .tier = HPS_TIER_ROCKSDB,
+    .caps = HPS_STORE_DURABLE | HPS_STORE_BLOCKING | HPS_STORE_SCANS | HPS_STORE_JOINS,
+    .bulk = &bulk_ops,
+    .durable = &durable_ops,
+    .close = rocks_close,
+    .space_open = hps_rocksdb_space_open,
+    .space_close = hps_rocksdb_space_close,
+    .space_drop = hps_rocksdb_space_drop,
+    .space_usage = hps_rocksdb_space_usage,
+    .get = hps_rocksdb_get,
+    .get_many = hps_rocksdb_get_many,
+    .insert = hps_store_insert_none, /* there is nothing below it */
+    .put = hps_rocksdb_put,
+    .erase = hps_rocksdb_erase,
+    .scan = hps_rocksdb_scan,
 };
 
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,

@@ -326,7 +326,7 @@ static void add_some(struct hps_backfill *backfill, const struct hps_backfill_ro
                      uint32_t begin, uint32_t n)
 {
     HPS_ASSERT(n > 0);
-    HPS_ASSERT(rows->space->store->ops->insert != NULL);
+    HPS_ASSERT((rows->space->store->ops->caps & HPS_STORE_INSERTS) != 0);
     size_t bytes = copy_bytes(rows->table, n);
     enum hps_drop_reason reason = HPS_DROP_QUEUE_FULL;
 

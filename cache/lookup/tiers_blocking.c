@@ -154,7 +154,7 @@ hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
                              const struct hps_walk **out_failed, bool *out_refused)
 {
     const struct hps_tier *asked = &step->tiers[tier];
-    bool many = asked->space->store->ops->get_many != NULL;
+    bool many = (asked->space->store->ops->caps & HPS_STORE_JOINS) != 0;
     bool shared = (asked->caps & HPS_CAP_SHARED) != 0;
     /* Each question of a server that says nothing costs its time-out: one has all the keys. */
     uint32_t room = shared ? UINT32_MAX : HPS_WALK_KEYS_BLOCKING;

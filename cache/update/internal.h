@@ -100,7 +100,7 @@ void update_plan_free(struct update_plan *plan); /* a zeroed one is legal */
 /* ---- shared.c -------------------------------------------------------------------------------- */
 
 bool update_is_shared(const struct hps_space *space);
-/* Apply a batch, and the plan of it, to a shared tier. What log_apply answers. */
+/* Apply a batch, and the plan of it, to a shared tier. What log->apply answers. */
 hps_status update_shared_write(struct hps_version *version, struct hps_space *space,
                                const struct hps_update_batch *batch, const struct update_plan *plan,
                                struct hps_error *err) HPS_MUST_CHECK;

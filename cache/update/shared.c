@@ -19,7 +19,7 @@ struct hps_space *hps_update_shared(const struct hps_version *version)
 {
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         struct hps_space *space = version->tiers[i];
-        if (update_is_shared(space) && space->store->ops->log_apply != NULL) {
+        if (update_is_shared(space) && space->store->ops->log != NULL) {
             return space;
         }
     }
@@ -49,7 +49,7 @@ static hps_status log_apply(const struct hps_version *version, struct hps_space 
                                      .spans = batch->spans,
                                      .n_spans = batch->n_spans,
                                      .erase_only = version->row_versions};
-    hps_status status = ops->log_apply(space, &no_limit, &of, out_report);
+    hps_status status = ops->log->apply(space, &no_limit, &of, out_report);
     if (status == HPS_OK) {
         return HPS_OK;
     }
@@ -87,7 +87,7 @@ hps_status update_shared_write(struct hps_version *version, struct hps_space *sp
     struct hps_log_report report = {0};
     if (batch->apart) {
         HPS_ASSERT(!hps_update_shared_alone(version));
-        space->store->ops->log_leave(space);
+        space->store->ops->log->leave(space);
         return HPS_OK;
     }
     HPS_ASSERT(batch->n_spans > 0 || plan->n_writes == 0);

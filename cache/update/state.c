@@ -333,9 +333,9 @@ static hps_status read_state(struct hps_version *version, struct hps_space *lowe
     struct hps_updates *updates = version->updates;
     struct reading reading = {.updates = updates, .n_tables = version->n_tables, .err = err};
     const struct hps_store_ops *ops = lowest->store->ops;
-    hps_status status = ops->space_record_scan == NULL
+    hps_status status = ops->durable == NULL
                             ? HPS_OK
-                            : ops->space_record_scan(lowest, read_record, &reading, err);
+                            : ops->durable->space_record_scan(lowest, read_record, &reading, err);
     if (atomic_load(&updates->sequence) > 0 && !reading.counted) {
         atomic_store(&updates->rows_updated, true); /* by an earlier hpsd, which did not count */
     }

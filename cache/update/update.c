@@ -103,9 +103,9 @@ static hps_status write_lowest(struct apply *apply, struct hps_error *err)
         apply->begun = true; /* a part of it may have what another one failed to take */
         return status;
     }
-    status = space->store->ops->apply(space, &no_limit, apply->plan.writes,
-                                      apply->plan.n_writes + apply->plan.n_version_writes,
-                                      apply->records.records, apply->records.n, err);
+    status = space->store->ops->durable->apply(space, &no_limit, apply->plan.writes,
+                                               apply->plan.n_writes + apply->plan.n_version_writes,
+                                               apply->records.records, apply->records.n, err);
     apply->begun = status == HPS_OK;
     return status;
 }
@@ -377,8 +377,8 @@ static hps_status prepare(struct apply *apply, const struct hps_update_batch *ba
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         const struct hps_store_ops *ops = version->tiers[i]->store->ops;
         bool above = i + 1 < version->n_tiers || memory;
-        bool takes = update_is_shared(version->tiers[i]) ? ops->log_apply != NULL
-                                                         : above || ops->apply != NULL;
+        bool takes =
+            update_is_shared(version->tiers[i]) ? ops->log != NULL : above || ops->durable != NULL;
         if (!takes) {
             return hps_error_set(err, HPS_PRECONDITION, "tier %s takes no updates", ops->name);
         }

@@ -8,7 +8,7 @@
  *           ─▶ tiers above, the host map last ─▶ stamps ─▶ positions and sequence are published
  *
  * A tier that is shared with other daemons takes a batch by the positions of the log that it leads
- * from and to (store.h: log_apply); parts of it that are behind are not read from, and brought on
+ * from and to (store_log.h: apply); parts of it that are behind are not read from, and brought on
  * by applying the log to them again: hps_update_replay.
  *
  * What holds:
@@ -38,6 +38,8 @@
 #ifndef HPS_CACHE_UPDATE_UPDATE_H
 #define HPS_CACHE_UPDATE_UPDATE_H
 
+#include "backends/store_durable.h"
+#include "backends/store_log.h"
 #include "base/pool.h"
 #include "cache/version/version.h"
 

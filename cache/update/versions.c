@@ -24,7 +24,7 @@ hps_status update_versions_open(const struct hps_version *version, struct hps_up
     if (!version->row_versions) {
         return HPS_OK;
     }
-    if (ops->apply == NULL) {
+    if (ops->durable == NULL) {
         return hps_error_set(err, HPS_PRECONDITION,
                              "model '%s': row_versions needs a persistent store, tier %s is none",
                              version->model, ops->name);

@@ -157,7 +157,7 @@ bool hps_version_backfills(const struct hps_version *version, uint32_t tier)
     const struct hps_store_ops *ops = version->tiers[tier]->store->ops;
 
     return version->shared_takes_missed && tier + 1 < version->n_tiers &&
-           (ops->caps & HPS_STORE_SHARED) != 0 && ops->insert != NULL;
+           (ops->caps & HPS_STORE_SHARED) != 0 && (ops->caps & HPS_STORE_INSERTS) != 0;
 }
 
 /* A refill clears host_complete before it clears `incomplete`, and sets it at its end: read in the

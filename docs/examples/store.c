@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "backends/store_bulk.h"
 #include "base/clock.h"
 #include "base/heap.h"
 
@@ -415,23 +416,29 @@ static void store_close(struct hps_store *base)
     hps_free(store);
 }
 
+static const struct hps_store_bulk_ops bulk_ops = {
+    .begin = load_begin,
+    .add = load_add,
+    .commit = load_commit,
+    .abort = load_abort,
+};
+
 static const struct hps_store_ops example_ops = {
     .name = "example",
     .tier = HPS_TIER_HOST,
-    .caps = 0, /* in memory, does not block, belongs to this process alone */
+    /* In memory: it does not block, and belongs to this process alone. */
+    .caps = HPS_STORE_INSERTS | HPS_STORE_SCANS,
+    .bulk = &bulk_ops,
     .close = store_close,
     .space_open = space_open,
     .space_close = space_close,
     .space_drop = space_drop,
     .space_usage = space_usage,
     .get = get,
+    .get_many = hps_store_get_each,
     .insert = insert,
     .put = put,
     .erase = erase,
-    .load_begin = load_begin,
-    .load_add = load_add,
-    .load_commit = load_commit,
-    .load_abort = load_abort,
     .scan = scan,
 };
 

@@ -72,7 +72,7 @@ static hps_status create(struct admin_op *op, struct hps_store *store, const cha
     uint64_t start_us = hps_clock_us();
     hps_status status = hps_snapshot_begin(directory, &op->error);
     if (status == HPS_OK) {
-        status = store->ops->checkpoint(store, directory, &op->error);
+        status = store->ops->durable->checkpoint(store, directory, &op->error);
     }
     if (status == HPS_OK) {
         status = hps_snapshot_finish(directory, hps_build_version, unix_ms, &cancel, out_report,
@@ -103,7 +103,7 @@ void admin_create_snapshot(struct admin_op *op)
                                  request->directory));
         return;
     }
-    if (store == NULL || store->ops->checkpoint == NULL) {
+    if (store == NULL) {
         hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
                                  "there is no persistent_db to make a snapshot of"));
         return;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backends/breaker.h"
+#include "backends/store_servers.h"
 #include "base/assert.h"
 #include "base/build_info.h"
 #include "base/clock.h"
@@ -79,7 +80,7 @@ static Hps__V1__TierStatus *tier_status(struct admin_op *op, struct hps_store *s
         tier->used_bytes = used;
         tier->capacity_bytes = capacity;
         const char *refused =
-            store->ops->writes_refused != NULL ? store->ops->writes_refused(store) : NULL;
+            store->ops->durable != NULL ? store->ops->durable->writes_refused(store) : NULL;
         if (refused != NULL) {
             tier->note = (char *)refused;
         }
@@ -166,7 +167,7 @@ static void add_servers(struct admin_op *op, struct hps_store *store, Hps__V1__T
     if (servers == NULL || tier->servers == NULL) {
         return;
     }
-    uint32_t n = store->ops->servers(store, servers, HPS_STORE_SERVERS_MAX);
+    uint32_t n = store->ops->servers->list(store, servers, HPS_STORE_SERVERS_MAX);
     for (uint32_t i = 0; i < n; i++) {
         Hps__V1__TierServer *server = server_status(op, &servers[i]);
         tier->servers[tier->n_servers] = server;
@@ -179,8 +180,8 @@ static Hps__V1__TierStatus *redis_status(struct admin_op *op, const struct hps_l
 {
     struct hps_store *store = env->redis;
     struct hps_store_shared_stats stats = {0};
-    if (store->ops->shared_stats != NULL) {
-        store->ops->shared_stats(store, &stats);
+    if (store->ops->servers != NULL) {
+        store->ops->servers->stats(store, &stats);
     }
     Hps__V1__TierStatus *tier =
         tier_status(op, store, stats.n_slots_up > 0, hps_load_env_lowest(env) == store,

@@ -83,7 +83,7 @@ static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *er
 {
     struct hps_store *store = catalog->options.env.durable;
     struct orphans orphans = {catalog, err, NULL};
-    hps_status status = store->ops->space_list(store, find_orphan, &orphans, err);
+    hps_status status = store->ops->durable->space_list(store, find_orphan, &orphans, err);
     while (orphans.list != NULL) {
         struct orphan *orphan = orphans.list;
         orphans.list = orphan->next;
@@ -168,7 +168,8 @@ static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
 {
     struct hps_load_env *env = &catalog->options.env;
     struct fill_task *fill = NULL;
-    if (env->host == NULL || env->durable == NULL || env->durable->ops->scan == NULL) {
+    if (env->host == NULL || env->durable == NULL ||
+        (env->durable->ops->caps & HPS_STORE_SCANS) == 0) {
         return;
     }
     fill = hps_calloc(1, sizeof(*fill));

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/store_servers.h"
 #include "base/heap.h"
 
 struct hps_store_servers {
@@ -84,7 +85,7 @@ static void show_all(const struct hps_store_servers *servers)
 {
     const char *tier = servers->store->ops->name;
     struct hps_store_shared_stats stats;
-    servers->store->ops->shared_stats(servers->store, &stats);
+    servers->store->ops->servers->stats(servers->store, &stats);
     hps_metric_set(
         hps_server_metric(servers->metrics, HPS_M_TIER_REACHABLE, tier, NULL, NULL, NULL),
         (double)stats.n_slots_up / stats.n_slots);
@@ -111,7 +112,7 @@ static bool is_among(const struct hps_store_server *servers, uint32_t n, const c
 void hps_store_servers_refresh(struct hps_store_servers *servers)
 {
     const struct hps_store_ops *ops = servers->store->ops;
-    uint32_t n = ops->servers(servers->store, servers->now, HPS_STORE_SERVERS_MAX);
+    uint32_t n = ops->servers->list(servers->store, servers->now, HPS_STORE_SERVERS_MAX);
     for (uint32_t i = 0; i < servers->n_shown; i++) {
         const char *address = servers->shown[i].address;
         if (!is_among(servers->now, n, address)) {
@@ -132,10 +133,10 @@ void hps_store_servers_refresh(struct hps_store_servers *servers)
 bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t size)
 {
     struct hps_store_shared_stats stats;
-    if (store->ops->shared_stats == NULL) {
+    if (store->ops->servers == NULL) {
         return true;
     }
-    store->ops->shared_stats(store, &stats);
+    store->ops->servers->stats(store, &stats);
     if (stats.n_slots_up >= stats.n_slots) {
         return true;
     }

@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 
+#include "backends/store_limits.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/catalog/internal.h"
@@ -32,8 +33,8 @@ void catalog_share_memory(const struct catalog_model *model)
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
         bool active = entry->version->number == model->active;
         if (entry->state == ENTRY_RESIDENT && entry->host != NULL &&
-            entry->host->store->ops->space_active != NULL) {
-            entry->host->store->ops->space_active(entry->host, active);
+            entry->host->store->ops->limits != NULL) {
+            entry->host->store->ops->limits->space_active(entry->host, active);
         }
     }
 }

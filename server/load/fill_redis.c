@@ -40,8 +40,8 @@ static hps_status spread_rows(void *ctx, const hps_key *keys, const uint8_t *row
                        rows + (size_t)i * table->row_bytes, table->row_bytes);
             }
         }
-        hps_status status = run->env->redis->ops->load_add(spread->load, table, run->keys,
-                                                           run->rows, n_kept, spread->err);
+        hps_status status = run->env->redis->ops->bulk->add(spread->load, table, run->keys,
+                                                            run->rows, n_kept, spread->err);
         if (status != HPS_OK) {
             spread->failed = true;
             return status;
@@ -75,18 +75,18 @@ static hps_status spread_once(struct spread *spread, struct hps_error *err)
     const struct hps_store_ops *ops = run->env->redis->ops;
     spread->load = NULL;
     atomic_store(&run->progress->rows_done, 0);
-    hps_status status = ops->load_begin(run->redis_space, 0, 0, &spread->load, err);
+    hps_status status = ops->bulk->begin(run->redis_space, 0, 0, &spread->load, err);
     spread->began = spread->began || status == HPS_OK;
     spread->failed = status != HPS_OK && status != HPS_PRECONDITION;
     if (status == HPS_OK) {
         status = spread_tables(spread, err);
     }
     if (status == HPS_OK) {
-        status = ops->load_commit(spread->load, err);
+        status = ops->bulk->commit(spread->load, err);
         spread->failed = status != HPS_OK;
     }
     if (status != HPS_OK && spread->load != NULL) {
-        ops->load_abort(spread->load);
+        ops->bulk->abort(spread->load);
     }
     return status;
 }

@@ -41,7 +41,7 @@ static hps_status begin_store(struct loader_run *run, struct hps_store *store,
         return status;
     }
     *out_space = space;
-    return store->ops->load_begin(space, plan->n_rows, plan->row_bytes, out_load, err);
+    return store->ops->bulk->begin(space, plan->n_rows, plan->row_bytes, out_load, err);
 }
 
 static hps_status begin_stores(struct loader_run *run, const struct hps_load_plan *plan,
@@ -86,23 +86,23 @@ static hps_status commit_stores(struct loader_run *run, struct hps_error *err)
     atomic_store(&run->progress->stage, "ingest");
     if (run->durable != NULL) {
         struct hps_store_load *load = run->durable;
-        hps_status status = run->env->durable->ops->load_commit(load, err);
+        hps_status status = run->env->durable->ops->bulk->commit(load, err);
         if (status != HPS_OK) {
             return status;
         }
         run->durable = NULL;
     }
     if (run->redis != NULL) {
-        hps_status status = run->env->redis->ops->load_commit(run->redis, err);
+        hps_status status = run->env->redis->ops->bulk->commit(run->redis, err);
         if (status != HPS_OK) {
             return status;
         }
         run->redis = NULL;
     }
     if (run->host != NULL) {
-        hps_status status = run->env->host->ops->load_commit(run->host, err);
+        hps_status status = run->env->host->ops->bulk->commit(run->host, err);
         if (status == HPS_EXHAUSTED && run->env->durable != NULL) {
-            run->env->host->ops->load_abort(
+            run->env->host->ops->bulk->abort(
                 run->host); /* as if it had had no room from the start */
         } else if (status != HPS_OK) {
             return status;
@@ -130,13 +130,13 @@ void hps_load_give_up(const struct hps_load_env *env, struct hps_space *space)
 static void undo(struct loader_run *run)
 {
     if (run->durable != NULL) {
-        run->env->durable->ops->load_abort(run->durable);
+        run->env->durable->ops->bulk->abort(run->durable);
     }
     if (run->redis != NULL) {
-        run->env->redis->ops->load_abort(run->redis);
+        run->env->redis->ops->bulk->abort(run->redis);
     }
     if (run->host != NULL) {
-        run->env->host->ops->load_abort(run->host);
+        run->env->host->ops->bulk->abort(run->host);
     }
     hps_load_give_up(run->env, run->durable_space);
     hps_load_give_up(run->env, run->redis_space);
@@ -158,15 +158,15 @@ static hps_status write_batch(struct loader_run *run, const struct hps_table *ta
     hps_status status = HPS_OK;
     if (run->durable != NULL) {
         status =
-            run->env->durable->ops->load_add(run->durable, table, run->keys, run->rows, n, err);
+            run->env->durable->ops->bulk->add(run->durable, table, run->keys, run->rows, n, err);
     }
     if (status == HPS_OK && run->redis != NULL) {
-        status = run->env->redis->ops->load_add(run->redis, table, run->keys, run->rows, n, err);
+        status = run->env->redis->ops->bulk->add(run->redis, table, run->keys, run->rows, n, err);
     }
     if (status == HPS_OK && run->host != NULL) {
-        status = run->env->host->ops->load_add(run->host, table, run->keys, run->rows, n, err);
+        status = run->env->host->ops->bulk->add(run->host, table, run->keys, run->rows, n, err);
         if (status == HPS_EXHAUSTED && run->durable != NULL) {
-            run->env->host->ops->load_abort(run->host);
+            run->env->host->ops->bulk->abort(run->host);
             run->host = NULL;
             status = HPS_OK;
         }
@@ -354,7 +354,7 @@ static hps_status load_shared(struct loader_run *run, const struct hps_load_plan
     const struct hps_store_ops *ops = run->env->redis->ops;
     const char *print = run->version->fingerprint;
     hps_status status = begin_stores(run, plan, err);
-    if (ops->load_begin == NULL) { /* another program writes its rows */
+    if (ops->bulk == NULL) { /* another program writes its rows */
         run->load_hash = print == NULL ? 0 : hps_hash_bytes(print, strlen(print), 0);
     } else if (status == HPS_OK) {
         status = load_tables(run, err);
@@ -365,11 +365,11 @@ static hps_status load_shared(struct loader_run *run, const struct hps_load_plan
     if (status == HPS_OK) {
         status = loader_open_redis(run, err);
     }
-    if (status != HPS_OK || ops->load_begin == NULL) {
+    if (status != HPS_OK || ops->bulk == NULL) {
         return status;
     }
     uint64_t load_hash = run->load_hash;
-    status = ops->load_begin(run->redis_space, plan->n_rows, plan->row_bytes, &run->redis, err);
+    status = ops->bulk->begin(run->redis_space, plan->n_rows, plan->row_bytes, &run->redis, err);
     if (status == HPS_PRECONDITION) {
         return HPS_OK;
     }

@@ -7,6 +7,7 @@
 #ifndef HPS_SERVER_LOAD_LOADER_INTERNAL_H
 #define HPS_SERVER_LOAD_LOADER_INTERNAL_H
 
+#include "backends/store_bulk.h"
 #include "server/load/loader.h"
 
 /* A load under way. */

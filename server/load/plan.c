@@ -4,6 +4,7 @@
  * of the tables, and for the bytes that stores and sorts will take. On the loader thread, or that
  * of whoever only asks: may block.
  */
+#include "backends/store_durable.h"
 #include "base/assert.h"
 #include "base/dtype.h"
 #include "base/heap.h"
@@ -136,9 +137,9 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
     if (env->durable != NULL) {
         /* Rows, 12 key bytes and about 3 % of index and filter. */
         plan.disk_bytes_needed += plan.row_bytes + plan.row_bytes / 32 + plan.n_rows * 16;
-        plan.disk_bytes_available = env->durable->ops->bytes_free(env->durable);
+        plan.disk_bytes_available = env->durable->ops->durable->bytes_free(env->durable);
     }
-    if (env->redis != NULL && env->redis->ops->load_begin != NULL) {
+    if (env->redis != NULL && env->redis->ops->bulk != NULL) {
         plan.redis_bytes_needed = redis_bytes(env, version);
     }
     for (uint32_t i = 0; i < version->n_tables; i++) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/store_durable.h"
 #include "base/heap.h"
 #include "hps/v1/catalog.pb-c.h"
 
@@ -43,7 +44,7 @@ static hps_status put_message(struct hps_store *store, const char *key, size_t k
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a catalog record");
     }
     protobuf_c_message_pack(message, bytes);
-    hps_status status = store->ops->record_put(store, key, key_size, bytes, size, err);
+    hps_status status = store->ops->durable->record_put(store, key, key_size, bytes, size, err);
     hps_free(bytes);
     return status;
 }
@@ -108,14 +109,14 @@ hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_v
                                      struct hps_error *err)
 {
     char key[RECORD_KEY_BYTES_MAX];
-    return store->ops->record_delete(store, key, unused_key(key, version), err);
+    return store->ops->durable->record_delete(store, key, unused_key(key, version), err);
 }
 
 hps_status hps_records_delete_version(struct hps_store *store, const char *model, int64_t number,
                                       struct hps_error *err)
 {
     char key[RECORD_KEY_BYTES_MAX];
-    return store->ops->record_delete(store, key, version_key(key, model, number), err);
+    return store->ops->durable->record_delete(store, key, version_key(key, model, number), err);
 }
 
 hps_status hps_records_put_model(struct hps_store *store, const struct hps_model_record *record,
@@ -138,7 +139,7 @@ hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err)
 {
     char key[RECORD_KEY_BYTES_MAX];
-    return store->ops->record_delete(store, key, model_key(key, model), err);
+    return store->ops->durable->record_delete(store, key, model_key(key, model), err);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -274,16 +275,17 @@ hps_status hps_records_read_unused(struct hps_store *store, struct hps_unused_li
                                    struct hps_error *err)
 {
     out_list->n = 0;
-    return store->ops->record_scan(store, UNUSED_PREFIX, read_unused, out_list, err);
+    return store->ops->durable->record_scan(store, UNUSED_PREFIX, read_unused, out_list, err);
 }
 
 hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,
                             struct hps_error *err)
 {
     struct scan scan = {reader, err};
-    hps_status status = store->ops->record_scan(store, VERSION_PREFIX, read_record, &scan, err);
+    hps_status status =
+        store->ops->durable->record_scan(store, VERSION_PREFIX, read_record, &scan, err);
     if (status == HPS_OK) {
-        status = store->ops->record_scan(store, MODEL_PREFIX, read_record, &scan, err);
+        status = store->ops->durable->record_scan(store, MODEL_PREFIX, read_record, &scan, err);
     }
     return status;
 }

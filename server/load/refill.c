@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "backends/store_limits.h"
 #include "base/assert.h"
 #include "base/heap.h"
 #include "cache/lookup/tiers.h"
@@ -167,7 +168,7 @@ hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_versi
     atomic_store(&version->host_complete, false);
     atomic_store(&host->incomplete, false); /* what it has lost so far is put there again */
     hps_status status =
-        host->store->ops->reserve != NULL ? host->store->ops->reserve(host, err) : HPS_OK;
+        host->store->ops->limits != NULL ? host->store->ops->limits->reserve(host, err) : HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
         refill.table = &version->tables[i];
         refill.since = hps_stamps_now(version->stamps);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/store_durable.h"
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -228,7 +229,8 @@ void hps_warmup_read(struct hps_warmup *warmup)
         return;
     }
     hps_lock_acquire(&warmup->lock); /* nobody else knows it yet */
-    hps_status status = durable->ops->record_scan(durable, "hot/", read_record, warmup, &err);
+    hps_status status =
+        durable->ops->durable->record_scan(durable, "hot/", read_record, warmup, &err);
     hps_lock_release(&warmup->lock);
     if (status != HPS_OK) {
         HPS_LOG(WARN, "warmup",
@@ -246,7 +248,7 @@ static hps_status put_record(struct hps_store *durable, const struct warm_model 
     char key[RECORD_KEY_BYTES_MAX];
     uint32_t name_size = (uint32_t)strlen(table->name);
     size_t size = hps_hot_record_size(name_size, n);
-    uint64_t room = durable->ops->bytes_free(durable);
+    uint64_t room = durable->ops->durable->bytes_free(durable);
     if (size > room) { /* what the store holds back is for more than hints */
         return hps_error_set(err, HPS_EXHAUSTED,
                              "a record of %zu bytes, %" PRIu64 " are free before the guard", size,
@@ -257,8 +259,8 @@ static hps_status put_record(struct hps_store *durable, const struct warm_model 
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a record of %u keys", n);
     }
     hps_hot_record_write(table->name, name_size, keys, n, data);
-    hps_status status = durable->ops->record_put(durable, key, record_key(key, model->name, number),
-                                                 data, size, err);
+    hps_status status = durable->ops->durable->record_put(
+        durable, key, record_key(key, model->name, number), data, size, err);
     hps_free(data);
     return status;
 }
@@ -289,7 +291,7 @@ static hps_status delete_records(struct hps_store *durable, struct warm_model *m
 {
     char key[RECORD_KEY_BYTES_MAX];
     while (model->n_records > number) {
-        hps_status status = durable->ops->record_delete(
+        hps_status status = durable->ops->durable->record_delete(
             durable, key, record_key(key, model->name, model->n_records - 1), err);
         if (status != HPS_OK) {
             return status;

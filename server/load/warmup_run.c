@@ -61,7 +61,8 @@ static uint32_t batch_keys(const struct hps_table *table)
 static bool host_useful(const struct hps_warmup *warmup, const struct hps_version *version)
 {
     return version->n_tiers > 1 && version->tiers[0]->store == warmup->options.host &&
-           warmup->options.host->ops->insert != NULL && !hps_version_host_complete(version);
+           (warmup->options.host->ops->caps & HPS_STORE_INSERTS) != 0 &&
+           !hps_version_host_complete(version);
 }
 
 static bool gpu_useful(const struct hps_warmup *warmup, const struct hps_version *version)

@@ -237,7 +237,7 @@ void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limit
     }
     if (whole.keys == NULL || whole.slots == NULL) {
         hps_ignore(hps_error_set(&report.error, HPS_NO_MEMORY, "no memory to fill its caches"));
-    } else if (version->n_tiers > 0 && lowest(&whole)->store->ops->scan != NULL) {
+    } else if (version->n_tiers > 0 && (lowest(&whole)->store->ops->caps & HPS_STORE_SCANS) != 0) {
         for (uint32_t i = 0; i < version->n_tables && fill_table(&whole, i); i++) {
         }
     }

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "backends/store_limits.h"
 #include "base/assert.h"
 
 static const struct hps_metric_family_def FAMILIES[HPS_M_COUNT] = {
@@ -188,9 +189,9 @@ void hps_table_metrics_evictions(const struct hps_version *version)
     for (uint32_t tier = 0; tier < version->n_tiers; tier++) {
         struct hps_space *space = version->tiers[tier];
         const struct hps_store_ops *ops = space->store->ops;
-        for (uint32_t i = 0; ops->evictions_take != NULL && i < version->n_tables; i++) {
+        for (uint32_t i = 0; ops->limits != NULL && i < version->n_tables; i++) {
             struct hps_metric *metric = version->metrics[i].tier_evictions[ops->tier];
-            uint64_t n = ops->evictions_take(space, &version->tables[i]);
+            uint64_t n = ops->limits->evictions_take(space, &version->tables[i]);
             if (metric != NULL) {
                 hps_metric_add(metric, n);
             }

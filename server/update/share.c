@@ -79,10 +79,10 @@ hps_status hps_updater_place(struct hps_version *version, struct hps_error *err)
     hps_buf_init(&place.positions, SIZE_MAX / 2);
     hps_status status = hps_update_positions(version, place_one, &place);
     if (status == HPS_OK && place.apart && !hps_update_shared_alone(version)) {
-        ops->log_leave(space);
+        ops->log->leave(space);
     } else if (status == HPS_OK) {
         const void *positions = place.positions.data;
-        status = ops->log_positions_set(
+        status = ops->log->positions_set(
             space, positions, (uint32_t)(place.positions.size / sizeof(struct hps_log_position)));
         if (status != HPS_OK) {
             status = hps_error_set(err, status, "no memory for positions");
@@ -154,7 +154,7 @@ bool update_adopt(struct hps_update_stream *stream, const int64_t *starts)
     hps_status status =
         at == NULL ? HPS_NO_MEMORY
         : n == 0   ? HPS_OK
-                 : stream->shared->store->ops->log_positions_get(stream->shared, &no_limit, at, n);
+                 : stream->shared->store->ops->log->positions_get(stream->shared, &no_limit, at, n);
     if (status != HPS_OK) {
         HPS_LOG(WARN, "updates", "updates wait: the positions of the shared tier are not known",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
@@ -198,8 +198,8 @@ void update_ask_shared(struct hps_update_stream *stream)
         }
     }
     bool asks = n > 0 && stream->shared != NULL && !stream->shared_alone;
-    bool told = asks && stream->shared->store->ops->log_positions_get(stream->shared, &no_limit, at,
-                                                                      n) == HPS_OK;
+    bool told = asks && stream->shared->store->ops->log->positions_get(stream->shared, &no_limit,
+                                                                       at, n) == HPS_OK;
     n = 0;
     for (uint32_t i = 0; i < stream->n_partitions && told; i++) {
         struct update_partition *partition = &stream->partitions[i];
@@ -257,7 +257,7 @@ static void reset(struct hps_update_stream *stream, const char *why)
 {
     struct hps_log_report report = {0};
     end_replay(stream);
-    hps_status status = stream->shared->store->ops->log_reset(stream->shared, &no_limit, &report);
+    hps_status status = stream->shared->store->ops->log->reset(stream->shared, &no_limit, &report);
     if (status == HPS_OK) {
         HPS_LOG(WARN, "updates", "shards of a shared tier that were behind are emptied",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
@@ -398,7 +398,7 @@ static void look(struct hps_update_stream *stream)
         return;
     }
     hps_status status =
-        stream->shared->store->ops->log_behind(stream->shared, &no_limit, behind, capacity, &n);
+        stream->shared->store->ops->log->behind(stream->shared, &no_limit, behind, capacity, &n);
     if (status == HPS_OK && n == 0) {
         if (repair->behind) {
             HPS_LOG(INFO, "updates", "no shard of the shared tier is behind any more",

@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/store_bulk.h"
+#include "backends/store_durable.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "tests/lib/work.h"
@@ -87,6 +89,7 @@ static struct hps_store *store_open_bytes(uint64_t bytes_max)
     if (status != HPS_OK) {
         fail_msg("open: %s", error.text);
     }
+    hps_store_check(store->ops);
     return store;
 }
 
@@ -148,7 +151,7 @@ static bool has(struct hps_space *space, const struct hps_table *table, hps_key 
 static hps_status load_begin(struct hps_space *space, uint64_t rows, uint64_t bytes,
                              struct hps_store_load **out_load)
 {
-    return space->store->ops->load_begin(space, rows, bytes, out_load, &error);
+    return space->store->ops->bulk->begin(space, rows, bytes, out_load, &error);
 }
 
 static hps_status load_add(struct hps_space *space, struct hps_store_load *load,
@@ -156,12 +159,12 @@ static hps_status load_add(struct hps_space *space, struct hps_store_load *load,
 {
     uint8_t row[sizeof(default_row)];
     store_contract_fill(row, table->row_bytes, key, 0);
-    return space->store->ops->load_add(load, table, &key, row, 1, &error);
+    return space->store->ops->bulk->add(load, table, &key, row, 1, &error);
 }
 
 static void load_commit(struct hps_space *space, struct hps_store_load *load)
 {
-    assert_int_equal(space->store->ops->load_commit(load, &error), HPS_OK);
+    assert_int_equal(space->store->ops->bulk->commit(load, &error), HPS_OK);
 }
 
 static void drop(struct hps_space *space)
@@ -462,7 +465,7 @@ static void test_insert_when_some_are_there_or_stale_then_only_new_fresh_rows(vo
     static uint8_t rows[N * sizeof(default_row)];
     hps_key keys[N];
     uint32_t slots[N];
-    if (store->ops->insert == NULL) {
+    if ((store->ops->caps & HPS_STORE_INSERTS) == 0) {
         drop(space);
         store->ops->close(store);
         skip();
@@ -562,7 +565,7 @@ static void test_load_when_aborted_then_space_is_empty(void **state)
         struct hps_store_load *load = NULL;
         assert_int_equal(load_begin(space, 0, 0, &load), HPS_OK);
         assert_int_equal(load_add(space, load, &tables[0], 1), HPS_OK);
-        store->ops->load_abort(load);
+        store->ops->bulk->abort(load);
         assert_false(has(space, &tables[0], 1, 0));
     }
     struct hps_store_load *load = NULL; /* and it may be loaded after all */
@@ -596,15 +599,15 @@ static void test_load_when_out_of_order_then_invalid(void **state)
     assert_int_equal(load_begin(space, 0, 0, &load), HPS_OK);
     assert_int_equal(load_add(space, load, &tables[0], 7), HPS_OK);
     assert_int_equal(load_add(space, load, &tables[0], 7), HPS_INVALID);
-    store->ops->load_abort(load);
+    store->ops->bulk->abort(load);
     assert_int_equal(load_begin(space, 0, 0, &load), HPS_OK);
     assert_int_equal(load_add(space, load, &tables[0], UINT64_MAX), HPS_OK);
     assert_int_equal(load_add(space, load, &tables[0], 1), HPS_INVALID); /* unsigned order */
-    store->ops->load_abort(load);
+    store->ops->bulk->abort(load);
     assert_int_equal(load_begin(space, 0, 0, &load), HPS_OK);
     assert_int_equal(load_add(space, load, &tables[1], 1), HPS_OK);
     assert_int_equal(load_add(space, load, &tables[0], 2), HPS_INVALID);
-    store->ops->load_abort(load);
+    store->ops->bulk->abort(load);
     assert_false(has(space, &tables[1], 1, 0));
     drop(space);
     store->ops->close(store);
@@ -619,7 +622,7 @@ static void test_load_when_space_is_not_empty_or_loading_then_refused(void **sta
     struct hps_store_load *other = NULL;
     assert_int_equal(load_begin(space, 0, 0, &load), HPS_OK);
     assert_int_equal(load_begin(space, 0, 0, &other), HPS_PRECONDITION);
-    store->ops->load_abort(load);
+    store->ops->bulk->abort(load);
     assert_int_equal(put(space, &tables[0], 1, 0), HPS_OK);
     assert_int_equal(load_begin(space, 0, 0, &other), HPS_PRECONDITION);
     assert_null(other);
@@ -646,7 +649,7 @@ static void test_load_when_over_budget_then_refused_with_numbers(void **state)
         assert_true(key < 4096);
     }
     assert_int_equal(status, HPS_EXHAUSTED);
-    store->ops->load_abort(load);
+    store->ops->bulk->abort(load);
     assert_int_equal(put(space, &tables[0], 1, 0), HPS_OK); /* all given back */
     drop(space);
     store->ops->close(store);
@@ -724,7 +727,7 @@ static void test_scan_when_many_rows_then_in_key_order(void **state)
     (void)state;
     enum { N = 5000 };
     struct hps_store *store = store_open();
-    if (store->ops->scan == NULL) {
+    if ((store->ops->caps & HPS_STORE_SCANS) == 0) {
         store->ops->close(store);
         skip();
     }
@@ -941,8 +944,7 @@ static void test_spaces_when_durable_then_listed_until_dropped(void **state)
     (void)state;
     struct hps_store *store = store_open();
     if (!durable(store)) {
-        assert_null(store->ops->space_list);
-        assert_null(store->ops->record_put);
+        assert_null(store->ops->durable);
         store->ops->close(store);
         skip();
     }
@@ -950,14 +952,14 @@ static void test_spaces_when_durable_then_listed_until_dropped(void **state)
     struct hps_space *two = space_open(store, 20);
     store->ops->space_close(two);
     struct listed listed = {0};
-    assert_int_equal(store->ops->space_list(store, list_space, &listed, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->space_list(store, list_space, &listed, &error), HPS_OK);
     assert_int_equal(listed.n, 2);
     assert_int_equal(listed.version_sum, 120);
     drop(one);
     listed = (struct listed){0};
-    assert_int_equal(store->ops->space_list(store, list_space, &listed, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->space_list(store, list_space, &listed, &error), HPS_OK);
     assert_int_equal(listed.version_sum, 20);
-    assert_true(store->ops->bytes_free(store) > 0);
+    assert_true(store->ops->durable->bytes_free(store) > 0);
     store->ops->close(store);
 }
 
@@ -970,21 +972,21 @@ static void test_records_when_put_and_deleted_then_scanned_in_order(void **state
         skip();
     }
     const struct hps_store_ops *ops = store->ops;
-    assert_int_equal(ops->record_put(store, "b", 1, "2", 1, &error), HPS_OK);
-    assert_int_equal(ops->record_put(store, "ab", 2, "x", 1, &error), HPS_OK);
-    assert_int_equal(ops->record_put(store, "a", 1, "", 0, &error), HPS_OK);
-    assert_int_equal(ops->record_put(store, "ab", 2, "1", 1, &error), HPS_OK);
-    assert_int_equal(ops->record_put(store, "c", 1, "3", 1, &error), HPS_OK);
-    assert_int_equal(ops->record_delete(store, "c", 1, &error), HPS_OK);
-    assert_int_equal(ops->record_delete(store, "none", 4, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_put(store, "b", 1, "2", 1, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_put(store, "ab", 2, "x", 1, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_put(store, "a", 1, "", 0, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_put(store, "ab", 2, "1", 1, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_put(store, "c", 1, "3", 1, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_delete(store, "c", 1, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_delete(store, "none", 4, &error), HPS_OK);
     struct listed listed = {0};
-    assert_int_equal(ops->record_scan(store, "", list_record, &listed, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_scan(store, "", list_record, &listed, &error), HPS_OK);
     assert_string_equal(listed.text, "a=;ab=1;b=2;");
     listed = (struct listed){0};
-    assert_int_equal(ops->record_scan(store, "a", list_record, &listed, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_scan(store, "a", list_record, &listed, &error), HPS_OK);
     assert_string_equal(listed.text, "a=;ab=1;");
     listed = (struct listed){0};
-    assert_int_equal(ops->record_scan(store, "aa", list_record, &listed, &error), HPS_OK);
+    assert_int_equal(ops->durable->record_scan(store, "aa", list_record, &listed, &error), HPS_OK);
     assert_int_equal(listed.n, 0);
     ops->close(store);
 }
@@ -1101,7 +1103,7 @@ static hps_status apply(struct hps_space *space, uint64_t seq)
                                         {&tables[1], &deleted, NULL, 1}};
     const struct hps_record records[2] = {{"pos", 3, position, (size_t)size},
                                           {"other", 5, seq % 2 != 0 ? "" : NULL, 0}};
-    return space->store->ops->apply(space, &no_limit, writes, 2, records, 2, &error);
+    return space->store->ops->durable->apply(space, &no_limit, writes, 2, records, 2, &error);
 }
 
 static void check_applied(struct hps_space *space, uint64_t seq, const char *records)
@@ -1111,8 +1113,8 @@ static void check_applied(struct hps_space *space, uint64_t seq, const char *rec
     assert_true(has(space, &tables[0], UINT64_MAX, seq));
     assert_true(has(space, &tables[0], 3, seq));
     assert_false(has(space, &tables[1], 9, 0));
-    assert_int_equal(space->store->ops->space_record_scan(space, list_record, &listed, &error),
-                     HPS_OK);
+    assert_int_equal(
+        space->store->ops->durable->space_record_scan(space, list_record, &listed, &error), HPS_OK);
     assert_string_equal(listed.text, records);
 }
 
@@ -1121,8 +1123,7 @@ static void test_apply_when_durable_then_rows_deletes_and_records_together(void 
     (void)state;
     struct hps_store *store = store_open();
     if (!durable(store)) {
-        assert_null(store->ops->apply);
-        assert_null(store->ops->space_record_scan);
+        assert_null(store->ops->durable);
         store->ops->close(store);
         skip();
     }
@@ -1138,18 +1139,22 @@ static void test_apply_when_durable_then_rows_deletes_and_records_together(void 
     space = space_open(store, 1);
     check_applied(space, 8, "pos=8;");
     const struct hps_record record = {"p", 1, "1", 1}; /* records alone */
-    assert_int_equal(store->ops->apply(other, &no_limit, NULL, 0, &record, 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->apply(other, &no_limit, NULL, 0, &record, 1, &error),
+                     HPS_OK);
     struct listed listed = {0};
-    assert_int_equal(store->ops->space_record_scan(other, list_record, &listed, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->space_record_scan(other, list_record, &listed, &error),
+                     HPS_OK);
     assert_string_equal(listed.text, "p=1;");
     listed = (struct listed){0};
-    assert_int_equal(store->ops->record_scan(store, "", list_record, &listed, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->record_scan(store, "", list_record, &listed, &error),
+                     HPS_OK);
     assert_int_equal(listed.n, 0);                            /* they are no records of the store */
     assert_int_equal(load_begin(other, 0, 0, &load), HPS_OK); /* nor rows */
-    store->ops->load_abort(load);
+    store->ops->bulk->abort(load);
     drop(other);
     other = space_open(store, 2);
-    assert_int_equal(store->ops->space_record_scan(other, list_record, &listed, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->space_record_scan(other, list_record, &listed, &error),
+                     HPS_OK);
     assert_int_equal(listed.n, 0); /* and gone with their space */
     drop(other);
     drop(space);
@@ -1170,8 +1175,9 @@ static void test_apply_when_over_budget_then_nothing_of_it(void **state)
         hps_key keys[2] = {100, 101};
         const struct hps_write write = {&tables[0], keys, apply_rows[0], 2};
         const struct hps_record record = {"pos", 3, "2", 1};
-        assert_int_equal(store->ops->apply(space, &no_limit, &write, 1, &record, 1, &error),
-                         HPS_EXHAUSTED);
+        assert_int_equal(
+            store->ops->durable->apply(space, &no_limit, &write, 1, &record, 1, &error),
+            HPS_EXHAUSTED);
         assert_false(has(space, &tables[0], 100, 0));
     }
     check_applied(space, 1, "other=;pos=1;");

@@ -22,8 +22,8 @@ static hps_status open_store(void *ctx, uint64_t bytes_max, struct hps_store **o
 int main(void)
 {
     struct hps_fake_options fleeting = {.tier = HPS_TIER_HOST};
-    struct hps_fake_options lasting = {
-        .tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE, .get_many = true};
+    struct hps_fake_options lasting = {.tier = HPS_TIER_ROCKSDB,
+                                       .caps = HPS_STORE_DURABLE | HPS_STORE_JOINS};
     struct store_contract contract = {
         .name = "store_fake",
         .ctx = &fleeting,

@@ -10,6 +10,8 @@
 // clang-format on
 
 #include "backends/host/map.h"
+#include "backends/store_bulk.h"
+#include "backends/store_limits.h"
 #include "tests/lib/fault_heap.h"
 
 enum { N_KEYS = 200 };
@@ -46,13 +48,13 @@ static void use_space(struct hps_space *space)
     const struct hps_store_ops *ops = space->store->ops;
     struct hps_error err;
     struct hps_store_load *load = NULL;
-    if (ops->load_begin(space, 0, 0, &load, &err) == HPS_OK) {
+    if (ops->bulk->begin(space, 0, 0, &load, &err) == HPS_OK) {
         hps_status status = HPS_OK;
         for (hps_key key = 0; key < N_KEYS && status == HPS_OK; key++) {
-            status = ops->load_add(load, &tables[0], &key, (const uint8_t *)&key, 1, &err);
+            status = ops->bulk->add(load, &tables[0], &key, (const uint8_t *)&key, 1, &err);
         }
-        if (status != HPS_OK || ops->load_commit(load, &err) != HPS_OK) {
-            ops->load_abort(load);
+        if (status != HPS_OK || ops->bulk->commit(load, &err) != HPS_OK) {
+            ops->bulk->abort(load);
         }
     }
     check_rows(space);
@@ -110,8 +112,8 @@ static void evicting(void *ctx)
         struct hps_insert_report report;
         struct hps_space *space = spaces[i / 512 % 2];
         if (i % N_MANY == 0) {
-            store->ops->space_active(spaces[i / N_MANY], true);
-            store->ops->space_active(spaces[1 - i / N_MANY], false);
+            store->ops->limits->space_active(spaces[i / N_MANY], true);
+            store->ops->limits->space_active(spaces[1 - i / N_MANY], false);
         }
         assert_int_equal(store->ops->insert(space, &no_limit, &tables[0], &key, &slot,
                                             (const uint8_t *)&key, 1, NULL, &report),

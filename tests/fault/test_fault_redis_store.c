@@ -116,8 +116,8 @@ static struct hps_log_report apply(struct daemon *daemon, int64_t first, int64_t
     }
     const struct hps_log_span span = {FX_PARTITION, 0, first, next};
     const struct hps_log_batch batch = {&write, &from, 1, &span, 1, false};
-    assert_int_equal(daemon->space->store->ops->log_apply(daemon->space, &fx_call, &batch, &report),
-                     HPS_OK);
+    assert_int_equal(
+        daemon->space->store->ops->log->apply(daemon->space, &fx_call, &batch, &report), HPS_OK);
     return report;
 }
 
@@ -129,7 +129,7 @@ static void recover(struct daemon *daemon)
     struct hps_log_report report;
     uint32_t n = 0;
     int64_t end = atomic_load(&daemon->begun);
-    hps_status status = ops->log_behind(daemon->space, &fx_call, &behind, 1, &n);
+    hps_status status = ops->log->behind(daemon->space, &fx_call, &behind, 1, &n);
     atomic_fetch_add(&daemon->n_gaps, 1);
     if (status == HPS_OK && n == 1 && next_random(&daemon->random) % 2 == 0) {
         for (int64_t offset = behind.offset; offset < end; offset += BATCH_MAX) {
@@ -137,7 +137,7 @@ static void recover(struct daemon *daemon)
         }
         return;
     }
-    hps_ignore(ops->log_reset(daemon->space, &fx_call, &report)); /* else the next time */
+    hps_ignore(ops->log->reset(daemon->space, &fx_call, &report)); /* else the next time */
 }
 
 static void *updater_run(void *ctx)
@@ -377,7 +377,7 @@ static void test_daemons_when_redis_loses_and_restores_then_no_row_is_older(void
     while (report.n_failed > 0 && hps_clock_us() < end_us) {
         recover(&daemons[0]);
         assert_int_equal(
-            daemons[0].space->store->ops->log_reset(daemons[0].space, &fx_call, &report), HPS_OK);
+            daemons[0].space->store->ops->log->reset(daemons[0].space, &fx_call, &report), HPS_OK);
     }
     assert_int_equal(report.n_applied + report.n_had, FX_SHARDS);
     uint64_t before = atomic_load(&daemons[1].n_found);
@@ -467,7 +467,7 @@ static void *sound_other(void *ctx)
         raise_furthest(first + 1);
         fx_write(&write, keys, rows, N_SOUND, first);
         const struct hps_log_batch batch = {&write, &from, 1, &span, 1, false};
-        if (space->store->ops->log_apply(space, &fx_call, &batch, &report) != HPS_OK) {
+        if (space->store->ops->log->apply(space, &fx_call, &batch, &report) != HPS_OK) {
             atomic_fetch_add(&n_wrong, 1);
         }
         first++;
@@ -540,7 +540,7 @@ static void live_poorly(void *ctx)
     }
     fx_write(&write, keys, rows, N, poor_at);
     const struct hps_log_batch log = {&write, &from, 1, &span, 1, false};
-    hps_status status = ops->log_apply(poor, &fx_call, &log, &report);
+    hps_status status = ops->log->apply(poor, &fx_call, &log, &report);
     assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
     poor_at += status == HPS_OK ? 1 : 0;
     struct hps_batch batch = {keys, slots, rows, N};
@@ -551,7 +551,7 @@ static void live_poorly(void *ctx)
         fx_fill(row, FX_ROW, keys[i], poor_at - 1);
         assert_memory_equal(rows + (size_t)slots[i] * FX_ROW, row, FX_ROW);
     }
-    hps_ignore(ops->log_reset(poor, &fx_call, &report));
+    hps_ignore(ops->log->reset(poor, &fx_call, &report));
     fx_write(&write, keys, rows, N, poor_at - 1);
     hps_ignore(ops->insert(poor, &fx_call, &fx_tables[0], keys, slots, rows, N, NULL, &inserted));
 }
@@ -569,7 +569,7 @@ static void open_poorly(void *ctx)
     (void)hps_redis_cluster_wait(hps_redis_of(store), hps_clock_us() + FX_WAIT_US);
     if (store->ops->space_open(store, &id, &poor, &fx_error) == HPS_OK) {
         const struct hps_log_position position = {FX_PARTITION, poor_at, 0};
-        if (store->ops->log_positions_set(poor, &position, 1) == HPS_OK) {
+        if (store->ops->log->positions_set(poor, &position, 1) == HPS_OK) {
             live_poorly(NULL);
             live_poorly(NULL);
         }
@@ -643,12 +643,12 @@ static void test_get_when_it_is_the_only_copy_then_no_replica_is_asked(void **st
     struct hps_space *space = fx_space(fx_open_with(&options));
     const struct hps_store_ops *ops = space->store->ops;
     fx_at(space, 10);
-    assert_int_equal(ops->load_begin(space, N, 0, &load, &fx_error), HPS_OK);
+    assert_int_equal(ops->bulk->begin(space, N, 0, &load, &fx_error), HPS_OK);
     for (hps_key key = 0; key < N; key++) {
         fx_fill(row, FX_ROW, key, 9);
-        assert_int_equal(ops->load_add(load, &fx_tables[0], &key, row, 1, &fx_error), HPS_OK);
+        assert_int_equal(ops->bulk->add(load, &fx_tables[0], &key, row, 1, &fx_error), HPS_OK);
     }
-    assert_int_equal(ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(ops->bulk->commit(load, &fx_error), HPS_OK);
     for (int64_t offset = 10; offset < 60; offset++) {
         assert_int_equal(fx_apply(space, offset, offset + 1, N).n_applied, FX_SHARDS);
         assert_int_equal(fx_found(space, N, offset), N);
@@ -692,7 +692,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     const struct hps_log_batch log = {&write, &from, 1, &span, 1, false};
     hps_redis_rig_pause(fx_rig, 1);
     struct hps_call soon = {.deadline_us = hps_clock_us() + SOON_US};
-    assert_int_equal(space->store->ops->log_apply(space, &soon, &log, &report), HPS_OK);
+    assert_int_equal(space->store->ops->log->apply(space, &soon, &log, &report), HPS_OK);
     assert_in_range(report.n_failed, 1, FX_SHARDS);
     soon.deadline_us = hps_clock_us() + SOON_US;
     struct hps_batch batch = {keys, slots, rows[1], N};
@@ -715,7 +715,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     }
     hps_redis_rig_resume(fx_rig, 1);
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
-    while (space->store->ops->log_behind(space, &fx_call, behind, 4, &n_behind) != HPS_OK) {
+    while (space->store->ops->log->behind(space, &fx_call, behind, 4, &n_behind) != HPS_OK) {
         assert_true(hps_clock_us() < end_us);
         sched_yield();
     }
@@ -794,7 +794,7 @@ static void test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on
     hps_redis_rig_resume(fx_rig, 3);
     hps_redis_rig_takeover(fx_rig, 3);
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
-    while (space->store->ops->log_behind(space, &fx_call, behind, 4, &n_behind) != HPS_OK) {
+    while (space->store->ops->log->behind(space, &fx_call, behind, 4, &n_behind) != HPS_OK) {
         assert_true(hps_clock_us() < end_us);
         (void)fx_found(space, N, 14); /* those of the other masters, and nothing older */
         sched_yield();

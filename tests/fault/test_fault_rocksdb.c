@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "backends/rocksdb/rocksdb.h"
+#include "backends/store_durable.h"
 #include "tests/lib/tmpdir.h"
 
 enum { ROW_BYTES = 512, FREE_MIN = 8 << 20, BATCH = 200 };
@@ -140,7 +141,7 @@ static hps_status apply(struct hps_space *space, hps_key first)
     hps_key next = first + BATCH;
     const struct hps_write write = {&table, keys, rows, BATCH};
     const struct hps_record record = {"p", 1, &next, sizeof(next)};
-    return space->store->ops->apply(space, &no_limit, &write, 1, &record, 1, &error);
+    return space->store->ops->durable->apply(space, &no_limit, &write, 1, &record, 1, &error);
 }
 
 /* Apply until that fails, and return the first key that was not taken. */
@@ -188,15 +189,16 @@ static void check_keys(struct hps_space *space, hps_key end)
 static void check_rows(struct hps_space *space, hps_key end)
 {
     hps_key position = 0;
-    assert_int_equal(space->store->ops->space_record_scan(space, position_read, &position, &error),
-                     HPS_OK);
+    assert_int_equal(
+        space->store->ops->durable->space_record_scan(space, position_read, &position, &error),
+        HPS_OK);
     assert_true(position >= end); /* one that was refused may be there all the same, whole */
     check_keys(space, position);
 }
 
 static bool refused(struct hps_store *store)
 {
-    return store->ops->writes_refused(store) != NULL;
+    return store->ops->durable->writes_refused(store) != NULL;
 }
 
 static void close_all(struct hps_space *space)
@@ -208,7 +210,7 @@ static void close_all(struct hps_space *space)
 
 static bool restart_asked(struct hps_store *store)
 {
-    const char *why = store->ops->writes_refused(store);
+    const char *why = store->ops->durable->writes_refused(store);
     return why != NULL && strstr(why, "after a restart only") != NULL;
 }
 
@@ -217,13 +219,14 @@ static bool restart_asked(struct hps_store *store)
 static struct hps_space *wait_for_writes(struct hps_space *space, bool *out_asked)
 {
     struct hps_store *store = space->store;
-    while (store->ops->writes_refused(store) != NULL && !restart_asked(store)) {
+    while (store->ops->durable->writes_refused(store) != NULL && !restart_asked(store)) {
         sched_yield();
     }
     *out_asked = restart_asked(store);
     if (*out_asked) {
         assert_int_equal(apply(space, 0), HPS_EXHAUSTED);
-        assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_EXHAUSTED);
+        assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error),
+                         HPS_EXHAUSTED);
         assert_non_null(strstr(error.text, "after a restart only"));
         close_all(space);
         space = open_space(open_store(1));
@@ -243,7 +246,7 @@ static void sync_fails(uint32_t wal_sync_ms)
     hps_key end = apply_until_refused(space);
     assert_int_equal(apply(space, end), HPS_IO);
     assert_true(refused(store));
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_IO);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_IO);
     unsigned n_syncs = atomic_load(&n_log_syncs);
     atomic_store(&log_sync_errno, 0);
     check_rows(space, end);
@@ -346,7 +349,7 @@ static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(
     assert_int_equal(status, HPS_OK);
     store = space->store;
     check_keys(space, DISK_KEYS);
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
     close_all(space);
     store = open_store(1);
     space = open_space(store);
@@ -366,7 +369,7 @@ static void log_meets_full_disk(struct hps_store *store, hps_key end)
     assert_int_equal(apply(space, end), HPS_EXHAUSTED);
     assert_int_equal(apply(space, end), HPS_EXHAUSTED);
     assert_true(refused(store));
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_EXHAUSTED);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_EXHAUSTED);
     if (end > 0) {
         check_rows(space, end);
     }
@@ -375,7 +378,7 @@ static void log_meets_full_disk(struct hps_store *store, hps_key end)
         sched_yield();
     }
     assert_int_equal(apply(space, end), HPS_OK);
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
     check_rows(space, end + BATCH);
     close_all(space);
     store = open_store(1);

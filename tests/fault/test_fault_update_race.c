@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "backends/host/map.h"
+#include "backends/store_limits.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "cache/device/sim/sim.h"
@@ -389,7 +390,7 @@ static bool has_seen_all(struct race *race)
     if (!race->guarded || atomic_load(&race->n_wrong) > 0) {
         return atomic_load(&race->n_wrong) > 0;
     }
-    race->n_evicted += host->store->ops->evictions_take(host, &race->version->tables[0]);
+    race->n_evicted += host->store->ops->limits->evictions_take(host, &race->version->tables[0]);
     return atomic_load(&race->n_stale) > 0 &&
            (race->gpu != NULL ? atomic_load(&race->n_gpu) > 0 : race->n_evicted > 0);
 }

@@ -299,7 +299,7 @@ static bool is_settled(struct daemon *daemon)
             return false;
         }
     }
-    return space->store->ops->log_behind(space, &fx_call, behind, N_PARTITIONS, &n) == HPS_OK &&
+    return space->store->ops->log->behind(space, &fx_call, behind, N_PARTITIONS, &n) == HPS_OK &&
            n == 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "backends/store_log.h"
 #include "base/assert.h"
 #include "base/heap.h"
 
@@ -351,6 +352,13 @@ static void shared_close(struct hps_store *store)
     hps_free(shared);
 }
 
+static const struct hps_store_log_ops shared_log = {.positions_set = shared_positions_set,
+                                                    .positions_get = shared_positions_get,
+                                                    .leave = shared_leave,
+                                                    .apply = shared_apply,
+                                                    .behind = shared_behind,
+                                                    .reset = shared_reset};
+
 struct hps_store *hps_fake_shared_new(bool alone)
 {
     const struct hps_fake_options options = {
@@ -364,25 +372,14 @@ struct hps_store *hps_fake_shared_new(bool alone)
     shared->alone = alone;
     shared->rows = store->ops;
     shared->ops = *store->ops;
-    shared->ops.caps = HPS_STORE_SHARED | HPS_STORE_BLOCKING;
-    shared->ops.apply = NULL;
-    shared->ops.space_record_scan = NULL;
-    shared->ops.record_put = NULL;
-    shared->ops.record_delete = NULL;
-    shared->ops.record_scan = NULL;
-    shared->ops.space_list = NULL;
-    shared->ops.bytes_free = NULL;
-    shared->ops.writes_refused = NULL;
+    shared->ops.caps = HPS_STORE_SHARED | HPS_STORE_BLOCKING | HPS_STORE_INSERTS | HPS_STORE_SCANS;
+    shared->ops.durable = NULL;
+    shared->ops.log = &shared_log;
     shared->ops.close = shared_close;
     shared->ops.space_open = shared_open;
     shared->ops.get = shared_get;
-    shared->ops.get_many = NULL;
-    shared->ops.log_positions_set = shared_positions_set;
-    shared->ops.log_positions_get = shared_positions_get;
-    shared->ops.log_leave = shared_leave;
-    shared->ops.log_apply = shared_apply;
-    shared->ops.log_behind = shared_behind;
-    shared->ops.log_reset = shared_reset;
+    shared->ops.get_many = hps_store_get_each;
+    hps_store_check(&shared->ops);
     store->ops = &shared->ops;
     return store;
 }

@@ -26,7 +26,7 @@ int64_t hps_fake_shared_at(struct hps_store *store, uint32_t shard, uint64_t par
 /* Where the version is, as the store was told; -1: nothing was. */
 int64_t hps_fake_shared_version_at(struct hps_store *store, uint64_t partition);
 bool hps_fake_shared_left(struct hps_store *store);
-/* Batches that log_apply was given. */
+/* Batches that log->apply was given. */
 uint64_t hps_fake_shared_batches(struct hps_store *store);
 
 #endif

@@ -8,6 +8,9 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "backends/store_bulk.h"
+#include "backends/store_durable.h"
+#include "backends/store_log.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
@@ -214,8 +217,13 @@ void hps_fake_read_only(struct hps_store *base)
 {
     struct fake *store = (struct fake *)base;
     HPS_ASSERT((store->ops.caps & HPS_STORE_SHARED) != 0);
-    store->ops.insert = NULL;
-    store->ops.log_apply = NULL;
+    store->ops.caps = (store->ops.caps | HPS_STORE_READ_ONLY) & ~(uint32_t)HPS_STORE_INSERTS;
+    store->ops.insert = hps_store_insert_none;
+    store->ops.put = hps_store_put_none;
+    store->ops.erase = hps_store_erase_none;
+    store->ops.bulk = NULL;
+    store->ops.log = NULL;
+    hps_store_check(&store->ops);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -976,17 +984,91 @@ static void fake_close(struct hps_store *base)
     hps_free(store);
 }
 
-/* That it takes updates, is all that a walk wants to know: fake_shared.h has those that do. */
+void hps_fake_write(struct hps_space *space, const struct hps_table *table, const hps_key *keys,
+                    const uint8_t *rows, uint32_t n)
+{
+    static const struct hps_call no_limit;
+    HPS_ASSERT((space->store->ops->caps & HPS_STORE_READ_ONLY) != 0);
+    hps_status status = fake_put(space, &no_limit, table, keys, rows, n);
+    HPS_ASSERT(status == HPS_OK);
+}
+
+static hps_status fake_checkpoint(struct hps_store *base, const char *dir, struct hps_error *err)
+{
+    (void)base;
+    return hps_error_set(err, HPS_UNIMPLEMENTED, "%s: a store in memory", dir);
+}
+
+/* ---- the log of a shared store --------------------------------------------------------------- */
+
+/* That it takes updates is all that a walk wants to know: fake_shared.h has one that does. */
+static hps_status fake_log_positions_set(struct hps_space *space,
+                                         const struct hps_log_position *positions, uint32_t n)
+{
+    (void)space, (void)positions, (void)n;
+    return HPS_UNIMPLEMENTED;
+}
+
+static hps_status fake_log_positions_get(struct hps_space *space, const struct hps_call *call,
+                                         struct hps_log_position *positions, uint32_t n)
+{
+    (void)space, (void)call, (void)positions, (void)n;
+    return HPS_UNIMPLEMENTED;
+}
+
+static void fake_log_leave(struct hps_space *space)
+{
+    (void)space;
+}
+
 static hps_status fake_log_apply(struct hps_space *space, const struct hps_call *call,
                                  const struct hps_log_batch *batch,
                                  struct hps_log_report *out_report)
 {
-    (void)space;
-    (void)call;
-    (void)batch;
-    (void)out_report;
+    (void)space, (void)call, (void)batch, (void)out_report;
     return HPS_UNIMPLEMENTED;
 }
+
+static hps_status fake_log_behind(struct hps_space *space, const struct hps_call *call,
+                                  struct hps_log_position *out_positions, uint32_t capacity,
+                                  uint32_t *out_n)
+{
+    (void)space, (void)call, (void)out_positions, (void)capacity, (void)out_n;
+    return HPS_UNIMPLEMENTED;
+}
+
+static hps_status fake_log_reset(struct hps_space *space, const struct hps_call *call,
+                                 struct hps_log_report *out_report)
+{
+    (void)space, (void)call, (void)out_report;
+    return HPS_UNIMPLEMENTED;
+}
+
+/* ---- the store ------------------------------------------------------------------------------- */
+
+static const struct hps_store_bulk_ops fake_bulk = {.begin = fake_load_begin,
+                                                    .add = fake_load_add,
+                                                    .commit = fake_load_commit,
+                                                    .abort = fake_load_abort};
+
+static const struct hps_store_durable_ops fake_durable = {
+    .apply = fake_apply,
+    .space_record_scan = fake_space_record_scan,
+    .record_put = fake_record_put,
+    .record_delete = fake_record_delete,
+    .record_scan = fake_record_scan,
+    .space_list = fake_space_list,
+    .bytes_free = fake_bytes_free,
+    .writes_refused = fake_writes_refused,
+    .checkpoint = fake_checkpoint,
+};
+
+static const struct hps_store_log_ops fake_log = {.positions_set = fake_log_positions_set,
+                                                  .positions_get = fake_log_positions_get,
+                                                  .leave = fake_log_leave,
+                                                  .apply = fake_log_apply,
+                                                  .behind = fake_log_behind,
+                                                  .reset = fake_log_reset};
 
 struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
 {
@@ -997,34 +1079,23 @@ struct hps_store *hps_fake_store_new(const struct hps_fake_options *options)
     store->ops = (struct hps_store_ops){
         .name = options->name != NULL ? options->name : "fake",
         .tier = options->tier,
-        .caps = options->caps,
+        .caps = options->caps | HPS_STORE_INSERTS | HPS_STORE_SCANS,
+        .bulk = &fake_bulk,
+        .durable = (options->caps & HPS_STORE_DURABLE) != 0 ? &fake_durable : NULL,
+        .log = (options->caps & HPS_STORE_SHARED) != 0 ? &fake_log : NULL,
         .close = fake_close,
         .space_open = fake_space_open,
         .space_close = fake_space_close,
         .space_drop = fake_space_drop,
         .space_usage = fake_space_usage,
         .get = fake_get,
+        .get_many = (options->caps & HPS_STORE_JOINS) != 0 ? fake_get_many : hps_store_get_each,
         .insert = fake_insert,
         .put = fake_put,
         .erase = fake_erase,
-        .load_begin = fake_load_begin,
-        .load_add = fake_load_add,
-        .load_commit = fake_load_commit,
-        .load_abort = fake_load_abort,
         .scan = fake_scan,
     };
-    store->ops.get_many = options->get_many ? fake_get_many : NULL;
-    store->ops.log_apply = (options->caps & HPS_STORE_SHARED) != 0 ? fake_log_apply : NULL;
-    if ((options->caps & HPS_STORE_DURABLE) != 0) {
-        store->ops.apply = fake_apply;
-        store->ops.space_record_scan = fake_space_record_scan;
-        store->ops.record_put = fake_record_put;
-        store->ops.record_delete = fake_record_delete;
-        store->ops.record_scan = fake_record_scan;
-        store->ops.space_list = fake_space_list;
-        store->ops.bytes_free = fake_bytes_free;
-        store->ops.writes_refused = fake_writes_refused;
-    }
+    hps_store_check(&store->ops);
     store->base.ops = &store->ops;
     store->bytes_max = options->bytes_max;
     store->bytes_free = UINT64_MAX;

@@ -30,9 +30,8 @@ enum hps_fake_op {
 struct hps_fake_options {
     const char *name; /* NULL: "fake" */
     enum hps_tier_kind tier;
-    uint32_t caps;      /* HPS_STORE_DURABLE: closed spaces keep their rows; has records */
+    uint32_t caps;      /* DURABLE: closed spaces keep their rows; it INSERTS and SCANS anyhow */
     uint64_t bytes_max; /* of rows, 0 = unbounded */
-    bool get_many;      /* has it */
 };
 
 /* NULL: no memory. Close by ops. */
@@ -56,6 +55,9 @@ uint64_t hps_fake_keys(struct hps_store *store, enum hps_fake_op op); /* keys pa
 void hps_fake_later(struct hps_store *store, bool later);
 /* Of a SHARED store: another program writes its rows, and this one only reads them. */
 void hps_fake_read_only(struct hps_store *store);
+/* What that other program does: rows of n keys. */
+void hps_fake_write(struct hps_space *space, const struct hps_table *table, const hps_key *keys,
+                    const uint8_t *rows, uint32_t n);
 /* What bytes_free answers; UINT64_MAX at first. */
 void hps_fake_bytes_free(struct hps_store *store, uint64_t bytes);
 

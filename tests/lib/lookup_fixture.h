@@ -131,11 +131,10 @@ static inline void fixture_open(struct fixture *fx, uint64_t host_bytes_max)
  * found below go into it. */
 static inline struct hps_store *fixture_open_middle(struct fixture *fx, bool shared)
 {
-    const struct hps_fake_options options = {.name = "redis",
-                                             .tier = HPS_TIER_REDIS,
-                                             .caps = HPS_STORE_BLOCKING |
-                                                     (shared ? HPS_STORE_SHARED : 0),
-                                             .get_many = shared};
+    const struct hps_fake_options options = {
+        .name = "redis",
+        .tier = HPS_TIER_REDIS,
+        .caps = HPS_STORE_BLOCKING | (shared ? HPS_STORE_SHARED | HPS_STORE_JOINS : 0)};
     const struct hps_space_id id = {
         .model = "m", .version = 7, .tables = fx->tables, .n_tables = FIXTURE_TABLES};
     struct hps_store *store = hps_fake_store_new(&options);

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "backends/redis/redis.h"
+#include "backends/store_log.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
@@ -135,7 +136,7 @@ static inline void fx_close(struct hps_space *space)
 static inline void fx_at(struct hps_space *space, int64_t offset)
 {
     const struct hps_log_position position = {FX_PARTITION, offset, 0};
-    assert_int_equal(space->store->ops->log_positions_set(space, &position, 1), HPS_OK);
+    assert_int_equal(space->store->ops->log->positions_set(space, &position, 1), HPS_OK);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -174,7 +175,7 @@ static inline struct hps_log_report fx_apply(struct hps_space *space, int64_t fi
     }
     fx_write(&write, keys, rows, n, next - 1);
     const struct hps_log_batch batch = {&write, &from, n > 0 ? 1 : 0, &span, 1, false};
-    assert_int_equal(space->store->ops->log_apply(space, &fx_call, &batch, &report), HPS_OK);
+    assert_int_equal(space->store->ops->log->apply(space, &fx_call, &batch, &report), HPS_OK);
     assert_int_equal(report.n_applied + report.n_had + report.n_gap + report.n_failed, FX_SHARDS);
     return report;
 }

@@ -34,9 +34,9 @@ INCLUDES = {
     "cache/embed": ("cache/device", "backends", "base"),
     "cache/device/sim": ("cache/embed", "cache/device", "base"),  # a library of its own, not in hpsd
     "cache/gpu": ("cache/embed", "base"),
-    "cache/update": ("cache/gpu", "cache/version", *BASE),
+    "cache/update": ("cache/gpu", "cache/version", "backends", *BASE),
     "cache/lookup": ("cache/update", "cache/gpu", "cache/version", "backends", *BASE),
-    "server/observe": ("cache/lookup", "net", "base"),
+    "server/observe": ("cache/lookup", "backends", "net", "base"),
     "server/rpc": ("proto", "net", "base"),
     "server/lookup": ("server/observe", "cache/lookup", "cache/update", "cache/version", "net", "base"),
     "server/update": ("server/rpc", "server/observe", "cache/update", "config", "backends", "proto", *BASE),

@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #include "backends/host/map.h"
+#include "backends/store_bulk.h"
+#include "backends/store_limits.h"
 #include "base/epoch.h"
 #include "base/heap.h"
 
@@ -217,7 +219,7 @@ static void test_open_when_budget_is_used_up_then_costs_nothing_and_rows_wait(vo
     assert_int_equal(usage_of(&f).used_bytes, 0);
     assert_int_equal(usage_of(&f).n_rows, 0);
     struct hps_store_load *load = NULL;
-    assert_int_equal(f.store->ops->load_begin(f.space, 100, 800, &load, &error), HPS_EXHAUSTED);
+    assert_int_equal(f.store->ops->bulk->begin(f.space, 100, 800, &load, &error), HPS_EXHAUSTED);
     assert_non_null(strstr(error.text, " of 100 "));
     close_all(&f);
 }
@@ -232,19 +234,19 @@ static void test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than
     table.n_rows = N;
     struct fixture f = open_with((uint64_t)N * (16 + 24), &table);
     assert_int_equal(put(&f, N, 7), HPS_OK); /* a row that was there before stays */
-    assert_int_equal(f.store->ops->reserve(f.space, &error), HPS_OK);
+    assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_OK);
     uint64_t used_bytes = usage_of(&f).used_bytes;
     for (uint64_t key = 0; key < N; key++) {
         assert_int_equal(put(&f, key, key), HPS_OK);
     }
-    assert_int_equal(f.store->ops->reserve(f.space, &error), HPS_OK);
+    assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_OK);
     assert_true(usage_of(&f).used_bytes - used_bytes <= (uint64_t)N * 16 + (64 << 10));
     uint64_t value = 0;
     assert_true(get(&f, N, &value));
     assert_int_equal(value, 7);
     close_all(&f);
     f = open_with(100000, &table);
-    assert_int_equal(f.store->ops->reserve(f.space, &error), HPS_EXHAUSTED);
+    assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_EXHAUSTED);
     assert_int_equal(usage_of(&f).used_bytes, 0);
     close_all(&f);
 }
@@ -260,9 +262,9 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     for (uint64_t budget = 4096; bytes == 0; budget *= 2) { /* find the need in the message */
         struct fixture f = open_with(budget, &table);
         struct hps_store_load *load = NULL;
-        hps_status status = f.store->ops->load_begin(f.space, N, N * 8, &load, &error);
+        hps_status status = f.store->ops->bulk->begin(f.space, N, N * 8, &load, &error);
         if (status == HPS_OK) {
-            f.store->ops->load_abort(load);
+            f.store->ops->bulk->abort(load);
             bytes = budget;
         }
         close_all(&f);
@@ -272,8 +274,8 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
         uint64_t middle = low + (bytes - low) / 2;
         struct fixture f = open_with(middle, &table);
         struct hps_store_load *load = NULL;
-        if (f.store->ops->load_begin(f.space, N, N * 8, &load, &error) == HPS_OK) {
-            f.store->ops->load_abort(load);
+        if (f.store->ops->bulk->begin(f.space, N, N * 8, &load, &error) == HPS_OK) {
+            f.store->ops->bulk->abort(load);
             bytes = middle;
         } else {
             low = middle;
@@ -282,12 +284,12 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     }
     struct fixture f = open_with(bytes, &table);
     struct hps_store_load *load = NULL;
-    assert_int_equal(f.store->ops->load_begin(f.space, N, N * 8, &load, &error), HPS_OK);
+    assert_int_equal(f.store->ops->bulk->begin(f.space, N, N * 8, &load, &error), HPS_OK);
     for (uint64_t key = 0; key < N; key++) {
         assert_int_equal(
-            f.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error), HPS_OK);
+            f.store->ops->bulk->add(load, &table, &key, (const uint8_t *)&key, 1, &error), HPS_OK);
     }
-    assert_int_equal(f.store->ops->load_commit(load, &error), HPS_OK);
+    assert_int_equal(f.store->ops->bulk->commit(load, &error), HPS_OK);
     uint64_t value = 0;
     assert_true(get(&f, N - 1, &value));
     close_all(&f);
@@ -301,7 +303,7 @@ static void test_load_when_more_rows_than_ids_then_refused_whatever_the_budget(v
     table.n_rows = UINT64_C(1) << 32;
     struct fixture f = open_with(UINT64_C(1) << 40, &table);
     assert_int_equal(
-        f.store->ops->load_begin(f.space, table.n_rows, 8 * table.n_rows, &load, &error),
+        f.store->ops->bulk->begin(f.space, table.n_rows, 8 * table.n_rows, &load, &error),
         HPS_EXHAUSTED);
     assert_non_null(strstr(error.text, " has 4294967296 rows, at most "));
     assert_int_equal(usage_of(&f).used_bytes, 0);
@@ -325,7 +327,7 @@ static void test_space_when_row_is_empty_then_invalid(void **state)
 
 static uint64_t evictions_of(struct fixture *f)
 {
-    return f->store->ops->evictions_take(f->space, &narrow);
+    return f->store->ops->limits->evictions_take(f->space, &narrow);
 }
 
 static uint64_t insert_until_evicting(struct fixture *f)
@@ -513,12 +515,12 @@ static void test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows(vo
     assert_int_equal(hps_host_map_open_with(&options, &f.store, &error), HPS_OK);
     struct hps_space_id id = {.model = "m", .version = 1, .tables = &table, .n_tables = 1};
     assert_int_equal(f.store->ops->space_open(f.store, &id, &f.space, &error), HPS_OK);
-    assert_int_equal(f.store->ops->load_begin(f.space, N, N * 8, &load, &error), HPS_OK);
+    assert_int_equal(f.store->ops->bulk->begin(f.space, N, N * 8, &load, &error), HPS_OK);
     for (uint64_t key = 0; key < N; key++) {
         assert_int_equal(
-            f.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error), HPS_OK);
+            f.store->ops->bulk->add(load, &table, &key, (const uint8_t *)&key, 1, &error), HPS_OK);
     }
-    assert_int_equal(f.store->ops->load_commit(load, &error), HPS_OK);
+    assert_int_equal(f.store->ops->bulk->commit(load, &error), HPS_OK);
     assert_in_range(usage_of(&f).n_rows, 790, 1000);
     uint64_t n_rows = usage_of(&f).n_rows;
     for (uint64_t key = N; key < 2 * N; key++) {
@@ -544,7 +546,7 @@ static void test_lossy_when_the_budget_is_too_small_then_refused_and_nothing_goe
     assert_int_equal(hps_host_map_open_with(&options, &f.store, &error), HPS_OK);
     struct hps_space_id id = {.model = "m", .version = 1, .tables = &table, .n_tables = 1};
     assert_int_equal(f.store->ops->space_open(f.store, &id, &f.space, &error), HPS_OK);
-    assert_int_equal(f.store->ops->load_begin(f.space, N, N * 8, &load, &error), HPS_EXHAUSTED);
+    assert_int_equal(f.store->ops->bulk->begin(f.space, N, N * 8, &load, &error), HPS_EXHAUSTED);
     assert_non_null(strstr(error.text, "are available"));
     uint64_t n = 0, value = 0;
     while (n < MARGIN && put(&f, n, n) == HPS_OK) {
@@ -567,7 +569,7 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     struct hps_table table = narrow;
     table.n_rows = 100000;
     struct fixture one = open_evicting(200000, 0, 0, &table);
-    one.store->ops->space_active(one.space, true);
+    one.store->ops->limits->space_active(one.space, true);
     uint64_t n = insert_until_evicting(&one);
     struct fixture two = open_other(&one, 2, &table);
     uint64_t n_one = usage_of(&one).n_rows;
@@ -578,8 +580,8 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     assert_int_equal(usage_of(&one).n_rows, n_one); /* not one was lost to the other version */
     assert_int_equal(evictions_of(&one), 1);
     assert_int_equal(evictions_of(&one), 0);
-    one.store->ops->space_active(one.space, false);
-    two.store->ops->space_active(two.space, true);
+    one.store->ops->limits->space_active(one.space, false);
+    two.store->ops->limits->space_active(two.space, true);
     for (uint64_t key = 0; key < 3 * n; key++) {
         (void)insert(&two, key, key);
     }
@@ -589,8 +591,8 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     assert_int_equal(evictions_of(&one), n_one); /* all at once */
     assert_true(usage_of(&two).n_rows > n_one / 2);
     assert_false(get(&one, 5, &value));
-    one.store->ops->space_active(one.space, true); /* back */
-    two.store->ops->space_active(two.space, false);
+    one.store->ops->limits->space_active(one.space, true); /* back */
+    two.store->ops->limits->space_active(two.space, false);
     for (uint64_t key = 0; key < 3 * n; key++) {
         (void)insert(&one, key, key);
     }
@@ -610,7 +612,7 @@ static void test_version_when_another_gives_way_soon_then_no_row_of_the_active_o
     table.n_rows = 100000;
     struct fixture one = open_evicting(1 << 20, 0, 0, &table);
     struct fixture two = open_other(&one, 2, &table);
-    one.store->ops->space_active(one.space, true);
+    one.store->ops->limits->space_active(one.space, true);
     uint64_t n = 0;
     for (; n < 5000; n++) {
         assert_int_equal(insert(&one, n, n).n_inserted, 1);
@@ -644,17 +646,17 @@ static void test_load_when_an_active_version_needs_the_memory_then_the_load_fail
     table.n_rows = 100000;
     struct fixture one = open_evicting(1 << 20, 0, 0, &table);
     struct fixture two = open_other(&one, 2, &table);
-    one.store->ops->space_active(one.space, true);
+    one.store->ops->limits->space_active(one.space, true);
     uint64_t n = 0;
     for (; n < 1000; n++) {
         assert_int_equal(insert(&one, n, n).n_inserted, 1);
     }
     struct hps_store_load *load = NULL;
-    assert_int_equal(two.store->ops->load_begin(two.space, 0, 0, &load, &error), HPS_OK);
+    assert_int_equal(two.store->ops->bulk->begin(two.space, 0, 0, &load, &error), HPS_OK);
     hps_key key = 0;
     hps_status status = HPS_OK;
     for (; key < N_LOAD && status == HPS_OK && usage_of(&one).n_rows == n; key++) {
-        status = two.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error);
+        status = two.store->ops->bulk->add(load, &table, &key, (const uint8_t *)&key, 1, &error);
     }
     assert_int_equal(status, HPS_EXHAUSTED); /* it has all that is left */
     for (; n < 10000; n++) {
@@ -662,11 +664,11 @@ static void test_load_when_an_active_version_needs_the_memory_then_the_load_fail
         assert_int_equal(report.n_inserted, 1);
         assert_int_equal(report.n_evicted, 0);
     }
-    status = two.store->ops->load_add(load, &table, &key, (const uint8_t *)&key, 1, &error);
+    status = two.store->ops->bulk->add(load, &table, &key, (const uint8_t *)&key, 1, &error);
     assert_int_equal(status, HPS_EXHAUSTED);
     assert_non_null(strstr(error.text, "gave way"));
-    assert_int_equal(two.store->ops->load_commit(load, &error), HPS_EXHAUSTED);
-    two.store->ops->load_abort(load);
+    assert_int_equal(two.store->ops->bulk->commit(load, &error), HPS_EXHAUSTED);
+    two.store->ops->bulk->abort(load);
     assert_int_equal(usage_of(&two).used_bytes, 0);
     one.store->ops->space_close(two.space);
     close_all(&one);
@@ -680,7 +682,7 @@ static void test_way_when_a_version_is_not_active_then_it_goes_before_a_large_ac
     struct hps_table table = narrow;
     table.n_rows = 100000;
     struct fixture one = open_evicting(1 << 20, 0, 0, &table);
-    one.store->ops->space_active(one.space, true);
+    one.store->ops->limits->space_active(one.space, true);
     uint64_t n = 0;
     for (; usage_of(&one).used_bytes < 850000; n++) {
         assert_int_equal(insert(&one, n, n).n_inserted, 1);
@@ -688,7 +690,7 @@ static void test_way_when_a_version_is_not_active_then_it_goes_before_a_large_ac
     struct fixture two = open_other(&one, 2, &table);
     (void)insert_until_evicting(&two); /* less than what the first has beyond its share */
     struct fixture three = open_other(&one, 3, &table);
-    three.store->ops->space_active(three.space, true);
+    three.store->ops->limits->space_active(three.space, true);
     for (uint64_t key = 0; key < 1000; key++) {
         assert_int_equal(insert(&three, key, key).n_inserted, 1);
     }
@@ -706,8 +708,8 @@ static void test_tables_when_not_all_fit_then_each_has_its_share(void **state)
     table.n_rows = 100000;
     struct fixture one = open_evicting(400000, 0, 0, &table);
     struct fixture two = open_other(&one, 2, &table);
-    one.store->ops->space_active(one.space, true);
-    two.store->ops->space_active(two.space, true);
+    one.store->ops->limits->space_active(one.space, true);
+    two.store->ops->limits->space_active(two.space, true);
     for (uint64_t key = 0; key < 100000; key++) {
         (void)insert(&one, key, key);
     }
@@ -732,8 +734,8 @@ static void test_tables_when_not_all_fit_then_small_ones_are_whole(void **state)
     small.n_rows = N_SMALL;
     struct fixture one = open_evicting(1 << 20, 0, 0, &large);
     struct fixture two = open_other(&one, 2, &small);
-    one.store->ops->space_active(one.space, true);
-    two.store->ops->space_active(two.space, true);
+    one.store->ops->limits->space_active(one.space, true);
+    two.store->ops->limits->space_active(two.space, true);
     for (uint64_t key = 0; key < N_LARGE; key++) {
         (void)insert(&one, key, key);
     }

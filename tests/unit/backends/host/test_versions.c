@@ -16,6 +16,8 @@
 #include <string.h>
 
 #include "backends/host/map.h"
+#include "backends/store_bulk.h"
+#include "backends/store_limits.h"
 #include "base/hash.h"
 #include "base/heap.h"
 
@@ -199,18 +201,18 @@ static void load_one(struct world *w, uint64_t random)
     struct hps_space *space = space_open(w, N_VERSIONS);
     struct hps_store_load *load = NULL;
     uint8_t row[ROW_MAX];
-    hps_status status = w->ops->load_begin(space, 0, 0, &load, &error);
+    hps_status status = w->ops->bulk->begin(space, 0, 0, &load, &error);
     assert_true(status == HPS_OK || status == HPS_EXHAUSTED);
     uint64_t n = 0;
     for (hps_key key = 0; status == HPS_OK && key < random % 4096; key++) {
         row_make(row, N_VERSIONS, &tables[0], key, (uint8_t)key);
-        status = w->ops->load_add(load, &tables[0], &key, row, 1, &error);
+        status = w->ops->bulk->add(load, &tables[0], &key, row, 1, &error);
         n += status == HPS_OK ? 1 : 0;
     }
     assert_true(status == HPS_OK || status == HPS_EXHAUSTED);
-    status = load != NULL && status == HPS_OK ? w->ops->load_commit(load, &error) : HPS_EXHAUSTED;
+    status = load != NULL && status == HPS_OK ? w->ops->bulk->commit(load, &error) : HPS_EXHAUSTED;
     if (status != HPS_OK && load != NULL) {
-        w->ops->load_abort(load);
+        w->ops->bulk->abort(load);
     }
     uint64_t n_there = scan(w, space, N_VERSIONS);
     assert_true(status == HPS_OK ? n_there == n || atomic_load(&space->incomplete) : n_there == 0);
@@ -250,7 +252,7 @@ static void test_versions_when_used_by_all_at_once_then_rows_and_counts_are_righ
     for (unsigned i = 0; i < N_BATCHES / 10 || atomic_load(&w->n_found) == 0; i++) {
         turn_make(&turn);
         bool active = i % 4 != 0; /* sometimes none, sometimes more than one */
-        w->ops->space_active(w->spaces[turn.version], active);
+        w->ops->limits->space_active(w->spaces[turn.version], active);
         if (i % 8 == 0) {
             load_one(w, turn.random);
         }

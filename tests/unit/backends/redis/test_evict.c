@@ -2,6 +2,7 @@
  *
  * A shard that has too many rows loses some of them: any, or those that nobody asks for.
  */
+#include "backends/store_servers.h"
 #include "tests/lib/redis_fixture.h"
 
 static struct hps_space *space_that(enum hps_redis_evict evict, uint64_t rows_max)
@@ -26,7 +27,7 @@ static void test_insert_when_over_the_margin_then_down_to_the_target(void **stat
     assert_int_equal(report.n_inserted, 3096);
     assert_int_equal(report.n_evicted, 4096 - 100 * FX_SHARDS); /* all had more than 200 */
     assert_int_equal(fx_found(space, 4096, 3), 100 * FX_SHARDS);
-    space->store->ops->shared_stats(space->store, &counters);
+    space->store->ops->servers->stats(space->store, &counters);
     assert_int_equal(counters.n_rows_evicted, report.n_evicted);
     assert_true(atomic_load(&space->incomplete));
     fx_close(space);

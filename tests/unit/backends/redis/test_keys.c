@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backends/redis/keys.h"
+#include "backends/store_log.h"
 
 static const struct hps_table tables[2] = {{.name = "a", .id = 0, .dim = 4, .row_bytes = 16},
                                            {.name = "b", .id = 1, .dim = 8, .row_bytes = 32}};

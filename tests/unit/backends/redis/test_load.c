@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "backends/store_bulk.h"
 #include "tests/lib/redis_fixture.h"
 
 enum { N = 1000 };
@@ -14,7 +15,7 @@ static uint8_t rows[N * FX_ROW];
 static struct hps_store_load *begin(struct hps_space *space)
 {
     struct hps_store_load *load = NULL;
-    assert_int_equal(space->store->ops->load_begin(space, N, 0, &load, &fx_error), HPS_OK);
+    assert_int_equal(space->store->ops->bulk->begin(space, N, 0, &load, &fx_error), HPS_OK);
     return load;
 }
 
@@ -25,9 +26,9 @@ static void add(struct hps_space *space, struct hps_store_load *load, uint32_t f
         keys[i] = i;
     }
     fx_write(&write, keys, rows, N, 4);
-    assert_int_equal(space->store->ops->load_add(load, &fx_tables[0], keys + from,
-                                                 rows + (size_t)from * FX_ROW, to - from,
-                                                 &fx_error),
+    assert_int_equal(space->store->ops->bulk->add(load, &fx_tables[0], keys + from,
+                                                  rows + (size_t)from * FX_ROW, to - from,
+                                                  &fx_error),
                      HPS_OK);
 }
 
@@ -40,11 +41,11 @@ static void test_load_when_two_daemons_do_then_the_first_commit_counts(void **st
     struct hps_store_load *second = begin(two);
     add(one, first, 0, N);
     add(two, second, 0, N / 2);
-    assert_int_equal(one->store->ops->load_commit(first, &fx_error), HPS_OK);
+    assert_int_equal(one->store->ops->bulk->commit(first, &fx_error), HPS_OK);
     assert_int_equal(fx_found(one, N, 4), N);
     assert_int_equal(fx_found(two, N, 4), 0); /* its own is not done yet */
     add(two, second, N / 2, N);
-    assert_int_equal(two->store->ops->load_commit(second, &fx_error), HPS_OK);
+    assert_int_equal(two->store->ops->bulk->commit(second, &fx_error), HPS_OK);
     assert_int_equal(fx_found(two, N, 4), N);
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
     fx_close(one);
@@ -58,11 +59,11 @@ static void test_load_when_cut_off_then_the_next_one_begins_clean(void **state)
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N);
     assert_non_null(strstr(hps_redis_rig_ask(fx_rig, 0, "KEYS *"), ":load:one"));
-    space->store->ops->load_abort(load);
+    space->store->ops->bulk->abort(load);
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
     load = begin(space);
     add(space, load, 0, N / 2);
-    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N / 2);
     fx_close(space);
 }
@@ -79,7 +80,7 @@ static void test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it(void **
     assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_OK);
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "KEYS *load*"), "");
     store->ops->close(store);
-    killed->store->ops->load_abort(load);
+    killed->store->ops->bulk->abort(load);
     fx_close(killed);
 }
 
@@ -90,7 +91,7 @@ static void test_load_when_updates_came_meanwhile_then_at_the_versions_position(
     fx_at(space, 5);
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N);
-    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(space, 5, 6, N / 2).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(space, N / 2, 5), N / 2);
     fx_close(space);
@@ -106,10 +107,10 @@ static void test_load_when_the_server_falls_silent_then_unavailable(void **state
     add(space, load, 0, N - 1);
     hps_redis_rig_pause(fx_rig, 0);
     assert_int_equal(
-        space->store->ops->load_add(load, &fx_tables[0], keys + N - 1, rows, 1, &fx_error),
+        space->store->ops->bulk->add(load, &fx_tables[0], keys + N - 1, rows, 1, &fx_error),
         HPS_UNAVAILABLE);
     assert_non_null(strstr(fx_error.text, " in time")); /* no answer, or not even a connection */
-    space->store->ops->load_abort(load);
+    space->store->ops->bulk->abort(load);
     hps_redis_rig_resume(fx_rig, 0);
     fx_close(space);
 }
@@ -128,12 +129,12 @@ static void test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing(v
     snprintf(command, sizeof(command), "DEL %.*s", (int)strcspn(names, "\r\n "), names);
     (void)hps_redis_rig_ask(fx_rig, 0, command);
     add(space, load, N / 2, N);
-    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_UNAVAILABLE);
+    assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_UNAVAILABLE);
     assert_non_null(strstr(fx_error.text, "lost rows"));
-    space->store->ops->load_abort(load);
+    space->store->ops->bulk->abort(load);
     load = begin(space); /* of the shards that are not there */
     add(space, load, 0, N);
-    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N);
     fx_close(space);
 }
@@ -159,7 +160,7 @@ static void test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than
     add(space, load, 0, N);
     uint64_t n = n_hset() - n_before;
     assert_true(n >= N / 3 && n <= N / 3 + 2);
-    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N);
     fx_close(space);
 }
@@ -177,9 +178,9 @@ static void test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_
     struct hps_store_load *second = begin(two);
     add(one, first, 0, 1);
     add(two, second, 0, 1);
-    assert_int_equal(one->store->ops->load_commit(first, &fx_error), HPS_OK);
+    assert_int_equal(one->store->ops->bulk->commit(first, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(one, 0, 6, 0).n_applied, FX_SHARDS);
-    assert_int_equal(two->store->ops->load_commit(second, &fx_error), HPS_OK);
+    assert_int_equal(two->store->ops->bulk->commit(second, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(one, 6, 7, 0).n_applied, FX_SHARDS); /* all are where they were */
     fx_close(one);
     fx_close(two);
@@ -194,10 +195,11 @@ static void test_load_when_a_batch_has_failed_then_shards_begin_where_it_does(vo
     const struct hps_log_span span = {FX_PARTITION, 0, 0, 6};
     const struct hps_log_batch batch = {.spans = &span, .n_spans = 1};
     struct hps_log_report report;
-    assert_int_equal(space->store->ops->log_apply(space, &fx_call, &batch, &report), HPS_DATA_LOSS);
+    assert_int_equal(space->store->ops->log->apply(space, &fx_call, &batch, &report),
+                     HPS_DATA_LOSS);
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N);
-    assert_int_equal(space->store->ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(space, 0, 6, 0).n_applied, FX_SHARDS);
     fx_close(space);
 }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "backends/redis/internal.h"
+#include "backends/store_servers.h"
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/redis_fixture.h"
 #include "tests/lib/redis_gate.h"
@@ -43,7 +44,7 @@ static void test_servers_when_keys_were_asked_for_then_they_tell_what_they_had(v
     two_at(&one, &two, 10, 300);
     assert_int_equal(fx_found(two, 500, 9), 300);
     assert_int_equal(fx_found(two, 500, 9), 300);
-    assert_int_equal(two->store->ops->servers(two->store, servers, 2), 1);
+    assert_int_equal(two->store->ops->servers->list(two->store, servers, 2), 1);
     assert_string_equal(servers[0].address, hps_redis_rig_address(fx_rig, 0));
     assert_string_equal(servers[0].role, "master");
     assert_true(servers[0].up);
@@ -51,7 +52,7 @@ static void test_servers_when_keys_were_asked_for_then_they_tell_what_they_had(v
     assert_int_equal(servers[0].n_keys_found, 600);
     assert_true(servers[0].latency_us > 0);
     assert_true(servers[0].n_connections > 0);
-    two->store->ops->shared_stats(two->store, &stats);
+    two->store->ops->servers->stats(two->store, &stats);
     assert_string_equal(stats.kind, "standalone");
     assert_int_equal(stats.n_slots, HPS_REDIS_SLOTS);
     assert_int_equal(stats.n_slots_up, HPS_REDIS_SLOTS);
@@ -71,7 +72,7 @@ static void test_get_when_the_version_is_further_then_all_are_missing(void **sta
     assert_int_equal(fx_found(two, 300, 9), 300);
     fx_at(two, 11);
     assert_int_equal(fx_found(two, 300, 9), 0);
-    two->store->ops->shared_stats(two->store, &counters);
+    two->store->ops->servers->stats(two->store, &counters);
     assert_int_equal(counters.n_rows_found, 300);
     assert_int_equal(counters.n_rows_behind, 300);
     fx_close(one);
@@ -102,7 +103,7 @@ static void test_get_when_shards_are_further_then_rows_unless_the_position_is_ex
     later = false;
     assert_int_equal(fx_found_by(two, &exact, 300, 11), 0);
     assert_int_equal(fx_found_by(one, &exact, 300, 11), 300);
-    two->store->ops->shared_stats(two->store, &counters);
+    two->store->ops->servers->stats(two->store, &counters);
     assert_int_equal(counters.n_rows_ahead, 300);
     assert_int_equal(counters.n_rows_behind, 0);
     fx_at(two, 12);
@@ -241,7 +242,7 @@ static void *late_apply(void *ctx)
     const struct hps_log_span span = {FX_PARTITION, 0, 10, 11};
     const struct hps_log_batch batch = {&write, &from, 1, &span, 1, false};
     late->status =
-        late->space->store->ops->log_apply(late->space, &fx_call, &batch, &late->applied);
+        late->space->store->ops->log->apply(late->space, &fx_call, &batch, &late->applied);
     return NULL;
 }
 
@@ -293,7 +294,7 @@ static void assert_all_exact(struct hps_space *space)
 static uint64_t n_behind(struct hps_space *space)
 {
     struct hps_store_shared_stats stats;
-    space->store->ops->shared_stats(space->store, &stats);
+    space->store->ops->servers->stats(space->store, &stats);
     return stats.n_rows_behind;
 }
 

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "backends/store_bulk.h"
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/redis_fixture.h"
 #include "tests/lib/work.h"
@@ -51,10 +52,10 @@ static hps_status load(struct hps_space *space, struct hps_error *err)
         keys[i] = i;
     }
     fx_write(&write, keys, rows, N_LOADED, 4);
-    hps_status status = ops->load_begin(space, N_LOADED, 0, &load, err);
+    hps_status status = ops->bulk->begin(space, N_LOADED, 0, &load, err);
     if (status == HPS_OK) {
-        status = ops->load_add(load, &fx_tables[0], keys, rows, N_LOADED, err);
-        status = status == HPS_OK ? ops->load_commit(load, err) : status;
+        status = ops->bulk->add(load, &fx_tables[0], keys, rows, N_LOADED, err);
+        status = status == HPS_OK ? ops->bulk->commit(load, err) : status;
     }
     return status == HPS_PRECONDITION ? HPS_OK : status;
 }
@@ -135,12 +136,12 @@ static void test_calls_when_no_server_then_unavailable_and_no_harm(void **state)
     assert_int_equal(inserted.n_inserted, 0);
     const struct hps_log_span span = {FX_PARTITION, 0, 3, 4};
     const struct hps_log_batch log = {.spans = &span, .n_spans = 1};
-    assert_int_equal(store->ops->log_apply(space, &fx_call, &log, &report), HPS_OK);
+    assert_int_equal(store->ops->log->apply(space, &fx_call, &log, &report), HPS_OK);
     assert_int_equal(report.n_failed, options.n_shards);
-    assert_int_equal(store->ops->log_behind(space, &fx_call, &behind, 1, &n_behind),
+    assert_int_equal(store->ops->log->behind(space, &fx_call, &behind, 1, &n_behind),
                      HPS_UNAVAILABLE);
     assert_int_equal(n_behind, 0);
-    assert_int_equal(store->ops->log_reset(space, &fx_call, &report), HPS_OK);
+    assert_int_equal(store->ops->log->reset(space, &fx_call, &report), HPS_OK);
     assert_int_equal(report.n_failed, options.n_shards);
     assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_UNAVAILABLE);
     store->ops->close(store);
@@ -397,8 +398,9 @@ static void test_hps_layout_when_read_then_rows_of_either_key_width(void **state
         assert_int_equal(keys[0], 42);
         assert_int_equal(rows[0], 'x');
         assert_int_equal(rows[FX_ROW], 'y');
-        assert_null(store->ops->put);
-        assert_null(store->ops->log_apply);
+        assert_int_equal(store->ops->put(space, &fx_call, &fx_tables[0], keys, rows, 1),
+                         HPS_PRECONDITION);
+        assert_null(store->ops->log);
         assert_int_equal(store->ops->space_drop(space, &fx_error), HPS_OK);
         assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "DBSIZE"), "2"); /* not ours to drop */
         store->ops->close(store);

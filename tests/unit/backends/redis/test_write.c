@@ -2,6 +2,7 @@
  *
  * What the log says is applied once, by whoever is first, and what was lost is noticed.
  */
+#include "backends/store_bulk.h"
 #include "tests/lib/redis_fixture.h"
 
 enum { N = 300 };
@@ -34,7 +35,7 @@ static void reset(struct hps_space *space, struct hps_log_report *out_report)
     uint32_t n_applied = 0;
     do {
         assert_true(hps_clock_us() < give_up_us);
-        assert_int_equal(space->store->ops->log_reset(space, &fx_call, out_report), HPS_OK);
+        assert_int_equal(space->store->ops->log->reset(space, &fx_call, out_report), HPS_OK);
         n_applied += out_report->n_applied;
     } while (out_report->n_failed > 0);
     out_report->n_had -= n_applied - out_report->n_applied;
@@ -78,7 +79,7 @@ static void test_apply_when_records_are_skipped_then_gap_until_they_come(void **
     assert_int_equal(fx_apply(one, 20, 21, N).n_gap, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 11), 0);
     assert_int_equal(fx_found(two, N, 11), N); /* nothing was done */
-    assert_int_equal(one->store->ops->log_behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
+    assert_int_equal(one->store->ops->log->behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
     assert_int_equal(n_behind, 1);
     assert_int_equal(behind[0].partition, FX_PARTITION);
     assert_int_equal(behind[0].offset, 12);
@@ -86,7 +87,7 @@ static void test_apply_when_records_are_skipped_then_gap_until_they_come(void **
     assert_int_equal(fx_found(one, N, 17), 0); /* not yet */
     assert_int_equal(fx_apply(one, 18, 21, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 20), N);
-    assert_int_equal(one->store->ops->log_behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
+    assert_int_equal(one->store->ops->log->behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
     assert_int_equal(n_behind, 0);
     close_both();
 }
@@ -105,7 +106,7 @@ static void test_apply_when_one_partition_is_done_then_the_others_rows_alone(voi
     const struct hps_log_span spans[2] = {{FX_PARTITION, 0, 10, 12}, {5, 0, 0, 7}};
     const struct hps_log_batch batch = {writes, from, 2, spans, 2, false};
     assert_int_equal(fx_apply(two, 10, 13, N).n_applied, FX_SHARDS);
-    assert_int_equal(one->store->ops->log_apply(one, &fx_call, &batch, &report), HPS_OK);
+    assert_int_equal(one->store->ops->log->apply(one, &fx_call, &batch, &report), HPS_OK);
     assert_int_equal(report.n_applied, FX_SHARDS);
     uint8_t found[4][FX_ROW];
     hps_key asked[4] = {1, 2, 3, 4};
@@ -133,7 +134,7 @@ static struct hps_log_report apply_many(struct hps_space *space, uint32_t from, 
         spans[n++] = (struct hps_log_span){hps_mix64(i), 0, first, next};
     }
     const struct hps_log_batch batch = {.spans = spans, .n_spans = n};
-    assert_int_equal(space->store->ops->log_apply(space, &fx_call, &batch, &report), HPS_OK);
+    assert_int_equal(space->store->ops->log->apply(space, &fx_call, &batch, &report), HPS_OK);
     return report;
 }
 
@@ -166,7 +167,7 @@ static void test_apply_when_a_start_is_not_known_then_gap(void **state)
     two_at_10();
     const struct hps_log_span span = {5, -1, 3, 7};
     const struct hps_log_batch batch = {.spans = &span, .n_spans = 1};
-    assert_int_equal(one->store->ops->log_apply(one, &fx_call, &batch, &report), HPS_OK);
+    assert_int_equal(one->store->ops->log->apply(one, &fx_call, &batch, &report), HPS_OK);
     assert_int_equal(report.n_gap, FX_SHARDS);
     reset(one, &report);
     assert_int_equal(report.n_applied, FX_SHARDS);
@@ -190,7 +191,7 @@ static void test_apply_when_versions_decide_then_rows_are_taken_out(void **state
     }
     fx_write(&write, keys, rows, N, 10);
     const struct hps_log_batch batch = {&write, &from, 1, &span, 1, true};
-    assert_int_equal(one->store->ops->log_apply(one, &fx_call, &batch, &report), HPS_OK);
+    assert_int_equal(one->store->ops->log->apply(one, &fx_call, &batch, &report), HPS_OK);
     assert_int_equal(report.n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 9), N / 2);
     close_both();
@@ -232,7 +233,7 @@ static void test_shards_when_lost_then_missed_until_reset_or_filled(void **state
     assert_int_equal(fx_found(two, N, 9), 0);
     assert_int_equal(fx_apply(one, 10, 11, N).n_gap, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 10), 0);
-    assert_int_equal(one->store->ops->log_behind(one, &fx_call, behind, 4, &n_behind), HPS_RANGE);
+    assert_int_equal(one->store->ops->log->behind(one, &fx_call, behind, 4, &n_behind), HPS_RANGE);
     assert_int_equal(n_behind, 0);
     reset(one, &report);
     assert_int_equal(report.n_applied, FX_SHARDS);
@@ -274,7 +275,7 @@ static void test_shards_when_an_older_state_comes_back_then_nothing_old_is_read(
     assert_int_equal(fx_found(two, N, 14), 0);
     assert_int_equal(fx_insert(one, 2 * N, 14).n_inserted, 0);
     assert_int_equal(fx_apply(one, 15, 16, N).n_gap, FX_SHARDS);
-    assert_int_equal(one->store->ops->log_behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
+    assert_int_equal(one->store->ops->log->behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
     assert_int_equal(behind[0].offset, 10);
     assert_int_equal(fx_apply(one, 10, 16, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 15), N);
@@ -330,14 +331,14 @@ static void test_positions_when_a_partition_is_quiet_then_its_start_tells(void *
     (void)state;
     struct hps_log_position positions[2] = {{FX_PARTITION, 10, -1}, {5, 40, -1}};
     two_at_10();
-    assert_int_equal(two->store->ops->log_positions_set(two, positions, 2), HPS_OK);
+    assert_int_equal(two->store->ops->log->positions_set(two, positions, 2), HPS_OK);
     assert_int_equal(fx_found(two, N, 9), 0); /* is it behind there? */
     positions[1].start = 40;
-    assert_int_equal(two->store->ops->log_positions_set(two, positions, 2), HPS_OK);
+    assert_int_equal(two->store->ops->log->positions_set(two, positions, 2), HPS_OK);
     assert_int_equal(fx_found(two, N, 9), N);
     assert_int_equal(fx_insert(two, N + 1, 9).n_inserted, 1);
     positions[1].offset = 41;
-    assert_int_equal(two->store->ops->log_positions_set(two, positions, 2), HPS_OK);
+    assert_int_equal(two->store->ops->log->positions_set(two, positions, 2), HPS_OK);
     assert_int_equal(fx_found(two, N, 9), 0);
     close_both();
 }
@@ -351,8 +352,8 @@ static void test_reset_when_daemons_differ_then_at_the_later_of_both(void **stat
     const struct hps_log_position other[2] = {{1, 20, -1}, {2, 9, -1}};
     one = fx_space(fx_open("one"));
     two = fx_space(fx_open("two"));
-    assert_int_equal(one->store->ops->log_positions_set(one, ahead, 2), HPS_OK);
-    assert_int_equal(two->store->ops->log_positions_set(two, other, 2), HPS_OK);
+    assert_int_equal(one->store->ops->log->positions_set(one, ahead, 2), HPS_OK);
+    assert_int_equal(two->store->ops->log->positions_set(two, other, 2), HPS_OK);
     reset(one, &report);
     assert_int_equal(report.n_applied, FX_SHARDS);
     reset(two, &report);
@@ -379,10 +380,10 @@ static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(v
     assert_false(atomic_load(&one->incomplete));
     fx_at(one, 10);
     assert_int_equal(ops->get(one, &fx_call, &fx_tables[0], &batch), HPS_UNAVAILABLE);
-    assert_int_equal(ops->load_begin(one, 1, 0, &load, &fx_error), HPS_OK);
+    assert_int_equal(ops->bulk->begin(one, 1, 0, &load, &fx_error), HPS_OK);
     fx_fill(row, FX_ROW, key, 9);
-    assert_int_equal(ops->load_add(load, &fx_tables[0], &key, row, 1, &fx_error), HPS_OK);
-    assert_int_equal(ops->load_commit(load, &fx_error), HPS_OK);
+    assert_int_equal(ops->bulk->add(load, &fx_tables[0], &key, row, 1, &fx_error), HPS_OK);
+    assert_int_equal(ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(one, 10, 9), 1);
     const struct hps_log_span span = {FX_PARTITION, 0, 10, 11};
     const struct hps_write write = {&fx_tables[0], &key, row, 1};
@@ -390,16 +391,16 @@ static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(v
     const struct hps_log_batch log = {&write, &from, 1, &span, 1, false};
     fx_fill(row, FX_ROW, key, 10);
     (void)hps_redis_rig_ask(fx_rig, 0, "CONFIG SET maxmemory 1mb");
-    assert_int_equal(ops->log_apply(one, &fx_call, &log, &report), HPS_EXHAUSTED);
+    assert_int_equal(ops->log->apply(one, &fx_call, &log, &report), HPS_EXHAUSTED);
     assert_int_equal(fx_found(one, 10, 9), 1); /* as before: the version stays there */
     (void)hps_redis_rig_ask(fx_rig, 0, "CONFIG SET maxmemory 0");
-    assert_int_equal(ops->log_apply(one, &fx_call, &log, &report), HPS_OK);
+    assert_int_equal(ops->log->apply(one, &fx_call, &log, &report), HPS_OK);
     assert_int_equal(fx_found(one, 10, 10), 1);
     (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
     assert_int_equal(ops->get(one, &fx_call, &fx_tables[0], &batch), HPS_UNAVAILABLE);
     assert_int_equal(ops->put(one, &fx_call, &fx_tables[0], &key, row, 1), HPS_UNAVAILABLE);
-    assert_int_equal(ops->log_reset(one, &fx_call, &report), HPS_PRECONDITION);
-    assert_int_equal(ops->log_apply(one, &fx_call, &log, &report), HPS_DATA_LOSS);
+    assert_int_equal(ops->log->reset(one, &fx_call, &report), HPS_PRECONDITION);
+    assert_int_equal(ops->log->apply(one, &fx_call, &log, &report), HPS_DATA_LOSS);
     fx_close(one);
 }
 
@@ -411,7 +412,7 @@ static void test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_
     fx_at(one, 10);
     fx_at(two, 10);
     assert_int_equal(fx_insert(one, 10, 9).n_inserted, 10);
-    one->store->ops->log_leave(one);
+    one->store->ops->log->leave(one);
     assert_int_equal(fx_found(one, 10, 9), 0);
     struct hps_insert_report report = fx_insert(one, 20, 9);
     assert_int_equal(report.n_inserted, 0);
@@ -434,13 +435,13 @@ static void test_positions_get_when_shards_differ_then_the_lowest(void **state)
                                      {.partition = FX_PARTITION + 1, .start = 4}};
     struct hps_store_load *load = NULL;
     (void)state;
-    assert_int_equal(ops->log_positions_get(one, &fx_call, at, 2), HPS_DATA_LOSS);
-    assert_int_equal(ops->load_begin(one, 0, 0, &load, &fx_error), HPS_OK);
-    assert_int_equal(ops->load_commit(load, &fx_error), HPS_OK);
-    assert_int_equal(ops->log_positions_get(one, &fx_call, at, 2), HPS_OK);
+    assert_int_equal(ops->log->positions_get(one, &fx_call, at, 2), HPS_DATA_LOSS);
+    assert_int_equal(ops->bulk->begin(one, 0, 0, &load, &fx_error), HPS_OK);
+    assert_int_equal(ops->bulk->commit(load, &fx_error), HPS_OK);
+    assert_int_equal(ops->log->positions_get(one, &fx_call, at, 2), HPS_OK);
     assert_int_equal(at[0].offset, 3); /* they name none */
     fx_apply(one, 0, 12, 0);
-    assert_int_equal(ops->log_positions_get(one, &fx_call, at, 2), HPS_OK);
+    assert_int_equal(ops->log->positions_get(one, &fx_call, at, 2), HPS_OK);
     assert_int_equal(at[0].offset, 12);
     assert_int_equal(at[1].offset, 4);
     fx_close(one);

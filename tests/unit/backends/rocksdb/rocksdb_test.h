@@ -23,6 +23,7 @@
 #include <cmocka.h>
 
 #include "backends/rocksdb/rocksdb.h"
+#include "backends/store_bulk.h"
 #include "tests/lib/tmpdir.h"
 
 enum { ROW_BYTES = 512, FREE_MIN = 8 << 20 };
@@ -118,7 +119,7 @@ static inline hps_status load_rows(struct hps_store *store, struct hps_store_loa
     uint8_t row[ROW_BYTES];
     for (hps_key key = from; key < to && status == HPS_OK; key++) {
         fill(row, key);
-        status = store->ops->load_add(load, &table, &key, row, 1, &error);
+        status = store->ops->bulk->add(load, &table, &key, row, 1, &error);
     }
     return status;
 }
@@ -127,9 +128,9 @@ static inline void load(struct hps_space *space, hps_key n)
 {
     struct hps_store *store = space->store;
     struct hps_store_load *rows = NULL;
-    assert_int_equal(store->ops->load_begin(space, n, n * ROW_BYTES, &rows, &error), HPS_OK);
+    assert_int_equal(store->ops->bulk->begin(space, n, n * ROW_BYTES, &rows, &error), HPS_OK);
     assert_int_equal(load_rows(store, rows, 0, n), HPS_OK);
-    assert_int_equal(store->ops->load_commit(rows, &error), HPS_OK);
+    assert_int_equal(store->ops->bulk->commit(rows, &error), HPS_OK);
 }
 
 static inline hps_status get(struct hps_space *space, const struct hps_table *of, hps_key key,

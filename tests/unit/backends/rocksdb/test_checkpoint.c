@@ -2,6 +2,7 @@
  *
  * Copies of the store, linked and on another disk.
  */
+#include "backends/store_durable.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 /* Files of rows below `at` that another directory holds too. */
@@ -30,9 +31,10 @@ static void test_checkpoint_when_opened_then_holds_what_was_there(void **state)
     (void)snprintf(target, sizeof(target), "%s/copy", dir);
     load(space, 3000);
     assert_int_equal(put(space, 5000), HPS_OK);
-    assert_int_equal(store->ops->apply(space, &no_limit, NULL, 0, &record, 1, &error), HPS_OK);
-    assert_int_equal(store->ops->checkpoint(store, target, &error), HPS_OK);
-    assert_int_equal(store->ops->checkpoint(store, target, &error), HPS_EXISTS);
+    assert_int_equal(store->ops->durable->apply(space, &no_limit, NULL, 0, &record, 1, &error),
+                     HPS_OK);
+    assert_int_equal(store->ops->durable->checkpoint(store, target, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->checkpoint(store, target, &error), HPS_EXISTS);
     assert_true(linked_files(below("copy/hpsd")) > 0);
     assert_int_equal(put(space, 6000), HPS_OK); /* is later than the copy */
     assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
@@ -46,8 +48,9 @@ static void test_checkpoint_when_opened_then_holds_what_was_there(void **state)
     assert_true(has(space, 2999));
     assert_true(has(space, 5000));
     assert_false(has(space, 6000));
-    assert_int_equal(copy->ops->space_record_scan(space, read_position, &position_there, &error),
-                     HPS_OK);
+    assert_int_equal(
+        copy->ops->durable->space_record_scan(space, read_position, &position_there, &error),
+        HPS_OK);
     assert_int_equal(position_there, '7');
     copy->ops->space_close(space);
     copy->ops->close(copy);
@@ -65,18 +68,18 @@ static void test_checkpoint_when_read_only_or_on_another_full_disk_then_refused(
     (void)snprintf(target, sizeof(target), "%s/other", dir);
     bool mounted = mount("tmpfs", target, "tmpfs", 0, "size=1m") == 0;
     if (mounted) {
-        assert_int_equal(store->ops->checkpoint(store, target, &error), HPS_EXHAUSTED);
+        assert_int_equal(store->ops->durable->checkpoint(store, target, &error), HPS_EXHAUSTED);
         assert_non_null(strstr(error.text, "needed"));
         assert_int_equal(umount2(target, MNT_DETACH), 0);
         assert_int_equal(mount("tmpfs", target, "tmpfs", 0, "size=32m"), 0);
-        assert_int_equal(store->ops->checkpoint(store, target, &error), HPS_OK);
+        assert_int_equal(store->ops->durable->checkpoint(store, target, &error), HPS_OK);
         assert_int_equal(linked_files(below("other/hpsd")), 0); /* copies */
         assert_int_equal(umount2(target, MNT_DETACH), 0);
     }
     store->ops->space_close(space);
     store->ops->close(store);
     assert_int_equal(try_open(true, &store), HPS_OK);
-    assert_int_equal(store->ops->checkpoint(store, target, &error), HPS_PRECONDITION);
+    assert_int_equal(store->ops->durable->checkpoint(store, target, &error), HPS_PRECONDITION);
     store->ops->close(store);
 }
 

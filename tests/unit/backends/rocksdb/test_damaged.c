@@ -2,6 +2,7 @@
  *
  * A version with damage in its files: it is noticed, remembered over restarts, and can be unloaded.
  */
+#include "backends/store_durable.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 static hps_status put_many(struct hps_space *space, unsigned n)
@@ -30,7 +31,7 @@ static void test_compaction_when_a_version_is_damaged_then_it_can_be_unloaded(vo
     assert_int_equal(put_many(space, 100000), HPS_DATA_LOSS);
     assert_int_equal(space_open(store, "m", 2, &other), HPS_OK);
     assert_int_equal(put(other, 1), HPS_DATA_LOSS);
-    assert_non_null(store->ops->writes_refused(store));
+    assert_non_null(store->ops->durable->writes_refused(store));
     store->ops->space_close(other);
     store->ops->space_close(space);
     store->ops->close(store);
@@ -40,8 +41,8 @@ static void test_compaction_when_a_version_is_damaged_then_it_can_be_unloaded(vo
         assert_int_equal(space_open(store, "m", 2, &other), HPS_OK);
         assert_int_equal(put_many(space, 3000), HPS_OK);
         assert_int_equal(put_many(other, 3000), HPS_OK);
-        assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
-        assert_null(store->ops->writes_refused(store));
+        assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+        assert_null(store->ops->durable->writes_refused(store));
         if (round == 0) {
             assert_int_equal(access(below("hpsd.damaged"), F_OK), 0);
             store->ops->space_close(space);

@@ -17,7 +17,7 @@ static int load_and_crash(const char *path)
     struct hps_store_load *rows = NULL;
     (void)snprintf(dir, HPS_TMPDIR_PATH_MAX, "%s", path);
     bool good = try_open(false, &store) == HPS_OK && space_open(store, "m", 1, &space) == HPS_OK &&
-                store->ops->load_begin(space, 0, 0, &rows, &error) == HPS_OK &&
+                store->ops->bulk->begin(space, 0, 0, &rows, &error) == HPS_OK &&
                 load_rows(store, rows, 0, 2000) == HPS_OK;
     _exit(good ? CRASHED : 1);
 }

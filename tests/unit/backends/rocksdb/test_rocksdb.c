@@ -2,6 +2,7 @@
  *
  * Opening and closing the store: what was written is there again, read-only, one process at a time.
  */
+#include "backends/store_durable.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 static void test_open_when_closed_before_then_rows_and_records_are_there(void **state)
@@ -13,7 +14,7 @@ static void test_open_when_closed_before_then_rows_and_records_are_there(void **
     assert_int_equal(put(space, 7000), HPS_OK);
     hps_key gone = 11;
     assert_int_equal(store->ops->erase(space, &no_limit, &table, &gone, 1), HPS_OK);
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
     store->ops->space_close(space);
     store->ops->close(store);
     for (unsigned round = 0; round < 2; round++) { /* then once read-only */
@@ -45,9 +46,10 @@ static void test_open_when_read_only_then_writes_are_refused(void **state)
     struct hps_store_load *rows = NULL;
     assert_int_equal(space_open(store, "m", 2, &other), HPS_PRECONDITION);
     assert_int_equal(put(space, 1), HPS_PRECONDITION);
-    assert_int_equal(store->ops->load_begin(space, 0, 0, &rows, &error), HPS_PRECONDITION);
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_PRECONDITION);
-    assert_int_equal(store->ops->record_delete(store, "k", 1, &error), HPS_PRECONDITION);
+    assert_int_equal(store->ops->bulk->begin(space, 0, 0, &rows, &error), HPS_PRECONDITION);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error),
+                     HPS_PRECONDITION);
+    assert_int_equal(store->ops->durable->record_delete(store, "k", 1, &error), HPS_PRECONDITION);
     assert_int_equal(store->ops->space_drop(space, &error), HPS_PRECONDITION);
     space = open_space(store); /* a drop that fails gives the handle back all the same */
     assert_true(has(space, 9));

@@ -2,6 +2,7 @@
  *
  * Names of spaces, and a drop that fails.
  */
+#include "backends/store_durable.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 #include <errno.h>
@@ -39,15 +40,17 @@ static void test_drop_when_the_disk_has_no_room_then_a_new_space_begins_empty(vo
     struct hps_space *space = open_space(store);
     const struct hps_record record = {"p", 1, "7", 1};
     uint64_t position_there = 0;
-    assert_int_equal(store->ops->apply(space, &no_limit, NULL, 0, &record, 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->apply(space, &no_limit, NULL, 0, &record, 1, &error),
+                     HPS_OK);
     assert_int_equal(unlink(below("hpsd.ballast")), 0); /* else a drop finds room in any case */
     fill_from_outside();
     assert_int_equal(store->ops->space_drop(space, &error), HPS_EXHAUSTED);
     assert_int_equal(unlink(below("others")), 0);
     space = open_space(store);
     load(space, 10);
-    assert_int_equal(store->ops->space_record_scan(space, read_position, &position_there, &error),
-                     HPS_OK);
+    assert_int_equal(
+        store->ops->durable->space_record_scan(space, read_position, &position_there, &error),
+        HPS_OK);
     assert_int_equal(position_there, 0);
     store->ops->space_close(space);
     store->ops->close(store);

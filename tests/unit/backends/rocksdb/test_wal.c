@@ -2,6 +2,7 @@
  *
  * RocksDB's log: old ones do not pile up.
  */
+#include "backends/store_durable.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 /* Files in the database whose names end in `suffix`. */
@@ -24,7 +25,7 @@ static void test_open_when_again_and_again_then_logs_do_not_pile_up(void **state
     struct hps_store *store = open_store();
     struct hps_space *space = open_space(store);
     assert_int_equal(put(space, 1), HPS_OK);
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
     unsigned n_max = 0;
     for (unsigned i = 0; i < 60; i++) {
         store->ops->space_close(space);

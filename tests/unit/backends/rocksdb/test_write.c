@@ -11,6 +11,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include "backends/store_durable.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "tests/lib/work.h"
@@ -34,8 +35,8 @@ static struct hps_space *kill_space(struct hps_store *store)
 static uint64_t position(struct hps_space *space)
 {
     uint64_t seq = 0;
-    assert_int_equal(space->store->ops->space_record_scan(space, read_position, &seq, &error),
-                     HPS_OK);
+    assert_int_equal(
+        space->store->ops->durable->space_record_scan(space, read_position, &seq, &error), HPS_OK);
     return seq;
 }
 
@@ -56,7 +57,7 @@ static hps_status apply_batch(struct hps_space *space, uint64_t seq)
         {&kill_tables[0], keys, wide, KILL_KEYS},
         {&kill_tables[1], keys, seq % 2 != 0 ? narrow : NULL, KILL_KEYS}};
     const struct hps_record record = {"p", 1, &seq, sizeof(seq)};
-    return space->store->ops->apply(space, &no_limit, writes, 2, &record, 1, &error);
+    return space->store->ops->durable->apply(space, &no_limit, writes, 2, &record, 1, &error);
 }
 
 /* What the child does: apply batches for ever, and say a byte after each. */
@@ -154,9 +155,9 @@ static hps_status fill_by_load(struct hps_space *space)
 {
     struct hps_store *store = space->store;
     struct hps_store_load *rows = NULL;
-    assert_int_equal(store->ops->load_begin(space, 0, 0, &rows, &error), HPS_OK);
+    assert_int_equal(store->ops->bulk->begin(space, 0, 0, &rows, &error), HPS_OK);
     hps_status status = load_rows(store, rows, 0, 1000000);
-    store->ops->load_abort(rows);
+    store->ops->bulk->abort(rows);
     return status;
 }
 
@@ -187,11 +188,11 @@ static void test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on(vo
     struct hps_store *store = open_store();
     struct hps_space *space = open_space(store);
     struct hps_store_load *rows = NULL;
-    assert_int_equal(store->ops->load_begin(space, 1000000, 512000000, &rows, &error),
+    assert_int_equal(store->ops->bulk->begin(space, 1000000, 512000000, &rows, &error),
                      HPS_EXHAUSTED);
     assert_non_null(strstr(error.text, "needed"));
     assert_int_equal(fill_by_load(space), HPS_EXHAUSTED);
-    assert_true(store->ops->bytes_free(store) > 60 << 20); /* the aborted load is gone */
+    assert_true(store->ops->durable->bytes_free(store) > 60 << 20); /* the aborted load is gone */
     load(space, 1000);
     assert_int_equal(fill_by_put(space), HPS_EXHAUSTED);
     assert_true(has(space, 999));
@@ -200,7 +201,7 @@ static void test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on(vo
         status = put(space, key);
     }
     assert_int_equal(status, HPS_EXHAUSTED);
-    assert_int_equal(store->ops->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
     store->ops->close(store);
     store = open_store(); /* and it opens again */
@@ -212,7 +213,7 @@ static void wait_for_room(struct hps_store *store, uint64_t bytes)
 {
     uint64_t give_up_us = hps_clock_us() + 60 * 1000 * 1000;
 
-    while (store->ops->bytes_free(store) <= bytes) {
+    while (store->ops->durable->bytes_free(store) <= bytes) {
         assert_true(hps_clock_us() < give_up_us);
         sched_yield();
     }
@@ -233,20 +234,21 @@ static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_
     struct hps_store_load *rows = NULL;
     load(space, 20000);
     assert_int_equal(space_open(store, "other", 1, &other), HPS_OK);
-    assert_int_equal(store->ops->load_begin(other, 0, 0, &rows, &error), HPS_OK);
+    assert_int_equal(store->ops->bulk->begin(other, 0, 0, &rows, &error), HPS_OK);
     assert_int_equal(load_rows(store, rows, 0, 1000), HPS_OK);
     for (hps_key key = 0; key < 3000; key++) { /* several times the memory for writes */
         assert_int_equal(put(space, key * 3), HPS_OK);
     }
     fill_from_outside();
     assert_int_equal(put(space, 1), HPS_EXHAUSTED);
-    assert_int_equal(store->ops->apply(space, &no_limit, NULL, 0, NULL, 0, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->apply(space, &no_limit, NULL, 0, NULL, 0, &error),
+                     HPS_OK);
     hps_status status = load_rows(store, rows, 1000, 30000);
     if (status == HPS_OK) {
-        status = store->ops->load_commit(rows, &error);
+        status = store->ops->bulk->commit(rows, &error);
     }
     assert_int_equal(status, HPS_EXHAUSTED);
-    store->ops->load_abort(rows);
+    store->ops->bulk->abort(rows);
     store->ops->space_close(other);
     store->ops->space_close(space);
     fill_from_outside(); /* what the load gave back, too */
@@ -257,7 +259,7 @@ static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_
     for (hps_key key = 0; key < 9000; key++) {
         assert_true(has(space, key));
     }
-    assert_int_equal(store->ops->record_delete(store, "k", 1, &error), HPS_OK);
+    assert_int_equal(store->ops->durable->record_delete(store, "k", 1, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(other, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
     wait_for_room(store, 4 << 20); /* the rows gave their room back */

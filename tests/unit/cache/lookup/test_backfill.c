@@ -698,14 +698,17 @@ static void test_walk_when_the_lowest_tier_has_later_rows_then_memory_does_not_k
 static void test_walk_when_another_program_writes_the_lowest_tier_then_no_absence_is_remembered(
     void **state)
 {
+    static const hps_key key = 7;
     struct shared_test *t = *state;
+    uint8_t row[FIXTURE_DIM_MAX * 4];
 
     make_insertion(t, 0);
     t->fx.version.n_tiers = 2;
     hps_fake_read_only(t->redis);
     assert_int_equal(walk(t, 7, 8), HPS_OK);
     assert_int_equal(t->walkers[0].walk.n_absent, 1);
-    put_range(t, REDIS, 7, 8);
+    fixture_row(&t->fx.tables[0], key, row);
+    hps_fake_write(t->fx.version.tiers[REDIS], &t->fx.tables[0], &key, row, 1);
     assert_int_equal(walk(t, 7, 8), HPS_OK);
     assert_int_equal(t->walkers[0].walk.n_absent, 0);
     check_rows(&t->walkers[0], 7, 8);

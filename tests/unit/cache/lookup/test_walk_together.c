@@ -529,7 +529,7 @@ static void test_walks_of_a_look_up_when_the_store_can_then_it_is_asked_once(voi
 {
     struct together_test *t = *state;
     const struct hps_fake_options options = {
-        .name = "rocksdb", .tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_BLOCKING, .get_many = true};
+        .name = "rocksdb", .tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_BLOCKING | HPS_STORE_JOINS};
     struct hps_store *plain = t->fx.stores[FIXTURE_DISK];
     struct hps_space *plain_space = t->fx.version.tiers[FIXTURE_DISK];
     const struct hps_space_id id = {

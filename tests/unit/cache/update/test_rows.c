@@ -255,7 +255,8 @@ static void test_rows_when_an_earlier_hpsd_has_applied_updates_then_estimated(vo
     struct hps_error err = {0};
     const struct hps_record record = {"update/sequence", 15, &sequence, sizeof(sequence)};
     struct hps_space *space = rig->version->tiers[0];
-    assert_int_equal(space->store->ops->apply(space, &no_limit, NULL, 0, &record, 1, &err), HPS_OK);
+    assert_int_equal(space->store->ops->durable->apply(space, &no_limit, NULL, 0, &record, 1, &err),
+                     HPS_OK);
     reopen(rig);
     assert_int_equal(rows_of(rig, true), TABLES * ROWS);
 }
@@ -266,7 +267,8 @@ static void test_rows_when_their_record_is_damaged_then_data_loss(void **state)
     struct hps_error err = {0};
     const struct hps_record record = {"update/rows/\1\0\0\0", 16, "short", 5};
     struct hps_space *space = rig->version->tiers[0];
-    assert_int_equal(space->store->ops->apply(space, &no_limit, NULL, 0, &record, 1, &err), HPS_OK);
+    assert_int_equal(space->store->ops->durable->apply(space, &no_limit, NULL, 0, &record, 1, &err),
+                     HPS_OK);
     hps_updates_free(rig->version->updates);
     hps_stamps_free(rig->version->stamps);
     rig->version->updates = NULL;

@@ -346,7 +346,7 @@ static void test_batch_when_lowest_tier_takes_no_updates_then_precondition(void 
     struct update_test *t = *state;
     struct hps_store_ops ops = *t->stores[1]->ops;
     const struct hps_store_ops *own = t->stores[1]->ops;
-    ops.apply = NULL;
+    ops.durable = NULL;
     t->stores[1]->ops = &ops;
     add_part(t, 1, 1, 1);
     check_refused(t, HPS_PRECONDITION, "tier rocksdb takes no updates");
@@ -695,8 +695,8 @@ static void test_version_when_its_sequence_is_damaged_then_data_loss(void **stat
     struct update_test *t = *state;
     const struct hps_record damaged = {"update/sequence", 15, "123", 3};
     struct hps_version *other = version_open(t, 2);
-    assert_int_equal(other->tiers[1]->store->ops->apply(other->tiers[1], &no_limit, NULL, 0,
-                                                        &damaged, 1, &t->err),
+    assert_int_equal(other->tiers[1]->store->ops->durable->apply(other->tiers[1], &no_limit, NULL,
+                                                                 0, &damaged, 1, &t->err),
                      HPS_OK);
     assert_int_equal(hps_update_open(other, &t->err), HPS_DATA_LOSS);
     assert_non_null(strstr(t->err.text, "\"update/sequence\" has 3 bytes, expected 8"));

@@ -623,8 +623,8 @@ static void test_open_when_a_space_has_no_record_then_removed(void **state)
     close_catalog(rig);
     open_catalog(rig);
     int n = 0;
-    assert_int_equal(rig->env.durable->ops->space_list(rig->env.durable, no_space, &n, NULL),
-                     HPS_OK);
+    assert_int_equal(
+        rig->env.durable->ops->durable->space_list(rig->env.durable, no_space, &n, NULL), HPS_OK);
     assert_int_equal(n, 0);
 }
 
@@ -804,6 +804,7 @@ static void test_updates_when_the_version_is_loaded_anew_then_there_are_none(voi
 /* An updater whose batch waits in the persistent store until `go`. */
 struct slow_update {
     struct hps_store_ops ops;
+    struct hps_store_durable_ops durable;
     struct hps_version *version;
     hps_status status;
     atomic_bool waits;
@@ -822,7 +823,7 @@ static hps_status apply_slowly(struct hps_space *space, const struct hps_call *c
     while (!atomic_load(&slow.go)) {
         sched_yield();
     }
-    return quick_ops->apply(space, call, writes, n_writes, records, n_records, err);
+    return quick_ops->durable->apply(space, call, writes, n_writes, records, n_records, err);
 }
 
 static void *updater_main(void *arg)
@@ -842,8 +843,10 @@ static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **s
     load_ok(rig, "one", true);
     load_ok(rig, "two", true);
     quick_ops = rig->env.durable->ops;
-    slow = (struct slow_update){.ops = *quick_ops, .version = pin(rig, 1)};
-    slow.ops.apply = apply_slowly;
+    slow = (struct slow_update){
+        .ops = *quick_ops, .durable = *quick_ops->durable, .version = pin(rig, 1)};
+    slow.durable.apply = apply_slowly;
+    slow.ops.durable = &slow.durable;
     rig->env.durable->ops = &slow.ops;
     assert_int_equal(pthread_create(&thread, NULL, updater_main, NULL), 0);
     while (!atomic_load(&slow.waits)) {

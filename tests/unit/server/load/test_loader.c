@@ -55,7 +55,7 @@ static hps_status scan_below(struct hps_space *space, const struct hps_table *ta
 static hps_status fill(uint32_t n_rows, bool loses, bool *out_complete, struct hps_error *err)
 {
     static const struct hps_store_ops ops = {
-        .name = "below", .tier = HPS_TIER_ROCKSDB, .scan = scan_below};
+        .name = "below", .tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_SCANS, .scan = scan_below};
     struct hps_version *version = hps_version_new("m", 1, 1);
     version->tables[0] = (struct hps_table){.name = hps_strdup("t"),
                                             .dim = 2,

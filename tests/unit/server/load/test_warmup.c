@@ -13,6 +13,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "backends/store_durable.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -247,8 +248,9 @@ static hps_status add_record(void *ctx, const void *key, size_t key_size, const 
 static struct records records_of(struct rig *rig)
 {
     struct records records = {0};
-    assert_int_equal(rig->durable->ops->record_scan(rig->durable, "", add_record, &records, NULL),
-                     HPS_OK);
+    assert_int_equal(
+        rig->durable->ops->durable->record_scan(rig->durable, "", add_record, &records, NULL),
+        HPS_OK);
     return records;
 }
 
@@ -487,12 +489,15 @@ static void test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_
     struct records records = records_of(rig);
     assert_int_equal(records.n, 2);
     records.value[records.value_size / 2] ^= 1;
-    assert_int_equal(rig->durable->ops->record_put(rig->durable, records.key, records.key_size,
-                                                   records.value, records.value_size, NULL),
+    assert_int_equal(rig->durable->ops->durable->record_put(rig->durable, records.key,
+                                                            records.key_size, records.value,
+                                                            records.value_size, NULL),
                      HPS_OK);
-    assert_int_equal(rig->durable->ops->record_put(rig->durable, "hot/m/000009", 12, "", 0, NULL),
+    assert_int_equal(
+        rig->durable->ops->durable->record_put(rig->durable, "hot/m/000009", 12, "", 0, NULL),
+        HPS_OK);
+    assert_int_equal(rig->durable->ops->durable->record_put(rig->durable, "hot/", 4, "x", 1, NULL),
                      HPS_OK);
-    assert_int_equal(rig->durable->ops->record_put(rig->durable, "hot/", 4, "x", 1, NULL), HPS_OK);
     restart(rig);
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 100);
     hps_warmup_save(rig->warmup, true, false);

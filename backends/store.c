@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What stores have in common: whether one is what it says, and the calls of those that can do less.
+ */
+#include "backends/store.h"
+
+#include "backends/store_bulk.h"
+#include "backends/store_durable.h"
+#include "backends/store_limits.h"
+#include "backends/store_log.h"
+#include "backends/store_servers.h"
+#include "base/assert.h"
+
+static void check_core(const struct hps_store_ops *ops)
+{
+    HPS_ASSERT(ops->name != NULL);
+    HPS_ASSERT((unsigned)ops->tier < HPS_TIER_COUNT);
+    HPS_ASSERT(ops->close != NULL);
+    HPS_ASSERT(ops->space_open != NULL);
+    HPS_ASSERT(ops->space_close != NULL);
+    HPS_ASSERT(ops->space_drop != NULL);
+    HPS_ASSERT(ops->space_usage != NULL);
+    HPS_ASSERT(ops->get != NULL);
+    HPS_ASSERT(ops->get_many != NULL);
+    HPS_ASSERT(ops->insert != NULL);
+    HPS_ASSERT(ops->put != NULL);
+    HPS_ASSERT(ops->erase != NULL);
+    HPS_ASSERT(ops->scan != NULL);
+}
+
+static void check_bulk(const struct hps_store_bulk_ops *bulk)
+{
+    HPS_ASSERT(bulk->begin != NULL);
+    HPS_ASSERT(bulk->add != NULL);
+    HPS_ASSERT(bulk->commit != NULL);
+    HPS_ASSERT(bulk->abort != NULL);
+}
+
+static void check_durable(const struct hps_store_durable_ops *durable)
+{
+    HPS_ASSERT(durable->apply != NULL);
+    HPS_ASSERT(durable->space_record_scan != NULL);
+    HPS_ASSERT(durable->record_put != NULL);
+    HPS_ASSERT(durable->record_delete != NULL);
+    HPS_ASSERT(durable->record_scan != NULL);
+    HPS_ASSERT(durable->space_list != NULL);
+    HPS_ASSERT(durable->bytes_free != NULL);
+    HPS_ASSERT(durable->writes_refused != NULL);
+    HPS_ASSERT(durable->checkpoint != NULL);
+}
+
+static void check_limits(const struct hps_store_limits_ops *limits)
+{
+    HPS_ASSERT(limits->evictions_take != NULL);
+    HPS_ASSERT(limits->reserve != NULL);
+    HPS_ASSERT(limits->space_active != NULL);
+}
+
+static void check_log(const struct hps_store_log_ops *log)
+{
+    HPS_ASSERT(log->positions_set != NULL);
+    HPS_ASSERT(log->positions_get != NULL);
+    HPS_ASSERT(log->leave != NULL);
+    HPS_ASSERT(log->apply != NULL);
+    HPS_ASSERT(log->behind != NULL);
+    HPS_ASSERT(log->reset != NULL);
+}
+
+static void check_servers(const struct hps_store_servers_ops *servers)
+{
+    HPS_ASSERT(servers->list != NULL);
+    HPS_ASSERT(servers->stats != NULL);
+    HPS_ASSERT(servers->renew_tls != NULL);
+}
+
+/* A capability without the calls for it would be a promise, and calls without it never made. */
+static void check_caps(const struct hps_store_ops *ops)
+{
+    bool read_only = (ops->caps & HPS_STORE_READ_ONLY) != 0;
+    bool shared = (ops->caps & HPS_STORE_SHARED) != 0;
+    HPS_ASSERT(((ops->caps & HPS_STORE_DURABLE) != 0) == (ops->durable != NULL));
+    HPS_ASSERT((shared && !read_only) == (ops->log != NULL));
+    HPS_ASSERT(!read_only || ops->bulk == NULL);
+    HPS_ASSERT(!read_only || (ops->caps & HPS_STORE_INSERTS) == 0);
+    HPS_ASSERT(read_only == (ops->put == hps_store_put_none));
+    HPS_ASSERT(read_only == (ops->erase == hps_store_erase_none));
+    HPS_ASSERT(((ops->caps & HPS_STORE_INSERTS) != 0) == (ops->insert != hps_store_insert_none));
+    HPS_ASSERT(((ops->caps & HPS_STORE_SCANS) != 0) == (ops->scan != hps_store_scan_none));
+    HPS_ASSERT(((ops->caps & HPS_STORE_JOINS) != 0) == (ops->get_many != hps_store_get_each));
+}
+
+void hps_store_check(const struct hps_store_ops *ops)
+{
+    check_core(ops);
+    if (ops->bulk != NULL) {
+        check_bulk(ops->bulk);
+    }
+    if (ops->durable != NULL) {
+        check_durable(ops->durable);
+    }
+    if (ops->limits != NULL) {
+        check_limits(ops->limits);
+    }
+    if (ops->log != NULL) {
+        check_log(ops->log);
+    }
+    if (ops->servers != NULL) {
+        check_servers(ops->servers);
+    }
+    check_caps(ops);
+}
+
+hps_status hps_store_get_each(struct hps_space *space, const struct hps_call *call,
+                              struct hps_part_batch *parts, uint32_t n_parts)
+{
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
+        status = space->store->ops->get(space, call, parts[i].table, &parts[i].batch);
+    }
+    return status;
+}
+
+hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call *call,
+                                 const struct hps_table *table, const hps_key *keys,
+                                 const uint32_t *slots, const uint8_t *rows, uint32_t n,
+                                 const struct hps_insert_guard *guard,
+                                 struct hps_insert_report *out_report)
+{
+    (void)space, (void)call, (void)table, (void)keys, (void)slots, (void)rows, (void)guard;
+    *out_report = (struct hps_insert_report){.n_no_room = n};
+    return HPS_OK;
+}
+
+hps_status hps_store_put_none(struct hps_space *space, const struct hps_call *call,
+                              const struct hps_table *table, const hps_key *keys,
+                              const uint8_t *rows, uint32_t n)
+{
+    (void)space, (void)call, (void)table, (void)keys, (void)rows, (void)n;
+    return HPS_PRECONDITION;
+}
+
+hps_status hps_store_erase_none(struct hps_space *space, const struct hps_call *call,
+                                const struct hps_table *table, const hps_key *keys, uint32_t n)
+{
+    (void)space, (void)call, (void)table, (void)keys, (void)n;
+    return HPS_PRECONDITION;
+}
+
+hps_status hps_store_scan_none(struct hps_space *space, const struct hps_table *table,
+                               hps_rows_fn fn, void *ctx, struct hps_error *err)
+{
+    (void)fn, (void)ctx;
+    return hps_error_set(err, HPS_UNIMPLEMENTED, "table '%s': tier %s cannot list its rows",
+                         table->name, space->store->ops->name);
+}
