@@ -242,8 +242,8 @@ static hps_status open_stores(const struct hps_config *config, const char *membe
     }
     if (status == HPS_OK && config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
         status = open_redis(config, member, env->durable == NULL, &env->redis, err);
-        env->redis_fill_ratio = config->volatile_db.initial_cache_rate;
-        env->redis_takes_missed = config->volatile_db.cache_missed_embeddings;
+        env->shared_seed_ratio = config->volatile_db.initial_cache_rate;
+        env->shared_takes_missed = config->volatile_db.cache_missed_embeddings;
     }
     env->host_bytes_max = hps_config_host_bytes(config);
     env->host_rows_max = host_rows_max(config);

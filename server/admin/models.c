@@ -305,7 +305,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
         answer->dropped_row_count = plan.n_rows_dropped;
         answer->host_bytes_needed = plan.host_bytes_needed;
         answer->host_bytes_available = plan.host_bytes_available;
-        answer->redis_bytes_needed = plan.redis_bytes_needed;
+        answer->redis_bytes_needed = plan.shared_bytes_needed;
         answer->device_bytes_needed = plan.device_bytes_needed;
         answer->tables = tables;
         answer->n_tables = version->n_tables;

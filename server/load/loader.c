@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The load of one version: sort, write, ingest. On the loader thread. What it needs is planned
- * before (plan.c); what a Redis above a store gets comes after it (fill_redis.c).
+ * before (plan.c); what a shared store above another gets comes after it (seed_shared.c).
  */
 #include "server/load/loader.h"
 
@@ -65,7 +65,7 @@ static hps_status begin_stores(struct loader_run *run, const struct hps_load_pla
     }
     hps_status status = HPS_EXHAUSTED;
     bool lowest = hps_load_env_lowest(env) == env->host;
-    /* Rows of a redis without a durable store may have had updates: no file has those. */
+    /* Rows of a shared store without a durable one may have had updates: no file has those. */
     bool fits = env->durable != NULL && plan->host_bytes_needed <= plan->host_bytes_available;
     if (lowest || fits) {
         status = begin_store(run, env->host, &run->host_space, &run->host, plan, err);
@@ -92,12 +92,12 @@ static hps_status commit_stores(struct loader_run *run, struct hps_error *err)
         }
         run->durable = NULL;
     }
-    if (run->redis != NULL) {
-        hps_status status = run->env->redis->ops->bulk->commit(run->redis, err);
+    if (run->shared != NULL) {
+        hps_status status = run->env->redis->ops->bulk->commit(run->shared, err);
         if (status != HPS_OK) {
             return status;
         }
-        run->redis = NULL;
+        run->shared = NULL;
     }
     if (run->host != NULL) {
         hps_status status = run->env->host->ops->bulk->commit(run->host, err);
@@ -132,22 +132,22 @@ static void undo(struct loader_run *run)
     if (run->durable != NULL) {
         run->env->durable->ops->bulk->abort(run->durable);
     }
-    if (run->redis != NULL) {
-        run->env->redis->ops->bulk->abort(run->redis);
+    if (run->shared != NULL) {
+        run->env->redis->ops->bulk->abort(run->shared);
     }
     if (run->host != NULL) {
         run->env->host->ops->bulk->abort(run->host);
     }
     hps_load_give_up(run->env, run->durable_space);
-    hps_load_give_up(run->env, run->redis_space);
+    hps_load_give_up(run->env, run->shared_space);
     hps_load_give_up(run->env, run->host_space);
 }
 
-hps_status loader_open_redis(struct loader_run *run, struct hps_error *err)
+hps_status loader_open_shared(struct loader_run *run, struct hps_error *err)
 {
     const struct hps_space_id id = hps_load_space_id(run->version);
     struct hps_store *redis = run->env->redis;
-    return redis->ops->space_open(redis, &id, &run->redis_space, err);
+    return redis->ops->space_open(redis, &id, &run->shared_space, err);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -160,8 +160,8 @@ static hps_status write_batch(struct loader_run *run, const struct hps_table *ta
         status =
             run->env->durable->ops->bulk->add(run->durable, table, run->keys, run->rows, n, err);
     }
-    if (status == HPS_OK && run->redis != NULL) {
-        status = run->env->redis->ops->bulk->add(run->redis, table, run->keys, run->rows, n, err);
+    if (status == HPS_OK && run->shared != NULL) {
+        status = run->env->redis->ops->bulk->add(run->shared, table, run->keys, run->rows, n, err);
     }
     if (status == HPS_OK && run->host != NULL) {
         status = run->env->host->ops->bulk->add(run->host, table, run->keys, run->rows, n, err);
@@ -316,9 +316,9 @@ static void finish_version(struct loader_run *run)
 {
     struct hps_version *version = run->version;
     add_tier(version, run->host_space, NULL);
-    add_tier(version, run->redis_space, NULL); /* it knows by itself which of its nodes are up */
+    add_tier(version, run->shared_space, NULL); /* it knows by itself which of its servers are up */
     add_tier(version, run->durable_space, run->env->durable_breaker);
-    version->shared_takes_missed = run->env->redis_takes_missed;
+    version->shared_takes_missed = run->env->shared_takes_missed;
     version->loaded_unix_ms = hps_clock_wall_ms();
 }
 
@@ -341,10 +341,10 @@ static hps_status load_durable(struct loader_run *run, const struct hps_load_pla
         }
         status = set_load_id(run, err);
     }
-    return status == HPS_OK && run->env->redis != NULL ? loader_fill_redis(run, err) : status;
+    return status == HPS_OK && run->env->redis != NULL ? loader_seed_shared(run, err) : status;
 }
 
-/* ---- a redis without a durable store --------------------------------------------------------- */
+/* ---- a shared store without a durable one ---------------------------------------------------- */
 
 /* Its shards are named by the load id: the files are read a first time for that. If it has the
  * rows from an earlier load, or another daemon's, those are used. */
@@ -363,13 +363,13 @@ static hps_status load_shared(struct loader_run *run, const struct hps_load_plan
         status = set_load_id(run, err);
     }
     if (status == HPS_OK) {
-        status = loader_open_redis(run, err);
+        status = loader_open_shared(run, err);
     }
     if (status != HPS_OK || ops->bulk == NULL) {
         return status;
     }
     uint64_t load_hash = run->load_hash;
-    status = ops->bulk->begin(run->redis_space, plan->n_rows, plan->row_bytes, &run->redis, err);
+    status = ops->bulk->begin(run->shared_space, plan->n_rows, plan->row_bytes, &run->shared, err);
     if (status == HPS_PRECONDITION) {
         return HPS_OK;
     }
@@ -424,6 +424,6 @@ hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_versi
         }
         add_tier(version, space, stores[i] == env->durable ? env->durable_breaker : NULL);
     }
-    version->shared_takes_missed = env->redis_takes_missed;
+    version->shared_takes_missed = env->shared_takes_missed;
     return HPS_OK;
 }

@@ -23,8 +23,9 @@ struct hps_load_env {
     uint32_t key_bytes;     /* 8 or 4, as supportlonglong says */
     bool nan_allowed;
     uint64_t disk_free_min_bytes;
-    double redis_fill_ratio; /* share of the rows of a load that redis gets, above durable */
-    bool redis_takes_missed; /* it gets rows that look-ups find below it */
+    double shared_seed_ratio; /* share of the rows of a load that the shared store gets, above
+                                 durable */
+    bool shared_takes_missed; /* it gets rows that look-ups find below it */
 };
 
 /* The store that has every row of a version. */
@@ -55,7 +56,7 @@ struct hps_load_plan {
     uint64_t host_bytes_needed;
     uint64_t host_bytes_available;
     uint64_t n_rows_dropped;      /* beyond host_rows_max: no store will have them */
-    uint64_t redis_bytes_needed;  /* about; what there is is not known here */
+    uint64_t shared_bytes_needed; /* about; what there is is not known here */
     uint64_t device_bytes_needed; /* of a dry run; by its embedding caches, 0: it has none */
     uint64_t
         start_hash; /* set by whoever loads: of where updates begin (server/update/updates.h) */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files of the loader share: plan.c (what a load needs), loader.c (the pass from files
- * into stores), fill_redis.c (what a Redis above a store gets after that). refill.c, the refill
- * after a restart, is on its own. On the loader thread.
+ * into stores), seed_shared.c (what a shared store above another gets after that). refill.c, the
+ * refill after a restart, is on its own. On the loader thread.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_INTERNAL_H
 #define HPS_SERVER_LOAD_LOADER_INTERNAL_H
@@ -17,10 +17,10 @@ struct loader_run {
     struct hps_version *version;
     struct hps_load_progress *progress;
     struct hps_space *host_space;
-    struct hps_space *redis_space;
+    struct hps_space *shared_space;
     struct hps_space *durable_space;
     struct hps_store_load *host;
-    struct hps_store_load *redis; /* of a redis without a durable store */
+    struct hps_store_load *shared; /* of a shared store without a durable one */
     struct hps_store_load *durable;
     uint64_t load_hash;
     hps_key *keys; /* [batch] */
@@ -41,14 +41,14 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
 /* Make run->keys and run->rows anew for rows of `table`, run->batch of them. NO_MEMORY */
 hps_status loader_batch_room(struct loader_run *run, const struct hps_table *table,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Open run->redis_space; the load id is known. error: what the store says */
-hps_status loader_open_redis(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
+/* Open run->shared_space; the load id is known. error: what the store says */
+hps_status loader_open_shared(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- fill_redis.c ---------------------------------------------------------------------------- */
+/* ---- seed_shared.c --------------------------------------------------------------------------- */
 
-/* Rows are in the durable store, the load id is known: open the Redis above it, and put its share
- * of them there. If it is away, or has the rows from another daemon, so be it: it has none that are
- * wrong. error: CANCELLED; what the durable store says */
-hps_status loader_fill_redis(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
+/* Rows are in the durable store, the load id is known: open the shared store above it, and put its
+ * share of them there. One that is unreachable, or has the rows from another daemon, is left as it
+ * is: no row in it is wrong. error: CANCELLED; what the durable store says */
+hps_status loader_seed_shared(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

@@ -108,9 +108,9 @@ uint64_t hps_load_host_bytes(const struct hps_load_env *env, const struct hps_ta
     return bytes;
 }
 
-/* About what Redis makes of the rows that a load gives it: a value, a field and an entry for each.
- */
-static uint64_t redis_bytes(const struct hps_load_env *env, const struct hps_version *version)
+/* About what a shared store makes of the rows that a load gives it: a value, a field and an entry
+ * for each. */
+static uint64_t shared_bytes(const struct hps_load_env *env, const struct hps_version *version)
 {
     enum { ENTRY_BYTES = 60, ALLOCATED_PERCENT = 110 };
     uint64_t bytes = 0;
@@ -119,7 +119,7 @@ static uint64_t redis_bytes(const struct hps_load_env *env, const struct hps_ver
         uint64_t row = (uint64_t)table->row_bytes * ALLOCATED_PERCENT / 100 + ENTRY_BYTES;
         bytes += table->n_rows * row;
     }
-    return env->durable == NULL ? bytes : (uint64_t)((double)bytes * env->redis_fill_ratio);
+    return env->durable == NULL ? bytes : (uint64_t)((double)bytes * env->shared_seed_ratio);
 }
 
 hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
@@ -140,7 +140,7 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
         plan.disk_bytes_available = env->durable->ops->durable->bytes_free(env->durable);
     }
     if (env->redis != NULL && env->redis->ops->bulk != NULL) {
-        plan.redis_bytes_needed = redis_bytes(env, version);
+        plan.shared_bytes_needed = shared_bytes(env, version);
     }
     for (uint32_t i = 0; i < version->n_tables; i++) {
         plan.n_rows_dropped += rows_dropped(env, &version->tables[i]);

@@ -152,9 +152,9 @@ def test_serve_when_redis_refuses_the_daemon_then_rows_come_from_the_store_below
         one = daemon(config_of(work, address, [model_of(table, work + "/m")], **{**volatile, **wrong}))
         assert check(one, table) == {"rocksdb": len(table.keys)}
         assert n_rows(server) == 0
-        assert "redis was not filled" in one.log()
+        assert "shared tier not seeded" in one.log()
         if "password" in wrong:
-            assert "WRONGPASS" in next(line for line in one.log().splitlines() if "redis was not filled" in line)
+            assert "WRONGPASS" in next(line for line in one.log().splitlines() if "shared tier not seeded" in line)
 
 
 def test_reload_when_certificates_for_redis_are_renewed_then_connections_use_them(daemon, work):

@@ -202,7 +202,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/lookup/request_pool.c": "test_service.c and test_fault_lookup.c",
     "server/lookup/room.c": "test_service.c: who waits for room, and for how long",
     "server/load/plan.c": "test_loader.c",
-    "server/load/fill_redis.c": "test_loader.c",
+    "server/load/seed_shared.c": "test_loader.c",
     "server/load/refill.c": "test_loader.c: refills while a version serves",
     "server/load/records.c": "test_catalog.c, which opens what was written, and test_takeover.py",
     "server/load/warmup_run.c": "test_warmup.c: what is warmed up, and when it ends",

@@ -384,7 +384,7 @@ static hps_status load_shared(struct shared_load *load, double ratio, struct hps
                                .durable = load->durable,
                                .memory_bytes = 2 << 20,
                                .key_bytes = 8,
-                               .redis_fill_ratio = ratio};
+                               .shared_seed_ratio = ratio};
     struct hps_source source;
     struct hps_load_plan plan;
     hps_tmpdir_open(&dir);
