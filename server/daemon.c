@@ -55,19 +55,20 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
         daemon->slowlog == NULL) {
         return no_memory(err);
     }
-    if (daemon->options.env.durable != NULL) {
-        const struct hps_breaker_options breaker =
-            HPS_BREAKER_DEFAULT(daemon->options.env.durable->ops->name);
+    const struct hps_stores *stores = &daemon->options.env.stores;
+    struct hps_store *durable = hps_stores_durable(stores);
+    struct hps_store *shared = hps_stores_shared(stores);
+    if (durable != NULL) {
+        const struct hps_breaker_options breaker = HPS_BREAKER_DEFAULT(durable->ops->name);
         daemon->durable_breaker = hps_breaker_new(&breaker);
         if (daemon->durable_breaker == NULL) {
             return no_memory(err);
         }
         daemon->options.env.durable_breaker = daemon->durable_breaker;
     }
-    struct hps_store *redis = daemon->options.env.redis;
-    if (redis != NULL && redis->ops->servers != NULL) {
-        daemon->redis_servers = hps_store_servers_new(redis, daemon->metrics);
-        if (daemon->redis_servers == NULL) {
+    if (shared != NULL && shared->ops->servers != NULL) {
+        daemon->shared_servers = hps_store_servers_new(shared, daemon->metrics);
+        if (daemon->shared_servers == NULL) {
             return no_memory(err);
         }
     }
@@ -567,7 +568,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_insertion_free(daemon->insertion);
     hps_models_free(daemon->models);
     hps_breaker_free(daemon->durable_breaker);
-    hps_store_servers_free(daemon->redis_servers);
+    hps_store_servers_free(daemon->shared_servers);
     hps_admission_free(daemon->admission);
     hps_slowlog_free(daemon->slowlog);
     hps_devices_close(daemon->devices); /* before the slab that they write to */

@@ -49,8 +49,8 @@ struct hps_daemon {
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
     struct hps_rpc_metrics *rpc_metrics;
-    struct hps_breaker *durable_breaker;     /* of the persistent store; also in options.env */
-    struct hps_store_servers *redis_servers; /* NULL: there is no Redis */
+    struct hps_breaker *durable_breaker;      /* of the persistent store; also in options.env */
+    struct hps_store_servers *shared_servers; /* NULL: no store is made of servers */
     struct hps_models *models;
     struct hps_updater *updater; /* NULL: versions take no updates */
     const char **update_filters; /* of the configuration */

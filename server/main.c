@@ -232,44 +232,42 @@ static hps_status open_redis(const struct hps_config *config, const char *member
     return status;
 }
 
+static void add_store(struct hps_load_env *env, hps_status status, struct hps_store *store)
+{
+    if (status == HPS_OK) {
+        hps_stores_add(&env->stores, store);
+    }
+}
+
+/* From the lowest up: each is told whether there is another below it. */
 static hps_status open_stores(const struct hps_config *config, const char *member,
                               struct hps_load_env *env, struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    struct hps_store *store = NULL;
     warn_limited(config);
     if (config->persistent_db.type == HPS_CONFIG_PERSISTENT_ROCKS_DB) {
-        status = open_rocksdb(config, &env->durable, err);
+        status = open_rocksdb(config, &store, err);
+        add_store(env, status, store);
     }
     if (status == HPS_OK && config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
-        status = open_redis(config, member, env->durable == NULL, &env->redis, err);
+        status = open_redis(config, member, env->stores.n == 0, &store, err);
+        add_store(env, status, store);
         env->shared_seed_ratio = config->volatile_db.initial_cache_rate;
         env->shared_takes_missed = config->volatile_db.cache_missed_embeddings;
     }
     env->host_bytes_max = hps_config_host_bytes(config);
     env->host_rows_max = host_rows_max(config);
     if (status == HPS_OK && env->host_bytes_max > 0) {
-        bool lowest = env->durable == NULL && env->redis == NULL;
-        status = open_host(config, env->host_bytes_max, lowest, &env->host, err);
+        status = open_host(config, env->host_bytes_max, env->stores.n == 0, &store, err);
+        add_store(env, status, store);
     }
-    if (status == HPS_OK && hps_load_env_lowest(env) == NULL) {
+    if (status == HPS_OK && env->stores.n == 0) {
         status =
             hps_error_set(err, HPS_INVALID,
                           "volatile_db and persistent_db are both disabled: nowhere to keep rows");
     }
     return status;
-}
-
-static void close_stores(struct hps_load_env *env)
-{
-    if (env->host != NULL) {
-        env->host->ops->close(env->host);
-    }
-    if (env->redis != NULL) {
-        env->redis->ops->close(env->redis);
-    }
-    if (env->durable != NULL) {
-        env->durable->ops->close(env->durable);
-    }
 }
 
 /* ---- updates --------------------------------------------------------------------------------- */
@@ -394,7 +392,7 @@ static int serve_with_stores(const struct hps_options *options, struct hps_confi
     if (daemon_options.update_log != NULL) {
         daemon_options.update_log->ops->close(daemon_options.update_log);
     }
-    close_stores(&daemon_options.env);
+    hps_stores_close(&daemon_options.env.stores);
     return code;
 }
 

@@ -174,9 +174,10 @@ static hps_status prepare(struct hps_daemon *daemon, const struct hps_config_ser
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory");
     }
-    struct hps_store *redis = daemon->options.env.redis; /* last: there is no way back from it */
-    bool renews = redis != NULL && redis->ops->servers != NULL;
-    return renews ? redis->ops->servers->renew_tls(redis, err) : HPS_OK;
+    /* Last: there is no way back from it. */
+    struct hps_store *shared = hps_stores_shared(&daemon->options.env.stores);
+    bool renews = shared != NULL && shared->ops->servers != NULL;
+    return renews ? shared->ops->servers->renew_tls(shared, err) : HPS_OK;
 }
 
 /* ---- what is applied ------------------------------------------------------------------------- */

@@ -53,8 +53,8 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie, void *t
     hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie, token, hps_acceptor_gone, ticket);
 }
 
-/* Every connection is a descriptor, and RocksDB must never lack one: without it a write fails, and
- * a store that failed to write is read-only from then on. */
+/* Every connection is a descriptor, and a store on disk must never lack one: without it a write
+ * fails, and a store that failed to write is read-only from then on. */
 unsigned daemon_connections_max(const struct hps_config_server *config)
 {
     struct rlimit limit;
@@ -233,22 +233,25 @@ static void refresh_gauges(void *ctx)
 {
     struct hps_daemon *daemon = ctx;
     const struct hps_load_env *env = &daemon->options.env;
+    struct hps_store *host = hps_stores_host(&env->stores);
+    struct hps_store *durable = hps_stores_durable(&env->stores);
     hps_readiness_refresh(daemon->readiness);
     hps_catalog_each(daemon->catalog, version_gauges, daemon);
     device_gauges(daemon);
     hps_updater_gauges(daemon->updater);
-    if (env->host != NULL) {
-        set(daemon, HPS_M_TIER_UP, "host", "", NULL, 1);
-        set(daemon, HPS_M_TIER_CAPACITY_BYTES, "host", NULL, NULL, (double)env->host_bytes_max);
+    if (host != NULL) {
+        set(daemon, HPS_M_TIER_UP, host->ops->name, "", NULL, 1);
+        set(daemon, HPS_M_TIER_CAPACITY_BYTES, host->ops->name, NULL, NULL,
+            (double)env->host_bytes_max);
     }
-    if (env->durable != NULL) {
-        set(daemon, HPS_M_TIER_UP, "rocksdb", "", NULL,
+    if (durable != NULL) {
+        set(daemon, HPS_M_TIER_UP, durable->ops->name, "", NULL,
             hps_breaker_up(daemon->durable_breaker) ? 1 : 0);
         set(daemon, HPS_M_STORE_READ_ONLY, NULL, NULL, NULL,
-            env->durable->ops->durable->writes_refused(env->durable) != NULL ? 1 : 0);
+            durable->ops->durable->writes_refused(durable) != NULL ? 1 : 0);
     }
-    if (daemon->redis_servers != NULL) {
-        hps_store_servers_refresh(daemon->redis_servers);
+    if (daemon->shared_servers != NULL) {
+        hps_store_servers_refresh(daemon->shared_servers);
     }
     set(daemon, HPS_M_CONFIG_DRIFT, NULL, NULL, NULL,
         hps_catalog_drift(daemon->catalog, NULL, NULL));

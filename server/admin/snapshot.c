@@ -95,7 +95,7 @@ void admin_create_snapshot(struct admin_op *op)
 {
     const Hps__V1__CreateSnapshotRequest *request =
         (const Hps__V1__CreateSnapshotRequest *)op->request;
-    struct hps_store *store = hps_catalog_env(op->parts->catalog)->durable;
+    struct hps_store *store = hps_stores_durable(&hps_catalog_env(op->parts->catalog)->stores);
     struct hps_snapshot_report report = {0};
     if (request->directory[0] != '/') {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,

@@ -175,17 +175,17 @@ static void add_servers(struct admin_op *op, struct hps_store *store, Hps__V1__T
     }
 }
 
-static Hps__V1__TierStatus *redis_status(struct admin_op *op, const struct hps_load_env *env,
-                                         const struct hps_catalog_totals *totals)
+static Hps__V1__TierStatus *shared_status(struct admin_op *op, const struct hps_load_env *env,
+                                          const struct hps_catalog_totals *totals)
 {
-    struct hps_store *store = env->redis;
+    struct hps_store *store = hps_stores_shared(&env->stores);
     struct hps_store_shared_stats stats = {0};
     if (store->ops->servers != NULL) {
         store->ops->servers->stats(store, &stats);
     }
     Hps__V1__TierStatus *tier =
-        tier_status(op, store, stats.n_slots_up > 0, hps_load_env_lowest(env) == store,
-                    totals->redis_rows, totals->redis_bytes, 0);
+        tier_status(op, store, stats.n_slots_up > 0, hps_stores_lowest(&env->stores) == store,
+                    totals->shared_rows, totals->shared_bytes, 0);
     if (tier == NULL || store->ops->servers == NULL) {
         return tier;
     }
@@ -209,6 +209,8 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
     const struct hps_admin_parts *parts = op->parts;
     struct hps_catalog_totals totals;
     const struct hps_load_env *env = hps_catalog_env(parts->catalog);
+    struct hps_store *host = hps_stores_host(&env->stores);
+    struct hps_store *durable = hps_stores_durable(&env->stores);
     hps_catalog_totals_get(parts->catalog, &totals);
     unsigned n_devices = hps_devices_count(parts->devices);
     reply->tiers = admin_alloc(op, n_devices + 3, sizeof(*reply->tiers));
@@ -221,8 +223,8 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }
-    if (env->host != NULL) {
-        tier = tier_status(op, env->host, true, hps_load_env_lowest(env) == env->host,
+    if (host != NULL) {
+        tier = tier_status(op, host, true, hps_stores_lowest(&env->stores) == host,
                            totals.host_rows, totals.host_bytes, env->host_bytes_max);
         if (tier != NULL && totals.host_rows_dropped > 0) {
             char note[128];
@@ -234,15 +236,15 @@ static void add_tiers(struct admin_op *op, Hps__V1__GetStatusResponse *reply)
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }
-    if (env->redis != NULL) {
-        tier = redis_status(op, env, &totals);
+    if (hps_stores_shared(&env->stores) != NULL) {
+        tier = shared_status(op, env, &totals);
         reply->tiers[reply->n_tiers] = tier;
         reply->n_tiers += tier != NULL;
     }
-    if (env->durable != NULL) {
+    if (durable != NULL) {
         bool up = env->durable_breaker == NULL || hps_breaker_up(env->durable_breaker);
-        tier = tier_status(op, env->durable, up, true, totals.persistent_rows,
-                           totals.persistent_bytes, 0);
+        tier =
+            tier_status(op, durable, up, true, totals.persistent_rows, totals.persistent_bytes, 0);
         if (tier != NULL) {
             tier->row_count_estimated = totals.persistent_estimated;
         }

@@ -156,17 +156,14 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
     }
 }
 
-void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *entry)
+void catalog_entry_spaces(struct catalog_entry *entry)
 {
+    struct hps_space **const by_role[HPS_ROLE_COUNT] = {[HPS_ROLE_HOST] = &entry->host,
+                                                        [HPS_ROLE_SHARED] = &entry->shared,
+                                                        [HPS_ROLE_DURABLE] = &entry->durable};
     for (uint32_t i = 0; i < entry->version->n_tiers; i++) {
         struct hps_space *space = entry->version->tiers[i];
-        if (space->store == catalog->options.env.host) {
-            entry->host = space;
-        } else if (space->store == catalog->options.env.redis) {
-            entry->redis = space;
-        } else {
-            entry->durable = space;
-        }
+        *by_role[hps_store_role(space->store)] = space;
     }
 }
 
@@ -312,11 +309,11 @@ static hps_status make_warmup(struct hps_catalog *catalog, struct hps_error *err
 {
     const struct hps_config *config = catalog->options.config;
     const struct hps_load_env *env = &catalog->options.env;
-    const struct hps_warmup_options options = {.host = env->host,
+    const struct hps_warmup_options options = {.host = hps_stores_host(&env->stores),
                                                .gpu =
                                                    hps_devices_count(catalog->options.devices) > 0,
                                                .config = config,
-                                               .durable = env->durable,
+                                               .durable = hps_stores_durable(&env->stores),
                                                .host_bytes_max = env->host_bytes_max,
                                                .hot_bytes_max = config->server.hot_keys_bytes,
                                                .read_only = config->persistent_db.read_only,
@@ -336,7 +333,7 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the catalog");
     }
     catalog->options = *options;
-    HPS_ASSERT(hps_load_env_lowest(&options->env) != NULL);
+    HPS_ASSERT(hps_stores_lowest(&options->env.stores) != NULL);
     hps_lock_init(&catalog->lock, HPS_LOCK_CATALOG);
     hps_lock_init(&catalog->switch_lock, HPS_LOCK_CATALOG_SWITCH);
     hps_cond_init(&catalog->reap);
@@ -347,7 +344,7 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
     if (status == HPS_OK) {
         status = make_warmup(catalog, err);
     }
-    if (status == HPS_OK && options->env.durable != NULL) {
+    if (status == HPS_OK && hps_stores_durable(&options->env.stores) != NULL) {
         status = catalog_recover(catalog, err);
     }
     if (status != HPS_OK) {
@@ -458,13 +455,13 @@ void hps_catalog_each(struct hps_catalog *catalog,
                                             .state = state_text(model, entry),
                                             .version = entry->version,
                                             .load_ratio = catalog_load_ratio(catalog, entry)};
-            if (entry->host != NULL || entry->redis != NULL || entry->durable != NULL) {
+            if (entry->host != NULL || entry->shared != NULL || entry->durable != NULL) {
                 view.n_rows = hps_update_rows(entry->version, &view.rows_estimated);
             }
             catalog_warm_progress(catalog, entry->version, &view.n_keys_warm, &view.n_keys_hot);
             view.host_bytes = space_bytes(entry->host, NULL);
             view.n_rows_dropped = catalog_rows_dropped(entry);
-            view.redis_bytes = space_bytes(entry->redis, NULL);
+            view.shared_bytes = space_bytes(entry->shared, NULL);
             view.persistent_bytes = space_bytes(entry->durable, NULL);
             catalog_gpu_view(catalog, entry, &view);
             fn(ctx, &view);
@@ -514,7 +511,7 @@ void hps_catalog_totals_get(struct hps_catalog *catalog, struct hps_catalog_tota
         for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
             totals.host_bytes += space_bytes(entry->host, &totals.host_rows);
             totals.host_rows_dropped += catalog_rows_dropped(entry);
-            totals.redis_bytes += space_bytes(entry->redis, &totals.redis_rows);
+            totals.shared_bytes += space_bytes(entry->shared, &totals.shared_rows);
             add_persistent(entry, &totals);
             totals.n_loading += entry->state == ENTRY_LOADING;
         }

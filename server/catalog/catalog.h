@@ -173,7 +173,7 @@ struct hps_version_view {
     int64_t active_version; /* of the model */
     const char *state;      /* "loading", "resident", "active", "unloading" */
     const struct hps_version *version;
-    uint64_t n_rows, host_bytes, redis_bytes, persistent_bytes;
+    uint64_t n_rows, host_bytes, shared_bytes, persistent_bytes;
     bool rows_estimated;       /* n_rows are: it has had updates */
     uint64_t n_rows_dropped;   /* of the only copy, by overflow_margin */
     struct hps_gpu_space *gpu; /* NULL: it has no embedding cache */
@@ -213,7 +213,7 @@ unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, co
                            void *ctx);
 const struct hps_load_env *hps_catalog_env(const struct hps_catalog *catalog);
 struct hps_catalog_totals {
-    uint64_t host_rows, host_rows_dropped, host_bytes, redis_rows, redis_bytes, persistent_rows,
+    uint64_t host_rows, host_rows_dropped, host_bytes, shared_rows, shared_bytes, persistent_rows,
         persistent_bytes;
     bool persistent_estimated; /* persistent_rows are */
     unsigned n_loading;

@@ -21,9 +21,9 @@ struct catalog_entry {
     struct catalog_entry *next; /* of the model, versions ascending */
     struct catalog_model *model;
     struct hps_version *version;
-    struct hps_space *host, *redis, *durable; /* NULL: not there; those of version->tiers */
-    struct hps_gpu_space *gpu;                /* version->gpu, as the last */
-    struct hps_embed_range_usage *gpu_usages; /* [n_tables] as the metrics know them */
+    struct hps_space *host, *shared, *durable; /* by role, of version->tiers; NULL: not there */
+    struct hps_gpu_space *gpu;                 /* version->gpu, as the last */
+    struct hps_embed_range_usage *gpu_usages;  /* [n_tables] as the metrics know them */
     enum entry_state state;
     uint64_t last_active; /* of two, the one that became active later has more; 0: never was */
     unsigned n_switching; /* switches to it that wait for its warm-up */
@@ -115,6 +115,22 @@ struct hps_catalog {
     atomic_bool closing;
 };
 
+/* The catalog's stores by role. NULL: there is none. */
+static inline struct hps_store *catalog_host(const struct hps_catalog *catalog)
+{
+    return hps_stores_host(&catalog->options.env.stores);
+}
+
+static inline struct hps_store *catalog_shared(const struct hps_catalog *catalog)
+{
+    return hps_stores_shared(&catalog->options.env.stores);
+}
+
+static inline struct hps_store *catalog_durable(const struct hps_catalog *catalog)
+{
+    return hps_stores_durable(&catalog->options.env.stores);
+}
+
 /* The model, made if `make`; NULL: not there (or no memory). Lock held. */
 struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make);
 struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
@@ -129,7 +145,8 @@ void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model
  * goes too. Lock held. */
 void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *model,
                           struct catalog_entry *entry);
-void catalog_entry_spaces(struct hps_catalog *catalog, struct catalog_entry *entry);
+/* Sort the spaces of its version by role. Lock held, or nobody else knows the catalog. */
+void catalog_entry_spaces(struct catalog_entry *entry);
 void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *version);
 /* Forget the series of one version, or of its model if that has no other. Lock held, the version
  * still in the list. */
@@ -306,8 +323,8 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
 /* Remove the unloading versions that nobody uses; the reaper does so with the others later. No lock
  * held. */
 void catalog_reap(struct hps_catalog *catalog);
-/* Now and then have the loader thread do what a Redis that was away has left undone: delete what
- * unloaded versions have there; where it has the only copy, load what is configured. */
+/* Now and then have the loader thread do what a shared store that was unreachable has left undone:
+ * delete what unloaded versions have there; where it has the only copy, load what is configured. */
 void catalog_tidy(struct hps_catalog *catalog);
 
 #endif

@@ -63,7 +63,7 @@ static hps_status check_request(const struct hps_catalog *catalog,
     if (status != HPS_OK) {
         return status;
     }
-    if (hps_load_env_lowest(&catalog->options.env) == NULL) {
+    if (hps_stores_lowest(&catalog->options.env.stores) == NULL) {
         return hps_error_set(err, HPS_PRECONDITION, "no store is configured");
     }
     return HPS_OK;
@@ -153,7 +153,7 @@ static void load_unlink(struct hps_load *load)
 static hps_status seed_updates(struct hps_load *load, struct hps_error *err)
 {
     const struct hps_catalog_options *options = &load->catalog->options;
-    if (options->updater == NULL && options->env.durable == NULL) {
+    if (options->updater == NULL && hps_stores_durable(&options->env.stores) == NULL) {
         return HPS_OK;
     }
     struct hps_version *version = load->entry->version;
@@ -178,7 +178,7 @@ static hps_status place_tables(struct hps_load *load, struct hps_error *err)
         return hps_error_set(err, status, "no memory for the order of tables");
     }
     if (model->order.n > model->n_order_stored && model->active != 0 &&
-        catalog->options.env.durable != NULL) { /* else the activation writes it */
+        catalog_durable(catalog) != NULL) { /* else the activation writes it */
         const struct catalog_model_change as_is = {
             .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
         status = catalog_put_model(catalog, model, &as_is, err);
@@ -220,7 +220,7 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
 {
     struct hps_catalog *catalog = load->catalog;
     struct catalog_entry *entry = load->entry;
-    struct hps_store *durable = catalog->options.env.durable;
+    struct hps_store *durable = catalog_durable(catalog);
     const struct hps_config_model *config = entry->model->config;
     entry->version->row_versions = config != NULL && config->row_versions;
     hps_status status = place_tables(load, err);
@@ -236,14 +236,14 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     if (status == HPS_OK && durable != NULL) {
         status = hps_records_put_version(durable, entry->version, err);
     }
-    if (status == HPS_OK && durable != NULL && catalog->options.env.redis != NULL) {
+    if (status == HPS_OK && durable != NULL && catalog_shared(catalog) != NULL) {
         status = hps_records_delete_unused(durable, entry->version, err);
     }
     if (status != HPS_OK) {
         return status;
     }
     hps_lock_acquire(&catalog->lock);
-    catalog_entry_spaces(catalog, entry);
+    catalog_entry_spaces(entry);
     catalog_version_metrics(catalog, entry->version);
     hps_warmup_attach(catalog->warmup, entry->version);
     hps_lock_release(&catalog->lock);
@@ -291,13 +291,13 @@ static void unpublish(struct hps_load *load)
     if (load->published) {
         return; /* loaded, only the activation failed: it stays for another try */
     }
-    if (catalog->options.env.durable != NULL) {
-        hps_ignore(hps_records_delete_version(catalog->options.env.durable, version->model,
+    if (catalog_durable(catalog) != NULL) {
+        hps_ignore(hps_records_delete_version(catalog_durable(catalog), version->model,
                                               version->number, &err)); /* if it got there at all */
     }
     hps_lock_acquire(&catalog->lock);
     load->entry->host = NULL;
-    load->entry->redis = NULL;
+    load->entry->shared = NULL;
     load->entry->durable = NULL;
     catalog_gpu_hide(catalog, load->entry);
     hps_lock_release(&catalog->lock);

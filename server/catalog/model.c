@@ -84,7 +84,7 @@ hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *
                                             .n_tables = model->order.n,
                                             .past = past,
                                             .n_past = n_past};
-    status = hps_records_put_model(catalog->options.env.durable, &record, err);
+    status = hps_records_put_model(catalog_durable(catalog), &record, err);
     hps_free(past);
     if (status == HPS_OK) {
         model->n_order_stored = record.n_tables;
@@ -146,7 +146,7 @@ hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record)
 hps_status catalog_mend_model(struct hps_catalog *catalog, struct catalog_model *model,
                               struct hps_error *err)
 {
-    struct hps_store *durable = catalog->options.env.durable;
+    struct hps_store *durable = catalog_durable(catalog);
     if (!model->record_outdated || catalog->options.config->persistent_db.read_only) {
         return HPS_OK;
     }

@@ -124,7 +124,6 @@ void catalog_model_metrics_remove(const struct hps_catalog *catalog,
 void catalog_load_failed(const struct hps_catalog *catalog, struct catalog_model *model,
                          const struct hps_error *err)
 {
-    const struct hps_load_env *env = &catalog->options.env;
     HPS_ASSERT(err->status != HPS_OK);
     hps_metric_add(failures(catalog, model->name), 1);
     if (resident_entry(model) != NULL) {
@@ -135,7 +134,8 @@ void catalog_load_failed(const struct hps_catalog *catalog, struct catalog_model
         snprintf(model->failure.text, sizeof(model->failure.text), "%s",
                  hps_status_text(err->status));
     }
-    model->unreached = err->status == HPS_UNAVAILABLE && env->durable == NULL && env->redis != NULL;
+    model->unreached = err->status == HPS_UNAVAILABLE &&
+                       hps_stores_shared_alone(&catalog->options.env.stores) != NULL;
 }
 
 void catalog_load_succeeded(struct hps_catalog *catalog, struct catalog_model *model)
@@ -152,10 +152,10 @@ static bool is_whole(const struct catalog_entry *entry, char out_why[HPS_MODEL_W
 {
     struct hps_store_usage usage;
     char what[48] = "updates that the log does not have";
-    if (entry->redis == NULL || entry->durable != NULL) {
+    if (entry->shared == NULL || entry->durable != NULL) {
         return true;
     }
-    entry->redis->store->ops->space_usage(entry->redis, &usage);
+    entry->shared->store->ops->space_usage(entry->shared, &usage);
     if (usage.n_shards_lost == 0 && !atomic_load(&entry->version->shared_lost)) {
         return true;
     }
@@ -164,17 +164,16 @@ static bool is_whole(const struct catalog_entry *entry, char out_why[HPS_MODEL_W
     }
     snprintf(out_why, HPS_MODEL_WHY_BYTES,
              "%s has lost %s of the only copy of model \"%s\" version %" PRId64 ": load it again",
-             entry->redis->store->ops->name, what, entry->model->name, entry->version->number);
+             entry->shared->store->ops->name, what, entry->model->name, entry->version->number);
     return false;
 }
 
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx)
 {
-    const struct hps_load_env *env = &catalog->options.env;
+    struct hps_store *alone = hps_stores_shared_alone(&catalog->options.env.stores);
     char reason[HPS_MODEL_WHY_BYTES];
-    bool ready = env->durable != NULL || env->redis == NULL ||
-                 hps_store_servers_all_up(env->redis, reason, sizeof(reason));
+    bool ready = alone == NULL || hps_store_servers_all_up(alone, reason, sizeof(reason));
     if (!ready && fn != NULL) {
         fn(ctx, reason);
     }

@@ -81,7 +81,7 @@ static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
  * removed only takes room: what is whole is served all the same. */
 static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
 {
-    struct hps_store *store = catalog->options.env.durable;
+    struct hps_store *store = catalog_durable(catalog);
     struct orphans orphans = {catalog, err, NULL};
     hps_status status = store->ops->durable->space_list(store, find_orphan, &orphans, err);
     while (orphans.list != NULL) {
@@ -103,7 +103,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
     if (status != HPS_OK) {
         return status;
     }
-    catalog_entry_spaces(catalog, entry);
+    catalog_entry_spaces(entry);
     catalog_gpu_open(catalog, entry);
     catalog_version_metrics(catalog, version);
     hps_warmup_attach(catalog->warmup, version);
@@ -166,10 +166,9 @@ static void run_fill(struct hps_task *task)
 
 static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
 {
-    struct hps_load_env *env = &catalog->options.env;
     struct fill_task *fill = NULL;
-    if (env->host == NULL || env->durable == NULL ||
-        (env->durable->ops->caps & HPS_STORE_SCANS) == 0) {
+    if (catalog_host(catalog) == NULL || catalog_durable(catalog) == NULL ||
+        (catalog_durable(catalog)->ops->caps & HPS_STORE_SCANS) == 0) {
         return;
     }
     fill = hps_calloc(1, sizeof(*fill));
@@ -277,7 +276,7 @@ static void forget_empty_models(struct hps_catalog *catalog)
 
 hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err)
 {
-    struct hps_store *durable = catalog->options.env.durable;
+    struct hps_store *durable = catalog_durable(catalog);
     const struct hps_records_reader reader = {catalog, adopt_version, catalog_adopt_model};
     hps_status status = hps_records_read(durable, &reader, err);
     if (status == HPS_OK) {

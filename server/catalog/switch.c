@@ -80,7 +80,7 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory to compare versions");
     }
-    if (catalog->options.env.durable != NULL) {
+    if (catalog_durable(catalog) != NULL) {
         const struct catalog_model_change change = {
             .active = number, .previous = previous, .n_switches = model->n_switches + 1};
         status = catalog_put_model(catalog, model, &change, err);

@@ -32,14 +32,14 @@ enum {
 static hps_status forget(struct hps_catalog *catalog, const struct catalog_entry *entry,
                          struct hps_error *err)
 {
-    struct hps_store *durable = catalog->options.env.durable;
+    struct hps_store *durable = catalog_durable(catalog);
     struct catalog_model *model = entry->model;
     int64_t number = entry->version->number;
     hps_status status = HPS_OK;
     if (durable == NULL) {
         return HPS_OK;
     }
-    if (entry->redis != NULL) {
+    if (entry->shared != NULL) {
         status = hps_records_put_unused(durable, entry->version, err);
     }
     if (status == HPS_OK) {
@@ -250,19 +250,21 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
 
 /* ---- gone ------------------------------------------------------------------------------------ */
 
-/* Redis above another store may be away: then drop_unused does it later. */
-static hps_status drop_redis(struct hps_catalog *catalog, struct hps_version *version,
-                             struct hps_space *space)
+/* A shared store above another may be unreachable: then drop_unused does it later. */
+static hps_status drop_shared(struct hps_catalog *catalog, struct hps_version *version,
+                              struct hps_space *space)
 {
     struct hps_error err = {0};
     hps_status status = space->store->ops->space_drop(space, &err);
     if (status == HPS_OK) {
-        status = hps_records_delete_unused(catalog->options.env.durable, version, &err);
+        status = hps_records_delete_unused(catalog_durable(catalog), version, &err);
     }
     if (status != HPS_OK) {
-        HPS_LOG(WARN, "catalog", "rows of an unloaded version are left in redis for now",
-                HPS_STR("model", version->model), HPS_I64("version", version->number),
-                HPS_STR("error", err.text));
+        HPS_LOG(WARN, "catalog",
+                "rows of an unloaded version left in the shared tier: they could not be deleted; "
+                "deleting them is retried",
+                HPS_STR("tier", space->store->ops->name), HPS_STR("model", version->model),
+                HPS_I64("version", version->number), HPS_STR("error", err.text));
     }
     return status;
 }
@@ -270,12 +272,11 @@ static hps_status drop_redis(struct hps_catalog *catalog, struct hps_version *ve
 static hps_status drop_spaces(struct hps_catalog *catalog, struct hps_version *version,
                               struct hps_error *err)
 {
-    const struct hps_load_env *env = &catalog->options.env;
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < version->n_tiers; i++) {
         struct hps_space *space = version->tiers[i];
-        if (space->store == env->redis && env->durable != NULL) {
-            hps_ignore(drop_redis(catalog, version, space));
+        if (space->store == catalog_shared(catalog) && catalog_durable(catalog) != NULL) {
+            hps_ignore(drop_shared(catalog, version, space));
             continue;
         }
         hps_status dropped = space->store->ops->space_drop(space, err);
@@ -290,13 +291,13 @@ static hps_status drop_spaces(struct hps_catalog *catalog, struct hps_version *v
  * version that is not gone yet, or is there again. */
 static hps_status drop_unused(struct hps_catalog *catalog, struct hps_version *version)
 {
-    struct hps_store *redis = catalog->options.env.redis;
+    struct hps_store *shared = catalog_shared(catalog);
     const struct hps_space_id id = hps_load_space_id(version);
     struct hps_space *space = NULL;
     struct hps_error err = {0};
-    hps_status status = redis->ops->space_open(redis, &id, &space, &err);
+    hps_status status = shared->ops->space_open(shared, &id, &space, &err);
     if (status == HPS_OK) {
-        status = drop_redis(catalog, version, space);
+        status = drop_shared(catalog, version, space);
     }
     return status == HPS_EXISTS ? HPS_OK : status;
 }
@@ -305,9 +306,8 @@ static void drop_all_unused(struct hps_catalog *catalog)
 {
     struct hps_unused_list list;
     struct hps_error err;
-    hps_status status = hps_records_read_unused(catalog->options.env.durable, &list, &err) == HPS_OK
-                            ? HPS_OK
-                            : HPS_IO;
+    hps_status status =
+        hps_records_read_unused(catalog_durable(catalog), &list, &err) == HPS_OK ? HPS_OK : HPS_IO;
     for (uint32_t i = 0; i < list.n; i++) {
         if (status == HPS_OK && !atomic_load(&catalog->closing)) {
             status = drop_unused(catalog, list.versions[i]);
@@ -319,7 +319,7 @@ static void drop_all_unused(struct hps_catalog *catalog)
 static void run_tidy(struct hps_task *task)
 {
     struct hps_catalog *catalog = HPS_CONTAINER_OF(task, struct hps_catalog, tidy);
-    if (catalog->options.env.durable != NULL) {
+    if (catalog_durable(catalog) != NULL) {
         drop_all_unused(catalog);
     } else {
         catalog_load_again(catalog);
@@ -329,9 +329,9 @@ static void run_tidy(struct hps_task *task)
 
 void catalog_tidy(struct hps_catalog *catalog)
 {
-    const struct hps_load_env *env = &catalog->options.env;
     uint64_t now_us = hps_clock_us();
-    if (env->redis == NULL || (catalog->tidied_us != 0 && now_us - catalog->tidied_us < TIDY_US) ||
+    if (catalog_shared(catalog) == NULL ||
+        (catalog->tidied_us != 0 && now_us - catalog->tidied_us < TIDY_US) ||
         atomic_exchange(&catalog->tidying, true)) {
         return;
     }
@@ -354,7 +354,7 @@ static struct catalog_entry *take_idle(struct hps_catalog *catalog)
     if (entry != NULL) {
         *at = entry->next_unloading;
         entry->host = NULL;
-        entry->redis = NULL;
+        entry->shared = NULL;
         entry->durable = NULL;
         catalog_gpu_hide(catalog, entry);
     }

@@ -39,7 +39,7 @@ struct warm_fill {
 static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_version *version)
 {
     struct hps_store_usage usage = {0};
-    if (version->n_tiers > 0 && version->tiers[0]->store == catalog->options.env.host) {
+    if (version->n_tiers > 0 && version->tiers[0]->store == catalog_host(catalog)) {
         version->tiers[0]->store->ops->space_usage(version->tiers[0], &usage);
     }
     return usage.used_bytes;

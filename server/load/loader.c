@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
@@ -30,86 +31,105 @@ struct hps_space_id hps_load_space_id(const struct hps_version *version)
 
 /* ---- stores ---------------------------------------------------------------------------------- */
 
-static hps_status begin_store(struct loader_run *run, struct hps_store *store,
-                              struct hps_space **out_space, struct hps_store_load **out_load,
-                              const struct hps_load_plan *plan, struct hps_error *err)
+hps_status loader_open_space(struct loader_run *run, enum hps_store_role role,
+                             struct hps_error *err)
 {
     const struct hps_space_id id = hps_load_space_id(run->version);
-    struct hps_space *space = NULL;
-    hps_status status = store->ops->space_open(store, &id, &space, err);
+    struct loader_target *target = &run->targets[role];
+    HPS_ASSERT(target->store != NULL && target->space == NULL);
+    return target->store->ops->space_open(target->store, &id, &target->space, err);
+}
+
+static hps_status begin(struct loader_run *run, enum hps_store_role role,
+                        const struct hps_load_plan *plan, struct hps_error *err)
+{
+    struct loader_target *target = &run->targets[role];
+    hps_status status = loader_open_space(run, role, err);
     if (status != HPS_OK) {
         return status;
     }
-    *out_space = space;
-    return store->ops->bulk->begin(space, plan->n_rows, plan->row_bytes, out_load, err);
+    return target->store->ops->bulk->begin(target->space, plan->n_rows, plan->row_bytes,
+                                           &target->load, err);
+}
+
+static void abort_load(struct loader_target *target)
+{
+    if (target->load != NULL) {
+        target->store->ops->bulk->abort(target->load);
+        target->load = NULL;
+    }
+}
+
+static hps_status begin_durable(struct loader_run *run, const struct hps_load_plan *plan,
+                                struct hps_error *err)
+{
+    hps_status status = begin(run, HPS_ROLE_DURABLE, plan, err);
+    if (status == HPS_OK && plan->disk_bytes_needed > plan->disk_bytes_available) {
+        return hps_error_set(err, HPS_EXHAUSTED,
+                             "disk: %" PRIu64 " bytes needed, %" PRIu64 " available",
+                             plan->disk_bytes_needed, plan->disk_bytes_available);
+    }
+    return status;
+}
+
+static hps_status begin_host(struct loader_run *run, const struct hps_load_plan *plan,
+                             struct hps_error *err)
+{
+    const struct loader_target *host = &run->targets[HPS_ROLE_HOST];
+    bool lowest = hps_stores_lowest(&run->env->stores) == host->store;
+    /* Rows of a shared store without a durable one may have had updates: no file has those. */
+    bool fits = run->targets[HPS_ROLE_DURABLE].store != NULL &&
+                plan->host_bytes_needed <= plan->host_bytes_available;
+    hps_status status = HPS_EXHAUSTED;
+    if (lowest || fits) {
+        status = begin(run, HPS_ROLE_HOST, plan, err);
+    }
+    if (status != HPS_EXHAUSTED || lowest) {
+        return status;
+    }
+    /* Not all rows fit: the store starts empty and takes rows as they are asked for. */
+    return host->space != NULL ? HPS_OK : loader_open_space(run, HPS_ROLE_HOST, err);
 }
 
 static hps_status begin_stores(struct loader_run *run, const struct hps_load_plan *plan,
                                struct hps_error *err)
 {
-    const struct hps_load_env *env = run->env;
-    if (env->durable != NULL) {
-        hps_status status =
-            begin_store(run, env->durable, &run->durable_space, &run->durable, plan, err);
-        if (status != HPS_OK) {
-            return status;
-        }
-        if (plan->disk_bytes_needed > plan->disk_bytes_available) {
-            return hps_error_set(err, HPS_EXHAUSTED,
-                                 "disk: %" PRIu64 " bytes needed, %" PRIu64 " available",
-                                 plan->disk_bytes_needed, plan->disk_bytes_available);
-        }
+    hps_status status = HPS_OK;
+    if (run->targets[HPS_ROLE_DURABLE].store != NULL) {
+        status = begin_durable(run, plan, err);
     }
-    if (env->host == NULL) {
-        return HPS_OK;
+    if (status == HPS_OK && run->targets[HPS_ROLE_HOST].store != NULL) {
+        status = begin_host(run, plan, err);
     }
-    hps_status status = HPS_EXHAUSTED;
-    bool lowest = hps_load_env_lowest(env) == env->host;
-    /* Rows of a shared store without a durable one may have had updates: no file has those. */
-    bool fits = env->durable != NULL && plan->host_bytes_needed <= plan->host_bytes_available;
-    if (lowest || fits) {
-        status = begin_store(run, env->host, &run->host_space, &run->host, plan, err);
-    }
-    if (status != HPS_EXHAUSTED || lowest) {
-        return status;
-    }
-    /* Not all rows fit: the map starts empty and takes rows as they are asked for. */
-    if (run->host_space != NULL) {
-        return HPS_OK;
-    }
-    const struct hps_space_id id = hps_load_space_id(run->version);
-    return env->host->ops->space_open(env->host, &id, &run->host_space, err);
+    return status;
 }
 
+/* Has the host store found that not all rows fit it? Then it goes on as if it had had no room from
+ * the start, if another store has them. */
+static bool gives_way(const struct loader_run *run, enum hps_store_role role, hps_status status)
+{
+    return role == HPS_ROLE_HOST && status == HPS_EXHAUSTED &&
+           run->targets[HPS_ROLE_DURABLE].store != NULL;
+}
+
+/* From the lowest store up: a row that is in one is in those below it. */
 static hps_status commit_stores(struct loader_run *run, struct hps_error *err)
 {
     atomic_store(&run->progress->stage, "ingest");
-    if (run->durable != NULL) {
-        struct hps_store_load *load = run->durable;
-        hps_status status = run->env->durable->ops->bulk->commit(load, err);
-        if (status != HPS_OK) {
-            return status;
+    for (unsigned role = HPS_ROLE_COUNT; role-- > 0;) {
+        struct loader_target *target = &run->targets[role];
+        if (target->load == NULL) {
+            continue;
         }
-        run->durable = NULL;
-    }
-    if (run->shared != NULL) {
-        hps_status status = run->env->redis->ops->bulk->commit(run->shared, err);
-        if (status != HPS_OK) {
-            return status;
-        }
-        run->shared = NULL;
-    }
-    if (run->host != NULL) {
-        hps_status status = run->env->host->ops->bulk->commit(run->host, err);
-        if (status == HPS_EXHAUSTED && run->env->durable != NULL) {
-            run->env->host->ops->bulk->abort(
-                run->host); /* as if it had had no room from the start */
+        hps_status status = target->store->ops->bulk->commit(target->load, err);
+        if (gives_way(run, role, status)) {
+            abort_load(target);
         } else if (status != HPS_OK) {
             return status;
-        } else {
+        } else if (role == HPS_ROLE_HOST) {
             atomic_store(&run->version->host_complete, true);
         }
-        run->host = NULL;
+        target->load = NULL;
     }
     return HPS_OK;
 }
@@ -120,7 +140,7 @@ void hps_load_give_up(const struct hps_load_env *env, struct hps_space *space)
         return;
     }
     const struct hps_store_ops *ops = space->store->ops;
-    if (space->store == env->redis && env->durable == NULL) {
+    if (space->store == hps_stores_shared_alone(&env->stores)) {
         ops->space_close(space);
     } else {
         hps_ignore(ops->space_drop(space, NULL)); /* what is left is removed later */
@@ -129,25 +149,12 @@ void hps_load_give_up(const struct hps_load_env *env, struct hps_space *space)
 
 static void undo(struct loader_run *run)
 {
-    if (run->durable != NULL) {
-        run->env->durable->ops->bulk->abort(run->durable);
+    for (unsigned role = HPS_ROLE_COUNT; role-- > 0;) {
+        abort_load(&run->targets[role]);
     }
-    if (run->shared != NULL) {
-        run->env->redis->ops->bulk->abort(run->shared);
+    for (unsigned role = HPS_ROLE_COUNT; role-- > 0;) {
+        hps_load_give_up(run->env, run->targets[role].space);
     }
-    if (run->host != NULL) {
-        run->env->host->ops->bulk->abort(run->host);
-    }
-    hps_load_give_up(run->env, run->durable_space);
-    hps_load_give_up(run->env, run->shared_space);
-    hps_load_give_up(run->env, run->host_space);
-}
-
-hps_status loader_open_shared(struct loader_run *run, struct hps_error *err)
-{
-    const struct hps_space_id id = hps_load_space_id(run->version);
-    struct hps_store *redis = run->env->redis;
-    return redis->ops->space_open(redis, &id, &run->shared_space, err);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -156,18 +163,14 @@ static hps_status write_batch(struct loader_run *run, const struct hps_table *ta
                               struct hps_error *err)
 {
     hps_status status = HPS_OK;
-    if (run->durable != NULL) {
-        status =
-            run->env->durable->ops->bulk->add(run->durable, table, run->keys, run->rows, n, err);
-    }
-    if (status == HPS_OK && run->shared != NULL) {
-        status = run->env->redis->ops->bulk->add(run->shared, table, run->keys, run->rows, n, err);
-    }
-    if (status == HPS_OK && run->host != NULL) {
-        status = run->env->host->ops->bulk->add(run->host, table, run->keys, run->rows, n, err);
-        if (status == HPS_EXHAUSTED && run->durable != NULL) {
-            run->env->host->ops->bulk->abort(run->host);
-            run->host = NULL;
+    for (unsigned role = HPS_ROLE_COUNT; role-- > 0 && status == HPS_OK;) {
+        struct loader_target *target = &run->targets[role];
+        if (target->load == NULL) {
+            continue;
+        }
+        status = target->store->ops->bulk->add(target->load, table, run->keys, run->rows, n, err);
+        if (gives_way(run, role, status)) {
+            abort_load(target);
             status = HPS_OK;
         }
     }
@@ -303,21 +306,24 @@ static hps_status set_load_id(struct loader_run *run, struct hps_error *err)
                : hps_error_set(err, HPS_NO_MEMORY, "no memory for the load id");
 }
 
-static void add_tier(struct hps_version *version, struct hps_space *space,
-                     struct hps_breaker *breaker)
+/* Below those that the version has. A shared store knows by itself which of its servers are up. */
+static void add_tier(const struct hps_load_env *env, struct hps_version *version,
+                     struct hps_space *space)
 {
-    if (space != NULL) {
-        version->breakers[version->n_tiers] = breaker;
-        version->tiers[version->n_tiers++] = space;
-    }
+    bool durable = hps_store_role(space->store) == HPS_ROLE_DURABLE;
+    HPS_ASSERT(version->n_tiers < HPS_TIERS_MAX);
+    version->breakers[version->n_tiers] = durable ? env->durable_breaker : NULL;
+    version->tiers[version->n_tiers++] = space;
 }
 
 static void finish_version(struct loader_run *run)
 {
     struct hps_version *version = run->version;
-    add_tier(version, run->host_space, NULL);
-    add_tier(version, run->shared_space, NULL); /* it knows by itself which of its servers are up */
-    add_tier(version, run->durable_space, run->env->durable_breaker);
+    for (unsigned role = 0; role < HPS_ROLE_COUNT; role++) {
+        if (run->targets[role].space != NULL) {
+            add_tier(run->env, version, run->targets[role].space);
+        }
+    }
     version->shared_takes_missed = run->env->shared_takes_missed;
     version->loaded_unix_ms = hps_clock_wall_ms();
 }
@@ -341,7 +347,8 @@ static hps_status load_durable(struct loader_run *run, const struct hps_load_pla
         }
         status = set_load_id(run, err);
     }
-    return status == HPS_OK && run->env->redis != NULL ? loader_seed_shared(run, err) : status;
+    bool seeds = run->targets[HPS_ROLE_SHARED].store != NULL;
+    return status == HPS_OK && seeds ? loader_seed_shared(run, err) : status;
 }
 
 /* ---- a shared store without a durable one ---------------------------------------------------- */
@@ -351,7 +358,8 @@ static hps_status load_durable(struct loader_run *run, const struct hps_load_pla
 static hps_status load_shared(struct loader_run *run, const struct hps_load_plan *plan,
                               struct hps_error *err)
 {
-    const struct hps_store_ops *ops = run->env->redis->ops;
+    struct loader_target *shared = &run->targets[HPS_ROLE_SHARED];
+    const struct hps_store_ops *ops = shared->store->ops;
     const char *print = run->version->fingerprint;
     hps_status status = begin_stores(run, plan, err);
     if (ops->bulk == NULL) { /* another program writes its rows */
@@ -363,13 +371,13 @@ static hps_status load_shared(struct loader_run *run, const struct hps_load_plan
         status = set_load_id(run, err);
     }
     if (status == HPS_OK) {
-        status = loader_open_shared(run, err);
+        status = loader_open_space(run, HPS_ROLE_SHARED, err);
     }
     if (status != HPS_OK || ops->bulk == NULL) {
         return status;
     }
     uint64_t load_hash = run->load_hash;
-    status = ops->bulk->begin(run->shared_space, plan->n_rows, plan->row_bytes, &run->shared, err);
+    status = ops->bulk->begin(shared->space, plan->n_rows, plan->row_bytes, &shared->load, err);
     if (status == HPS_PRECONDITION) {
         return HPS_OK;
     }
@@ -390,7 +398,10 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
 {
     struct loader_run run = {
         .env = env, .source = source, .version = version, .progress = progress};
-    bool shared = env->redis != NULL && env->durable == NULL;
+    bool shared = hps_stores_shared_alone(&env->stores) != NULL;
+    for (uint32_t i = 0; i < env->stores.n; i++) {
+        run.targets[hps_store_role(env->stores.items[i])].store = env->stores.items[i];
+    }
     atomic_store(&progress->started_us, hps_clock_us());
     atomic_store(&progress->rows_total, plan->n_rows);
     atomic_store(&progress->bytes_total, plan->row_bytes);
@@ -412,17 +423,14 @@ hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_versi
                                 struct hps_error *err)
 {
     const struct hps_space_id id = hps_load_space_id(version);
-    struct hps_store *stores[] = {env->host, env->redis, env->durable};
-    for (size_t i = 0; i < sizeof(stores) / sizeof(stores[0]); i++) {
+    for (uint32_t i = 0; i < env->stores.n; i++) {
+        struct hps_store *store = env->stores.items[i];
         struct hps_space *space = NULL;
-        if (stores[i] == NULL) {
-            continue;
-        }
-        hps_status status = stores[i]->ops->space_open(stores[i], &id, &space, err);
+        hps_status status = store->ops->space_open(store, &id, &space, err);
         if (status != HPS_OK) {
             return status;
         }
-        add_tier(version, space, stores[i] == env->durable ? env->durable_breaker : NULL);
+        add_tier(env, version, space);
     }
     version->shared_takes_missed = env->shared_takes_missed;
     return HPS_OK;

@@ -7,15 +7,13 @@
 #ifndef HPS_SERVER_LOAD_LOADER_H
 #define HPS_SERVER_LOAD_LOADER_H
 
-#include "backends/store.h"
+#include "backends/stores.h"
 #include "cache/version/version.h"
 #include "server/load/source.h"
 
 struct hps_load_env {
-    struct hps_store *host;              /* NULL: no host tier */
-    struct hps_store *redis;             /* NULL: none; shared, between the other two */
-    struct hps_store *durable;           /* NULL: no persistent store; one of the three is there */
-    struct hps_breaker *durable_breaker; /* of look-ups in it; NULL: it is always asked */
+    struct hps_stores stores;            /* at least one */
+    struct hps_breaker *durable_breaker; /* of the durable store; NULL: it is always asked */
     const char *spill_dir;               /* for the runs of a sort */
     uint64_t memory_bytes;               /* of a sort */
     uint64_t host_bytes_max;
@@ -27,12 +25,6 @@ struct hps_load_env {
                                  durable */
     bool shared_takes_missed; /* it gets rows that look-ups find below it */
 };
-
-/* The store that has every row of a version. */
-static inline struct hps_store *hps_load_env_lowest(const struct hps_load_env *env)
-{
-    return env->durable != NULL ? env->durable : env->redis != NULL ? env->redis : env->host;
-}
 
 /* How the stores know this version. Its load id must be known where there is a shared one. */
 struct hps_space_id hps_load_space_id(const struct hps_version *version);

@@ -10,18 +10,20 @@
 #include "backends/store_bulk.h"
 #include "server/load/loader.h"
 
+/* What a load does with the store of a role. */
+struct loader_target {
+    struct hps_store *store;     /* NULL: there is none */
+    struct hps_space *space;     /* of the version, open; NULL: not yet */
+    struct hps_store_load *load; /* under way; NULL: it gets no rows of this pass */
+};
+
 /* A load under way. */
 struct loader_run {
     const struct hps_load_env *env;
     const struct hps_source *source;
     struct hps_version *version;
     struct hps_load_progress *progress;
-    struct hps_space *host_space;
-    struct hps_space *shared_space;
-    struct hps_space *durable_space;
-    struct hps_store_load *host;
-    struct hps_store_load *shared; /* of a shared store without a durable one */
-    struct hps_store_load *durable;
+    struct loader_target targets[HPS_ROLE_COUNT];
     uint64_t load_hash;
     hps_key *keys; /* [batch] */
     uint8_t *rows; /* [batch][row_bytes] */
@@ -41,8 +43,10 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
 /* Make run->keys and run->rows anew for rows of `table`, run->batch of them. NO_MEMORY */
 hps_status loader_batch_room(struct loader_run *run, const struct hps_table *table,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Open run->shared_space; the load id is known. error: what the store says */
-hps_status loader_open_shared(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
+/* Open the space of the role's store, which there is; of a shared one the load id is known. error:
+ * what the store says */
+hps_status loader_open_space(struct loader_run *run, enum hps_store_role role,
+                             struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- seed_shared.c --------------------------------------------------------------------------- */
 

@@ -86,7 +86,8 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
 
 static bool host_is_lowest(const struct hps_load_env *env)
 {
-    return env->host != NULL && hps_load_env_lowest(env) == env->host;
+    struct hps_store *host = hps_stores_host(&env->stores);
+    return host != NULL && hps_stores_lowest(&env->stores) == host;
 }
 
 /* Of a table: those that its only copy has no place for. */
@@ -119,7 +120,9 @@ static uint64_t shared_bytes(const struct hps_load_env *env, const struct hps_ve
         uint64_t row = (uint64_t)table->row_bytes * ALLOCATED_PERCENT / 100 + ENTRY_BYTES;
         bytes += table->n_rows * row;
     }
-    return env->durable == NULL ? bytes : (uint64_t)((double)bytes * env->shared_seed_ratio);
+    return hps_stores_durable(&env->stores) == NULL
+               ? bytes
+               : (uint64_t)((double)bytes * env->shared_seed_ratio);
 }
 
 hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source *source,
@@ -128,25 +131,27 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
 {
     HPS_ASSERT(version->n_tables == source->n_tables);
     struct hps_load_plan plan = {0};
+    struct hps_store *shared = hps_stores_shared(&env->stores);
+    struct hps_store *durable = hps_stores_durable(&env->stores);
     for (uint32_t i = 0; i < source->n_tables; i++) {
         hps_status status = plan_table(env, source, i, &version->tables[i], &plan, err);
         if (status != HPS_OK) {
             return status;
         }
     }
-    if (env->durable != NULL) {
+    if (durable != NULL) {
         /* Rows, 12 key bytes and about 3 % of index and filter. */
         plan.disk_bytes_needed += plan.row_bytes + plan.row_bytes / 32 + plan.n_rows * 16;
-        plan.disk_bytes_available = env->durable->ops->durable->bytes_free(env->durable);
+        plan.disk_bytes_available = durable->ops->durable->bytes_free(durable);
     }
-    if (env->redis != NULL && env->redis->ops->bulk != NULL) {
+    if (shared != NULL && shared->ops->bulk != NULL) {
         plan.shared_bytes_needed = shared_bytes(env, version);
     }
     for (uint32_t i = 0; i < version->n_tables; i++) {
         plan.n_rows_dropped += rows_dropped(env, &version->tables[i]);
     }
-    if (env->host != NULL) {
-        bool filled = env->durable != NULL || env->redis == NULL; /* by a load, that is */
+    if (hps_stores_host(&env->stores) != NULL) {
+        bool filled = durable != NULL || shared == NULL; /* by a load, that is */
         plan.host_bytes_needed =
             filled ? hps_load_host_bytes(env, version->tables, version->n_tables) : 0;
         plan.host_bytes_available =

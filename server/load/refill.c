@@ -160,7 +160,7 @@ hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_versi
 {
     struct hps_space *from = version->tiers[version->n_tiers - 1];
     struct hps_space *host = version->tiers[0];
-    HPS_ASSERT(host->store == env->host);
+    HPS_ASSERT(host->store == hps_stores_host(&env->stores));
     HPS_ASSERT(from != host);
     HPS_ASSERT((from->store->ops->caps & HPS_STORE_SHARED) ==
                0); /* else rows are of any position */

@@ -23,6 +23,11 @@ struct seed {
     bool failed; /* the shared store did */
 };
 
+static const struct hps_store_ops *shared_ops(const struct loader_run *run)
+{
+    return run->targets[HPS_ROLE_SHARED].store->ops;
+}
+
 static hps_status seed_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     struct seed *seed = ctx;
@@ -40,8 +45,8 @@ static hps_status seed_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
                        rows + (size_t)i * table->row_bytes, table->row_bytes);
             }
         }
-        hps_status status = run->env->redis->ops->bulk->add(seed->load, table, run->keys, run->rows,
-                                                            n_kept, seed->err);
+        hps_status status =
+            shared_ops(run)->bulk->add(seed->load, table, run->keys, run->rows, n_kept, seed->err);
         if (status != HPS_OK) {
             seed->failed = true;
             return status;
@@ -56,14 +61,14 @@ static hps_status seed_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
 static hps_status seed_tables(struct seed *seed, struct hps_error *err)
 {
     struct loader_run *run = seed->run;
-    const struct hps_store_ops *from = run->env->durable->ops;
+    struct hps_space *durable = run->targets[HPS_ROLE_DURABLE].space;
     hps_status status = HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < run->version->n_tables; i++) {
         seed->table = &run->version->tables[i];
         atomic_store(&run->progress->table, i);
         status = loader_batch_room(run, seed->table, err);
         if (status == HPS_OK) {
-            status = from->scan(run->durable_space, seed->table, seed_rows, seed, err);
+            status = durable->store->ops->scan(durable, seed->table, seed_rows, seed, err);
         }
     }
     return status;
@@ -72,10 +77,11 @@ static hps_status seed_tables(struct seed *seed, struct hps_error *err)
 static hps_status seed_once(struct seed *seed, struct hps_error *err)
 {
     struct loader_run *run = seed->run;
-    const struct hps_store_ops *ops = run->env->redis->ops;
+    const struct hps_store_ops *ops = shared_ops(run);
     seed->load = NULL;
     atomic_store(&run->progress->rows_done, 0);
-    hps_status status = ops->bulk->begin(run->shared_space, 0, 0, &seed->load, err);
+    hps_status status =
+        ops->bulk->begin(run->targets[HPS_ROLE_SHARED].space, 0, 0, &seed->load, err);
     seed->began = seed->began || status == HPS_OK;
     seed->failed = status != HPS_OK && status != HPS_PRECONDITION;
     if (status == HPS_OK) {
@@ -127,9 +133,10 @@ hps_status loader_seed_shared(struct loader_run *run, struct hps_error *err)
 {
     double ratio = run->env->shared_seed_ratio;
     struct seed seed = {.run = run, .err = err};
-    hps_status status = hps_records_put_unused(run->env->durable, run->version, err);
+    hps_status status =
+        hps_records_put_unused(run->targets[HPS_ROLE_DURABLE].store, run->version, err);
     if (status == HPS_OK) {
-        status = loader_open_shared(run, err);
+        status = loader_open_space(run, HPS_ROLE_SHARED, err);
     }
     if (status != HPS_OK || ratio <= 0) {
         return status;
@@ -140,7 +147,7 @@ hps_status loader_seed_shared(struct loader_run *run, struct hps_error *err)
     status = seed_all(&seed, err);
     if (seed.failed) {
         HPS_LOG(WARN, "catalog", "shared tier not seeded: writing to it failed; it starts empty",
-                HPS_STR("tier", run->env->redis->ops->name), HPS_STR("model", run->version->model),
+                HPS_STR("tier", shared_ops(run)->name), HPS_STR("model", run->version->model),
                 HPS_I64("version", run->version->number), HPS_STR("error", err->text));
     }
     atomic_store(&run->progress->rows_done, n_rows);

@@ -90,7 +90,7 @@ static void fill_tier(struct hps_metrics *metrics, enum hps_tier_kind kind,
         out->insertion_rows[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "sync", NULL, NULL);
     }
-    if (kind == HPS_TIER_HOST || kind == HPS_TIER_REDIS) { /* Redis: behind answers alone */
+    if (kind == HPS_TIER_HOST || kind == HPS_TIER_REDIS) { /* a shared tier: behind answers alone */
         out->insertion_rows_async[kind] =
             hps_server_metric(metrics, HPS_M_INSERTION_ROWS, tier, "async", NULL, NULL);
     }

@@ -223,21 +223,23 @@ static void run(void *ctx)
                                    .memory_bytes = 2 << 20,
                                    .host_bytes_max = 8 << 20,
                                    .key_bytes = 8};
-    s->env.durable = hps_fake_store_new(&disk);
-    if (s->env.durable == NULL) {
+    struct hps_store *durable = hps_fake_store_new(&disk);
+    struct hps_store *host;
+    if (durable == NULL) {
         return;
     }
-    hps_fake_fail(s->env.durable, s->fail_op, HPS_IO, s->fail_skip, 1, 0);
-    if (hps_host_map_open(s->env.host_bytes_max, &s->env.host, &err) == HPS_OK) {
+    hps_stores_add(&s->env.stores, durable);
+    hps_fake_fail(durable, s->fail_op, HPS_IO, s->fail_skip, 1, 0);
+    if (hps_host_map_open(s->env.host_bytes_max, &host, &err) == HPS_OK) {
+        hps_stores_add(&s->env.stores, host);
         for (int i = 0; i < 2; i++) {
             if (open_catalog(s)) {
                 (i == 0 ? serve_two : serve_again)(s);
             }
             close_catalog(s);
         }
-        s->env.host->ops->close(s->env.host);
     }
-    s->env.durable->ops->close(s->env.durable);
+    hps_stores_close(&s->env.stores);
 }
 
 static int setup(void **state)

@@ -59,6 +59,21 @@ OPENERS = {
                       "backends/rocksdb/rocksdb.h", "backends/rocksdb/dir.h"),
 }
 
+# What a store is called is known to who opens it; the rest of server/ asks for a role (backends/stores.h) or a
+# capability (backends/store.h). What a file may say all the same, and why.
+STORE_NAMES = re.compile(r"redis|rocks_?db|host_map", re.IGNORECASE)
+STORE_NAMES_IN = {
+    "server/main.c": (r".*", "opens the stores"),
+    "server/options.c": (r"Redis|RocksDB|redis_layout", "--help names products and options"),
+    "server/admin/models.c": (r"answer->redis_bytes_needed", "a field of the answer"),
+    "server/admin/state.c": (r"to->(redis|rocksdb)_us|HPS_STAGE_(REDIS|ROCKSDB)", "fields of a slow request"),
+    "server/observe/slowlog.c": (r'"(redis|rocksdb)_us"|HPS_STAGE_(REDIS|ROCKSDB)', "fields of the slow log"),
+    "server/observe/metrics.h": (r'X\((REDIS, "redis"|ROCKSDB, "rocksdb")\)', "stages: values of a label"),
+    "server/observe/metrics.c": (r"HPS_TIER_REDIS", "the tiers that have series of insertions"),
+    "server/lookup/request.c": (r"HPS_(TIER|STAGE)_(REDIS|ROCKSDB)", "which stage the time in a tier is"),
+    "server/update/updates.h": (r"docs/redis\.md", "names a document"),
+}
+
 # One third-party library, one file or folder; every place with its reason.
 LIBRARIES = {
     r"nghttp2/": {"net/http2_internal.h": "HTTP/2 sessions of both roles, in the files that include it"},
@@ -114,7 +129,7 @@ UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|
 SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep"
 
 # Who asks a store for rows: the tier walk, and updates for those of the one tier that they are about to write.
-READERS = ("cache/lookup", "cache/update")
+READERS = ("backends", "cache/lookup", "cache/update")  # backends: a store that asks itself, table by table
 STORE_READ = re.compile(r"(?:->|\.)(get|get_many)\s*\(")
 # What a walk, and whoever goes through what it did, may not ask: which tier this is, by its kind or by its store's name.
 # Capabilities (cache/version/tier.h) say what it can; an embedding cache is among hps_version_tiers like the others.
@@ -338,6 +353,9 @@ def check_unused(files, used):
     for path in HEAP_IN:
         if ("heap", path) not in used:
             yield here, 1, "unused", f"{path} may call libc's heap, and does not"
+    for path in STORE_NAMES_IN:
+        if ("store name", path) not in used:
+            yield here, 1, "unused", f"{path} may name stores, and does not"
 
 
 def check_calls(path, lines, used):
@@ -359,7 +377,7 @@ def check_tiers(path, lines):
     folder = folder_of(path)
     for number, line in enumerate(lines, 1):
         if folder in INCLUDES and folder not in READERS and STORE_READ.search(line):
-            yield number, "store read", f"a store's {STORE_READ.search(line).group(1)} is for {' and '.join(READERS)} alone"
+            yield number, "store read", f"a store's {STORE_READ.search(line).group(1)} is for {', '.join(READERS)} alone"
         if folder in KINDLESS and KIND_TEST.search(line):
             yield number, "tier kind", "ask what the tier can: HPS_CAP_... of cache/version/tier.h"
         if folder in KINDLESS and STORES_LOOP.search(line):
@@ -373,6 +391,18 @@ def check_locks(path, lines):
     for number, line in enumerate(lines, 1):
         for match in re.finditer(rf"\b({LOCKS})\b", line):
             yield number, "lock", f"{match.group(1)} is for base/lock.h alone, where each lock has its rank"
+
+
+def check_store_names(path, lines, used):
+    if not path.startswith("server/"):
+        return
+    for number, line in enumerate(lines, 1):
+        allowed = STORE_NAMES_IN.get(path, ("(?!)",))[0]
+        if STORE_NAMES.search(line):
+            used.add(("store name", path))
+        match = STORE_NAMES.search(re.sub(allowed, "", line))
+        if match:
+            yield number, "store name", f"'{match.group()}': server/ asks for a store's role or capabilities"
 
 
 def check_functions(path, lines):
@@ -430,6 +460,7 @@ def check_file(root, path, used):
         yield from check_calls(path, code, used)
         yield from check_tiers(path, code)
         yield from check_locks(path, code)
+        yield from check_store_names(path, lines, used)
         yield from check_length(path, lines)
         yield from check_functions(path, code)
         if not path.endswith(".def"):
@@ -535,6 +566,10 @@ PLANTS = [  # rule, file, content
     ("include", "cache/gpu/a.c", C + '#include "cache/device/sim/sim.h"\n'),
     ("include", "server/lookup/a.c", C + '#include "server/update/updates.h"\n'),
     ("include", "server/catalog/a.c", C + '#include "server/daemon.h"\n'),
+    ("store name", "server/catalog/b.c", C + "struct hps_space *redis;\n"),
+    ("store name", "server/load/a.c", C + "/* What RocksDB has. */\n"),
+    ("store name", "server/daemon.c", C + "void f(struct host_map *map);\n"),
+    ("store name", "server/admin/models.c", C + "int redis_bytes;\n"),
     ("folder", "cache/x/a.c", C),
     ("folder", "cache/a.c", C),
     ("folder", "server/nowhere/a.h", C),
@@ -586,9 +621,10 @@ CLEAN = [
                       "    h->free(h);\n    rocksdb_free(h);\n}\n"
                       "int short_one(int a)\n{\n" + "    a++;\n" * 70 + "}\n"),
     ("server/main.c", C + '#include "backends/rocksdb/rocksdb.h"\n'),
-    ("server/admin/models.c", C + '#include "hps/v1/admin.pb-c.h"\n#include "server/catalog/catalog.h"\n'),
     ("cache/lookup/tiers.c", C + "/* != HPS_TIER_GPU */\nint f(void)\n{\n    ops->get(space, &call, table, &batch);\n"
                              "    return reports[HPS_TIER_HOST].n < HPS_TIER_COUNT;\n}\n"),
+    ("server/admin/models.c", C + '#include "hps/v1/admin.pb-c.h"\n#include "server/catalog/catalog.h"\n'
+                               "answer->redis_bytes_needed = plan.shared_bytes_needed;\n"),
     ("tests/unit/net/test_loop.c", C),
     ("tests/unit/cache/lookup/test_tiers.c", C),
     ("tests/unit/base/test_heap.c", C),

@@ -33,7 +33,8 @@ struct rig {
     struct hps_models *models;
     struct hps_catalog *catalog;
     struct hps_load_env env;
-    bool read_only; /* of the next open */
+    struct hps_store *host, *durable; /* of env.stores */
+    bool read_only;                   /* of the next open */
 };
 
 /* The value of a row tells its key and the model directory it came from. */
@@ -75,8 +76,10 @@ static void open_catalog(struct rig *rig)
                                      .host_bytes_max = 64 << 20,
                                      .key_bytes = 8,
                                      .disk_free_min_bytes = 1 << 20};
-    assert_int_equal(hps_rocksdb_open(&options, &rig->env.durable, &err), HPS_OK);
-    assert_int_equal(hps_host_map_open(rig->env.host_bytes_max, &rig->env.host, &err), HPS_OK);
+    assert_int_equal(hps_rocksdb_open(&options, &rig->durable, &err), HPS_OK);
+    assert_int_equal(hps_host_map_open(rig->env.host_bytes_max, &rig->host, &err), HPS_OK);
+    hps_stores_add(&rig->env.stores, rig->host);
+    hps_stores_add(&rig->env.stores, rig->durable);
     rig->metrics = hps_server_metrics_new();
     rig->models = hps_models_new();
     const struct hps_catalog_options catalog = {
@@ -91,8 +94,7 @@ static void close_catalog(struct rig *rig)
     hps_catalog_close(rig->catalog);
     hps_models_free(rig->models);
     hps_metrics_free(rig->metrics);
-    rig->env.host->ops->close(rig->env.host);
-    rig->env.durable->ops->close(rig->env.durable);
+    hps_stores_close(&rig->env.stores);
 }
 
 /* `model`: what models[] says of "m" beyond its files; NULL: it is not there. `server`: options. */
@@ -478,7 +480,7 @@ static uint64_t switches(struct rig *rig)
 {
     uint64_t n = 0;
     const struct hps_records_reader reader = {&n, ignore_version, take_switches};
-    assert_int_equal(hps_records_read(rig->env.durable, &reader, NULL), HPS_OK);
+    assert_int_equal(hps_records_read(rig->durable, &reader, NULL), HPS_OK);
     return n;
 }
 
@@ -495,7 +497,7 @@ static void test_switches_when_counted_then_over_restarts_and_never_anew(void **
     open_catalog(rig);
     assert_int_equal(hps_catalog_activate(rig->catalog, "m", 3, false, &switched, NULL), HPS_OK);
     assert_int_equal(switches(rig), 3);
-    assert_int_equal(hps_records_delete_model(rig->env.durable, "m", NULL), HPS_OK);
+    assert_int_equal(hps_records_delete_model(rig->durable, "m", NULL), HPS_OK);
     close_catalog(rig);
     open_catalog(rig); /* versions know of a third one */
     assert_true(switches(rig) > 3);
@@ -506,7 +508,7 @@ static void test_open_when_no_version_is_active_then_the_newest_one_is(void **st
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
-    assert_int_equal(hps_records_delete_model(rig->env.durable, "m", NULL), HPS_OK);
+    assert_int_equal(hps_records_delete_model(rig->durable, "m", NULL), HPS_OK);
     close_catalog(rig);
     open_catalog(rig);
     assert_int_equal(served(rig, 0), 1);
@@ -617,14 +619,13 @@ static void test_open_when_a_space_has_no_record_then_removed(void **state)
     struct rig *rig = *state;
     struct hps_space *space;
     const struct hps_space_id id = {"ghost", 4, NULL, 0, 0};
-    assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL),
-                     HPS_OK);
-    rig->env.durable->ops->space_close(space);
+    assert_int_equal(rig->durable->ops->space_open(rig->durable, &id, &space, NULL), HPS_OK);
+    rig->durable->ops->space_close(space);
     close_catalog(rig);
     open_catalog(rig);
     int n = 0;
-    assert_int_equal(
-        rig->env.durable->ops->durable->space_list(rig->env.durable, no_space, &n, NULL), HPS_OK);
+    assert_int_equal(rig->durable->ops->durable->space_list(rig->durable, no_space, &n, NULL),
+                     HPS_OK);
     assert_int_equal(n, 0);
 }
 
@@ -634,9 +635,8 @@ static void test_open_when_such_a_space_cannot_be_removed_then_the_others_are_se
     struct hps_space *space;
     const struct hps_space_id id = {"ghost", 4, NULL, 0, 0};
     load_ok(rig, "one", true);
-    assert_int_equal(rig->env.durable->ops->space_open(rig->env.durable, &id, &space, NULL),
-                     HPS_OK);
-    rig->env.durable->ops->space_close(space);
+    assert_int_equal(rig->durable->ops->space_open(rig->durable, &id, &space, NULL), HPS_OK);
+    rig->durable->ops->space_close(space);
     close_catalog(rig);
     rig->read_only = true;
     open_catalog(rig);
@@ -842,12 +842,12 @@ static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **s
     pthread_t thread;
     load_ok(rig, "one", true);
     load_ok(rig, "two", true);
-    quick_ops = rig->env.durable->ops;
+    quick_ops = rig->durable->ops;
     slow = (struct slow_update){
         .ops = *quick_ops, .durable = *quick_ops->durable, .version = pin(rig, 1)};
     slow.durable.apply = apply_slowly;
     slow.ops.durable = &slow.durable;
-    rig->env.durable->ops = &slow.ops;
+    rig->durable->ops = &slow.ops;
     assert_int_equal(pthread_create(&thread, NULL, updater_main, NULL), 0);
     while (!atomic_load(&slow.waits)) {
         sched_yield();
@@ -859,7 +859,7 @@ static void test_unload_when_a_batch_is_being_applied_then_waits_for_it(void **s
     pthread_join(thread, NULL);
     assert_int_equal(slow.status, HPS_OK);
     wait_done(&wait);
-    rig->env.durable->ops = quick_ops;
+    rig->durable->ops = quick_ops;
     expect_states(rig, "2=active ");
     assert_int_equal(served(rig, 2), 2);
 }

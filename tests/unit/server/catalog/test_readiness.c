@@ -77,14 +77,14 @@ static int setup(void **state)
     assert_int_equal(hps_host_map_open(64 << 20, &rig.host, &err), HPS_OK);
     rig.metrics = hps_server_metrics_new();
     rig.models = hps_models_new();
-    const struct hps_catalog_options options = {.models = rig.models,
-                                                .config = rig.config,
-                                                .metrics = rig.metrics,
-                                                .env = {.host = rig.host,
-                                                        .spill_dir = rig.dir.path,
-                                                        .memory_bytes = 4 << 20,
-                                                        .host_bytes_max = 64 << 20,
-                                                        .key_bytes = 8}};
+    struct hps_catalog_options options = {.models = rig.models,
+                                          .config = rig.config,
+                                          .metrics = rig.metrics,
+                                          .env = {.spill_dir = rig.dir.path,
+                                                  .memory_bytes = 4 << 20,
+                                                  .host_bytes_max = 64 << 20,
+                                                  .key_bytes = 8}};
+    hps_stores_add(&options.env.stores, rig.host);
     if (hps_catalog_open(&options, &rig.catalog, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }

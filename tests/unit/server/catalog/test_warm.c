@@ -30,6 +30,7 @@ struct rig {
     struct hps_tmpdir dir;
     struct hps_config *config;
     struct hps_load_env env;
+    struct hps_store *host, *durable; /* of env.stores */
     struct hps_metrics *metrics;
     struct hps_models *models;
     struct hps_catalog *catalog;
@@ -72,7 +73,10 @@ static void open_catalog(struct rig *rig)
 {
     const struct hps_fake_options host = {.name = "host", .tier = HPS_TIER_HOST};
     struct hps_error err = {0};
-    rig->env.host = hps_fake_store_new(&host);
+    rig->host = hps_fake_store_new(&host);
+    rig->env.stores = (struct hps_stores){0};
+    hps_stores_add(&rig->env.stores, rig->host);
+    hps_stores_add(&rig->env.stores, rig->durable);
     rig->metrics = hps_server_metrics_new();
     rig->models = hps_models_new();
     const struct hps_catalog_options options = {
@@ -87,7 +91,7 @@ static void close_catalog(struct rig *rig)
     hps_catalog_close(rig->catalog);
     hps_models_free(rig->models);
     hps_metrics_free(rig->metrics);
-    rig->env.host->ops->close(rig->env.host);
+    rig->host->ops->close(rig->host);
 }
 
 static void load(struct rig *rig, const char *name, bool activate)
@@ -128,7 +132,7 @@ static uint64_t host_rows(struct rig *rig, int64_t number)
 {
     struct hps_version *version = pin(rig, number);
     struct hps_store_usage usage;
-    rig->env.host->ops->space_usage(version->tiers[0], &usage);
+    rig->host->ops->space_usage(version->tiers[0], &usage);
     hps_version_unpin(version);
     return usage.n_rows;
 }
@@ -192,8 +196,8 @@ static int setup(void **state)
     write_model(&rig, "one");
     write_model(&rig, "two");
     configure(&rig);
-    rig.env = (struct hps_load_env){.durable = hps_fake_store_new(&durable),
-                                    .spill_dir = rig.dir.path,
+    rig.durable = hps_fake_store_new(&durable);
+    rig.env = (struct hps_load_env){.spill_dir = rig.dir.path,
                                     .memory_bytes = 4 << 20,
                                     .host_bytes_max = BUDGET,
                                     .key_bytes = 8};
@@ -209,7 +213,7 @@ static int teardown(void **state)
 {
     struct rig *rig = *state;
     close_catalog(rig);
-    rig->env.durable->ops->close(rig->env.durable);
+    rig->durable->ops->close(rig->durable);
     hps_config_free(rig->config);
     hps_tmpdir_close(&rig->dir);
     hps_clock_real();
@@ -265,15 +269,15 @@ static void test_switch_when_the_version_is_cold_then_warm_first_and_nobody_else
     struct hps_switched switched;
     load(rig, "two", false);
     uint32_t n = heat(rig);
-    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     hps_catalog_switch(rig->catalog, "m", 2, &wait.waiter);
-    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
+    hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
     assert_false(wait.done);
     assert_int_equal(active(rig), 1);
     /* Other switches and loads go on meanwhile. */
     assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, false, &switched, &err), HPS_OK);
     load(rig, "one", false);
-    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_done(&wait);
     assert_int_equal(wait.error.status, HPS_OK);
     assert_int_equal(wait.waiter.switched.previous, 1);
@@ -288,11 +292,11 @@ static void test_switch_when_it_takes_too_long_then_switched_and_the_rest_follow
     load(rig, "two", false);
     uint32_t n = heat(rig);
     stop_clock();
-    hps_fake_latency(rig->env.durable, HPS_FAKE_GET, 11 * 1000000);
-    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_latency(rig->durable, HPS_FAKE_GET, 11 * 1000000);
+    hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     hps_catalog_switch(rig->catalog, "m", 2, &wait.waiter);
-    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
-    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
+    hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_done(&wait);
     assert_int_equal(wait.error.status, HPS_OK);
     assert_int_equal(active(rig), 2);
@@ -311,16 +315,16 @@ static void test_switch_when_the_active_version_fills_the_map_then_its_rows_stay
     uint32_t n = heat(rig);
     for (hps_key key = 0; key < BUDGET / ROW_BYTES; key++) {
         assert_int_equal(
-            rig->env.host->ops->put(version->tiers[0], &call, &version->tables[0], &key, row, 1),
+            rig->host->ops->put(version->tiers[0], &call, &version->tables[0], &key, row, 1),
             HPS_OK);
     }
     hps_version_unpin(version);
-    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     hps_catalog_switch(rig->catalog, "m", 2, &wait.waiter);
     wait_done(&wait); /* nothing was read for it */
     assert_int_equal(active(rig), 2);
     assert_int_equal(host_rows(rig, 1), BUDGET / ROW_BYTES);
-    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_rows(rig, 2, n);
 }
 
@@ -355,19 +359,19 @@ static void test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_fo
     stop_clock();
     load(rig, "two", false);
     heat(rig);
-    uint64_t n_saved = hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT);
-    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    uint64_t n_saved = hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT);
+    hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, &err), HPS_OK);
     n_saved++; /* which version is active */
-    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
+    hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
     hps_clock_advance(301 * UINT64_C(1000000));
     hps_catalog_tick(rig->catalog);
-    while (hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT) == n_saved) {
+    while (hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) == n_saved) {
         sched_yield(); /* until the hot keys are saved */
     }
     hps_catalog_switch(rig->catalog, "m", 1, &wait.waiter);
-    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 2);
-    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 2);
+    hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_done(&wait);
     assert_int_equal(wait.error.status, HPS_OK);
     assert_int_equal(active(rig), 1);
@@ -381,13 +385,13 @@ static void test_warm_up_behind_when_another_version_takes_over_then_it_stops(vo
     load(rig, "two", false);
     uint32_t n = heat(rig);
     assert_int_equal(progress_of(rig, 2).n_keys_hot, 0);
-    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, &err), HPS_OK);
-    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
+    hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
     assert_int_equal(progress_of(rig, 2).n_keys_warm, 0);
     assert_int_equal(progress_of(rig, 2).n_keys_hot, n);
     assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
-    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_rows(rig, 1, n);
     assert_int_equal(host_rows(rig, 2), 1024); /* the batch that was under way */
     assert_int_equal(progress_of(rig, 2).n_keys_hot, 0);
@@ -413,18 +417,18 @@ static void test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_
     struct hps_error err;
     load(rig, "two", false);
     heat(rig);
-    hps_fake_gate_shut(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     hps_catalog_switch(rig->catalog, "m", 2, &wait.waiter);
-    hps_fake_gate_wait(rig->env.durable, HPS_FAKE_GET, 1);
-    uint64_t n_calls = hps_fake_calls(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
+    uint64_t n_calls = hps_fake_calls(rig->durable, HPS_FAKE_GET);
     assert_int_equal(hps_catalog_unload(rig->catalog, "m", 2, &unloading.unload, &err), HPS_OK);
-    hps_fake_gate_open(rig->env.durable, HPS_FAKE_GET);
+    hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_done(&wait);
     while (!atomic_load(&unloading.done)) {
         sched_yield();
     }
     assert_int_equal(wait.error.status, HPS_PRECONDITION);
-    assert_int_equal(hps_fake_calls(rig->env.durable, HPS_FAKE_GET), n_calls);
+    assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_GET), n_calls);
     assert_int_equal(active(rig), 1);
 }
 
@@ -449,7 +453,7 @@ static void test_load_when_it_is_activated_then_warm_before_that(void **state)
 static void test_tick_when_the_time_has_come_then_hot_keys_are_written_once(void **state)
 {
     struct rig *rig = *state;
-    uint64_t n_before = hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT);
+    uint64_t n_before = hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT);
     close_catalog(rig);
     stop_clock();
     open_catalog(rig);
@@ -459,11 +463,11 @@ static void test_tick_when_the_time_has_come_then_hot_keys_are_written_once(void
     hps_clock_advance(2 * 1000000);
     hps_catalog_tick(rig->catalog);
     hps_catalog_tick(rig->catalog);
-    while (hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT) == n_before) {
+    while (hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) == n_before) {
         sched_yield();
     }
     hps_catalog_stop(rig->catalog); /* nothing new was asked for */
-    assert_int_equal(hps_fake_calls(rig->env.durable, HPS_FAKE_RECORD_PUT), n_before + 1);
+    assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), n_before + 1);
 }
 
 int main(void)

@@ -65,18 +65,20 @@ static hps_status fill(uint32_t n_rows, bool loses, bool *out_complete, struct h
                                             .default_row = hps_calloc(1, ROW_BYTES)};
     struct hps_load_env env = {0};
     uint64_t bytes = hps_load_host_bytes(&env, version->tables, 1);
-    assert_int_equal(hps_host_map_open(bytes > 1 << 20 ? bytes : 1 << 20, &env.host, err), HPS_OK);
+    struct hps_store *host = NULL;
+    assert_int_equal(hps_host_map_open(bytes > 1 << 20 ? bytes : 1 << 20, &host, err), HPS_OK);
+    hps_stores_add(&env.stores, host);
     const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     struct below below = {.store = {&ops}, .space = {&below.store}, .loses = loses};
-    assert_int_equal(env.host->ops->space_open(env.host, &id, &below.host, err), HPS_OK);
+    assert_int_equal(host->ops->space_open(host, &id, &below.host, err), HPS_OK);
     version->tiers[0] = below.host;
     version->tiers[1] = &below.space;
     version->n_tiers = 2;
     const atomic_bool cancel = false;
     hps_status status = hps_load_refill_host(&env, version, &cancel, err);
     *out_complete = atomic_load(&version->host_complete);
-    env.host->ops->space_close(below.host);
-    env.host->ops->close(env.host);
+    host->ops->space_close(below.host);
+    hps_stores_close(&env.stores);
     hps_version_free(version);
     return status;
 }
@@ -216,11 +218,13 @@ static void fill_updated(bool deletes)
     scan_durable = updated.ops.scan;
     updated.ops.scan = scan_updated;
     updated.durable->ops = &updated.ops;
-    assert_int_equal(hps_host_map_open(4 << 20, &env.host, &err), HPS_OK);
-    env.durable = updated.durable;
+    struct hps_store *host = NULL;
+    assert_int_equal(hps_host_map_open(4 << 20, &host, &err), HPS_OK);
+    hps_stores_add(&env.stores, host);
+    hps_stores_add(&env.stores, updated.durable);
     const struct hps_space_id id = {"m", 1, version->tables, 1, 0};
     for (uint32_t i = 0; i < 2; i++) {
-        struct hps_store *store = i == 0 ? env.host : env.durable;
+        struct hps_store *store = env.stores.items[i];
         assert_int_equal(store->ops->space_open(store, &id, &version->tiers[i], &err), HPS_OK);
         version->n_tiers++;
     }
@@ -250,8 +254,7 @@ static void fill_updated(bool deletes)
     }
     hps_version_unpin(version);
     hps_version_free(version);
-    env.host->ops->close(env.host);
-    env.durable->ops->close(env.durable);
+    hps_stores_close(&env.stores);
 }
 
 static void test_fill_when_rows_are_updated_meanwhile_then_the_map_has_the_new_ones(void **state)
@@ -293,7 +296,9 @@ static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_ref
     hps_tmpdir_open(&dir);
     hps_tmpdir_mkdir(&dir, "model");
     env.spill_dir = dir.path;
-    assert_int_equal(hps_host_map_open(env.host_bytes_max, &env.host, &err), HPS_OK);
+    struct hps_store *store = NULL;
+    assert_int_equal(hps_host_map_open(env.host_bytes_max, &store, &err), HPS_OK);
+    hps_stores_add(&env.stores, store);
     write_table(&dir, 1);
     assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
                      HPS_OK);
@@ -307,7 +312,7 @@ static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_ref
     assert_non_null(strstr(err.text, "t.npy"));
     hps_version_free(version);
     hps_source_close(&source);
-    env.host->ops->close(env.host); /* asserts that nothing is left in it */
+    hps_stores_close(&env.stores); /* asserts that nothing is left in it */
     hps_tmpdir_close(&dir);
 }
 
@@ -327,9 +332,9 @@ static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_belo
     hps_tmpdir_open(&dir);
     hps_tmpdir_mkdir(&dir, "model");
     env.spill_dir = dir.path;
-    env.host = hps_fake_store_new(&host);
-    env.durable = hps_fake_store_new(&disk);
-    hps_fake_fail(env.host, HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, 0, 1, 0);
+    hps_stores_add(&env.stores, hps_fake_store_new(&host));
+    hps_stores_add(&env.stores, hps_fake_store_new(&disk));
+    hps_fake_fail(hps_stores_host(&env.stores), HPS_FAKE_LOAD_COMMIT, HPS_EXHAUSTED, 0, 1, 0);
     write_table(&dir, 1);
     assert_int_equal(hps_source_open_dir(hps_tmpdir_join(&dir, "model"), NULL, &source, &err),
                      HPS_OK);
@@ -347,8 +352,7 @@ static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_belo
     }
     hps_version_free(version);
     hps_source_close(&source);
-    env.host->ops->close(env.host);
-    env.durable->ops->close(env.durable);
+    hps_stores_close(&env.stores);
     hps_tmpdir_close(&dir);
 }
 
@@ -380,13 +384,13 @@ static uint64_t rows_of(const struct hps_version *version, const struct hps_stor
 static hps_status load_shared(struct shared_load *load, double ratio, struct hps_error *err)
 {
     struct hps_tmpdir dir;
-    struct hps_load_env env = {.redis = load->redis,
-                               .durable = load->durable,
-                               .memory_bytes = 2 << 20,
-                               .key_bytes = 8,
-                               .shared_seed_ratio = ratio};
+    struct hps_load_env env = {.memory_bytes = 2 << 20, .key_bytes = 8, .shared_seed_ratio = ratio};
     struct hps_source source;
     struct hps_load_plan plan;
+    hps_stores_add(&env.stores, load->redis);
+    if (load->durable != NULL) {
+        hps_stores_add(&env.stores, load->durable);
+    }
     hps_tmpdir_open(&dir);
     hps_tmpdir_mkdir(&dir, "model");
     env.spill_dir = dir.path;
