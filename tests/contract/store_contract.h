@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every store must do, as one suite of tests. A program per store says how to make one.
+ * What every store must do, and what the sub-tables that it has promise, as suites of tests. A
+ * program per store says how to make one.
  */
 #ifndef HPS_TESTS_CONTRACT_STORE_CONTRACT_H
 #define HPS_TESTS_CONTRACT_STORE_CONTRACT_H
@@ -18,7 +19,7 @@ struct store_contract {
     bool budget; /* refuses rows past bytes_max */
 };
 
-/* Run the suite; the result is for main to return. */
+/* Run the suites of what this store has; the result is for main to return. */
 int store_contract_run(const struct store_contract *contract);
 
 /* The row of `key` as of its seq-th write; every byte depends on both. */

@@ -4,7 +4,7 @@
  * others.
  */
 #include "tests/contract/store_contract.h"
-#include "tests/lib/fake_store.h"
+#include "tests/lib/fake_shared.h"
 
 static hps_status open_store(void *ctx, uint64_t bytes_max, struct hps_store **out_store,
                              struct hps_error *err)
@@ -12,6 +12,18 @@ static hps_status open_store(void *ctx, uint64_t bytes_max, struct hps_store **o
     struct hps_fake_options options = *(const struct hps_fake_options *)ctx;
     options.bytes_max = bytes_max;
     struct hps_store *store = hps_fake_store_new(&options);
+    if (store == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory");
+    }
+    *out_store = store;
+    return HPS_OK;
+}
+
+static hps_status open_shared(void *ctx, uint64_t bytes_max, struct hps_store **out_store,
+                              struct hps_error *err)
+{
+    (void)ctx, (void)bytes_max;
+    struct hps_store *store = hps_fake_shared_new(false);
     if (store == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory");
     }
@@ -33,5 +45,7 @@ int main(void)
     int n_failed = store_contract_run(&contract);
     contract.name = "store_fake_durable";
     contract.ctx = &lasting;
+    n_failed += store_contract_run(&contract);
+    contract = (struct store_contract){.name = "store_fake_shared", .open = open_shared};
     return n_failed + store_contract_run(&contract);
 }
