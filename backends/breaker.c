@@ -76,12 +76,14 @@ static void open_now(struct hps_breaker *breaker, hps_status status)
     const char *reason = breaker->options.reason;
     reason = reason != NULL && reason[0] != '\0' ? reason : hps_status_text(status);
     if (breaker->options.node != NULL) {
-        HPS_LOG(ERROR, "cache", "a node is down: it is skipped until it answers",
+        HPS_LOG(ERROR, "cache",
+                "node down: its calls failed or timed out; it is skipped until it answers a probe",
                 HPS_STR("tier", breaker->options.tier), HPS_STR("node", breaker->options.node),
                 HPS_STR("error", reason));
         return;
     }
-    HPS_LOG(ERROR, "cache", "a tier is down: it is skipped until it answers",
+    HPS_LOG(ERROR, "cache",
+            "tier down: its calls failed or timed out; it is skipped until it answers a probe",
             HPS_STR("tier", breaker->options.tier), HPS_STR("error", reason));
 }
 
@@ -90,11 +92,11 @@ static void close_now(struct hps_breaker *breaker)
     atomic_store_explicit(&breaker->open, false, memory_order_relaxed);
     uint64_t duration_us = hps_clock_us() - breaker->opened_us;
     if (breaker->options.node != NULL) {
-        HPS_LOG(INFO, "cache", "a node is up again", HPS_STR("tier", breaker->options.tier),
+        HPS_LOG(INFO, "cache", "node up again", HPS_STR("tier", breaker->options.tier),
                 HPS_STR("node", breaker->options.node), HPS_U64("duration_us", duration_us));
         return;
     }
-    HPS_LOG(INFO, "cache", "a tier is up again", HPS_STR("tier", breaker->options.tier),
+    HPS_LOG(INFO, "cache", "tier up again", HPS_STR("tier", breaker->options.tier),
             HPS_U64("duration_us", duration_us));
 }
 

@@ -154,7 +154,9 @@ static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
     }
     if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED &&
         config->persistent_db.read_only) {
-        HPS_LOG(WARN, "updates", "persistent_db.read_only: no updates are taken");
+        HPS_LOG(WARN, "updates",
+                "update stream disabled: persistent_db is read-only; unset "
+                "persistent_db.read_only to take updates");
         return HPS_OK;
     }
     daemon->update_filters =

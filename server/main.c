@@ -137,7 +137,8 @@ static void warn_limited(const struct hps_config *config)
     if (config->volatile_db.overflow_margin != UINT64_MAX &&
         config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED) {
         HPS_LOG(WARN, "config",
-                "volatile_db.overflow_margin: rows beyond it are lost, there is no persistent_db",
+                "rows beyond volatile_db.overflow_margin are evicted and lost: there is no "
+                "persistent_db; enable it, or raise the margin",
                 HPS_U64("rows_max_per_shard", config->volatile_db.overflow_margin));
     }
 }
@@ -192,7 +193,7 @@ static const char *text_or_null(const char *text)
     return text[0] != '\0' ? text : NULL;
 }
 
-/* One that is away is waited for as long as a connection may take; it may come later. */
+/* An unreachable server is waited for as long as a connection may take; it may answer later. */
 static hps_status open_redis(const struct hps_config *config, const char *member, bool lowest,
                              struct hps_store **out_redis, struct hps_error *err)
 {
@@ -227,7 +228,8 @@ static hps_status open_redis(const struct hps_config *config, const char *member
     if (status == HPS_OK &&
         !hps_redis_cluster_wait(hps_redis_of(*out_redis),
                                 hps_clock_us() + options.redis.connect_timeout_us)) {
-        HPS_LOG(WARN, "redis", "not all of it can be reached yet", HPS_STR("address", db->address));
+        HPS_LOG(WARN, "redis", "servers unreachable: not all answered in time; they are retried",
+                HPS_STR("address", db->address));
     }
     return status;
 }

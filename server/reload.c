@@ -301,12 +301,14 @@ static void reload_file(struct hps_daemon *daemon)
 {
     struct hps_error err = {0};
     if (daemon->options.config_file == NULL) {
-        HPS_LOG(INFO, "config", "started without a file: there is nothing to reload");
+        HPS_LOG(INFO, "config", "configuration not reloaded: hpsd was started without a file");
         return;
     }
     hps_notify_reloading();
     if (reload(daemon, &err) != HPS_OK) {
-        HPS_LOG(ERROR, "config", "not reloaded, everything stays as it was",
+        HPS_LOG(ERROR, "config",
+                "configuration not reloaded: the new one is refused, and nothing of it is applied; "
+                "mend the file and reload again",
                 HPS_STR("error", err.text));
     }
     hps_notify_ready();

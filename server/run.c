@@ -66,7 +66,8 @@ unsigned daemon_connections_max(const struct hps_config_server *config)
     if (room >= config->connections_max) {
         return config->connections_max;
     }
-    HPS_LOG(WARN, "acceptor", "fewer connections than connections_max: the limit of open files",
+    HPS_LOG(WARN, "acceptor",
+            "connections limited: open files allow fewer than connections_max; raise LimitNOFILE",
             HPS_U64("connections", room), HPS_U64("connections_max", config->connections_max),
             HPS_U64("open_files_max", limit.rlim_cur));
     return (unsigned)room;
@@ -295,10 +296,13 @@ static void check_devices(struct hps_daemon *daemon)
     }
     hps_catalog_device_lost(daemon->catalog);
     if (daemon->options.config->server.on_device_loss == HPS_CONFIG_DEVICE_LOSS_DEGRADE) {
-        HPS_LOG(WARN, "gpu", "serving goes on without the device, from the stores");
+        HPS_LOG(WARN, "gpu",
+                "serving degraded: a device is lost, and rows come from the stores; restart hpsd "
+                "once it "
+                "is repaired");
         return;
     }
-    HPS_LOG(ERROR, "gpu", "draining, as server.on_device_loss says");
+    HPS_LOG(ERROR, "gpu", "draining: a device is lost, and server.on_device_loss is exit");
     daemon->failed = true;
     if (daemon->phase == PHASE_SERVING) {
         begin_drain(daemon);
@@ -392,7 +396,7 @@ static void begin_drain(struct hps_daemon *daemon)
     atomic_store(&daemon->draining, true);
     hps_notify_stopping();
     hps_readiness_drain(daemon->readiness);
-    HPS_LOG(INFO, "daemon", "draining; a second signal stops at once",
+    HPS_LOG(INFO, "daemon", "draining: told to stop; a second signal stops at once",
             HPS_U64("delay_ms", config->drain_delay_ms),
             HPS_U64("timeout_ms", config->drain_timeout_ms));
     hps_timer_set_after(daemon->loop, &daemon->phase_timer,
@@ -453,7 +457,7 @@ static void on_signal(void *ctx, int number)
         break;
     default:
         if (daemon->phase != PHASE_SERVING) {
-            HPS_LOG(WARN, "daemon", "second signal: stopping at once");
+            HPS_LOG(WARN, "daemon", "stopping at once: a second signal came while draining");
             stop_now(daemon);
         } else {
             begin_drain(daemon);

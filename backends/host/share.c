@@ -102,7 +102,7 @@ static bool table_empty(const struct host_space *space, struct hps_host_table *h
     }
     if (!host->clearing) {
         uint64_t bytes = atomic_load_explicit(&host->account.used_bytes, memory_order_relaxed);
-        HPS_LOG(INFO, "host", "a table gives way to others that need its memory",
+        HPS_LOG(INFO, "host", "table evicted: other tables need its memory",
                 HPS_STR("model", space->model), HPS_I64("version", space->version),
                 HPS_U64("bytes", bytes));
         hps_host_table_clear(host);

@@ -137,11 +137,12 @@ static void tell_lost(struct redis_space *space)
     space->n_lost = n;
     hps_lock_release(&space->lock);
     if (n > n_before) {
-        HPS_LOG(ERROR, "redis", "shards of the only copy are lost: load the version again",
+        HPS_LOG(ERROR, "redis",
+                "shards lost: they had the only copy of their rows; load the version again",
                 HPS_STR("model", space->model), HPS_I64("version", space->version),
                 HPS_U64("shards", n), HPS_U64("of", space->n_shards));
     } else if (n == 0 && n_before > 0) {
-        HPS_LOG(INFO, "redis", "all shards of the only copy are there again",
+        HPS_LOG(INFO, "redis", "shards restored: all of the only copy are there again",
                 HPS_STR("model", space->model), HPS_I64("version", space->version));
     }
 }

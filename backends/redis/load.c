@@ -158,10 +158,11 @@ static void warn_evicting(struct redis_space *space)
                                : "";
         if (strstr(text, "maxmemory_policy:") && !strstr(text, "maxmemory_policy:noeviction") &&
             !strstr(text, "maxmemory:0\r")) {
-            HPS_LOG(WARN, "redis",
-                    "a server may evict rows of which it has the only copy: set its "
-                    "maxmemory-policy to noeviction",
-                    HPS_U64("slot", slots[i]), HPS_STR("model", space->model));
+            HPS_LOG(
+                WARN, "redis",
+                "server may evict rows of which it has the only copy: its maxmemory-policy allows "
+                "it; set that to noeviction",
+                HPS_U64("slot", slots[i]), HPS_STR("model", space->model));
         }
     }
     redis_batch_fini(&batch);

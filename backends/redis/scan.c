@@ -228,7 +228,8 @@ static hps_status read_hash(struct scan *scan, struct hash *hash)
         if (status != HPS_OK || why == NULL) {
             return status;
         }
-        HPS_LOG(INFO, "redis", "a hash is read again from its beginning",
+        HPS_LOG(INFO, "redis",
+                "scan of a hash restarted: it changed or its server failed meanwhile",
                 HPS_STR("table", scan->table->name),
                 HPS_U64("partition", hash->shard % scan->space->redis->options.n_shards),
                 HPS_STR("reason", why), HPS_U64("rows", hash->n_seen));

@@ -98,8 +98,8 @@ struct hps_catalog {
     struct hps_load *loads; /* under way */
     struct hps_pool *loader;
     struct hps_warmup *warmup;
-    struct warm_fill *fills; /* under way */
-    struct hps_pool *warmer; /* one thread: warm-ups behind what is served, as long as they take */
+    struct warm_up *warm_ups; /* under way */
+    struct hps_pool *warmer;  /* one thread: warm-ups behind what is served, as long as they take */
     struct hps_pool *switcher; /* one thread: switches, each after a bounded warm-up; saves */
     struct hps_task save;      /* posted to it, once at a time */
     atomic_bool saving;
@@ -162,9 +162,9 @@ double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalo
 /* Bring back the versions of the persistent store, which there is, and remove what no record names.
  * May block; nobody else knows the catalog. error: as hps_catalog_open */
 hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err) HPS_MUST_CHECK;
-/* Have the loader thread warm up and fill the resident versions of a model, as after a start. Lock
- * held, or nobody else knows the catalog. */
-void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model);
+/* Have the loader thread warm up and refill the resident versions of a model, as after a start.
+ * Lock held, or nobody else knows the catalog. */
+void catalog_refill_model(struct hps_catalog *catalog, struct catalog_model *model);
 
 /* ---- model.c: under switch_lock, or nobody else knows the catalog ---------------------------- */
 
@@ -251,7 +251,11 @@ void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
 /* The same of one that is not the active one: only its tables that are cached whole. */
 void catalog_warm_whole(struct hps_catalog *catalog, struct hps_pool *pool,
                         struct hps_version *version);
-/* Fill the caches of tables that are cached whole with what a load has loaded; and warm it up, if
+/* Put all rows of the version, on a thread of `pool`, into host memory, as it was before a start.
+ * It is resident and stays so for the call. */
+void catalog_warm_refill(struct hps_catalog *catalog, struct hps_pool *pool,
+                         struct hps_version *version);
+/* Refill the caches of tables that are cached whole with what a load has loaded; and warm it up, if
  * it will be activated. Loader thread, no lock held. */
 void catalog_warm_load(struct hps_load *load);
 /* How far the warm-up of a version is: keys done, of how many; 0 of 0: none is under way. Lock

@@ -239,8 +239,11 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
         err = (struct hps_error){0}; /* somebody has loaded one meanwhile, or the server stops */
     }
     if (err.status != HPS_OK) {
-        HPS_LOG(ERROR, "catalog", "a configured model cannot be loaded",
-                HPS_STR("model", config->name), HPS_STR("error", err.text));
+        HPS_LOG(
+            ERROR, "catalog",
+            "configured model not loaded: its load failed; put it right, then reload hpsd (SIGHUP) "
+            "or load it (hpsctl load)",
+            HPS_STR("model", config->name), HPS_STR("error", err.text));
     }
     ensured(catalog, config->name, &err);
 }

@@ -68,10 +68,12 @@ static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
         status = store->ops->space_drop(space, &err);
     }
     if (status == HPS_OK) {
-        HPS_LOG(INFO, "catalog", "removed an unfinished version", HPS_STR("model", orphan->model),
-                HPS_I64("version", orphan->version));
+        HPS_LOG(INFO, "catalog",
+                "unfinished version removed: an earlier run ended while loading or unloading it",
+                HPS_STR("model", orphan->model), HPS_I64("version", orphan->version));
     } else {
-        HPS_LOG(WARN, "catalog", "an unfinished version was not removed",
+        HPS_LOG(WARN, "catalog",
+                "unfinished version not removed: its rows take room until the next start",
                 HPS_STR("model", orphan->model), HPS_I64("version", orphan->version),
                 HPS_STR("error", err.text));
     }
@@ -126,70 +128,11 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-struct fill_task {
-    struct hps_task task;
-    struct fill_task *next;
-    struct hps_catalog *catalog;
-    struct hps_version *version;
-    bool pinned;
-};
-
-static void run_fill(struct hps_task *task)
-{
-    struct fill_task *fill = (struct fill_task *)task;
-    struct hps_catalog *catalog = fill->catalog;
-    struct hps_error err = {0};
-    struct hps_store_usage usage = {0};
-    hps_status status = HPS_OK;
-    struct hps_load_env *env = &catalog->options.env;
-    uint64_t needed = hps_load_host_bytes(env, fill->version->tables, fill->version->n_tables);
-    hps_lock_acquire(&catalog->lock);
-    uint64_t used = catalog_host_used(catalog);
-    hps_lock_release(&catalog->lock);
-    fill->version->tiers[0]->store->ops->space_usage(fill->version->tiers[0], &usage);
-    if (used - usage.used_bytes + needed > env->host_bytes_max) {
-        HPS_LOG(INFO, "catalog",
-                "rows do not all fit the host map, they come in as they are asked for",
-                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
-                HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
-    } else {
-        status = hps_load_refill_host(env, fill->version, &catalog->closing, &err);
-    }
-    if (status != HPS_OK && status != HPS_CANCELLED) {
-        HPS_LOG(WARN, "catalog", "the host map was not filled",
-                HPS_STR("model", fill->version->model), HPS_I64("version", fill->version->number),
-                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
-    }
-    hps_version_unpin(fill->version);
-    hps_free(fill);
-}
-
-static void start_fill(struct hps_catalog *catalog, struct hps_version *version)
-{
-    struct fill_task *fill = NULL;
-    if (catalog_host(catalog) == NULL || catalog_durable(catalog) == NULL ||
-        (catalog_durable(catalog)->ops->caps & HPS_STORE_SCANS) == 0) {
-        return;
-    }
-    fill = hps_calloc(1, sizeof(*fill));
-    if (fill == NULL) {
-        return; /* rows come into the map as they are asked for */
-    }
-    fill->task.run = run_fill;
-    fill->catalog = catalog;
-    fill->version = version;
-    hps_version_pin(version);
-    if (hps_pool_post(catalog->loader, &fill->task) != HPS_OK) {
-        hps_version_unpin(version);
-        hps_free(fill);
-    }
-}
-
-enum { FILL_ROUNDS = 3 };
+enum { REFILL_ROUNDS = 3 };
 
 /* In the first round what is hot in the active version, in the second all of it, then the others.
  */
-static void fill_model(struct hps_catalog *catalog, struct catalog_model *model, int round)
+static void refill_model(struct hps_catalog *catalog, struct catalog_model *model, int round)
 {
     for (struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
         bool active = entry->version->number == model->active;
@@ -199,7 +142,7 @@ static void fill_model(struct hps_catalog *catalog, struct catalog_model *model,
         if (active && round == 0) {
             catalog_warm_behind(catalog, catalog->loader, entry->version);
         } else if (round == (active ? 1 : 2) && !atomic_load(&entry->version->host_complete)) {
-            start_fill(catalog, entry->version);
+            catalog_warm_refill(catalog, catalog->loader, entry->version);
         }
         if (!active && round == 2) {
             catalog_warm_whole(catalog, catalog->loader, entry->version);
@@ -209,21 +152,21 @@ static void fill_model(struct hps_catalog *catalog, struct catalog_model *model,
 
 /* One after the other, but of models whose next version is awaited: the hot rows of every active
  * version, and tables that are cached whole, then all rows of those, then the others. */
-static void start_fills(struct hps_catalog *catalog)
+static void start_refills(struct hps_catalog *catalog)
 {
-    for (int round = 0; round < FILL_ROUNDS; round++) {
+    for (int round = 0; round < REFILL_ROUNDS; round++) {
         for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
             if (!model->awaits) { /* it would take the room of what is to be served */
-                fill_model(catalog, model, round);
+                refill_model(catalog, model, round);
             }
         }
     }
 }
 
-void catalog_fill_model(struct hps_catalog *catalog, struct catalog_model *model)
+void catalog_refill_model(struct hps_catalog *catalog, struct catalog_model *model)
 {
-    for (int round = 0; round < FILL_ROUNDS; round++) {
-        fill_model(catalog, model, round);
+    for (int round = 0; round < REFILL_ROUNDS; round++) {
+        refill_model(catalog, model, round);
     }
 }
 
@@ -252,13 +195,15 @@ static void settle_active(struct hps_catalog *catalog, struct catalog_model *mod
     if (model->n_switches == 0) {
         model->n_switches = hps_clock_wall_ms(); /* its record is gone: behind any that was */
     }
-    HPS_LOG(WARN, "catalog", "no version was active: the newest one is now",
+    HPS_LOG(WARN, "catalog", "newest version activated: the record named none that is there",
             HPS_STR("model", model->name), HPS_I64("version", model->active));
     catalog_note_active(model, catalog_entry(model, model->active));
     const struct catalog_model_change change = {
         .active = model->active, .previous = model->previous, .n_switches = model->n_switches};
     if (catalog_put_model(catalog, model, &change, &err) != HPS_OK) {
-        HPS_LOG(WARN, "catalog", "which version is active was not written down",
+        HPS_LOG(WARN, "catalog",
+                "active version not recorded: its record could not be written; the next switch "
+                "writes it",
                 HPS_STR("model", model->name), HPS_STR("error", err.text));
     }
 }
@@ -307,7 +252,7 @@ hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err)
     if (status == HPS_OK) {
         forget_empty_models(catalog);
         hps_warmup_read(catalog->warmup);
-        start_fills(catalog);
+        start_refills(catalog);
     }
     return status;
 }

@@ -153,11 +153,12 @@ static void log_unread(const struct hps_config *config, const struct catalog_mod
                        const struct hps_error *err)
 {
     if (config->from_tables) {
-        HPS_LOG(WARN, "catalog",
-                "the rows of an earlier run are served: a file of --table cannot be read; bring it "
-                "back and start hpsd again",
-                HPS_STR("model", model->name), HPS_I64("version", model->active),
-                HPS_STR("error", err->text));
+        HPS_LOG(
+            WARN, "catalog",
+            "files of --table not served: one cannot be read, and the rows of an earlier run are "
+            "served; bring it back and start hpsd again",
+            HPS_STR("model", model->name), HPS_I64("version", model->active),
+            HPS_STR("error", err->text));
     }
 }
 
@@ -199,10 +200,10 @@ void catalog_check_files(const struct hps_catalog *catalog, struct catalog_model
     hps_source_close(&source);
     if (model->drift && config->from_tables && !has_updates(entry->version)) {
         model->awaits = true;
-        HPS_LOG(INFO, "catalog",
-                "files of --table differ from those of an earlier run: they are loaded as the next "
-                "version",
-                HPS_STR("model", model->name), HPS_I64("version", model->active));
+        HPS_LOG(
+            INFO, "catalog",
+            "files of --table changed since an earlier run: they are loaded as the next version",
+            HPS_STR("model", model->name), HPS_I64("version", model->active));
     } else if (model->drift) {
         log_drift(config, model);
     }
@@ -214,12 +215,13 @@ void catalog_await_end(struct hps_catalog *catalog, struct catalog_model *model)
         return;
     }
     model->awaits = false;
-    catalog_fill_model(catalog, model); /* nothing was filled as long as that was awaited */
+    catalog_refill_model(catalog, model); /* nothing was refilled as long as that was awaited */
     if (model->drift && !atomic_load(&catalog->closing)) {
-        HPS_LOG(WARN, "catalog",
-                "the rows of an earlier run are served: the files of --table were not loaded; mend "
-                "them and start hpsd again",
-                HPS_STR("model", model->name), HPS_I64("version", model->active));
+        HPS_LOG(
+            WARN, "catalog",
+            "files of --table not served: their load failed, and the rows of an earlier run are "
+            "served; mend them and start hpsd again",
+            HPS_STR("model", model->name), HPS_I64("version", model->active));
     }
 }
 

@@ -200,7 +200,9 @@ static bool retire(struct hps_catalog *catalog, struct catalog_entry *entry,
     int64_t number = entry->version->number;
     struct hps_error err = {0};
     if (unpublish(catalog, entry, NULL, &err) != HPS_OK) {
-        HPS_LOG(WARN, "catalog", "an old version was not removed",
+        HPS_LOG(WARN, "catalog",
+                "superseded version not unloaded: its record could not be changed; the next switch "
+                "retries",
                 HPS_STR("model", entry->model->name), HPS_I64("version", number),
                 HPS_STR("error", err.text));
         return false;
@@ -254,8 +256,9 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
 static hps_status drop_shared(struct hps_catalog *catalog, struct hps_version *version,
                               struct hps_space *space)
 {
+    const struct hps_store *shared = space->store; /* the space is gone after this */
     struct hps_error err = {0};
-    hps_status status = space->store->ops->space_drop(space, &err);
+    hps_status status = shared->ops->space_drop(space, &err);
     if (status == HPS_OK) {
         status = hps_records_delete_unused(catalog_durable(catalog), version, &err);
     }
@@ -263,7 +266,7 @@ static hps_status drop_shared(struct hps_catalog *catalog, struct hps_version *v
         HPS_LOG(WARN, "catalog",
                 "rows of an unloaded version left in the shared tier: they could not be deleted; "
                 "deleting them is retried",
-                HPS_STR("tier", space->store->ops->name), HPS_STR("model", version->model),
+                HPS_STR("tier", shared->ops->name), HPS_STR("model", version->model),
                 HPS_I64("version", version->number), HPS_STR("error", err.text));
     }
     return status;
@@ -373,9 +376,12 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
         HPS_LOG(INFO, "catalog", "version unloaded", HPS_STR("model", version->model),
                 HPS_I64("version", version->number));
     } else {
-        HPS_LOG(WARN, "catalog", "rows of an unloaded version are left until the next start",
-                HPS_STR("model", version->model), HPS_I64("version", version->number),
-                HPS_STR("error", err.text));
+        HPS_LOG(
+            WARN, "catalog",
+            "rows of an unloaded version left behind: they could not be deleted; the next start "
+            "deletes them",
+            HPS_STR("model", version->model), HPS_I64("version", version->number),
+            HPS_STR("error", err.text));
     }
     /* switch_lock: who holds it relies on the model. */
     hps_lock_acquire(&catalog->switch_lock);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When host maps and embedding caches are warmed up with hot keys: after a start and after a switch
- * behind what is served, and for a bounded time before a switch. And when tables that are cached
- * whole are filled: by a load before it is published, after a start and after a switch behind. Runs
- * on the loader thread (starts, loads), the warm-up thread (behind a switch) and the switch thread
- * (before one; saves), so that no admin thread waits for it, and what is bounded never waits for
- * what is not.
+ * When host memory and embedding caches are warmed up with hot keys: after a start and after a
+ * switch behind what is served, and for a bounded time before a switch. And when they are refilled:
+ * host memory after a start, tables that are cached whole by a load before it is published, and
+ * after a start or a switch behind. Runs on the loader thread (starts, loads), the warm-up thread
+ * (behind a switch) and the switch thread (before one; saves), so that no admin thread waits for
+ * it, and what is bounded never waits for what is not.
  */
 #include "base/clock.h"
 #include "base/container.h"
@@ -25,10 +25,10 @@ struct warm_task {
     uint64_t deadline_us;        /* only with a waiter */
 };
 
-/* ---- one fill -------------------------------------------------------------------------------- */
+/* ---- one warm-up or refill ------------------------------------------------------------------- */
 
-struct warm_fill {
-    struct warm_fill *next; /* of catalog->fills */
+struct warm_up {
+    struct warm_up *next; /* of catalog->warm_ups */
     struct hps_catalog *catalog;
     const struct hps_version *version;
     const atomic_bool *cancel;
@@ -47,7 +47,7 @@ static uint64_t host_bytes(const struct hps_catalog *catalog, const struct hps_v
 
 /* Rows that must stay: all, but those of the versions that an active one has taken over from.
  * out_wanted: the version is there, and active if it has to be. */
-static uint64_t bytes_kept(const struct warm_fill *ctx, bool *out_wanted)
+static uint64_t bytes_kept(const struct warm_up *ctx, bool *out_wanted)
 {
     uint64_t bytes = 0;
     *out_wanted = false;
@@ -70,7 +70,7 @@ static uint64_t bytes_kept(const struct warm_fill *ctx, bool *out_wanted)
 
 static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
 {
-    struct warm_fill *ctx = arg;
+    struct warm_up *ctx = arg;
     struct hps_catalog *catalog = ctx->catalog;
     bool wanted;
     hps_lock_acquire(&catalog->lock);
@@ -86,7 +86,7 @@ static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *o
 void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_version *version,
                            uint64_t *out_n_done, uint64_t *out_n_all)
 {
-    const struct warm_fill *one = catalog->fills;
+    const struct warm_up *one = catalog->warm_ups;
     while (one != NULL && one->version != version) {
         one = one->next;
     }
@@ -94,18 +94,18 @@ void catalog_warm_progress(const struct hps_catalog *catalog, const struct hps_v
     *out_n_all = one != NULL ? one->n_keys_all : 0;
 }
 
-static void fill_link(struct warm_fill *ctx)
+static void warm_up_link(struct warm_up *ctx)
 {
     hps_lock_acquire(&ctx->catalog->lock);
-    ctx->next = ctx->catalog->fills;
-    ctx->catalog->fills = ctx;
+    ctx->next = ctx->catalog->warm_ups;
+    ctx->catalog->warm_ups = ctx;
     hps_lock_release(&ctx->catalog->lock);
 }
 
-static void fill_unlink(struct warm_fill *ctx)
+static void warm_up_unlink(struct warm_up *ctx)
 {
     hps_lock_acquire(&ctx->catalog->lock);
-    struct warm_fill **at = &ctx->catalog->fills;
+    struct warm_up **at = &ctx->catalog->warm_ups;
     while (*at != ctx) {
         at = &(*at)->next;
     }
@@ -114,19 +114,21 @@ static void fill_unlink(struct warm_fill *ctx)
 }
 
 /* deadline_us: 0: behind what is served */
-static void fill(struct hps_catalog *catalog, struct hps_version *version, uint64_t deadline_us,
-                 const atomic_bool *cancel)
+static void warm_up(struct hps_catalog *catalog, struct hps_version *version, uint64_t deadline_us,
+                    const atomic_bool *cancel)
 {
-    struct warm_fill ctx = {
+    struct warm_up ctx = {
         .catalog = catalog, .version = version, .cancel = cancel, .behind = deadline_us == 0};
     const struct hps_warmup_limits limits = {deadline_us, go_on, &ctx};
     struct hps_warmup_report report;
-    fill_link(&ctx);
+    warm_up_link(&ctx);
     hps_warmup_run(catalog->warmup, version, &limits, &report);
-    fill_unlink(&ctx);
+    warm_up_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
-        HPS_LOG(WARN, "warmup", "a warm-up failed", HPS_STR("model", version->model),
-                HPS_I64("version", version->number), HPS_STR("error", report.error.text));
+        HPS_LOG(WARN, "warmup",
+                "warm-up failed: a store failed; rows come in as they are asked for",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", report.error.text));
     }
     if (report.n_keys == 0 && report.end == HPS_WARMUP_DONE) {
         return; /* nothing was known to be hot */
@@ -138,23 +140,22 @@ static void fill(struct hps_catalog *catalog, struct hps_version *version, uint6
 }
 
 /* behind: of use only while the version is the active one */
-static void fill_whole(struct hps_catalog *catalog, struct hps_version *version, bool behind,
-                       const atomic_bool *cancel)
+static void refill_caches(struct hps_catalog *catalog, struct hps_version *version, bool behind,
+                          const atomic_bool *cancel)
 {
-    struct warm_fill ctx = {
+    struct warm_up ctx = {
         .catalog = catalog, .version = version, .cancel = cancel, .behind = behind};
     const struct hps_warmup_limits limits = {0, go_on, &ctx};
     struct hps_warmup_report report;
     if (!hps_whole_useful(catalog->options.config, version)) {
         return;
     }
-    fill_link(&ctx);
+    warm_up_link(&ctx);
     hps_whole_refill(version, &limits, &report);
-    fill_unlink(&ctx);
+    warm_up_unlink(&ctx);
     if (report.end == HPS_WARMUP_FAILED) {
         HPS_LOG(WARN, "warmup",
-                "embedding caches were not filled: their rows come in as they are "
-                "asked for",
+                "embedding caches not refilled: a store failed; rows come in as they are asked for",
                 HPS_STR("model", version->model), HPS_I64("version", version->number),
                 HPS_STR("error", report.error.text));
     }
@@ -189,16 +190,16 @@ static void run_behind(struct hps_task *base)
     struct warm_task *task = (struct warm_task *)base;
     struct hps_catalog *catalog = task->catalog;
     if (hps_warmup_useful(catalog->warmup, task->version)) {
-        fill(catalog, task->version, 0, &catalog->closing);
+        warm_up(catalog, task->version, 0, &catalog->closing);
     }
-    fill_whole(catalog, task->version, true, &catalog->closing);
+    refill_caches(catalog, task->version, true, &catalog->closing);
     task_free(task);
 }
 
 static void run_whole(struct hps_task *base)
 {
     struct warm_task *task = (struct warm_task *)base;
-    fill_whole(task->catalog, task->version, false, &task->catalog->closing);
+    refill_caches(task->catalog, task->version, false, &task->catalog->closing);
     task_free(task);
 }
 
@@ -226,6 +227,50 @@ void catalog_warm_behind(struct hps_catalog *catalog, struct hps_pool *pool,
     }
 }
 
+/* Put all rows of a version that serves into the host store, if they fit. */
+static hps_status refill_host(struct hps_catalog *catalog, struct hps_version *version,
+                              struct hps_error *err)
+{
+    const struct hps_load_env *env = &catalog->options.env;
+    uint64_t needed = hps_load_host_bytes(env, version->tables, version->n_tables);
+    hps_lock_acquire(&catalog->lock);
+    uint64_t used = catalog_host_used(catalog);
+    hps_lock_release(&catalog->lock);
+    if (used - host_bytes(catalog, version) + needed > env->host_bytes_max) {
+        HPS_LOG(INFO, "catalog",
+                "host memory not refilled: not all rows fit; they come in as they are asked for",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_U64("needed_bytes", needed), HPS_U64("budget_bytes", env->host_bytes_max));
+        return HPS_OK;
+    }
+    return hps_load_refill_host(env, version, &catalog->closing, err);
+}
+
+static void run_refill(struct hps_task *base)
+{
+    struct warm_task *task = (struct warm_task *)base;
+    const struct hps_version *version = task->version;
+    struct hps_error err = {0};
+    hps_status status = refill_host(task->catalog, task->version, &err);
+    if (status != HPS_OK && status != HPS_CANCELLED) {
+        HPS_LOG(WARN, "catalog",
+                "host memory not refilled: a store failed; rows come in as they are asked for",
+                HPS_STR("model", version->model), HPS_I64("version", version->number),
+                HPS_STR("error", err.text[0] != '\0' ? err.text : hps_status_text(status)));
+    }
+    task_free(task);
+}
+
+void catalog_warm_refill(struct hps_catalog *catalog, struct hps_pool *pool,
+                         struct hps_version *version)
+{
+    const struct hps_store *durable = catalog_durable(catalog);
+    if (catalog_host(catalog) != NULL && durable != NULL &&
+        (durable->ops->caps & HPS_STORE_SCANS) != 0) {
+        post_task(pool, task_new(catalog, version, run_refill, NULL));
+    }
+}
+
 /* ---- before a switch ------------------------------------------------------------------------- */
 
 /* Is `version` worth a warm-up before it becomes the active one? Lock not held. */
@@ -249,9 +294,9 @@ void catalog_warm_load(struct hps_load *load)
         return;
     }
     atomic_store(&load->progress.stage, "warm");
-    fill_whole(catalog, version, false, &load->progress.cancel);
+    refill_caches(catalog, version, false, &load->progress.cancel);
     if (us > 0) {
-        fill(catalog, version, hps_clock_us() + us, &load->progress.cancel);
+        warm_up(catalog, version, hps_clock_us() + us, &load->progress.cancel);
     }
     atomic_store(&load->progress.stage, "done");
 }
@@ -288,7 +333,7 @@ static void run_switch(struct hps_task *base)
     struct hps_catalog *catalog = task->catalog;
     struct hps_version *version = task->version;
     struct hps_error err = {0};
-    fill(catalog, version, task->deadline_us, &catalog->closing);
+    warm_up(catalog, version, task->deadline_us, &catalog->closing);
     if (atomic_load(&catalog->closing)) {
         hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE, "the server stops"));
         task->waiter->done(task->waiter, &err);

@@ -105,7 +105,8 @@ def reload(daemon, config=None, message="reloaded"):
     return until(lambda: lines(daemon, message)[before:], f"a line {message!r}")[0]
 
 
-REFUSED = "not reloaded, everything stays as it was"
+REFUSED = ("configuration not reloaded: the new one is refused, and nothing of it is applied; "
+           "mend the file and reload again")
 RESTART = "changed, but needs a restart"
 
 

@@ -459,7 +459,7 @@ def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
             thread.start()
         try:
             until(lambda: failures or sample(daemon, "tier_up", 'tier="gpu"') == 0, "the loss")
-            until(lambda: failures or "serving goes on without the device" in daemon.log(), "what is done")
+            until(lambda: failures or "serving degraded: a device is lost" in daemon.log(), "what is done")
         finally:
             lost.set()
             for thread in threads:
@@ -510,7 +510,7 @@ def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
             wanted = table.expect(table.keys)
             wanted[np.array(statuses(result)) != FOUND] = table.default
             assert floats(result).tobytes() == wanted.tobytes()
-            return "serving goes on without the device" in daemon.log()
+            return "serving degraded: a device is lost" in daemon.log()
 
         until(turn, "the loss")
         check(stub, tables, {"a": table.keys})
@@ -526,7 +526,7 @@ def test_loss_when_the_host_map_may_stand_in_then_the_policy_goes_by_it(work):
 
         def turn():
             ask(stub, "m", {"c": rng.choice(tables["c"].keys[:2000], 200)})
-            return "serving goes on without the device" in daemon.log()
+            return "serving degraded: a device is lost" in daemon.log()
 
         until(turn, "the loss")
         # More than the map holds, and none that has come so often that it is waited for.
@@ -549,7 +549,7 @@ def test_loss_when_exit_then_drained_with_code_1(work):
             seed += 1
             assert seed < 100000
         assert daemon.wait_end(PATIENCE_S) == 1
-        assert "draining, as server.on_device_loss says" in daemon.log()
+        assert "draining: a device is lost" in daemon.log()
         daemon.process = None
         daemon.close_channels()
     finally:
