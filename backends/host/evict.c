@@ -4,6 +4,7 @@
  */
 #include "backends/host/evict.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
 
@@ -17,6 +18,7 @@ enum {
 
 void hps_host_evict_start(struct hps_host_evict *evict, uint64_t n_rows)
 {
+    HPS_ASSERT(!evict->on);
     evict->on = true;
     evict->n_ring_max = n_rows / RING_SHARE;
     evict->n_ghosts = n_rows / GHOST_WAYS;
@@ -81,12 +83,14 @@ bool hps_host_evict_probation(struct hps_host_evict *evict, uint64_t hash)
 
 void hps_host_evict_entered(struct hps_host_evict *evict, hps_key key)
 {
+    HPS_DEBUG_ASSERT(evict->n_ring < evict->n_ring_max);
     uint64_t at = evict->ring_head + evict->n_ring++;
     evict->ring[at < evict->n_ring_max ? at : at - evict->n_ring_max] = key;
 }
 
 static hps_key ring_pop(struct hps_host_evict *evict)
 {
+    HPS_DEBUG_ASSERT(evict->n_ring > 0 && evict->ring_head < evict->n_ring_max);
     hps_key key = evict->ring[evict->ring_head];
     evict->ring_head = evict->ring_head + 1 < evict->n_ring_max ? evict->ring_head + 1 : 0;
     evict->n_ring--;

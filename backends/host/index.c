@@ -229,6 +229,7 @@ static void slot_open(struct hps_host_buckets *buckets, uint64_t home, struct hp
                       bool marked)
 {
     uint64_t at = (uint64_t)(place.bucket - buckets->array);
+    HPS_DEBUG_ASSERT(home <= at && at < buckets_of(buckets->n_homes));
     for (uint64_t i = home; i < at; i++) {
         passed_add(&buckets->array[i], 1);
     }
@@ -334,6 +335,9 @@ void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place pla
     uint64_t hash = hps_host_hash(index->seed, key);
     struct hps_host_buckets *buckets = array_for(index, hash);
     uint64_t at = (uint64_t)(place.bucket - buckets->array);
+    HPS_DEBUG_ASSERT((state_of(place.bucket) >> place.slot & 1) != 0);
+    HPS_DEBUG_ASSERT(at < buckets_of(buckets->n_homes));
+    HPS_DEBUG_ASSERT(index->n_keys > 0);
     uint32_t state = state_of(place.bucket) & ~(UINT32_C(1) << place.slot);
     state_set(place.bucket, state | UINT32_C(1) << (HPS_HOST_MARK_SHIFT + place.slot));
     for (uint64_t i = hps_host_home(hash, buckets->n_homes); i < at; i++) {
@@ -378,6 +382,7 @@ void hps_host_index_bury(struct hps_host_index *index, uint32_t generation, uint
     uint32_t bit = UINT32_C(1) << (slot % HPS_HOST_BUCKET_KEYS);
     uint32_t state = state_of(bucket);
     HPS_ASSERT((state & bit) == 0);
+    HPS_DEBUG_ASSERT(index->n_dead > 0);
     state_set(bucket, state & ~(bit << HPS_HOST_MARK_SHIFT));
     index->n_dead--;
 }
@@ -446,6 +451,7 @@ static void bucket_move(struct hps_host_index *index, struct hps_host_buckets *n
     uint32_t state = state_of(bucket);
     uint32_t live = state & HPS_HOST_LIVE_ALL;
     uint32_t marked = state >> HPS_HOST_MARK_SHIFT & HPS_HOST_LIVE_ALL;
+    HPS_DEBUG_ASSERT(index->n_dead >= (uint64_t)__builtin_popcount(marked & ~live));
     index->n_dead -= (uint64_t)__builtin_popcount(marked & ~live);
     for (; live != 0; live &= live - 1) {
         struct hps_host_place place = {(struct hps_host_bucket *)bucket,
@@ -510,6 +516,7 @@ static void gone_free(struct hps_host_index *index)
 static void growth_end(struct hps_host_index *index, struct hps_host_buckets *now,
                        struct hps_host_buckets *from)
 {
+    HPS_ASSERT(moved_of(now) == buckets_of(from->n_homes));
     atomic_store_explicit(&now->from, NULL, memory_order_release);
     if (in_area(now) && !now->huge && array_bytes(now->n_homes) >= HPS_HOST_HUGE_BYTES) {
         (void)hps_host_area_advise(&now->area, index->account->budget, true);
@@ -551,6 +558,7 @@ static hps_status growth_begin(struct hps_host_index *index, uint64_t n_homes)
     struct hps_host_buckets *now = now_of(index);
     struct hps_host_buckets *old = now != &no_buckets ? now : NULL;
     struct hps_host_buckets *buckets = NULL;
+    HPS_ASSERT(from_of(now) == NULL);
     hps_status status = buckets_new(index, n_homes, old, &buckets);
     if (status == HPS_OK) {
         atomic_store_explicit(&index->now, buckets, memory_order_release);

@@ -60,6 +60,7 @@ void hps_host_limbo_close(struct hps_host_limbo *limbo)
 
 static void seal(struct hps_host_limbo *limbo, struct hps_host_limbo_block *block)
 {
+    HPS_ASSERT(!block->sealed && block->n > 0);
     block->stamp = hps_epoch_retire(limbo->epoch);
     block->sealed = true;
 }
@@ -83,6 +84,7 @@ bool hps_host_limbo_push(struct hps_host_limbo *limbo, const struct hps_host_gon
         limbo->tail = fresh;
         block = fresh;
     }
+    HPS_DEBUG_ASSERT(!block->sealed && block->n < BLOCK_GONE);
     block->gone[block->n++] = *gone;
     limbo->n++;
     if (block->n == BLOCK_GONE) {
@@ -109,6 +111,7 @@ bool hps_host_limbo_pop(struct hps_host_limbo *limbo, struct hps_host_gone *out_
         return false;
     }
     HPS_ASSERT(block->n_popped < block->n);
+    HPS_ASSERT(limbo->n > 0);
     *out_gone = block->gone[block->n_popped++];
     limbo->n--;
     if (block->n_popped < block->n) {

@@ -110,6 +110,7 @@ hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected, uint6
         hps_free(load);
         return host_fail_budget(store, status, "the load", needed, err);
     }
+    HPS_ASSERT(load->set->n_tables == space->n_tables);
     load->space = space;
     load_set(space, true, load);
     *out_load = load;
@@ -169,6 +170,7 @@ hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err)
     hps_rwlock_write(&space->set_lock);
     hps_lock_acquire(&store->lock);
     bool gave_way = atomic_load(&load->gave_way);
+    HPS_ASSERT(space->loading && space->load == load);
     if (!gave_way) {
         atomic_store(&space->base.incomplete, false); /* before anybody can lose a row of it */
         old = atomic_exchange_explicit(&space->set, load->set, memory_order_acq_rel);
@@ -192,6 +194,7 @@ hps_status host_load_commit(struct hps_store_load *load, struct hps_error *err)
 
 void host_load_abort(struct hps_store_load *load)
 {
+    HPS_ASSERT(load->space->loading);
     load_set(load->space, true, NULL);
     host_set_free(load->set);
     load_set(load->space, false, NULL);

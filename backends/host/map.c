@@ -121,13 +121,15 @@ static hps_status host_erase(struct hps_space *space, const struct hps_call *cal
 /* ---- scan ------------------------------------------------------------------------------------ */
 
 struct key_list {
-    hps_key *keys;
+    hps_key *keys; /* [n_max] */
     uint64_t n;
+    uint64_t n_max;
 };
 
 static void key_collect(void *ctx, hps_key key)
 {
     struct key_list *list = ctx;
+    HPS_DEBUG_ASSERT(list->n < list->n_max);
     list->keys[list->n++] = key;
 }
 
@@ -136,10 +138,12 @@ static hps_status table_keys(struct hps_space *space, const struct hps_table *ta
                              hps_key **out_keys, uint64_t *out_n)
 {
     struct hps_host_table *host = table_lock(space, table);
-    struct key_list list = {.keys = hps_alloc((size_t)host->index.n_keys * sizeof(hps_key))};
+    struct key_list list = {.keys = hps_alloc((size_t)host->index.n_keys * sizeof(hps_key)),
+                            .n_max = host->index.n_keys};
     if (list.keys != NULL) {
         hps_host_index_each(&host->index, key_collect, &list);
     }
+    HPS_ASSERT(list.keys == NULL || list.n == list.n_max);
     table_unlock(space, host);
     if (list.keys == NULL) {
         return HPS_NO_MEMORY;
@@ -170,9 +174,7 @@ static uint32_t table_copy(struct hps_space *space, const struct hps_table *tabl
     return n_found;
 }
 
-static hps_status host_scan(struct hps_space *space, const struct hps_table *table,
-                            hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
-                                             uint32_t n),
+static hps_status host_scan(struct hps_space *space, const struct hps_table *table, hps_rows_fn fn,
                             void *ctx, struct hps_error *err)
 {
     hps_key *keys = NULL;
@@ -267,6 +269,8 @@ static void shared_init(struct hps_host_shared *shared, const struct hps_host_ma
 hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
                                   struct hps_store **out_store, struct hps_error *err)
 {
+    HPS_ASSERT(!options->lossy || !options->evicts);
+    HPS_ASSERT(options->rows_max == 0 || options->target_ratio > 0);
     struct host_map *store = hps_calloc(1, sizeof(*store));
     struct hps_epoch *epoch = hps_epoch_new();
     if (store == NULL || epoch == NULL) {

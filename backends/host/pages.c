@@ -50,8 +50,11 @@ bool hps_host_charge(struct hps_host_account *account, uint64_t bytes)
 
 void hps_host_discharge(struct hps_host_account *account, uint64_t bytes)
 {
-    atomic_fetch_sub_explicit(&account->budget->used_bytes, bytes, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&account->used_bytes, bytes, memory_order_relaxed);
+    uint64_t all =
+        atomic_fetch_sub_explicit(&account->budget->used_bytes, bytes, memory_order_relaxed);
+    uint64_t own = atomic_fetch_sub_explicit(&account->used_bytes, bytes, memory_order_relaxed);
+    HPS_ASSERT(own >= bytes);
+    HPS_ASSERT(all >= bytes);
 }
 
 uint64_t hps_host_available(const struct hps_host_budget *budget)
@@ -113,6 +116,7 @@ void hps_host_area_discard(const struct hps_host_area *area, size_t from, size_t
 {
     from = hps_host_pages_round(from);
     to &= ~(size_t)(HPS_HOST_PAGE_BYTES - 1);
+    HPS_ASSERT(to <= area->bytes);
     if (from < to) {
         int failed = madvise(area->start + from, to - from, MADV_DONTNEED);
         HPS_ASSERT(failed == 0);

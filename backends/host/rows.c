@@ -136,6 +136,17 @@ static void slab_begin(struct hps_host_rows *rows, uint64_t n_slabs)
     }
 }
 
+/* What holds between two calls of the writer. */
+static void rows_sane(const struct hps_host_rows *rows)
+{
+    HPS_DEBUG_ASSERT(rows->n_used <= rows->n_paid);
+    HPS_DEBUG_ASSERT(rows->n_paid <= rows->n_max);
+    HPS_DEBUG_ASSERT(rows->free.n + rows->mixed.n + rows->out.n <= rows->n_used);
+    HPS_DEBUG_ASSERT((rows->free.n == 0) == (rows->free.head == HPS_HOST_ROW_NONE));
+    HPS_DEBUG_ASSERT((rows->out.n == 0) == (rows->out.head == HPS_HOST_ROW_NONE));
+    HPS_DEBUG_ASSERT(rows->limit != HPS_HOST_ROW_NONE || rows->mixed.n + rows->out.n == 0);
+}
+
 hps_status hps_host_rows_grow(struct hps_host_rows *rows)
 {
     uint64_t n_step = UINT64_C(1) << rows->step_shift;
@@ -157,6 +168,7 @@ hps_status hps_host_rows_grow(struct hps_host_rows *rows)
         huge_set(rows, slab_end);
     }
     rows->n_paid += n_step;
+    rows_sane(rows);
     return HPS_OK;
 }
 
@@ -174,6 +186,7 @@ static void list_push(const struct hps_host_rows *rows, struct hps_host_free_row
 static uint32_t list_pop(const struct hps_host_rows *rows, struct hps_host_free_rows *list)
 {
     uint32_t row = list->head;
+    HPS_DEBUG_ASSERT(list->n > 0 && row < rows->n_used);
     memcpy(&list->head, hps_host_row_at(rows, row), sizeof(list->head));
     list->n--;
     return row;
@@ -222,7 +235,9 @@ uint32_t hps_host_rows_take(struct hps_host_rows *rows)
 
 void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row)
 {
+    HPS_DEBUG_ASSERT(row < rows->n_used);
     list_push(rows, row < rows->limit ? &rows->free : &rows->out, row);
+    rows_sane(rows);
 }
 
 /* ---- memory given back ----------------------------------------------------------------------- */
@@ -237,6 +252,7 @@ bool hps_host_rows_shrink_begin(struct hps_host_rows *rows, uint64_t n_keep)
     }
     rows->limit = (uint32_t)limit;
     list_join(rows, &rows->mixed, &rows->free);
+    rows_sane(rows);
     return true;
 }
 
@@ -245,12 +261,14 @@ void hps_host_rows_shrink_cancel(struct hps_host_rows *rows)
     list_join(rows, &rows->free, &rows->mixed);
     list_join(rows, &rows->free, &rows->out);
     rows->limit = HPS_HOST_ROW_NONE;
+    rows_sane(rows);
 }
 
 /* No row from the limit on is in use. */
 static void truncate_to_limit(struct hps_host_rows *rows)
 {
     uint64_t n = rows->limit;
+    HPS_ASSERT(n < rows->n_paid && rows->mixed.n == 0);
     hps_host_discharge(rows->account, (rows->n_paid - n) * (rows->stride + rows->extra_bytes));
     rows->n_paid = n;
     rows->n_used = rows->n_used < n ? rows->n_used : n;
@@ -264,6 +282,7 @@ static void truncate_to_limit(struct hps_host_rows *rows)
         (void)hps_host_area_advise(&rows->area, rows->account->budget, false);
     }
     rows->stale_end = rows->area.committed;
+    rows_sane(rows);
 }
 
 bool hps_host_rows_discard(struct hps_host_rows *rows)
@@ -304,4 +323,5 @@ void hps_host_rows_clear(struct hps_host_rows *rows)
     rows->mixed = none;
     rows->out = none;
     rows->limit = HPS_HOST_ROW_NONE;
+    rows_sane(rows);
 }

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 
 enum {
@@ -158,6 +159,8 @@ enum hps_host_way host_give_way(struct hps_host_shared *shared, const struct hps
         }
     }
     enum hps_host_way way = HPS_HOST_WAY_NONE;
+    HPS_ASSERT(worst.host != table);
+    HPS_ASSERT(worst.host == NULL || worst.rank > 0);
     if (worst.host != NULL) {
         if (worst.space->load != NULL) {
             atomic_store(&worst.space->load->gave_way, true);

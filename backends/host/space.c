@@ -102,6 +102,7 @@ hps_status host_space_open(struct hps_store *base, const struct hps_space_id *id
                            struct hps_space **out_space, struct hps_error *err)
 {
     struct host_map *store = (struct host_map *)base;
+    HPS_ASSERT(id->n_tables > 0 || id->tables == NULL);
     hps_status status = check_tables(id, err);
     if (status != HPS_OK) {
         return status;
@@ -146,9 +147,11 @@ void host_space_close(struct hps_space *base)
     struct host_space *space = (struct host_space *)base;
     struct host_map *store = host_of(base);
     HPS_ASSERT(!space->loading);
+    HPS_ASSERT(space->load == NULL);
     hps_lock_acquire(&store->lock);
     struct host_space **link = &store->spaces;
     while (*link != space) {
+        HPS_ASSERT(*link != NULL);
         link = &(*link)->next;
     }
     *link = space->next;
@@ -195,6 +198,7 @@ uint64_t host_evictions_take(struct hps_space *base, const struct hps_table *tab
     struct hps_epoch *epoch = host_of(base)->shared.epoch;
     struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
     struct host_set *set = atomic_load_explicit(&space->set, memory_order_acquire);
+    HPS_ASSERT(table->id < set->n_tables);
     uint64_t n =
         atomic_exchange_explicit(&set->tables[table->id]->n_evicted, 0, memory_order_relaxed);
     hps_epoch_leave(epoch, slot);

@@ -364,6 +364,8 @@ static void drain(struct hps_host_table *table, uint32_t *n_evicted)
 static hps_status row_add(struct hps_host_table *table, hps_key key, const uint8_t *data)
 {
     uint64_t hash = hps_host_hash(table->index.seed, key);
+    HPS_DEBUG_ASSERT(hps_host_index_find(&table->index, key).bucket == NULL);
+    HPS_DEBUG_ASSERT(!table->clearing);
     bool probation = hps_host_evict_probation(&table->evict, hash);
     uint32_t row = row_write(table, data);
     hps_status status = hps_host_index_add(&table->index, key, row, probation);
@@ -378,6 +380,7 @@ static hps_status row_add(struct hps_host_table *table, hps_key key, const uint8
         hps_host_evict_entered(&table->evict, key);
     }
     atomic_fetch_add_explicit(&table->n_rows, 1, memory_order_relaxed);
+    HPS_DEBUG_ASSERT(hps_host_table_rows(table) == table->index.n_keys);
     return HPS_OK;
 }
 
@@ -435,6 +438,7 @@ void hps_host_table_erase(struct hps_host_table *table, hps_key key)
 
 void hps_host_table_clear(struct hps_host_table *table)
 {
+    HPS_ASSERT(!table->clearing);
     lose(table);
     hps_host_index_clear(&table->index);
     uint64_t n_rows = atomic_exchange_explicit(&table->n_rows, 0, memory_order_relaxed);
@@ -445,6 +449,8 @@ void hps_host_table_clear(struct hps_host_table *table)
 
 bool hps_host_table_clear_end(struct hps_host_table *table)
 {
+    HPS_ASSERT(table->clearing);
+    HPS_ASSERT(table->index.n_keys == 0);
     if (!hps_epoch_passed(table->shared->epoch, table->clearing_stamp)) {
         return false;
     }
@@ -484,6 +490,7 @@ hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
 void hps_host_table_get(const struct hps_host_table *table, struct hps_batch *batch, uint32_t lo,
                         uint32_t hi, bool stream)
 {
+    HPS_DEBUG_ASSERT(lo <= hi && hi <= batch->n);
     struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
     lookup.touch = atomic_load_explicit(&table->touched, memory_order_relaxed);
     lookup.stream = stream;

@@ -52,6 +52,7 @@ void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint3
     HPS_ASSERT(batch->n < batch->capacity);
     HPS_ASSERT(shard < space->n_shards);
     uint32_t i = batch->n++;
+    HPS_ASSERT(batch->bytes.size > batch->at[i]);
     batch->at[i + 1] = batch->bytes.size;
     batch->shards[i] = shard;
     batch->seen[i] = redis_shard_seen(space, shard);
@@ -85,6 +86,7 @@ static void run_again(struct redis *redis, struct redis_batch *batch, enum hps_r
             (struct hps_redis_reply){.values = command->reply.values, .rows = command->reply.rows};
     }
     hps_ignore(hps_redis_cluster_run(redis->cluster, again, n, deadline_us)); /* each has its own */
+    HPS_ASSERT(n == 2 * n_again);
     n = 0;
     for (uint32_t i = 0; i < batch->n; i++) {
         if (batch->commands[i].reply.status == HPS_NOT_FOUND) {
@@ -104,6 +106,7 @@ void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_re
     if (batch->n == 0) {
         return;
     }
+    HPS_ASSERT(batch->at[batch->n] == batch->bytes.size);
     for (uint32_t i = 0; i < batch->n; i++) {
         batch->commands[i].bytes = batch->bytes.data + batch->at[i];
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/redis/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 
@@ -21,6 +22,7 @@ static hps_status put_evict(struct redis_batch *batch, struct redis_space *space
 {
     static const char *const how[] = {"random", "used", "oldest"};
     const struct redis *redis = space->redis;
+    HPS_ASSERT((size_t)redis->options.evict < sizeof(how) / sizeof(how[0]));
     hps_status status = hps_redis_script_begin(&batch->bytes, HPS_REDIS_EVICT,
                                                space->shards[shard].keys, uses(redis) ? 2 : 1, 3);
     status = status == HPS_OK ? hps_redis_put_u64(&batch->bytes, target) : status;
@@ -72,6 +74,7 @@ uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us)
     uint64_t target = (uint64_t)((double)space->rows_max * redis->options.target_ratio + 0.5);
     uint64_t n_evicted = 0;
     uint32_t n_going = 0;
+    HPS_ASSERT(target <= space->rows_max);
     uint8_t *going = space->rows_max == 0 ? NULL : hps_calloc(space->n_shards, 1);
     if (going == NULL) {
         return 0; /* the next time then */
@@ -95,6 +98,7 @@ uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us)
 void redis_touch(struct redis_space *space, uint32_t shard,
                  const uint8_t field[HPS_REDIS_FIELD_BYTES])
 {
+    HPS_ASSERT(shard < space->n_shards);
     hps_lock_acquire(&space->lock);
     if (space->n_touches < REDIS_TOUCHES_MAX) { /* else it is one sample less */
         struct redis_touch *touch = &space->touches[space->n_touches++];
@@ -139,6 +143,7 @@ void redis_touches_flush(struct redis_space *space)
     }
     hps_lock_acquire(&space->lock);
     uint32_t n = space->n_touches;
+    HPS_ASSERT(n <= REDIS_TOUCHES_MAX);
     memcpy(touches, space->touches, n * sizeof(*touches));
     space->n_touches = 0;
     hps_lock_release(&space->lock);

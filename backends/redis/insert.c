@@ -16,7 +16,7 @@ struct inserting {
     const uint32_t *slots;
     const uint8_t *rows;
     uint32_t n;
-    uint32_t *shards; /* [n] NO_SHARD: it is stale */
+    uint32_t *shards; /* [n] UINT32_MAX: it is stale */
     uint32_t *order;  /* [n] by shard */
     uint32_t *ends;   /* [n_shards] in order */
     bool *exact;      /* [n_shards] rows as of now fit */
@@ -66,6 +66,7 @@ static uint32_t sort_fresh(struct inserting *inserting, const struct hps_insert_
     uint32_t n_stale = 0;
     for (uint32_t i = 0; i < inserting->n; i++) {
         uint32_t shard = redis_shard_of(space, inserting->table, inserting->keys[i]);
+        HPS_DEBUG_ASSERT(shard < space->n_shards);
         bool fresh = inserting->exact[shard] && (guard == NULL || guard->fresh(guard->ctx, i));
         inserting->shards[i] = fresh ? shard : UINT32_MAX;
         inserting->ends[shard] += fresh ? 1 : 0;
@@ -77,6 +78,7 @@ static uint32_t sort_fresh(struct inserting *inserting, const struct hps_insert_
         inserting->ends[s] = at;
         at += n;
     }
+    HPS_ASSERT(at + n_stale == inserting->n);
     for (uint32_t i = 0; i < inserting->n; i++) {
         if (inserting->shards[i] != UINT32_MAX) {
             inserting->order[inserting->ends[inserting->shards[i]]++] = i;
@@ -157,6 +159,7 @@ static hps_status run_inserts(struct inserting *inserting, uint64_t deadline_us,
         }
     }
     if (status == HPS_OK) {
+        HPS_ASSERT(begin == inserting->ends[space->n_shards - 1]);
         redis_batch_run(space->redis, &batch, HPS_REDIS_INSERT, deadline_us);
     }
     for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
@@ -181,6 +184,7 @@ hps_status redis_insert(struct hps_space *base, const struct hps_call *call,
     uint64_t deadline_us = redis_write_deadline(redis, call);
     struct inserting inserting = {
         .space = space, .table = table, .keys = keys, .slots = slots, .rows = rows, .n = n};
+    HPS_ASSERT(redis->options.layout == HPS_REDIS_LAYOUT_HPSD);
     *out_report = (struct hps_insert_report){0};
     if (n == 0) {
         return HPS_OK;

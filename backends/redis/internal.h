@@ -217,9 +217,7 @@ uint32_t redis_shard_of(const struct redis_space *space, const struct hps_table 
 
 /* ---- scan.c: HPS's layout -------------------------------------------------------------------- */
 
-hps_status redis_scan(struct hps_space *space, const struct hps_table *table,
-                      hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
-                                       uint32_t n),
+hps_status redis_scan(struct hps_space *space, const struct hps_table *table, hps_rows_fn fn,
                       void *ctx, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- write.c --------------------------------------------------------------------------------- */

@@ -24,6 +24,8 @@ hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint
     static const char *const words[] = {
         [REDIS_LEASE_TAKE] = "take", [REDIS_LEASE_LEAVE] = "leave", [REDIS_LEASE_DROP] = "drop"};
     struct redis_batch batch;
+    HPS_ASSERT(space->redis->member != NULL);
+    HPS_ASSERT((size_t)use < sizeof(words) / sizeof(words[0]));
     hps_status status = redis_batch_init(&batch, 1);
     status = status == HPS_OK
                  ? hps_redis_script_begin(&batch.bytes, HPS_REDIS_LEASE, &space->leases, 1, 3)
@@ -128,10 +130,11 @@ bool redis_count_rows(struct redis_space *space)
     return n_answered == space->n_shards;
 }
 
-/* Tell what is missing of the only copy, and when it is back. */
-static void tell_lost(struct redis_space *space)
+/* Log what is missing of the only copy, and when it is back. */
+static void log_lost(struct redis_space *space)
 {
     uint32_t n = redis_shards_missing(space);
+    HPS_ASSERT(n <= space->n_shards);
     hps_lock_acquire(&space->lock);
     uint32_t n_before = space->n_lost;
     space->n_lost = n;
@@ -163,7 +166,7 @@ static void keep_space(struct redis_space *space)
         (void)redis_count_rows(space);
     }
     if (only_copy) {
-        tell_lost(space);
+        log_lost(space);
     }
 }
 

@@ -222,6 +222,7 @@ static hps_status put_some(const struct hps_store_load *load, struct redis_batch
     while (n > 0 && status == HPS_OK) {
         uint8_t field[HPS_REDIS_FIELD_BYTES];
         uint32_t i = (*at)++;
+        HPS_DEBUG_ASSERT(i < piece->n);
         if (piece->shards[i] != shard) {
             continue;
         }
@@ -293,6 +294,8 @@ hps_status redis_load_add(struct hps_store_load *load, const struct hps_table *t
                           struct hps_error *err)
 {
     struct redis_space *space = load->space;
+    HPS_ASSERT(atomic_load(&space->loading));
+    HPS_ASSERT(table->id < space->n_tables);
     uint32_t step = FLUSH_BYTES / (table->row_bytes + HPS_REDIS_FIELD_BYTES) + 1;
     hps_status status = check_order(load, table, keys, n);
     if (status != HPS_OK) {
@@ -360,6 +363,7 @@ hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         status = put_commit(load, &batch, i, &positions);
     }
+    HPS_ASSERT(status != HPS_OK || batch.n == space->n_shards);
     status = status == HPS_OK ? run(space, &batch, HPS_REDIS_COMMIT, err) : no_memory(err);
     if (status == HPS_OK && has_lost(&batch)) {
         status = hps_error_set(err, HPS_UNAVAILABLE,

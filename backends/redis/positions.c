@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 void hps_redis_positions_fini(struct hps_redis_positions *positions)
@@ -32,6 +33,7 @@ const struct hps_redis_position *hps_redis_positions_find(
 
 static hps_status grow(struct hps_redis_positions *positions, uint32_t n)
 {
+    HPS_ASSERT(positions->n <= positions->capacity);
     if (n <= positions->capacity) {
         return HPS_OK;
     }
@@ -49,6 +51,7 @@ static hps_status grow(struct hps_redis_positions *positions, uint32_t n)
 hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
                                     const struct hps_redis_positions *from)
 {
+    HPS_ASSERT(to != from);
     hps_status status = grow(to, from->n);
     if (status == HPS_OK) {
         if (from->n > 0) {
@@ -100,6 +103,7 @@ static hps_status put_words(struct hps_buf *out, uint64_t partition, const int64
                             uint32_t n)
 {
     uint64_t words[4] = {partition};
+    HPS_ASSERT(n < sizeof(words) / sizeof(words[0]));
     for (uint32_t i = 0; i < n; i++) {
         words[i + 1] = __builtin_bswap64((uint64_t)offsets[i]);
     }
@@ -120,6 +124,7 @@ hps_status hps_redis_spans_encode(const struct hps_log_span *spans, uint32_t n, 
 {
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        HPS_ASSERT(spans[i].first <= spans[i].next);
         const int64_t offsets[3] = {spans[i].start, spans[i].first, spans[i].next};
         status = put_words(out, spans[i].partition, offsets, 3);
     }

@@ -134,6 +134,7 @@ static void sort(struct read *read)
         read->ends[c] = at; /* where it begins; where it ends when it is filled */
         at += n;
     }
+    HPS_ASSERT(at == read->n_keys);
     at = 0;
     for (uint32_t p = 0; p < read->n_parts; p++) {
         const struct hps_batch *batch = &read->parts[p].batch;
@@ -148,6 +149,7 @@ static void sort(struct read *read)
 /* Where the next keys of this shard go: a command of a bounded size. */
 static struct piece *piece_of(struct read *read, uint32_t shard, uint32_t begin)
 {
+    HPS_DEBUG_ASSERT(shard < read->space->n_shards);
     struct piece *last = read->n_pieces > 0 ? &read->pieces[read->n_pieces - 1] : NULL;
     if (last != NULL && last->shard == shard && last->n < read->space->redis->options.fields_max) {
         return last;
@@ -167,6 +169,7 @@ static void add_segments(struct read *read, uint32_t shard, uint32_t p, uint32_t
         struct piece *piece = piece_of(read, shard, begin);
         uint32_t room = read->space->redis->options.fields_max - piece->n;
         uint32_t n = end - begin < room ? end - begin : room;
+        HPS_ASSERT(n > 0);
         HPS_ASSERT(read->n_segments < read->n_max);
         struct segment *segment = &read->segments[read->n_segments++];
         *segment = (struct segment){.part = p,
@@ -379,6 +382,7 @@ static void sample(struct read *read, uint32_t shard, const struct segment *segm
     struct redis_space *space = read->space;
     const struct hps_part_batch *part = &read->parts[segment->part];
     uint32_t every = space->redis->options.sample_every;
+    HPS_ASSERT(every > 0);
     uint32_t n = segment->rows.n;
     uint32_t at = atomic_fetch_add_explicit(&space->n_sampled, n, memory_order_relaxed) % every;
     for (uint32_t i = (every - at) % every; i < n; i += every) {
@@ -402,6 +406,7 @@ static void answer(struct read *read)
         bases[p] = base;
         base += read->parts[p].batch.n;
     }
+    HPS_ASSERT(base == read->n_keys && read->n_parts <= read->n_cells);
     memset(found, 0, read->n_keys * sizeof(*found));
     for (uint32_t i = 0; i < read->n_pieces; i++) {
         const struct piece *piece = &read->pieces[i];

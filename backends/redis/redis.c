@@ -69,6 +69,7 @@ static struct hps_redis_name name_add(struct redis_space *space, size_t *at, con
                                       size_t size)
 {
     struct hps_redis_name name = {space->names + *at, size};
+    HPS_ASSERT(size <= HPS_REDIS_NAME_BYTES_MAX);
     memcpy(space->names + *at, text, size);
     *at += size;
     return name;
@@ -176,6 +177,7 @@ static void space_forget(struct redis_space *space)
     hps_lock_acquire(&redis->lock);
     struct redis_space **link = &redis->spaces;
     while (*link != space) {
+        HPS_ASSERT(*link != NULL);
         link = &(*link)->next;
     }
     *link = space->next;
@@ -198,6 +200,7 @@ static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t 
                             uint64_t deadline_us)
 {
     struct redis_batch batch;
+    HPS_ASSERT(begin < end && end <= space->n_shards);
     hps_status status = redis_batch_init(&batch, 2 * (end - begin));
     for (uint32_t i = begin; i < end; i++) {
         for (uint32_t k = 0; k < 2 && status == HPS_OK; k++) {
@@ -244,8 +247,9 @@ static hps_status space_drop(struct hps_space *base, struct hps_error *err)
     hps_status status = drop_shards(space, &n_leases);
     status = status == HPS_OK ? redis_load_tidy(space) : status;
     if (status == HPS_OK && n_leases > 0) {
-        HPS_LOG(INFO, "redis", "rows stay: others use them", HPS_STR("model", space->model),
-                HPS_I64("version", space->version), HPS_I64("daemons", n_leases));
+        HPS_LOG(INFO, "redis", "rows kept: other daemons use the version",
+                HPS_STR("model", space->model), HPS_I64("version", space->version),
+                HPS_I64("daemons", n_leases));
     } else if (status == HPS_OK) { /* after a failure something may be on its way still */
         hps_ignore(redis_lease(space, REDIS_LEASE_LEAVE, redis_write_deadline(space->redis, NULL),
                                &n_leases));
@@ -312,11 +316,12 @@ static void redis_close(struct hps_store *store)
 
 /* ---- what is known of it --------------------------------------------------------------------- */
 
-static void server_tell(const struct hps_redis_node_stats *node, struct hps_store_server *out)
+static void server_stats(const struct hps_redis_node_stats *node, struct hps_store_server *out)
 {
     static const char *const roles[] = {[HPS_REDIS_ENTRY] = "entry",
                                         [HPS_REDIS_MASTER] = "master",
                                         [HPS_REDIS_REPLICA] = "replica"};
+    HPS_ASSERT((size_t)node->role < sizeof(roles) / sizeof(roles[0]));
     *out = (struct hps_store_server){.role = roles[node->role],
                                      .up = node->up,
                                      .n_slots = node->n_slots,
@@ -344,7 +349,7 @@ static uint32_t redis_servers(struct hps_store *store, struct hps_store_server *
     }
     uint32_t n = hps_redis_cluster_nodes(redis_of(store)->cluster, nodes, capacity);
     for (uint32_t i = 0; i < n; i++) {
-        server_tell(&nodes[i], &out_servers[i]);
+        server_stats(&nodes[i], &out_servers[i]);
     }
     hps_free(nodes);
     return n;

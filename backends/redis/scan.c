@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backends/redis/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -28,7 +29,7 @@ enum {
 struct scan {
     struct redis_space *space;
     const struct hps_table *table;
-    hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n);
+    hps_rows_fn fn;
     void *ctx;
     struct hps_error *err;
     uint32_t n_asked; /* rows per HSCAN */
@@ -129,6 +130,7 @@ static hps_status ask_rows(struct scan *scan, const struct hash *hash)
 static hps_status flush(struct scan *scan)
 {
     uint32_t n = scan->n;
+    HPS_ASSERT(n <= scan->n_max);
     scan->n = 0;
     return n == 0 ? HPS_OK : scan->fn(scan->ctx, scan->keys, scan->rows, n);
 }
@@ -266,6 +268,7 @@ static hps_status read_table(struct scan *scan)
     hps_status status = check_parts(scan);
     for (uint32_t part = 0; part < n_parts && status == HPS_OK; part++) {
         uint32_t shard = scan->table->id * n_parts + part;
+        HPS_ASSERT(shard < scan->space->n_shards);
         struct hash hash = {.shard = shard,
                             .name = scan->space->shards[shard].keys[0],
                             .slot = scan->space->shards[shard].slot};
@@ -273,18 +276,18 @@ static hps_status read_table(struct scan *scan)
         n_empty += hash.n_least == 0 ? 1 : 0;
     }
     if (status == HPS_OK && n_empty > 0) {
-        HPS_LOG(WARN, "redis", "partitions without rows", HPS_STR("table", scan->table->name),
-                HPS_U64("empty", n_empty), HPS_U64("partitions", n_parts));
+        HPS_LOG(WARN, "redis", "partitions empty: HPS has written no row of the table there",
+                HPS_STR("table", scan->table->name), HPS_U64("empty", n_empty),
+                HPS_U64("partitions", n_parts));
     }
     return status;
 }
 
-hps_status redis_scan(struct hps_space *base, const struct hps_table *table,
-                      hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
-                                       uint32_t n),
+hps_status redis_scan(struct hps_space *base, const struct hps_table *table, hps_rows_fn fn,
                       void *ctx, struct hps_error *err)
 {
     struct redis_space *space = redis_space_of(base);
+    HPS_ASSERT(space->redis->options.layout == HPS_REDIS_LAYOUT_HPS);
     uint32_t fields_max = space->redis->options.fields_max;
     struct scan scan = {.space = space, .table = table, .fn = fn, .ctx = ctx, .err = err};
     scan.n_asked = ANSWER_BYTES / table->row_bytes + 1;

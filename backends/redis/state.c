@@ -15,6 +15,14 @@ void redis_shard_judge(const struct redis_space *space, struct redis_shard *shar
     shard->exact = shard->readable && hps_redis_positions_within(&shard->positions, &space->at);
 }
 
+/* What is readable is known and there, and exact rows can be read. Under the space's lock. */
+static void shard_sane(const struct redis_shard *shard)
+{
+    HPS_ASSERT(!shard->readable || (shard->known && !shard->missing));
+    HPS_ASSERT(!shard->exact || shard->readable);
+    HPS_ASSERT(!shard->known || !shard->missing || shard->n_rows == 0);
+}
+
 static bool is_there(const struct redis_shard *shard)
 {
     return shard->known && !shard->missing;
@@ -26,58 +34,59 @@ static bool has_digest(const struct redis_shard *shard, const void *digest, size
            memcmp(shard->digest, digest, REDIS_DIGEST_BYTES) == 0;
 }
 
-/* What an answer says of a shard; nothing is known if it can make no sense. */
-struct told {
+/* What a server's answer says of a shard; nothing is known if it makes no sense. */
+struct answer {
     const void *digest;
     size_t digest_size;                   /* 0: the shard is not there */
     struct hps_redis_positions positions; /* learnt ones are taken */
     bool sound;
 };
 
-static struct told told_of(const void *digest, size_t digest_size, const void *positions,
-                           size_t positions_size)
+static struct answer answer_of(const void *digest, size_t digest_size, const void *positions,
+                               size_t positions_size)
 {
-    struct told told = {.digest = digest, .digest_size = digest_size};
+    struct answer answer = {.digest = digest, .digest_size = digest_size};
     if (digest_size > 0) {
-        told.sound =
+        answer.sound =
             digest_size == REDIS_DIGEST_BYTES &&
-            hps_redis_positions_decode(&told.positions, positions, positions_size) == HPS_OK;
+            hps_redis_positions_decode(&answer.positions, positions, positions_size) == HPS_OK;
     }
-    return told;
+    return answer;
 }
 
 /* Note it, by the second rule (internal.h). True: what is known is this, or newer. */
 static bool learn(struct redis_space *space, struct redis_shard *shard,
-                  struct redis_shard_seen seen, struct told *told)
+                  struct redis_shard_seen seen, struct answer *answer)
 {
-    bool missing = told->digest_size == 0;
+    bool missing = answer->digest_size == 0;
     if (missing ? shard->known && shard->missing
-                : has_digest(shard, told->digest, told->digest_size)) {
+                : has_digest(shard, answer->digest, answer->digest_size)) {
         return true;
     }
     /* where nothing is known, positions are the last that were */
-    bool comparable = told->sound && !(shard->known && shard->missing);
+    bool comparable = answer->sound && !(shard->known && shard->missing);
     bool news = shard->seen.n_changes == seen.n_changes ||
-                (comparable && hps_redis_positions_cover(&told->positions, &shard->positions));
+                (comparable && hps_redis_positions_cover(&answer->positions, &shard->positions));
     if (!news) {
         return comparable && shard->known &&
-               hps_redis_positions_cover(&shard->positions, &told->positions);
+               hps_redis_positions_cover(&shard->positions, &answer->positions);
     }
     shard->seen.n_changes++;
     shard->ask = REDIS_ASK_READS;
-    shard->known = missing || told->sound;
+    shard->known = missing || answer->sound;
     shard->missing = missing;
     if (missing) {
         shard->seen.n_writes++;
         shard->n_rows = 0;
         hps_redis_positions_clear(&shard->positions);
-    } else if (told->sound) {
+    } else if (answer->sound) {
         struct hps_redis_positions old = shard->positions;
-        memcpy(shard->digest, told->digest, REDIS_DIGEST_BYTES);
-        shard->positions = told->positions;
-        told->positions = old;
+        memcpy(shard->digest, answer->digest, REDIS_DIGEST_BYTES);
+        shard->positions = answer->positions;
+        answer->positions = old;
     }
     redis_shard_judge(space, shard);
+    shard_sane(shard);
     return shard->known;
 }
 
@@ -86,11 +95,11 @@ bool redis_shard_learn(struct redis_space *space, uint32_t at, struct redis_shar
                        size_t positions_size)
 {
     HPS_ASSERT(at < space->n_shards);
-    struct told told = told_of(digest, digest_size, positions, positions_size);
+    struct answer answer = answer_of(digest, digest_size, positions, positions_size);
     hps_lock_acquire(&space->lock);
-    bool learnt = learn(space, &space->shards[at], seen, &told);
+    bool learnt = learn(space, &space->shards[at], seen, &answer);
     hps_lock_release(&space->lock);
-    hps_redis_positions_fini(&told.positions);
+    hps_redis_positions_fini(&answer.positions);
     return learnt;
 }
 
@@ -128,6 +137,7 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
                        const uint8_t digest[REDIS_DIGEST_BYTES], const struct hps_log_span *spans,
                        uint32_t n_spans)
 {
+    HPS_ASSERT(at < space->n_shards);
     struct redis_shard *shard = &space->shards[at];
     hps_status status = HPS_OK;
     hps_lock_acquire(&space->lock);
@@ -146,11 +156,13 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
         memcpy(shard->digest, digest, REDIS_DIGEST_BYTES);
         redis_shard_judge(space, shard);
     }
+    shard_sane(shard);
     hps_lock_release(&space->lock);
 }
 
 void redis_shard_forget(struct redis_space *space, uint32_t at, struct redis_shard_seen seen)
 {
+    HPS_ASSERT(at < space->n_shards);
     struct redis_shard *shard = &space->shards[at];
     hps_lock_acquire(&space->lock);
     if (shard->known && shard->seen.n_changes == seen.n_changes) {
@@ -163,6 +175,7 @@ void redis_shard_forget(struct redis_space *space, uint32_t at, struct redis_sha
 
 struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard)
 {
+    HPS_ASSERT(shard < space->n_shards);
     hps_lock_acquire(&space->lock);
     struct redis_shard_seen seen = space->shards[shard].seen;
     hps_lock_release(&space->lock);
@@ -171,6 +184,7 @@ struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t sha
 
 void redis_shard_wrote(struct redis_space *space, uint32_t shard, int64_t n_rows)
 {
+    HPS_ASSERT(shard < space->n_shards);
     hps_lock_acquire(&space->lock);
     space->shards[shard].seen.n_writes++;
     space->shards[shard].n_rows = n_rows > 0 ? (uint64_t)n_rows : 0;
@@ -181,6 +195,7 @@ void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields
                        struct redis_shard_seen seen)
 {
     enum { OF_POSITIONS = 2 };
+    HPS_ASSERT(at < space->n_shards);
     struct redis_shard *shard = &space->shards[at];
     hps_lock_acquire(&space->lock);
     if (shard->seen.n_writes == seen.n_writes) {
@@ -188,7 +203,7 @@ void redis_shard_count(struct redis_space *space, uint32_t at, uint64_t n_fields
     }
     learns = learns && shard->seen.n_changes == seen.n_changes;
     if (learns && n_fields == 0) {
-        struct told nothing = {.digest_size = 0};
+        struct answer nothing = {.digest_size = 0};
         (void)learn(space, shard, seen, &nothing);
     } else if (learns && shard->missing) {
         shard->seen.n_changes++;
@@ -229,12 +244,12 @@ static void judge_rows(const struct redis_space *space, const struct hps_redis_p
 
 /* A replica that lags says what was: nothing is learnt of it but that others write. */
 static void learn_rows(struct redis_space *space, struct redis_shard *shard,
-                       struct redis_shard_seen seen, struct told *told)
+                       struct redis_shard_seen seen, struct answer *answer)
 {
     if (space->redis->options.redis.replica_reads) {
         shard->ask = REDIS_ASK_READS;
     } else {
-        (void)learn(space, shard, seen, told);
+        (void)learn(space, shard, seen, answer);
     }
 }
 
@@ -242,6 +257,8 @@ bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard
                       const struct hps_redis_positions *begin,
                       const struct hps_redis_values *values, bool *out_readable, bool *out_exact)
 {
+    HPS_ASSERT(at < space->n_shards);
+    HPS_ASSERT(values->n > 0);
     struct redis_shard *shard = &space->shards[at];
     const struct hps_redis_value *digest = &values->items[0];
     const struct hps_redis_value *positions = values->n > 1 ? &values->items[1] : NULL;
@@ -250,26 +267,26 @@ bool redis_judge_rows(struct redis_space *space, uint32_t at, struct redis_shard
         digest->type == HPS_REDIS_NIL || (positions != NULL && positions->type == HPS_REDIS_NIL);
     bool tells = !missing && positions != NULL && digest->type == HPS_REDIS_TEXT &&
                  positions->type == HPS_REDIS_TEXT;
-    struct told told = {.digest_size = 0};
+    struct answer answer = {.digest_size = 0};
     bool decided = true;
     *out_readable = false;
     *out_exact = false;
     if (tells) {
-        told = told_of(text + digest->at, digest->size, text + positions->at, positions->size);
+        answer = answer_of(text + digest->at, digest->size, text + positions->at, positions->size);
     }
     hps_lock_acquire(&space->lock);
     if (digest->type == HPS_REDIS_TEXT && has_digest(shard, text + digest->at, digest->size)) {
         judge_rows(space, &shard->positions, begin, out_readable, out_exact);
     } else if (missing || tells) {
-        if (told.sound) {
-            judge_rows(space, &told.positions, begin, out_readable, out_exact);
+        if (answer.sound) {
+            judge_rows(space, &answer.positions, begin, out_readable, out_exact);
         }
-        learn_rows(space, shard, seen, &told);
+        learn_rows(space, shard, seen, &answer);
     } else {
         decided = positions != NULL; /* what comes with it is none */
     }
     hps_lock_release(&space->lock);
-    hps_redis_positions_fini(&told.positions);
+    hps_redis_positions_fini(&answer.positions);
     return decided;
 }
 
@@ -298,7 +315,7 @@ static hps_status put_ask(struct redis_batch *batch, const struct redis_shard *s
 uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us)
 {
     struct redis_batch batch;
-    uint32_t n_silent = 0;
+    uint32_t n_unanswered = 0;
     hps_status status = redis_batch_init(&batch, space->n_shards);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         if (unknown_only && is_known(space, i)) {
@@ -320,9 +337,9 @@ uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t
             redis_learn_values(space, batch.shards[i], batch.seen[i], &batch.values[i], 1);
         if (!learnt) {
             redis_shard_forget(space, batch.shards[i], batch.seen[i]);
-            n_silent++;
+            n_unanswered++;
         }
     }
     redis_batch_fini(&batch);
-    return n_silent;
+    return n_unanswered;
 }

@@ -71,12 +71,14 @@ static hps_status sort(struct redis_space *space, const struct hps_log_batch *ba
             sorted->ends[sorted->cells[at]]++;
         }
     }
+    HPS_ASSERT(at == sorted->n_keys);
     at = 0;
     for (uint32_t c = 0; c < sorted->n_cells; c++) {
         uint32_t n = sorted->ends[c];
         sorted->ends[c] = at; /* where it begins; where it ends when it is filled */
         at += n;
     }
+    HPS_ASSERT(at == sorted->n_keys);
     at = 0;
     for (uint32_t w = 0; w < batch->n_writes; w++) {
         for (uint32_t i = 0; i < batch->writes[w].n; i++, at++) {
@@ -88,6 +90,7 @@ static hps_status sort(struct redis_space *space, const struct hps_log_batch *ba
 
 static uint32_t cell_begin(const struct sorted *sorted, uint32_t cell)
 {
+    HPS_DEBUG_ASSERT(cell < sorted->n_cells);
     return cell == 0 ? 0 : sorted->ends[cell - 1];
 }
 
@@ -109,6 +112,7 @@ static hps_status put_cell(struct hps_buf *bytes, const struct sorted *sorted, u
         const struct hps_write *write = &sorted->batch->writes[entry->write];
         size_t row_bytes = write->table->row_bytes;
         status = redis_put_field(bytes, write->table, write->keys[entry->index]);
+        HPS_DEBUG_ASSERT(!rows || write->rows != NULL);
         if (rows && status == HPS_OK) {
             status = hps_redis_put_arg(bytes, write->rows + entry->index * row_bytes, row_bytes);
         }
@@ -140,6 +144,7 @@ static hps_status put_apply(struct redis_batch *batch, const struct sorted *sort
                             const struct hps_buf *spans, const uint8_t *digest, bool full)
 {
     struct redis_space *space = sorted->space;
+    HPS_ASSERT(shard < space->n_shards);
     uint32_t cell = shard * sorted->n_groups * 2;
     uint32_t n_puts = 0;
     uint32_t n_deletes = 0;
@@ -208,6 +213,7 @@ static enum outcome take_applied(struct applying *applying, uint32_t shard,
 {
     const struct hps_redis_values *values = reply->values;
     const struct hps_log_batch *batch = applying->sorted.batch;
+    HPS_ASSERT(shard < applying->space->n_shards);
     struct redis_space *space = applying->space;
     int64_t outcome = FAILED;
     int64_t n_rows = 0;
@@ -245,6 +251,7 @@ static void take_digest(struct applying *applying, uint32_t at)
 {
     struct redis_space *space = applying->space;
     const struct redis_shard *shard = &space->shards[at];
+    HPS_ASSERT(at < space->n_shards);
     memset(applying->digests[at], 0, REDIS_DIGEST_BYTES);
     hps_lock_acquire(&space->lock);
     if (shard->known && !shard->missing) {
@@ -333,6 +340,7 @@ hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadl
 {
     struct redis_batch batch;
     struct hps_buf positions;
+    HPS_ASSERT(!space->redis->options.authoritative); /* it would be the only copy that goes */
     hps_buf_init(&positions, (size_t)HPS_REDIS_POSITION_BYTES << 20);
     hps_status status = redis_batch_init(&batch, space->n_shards);
     hps_lock_acquire(&space->lock);
@@ -423,6 +431,7 @@ static hps_status write_steps(struct hps_space *base, const struct hps_call *cal
     const struct redis_space *space = redis_space_of(base);
     uint64_t step = (uint64_t)space->redis->options.fields_max * space->n_shards;
     hps_status status = HPS_OK;
+    HPS_ASSERT(step > 0);
     for (uint64_t at = 0; at < write->n && status == HPS_OK; at += step) {
         uint64_t n = write->n - at < step ? write->n - at : step;
         const uint8_t *rows =
@@ -489,8 +498,9 @@ hps_status redis_log_positions_get(struct hps_space *base, const struct hps_call
                                    struct hps_log_position *positions, uint32_t n)
 {
     struct redis_space *space = redis_space_of(base);
-    uint32_t n_silent = redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
-    hps_status status = n_silent > 0 ? HPS_UNAVAILABLE : HPS_OK;
+    uint32_t n_unanswered =
+        redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
+    hps_status status = n_unanswered > 0 ? HPS_UNAVAILABLE : HPS_OK;
     for (uint32_t p = 0; p < n; p++) {
         positions[p].offset = INT64_MAX;
     }
@@ -537,6 +547,9 @@ static void report_applied(const struct applying *applying, struct hps_log_repor
         .n_gap = n_of(applying, GAP),
         .n_failed = n_of(applying, FAILED) + n_of(applying, FULL),
     };
+    HPS_ASSERT(out_report->n_applied + out_report->n_had + out_report->n_gap +
+                   out_report->n_failed ==
+               applying->space->n_shards);
     atomic_fetch_add_explicit(&redis->n_gap, out_report->n_gap, memory_order_relaxed);
     atomic_fetch_add_explicit(&redis->n_failed, out_report->n_failed, memory_order_relaxed);
 }
@@ -607,7 +620,8 @@ hps_status redis_log_behind(struct hps_space *base, const struct hps_call *call,
     struct redis_space *space = redis_space_of(base);
     struct hps_redis_positions lowest = {0}; /* negative offsets, as they are raised */
     hps_status status = HPS_OK;
-    uint32_t n_silent = redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
+    uint32_t n_unanswered =
+        redis_shards_ask(space, false, redis_write_deadline(space->redis, call));
     hps_lock_acquire(&space->lock);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         status = add_behind(space, &space->shards[i], &lowest);
@@ -615,12 +629,14 @@ hps_status redis_log_behind(struct hps_space *base, const struct hps_call *call,
     hps_lock_release(&space->lock);
     status = status == HPS_OK && lowest.n > capacity ? HPS_RANGE : status;
     *out_n = status == HPS_OK ? lowest.n : 0;
+    HPS_ASSERT(*out_n <= capacity);
     for (uint32_t i = 0; i < *out_n; i++) {
+        HPS_ASSERT(lowest.items[i].offset <= 0);
         out_positions[i] =
             (struct hps_log_position){lowest.items[i].partition, -lowest.items[i].offset, -1};
     }
     hps_redis_positions_fini(&lowest);
-    return status == HPS_OK && n_silent > 0 ? HPS_UNAVAILABLE : status;
+    return status == HPS_OK && n_unanswered > 0 ? HPS_UNAVAILABLE : status;
 }
 
 hps_status redis_log_reset(struct hps_space *base, const struct hps_call *call,
@@ -651,6 +667,7 @@ hps_status redis_log_reset(struct hps_space *base, const struct hps_call *call,
     for (uint32_t i = 0; i < space->n_shards && n_behind > 0; i++) {
         out_report->n_applied += which[i] == 1 ? 1 : 0;
     }
+    HPS_ASSERT(out_report->n_applied <= n_behind);
     out_report->n_failed += n_behind - out_report->n_applied;
     hps_free(which);
     return status;
