@@ -117,7 +117,7 @@ static bool range_room(struct placed *placed)
     return true;
 }
 
-/* A record that the broker has told no offset of (a retry that it had already) lies between the one
+/* A record whose offset the broker did not tell (a retry of one that it had) lies between the one
  * before and the next. */
 static void place(struct placed *placed, int64_t offset)
 {

@@ -97,18 +97,18 @@ hps_status hps_update_say_frozen(const Hps__V1__VersionUpdates *version, struct 
                          version->version, version->model, version->model, version->version);
 }
 
-/* What no time mends. */
+/* States that do not end by waiting, as hpsctl and hps-publish say them. */
 static const struct stop {
     const char *state;
     const char *is;
     const char *cause; /* where the server names none */
     const char *advice;
 } stops[] = {
-    {"paused", "is paused", "by hpsctl updates pause", "hpsctl updates resume lets it go on"},
-    {"gap", "stands still at a gap", "records that were not applied are gone",
-     "load the model anew, or hpsctl updates seek or accept-gap"},
-    {"gone", "is gone", "the topic is not there", "it is read again when there is one"},
-    {"failed", "has failed", "the log refuses it", "mend that, then hpsctl updates resume"},
+    {"paused", "is paused", "by hpsctl updates pause", "hpsctl updates resume ends that"},
+    {"gap", "is stopped at a gap", "records that were not applied are lost",
+     "load the model anew, or use hpsctl updates seek or accept-gap"},
+    {"gone", "is gone", "the topic was deleted", "the server reads it when it is created again"},
+    {"failed", "has failed", "Kafka refuses it", "remove the cause, then hpsctl updates resume"},
     {"frozen", "is frozen", "a version of another lineage was made the active one",
      "hpsctl updates seek lets it go on"},
 };
@@ -295,7 +295,7 @@ static void say_unproved(const struct hps_update_wait *wait, const Hps__V1__Vers
     }
     char text[TEXT_BYTES] = "";
     if (!version->connected) {
-        (void)snprintf(text, sizeof(text), "is not connected to the update log: %.300s",
+        (void)snprintf(text, sizeof(text), "is not connected to Kafka: %.300s",
                        version->connection_error);
     } else if (worst != NULL) {
         char state[TEXT_BYTES];
@@ -304,11 +304,12 @@ static void say_unproved(const struct hps_update_wait *wait, const Hps__V1__Vers
                        worst->partition, worst->topic, state,
                        is_same_topic(wait, worst)
                            ? ""
-                           : "; it is not known yet whether it is still the same topic");
+                           : "; it is not known yet whether the topic was created anew");
     } else if (version->held[0] != '\0') {
-        (void)snprintf(text, sizeof(text), "waits with a batch: %.300s", version->held);
+        (void)snprintf(text, sizeof(text), "cannot apply a batch: %.300s", version->held);
     } else {
-        (void)snprintf(text, sizeof(text), "%s", "has not heard of its topics from the log yet");
+        (void)snprintf(text, sizeof(text), "%s",
+                       "has not received its list of topics from Kafka yet");
     }
     size_t used = strlen(text);
     if (n > 1 && version->connected) {
@@ -329,7 +330,7 @@ static enum hps_update_verdict look_all(struct hps_update_wait *wait,
     }
     if (wait->refused[0] != '\0' && !wait->goal.refused_allowed) {
         hps_ignore(hps_error_set(err, HPS_PRECONDITION,
-                                 "%s; publish what is right, or wait with --allow-refused",
+                                 "%s; publish a correct record, or wait with --allow-refused",
                                  wait->refused));
         return HPS_UPDATE_NEVER;
     }
@@ -394,8 +395,8 @@ static hps_status say_unread(const Hps__V1__VersionUpdates *version, const char 
     return version->connected
                ? hps_error_set(err, HPS_UNAVAILABLE,
                                "topic %s is not read by version %" PRId64 " of model \"%s\": it is "
-                               "not there, or the server's user may not see it, or update_filters "
-                               "leave it out",
+                               "not there, the server's user may not see it, or update_filters "
+                               "exclude it",
                                topic, version->version, version->model)
                : hps_error_set(err, HPS_UNAVAILABLE,
                                "version %" PRId64 " of model \"%s\" is not connected to the update "
@@ -563,10 +564,9 @@ static bool begin_look(struct hps_update_wait *wait, const Hps__V1__GetUpdatesRe
                        bool refreshed, struct hps_error *err)
 {
     if (now->unix_ms == 0) {
-        hps_ignore(
-            hps_error_set(err, HPS_PRECONDITION,
-                          "the server does not say what its log's leaders have proved: it is "
-                          "older than this program"));
+        hps_ignore(hps_error_set(err, HPS_PRECONDITION,
+                                 "the server is older than this program and does not say what is "
+                                 "visible: use the hpsctl of its version"));
         return false;
     }
     if (wait->last_ms > 0 && wait->process_start_us != now->process_start_us) {

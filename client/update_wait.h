@@ -9,9 +9,9 @@
  *              applied, by answers of the leaders of all its partitions (as_of_unix_ms)
  *   records    offsets of partitions: read, applied, and in the topic as its leader has it now
  *
- * Nothing is taken for visible that is not told so: a record that was refused or passed over, a
- * version that is frozen, a partition that stands still and a model without topics are no matter of
- * time, and said at once; whatever else is missing is waited for.
+ * Nothing counts as visible that the server does not say is: a record that was refused or passed
+ * over, a version that is frozen, a partition that is stopped and a model without topics do not end
+ * by waiting, and are reported at once; whatever else is missing is waited for.
  */
 #ifndef HPS_CLIENT_UPDATE_WAIT_H
 #define HPS_CLIENT_UPDATE_WAIT_H
@@ -46,7 +46,7 @@ struct hps_update_goal {
 enum hps_update_verdict {
     HPS_UPDATE_VISIBLE,
     HPS_UPDATE_WAITING, /* it may become so */
-    HPS_UPDATE_NEVER    /* it does not by waiting */
+    HPS_UPDATE_NEVER    /* waiting does not help */
 };
 
 struct hps_update_wait;
@@ -84,7 +84,7 @@ const char *hps_update_wait_refused(const struct hps_update_wait *wait);
  * `reply`: to a question with `refresh`. topic NULL: any.
  *
  * error   NOT_FOUND: there is no such version; PRECONDITION: frozen, or partitions of the topic
- *         stand still; UNAVAILABLE: the server does not read such a topic, as yet
+ *         are stopped; UNAVAILABLE: the server does not read such a topic, as yet
  */
 hps_status hps_update_check(const Hps__V1__GetUpdatesResponse *reply,
                             const struct hps_update_goal *goal, const char *topic,

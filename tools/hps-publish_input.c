@@ -81,8 +81,8 @@ static hps_status source_open_one(struct source *source, const char *table, cons
     }
     hps_status status = HPS_OK;
     if (!hps_model_name_valid(name)) {
-        status = hps_error_set(err, HPS_INVALID, "%s: \"%s\" is no table name; give --table", path,
-                               name);
+        status = hps_error_set(err, HPS_INVALID,
+                               "%s: \"%s\" is no table name; name one with --table", path, name);
     } else {
         status = hps_model_table_open(name, path, &source->one, err);
     }
@@ -388,7 +388,7 @@ static hps_status same_tables(const struct source *a, const struct source *b, co
     return HPS_OK;
 }
 
-/* Its rows are sent after a while of sorting: whether they are taken is asked before. */
+/* Rows are sent after a while of sorting: whether servers take them is asked before. */
 static hps_status announce(struct publish *publish, const struct publish_input *input,
                            const struct hps_model_table *table, struct hps_error *err)
 {

@@ -188,7 +188,7 @@ static void warn_frozen(struct hpsctl *ctl, const char *model, int64_t version)
         return; /* it takes no updates */
     }
     if (status != HPS_OK) {
-        (void)fprintf(stderr, "hpsctl: whether it follows its updates is not known: %s\n",
+        (void)fprintf(stderr, "hpsctl: active, but whether it follows its updates is unknown: %s\n",
                       err.text);
         return;
     }

@@ -13,7 +13,7 @@
 #include "client/update_wait.h"
 #include "tools/hpsctl.h"
 
-enum { SILENT_MS = 2000 /* a leader that has not answered for longer is told */ };
+enum { SILENT_MS = 2000 /* a leader that has not answered for longer is marked */ };
 
 #define REFUSED_US_DEFAULT (UINT64_C(60) * 1000 * 1000)
 
@@ -114,18 +114,20 @@ static void print_version(const Hps__V1__VersionUpdates *of, int64_t now_ms)
         print_line("frozen", frozen.text);
     }
     if (of->held[0] != '\0') {
-        print_line("a batch waits", of->held);
+        print_line("a batch cannot be applied", of->held);
     }
     print_refused(of, now_ms);
     if (strcmp(of->shared_tier, "apart") == 0) {
-        printf("  the shared tier is left alone: others may have records that this one lacks\n");
+        printf(
+            "  the shared tier is not used: rows there may have updates that this version lacks\n");
     } else if (of->shared_tier[0] != '\0') {
-        printf("  the shared tier is %s: some of it is not read from\n", of->shared_tier);
+        printf("  the shared tier is %s: shards that lack updates are not read\n", of->shared_tier);
     }
     if (of->listed && of->n_partitions == 0) {
-        printf("  no topic hps_et.%s or hps_et.%s.<table>: none was made, or the server's user may "
-               "not see it\n",
-               of->model, of->model);
+        printf(
+            "  no topic hps_et.%s or hps_et.%s.<table>: none was created, or the server's user may "
+            "not see it\n",
+            of->model, of->model);
     }
 }
 
@@ -142,9 +144,9 @@ static bool is_silent(const Hps__V1__PartitionUpdates *partition, int64_t now_ms
 static void lag_cell(struct hpsctl_table *table, const Hps__V1__PartitionUpdates *partition,
                      int64_t now_ms)
 {
-    bool told = partition->offset >= 0 && partition->end_offset >= 0;
+    bool known = partition->offset >= 0 && partition->end_offset >= 0;
     hpsctl_table_cell(table,
-                      !told                          ? "-"
+                      !known                         ? "-"
                       : is_silent(partition, now_ms) ? "%" PRIu64 "?"
                       : partition->lag_unknown       ? "-"
                                                      : "%" PRIu64,
@@ -225,7 +227,7 @@ static int print_changed(struct hpsctl *ctl, const void *reply)
     return TOOL_OK;
 }
 
-/* A seek lets nothing go on that an operator has paused: how much of it that is. */
+/* A seek does not resume what an operator has paused: say how much of it that is. */
 static int tell_paused(struct hpsctl *ctl)
 {
     Hps__V1__GetUpdatesResponse *now = NULL;
@@ -234,7 +236,7 @@ static int tell_paused(struct hpsctl *ctl)
 
     if (hps_update_ask(ctl->client, flags.model, flags.version, false, ctl->timeout_us, &now,
                        &err) != HPS_OK) {
-        (void)fprintf(stderr, "hpsctl: done; whether partitions are paused is not known: %s\n",
+        (void)fprintf(stderr, "hpsctl: done, but whether partitions are paused is unknown: %s\n",
                       err.text);
         return TOOL_OK;
     }

@@ -272,7 +272,7 @@ void admin_list_tables(struct admin_op *op)
 
 /* ---- loads and switches ---------------------------------------------------------------------- */
 
-static int64_t *gone_copy(struct admin_op *op, const struct hps_versions_gone *gone)
+static int64_t *unloaded_copy(struct admin_op *op, const struct hps_versions_gone *gone)
 {
     HPS_ASSERT(gone->n == 0 || gone->numbers != NULL);
     int64_t *numbers = admin_alloc(op, gone->n, sizeof(*numbers));
@@ -296,8 +296,8 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
     Hps__V1__LoadPlan *answer = admin_alloc(op, 1, sizeof(*answer));
     Hps__V1__TableInfo **tables = table_infos(op, version, NULL);
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &effect.diff);
-    int64_t *gone = gone_copy(op, &effect.gone);
-    if (reply != NULL && answer != NULL && tables != NULL && diffs != NULL && gone != NULL) {
+    int64_t *unloaded = unloaded_copy(op, &effect.gone);
+    if (reply != NULL && answer != NULL && tables != NULL && diffs != NULL && unloaded != NULL) {
         hps__v1__load_progress__init(reply);
         hps__v1__load_plan__init(answer);
         answer->disk_bytes_needed = plan.disk_bytes_needed;
@@ -311,7 +311,7 @@ static void dry_run(struct admin_op *op, const struct hps_load_request *request)
         answer->n_tables = version->n_tables;
         answer->diffs = diffs;
         answer->n_diffs = effect.diff.n_tables;
-        answer->unload_versions = gone;
+        answer->unload_versions = unloaded;
         answer->n_unload_versions = effect.gone.n;
         reply->model = admin_text(op, version->model);
         reply->version = version->number;
@@ -369,7 +369,8 @@ void admin_load_model(struct admin_op *op)
     op->model = message->model;
     op->version = message->version;
     if (message->directory[0] == '\0' && message->n_tables == 0) {
-        hps_ignore(hps_error_set(&op->error, HPS_INVALID, "directory: missing, and no tables"));
+        hps_ignore(hps_error_set(&op->error, HPS_INVALID,
+                                 "directory: got none, and no tables, expected one of both"));
     } else if (message->directory[0] != '\0' && message->n_tables > 0) {
         hps_ignore(hps_error_set(&op->error, HPS_INVALID,
                                  "directory: got \"%s\" and %zu tables, expected one of both",
@@ -390,8 +391,8 @@ static void reply_activated(struct admin_op *op, struct hps_switched *switched)
     HPS_ASSERT(op->reply == NULL);
     Hps__V1__ActivateVersionResponse *reply = admin_alloc(op, 1, sizeof(*reply));
     Hps__V1__TableDiff **diffs = admin_table_diffs(op->arena, &switched->diff);
-    int64_t *gone = gone_copy(op, &switched->gone);
-    if (reply != NULL && gone != NULL) {
+    int64_t *unloaded = unloaded_copy(op, &switched->gone);
+    if (reply != NULL && unloaded != NULL) {
         hps__v1__activate_version_response__init(reply);
         reply->version = switched->version;
         reply->previous_version = switched->previous;
@@ -399,7 +400,7 @@ static void reply_activated(struct admin_op *op, struct hps_switched *switched)
         reply->diffs = diffs;
         reply->n_diffs =
             diffs != NULL ? switched->diff.n_tables : 0; /* it is active all the same */
-        reply->unload_versions = gone;
+        reply->unload_versions = unloaded;
         reply->n_unload_versions = switched->gone.n;
         op->reply = &reply->base;
     }

@@ -120,5 +120,5 @@ def test_updates_when_the_broker_refuses_then_both_say_why_and_look_ups_go_on(se
     assert secure.address in error and all(word in error for word in words), error
     assert secure.broker.read(topic) == []
     said = one.ctl("--timeout", 1, "wait-for", "now", "--model", model, code=4)
-    assert "is not connected to the update log" in said and all(word in said for word in words), said
+    assert "is not connected to Kafka" in said and all(word in said for word in words), said
     assert value(stub, model, 3) == [3] * DIM

@@ -300,7 +300,7 @@ def test_wait_when_servers_come_to_have_it_then_done(broker):
     ("frozen", dict(frozen=True), ("version 1 of model \"m\" is frozen", "updates seek --model m --version 1")),
     ("inactive", dict(active=False), ("no active version of model \"m\"",)),
     ("paused", dict(state="paused"), ("partition 0 of", "is paused", "updates resume")),
-    ("gap", dict(state="gap", reason="retention"), ("stands still at a gap", "retention")),
+    ("gap", dict(state="gap", reason="retention"), ("is stopped at a gap", "retention")),
     ("hidden", dict(topic="hps_et.m.other"), ("is not read", "may not see it")),
     ("table", dict(table="other"), ("has no table", "hpsctl tables m")),
     ("width", dict(dim=2), ("rows of 2 values", "these have 1")),
@@ -371,7 +371,7 @@ def test_wait_when_it_does_not_become_visible_then_said_why(broker):
         return error
 
     error = wait(5, reads(topic, 0, state="gap", reason="why"))
-    assert f"partition 0 of {topic} stands still at a gap" in error and "why" in error
+    assert f"partition 0 of {topic} is stopped at a gap" in error and "why" in error
     assert "frozen" in wait(5, [version([partition(topic, offset=1)], frozen=True)])
     error = wait(4, reads(topic, 2, end_offset=3, lag_record_count=1), within="100ms")
     assert f"{topic}:0:2 is not applied" in error and "1 records behind" in error

@@ -414,7 +414,7 @@ def test_gap_when_retention_passed_while_down_then_told_until_accepted(broker, d
     assert "retention" in updates(one, "gap")["partitions"][0]["reason"]
     assert one.metrics()[f'hpsd_update_gap{{topic="{topic}",partition="0"}}'] == 1
     assert values(one.stub(), "gap", "a", [1, 4]) == {1: 101, 4: 4}  # it serves on
-    assert "stands still" in wait_now(one, "gap", code=5)
+    assert "stopped at a gap" in wait_now(one, "gap", code=5)
     one.ctl("updates", "accept-gap", "--model", "gap")
     wait_now(one, "gap")
     assert values(one.stub(), "gap", "a", [2, 4]) == {2: 2, 4: 104}

@@ -241,7 +241,7 @@ def test_updates_when_the_disk_is_full_then_they_wait_and_look_ups_do_not(broker
                 os.posix_fallocate(f.fileno(), 0, room.f_bavail * room.f_frsize)
             broker.write(topic, [keyed(2, 102), keyed(3, None)])
             until(lambda: one.metrics()['hpsd_update_held{model="full"}'] == 1, "the batch to wait")
-            assert "disk" in updates(one, "full")["held"] and "a batch waits:" in one.ctl("updates")
+            assert "disk" in updates(one, "full")["held"] and "a batch cannot be applied:" in one.ctl("updates")
             assert values(one.stub(), "full", "a", [1, 2, 3]) == {1: 101, 2: 2, 3: 3}
             assert one.get("/readyz")[0] == 200
             assert states(one, "full") == {("a", 0): "held"}

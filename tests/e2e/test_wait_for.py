@@ -79,7 +79,7 @@ def test_wait_for_when_it_may_be_another_topic_then_the_log_is_asked_again():
     (dict(partitions=[], as_of_unix_ms=0), ("has no topic hps_et.m", "may not see it")),
     (dict(partitions=[partition(TOPIC, state="paused", as_of_unix_ms=1)], as_of_unix_ms=1), ("is paused", "resume")),
     (dict(partitions=[partition(TOPIC, state="gap", as_of_unix_ms=1, reason="retention")], as_of_unix_ms=1),
-     ("stands still at a gap", "retention", "accept-gap")),
+     ("is stopped at a gap", "retention", "accept-gap")),
 ))
 def test_wait_for_now_when_it_cannot_become_so_then_exit_5_at_once(says, words):
     with Admin([version(**{"partitions": [partition(TOPIC)], **says})]) as server:

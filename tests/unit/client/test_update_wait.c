@@ -151,7 +151,7 @@ static void test_now_when_it_is_not_known_to_be_the_same_topic_then_waited_for(v
 {
     (void)state;
     at.parts[0][0].same_topic_unix_ms = NOW_MS - 5000;
-    expect(HPS_UPDATE_WAITING, "partition 0 of " TOPIC, "same topic");
+    expect(HPS_UPDATE_WAITING, "partition 0 of " TOPIC, "created anew");
     at.parts[0][0].same_topic_unix_ms = NOW_MS;
     expect(HPS_UPDATE_VISIBLE, NULL, NULL);
 }
@@ -168,8 +168,8 @@ static void test_now_when_a_partition_stands_still_then_said_at_once(void **stat
 {
     static const char *const states[][3] = {
         {"paused", "is paused", "updates resume"},
-        {"gap", "stands still at a gap", "accept-gap"},
-        {"gone", "is gone", "read again"},
+        {"gap", "is stopped at a gap", "accept-gap"},
+        {"gone", "is gone", "created again"},
         {"failed", "has failed", "updates resume"},
     };
     (void)state;
