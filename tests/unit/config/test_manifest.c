@@ -14,23 +14,7 @@
 
 #include "base/rows/crc32c.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/tmpdir.h"
-
-static struct hps_tmpdir dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    hps_tmpdir_open(&dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    hps_tmpdir_close(&dir);
-    return 0;
-}
+#include "tests/lib/tmpdir_fixture.h"
 
 static void put(const char *text)
 {

@@ -23,23 +23,12 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/tmpdir.h"
+#include "tests/lib/tmpdir_fixture.h"
 
-static struct hps_tmpdir dir;
-
-static int make_dir(void **state)
+static int teardown_empty(void **state)
 {
-    (void)state;
-    hps_tmpdir_open(&dir);
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    assert_int_equal(hps_tmpdir_entries(&dir, "."), 0);
-    hps_tmpdir_close(&dir);
-    return 0;
+    assert_int_equal(hps_tmpdir_entries(&dir, "."), 0); /* sockets were removed */
+    return teardown(state);
 }
 
 static void parse(const char *text, struct hps_addr *addr)
@@ -382,5 +371,5 @@ int main(void)
         cmocka_unit_test(test_inherit_when_for_another_process_then_none),
         cmocka_unit_test(test_inherit_when_wrong_then_invalid),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, setup, teardown_empty);
 }

@@ -17,23 +17,7 @@
 
 #include "base/rows/npy.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/tmpdir.h"
-
-static struct hps_tmpdir dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    hps_tmpdir_open(&dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    hps_tmpdir_close(&dir);
-    return 0;
-}
+#include "tests/lib/tmpdir_fixture.h"
 
 static hps_status open_reader(const char *name, struct hps_row_options options,
                               struct hps_row_reader **out_reader, struct hps_error *err)

@@ -19,23 +19,12 @@
 #include "base/hash.h"
 #include "base/heap.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/tmpdir.h"
+#include "tests/lib/tmpdir_fixture.h"
 
-static struct hps_tmpdir dir;
-
-static int setup(void **state)
+static int teardown_empty(void **state)
 {
-    (void)state;
-    hps_tmpdir_open(&dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
     assert_int_equal(hps_tmpdir_entries(&dir, "."), 0); /* spill files have no name */
-    hps_tmpdir_close(&dir);
-    return 0;
+    return teardown(state);
 }
 
 /* What a row must hold: its key and when it was added, then filling that follows from both. */
@@ -559,7 +548,7 @@ static void test_sort_when_memory_fails_then_survived(void **state)
 
 int main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown_empty)
     const struct CMUnitTest tests[] = {
         T(test_sort_when_all_fits_then_in_memory),
         T(test_sort_when_hint_is_exact_then_no_spill),

@@ -16,23 +16,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/tmpdir.h"
-
-static struct hps_tmpdir dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    hps_tmpdir_open(&dir);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    hps_tmpdir_close(&dir);
-    return 0;
-}
+#include "tests/lib/tmpdir_fixture.h"
 
 static void test_writer_when_pieces_are_large_then_straight_to_the_file(void **state)
 {
