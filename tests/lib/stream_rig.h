@@ -14,6 +14,7 @@
 #include "tests/lib/update_fixture.h"
 
 #define ITEMS   "hps_et.m.items"
+#define USERS   "hps_et.m.users"
 #define CLUSTER "cluster-1"
 
 struct rig {
@@ -94,6 +95,49 @@ static inline int teardown(void **state)
     hps_clock_real();
     hps_free(rig);
     return 0;
+}
+
+/* For cmocka: a version that shares nothing; the stream is opened by the test. */
+static inline int rig_setup(void **state)
+{
+    struct rig *rig = rig_alloc();
+    fixture_version(&rig->fx, 7, "run");
+    *state = rig;
+    return 0;
+}
+
+/* What a restart leaves: stores and log. */
+static inline void rig_restart(struct rig *rig)
+{
+    close_stream(rig);
+    fixture_version_close(&rig->fx);
+    fixture_version(&rig->fx, 7, "run");
+    open_stream(rig);
+}
+
+/* Log one keyed record: key and the value of its row; below 0: a delete. Returns its offset. */
+static inline int64_t put_on(struct rig *rig, const char *topic, int32_t partition, hps_key key,
+                             float value)
+{
+    const float row[FIXTURE_DIM] = {value, value};
+    const struct hps_fake_record record = {.key = &key,
+                                           .key_size = sizeof(key),
+                                           .value = value < 0 ? NULL : row,
+                                           .value_size = value < 0 ? 0 : sizeof(row),
+                                           .time_unix_ms = (int64_t)hps_clock_wall_ms(),
+                                           .time_of = HPS_RECORD_TIME_CREATED};
+    return hps_fake_log_append(rig->log, topic, partition, &record);
+}
+
+static inline int64_t put(struct rig *rig, hps_key key, float value)
+{
+    return put_on(rig, ITEMS, 0, key, value);
+}
+
+/* The value of a row of the items as a look-up has it. */
+static inline float item(struct rig *rig, hps_key key)
+{
+    return fixture_value(&rig->fx, FIXTURE_ITEMS, key);
 }
 
 #endif

@@ -13,53 +13,11 @@
 
 #include "tests/lib/stream_rig.h"
 
-#define USERS "hps_et.m.users"
-
 enum { S = 1000 * 1000, HOUR_MS = 3600 * 1000 };
-
-static int setup(void **state)
-{
-    struct rig *rig = rig_alloc();
-    fixture_version(&rig->fx, 7, "run");
-    *state = rig;
-    return 0;
-}
-
-static void restart(struct rig *rig)
-{
-    close_stream(rig);
-    fixture_version_close(&rig->fx);
-    fixture_version(&rig->fx, 7, "run");
-    open_stream(rig);
-}
 
 static int64_t now_ms(void)
 {
     return (int64_t)hps_clock_wall_ms();
-}
-
-/* Below 0: a delete. */
-static int64_t put_on(struct rig *rig, const char *topic, int32_t partition, hps_key key,
-                      float value)
-{
-    const float row[FIXTURE_DIM] = {value, value};
-    const struct hps_fake_record record = {.key = &key,
-                                           .key_size = sizeof(key),
-                                           .value = value < 0 ? NULL : row,
-                                           .value_size = value < 0 ? 0 : sizeof(row),
-                                           .time_unix_ms = now_ms(),
-                                           .time_of = HPS_RECORD_TIME_CREATED};
-    return hps_fake_log_append(rig->log, topic, partition, &record);
-}
-
-static int64_t put(struct rig *rig, hps_key key, float value)
-{
-    return put_on(rig, ITEMS, 0, key, value);
-}
-
-static float item(struct rig *rig, hps_key key)
-{
-    return fixture_value(&rig->fx, FIXTURE_ITEMS, key);
 }
 
 static const struct hps_partition_view *view_of(struct rig *rig, const char *topic, int32_t number)
@@ -371,7 +329,7 @@ static void test_state_when_frozen_then_said_and_growing_old(void **state)
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) ==
                 1); /* passed over is not applied */
     rig->n_switches = 1;
-    restart(rig);
+    rig_restart(rig);
     put(rig, 2, 22);
     wait_s(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FROZEN);
@@ -394,7 +352,7 @@ static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_fro
     put_on(rig, USERS, 0, 1, 11);
     wait_s(rig, 2);
     rig->n_switches = 1;
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     const struct hps_update_command one = {.kind = HPS_UPDATE_SEEK,
                                            .model = "m",
@@ -417,7 +375,7 @@ static void test_state_when_restarted_then_starting_until_listed_or_gone(void **
     open_stream(rig);
     turns(rig, 3);
     hps_fake_log_topic_delete(rig->log, ITEMS);
-    restart(rig);
+    rig_restart(rig);
     update_stream_show(rig->stream);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
     turns(rig, 2);
@@ -438,7 +396,7 @@ static void test_seek_when_paused_then_it_stays_paused(void **state)
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
     assert_int_equal(view_of(rig, ITEMS, 0)->next, 1);
     assert_true(item(rig, 1) == 10);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
     assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0), HPS_OK);
@@ -484,7 +442,7 @@ static void test_record_when_it_cannot_be_read_then_left_out_and_said(void **sta
     assert_int_equal(rig->stream->view.rejected[0].offset, 1);
     assert_string_equal(rig->stream->view.rejected[0].reason, "unreadable");
     assert_true(gauge(rig, HPS_M_UPDATE_RECORDS_REJECTED, "m", "unreadable", NULL) == 1);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->next, 3);
 }
@@ -635,7 +593,7 @@ static void test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked(v
     assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "made anew"));
     /* What was claimed meanwhile was not so. */
     assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
     assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
@@ -653,7 +611,7 @@ static void test_topic_when_made_anew_and_restarted_before_it_is_asked_then_a_ga
     replace(rig);
     turns(rig, 3);
     assert_true(item(rig, 7) == 20);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
 }
@@ -766,7 +724,7 @@ static void begin_without_witness(struct rig *rig, enum hps_compaction compactio
     hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
     wait_s(rig, 31); /* topics are listed again */
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 5);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
     assert_true(rig->stream->view.as_of_ms < now_ms()); /* not known to be the same yet */
@@ -906,7 +864,7 @@ static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void 
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     put(rig, 1, 20);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     rig->stream->refresh.asked_us = hps_clock_us();
     (void)update_refresh_turn(rig->stream);
@@ -928,7 +886,7 @@ static void test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_kno
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     put(rig, 1, 20);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     for (int i = 1; i < 6; i++) {
         assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
@@ -959,7 +917,7 @@ static void test_lag_when_not_begun_then_not_known(void **state)
     turns(rig, 3);
     hps_fake_log_topic_replace(rig->log, ITEMS);
     hps_fake_log_topic_offsets(rig->log, ITEMS, HPS_UNAVAILABLE);
-    restart(rig);
+    rig_restart(rig);
     for (int i = 1; i < 6; i++) { /* shorter than what was read, as long, and longer */
         put(rig, (hps_key)i, 20);
         turns(rig, 1);
@@ -981,7 +939,7 @@ static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(v
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0), HPS_OK);
     assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     tell_end(rig, 1);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
@@ -1236,7 +1194,7 @@ static void test_start_when_the_files_are_older_than_retention_then_a_gap(void *
     assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP, 0), HPS_OK);
     turns(rig, 3);
     assert_true(item(rig, 2) == 20);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
 }
@@ -1250,7 +1208,7 @@ static void test_start_when_retention_is_not_known_then_it_runs_and_says_so(void
     assert_true(item(rig, 2) == 20);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, teardown)
 
 int main(void)
 {

@@ -66,24 +66,6 @@ static void settle(struct rig *rig)
     }
 }
 
-/* The row of a key gets this value; below 0: it is deleted. */
-static void put_at(struct rig *rig, int32_t partition, hps_key key, float value)
-{
-    const float row[FIXTURE_DIM] = {value, value};
-    const struct hps_fake_record record = {.key = &key,
-                                           .key_size = sizeof(key),
-                                           .value = value < 0 ? NULL : row,
-                                           .value_size = value < 0 ? 0 : sizeof(row),
-                                           .time_unix_ms = (int64_t)hps_clock_wall_ms(),
-                                           .time_of = HPS_RECORD_TIME_CREATED};
-    hps_fake_log_append(rig->log, ITEMS, partition, &record);
-}
-
-static void put(struct rig *rig, hps_key key, float value)
-{
-    put_at(rig, 0, key, value);
-}
-
 /* Keys 0 to 9, five in each shard. */
 static void put_ten(struct rig *rig, float value)
 {
@@ -254,7 +236,7 @@ static void test_repair_when_it_is_ahead_in_a_partition_then_no_record_is_left_o
     hps_fake_log_topic(rig->log, ITEMS, 2);
     put_ten(rig, 100);
     for (hps_key key = 10; key < 110; key++) {
-        put_at(rig, 1, 10 + key % 10, (float)key);
+        put_on(rig, ITEMS, 1, 10 + key % 10, (float)key);
     }
     open_stream(rig);
     turns(rig, 60);
@@ -622,7 +604,7 @@ static void test_alone_when_frozen_then_records_are_left_to_the_others(void **st
     atomic_store(&rig->stream->freeze_by, 1);
     turns(rig, 2);
     put_ten(rig, 200);
-    put_at(rig, 1, 20, 5);
+    put_on(rig, ITEMS, 1, 20, 5);
     settle(rig);
     assert_int_equal(shard_at(rig, 0), 10); /* nobody who goes on finds that it has them */
     assert_int_equal(rig->stream->partitions[0].state, HPS_PARTITION_PAUSED);

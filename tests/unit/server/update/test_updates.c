@@ -13,51 +13,9 @@
 
 #include "tests/lib/stream_rig.h"
 
-#define USERS   "hps_et.m.users"
 #define LETTERS "letters"
 
 /* ---- the rig --------------------------------------------------------------------------------- */
-
-static int setup(void **state)
-{
-    struct rig *rig = rig_alloc();
-    fixture_version(&rig->fx, 7, "run");
-    *state = rig;
-    return 0;
-}
-
-/* What a restart leaves: stores and log. */
-static void restart(struct rig *rig)
-{
-    close_stream(rig);
-    fixture_version_close(&rig->fx);
-    fixture_version(&rig->fx, 7, "run");
-    open_stream(rig);
-}
-
-/* One keyed record: key and the value of its row; below 0: a delete. Returns its offset. */
-static int64_t put_on(struct rig *rig, const char *topic, int32_t partition, hps_key key,
-                      float value)
-{
-    const float row[FIXTURE_DIM] = {value, value};
-    const struct hps_fake_record record = {.key = &key,
-                                           .key_size = sizeof(key),
-                                           .value = value < 0 ? NULL : row,
-                                           .value_size = value < 0 ? 0 : sizeof(row),
-                                           .time_unix_ms = (int64_t)hps_clock_wall_ms(),
-                                           .time_of = HPS_RECORD_TIME_CREATED};
-    return hps_fake_log_append(rig->log, topic, partition, &record);
-}
-
-static int64_t put(struct rig *rig, hps_key key, float value)
-{
-    return put_on(rig, ITEMS, 0, key, value);
-}
-
-static float item(struct rig *rig, hps_key key)
-{
-    return fixture_value(&rig->fx, FIXTURE_ITEMS, key);
-}
 
 static const struct update_partition *partition_of(struct rig *rig, const char *topic,
                                                    int32_t number)
@@ -140,7 +98,7 @@ static void test_stream_when_restarted_then_goes_on_where_it_was(void **state)
     turns(rig, 3);
     put(rig, 1, 11); /* not read before the restart */
     uint64_t before = hps_update_sequence(rig->fx.version);
-    restart(rig);
+    rig_restart(rig);
     assert_int_equal(hps_update_sequence(rig->fx.version), before);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
     put(rig, 3, 30);
@@ -163,7 +121,7 @@ static void test_stream_when_the_log_ends_without_records_then_it_is_at_the_end(
     assert_int_equal(rig->stream->view.partitions[0].next, 3); /* wait-for sees this */
     assert_int_equal(rig->stream->view.partitions[0].lag, 0);
     hps_fake_log_trim(rig->log, ITEMS, 0, 3);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING); /* no record is missing */
     put(rig, 1, 11);
@@ -243,7 +201,7 @@ static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
     turns(rig, 3);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
@@ -302,7 +260,7 @@ static void test_stream_when_markers_follow_the_last_record_then_nothing_lags(vo
     uint64_t sequence = hps_update_sequence(rig->fx.version);
     turns(rig, 3); /* once */
     assert_int_equal(hps_update_sequence(rig->fx.version), sequence);
-    restart(rig);
+    rig_restart(rig);
     put(rig, 2, 20);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
@@ -417,7 +375,7 @@ static void test_start_when_latest_then_only_what_comes_later(void **state)
     put(rig, 1, 10);
     open_stream(rig);
     turns(rig, 2);
-    restart(rig); /* nothing was applied, and yet it is known where it began */
+    rig_restart(rig); /* nothing was applied, and yet it is known where it began */
     put(rig, 2, 20);
     turns(rig, 3);
     assert_true(item(rig, 1) == -1);
@@ -556,7 +514,7 @@ static void test_gap_when_another_cluster_then_told(void **state)
     put(rig, 3, 30);
     turns(rig, 2);
     assert_true(item(rig, 3) == 30);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
 }
@@ -629,7 +587,7 @@ static void test_gap_when_idle_for_long_and_restarted_then_none(void **state)
         turns(rig, 2);
     }
     put(rig, 2, 20);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
     assert_true(item(rig, 2) == 20);
@@ -696,7 +654,7 @@ static void test_seek_when_forward_then_shown_how_far_records_were_passed_over(v
     turns(rig, 3);
     assert_true(item(rig, 1) == 13);
     assert_passed_over(rig, 1, 3); /* what comes behind is applied */
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 2);
     assert_passed_over(rig, 1, 4); /* nobody knows any more: no more than what was read */
     assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 2), HPS_OK);
@@ -745,12 +703,12 @@ static void test_pause_when_restarted_then_holds_until_resumed(void **state)
     turns(rig, 3);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
     put(rig, 1, 11);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
     assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
     assert_true(item(rig, 1) == 11);
@@ -770,7 +728,7 @@ static void test_pause_when_before_the_beginning_then_holds_with_it(void **state
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 3);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
@@ -786,7 +744,7 @@ static void test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_come
     turns(rig, 3);
     put(rig, 1, 11);
     hps_fake_log_away(rig->log, HPS_UNAVAILABLE);
-    restart(rig);
+    rig_restart(rig);
     assert_int_equal(state_of(rig), HPS_PARTITION_STARTING);
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_OK);
     hps_fake_log_away(rig->log, HPS_OK);
@@ -795,7 +753,7 @@ static void test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_come
         turns(rig, 3);
         assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
         assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, 1) == 10);
-        restart(rig);
+        rig_restart(rig);
     }
     assert_int_equal(command(rig, HPS_UPDATE_RESUME, 0, 0), HPS_OK);
     turns(rig, 3);
@@ -828,7 +786,7 @@ static void test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later
     assert_int_equal(command(rig, HPS_UPDATE_PAUSE, 0, 0), HPS_EXHAUSTED);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
     turns(rig, 1);
-    restart(rig);
+    rig_restart(rig);
     turns(rig, 2);
     assert_int_equal(state_of(rig), HPS_PARTITION_PAUSED);
 }
@@ -907,7 +865,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     turns(rig, 2);
     assert_true(item(rig, 1) == 10);
     assert_true(item(rig, 3) == 30);
-    restart(rig);
+    rig_restart(rig);
     assert_true(rig->stream->frozen);
     put(rig, 1, 12);
     turns(rig, 3);
@@ -915,7 +873,7 @@ static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(
     assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, 1), HPS_OK);
     turns(rig, 2);
     assert_true(item(rig, 1) == 12);
-    restart(rig);
+    rig_restart(rig);
     assert_false(rig->stream->frozen);
 }
 
@@ -935,13 +893,13 @@ static void test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_f
     turns(rig, 3);
     assert_false(rig->stream->frozen);
     rig->n_switches = 2; /* to another lineage: known to the catalog alone */
-    restart(rig);
+    rig_restart(rig);
     atomic_store(&rig->stream->freeze_by, 2);
     put(rig, 1, 11);
     turns(rig, 3);
     assert_true(rig->stream->frozen);
     assert_int_equal(command(rig, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0), HPS_OK);
-    restart(rig);
+    rig_restart(rig);
     atomic_store(&rig->stream->freeze_by, 2); /* the seek came after it */
     turns(rig, 3);
     assert_false(rig->stream->frozen);
@@ -1156,7 +1114,7 @@ static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_b
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, teardown)
         TEST(test_stream_when_records_come_then_every_tier_has_them),
         TEST(test_sequence_when_only_positions_are_stored_then_it_counts_those_batches),
         TEST(test_stream_when_restarted_then_goes_on_where_it_was),
