@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "server/catalog/catalog.h"
 #include "server/observe/metrics.h"
+#include "tests/lib/config_fixture.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/tmpdir.h"
@@ -53,24 +54,6 @@ static void write_table(struct scenario *s, const char *name, enum hps_row_form 
         assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
     }
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
-}
-
-static void write_config(struct scenario *s)
-{
-    char text[2048];
-    struct hps_error err = {0};
-    snprintf(text, sizeof(text),
-             "{\"supportlonglong\": true, \"models\": [],"
-             " \"persistent_db\": {\"type\": \"rocks_db\"},"
-             " \"server\": {\"state_dir\": \"%s\", \"model_roots\": [\"%s\"]}}",
-             s->dir.path, s->dir.path);
-    hps_status status = hps_config_parse(text, strlen(text), "test", &s->config, NULL, &err);
-    if (status == HPS_OK) {
-        status = hps_config_finish(s->config, NULL, NULL, &err);
-    }
-    if (status != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
 }
 
 /* Every row of version `number`, or of the active one, is there; false: it is not served. */
@@ -248,7 +231,7 @@ static int setup(void **state)
     memset(&s, 0, sizeof(s));
     hps_log_level_set(HPS_LOG_ERROR);
     hps_tmpdir_open(&s.dir);
-    write_config(&s);
+    s.config = config_of_store(s.dir.path);
     hps_tmpdir_mkdir(&s.dir, "one");
     hps_tmpdir_mkdir(&s.dir, "two");
     write_table(&s, "one/a.npy", HPS_ROW_FORM_NPY, false, 1000);

@@ -22,6 +22,7 @@
 #include "server/load/records.h"
 #include "server/observe/metrics.h"
 #include "server/update/position.h"
+#include "tests/lib/config_fixture.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 50 };
@@ -102,7 +103,6 @@ static void configure_server(struct rig *rig, const char *model, const char *ser
 {
     char text[4096];
     char entry[2048] = "";
-    struct hps_error err = {0};
     hps_config_free(rig->config);
     if (model != NULL) {
         snprintf(entry, sizeof(entry),
@@ -117,13 +117,7 @@ static void configure_server(struct rig *rig, const char *model, const char *ser
              " \"persistent_db\": {\"type\": \"rocks_db\"},"
              " \"server\": {\"state_dir\": \"%s\", %s}}",
              entry, rig->dir.path, server);
-    hps_status status = hps_config_parse(text, strlen(text), "test", &rig->config, NULL, &err);
-    if (status == HPS_OK) {
-        status = hps_config_finish(rig->config, NULL, NULL, &err);
-    }
-    if (status != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
+    rig->config = config_of(text);
 }
 
 static void configure(struct rig *rig, const char *model)

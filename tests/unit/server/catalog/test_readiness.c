@@ -17,6 +17,7 @@
 #include "base/rows/rowfile.h"
 #include "server/catalog/readiness.h"
 #include "server/observe/metrics.h"
+#include "tests/lib/config_fixture.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 100 };
@@ -47,7 +48,6 @@ static void on_first(void *ctx)
 static void configure(struct rig *rig)
 {
     char text[2048];
-    struct hps_error err = {0};
     snprintf(text, sizeof(text),
              "{\"supportlonglong\": true,"
              " \"models\": [{\"model\": \"m\", \"sparse_files\": [\"%s\"],"
@@ -56,13 +56,7 @@ static void configure(struct rig *rig)
              " \"default_value_for_each_table\": [0], \"deployed_device_list\": [0]}],"
              " \"server\": {\"state_dir\": \"%s\"}}",
              hps_tmpdir_join(&rig->dir, "one/items.npy"), DIM, rig->dir.path);
-    hps_status status = hps_config_parse(text, strlen(text), "test", &rig->config, NULL, &err);
-    if (status == HPS_OK) {
-        status = hps_config_finish(rig->config, NULL, NULL, &err);
-    }
-    if (status != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
+    rig->config = config_of(text);
 }
 
 static int setup(void **state)

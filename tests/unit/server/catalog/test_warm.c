@@ -21,6 +21,7 @@
 #include "server/catalog/catalog.h"
 #include "server/catalog/internal.h"
 #include "server/observe/metrics.h"
+#include "tests/lib/config_fixture.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/tmpdir.h"
 
@@ -50,23 +51,6 @@ static void write_model(struct rig *rig, const char *name)
         assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
     }
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
-}
-
-static void configure(struct rig *rig)
-{
-    char text[2048];
-    struct hps_error err = {0};
-    snprintf(text, sizeof(text),
-             "{\"supportlonglong\": true, \"models\": [], \"persistent_db\": {\"type\": "
-             "\"rocks_db\"}, \"server\": {\"state_dir\": \"%s\", \"model_roots\": [\"%s\"]}}",
-             rig->dir.path, rig->dir.path);
-    hps_status status = hps_config_parse(text, strlen(text), "test", &rig->config, NULL, &err);
-    if (status == HPS_OK) {
-        status = hps_config_finish(rig->config, NULL, NULL, &err);
-    }
-    if (status != HPS_OK) {
-        fail_msg("%s", err.text);
-    }
 }
 
 static void open_catalog(struct rig *rig)
@@ -195,7 +179,7 @@ static int setup(void **state)
     hps_tmpdir_open(&rig.dir);
     write_model(&rig, "one");
     write_model(&rig, "two");
-    configure(&rig);
+    rig.config = config_of_store(rig.dir.path);
     rig.durable = hps_fake_store_new(&durable);
     rig.env = (struct hps_load_env){.spill_dir = rig.dir.path,
                                     .memory_bytes = 4 << 20,
