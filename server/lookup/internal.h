@@ -2,8 +2,8 @@
  *
  * What the files of the look-up service share: service.c (the methods), prepare.c (from a message
  * to a planned look-up), room.c (the wait for room for the reply), dispatch.c (does what comes
- * next, and decides on which thread), handover.c (to such a thread and back), reply.c (the answer),
- * request.c (turns, errors, the end), request_pool.c (idle requests).
+ * next, and decides on which thread), handover.c (to such a thread and back), reply.c and explain.c
+ * (the answer), request.c (turns, errors, the end), request_pool.c (idle requests).
  *
  * A request belongs to the loop thread of its connection, which calls what is declared here unless
  * it says something else. While its phase says that somebody else has it, the loop thread touches
@@ -206,5 +206,11 @@ bool request_leave_line(struct request *request) HPS_MUST_CHECK;
 void request_reply(struct request *request);
 /* More messages of the stream, while little is queued. */
 void request_pump(struct request *request);
+
+/* ---- explain.c ------------------------------------------------------------------------------- */
+
+/* Stages and notes of a look-up that is being answered, in its arena. NULL: the client did not ask,
+ * or there is no memory for them. */
+const struct hps_encode_explain *request_explain(struct request *request);
 
 #endif

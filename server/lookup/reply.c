@@ -1,112 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The answer to a look-up that is done: as one message, or as a stream of them of which few are
- * queued at a time; and why its keys got what they got, for a client that asked for it. On the loop
- * thread.
+ * queued at a time. On the loop thread.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "server/lookup/internal.h"
 
-enum { STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX, NOTES_MAX = 64 };
-
-/* ---- explain --------------------------------------------------------------------------------- */
-
-static const char *printed_note(struct hps_arena *arena, const char *table, const char *what,
-                                uint32_t n, uint32_t of)
-{
-    char text[256];
-    int size = snprintf(text, sizeof(text), "table '%s': %s %u of %u", table, what, n, of);
-
-    return size < 0 ? NULL : hps_arena_strndup(arena, text, strlen(text));
-}
-
-static void add_note(struct hps_encode_explain *explain, const char **notes, const char *note)
-{
-    if (note != NULL && explain->n_notes < NOTES_MAX) {
-        notes[explain->n_notes++] = note;
-    }
-}
-
-/* NULL: the tier was not asked. */
-static const char *tier_note(struct request *request, const struct hps_lookup_part *part,
-                             const char *tier, const struct hps_tier_report *report)
-{
-    char what[64];
-
-    if (report->n_asked == 0) {
-        return NULL;
-    }
-    snprintf(what, sizeof(what), "%s (%s) found", tier, hps_status_text(report->status));
-    return printed_note(request->arena, part->table->name, what, report->n_found - report->n_shared,
-                        report->n_asked);
-}
-
-/* Why the keys of a part got what they got. */
-static void explain_part(struct request *request, const struct hps_lookup_part *part,
-                         struct hps_encode_explain *explain, const char **notes)
-{
-    const char *table = part->table->name;
-    uint32_t n_shared = part->walk.n_shared_absent;
-    char what[64];
-
-    for (unsigned kind = 0; kind < HPS_TIER_COUNT && part->n_keys > 0; kind++) {
-        const char *tier = hps_tier_name((enum hps_tier_kind)kind);
-        const struct hps_tier_report *report = &part->walk.reports[kind];
-        add_note(explain, notes, tier_note(request, part, tier, report));
-        n_shared += report->n_shared;
-    }
-    if (n_shared > 0) {
-        add_note(explain, notes,
-                 printed_note(request->arena, table, "fetched by another look-up", n_shared,
-                              part->n_unique));
-    }
-    if (part->n_unknown > 0) {
-        add_note(explain, notes,
-                 printed_note(request->arena, table, "in no tier", part->n_unknown, part->n_keys));
-    }
-    if (part->n_defaulted > 0) {
-        snprintf(what, sizeof(what), "not waited for (%s)",
-                 hps_defaulted_reason(request->lookup.miss_policy));
-        add_note(explain, notes,
-                 printed_note(request->arena, table, what, part->n_defaulted, part->n_keys));
-    }
-}
-
-/* Explain of the answer; NULL if not asked for, or without memory for it. */
-static const struct hps_encode_explain *make_explain(struct request *request)
-{
-    struct hps_encode_explain *explain = NULL;
-    struct hps_encode_stage *stages = NULL;
-    const char **notes = NULL;
-
-    if (request->call.explain) {
-        explain = hps_arena_calloc(request->arena, 1, sizeof(*explain));
-        stages = hps_arena_calloc(request->arena, HPS_STAGE_ENCODE, sizeof(*stages));
-        notes = hps_arena_calloc(request->arena, NOTES_MAX, sizeof(*notes));
-    }
-    if (explain == NULL || stages == NULL || notes == NULL) {
-        return NULL;
-    }
-    for (unsigned i = 0; i < HPS_STAGE_ENCODE; i++) { /* those that have ended */
-        stages[i].name = hps_stage_name(i);
-        stages[i].duration_us = request->stages.us[i];
-    }
-    explain->stages = stages;
-    explain->n_stages = HPS_STAGE_ENCODE;
-    explain->notes = notes;
-    if (hps_course_was_repeated(&request->course) || request->lookup.n_reread > 0) {
-        add_note(explain, notes, "read again: updates came meanwhile");
-    }
-    for (uint32_t i = 0; i < request->lookup.n_parts; i++) {
-        explain_part(request, &request->lookup.parts[i], explain, notes);
-    }
-    return explain;
-}
-
-/* ---- sending --------------------------------------------------------------------------------- */
+enum { STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX };
 
 static void count_answer(struct request *request)
 {
@@ -150,6 +51,7 @@ static void send_messages(struct request *request)
 /* Sending may lead to on_drained at once, which must not send out of order. */
 void request_pump(struct request *request)
 {
+    HPS_ASSERT(request->n_turns > 0 && request->reply.stream != NULL);
     if (!request->reply.pumping) {
         request->reply.pumping = true;
         send_messages(request);
@@ -179,7 +81,7 @@ void request_reply(struct request *request)
     hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
     request_name_work(request);
     count_answer(request);
-    const struct hps_encode_explain *explain = make_explain(request);
+    const struct hps_encode_explain *explain = request_explain(request);
     if (request->call.streaming) {
         status =
             hps_stream_new(&request->lookup, explain, request->lookup.block,

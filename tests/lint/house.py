@@ -212,6 +212,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/update/unlisted.c": "test_proof.c: topics that only other versions see",
     "server/lookup/prepare.c": "test_service.c, test_fault_lookup.c and test_lookup.py",
     "server/lookup/dispatch.c": "test_service.c, test_fault_lookup.c and test_lookup.py; what comes next: test_next.c",
+    "server/lookup/explain.c": "test_service.c and test_lookup.py: notes of tiers and of keys",
     "server/lookup/handover.c": "test_service.c, test_fault_lookup.c and test_fault_unit_race.c",
     "server/lookup/reply.c": "test_service.c, test_fault_lookup.c and test_lookup.py",
     "server/lookup/request_pool.c": "test_service.c and test_fault_lookup.c",
