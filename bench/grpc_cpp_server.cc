@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The comparison of bench_grpc.c: ParameterServer/Lookup by libgrpc++'s callback API, as one would write
-// it: the model's name says which reply ("a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows; with a "g"
-// behind it rows are gathered at random). Prints its port; ends when stdin does.
+// The comparison of bench_grpc.c: ParameterServer/Lookup by libgrpc++'s callback API, as one would
+// write it: the model's name says which reply ("a" 64 bytes, "b" 512 KB, "c" 13.6 MB of rows; with
+// a "g" behind it rows are gathered at random). Prints its port; ends when stdin does.
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
@@ -13,12 +13,14 @@
 
 #include "hps/v1/lookup.grpc.pb.h"
 
-namespace {
+namespace
+{
 
 constexpr size_t kRowBytes = 512;
 constexpr size_t kTableRows = 512 * 1024;
 
-class Server final : public hps::v1::ParameterServer::CallbackService {
+class Server final : public hps::v1::ParameterServer::CallbackService
+{
   public:
     Server() : table_(kTableRows * kRowBytes, 'x') {}
 

@@ -4,7 +4,8 @@
  * also of what would replace or unload the family, and would do so again after each restart. So
  * `<dir>/hpsd.damaged` names, one a line, the families that have no compactions any more.
  *
- * Read by the thread that opens the store, written by whoever meets the damage or drops the family.
+ * Read by the thread that opens the store; noted by RocksDB's, which cannot wait for the store's
+ * lock; written by rocksdb-sync, and by whoever drops such a family.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -80,31 +81,60 @@ hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error
     return status;
 }
 
-void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *text)
+/* ---- damage that is met ---------------------------------------------------------------------- */
+
+void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *family)
 {
-    struct hps_error error;
-    if (hps_rocksdb_text_status(text) != HPS_DATA_LOSS) {
+    struct hps_rocksdb_damage *damage = hps_alloc(sizeof(*damage));
+    if (damage == NULL) {
+        HPS_LOG(ERROR, "rocksdb", "damage not written down: out of memory",
+                HPS_STR("family", family));
         return;
     }
-    const rocksdb_livefiles_t *files = rocksdb_livefiles(store->db);
-    int n = rocksdb_livefiles_count(files);
+    (void)snprintf(damage->family, sizeof(damage->family), "%s", family);
+    hps_lock_acquire(&store->health.lock);
+    damage->next = store->health.damages;
+    store->health.damages = damage;
+    hps_lock_release(&store->health.lock);
+}
+
+static void family_mark(struct hps_rocksdb *store, const char *name)
+{
+    struct hps_error error;
+    hps_status status = HPS_OK;
     hps_lock_acquire(&store->lock);
-    for (int i = 0; i < n; i++) {
-        struct hps_rocksdb_family *f = store->families;
-        const char *name = rocksdb_livefiles_column_family_name(files, i);
-        while (f != NULL && strcmp(f->name, name) != 0) {
-            f = f->next;
-        }
-        if (f != NULL && !f->damaged && strstr(text, rocksdb_livefiles_name(files, i)) != NULL) {
-            f->damaged = true;
-            HPS_LOG(ERROR, "rocksdb", "a version is damaged: restart hpsd, then replace it",
-                    HPS_STR("family", f->name));
-            if (hps_rocksdb_damaged_write(store, &error) != HPS_OK) {
-                HPS_LOG(ERROR, "rocksdb", "which version is damaged was not written down",
-                        HPS_STR("error", error.text));
-            }
-        }
+    struct hps_rocksdb_family *f = store->families;
+    while (f != NULL && strcmp(f->name, name) != 0) {
+        f = f->next;
+    }
+    bool found = f != NULL && !f->damaged;
+    if (found) {
+        f->damaged = true;
+        status = hps_rocksdb_damaged_write(store, &error);
     }
     hps_lock_release(&store->lock);
-    rocksdb_livefiles_destroy(files);
+    if (found) {
+        HPS_LOG(ERROR, "rocksdb",
+                "version damaged: corrupt block met by a compaction; restart hpsd, then replace "
+                "the version",
+                HPS_STR("family", name));
+    }
+    if (status != HPS_OK) {
+        HPS_LOG(ERROR, "rocksdb", "damage not written down", HPS_STR("family", name),
+                HPS_STR("error", error.text));
+    }
+}
+
+void hps_rocksdb_damaged_mark(struct hps_rocksdb *store)
+{
+    hps_lock_acquire(&store->health.lock);
+    struct hps_rocksdb_damage *damages = store->health.damages;
+    store->health.damages = NULL;
+    hps_lock_release(&store->health.lock);
+    while (damages != NULL) {
+        struct hps_rocksdb_damage *damage = damages;
+        damages = damage->next;
+        family_mark(store, damage->family);
+        hps_free(damage);
+    }
 }

@@ -172,7 +172,7 @@ static void families_mark(struct hps_rocksdb *store, const char *damaged)
     for (struct hps_rocksdb_family *f = store->families; f != NULL; f = f->next) {
         f->damaged = hps_rocksdb_damaged_names(damaged, f->name);
         if (f->damaged) {
-            HPS_LOG(WARN, "rocksdb", "a damaged version is not compacted: replace it",
+            HPS_LOG(WARN, "rocksdb", "version damaged: not compacted any more; replace the version",
                     HPS_STR("family", f->name));
         }
     }

@@ -9,7 +9,9 @@
  *     damaged.c      families with damage in their files
  *     read.c         look-ups and scans
  *     write.c        put, erase, apply
- *     wal.c          RocksDB's write-ahead log, its sync, whether RocksDB takes writes
+ *     wal.c          RocksDB's write-ahead log, its sync
+ *     health.c       whether RocksDB takes writes
+ *     listener.cc    what RocksDB says of that
  *     load.c         bulk loads
  *     records.c      the catalog, and reading the records of a space
  *     checkpoint.c   copies of the store
@@ -33,6 +35,7 @@
 #include <string.h>
 
 #include "backends/rocksdb/dir.h"
+#include "backends/rocksdb/listener.h"
 #include "backends/rocksdb/rocksdb.h"
 #include "backends/store_bulk.h"
 #include "backends/store_durable.h"
@@ -55,10 +58,48 @@ enum {
 struct hps_rocksdb_family {
     char *name;
     rocksdb_column_family_handle_t *handle;
-    bool open;     /* there is a space handle of it */
-    bool leftover; /* a drop has failed: there is nothing in it for anybody */
-    bool damaged;  /* a compaction met damage in it: the next open lets none touch it */
+    bool open;      /* there is a space handle of it */
+    bool leftover;  /* a drop has failed: there is nothing in it for anybody */
+    bool damaged;   /* a compaction met damage in it: the next open lets none touch it */
+    bool flushed;   /* dropped: no flush runs any more that ran then */
+    bool compacted; /* nor a compaction */
     struct hps_rocksdb_family *next;
+};
+
+/* Whether RocksDB takes writes: health.c draws who follows whom. */
+enum hps_rocksdb_writes {
+    HPS_WRITES_TAKEN = 1 << 0,
+    HPS_WRITES_STOPPED = 1 << 1,    /* by an error; until a write is taken */
+    HPS_WRITES_RECOVERING = 1 << 2, /* the same, and RocksDB tries to get out of it */
+    HPS_WRITES_WAL_FULL = 1 << 3,   /* the disk was full under the WAL: nobody writes */
+    HPS_WRITES_WAL_LOST = 1 << 4,   /* and RocksDB begins no other one until the next open */
+};
+
+/* A family that a compaction has met damage in. */
+struct hps_rocksdb_damage {
+    char family[HPS_ROCKSDB_NAME_MAX_BYTES];
+    struct hps_rocksdb_damage *next;
+};
+
+struct hps_rocksdb_health {
+    struct hps_lock lock; /* leaf: all below, which is read without it where it is atomic */
+    _Atomic(enum hps_rocksdb_writes) writes;
+    uint64_t full_wal;                  /* number of the WAL that a write failed in; 0: none */
+    _Atomic uint64_t n_events;          /* errors and ends of them that RocksDB has told */
+    uint64_t n_events_seen;             /* rocksdb-sync's: when it last saw a write taken */
+    struct hps_rocksdb_damage *damages; /* told, and not written down yet */
+};
+
+struct hps_rocksdb_wal {
+    uint32_t sync_ms;       /* 0: each write is synced by itself */
+    atomic_bool dirty;      /* something was written since the last sync */
+    struct hps_rwlock gate; /* shared: a write to the WAL; alone: its sync */
+    pthread_t thread;       /* rocksdb-sync */
+    bool started;
+    struct hps_lock lock; /* the two below */
+    struct hps_cond wake;
+    bool woken; /* something was told */
+    bool closing;
 };
 
 struct hps_rocksdb {
@@ -81,22 +122,13 @@ struct hps_rocksdb {
     rocksdb_column_family_handle_t *catalog;
     struct hps_lock lock; /* families and their flags */
     struct hps_rocksdb_family *families;
+    struct hps_rocksdb_family *dropped; /* whose handles are still there, see spaces.c */
 
     struct hps_pool *readers; /* NULL: whoever asks reads alone */
     uint32_t split_keys;      /* least share of a reader */
 
-    uint32_t wal_sync_ms;
-    atomic_bool wal_dirty;       /* something was written since the log was last synced */
-    atomic_bool stopped;         /* RocksDB took no write when it was last asked */
-    _Atomic uint64_t broken_log; /* number of the log that a write failed in; 0: none */
-    atomic_bool log_lost;        /* RocksDB begins no other one until it is opened again */
-    uint64_t n_errors;           /* its count of them at the last look; the sync thread's */
-    struct hps_rwlock log_gate;  /* shared: a write to the log; alone: its sync */
-    pthread_t sync_thread;
-    bool sync_started;
-    struct hps_lock sync_lock;
-    struct hps_cond sync_wake;
-    bool closing; /* under sync_lock */
+    struct hps_rocksdb_wal wal;
+    struct hps_rocksdb_health health;
 };
 
 struct hps_rocksdb_space {
@@ -136,7 +168,7 @@ static inline void hps_rocksdb_key_encode(char *out, uint32_t table, hps_key key
 
 /* ---- errors.c -------------------------------------------------------------------------------- */
 
-/* What `text` of RocksDB means. Borrowed. */
+/* What `text` of RocksDB means. Borrowed. IO: none of those that are known. */
 hps_status hps_rocksdb_text_status(const char *text);
 /* takes `text`, which RocksDB allocated. Sets err to "rocksdb: what: text". */
 hps_status hps_rocksdb_fail_text(char *text, struct hps_error *err, const char *what);
@@ -152,7 +184,7 @@ hps_status hps_rocksdb_fail_read_only(const struct hps_rocksdb *store, struct hp
 
 /* All options of the store; its directory is open. */
 void hps_rocksdb_options_fill(struct hps_rocksdb *store, const struct hps_rocksdb_options *given);
-/* INTERNAL: this RocksDB does not know one of them. */
+/* And the listener. INTERNAL: this RocksDB does not know one of them. */
 hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Also where they were not filled. Not while the database is open. */
@@ -178,24 +210,53 @@ bool hps_rocksdb_damaged_names(const char *names, const char *name);
 /* Write down which families are damaged. Under the store's lock. */
 hps_status hps_rocksdb_damaged_write(struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* `text` says why RocksDB stopped writing: if that is damage in a file, remember whose. Takes the
- * store's lock. */
-void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *text);
+/* A compaction has met damage in the family of that name. Waits for nobody. */
+void hps_rocksdb_damaged_note(struct hps_rocksdb *store, const char *family);
+/* Mark the families that were noted, and write that down. Takes the store's lock. */
+void hps_rocksdb_damaged_mark(struct hps_rocksdb *store);
+
+/* ---- health.c -------------------------------------------------------------------------------- */
+
+void hps_rocksdb_health_init(struct hps_rocksdb_health *health);
+/* The database is closed: RocksDB tells nothing any more. */
+void hps_rocksdb_health_fini(struct hps_rocksdb_health *health);
+/* What the listener calls; ctx: the store, from before its database is opened until after it is
+ * closed. */
+hps_rocksdb_event_fn hps_rocksdb_health_event;
+
+/* Before a write is made. EXHAUSTED: the WAL met a full disk, and RocksDB has begun no other one.
+ */
+hps_status hps_rocksdb_wal_check(const struct hps_rocksdb *store, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Around each write to the WAL: between the two the gate is held.
+ *
+ * begun   what write_begin returned
+ * text    how it ended, NULL when it was taken; borrowed
+ */
+uint64_t hps_rocksdb_write_begin(struct hps_rocksdb *store);
+void hps_rocksdb_write_end(struct hps_rocksdb *store, uint64_t begun, const char *text);
+/* One of rocksdb-sync has failed, which has the gate for itself. */
+void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text);
+
+/* Has a write been taken since RocksDB last told something? Of rocksdb-sync. */
+bool hps_rocksdb_health_settled(const struct hps_rocksdb *store);
+/* The same, found out by a write if need be. Of rocksdb-sync, which has the gate for itself. */
+bool hps_rocksdb_takes_writes(struct hps_rocksdb *store);
+/* Have something in memory. False: RocksDB takes no writes now. */
+bool hps_rocksdb_memory_keep(struct hps_rocksdb *store);
 
 /* ---- wal.c ----------------------------------------------------------------------------------- */
 
-/* Before a write to the log. EXHAUSTED: it met a full disk, and RocksDB has begun no other one. */
-hps_status hps_rocksdb_log_check(struct hps_rocksdb *store, struct hps_error *err) HPS_MUST_CHECK;
-/* After each write, under the log_gate. text: how it ended, NULL when it was taken. Borrowed. */
-void hps_rocksdb_write_ended(struct hps_rocksdb *store, const char *text);
-/* Have something in memory. False: RocksDB takes no writes now. */
-bool hps_rocksdb_memory_keep(struct hps_rocksdb *store);
-/* Have the logs go that earlier starts have left, if there are too many. At a start. */
-void hps_rocksdb_logs_limit(struct hps_rocksdb *store);
-/* The locks of the log, before anything else of the store. */
-void hps_rocksdb_sync_init(struct hps_rocksdb *store);
+/* Before the database is opened. */
+void hps_rocksdb_wal_init(struct hps_rocksdb_wal *wal, uint32_t sync_ms);
+/* After it is closed: until then RocksDB may wake rocksdb-sync. */
+void hps_rocksdb_wal_fini(struct hps_rocksdb_wal *wal);
+/* Have the WALs go that earlier starts have left, if there are too many. At a start. */
+void hps_rocksdb_wals_limit(struct hps_rocksdb *store);
 /* Start rocksdb-sync, the last thing of an open. EXHAUSTED */
 hps_status hps_rocksdb_sync_start(struct hps_rocksdb *store, struct hps_error *err) HPS_MUST_CHECK;
+/* RocksDB has told something. Any thread. */
+void hps_rocksdb_sync_wake(struct hps_rocksdb *store);
 /* Also where it was not started. What was written is on disk afterwards. */
 void hps_rocksdb_sync_stop(struct hps_rocksdb *store);
 
@@ -210,8 +271,12 @@ hps_status hps_rocksdb_family_add(struct hps_rocksdb *store, const char *name,
                                   rocksdb_column_family_handle_t *handle,
                                   struct hps_rocksdb_family **out_family, struct hps_error *err)
     HPS_MUST_CHECK;
-/* It is not in the list any more. Its files stay, unless it was dropped. */
+/* It is in no list any more. Its files stay, unless it was dropped. */
 void hps_rocksdb_family_free(struct hps_rocksdb_family *family);
+/* Free the dropped families that no job of RocksDB knows any more. True: some are left. */
+bool hps_rocksdb_dropped_free(struct hps_rocksdb *store);
+/* Free all of them; ends RocksDB's jobs for that. Only the close follows. */
+void hps_rocksdb_dropped_close(struct hps_rocksdb *store);
 
 /* ---- database.c ------------------------------------------------------------------------------ */
 
@@ -259,7 +324,7 @@ hps_status hps_rocksdb_apply(struct hps_space *space, const struct hps_call *cal
                              const struct hps_record *records, uint32_t n_records,
                              struct hps_error *err);
 
-/* wal.c */
+/* health.c */
 const char *hps_rocksdb_writes_refused(struct hps_store *base);
 
 /* load.c */

@@ -133,7 +133,8 @@ static void load_free(struct hps_store_load *load)
         rocksdb_sstfilewriter_destroy(load->writer);
     }
     if (load->dir != NULL && hps_rocksdb_dir_remove_tree(load->dir, &error) != HPS_OK) {
-        HPS_LOG(WARN, "rocksdb", "left a load directory", HPS_STR("error", error.text));
+        HPS_LOG(WARN, "rocksdb", "load directory left behind: cannot be removed",
+                HPS_STR("error", error.text));
     }
     for (size_t i = 0; i < load->n_files; i++) {
         hps_free(load->files[i]);

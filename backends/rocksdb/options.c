@@ -70,7 +70,7 @@ static rocksdb_options_t *options_new(const struct hps_rocksdb *store,
 
 /* Options that only the text form has.
  *
- * avoid_flush: what the log brings back stays in memory, and what is in memory is left to the log:
+ * avoid_flush: what the WAL brings back stays in memory, and what is in memory is left to the WAL:
  * an open and a close write next to nothing, so that they work on a full disk.
  *
  * hint: the memory table looks for the place of a key from that of the key before in its table (the
@@ -79,14 +79,20 @@ hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_er
 {
     char *text = NULL;
     rocksdb_options_t *options = rocksdb_options_create();
+    hps_rocksdb_listener_offer(hps_rocksdb_health_event, store);
     rocksdb_get_options_from_string(store->options,
                                     "avoid_flush_during_recovery=true;"
                                     "avoid_flush_during_shutdown=true;"
-                                    "memtable_insert_with_hint_prefix_extractor=fixed:4",
+                                    "memtable_insert_with_hint_prefix_extractor=fixed:4;"
+                                    "listeners=" HPS_ROCKSDB_LISTENER,
                                     options, &text);
-    if (text != NULL) {
+    bool listened = hps_rocksdb_listener_made();
+    if (text != NULL || !listened) {
         rocksdb_options_destroy(options);
-        return hps_rocksdb_fail_text(text, err, "cannot set options");
+        return text != NULL ? hps_rocksdb_fail_text(text, err, "cannot set options")
+                            : hps_error_set(err, HPS_INTERNAL,
+                                            "rocksdb: this release takes no listener, so its "
+                                            "errors would not be noticed");
     }
     rocksdb_options_destroy(store->options);
     store->options = options;
@@ -108,7 +114,7 @@ void hps_rocksdb_options_fill(struct hps_rocksdb *store, const struct hps_rocksd
      */
     store->write = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_ignore_missing_column_families(store->write, 1);
-    rocksdb_writeoptions_set_sync(store->write, store->wal_sync_ms == 0);
+    rocksdb_writeoptions_set_sync(store->write, store->wal.sync_ms == 0);
     store->write_synced = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(store->write_synced, 1);
     store->write_unlogged = rocksdb_writeoptions_create();

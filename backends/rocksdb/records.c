@@ -6,50 +6,46 @@
 #include <string.h>
 
 #include "backends/rocksdb/internal.h"
+#include "base/assert.h"
 
-hps_status hps_rocksdb_record_put(struct hps_store *base, const void *key, size_t key_size,
-                                  const void *value, size_t value_size, struct hps_error *err)
+/* value NULL: delete. */
+static hps_status record_write(struct hps_rocksdb *store, const void *key, size_t key_size,
+                               const void *value, size_t value_size, struct hps_error *err)
 {
-    struct hps_rocksdb *store = (struct hps_rocksdb *)base;
     if (store->dir.read_only) {
         return hps_rocksdb_fail_read_only(store, err);
     }
     hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size + value_size, err);
     if (status == HPS_OK) {
-        status = hps_rocksdb_log_check(store, err);
+        status = hps_rocksdb_wal_check(store, err);
     }
     if (status != HPS_OK) {
         return status;
     }
     char *text = NULL;
-    hps_rwlock_read(&store->log_gate);
-    rocksdb_put_cf(store->db, store->write_synced, store->catalog, key, key_size, value, value_size,
-                   &text);
-    hps_rocksdb_write_ended(store, text);
-    hps_rwlock_release(&store->log_gate);
+    uint64_t begun = hps_rocksdb_write_begin(store);
+    if (value != NULL) {
+        rocksdb_put_cf(store->db, store->write_synced, store->catalog, key, key_size, value,
+                       value_size, &text);
+    } else {
+        rocksdb_delete_cf(store->db, store->write_synced, store->catalog, key, key_size, &text);
+    }
+    hps_rocksdb_write_end(store, begun, text);
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot write a record");
+}
+
+hps_status hps_rocksdb_record_put(struct hps_store *base, const void *key, size_t key_size,
+                                  const void *value, size_t value_size, struct hps_error *err)
+{
+    HPS_ASSERT(value != NULL || value_size == 0);
+    return record_write((struct hps_rocksdb *)base, key, key_size, value != NULL ? value : "",
+                        value_size, err);
 }
 
 hps_status hps_rocksdb_record_delete(struct hps_store *base, const void *key, size_t key_size,
                                      struct hps_error *err)
 {
-    struct hps_rocksdb *store = (struct hps_rocksdb *)base;
-    if (store->dir.read_only) {
-        return hps_rocksdb_fail_read_only(store, err);
-    }
-    hps_status status = hps_rocksdb_dir_guard_vital(&store->dir, key_size, err);
-    if (status == HPS_OK) {
-        status = hps_rocksdb_log_check(store, err);
-    }
-    if (status != HPS_OK) {
-        return status;
-    }
-    char *text = NULL;
-    hps_rwlock_read(&store->log_gate);
-    rocksdb_delete_cf(store->db, store->write_synced, store->catalog, key, key_size, &text);
-    hps_rocksdb_write_ended(store, text);
-    hps_rwlock_release(&store->log_gate);
-    return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot delete a record");
+    return record_write((struct hps_rocksdb *)base, key, key_size, NULL, 0, err);
 }
 
 /* From where `iter` stands, while keys begin with `prefix`; the first n_hidden bytes of each key

@@ -17,7 +17,6 @@
 #include "backends/rocksdb/internal.h"
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/lock.h"
 #include "base/pool.h"
 
 enum { BATCH_KEYS_MAX = 1 << 16 };
@@ -28,6 +27,7 @@ static void rocks_close(struct hps_store *base)
     struct hps_rocksdb *store = (struct hps_rocksdb *)base;
     hps_rocksdb_sync_stop(store);
     hps_pool_free(store->readers);
+    hps_rocksdb_dropped_close(store);
     while (store->families != NULL) {
         struct hps_rocksdb_family *family = store->families;
         HPS_ASSERT(!family->open);
@@ -44,6 +44,8 @@ static void rocks_close(struct hps_store *base)
         rocksdb_close(store->db);
     }
     hps_rocksdb_options_free(store);
+    hps_rocksdb_wal_fini(&store->wal);
+    hps_rocksdb_health_fini(&store->health);
     hps_rocksdb_dir_close(&store->dir);
     hps_lock_fini(&store->lock);
     hps_free(store);
@@ -69,7 +71,7 @@ static hps_status rocks_open(struct hps_rocksdb *store, const struct hps_rocksdb
         status = hps_rocksdb_readers_start(store, given, err);
     }
     if (status == HPS_OK && !store->dir.read_only) {
-        hps_rocksdb_logs_limit(store);
+        hps_rocksdb_wals_limit(store);
         hps_rocksdb_memory_keep(store);
         hps_rocksdb_dir_ballast(&store->dir);
         status = hps_rocksdb_sync_start(store, err);
@@ -129,9 +131,9 @@ hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hp
     }
     store->base.ops = &rocks_ops;
     store->batch_keys_max = (uint32_t)hps_rocksdb_clamp(options->batch_keys_max, 1, BATCH_KEYS_MAX);
-    store->wal_sync_ms = options->wal_sync_ms;
     hps_lock_init(&store->lock, HPS_LOCK_ROCKSDB);
-    hps_rocksdb_sync_init(store);
+    hps_rocksdb_health_init(&store->health);
+    hps_rocksdb_wal_init(&store->wal, options->wal_sync_ms);
     hps_status status = rocks_open(store, options, err);
     if (status != HPS_OK) {
         rocks_close(&store->base);

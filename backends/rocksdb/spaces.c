@@ -96,7 +96,7 @@ void hps_rocksdb_family_free(struct hps_rocksdb_family *family)
     hps_free(family);
 }
 
-/* Under the store's lock. On success the caller frees it: the files go with the handle. */
+/* Under the store's lock. On success it is among the dropped: its files go with the handle. */
 static hps_status family_drop(struct hps_rocksdb *store, struct hps_rocksdb_family *family,
                               struct hps_error *err)
 {
@@ -115,12 +115,72 @@ static hps_status family_drop(struct hps_rocksdb *store, struct hps_rocksdb_fami
         link = &(*link)->next;
     }
     *link = family->next;
+    family->next = store->dropped;
+    store->dropped = family;
     if (family->damaged && hps_rocksdb_damaged_write(store, NULL) != HPS_OK) {
-        HPS_LOG(WARN, "rocksdb", "a damaged version is gone, its mark is not",
+        HPS_LOG(WARN, "rocksdb", "damaged version dropped: hpsd.damaged still names it",
                 HPS_STR("family", family->name));
     }
     return HPS_OK;
 }
+
+/* ---- dropped families ------------------------------------------------------------------------ */
+
+/* RocksDB tells its listeners that a family stalls, or stalls no more, at the end of a job, from
+ * the options of the family, which may have been freed by then (up to its newest release:
+ * SuperVersionContext::Clean). So the handle of one that was dropped stays until each flush and
+ * each compaction that ran at the drop has ended, as far as their numbers tell, and each write. */
+bool hps_rocksdb_dropped_free(struct hps_rocksdb *store)
+{
+    uint64_t n_flushes = 1;
+    uint64_t n_compactions = 1;
+    struct hps_rocksdb_family *unknown = NULL;
+    hps_lock_acquire(&store->lock);
+    if (store->dropped != NULL) {
+        (void)rocksdb_property_int(store->db, "rocksdb.num-running-flushes", &n_flushes);
+        (void)rocksdb_property_int(store->db, "rocksdb.num-running-compactions", &n_compactions);
+    }
+    for (struct hps_rocksdb_family **link = &store->dropped; *link != NULL;) {
+        struct hps_rocksdb_family *family = *link;
+        HPS_ASSERT(family->leftover && !family->open);
+        family->flushed = family->flushed || n_flushes == 0;
+        family->compacted = family->compacted || n_compactions == 0;
+        if (family->flushed && family->compacted) {
+            *link = family->next;
+            family->next = unknown;
+            unknown = family;
+        } else {
+            link = &family->next;
+        }
+    }
+    bool left = store->dropped != NULL;
+    hps_lock_release(&store->lock);
+    if (unknown != NULL) {
+        hps_rwlock_write(&store->wal.gate);
+        hps_rwlock_release(&store->wal.gate);
+    }
+    while (unknown != NULL) {
+        struct hps_rocksdb_family *family = unknown;
+        unknown = family->next;
+        hps_rocksdb_family_free(family);
+    }
+    return left;
+}
+
+void hps_rocksdb_dropped_close(struct hps_rocksdb *store)
+{
+    HPS_ASSERT(!store->wal.started || store->wal.closing);
+    if (store->dropped != NULL) {
+        rocksdb_cancel_all_background_work(store->db, 1);
+    }
+    while (store->dropped != NULL) {
+        struct hps_rocksdb_family *family = store->dropped;
+        store->dropped = family->next;
+        hps_rocksdb_family_free(family);
+    }
+}
+
+/* ---- which family a space is ----------------------------------------------------------------- */
 
 /* Under the store's lock. */
 static hps_status family_get(struct hps_rocksdb *store, const char *name,
@@ -140,9 +200,6 @@ static hps_status family_get(struct hps_rocksdb *store, const char *name,
     hps_status dropped = f != NULL ? family_drop(store, f, err) : HPS_OK;
     if (dropped != HPS_OK) {
         return dropped;
-    }
-    if (f != NULL) {
-        hps_rocksdb_family_free(f);
     }
     if (store->dir.read_only) {
         return hps_rocksdb_fail_read_only(store, err);
@@ -215,7 +272,9 @@ hps_status hps_rocksdb_space_drop(struct hps_space *base, struct hps_error *err)
     hps_lock_release(&store->lock);
     hps_free(base);
     if (status == HPS_OK) {
-        hps_rocksdb_family_free(family);
+        if (hps_rocksdb_dropped_free(store)) {
+            hps_rocksdb_sync_wake(store);
+        }
         hps_rocksdb_dir_ballast(&store->dir);
     }
     return status;

@@ -56,13 +56,12 @@ static hps_status batch_add(rocksdb_writebatch_t *batch, struct hps_space *space
 static void batch_write(struct hps_rocksdb *store, rocksdb_writebatch_t *batch, char **out_text)
 {
     *out_text = NULL;
-    hps_rwlock_read(&store->log_gate);
+    uint64_t begun = hps_rocksdb_write_begin(store);
     rocksdb_write(store->db, store->write, batch, out_text);
-    hps_rocksdb_write_ended(store, *out_text);
-    hps_rwlock_release(&store->log_gate);
+    hps_rocksdb_write_end(store, begun, *out_text);
     rocksdb_writebatch_destroy(batch);
-    if (*out_text == NULL && store->wal_sync_ms != 0) {
-        atomic_store(&store->wal_dirty, true);
+    if (*out_text == NULL && store->wal.sync_ms != 0) {
+        atomic_store(&store->wal.dirty, true);
     }
 }
 
@@ -79,11 +78,11 @@ static hps_status write_chunk(struct hps_space *space, const struct hps_table *t
 {
     struct hps_rocksdb *store = hps_rocksdb_of(space);
     struct hps_error error;
-    /* twice: into the log now and into a file when the memory is written out */
+    /* twice: into the WAL now and into a file when the memory is written out */
     hps_status status = hps_rocksdb_dir_guard(
         &store->dir, 2 * batch_bytes(n, rows != NULL ? table->row_bytes : 0), &error);
     if (status == HPS_OK) {
-        status = hps_rocksdb_log_check(store, &error);
+        status = hps_rocksdb_wal_check(store, &error);
     }
     if (status != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
@@ -164,7 +163,7 @@ static hps_status apply_check(struct hps_rocksdb *store, const struct hps_call *
                              APPLY_BYTES_MAX);
     }
     hps_status status = hps_rocksdb_dir_guard(&store->dir, 2 * bytes, err);
-    return status == HPS_OK ? hps_rocksdb_log_check(store, err) : status;
+    return status == HPS_OK ? hps_rocksdb_wal_check(store, err) : status;
 }
 
 static void batch_add_record(rocksdb_writebatch_t *batch, struct hps_space *space,

@@ -20,11 +20,11 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "backends/rocksdb/rocksdb.h"
 #include "backends/store_durable.h"
+#include "tests/lib/failing_disk.h"
 #include "tests/lib/tmpdir.h"
 
 enum { ROW_BYTES = 512, FREE_MIN = 8 << 20, BATCH = 200 };
@@ -34,58 +34,6 @@ static struct hps_error error;
 static const struct hps_call no_limit = {0};
 static const struct hps_table table = {
     .name = "t", .id = 0, .dim = 128, .row_bytes = ROW_BYTES, .dtype = HPS_DTYPE_FP32};
-
-/* ---- the disk -------------------------------------------------------------------------------- */
-
-/* What a call on a file whose name ends so is answered with; 0: what the kernel says. */
-static atomic_int log_sync_errno;
-static atomic_int log_write_errno;
-static atomic_uint n_log_syncs;
-static atomic_uint n_new_logs; /* the first write of the one that makes it 0 meets a full disk */
-
-static bool fd_is(int fd, const char *suffix)
-{
-    char link[64];
-    char name[512];
-    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, name, sizeof(name));
-    size_t size = strlen(suffix);
-    return n > (ssize_t)size && memcmp(name + n - size, suffix, size) == 0;
-}
-
-/* These take the place of the C library's for RocksDB, too. Straight to the kernel: ThreadSanitizer
- * would take the library's own order of its calls for none. */
-int fdatasync(int fd)
-{
-    if (fd_is(fd, ".log")) {
-        atomic_fetch_add(&n_log_syncs, 1);
-        int failed = atomic_load(&log_sync_errno);
-        if (failed != 0) {
-            errno = failed;
-            return -1;
-        }
-    }
-    return (int)syscall(SYS_fdatasync, fd);
-}
-
-static void new_log_count(int fd)
-{
-    if (atomic_load(&n_new_logs) > 0 && fd_is(fd, ".log") && lseek(fd, 0, SEEK_CUR) == 0 &&
-        atomic_fetch_sub(&n_new_logs, 1) == 1) {
-        atomic_store(&log_write_errno, ENOSPC);
-    }
-}
-
-ssize_t write(int fd, const void *bytes, size_t n)
-{
-    new_log_count(fd);
-    int failed = atomic_load(&log_write_errno);
-    if (failed != 0 && fd_is(fd, ".log")) {
-        errno = failed;
-        return -1;
-    }
-    return syscall(SYS_write, fd, bytes, n);
-}
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 
@@ -99,9 +47,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    atomic_store(&n_new_logs, 0);
-    atomic_store(&log_write_errno, 0);
-    atomic_store(&log_sync_errno, 0);
+    failing_disk_mend();
     (void)umount2(tmp.path, MNT_DETACH); /* only mounted in one test */
     hps_tmpdir_close(&tmp);
     return 0;
@@ -236,25 +182,25 @@ static struct hps_space *wait_for_writes(struct hps_space *space, bool *out_aske
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Whoever syncs the log first: the store's thread, or RocksDB before it writes out its memory. */
+/* Whoever syncs the WAL first: the store's thread, or RocksDB before it writes out its memory. */
 static void sync_fails(uint32_t wal_sync_ms)
 {
     struct hps_store *store = open_store(wal_sync_ms);
     struct hps_space *space = open_space(store);
     assert_false(refused(store));
-    atomic_store(&log_sync_errno, EIO);
+    atomic_store(&failing_disk.wal_sync_errno, EIO);
     hps_key end = apply_until_refused(space);
     assert_int_equal(apply(space, end), HPS_IO);
     assert_true(refused(store));
     assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_IO);
-    unsigned n_syncs = atomic_load(&n_log_syncs);
-    atomic_store(&log_sync_errno, 0);
+    unsigned n_syncs = atomic_load(&failing_disk.n_wal_syncs);
+    atomic_store(&failing_disk.wal_sync_errno, 0);
     check_rows(space, end);
-    for (unsigned i = 0; i < 20; i++) { /* nor is the log synced behind its back */
+    for (unsigned i = 0; i < 20; i++) { /* nor is the WAL synced behind its back */
         assert_int_equal(apply(space, end), HPS_IO);
     }
     close_all(space);
-    assert_int_equal(atomic_load(&n_log_syncs), n_syncs);
+    assert_int_equal(atomic_load(&failing_disk.n_wal_syncs), n_syncs);
     store = open_store(wal_sync_ms);
     space = open_space(store);
     check_rows(space, end);
@@ -263,22 +209,47 @@ static void sync_fails(uint32_t wal_sync_ms)
     close_all(space);
 }
 
-static void test_sync_when_the_log_fails_then_writes_end_and_nothing_is_lost(void **state)
+static void test_sync_when_the_wal_fails_then_writes_end_and_nothing_is_lost(void **state)
 {
     (void)state;
     sync_fails(1);
 }
 
-static void test_flush_when_the_log_fails_then_writes_end_and_nothing_is_lost(void **state)
+static void test_flush_when_the_wal_fails_then_writes_end_and_nothing_is_lost(void **state)
 {
     (void)state;
     sync_fails(200); /* RocksDB comes first, then the thread has its turn */
 }
 
-static void test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is_lost(void **state)
+static void test_write_when_synced_and_the_wal_fails_then_refused_and_nothing_is_lost(void **state)
 {
     (void)state;
     sync_fails(0);
+}
+
+/* A disk that fails is not one that is full: nobody is told to make room. */
+static void test_write_when_the_wal_cannot_be_written_then_io_until_a_restart(void **state)
+{
+    (void)state;
+    struct hps_store *store = open_store(1);
+    struct hps_space *space = open_space(store);
+    assert_int_equal(apply(space, 0), HPS_OK);
+    atomic_store(&failing_disk.wal_write_errno, EIO);
+    assert_int_equal(apply(space, BATCH), HPS_IO);
+    assert_true(refused(store));
+    atomic_store(&failing_disk.wal_write_errno, 0);
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(apply(space, BATCH), HPS_IO);
+    }
+    assert_non_null(strstr(store->ops->durable->writes_refused(store), "restart hpsd"));
+    check_rows(space, BATCH);
+    close_all(space);
+    store = open_store(1);
+    space = open_space(store);
+    check_rows(space, BATCH);
+    assert_int_equal(apply(space, BATCH), HPS_OK);
+    assert_false(refused(store));
+    close_all(space);
 }
 
 /* ---- a disk that others fill at once --------------------------------------------------------- */
@@ -309,7 +280,7 @@ static void *fill_run(void *arg)
     return NULL;
 }
 
-/* Compactions, flushes and the log run out of room together, while all of them write. */
+/* Compactions, flushes and the WAL run out of room together, while all of them write. */
 static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(void **state)
 {
     (void)state;
@@ -357,15 +328,15 @@ static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(
     close_all(space);
 }
 
-/* The disk is full under the log. Whether the log is the first thing that is written or not, the
+/* The disk is full under the WAL. Whether the WAL is the first thing that is written or not, the
  * process goes on, and so do writes once there is room. */
-static void log_meets_full_disk(struct hps_store *store, hps_key end)
+static void wal_meets_full_disk(struct hps_store *store, hps_key end)
 {
     struct hps_space *space = open_space(store);
     for (hps_key first = 0; first < end; first += BATCH) {
         assert_int_equal(apply(space, first), HPS_OK);
     }
-    atomic_store(&log_write_errno, ENOSPC);
+    atomic_store(&failing_disk.wal_write_errno, ENOSPC);
     assert_int_equal(apply(space, end), HPS_EXHAUSTED);
     assert_int_equal(apply(space, end), HPS_EXHAUSTED);
     assert_true(refused(store));
@@ -373,7 +344,7 @@ static void log_meets_full_disk(struct hps_store *store, hps_key end)
     if (end > 0) {
         check_rows(space, end);
     }
-    atomic_store(&log_write_errno, 0);
+    atomic_store(&failing_disk.wal_write_errno, 0);
     while (refused(store)) {
         sched_yield();
     }
@@ -387,46 +358,46 @@ static void log_meets_full_disk(struct hps_store *store, hps_key end)
     close_all(space);
 }
 
-static void test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room(void **state)
+static void test_write_when_the_wal_meets_a_full_disk_then_refused_until_there_is_room(void **state)
 {
     (void)state;
-    /* Fewer than the budget of the log: where the failed write is the one that empties the memory,
+    /* Fewer than the budget of the WAL: where the failed write is the one that empties the memory,
      * writes go on after a restart only. */
-    log_meets_full_disk(open_store(1), 2 * BATCH);
+    wal_meets_full_disk(open_store(1), 2 * BATCH);
 }
 
-static void test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same(
+static void test_write_when_nothing_is_in_memory_and_the_wal_meets_a_full_disk_then_the_same(
     void **state)
 {
     (void)state;
     struct hps_store *store = open_store(1);
-    for (unsigned i = 0; i < 17; i++) { /* all memory has been written out, see logs_limit */
+    for (unsigned i = 0; i < 17; i++) { /* all memory has been written out, see wals_limit */
         store->ops->close(store);
         store = open_store(1);
     }
-    log_meets_full_disk(store, 0);
+    wal_meets_full_disk(store, 0);
 }
 
-enum { NEW_LOGS = 40, RESTARTS = 3 };
+enum { NEW_WALS = 40, RESTARTS = 3 };
 
-/* The first write of a new log meets a full disk. If that write has sent all of memory to be
+/* The first write of a new WAL meets a full disk. If that write has sent all of memory to be
  * written out, RocksDB does not get out of that by itself; which one does depends on its
  * threads. */
-static void test_write_when_a_new_log_meets_a_full_disk_then_writes_go_on_or_a_restart_is_asked_for(
+static void test_write_when_a_new_wal_meets_a_full_disk_then_writes_go_on_or_a_restart_is_asked_for(
     void **state)
 {
     (void)state;
     struct hps_space *space = open_space(open_store(1));
     unsigned n_asked = 0;
     hps_key end = 0;
-    for (unsigned i = 0; i < NEW_LOGS && n_asked < RESTARTS; i++) {
+    for (unsigned i = 0; i < NEW_WALS && n_asked < RESTARTS; i++) {
         bool asked = false;
-        atomic_store(&n_new_logs, 1 + i % 12);
+        atomic_store(&failing_disk.n_new_wals, 1 + i % 12);
         while (apply(space, end) == HPS_OK) {
             end += BATCH;
         }
         assert_true(refused(space->store));
-        atomic_store(&log_write_errno, 0);
+        atomic_store(&failing_disk.wal_write_errno, 0);
         space = wait_for_writes(space, &asked);
         n_asked += asked;
         assert_int_equal(apply(space, end), HPS_OK);
@@ -439,29 +410,30 @@ static void test_write_when_a_new_log_meets_a_full_disk_then_writes_go_on_or_a_r
     print_message("restarts asked for: %u\n", n_asked);
 }
 
-static void test_close_when_the_log_was_not_synced_since_a_write_then_it_is(void **state)
+static void test_close_when_the_wal_was_not_synced_since_a_write_then_it_is(void **state)
 {
     (void)state;
     struct hps_store *store = open_store(1 << 30); /* not while the test runs */
     struct hps_space *space = open_space(store);
     assert_int_equal(apply(space, 0), HPS_OK);
-    unsigned n_syncs = atomic_load(&n_log_syncs);
+    unsigned n_syncs = atomic_load(&failing_disk.n_wal_syncs);
     close_all(space);
-    assert_true(atomic_load(&n_log_syncs) > n_syncs);
+    assert_true(atomic_load(&failing_disk.n_wal_syncs) > n_syncs);
 }
 
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_sync_when_the_log_fails_then_writes_end_and_nothing_is_lost),
-        T(test_flush_when_the_log_fails_then_writes_end_and_nothing_is_lost),
-        T(test_write_when_synced_and_the_log_fails_then_refused_and_nothing_is_lost),
-        T(test_write_when_the_log_meets_a_full_disk_then_refused_until_there_is_room),
-        T(test_write_when_nothing_is_in_memory_and_the_log_meets_a_full_disk_then_the_same),
+        T(test_sync_when_the_wal_fails_then_writes_end_and_nothing_is_lost),
+        T(test_flush_when_the_wal_fails_then_writes_end_and_nothing_is_lost),
+        T(test_write_when_synced_and_the_wal_fails_then_refused_and_nothing_is_lost),
+        T(test_write_when_the_wal_cannot_be_written_then_io_until_a_restart),
+        T(test_write_when_the_wal_meets_a_full_disk_then_refused_until_there_is_room),
+        T(test_write_when_nothing_is_in_memory_and_the_wal_meets_a_full_disk_then_the_same),
         T(test_compaction_when_others_fill_the_disk_then_writes_wait_for_room),
-        T(test_write_when_a_new_log_meets_a_full_disk_then_writes_go_on_or_a_restart_is_asked_for),
-        T(test_close_when_the_log_was_not_synced_since_a_write_then_it_is),
+        T(test_write_when_a_new_wal_meets_a_full_disk_then_writes_go_on_or_a_restart_is_asked_for),
+        T(test_close_when_the_wal_was_not_synced_since_a_write_then_it_is),
     };
     return cmocka_run_group_tests_name("fault_rocksdb", tests, NULL, NULL);
 }

@@ -84,11 +84,19 @@ LIBRARIES = {
         "config/parse*": "ps.json",
         "config/manifest.c": "manifest.json of a model directory",
     },
-    r"rocksdb/": {
+    r"rocksdb/c\.h": {
         "backends/rocksdb/internal.h": "the store on SSD, in the files that include it",
         "bench/bench_rocksdb.c": "compares with RocksDB as it comes",
         "bench/bench_update.c": "compares with RocksDB as it comes",
         "tests/unit/backends/rocksdb/test_database.c": "makes databases that are not ours",
+        "tests/unit/backends/rocksdb/test_errors.c": "has RocksDB say its errors",
+        "tests/unit/backends/rocksdb/test_listener.c": "has RocksDB tell of its health",
+    },
+    r"rocksdb/": {"backends/rocksdb/listener.cc": "what the C interface has not: a listener"},
+    r"grpcpp/": {"bench/grpc_cpp_server.cc": "the comparison with libgrpc++"},
+    r"(cstdio|cstring|memory|string|vector)$": {
+        "backends/rocksdb/listener.cc": "types of the listener's calls",
+        "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
     },
     r"librdkafka/": {
         "backends/kafka/internal.h": "the log of updates, in the files that include it",
@@ -111,6 +119,13 @@ LIBRARIES = {
     },
     r"cmocka\.h": {"tests/*": "the test library"},
 }
+# Everything else is C, or CUDA in *.cu.
+CXX_IN = {
+    "backends/rocksdb/listener.cc": "a listener of RocksDB is a C++ object",
+    "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
+}
+CXX_LINES_MAX = 120  # of the product
+
 SYSTEM = re.compile(
     r"^(sys|net|netinet|arpa|linux)/\w+\.h$|^(assert|complex|ctype|dirent|dlfcn|endian|errno|execinfo|"
     r"fcntl|fenv|float|fnmatch|ftw|getopt|glob|grp|immintrin|inttypes|limits|locale|malloc|math|netdb|nmmintrin|"
@@ -163,7 +178,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "backends/redis/client/conn.c": "test_client.c, plain and over TLS, by real servers",
     "backends/redis/client/keeper.c": "test_fault_redis.c: servers that come back are found",
     "backends/redis/client/node.c": "test_client.c and test_fault_redis.c",
-    "backends/rocksdb/errors.c": "test_read.c, test_damaged.c, test_database.c and test_fault_rocksdb.c: each kind of error",
+    "backends/rocksdb/health.c": "test_fault_rocksdb.c: disks that fail and fill; test_damaged.c",
     "backends/rocksdb/options.c": "test_read.c and test_database.c, in every read mode",
     "backends/rocksdb/records.c": "test_store_rocksdb.c and test_fault_catalog.c",
     "cache/device/sim/kernels.c": "test_cache.c, which launches them all against a dictionary",
@@ -246,7 +261,7 @@ PLACES = re.compile(
     r"\b(registry|pypi|mirror|repo1?|proxy)\.[a-z-]+\.[a-z]{2,}", re.IGNORECASE)
 
 SOURCES = re.compile(
-    r"(\.(c|h|def|py|sh|proto|cmake|cpp|cuh?|java|js|go|service|socket|yml|yaml|supp)|/CMakeLists\.txt|"
+    r"(\.(c|h|def|py|sh|proto|cmake|cc|cpp|cxx|cuh?|java|js|go|service|socket|yml|yaml|supp)|/CMakeLists\.txt|"
     r"/Containerfile|/conf\.d/.*)$|^(CMakeLists\.txt|dev|\.ci/run)$")
 BINARY = re.compile(r"\.(png|npy|bin|raw|gz|pb|der)$|/corpus/")
 SPDX = "SPDX-License-Identifier: Apache-2.0"
@@ -357,6 +372,9 @@ def check_unused(files, used):
     for path in STORE_NAMES_IN:
         if ("store name", path) not in used:
             yield here, 1, "unused", f"{path} may name stores, and does not"
+    for path in CXX_IN:
+        if path not in files:
+            yield here, 1, "unused", f"{path} may be C++, and is not there"
 
 
 def check_calls(path, lines, used):
@@ -410,7 +428,7 @@ def check_functions(path, lines):
     """Functions open and close in column 0 (tests/lint relies on clang-format for that)."""
     opened, depth = 0, 0
     for number, line in enumerate(lines, 1):
-        if opened == 0 and line.rstrip() == "{":
+        if opened == 0 and line.rstrip() == "{" and not lines[number - 2].startswith(("class ", "namespace")):
             opened, depth = number, 0
         if opened:
             depth += line.count("{") - line.count("}")
@@ -439,6 +457,14 @@ def check_columns(_, lines):
             yield number, "columns", f"{len(line)} columns, more than {LINE_COLUMNS_MAX}"
 
 
+def check_language(path, lines):
+    if path.endswith((".cc", ".cpp", ".cxx", ".hpp")):
+        if path not in CXX_IN:
+            yield 1, "language", f"C++ is for {', '.join(CXX_IN)} alone"
+        if folder_of(path) in INCLUDES and len(lines) - 1 > CXX_LINES_MAX:
+            yield 1, "language", f"{len(lines) - 1} lines of C++, more than {CXX_LINES_MAX}"
+
+
 def check_length(path, lines):
     if folder_of(path) in INCLUDES and len(lines) - 1 > FILE_LINES_MAX:
         yield 1, "file length", f"{len(lines) - 1} lines, more than {FILE_LINES_MAX}"
@@ -454,7 +480,8 @@ def check_file(root, path, used):
     if SOURCES.search(path) and not upstream and not any(SPDX in line for line in lines[:3]):
         yield 1, "licence", f"no '{SPDX}' in the first three lines"
     yield from check_text(path, lines)
-    if path.endswith((".c", ".h", ".cu", ".cuh", ".def")):
+    yield from check_language(path, lines)
+    if path.endswith((".c", ".h", ".cc", ".cu", ".cuh", ".def")):
         code = blanked(text).split("\n")
         yield from check_folder(path)
         yield from check_includes(path, lines, used)
@@ -470,8 +497,8 @@ def check_file(root, path, used):
 
 def check_tests(files):
     for path in files:
-        if path.split("/")[0] in TESTED and path.endswith(".c"):
-            test = f"tests/unit/{os.path.dirname(path)}/test_{os.path.basename(path)}"
+        if path.split("/")[0] in TESTED and path.endswith((".c", ".cc")):
+            test = f"tests/unit/{os.path.dirname(path)}/test_{os.path.splitext(os.path.basename(path))[0]}.c"
             if test in files and path in UNTESTED:
                 yield path, 1, "untested", f"{test} is there: remove it from UNTESTED"
             elif test not in files and path not in UNTESTED:
@@ -515,9 +542,9 @@ def check_comments(root, files):
     """Comments name sources that are there."""
     there = {os.path.basename(path) for path in files}
     for path in files:
-        if path.endswith((".c", ".h", ".cu", ".cuh")) and folder_of(path) in INCLUDES:
+        if path.endswith((".c", ".h", ".cc", ".cu", ".cuh")) and folder_of(path) in INCLUDES:
             for number, line in enumerate(read(root, path).split("\n"), 1):
-                for name in re.findall(r"[\w-]+\.(?:c|cu|cuh)\b", line):
+                for name in re.findall(r"[\w-]+\.(?:cc?|cuh?)\b", line):
                     if name not in there:
                         yield path, number, "comment", f"{name} is not there"
 
@@ -585,6 +612,12 @@ PLANTS = [  # rule, file, content
     ("include", "base/b.c", C + '#include "heap.h"\n'),
     ("library", "server/b.c", C + "#include <nghttp2/nghttp2.h>\n"),
     ("library", "cache/d.c", C + "#include <rocksdb/c.h>\n"),
+    ("library", "backends/rocksdb/internal.h", C + "#include <rocksdb/listener.h>\n"),
+    ("library", "backends/rocksdb/listener.cc", C + "#include <rocksdb/c.h>\n"),
+    ("library", "net/d.c", C + "#include <string>\n"),
+    ("language", "backends/rocksdb/more.cc", C),
+    ("language", "backends/rocksdb/listener.cc", C + "int a;\n" * 120),
+    ("untested", "backends/rocksdb/listener.cc", C),
     ("library", "config/b.c", C + "#include <openssl/ssl.h>\n"),
     ("library", "base/c.c", C + "#include <glib.h>\n"),
     ("banned call", "base/d.c", C + "void *f(void)\n{\n    return malloc(1);\n}\n"),
