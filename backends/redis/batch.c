@@ -118,3 +118,23 @@ void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_re
         run_again(redis, batch, script, n_again, deadline_us);
     }
 }
+
+hps_status redis_shards_call(struct redis_space *space, enum hps_redis_script script,
+                             redis_shard_put_fn *put, void *ctx, uint64_t deadline_us,
+                             struct redis_batch *out_batch)
+{
+    struct redis_batch *batch = out_batch;
+    hps_status status = redis_batch_init(batch, space->n_shards);
+    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
+        status = put(ctx, &batch->bytes, i);
+        if (status == HPS_OK && batch->bytes.size > batch->at[batch->n]) {
+            redis_batch_end(batch, space, i, 0);
+        }
+    }
+    if (status != HPS_OK) {
+        redis_batch_clear(batch);
+        return status;
+    }
+    redis_batch_run(space->redis, batch, script, deadline_us);
+    return HPS_OK;
+}

@@ -17,39 +17,41 @@ static bool uses(const struct redis *redis)
     return redis->options.evict != HPS_REDIS_EVICT_RANDOM;
 }
 
-static hps_status put_evict(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
-                            uint64_t target)
+struct evicting {
+    struct redis_space *space;
+    uint8_t *going;  /* [n_shards] whether more rows are to go */
+    uint64_t target; /* rows that a shard keeps */
+};
+
+static hps_status put_evict(void *ctx, struct hps_buf *bytes, uint32_t shard)
 {
     static const char *const how[] = {"random", "used", "oldest"};
+    const struct evicting *evicting = ctx;
+    const struct redis_space *space = evicting->space;
     const struct redis *redis = space->redis;
     HPS_ASSERT((size_t)redis->options.evict < sizeof(how) / sizeof(how[0]));
-    hps_status status = hps_redis_script_begin(&batch->bytes, HPS_REDIS_EVICT,
-                                               space->shards[shard].keys, uses(redis) ? 2 : 1, 3);
-    status = status == HPS_OK ? hps_redis_put_u64(&batch->bytes, target) : status;
-    status = status == HPS_OK ? hps_redis_put_u64(&batch->bytes, EVICT_STEP) : status;
-    status =
-        status == HPS_OK ? hps_redis_put_text(&batch->bytes, how[redis->options.evict]) : status;
-    if (status == HPS_OK) {
-        redis_batch_end(batch, space, shard, 0);
+    if (evicting->going[shard] == 0) {
+        return HPS_OK;
     }
-    return status;
+    hps_status status = hps_redis_script_begin(bytes, HPS_REDIS_EVICT, space->shards[shard].keys,
+                                               uses(redis) ? 2 : 1, 3);
+    status = status == HPS_OK ? hps_redis_put_u64(bytes, evicting->target) : status;
+    status = status == HPS_OK ? hps_redis_put_u64(bytes, EVICT_STEP) : status;
+    return status == HPS_OK ? hps_redis_put_text(bytes, how[redis->options.evict]) : status;
 }
 
 /* One step of every shard that is `going`; it is not any more when it is at the target, or does not
  * answer. */
-static uint64_t step(struct redis_space *space, uint8_t *going, uint64_t target,
-                     uint64_t deadline_us, uint32_t *out_n_going)
+static uint64_t step(struct evicting *evicting, uint64_t deadline_us, uint32_t *out_n_going)
 {
+    struct redis_space *space = evicting->space;
+    uint8_t *going = evicting->going;
+    uint64_t target = evicting->target;
     struct redis_batch batch;
     uint64_t n_evicted = 0;
-    hps_status status = redis_batch_init(&batch, space->n_shards);
     *out_n_going = 0;
-    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
-        status = going[i] != 0 ? put_evict(&batch, space, i, target) : HPS_OK;
-    }
-    if (status == HPS_OK) {
-        redis_batch_run(space->redis, &batch, HPS_REDIS_EVICT, deadline_us);
-    }
+    hps_status status =
+        redis_shards_call(space, HPS_REDIS_EVICT, put_evict, evicting, deadline_us, &batch);
     for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
         uint32_t shard = batch.shards[i];
         int64_t n = 0;
@@ -85,8 +87,9 @@ uint64_t redis_evict(struct redis_space *space, uint64_t deadline_us)
         n_going += going[i];
     }
     hps_lock_release(&space->lock);
+    struct evicting evicting = {.space = space, .going = going, .target = target};
     while (n_going > 0 && hps_clock_us() < deadline_us) {
-        n_evicted += step(space, going, target, deadline_us, &n_going);
+        n_evicted += step(&evicting, deadline_us, &n_going);
     }
     hps_free(going);
     atomic_fetch_add_explicit(&redis->n_evicted, n_evicted, memory_order_relaxed);
@@ -108,9 +111,18 @@ void redis_touch(struct redis_space *space, uint32_t shard,
     hps_lock_release(&space->lock);
 }
 
-static hps_status put_touches(struct redis_batch *batch, struct redis_space *space, uint32_t shard,
-                              const struct redis_touch *touches, uint32_t n)
+struct touching {
+    struct redis_space *space;
+    const struct redis_touch *touches; /* [n] */
+    uint32_t n;
+};
+
+static hps_status put_touches(void *ctx, struct hps_buf *bytes, uint32_t shard)
 {
+    const struct touching *touching = ctx;
+    const struct redis_space *space = touching->space;
+    const struct redis_touch *touches = touching->touches;
+    uint32_t n = touching->n;
     uint32_t n_fields = 0;
     for (uint32_t i = 0; i < n; i++) {
         n_fields += touches[i].shard == shard ? 1 : 0;
@@ -119,17 +131,13 @@ static hps_status put_touches(struct redis_batch *batch, struct redis_space *spa
         return HPS_OK;
     }
     bool used = space->redis->options.evict == HPS_REDIS_EVICT_USED;
-    hps_status status = hps_redis_script_begin(&batch->bytes, HPS_REDIS_TOUCH,
-                                               space->shards[shard].keys, 2, 1 + n_fields);
-    status =
-        status == HPS_OK ? hps_redis_put_text(&batch->bytes, used ? "used" : "oldest") : status;
+    hps_status status =
+        hps_redis_script_begin(bytes, HPS_REDIS_TOUCH, space->shards[shard].keys, 2, 1 + n_fields);
+    status = status == HPS_OK ? hps_redis_put_text(bytes, used ? "used" : "oldest") : status;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         if (touches[i].shard == shard) {
-            status = hps_redis_put_arg(&batch->bytes, touches[i].field, sizeof(touches[i].field));
+            status = hps_redis_put_arg(bytes, touches[i].field, sizeof(touches[i].field));
         }
-    }
-    if (status == HPS_OK) {
-        redis_batch_end(batch, space, shard, 0);
     }
     return status;
 }
@@ -147,14 +155,11 @@ void redis_touches_flush(struct redis_space *space)
     memcpy(touches, space->touches, n * sizeof(*touches));
     space->n_touches = 0;
     hps_lock_release(&space->lock);
-    hps_status status = redis_batch_init(&batch, space->n_shards);
-    for (uint32_t i = 0; i < space->n_shards && n > 0 && status == HPS_OK; i++) {
-        status = put_touches(&batch, space, i, touches, n);
+    if (n > 0) { /* samples: if they do not arrive, there will be others */
+        struct touching touching = {.space = space, .touches = touches, .n = n};
+        hps_ignore(redis_shards_call(space, HPS_REDIS_TOUCH, put_touches, &touching,
+                                     redis_write_deadline(space->redis, NULL), &batch));
+        redis_batch_fini(&batch);
     }
-    if (status == HPS_OK) {
-        redis_batch_run(space->redis, &batch, HPS_REDIS_TOUCH,
-                        redis_write_deadline(space->redis, NULL));
-    }
-    redis_batch_fini(&batch);
     hps_free(touches);
 }

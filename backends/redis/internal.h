@@ -138,6 +138,18 @@ void redis_batch_end(struct redis_batch *batch, struct redis_space *space, uint3
 void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_redis_script script,
                      uint64_t deadline_us);
 
+/* Append the command for one shard; nothing: it gets none. */
+typedef hps_status redis_shard_put_fn(void *ctx, struct hps_buf *bytes, uint32_t shard);
+/* A command for each shard that `put` has one for, all of one script (HPS_REDIS_SCRIPTS: of none),
+ * run at once.
+ *
+ * owner   *out_batch is the caller's to end (redis_batch_fini), on failure too
+ * error   NO_MEMORY, or what `put` returned: nothing was sent. Each command has a status of its own
+ */
+hps_status redis_shards_call(struct redis_space *space, enum hps_redis_script script,
+                             redis_shard_put_fn *put, void *ctx, uint64_t deadline_us,
+                             struct redis_batch *out_batch) HPS_MUST_CHECK;
+
 /* ---- leases.c -------------------------------------------------------------------------------- */
 
 /* What becomes of the lease of this daemon. */
@@ -154,7 +166,7 @@ hps_status redis_lease(struct redis_space *space, enum redis_lease_use use, uint
  * does so just now, or the server does not answer. */
 hps_status redis_lease_take(struct redis_space *space, struct hps_error *err) HPS_MUST_CHECK;
 /* A command of one key, and a number behind it. */
-hps_status redis_put_command(struct redis_batch *batch, const char *name,
+hps_status redis_put_command(struct hps_buf *bytes, const char *name,
                              const struct hps_redis_name *key, uint64_t number, bool has_number)
     HPS_MUST_CHECK;
 /* Ask how many rows the shards have; their time to live begins anew. False: not all answered. */
@@ -166,6 +178,8 @@ hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;
 
 /* Under the lock: the shard is at the positions that it has known. */
 void redis_shard_judge(const struct redis_space *space, struct redis_shard *shard);
+/* Where the version is, as scripts take it. */
+hps_status redis_positions_put(struct redis_space *space, struct hps_buf *out_bytes) HPS_MUST_CHECK;
 struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard);
 /* To a question put at `seen` it answered with this digest and these positions (no digest: it is
  * not there). True: what is known of it is this, or newer. */

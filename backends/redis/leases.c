@@ -79,13 +79,13 @@ hps_status redis_lease_take(struct redis_space *space, struct hps_error *err)
                          why[0] ? why : "the server of its leases does not answer");
 }
 
-hps_status redis_put_command(struct redis_batch *batch, const char *name,
+hps_status redis_put_command(struct hps_buf *bytes, const char *name,
                              const struct hps_redis_name *key, uint64_t number, bool has_number)
 {
-    hps_status status = hps_redis_put_begin(&batch->bytes, has_number ? 3 : 2);
-    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, name) : status;
-    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, key->text, key->size) : status;
-    return status == HPS_OK && has_number ? hps_redis_put_u64(&batch->bytes, number) : status;
+    hps_status status = hps_redis_put_begin(bytes, has_number ? 3 : 2);
+    status = status == HPS_OK ? hps_redis_put_text(bytes, name) : status;
+    status = status == HPS_OK ? hps_redis_put_arg(bytes, key->text, key->size) : status;
+    return status == HPS_OK && has_number ? hps_redis_put_u64(bytes, number) : status;
 }
 
 /* ---- the keeper ------------------------------------------------------------------------------ */
@@ -100,13 +100,13 @@ bool redis_count_rows(struct redis_space *space)
     hps_status status = redis_batch_init(&batch, space->n_shards * 3);
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         const struct redis_shard *shard = &space->shards[i];
-        status = redis_put_command(&batch, "HLEN", &shard->keys[0], 0, false);
+        status = redis_put_command(&batch.bytes, "HLEN", &shard->keys[0], 0, false);
         if (status == HPS_OK) {
             redis_batch_end(&batch, space, i, 0);
         }
         for (uint32_t k = 0; k < 2 && redis->options.ttl_ms > 0 && status == HPS_OK; k++) {
-            status =
-                redis_put_command(&batch, "PEXPIRE", &shard->keys[k], redis->options.ttl_ms, true);
+            status = redis_put_command(&batch.bytes, "PEXPIRE", &shard->keys[k],
+                                       redis->options.ttl_ms, true);
             if (status == HPS_OK) {
                 redis_batch_end(&batch, space, i, 0);
                 hps_redis_values_init(&batch.values[batch.n - 1], 0, 0);

@@ -64,12 +64,10 @@ static hps_status load_new(struct redis_space *space, struct hps_store_load **ou
     return HPS_OK;
 }
 
-/* Run what was put; the first failure, with what the server or the cluster says of it. A load has
- * no deadline that it could miss: a server that says nothing is away. */
-static hps_status run(struct redis_space *space, struct redis_batch *batch,
-                      enum hps_redis_script script, struct hps_error *err)
+/* The first failure, with what the server or the cluster says of it. A load has no deadline that it
+ * could miss: a server that says nothing is away. */
+static hps_status first_failure(const struct redis_batch *batch, struct hps_error *err)
 {
-    redis_batch_run(space->redis, batch, script, redis_write_deadline(space->redis, NULL));
     for (uint32_t i = 0; i < batch->n; i++) {
         const struct hps_redis_reply *reply = &batch->commands[i].reply;
         if (reply->status != HPS_OK) {
@@ -81,28 +79,32 @@ static hps_status run(struct redis_space *space, struct redis_batch *batch,
     return HPS_OK;
 }
 
+/* Run what was put; the first failure. */
+static hps_status run(struct redis_space *space, struct redis_batch *batch, struct hps_error *err)
+{
+    redis_batch_run(space->redis, batch, HPS_REDIS_SCRIPTS,
+                    redis_write_deadline(space->redis, NULL));
+    return first_failure(batch, err);
+}
+
 static hps_status no_memory(struct hps_error *err)
 {
     return hps_error_set(err, HPS_NO_MEMORY, "no memory for commands");
 }
 
+static hps_status put_unlink(void *ctx, struct hps_buf *bytes, uint32_t shard)
+{
+    const struct hps_store_load *load = ctx;
+    return redis_put_command(bytes, "UNLINK", &load->names[shard], 0, false);
+}
+
 static hps_status unlink_all(struct hps_store_load *load, struct hps_error *err)
 {
-    static const char *const name = "UNLINK";
     struct redis_space *space = load->space;
     struct redis_batch batch;
-    hps_status status = redis_batch_init(&batch, space->n_shards);
-    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
-        status = hps_redis_put_begin(&batch.bytes, 2);
-        status = status == HPS_OK ? hps_redis_put_text(&batch.bytes, name) : status;
-        status = status == HPS_OK
-                     ? hps_redis_put_arg(&batch.bytes, load->names[i].text, load->names[i].size)
-                     : status;
-        if (status == HPS_OK) {
-            redis_batch_end(&batch, space, i, 0);
-        }
-    }
-    status = status == HPS_OK ? run(space, &batch, HPS_REDIS_SCRIPTS, err) : no_memory(err);
+    hps_status status = redis_shards_call(space, HPS_REDIS_SCRIPTS, put_unlink, load,
+                                          redis_write_deadline(space->redis, NULL), &batch);
+    status = status == HPS_OK ? first_failure(&batch, err) : no_memory(err);
     redis_batch_fini(&batch);
     return status;
 }
@@ -150,7 +152,7 @@ static void warn_evicting(struct redis_space *space)
         }
     }
     if (status == HPS_OK) {
-        hps_ignore(run(space, &batch, HPS_REDIS_SCRIPTS, NULL));
+        hps_ignore(run(space, &batch, NULL));
     }
     for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
         const char *text = batch.commands[i].reply.status == HPS_OK && batch.values[i].n == 1
@@ -268,7 +270,7 @@ static hps_status add_piece(const struct hps_store_load *load, const struct piec
     for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
         status = put_rows(load, &batch, piece, i);
     }
-    status = status == HPS_OK ? run(space, &batch, HPS_REDIS_SCRIPTS, err) : no_memory(err);
+    status = status == HPS_OK ? run(space, &batch, err) : no_memory(err);
     redis_batch_fini(&batch);
     return status;
 }
@@ -321,22 +323,24 @@ hps_status redis_load_add(struct hps_store_load *load, const struct hps_table *t
                : hps_error_prefix(err, status, "redis: table '%s' cannot be loaded", table->name);
 }
 
+struct committing {
+    const struct hps_store_load *load;
+    struct hps_buf positions;
+};
+
 /* A shard without rows gives way to the load; not where it has the only copy: there another load
  * has made it, and updates may have emptied it. */
-static hps_status put_commit(const struct hps_store_load *load, struct redis_batch *batch,
-                             uint32_t shard, const struct hps_buf *positions)
+static hps_status put_commit(void *ctx, struct hps_buf *bytes, uint32_t shard)
 {
+    const struct committing *committing = ctx;
+    const struct hps_store_load *load = committing->load;
+    const struct hps_buf *positions = &committing->positions;
     const struct hps_redis_name keys[2] = {load->space->shards[shard].keys[0], load->names[shard]};
     bool only_copy = load->space->redis->options.authoritative;
-    hps_status status = hps_redis_script_begin(&batch->bytes, HPS_REDIS_COMMIT, keys, 2, 3);
-    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, positions->data, positions->size)
-                              : status;
-    status = status == HPS_OK ? hps_redis_put_u64(&batch->bytes, only_copy ? 0 : 2) : status;
-    status = status == HPS_OK ? hps_redis_put_u64(&batch->bytes, load->n_rows[shard]) : status;
-    if (status == HPS_OK) {
-        redis_batch_end(batch, load->space, shard, 0);
-    }
-    return status;
+    hps_status status = hps_redis_script_begin(bytes, HPS_REDIS_COMMIT, keys, 2, 3);
+    status = status == HPS_OK ? hps_redis_put_arg(bytes, positions->data, positions->size) : status;
+    status = status == HPS_OK ? hps_redis_put_u64(bytes, only_copy ? 0 : 2) : status;
+    return status == HPS_OK ? hps_redis_put_u64(bytes, load->n_rows[shard]) : status;
 }
 
 /* A fail-over meanwhile may have lost what was acknowledged. */
@@ -353,24 +357,21 @@ static bool has_lost(const struct redis_batch *batch)
 hps_status redis_load_commit(struct hps_store_load *load, struct hps_error *err)
 {
     struct redis_space *space = load->space;
-    struct redis_batch batch;
-    struct hps_buf positions;
-    hps_buf_init(&positions, (size_t)HPS_REDIS_POSITION_BYTES << 20);
-    hps_status status = redis_batch_init(&batch, space->n_shards);
-    hps_lock_acquire(&space->lock);
-    status = status == HPS_OK ? hps_redis_positions_encode(&space->at, &positions) : status;
-    hps_lock_release(&space->lock);
-    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
-        status = put_commit(load, &batch, i, &positions);
+    struct redis_batch batch = {0};
+    struct committing committing = {.load = load};
+    hps_status status = redis_positions_put(space, &committing.positions);
+    if (status == HPS_OK) {
+        status = redis_shards_call(space, HPS_REDIS_COMMIT, put_commit, &committing,
+                                   redis_write_deadline(space->redis, NULL), &batch);
     }
     HPS_ASSERT(status != HPS_OK || batch.n == space->n_shards);
-    status = status == HPS_OK ? run(space, &batch, HPS_REDIS_COMMIT, err) : no_memory(err);
+    status = status == HPS_OK ? first_failure(&batch, err) : no_memory(err);
     if (status == HPS_OK && has_lost(&batch)) {
         status = hps_error_set(err, HPS_UNAVAILABLE,
                                "a server has lost rows of the load: load it again");
     }
     redis_batch_fini(&batch);
-    hps_buf_fini(&positions);
+    hps_buf_fini(&committing.positions);
     if (status != HPS_OK) {
         return hps_error_prefix(err, status,
                                 "redis: model \"%s\" version %" PRId64 " cannot be loaded",

@@ -204,7 +204,7 @@ static hps_status drop_some(struct redis_space *space, uint32_t begin, uint32_t 
     hps_status status = redis_batch_init(&batch, 2 * (end - begin));
     for (uint32_t i = begin; i < end; i++) {
         for (uint32_t k = 0; k < 2 && status == HPS_OK; k++) {
-            status = redis_put_command(&batch, "UNLINK", &space->shards[i].keys[k], 0, false);
+            status = redis_put_command(&batch.bytes, "UNLINK", &space->shards[i].keys[k], 0, false);
             if (status == HPS_OK) {
                 redis_batch_end(&batch, space, i, 0);
             }

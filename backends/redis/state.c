@@ -23,6 +23,15 @@ static void shard_sane(const struct redis_shard *shard)
     HPS_ASSERT(!shard->known || !shard->missing || shard->n_rows == 0);
 }
 
+hps_status redis_positions_put(struct redis_space *space, struct hps_buf *out_bytes)
+{
+    hps_buf_init(out_bytes, (size_t)HPS_REDIS_POSITION_BYTES << 20);
+    hps_lock_acquire(&space->lock);
+    hps_status status = hps_redis_positions_encode(&space->at, out_bytes);
+    hps_lock_release(&space->lock);
+    return status;
+}
+
 static bool is_there(const struct redis_shard *shard)
 {
     return shard->known && !shard->missing;
@@ -301,36 +310,35 @@ bool redis_shard_reached(struct redis_space *space, uint32_t at,
     return reached;
 }
 
-static hps_status put_ask(struct redis_batch *batch, const struct redis_shard *shard)
+struct asking {
+    struct redis_space *space;
+    bool unknown_only;
+};
+
+static hps_status put_ask(void *ctx, struct hps_buf *bytes, uint32_t shard)
 {
-    hps_status status = hps_redis_put_begin(&batch->bytes, 4);
-    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, "HMGET") : status;
-    status = status == HPS_OK
-                 ? hps_redis_put_arg(&batch->bytes, shard->keys[0].text, shard->keys[0].size)
-                 : status;
-    status = status == HPS_OK ? hps_redis_put_text(&batch->bytes, "g") : status;
-    return status == HPS_OK ? hps_redis_put_text(&batch->bytes, "p") : status;
+    const struct asking *asking = ctx;
+    const struct hps_redis_name *key = &asking->space->shards[shard].keys[0];
+    if (asking->unknown_only && is_known(asking->space, shard)) {
+        return HPS_OK;
+    }
+    hps_status status = hps_redis_put_begin(bytes, 4);
+    status = status == HPS_OK ? hps_redis_put_text(bytes, "HMGET") : status;
+    status = status == HPS_OK ? hps_redis_put_arg(bytes, key->text, key->size) : status;
+    status = status == HPS_OK ? hps_redis_put_text(bytes, "g") : status;
+    return status == HPS_OK ? hps_redis_put_text(bytes, "p") : status;
 }
 
 uint32_t redis_shards_ask(struct redis_space *space, bool unknown_only, uint64_t deadline_us)
 {
     struct redis_batch batch;
     uint32_t n_unanswered = 0;
-    hps_status status = redis_batch_init(&batch, space->n_shards);
-    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
-        if (unknown_only && is_known(space, i)) {
-            continue;
-        }
-        status = put_ask(&batch, &space->shards[i]);
-        if (status == HPS_OK) {
-            redis_batch_end(&batch, space, i, 0);
-        }
-    }
-    if (status != HPS_OK) {
+    struct asking asking = {.space = space, .unknown_only = unknown_only};
+    if (redis_shards_call(space, HPS_REDIS_SCRIPTS, put_ask, &asking, deadline_us, &batch) !=
+        HPS_OK) {
         redis_batch_fini(&batch);
         return space->n_shards;
     }
-    redis_batch_run(space->redis, &batch, HPS_REDIS_SCRIPTS, deadline_us);
     for (uint32_t i = 0; i < batch.n; i++) {
         bool learnt =
             batch.commands[i].reply.status == HPS_OK && batch.values[i].n == 3 &&

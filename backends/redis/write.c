@@ -140,7 +140,7 @@ static uint32_t n_keys_of(const struct redis_space *space)
 }
 
 /* What is called for one shard; `digest` is what it is known to have, zeros: nothing is. */
-static hps_status put_apply(struct redis_batch *batch, const struct sorted *sorted, uint32_t shard,
+static hps_status put_apply(struct hps_buf *bytes, const struct sorted *sorted, uint32_t shard,
                             const struct hps_buf *spans, const uint8_t *digest, bool full)
 {
     struct redis_space *space = sorted->space;
@@ -155,17 +155,12 @@ static hps_status put_apply(struct redis_batch *batch, const struct sorted *sort
     }
     bool rows = !full && (n_puts <= PUTS_MAX || space->redis->options.authoritative);
     uint32_t n_args = 2 + 2 * sorted->n_groups + (rows ? 2 : 1) * n_puts + n_deletes;
-    hps_status status =
-        hps_redis_script_begin(&batch->bytes, full ? HPS_REDIS_SHRINK : HPS_REDIS_APPLY,
-                               space->shards[shard].keys, n_keys_of(space), n_args);
-    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, spans->data, spans->size) : status;
-    status =
-        status == HPS_OK ? hps_redis_put_arg(&batch->bytes, digest, REDIS_DIGEST_BYTES) : status;
+    hps_status status = hps_redis_script_begin(bytes, full ? HPS_REDIS_SHRINK : HPS_REDIS_APPLY,
+                                               space->shards[shard].keys, n_keys_of(space), n_args);
+    status = status == HPS_OK ? hps_redis_put_arg(bytes, spans->data, spans->size) : status;
+    status = status == HPS_OK ? hps_redis_put_arg(bytes, digest, REDIS_DIGEST_BYTES) : status;
     for (uint32_t g = 0; g < sorted->n_groups && status == HPS_OK; g++) {
-        status = put_group(&batch->bytes, sorted, cell + g * 2, rows);
-    }
-    if (status == HPS_OK) {
-        redis_batch_end(batch, space, shard, 0);
+        status = put_group(bytes, sorted, cell + g * 2, rows);
     }
     return status;
 }
@@ -179,6 +174,7 @@ struct applying {
     struct hps_buf spans;
     uint8_t (*digests)[REDIS_DIGEST_BYTES]; /* [n_shards] that the shards are known to have */
     uint8_t *outcomes;                      /* [n_shards] enum outcome */
+    enum outcome of;                        /* of the shards that are applied to just now */
 };
 
 /* ---- applying -------------------------------------------------------------------------------- */
@@ -260,29 +256,29 @@ static void take_digest(struct applying *applying, uint32_t at)
     hps_lock_release(&space->lock);
 }
 
+static hps_status put_applying(void *ctx, struct hps_buf *bytes, uint32_t shard)
+{
+    struct applying *applying = ctx;
+    if (applying->outcomes[shard] != applying->of) {
+        return HPS_OK;
+    }
+    if (!concerns(&applying->sorted, shard)) {
+        applying->outcomes[shard] = HAD;
+        return HPS_OK;
+    }
+    take_digest(applying, shard);
+    return put_apply(bytes, &applying->sorted, shard, &applying->spans, applying->digests[shard],
+                     applying->of == FULL);
+}
+
 /* Apply to the shards whose outcome is `of`. */
 static hps_status apply_to(struct applying *applying, enum outcome of, uint64_t deadline_us)
 {
-    struct redis_space *space = applying->space;
     struct redis_batch batch;
-    bool full = of == FULL;
-    hps_status status = redis_batch_init(&batch, space->n_shards);
-    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
-        if (applying->outcomes[i] != of) {
-            continue;
-        }
-        if (!concerns(&applying->sorted, i)) {
-            applying->outcomes[i] = HAD;
-            continue;
-        }
-        take_digest(applying, i);
-        status =
-            put_apply(&batch, &applying->sorted, i, &applying->spans, applying->digests[i], full);
-    }
-    if (status == HPS_OK) {
-        redis_batch_run(space->redis, &batch, full ? HPS_REDIS_SHRINK : HPS_REDIS_APPLY,
-                        deadline_us);
-    }
+    applying->of = of;
+    hps_status status =
+        redis_shards_call(applying->space, of == FULL ? HPS_REDIS_SHRINK : HPS_REDIS_APPLY,
+                          put_applying, applying, deadline_us, &batch);
     for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
         uint32_t shard = batch.shards[i];
         applying->outcomes[shard] =
@@ -314,45 +310,44 @@ static void apply_to_all(struct applying *applying, uint64_t deadline_us)
 
 /* ---- shards that begin anew ------------------------------------------------------------------ */
 
-static hps_status put_reset(struct redis_batch *batch, struct redis_space *space, uint32_t at,
-                            const struct hps_buf *positions)
+struct resetting {
+    struct redis_space *space;
+    const uint8_t *which;
+    struct hps_buf positions;
+};
+
+static hps_status put_reset(void *ctx, struct hps_buf *bytes, uint32_t at)
 {
+    const struct resetting *resetting = ctx;
+    struct redis_space *space = resetting->space;
     struct redis_shard *shard = &space->shards[at];
+    const struct hps_buf *positions = &resetting->positions;
+    if (resetting->which[at] == 0) {
+        return HPS_OK;
+    }
     uint8_t digest[REDIS_DIGEST_BYTES];
     hps_lock_acquire(&space->lock);
     bool missing = shard->missing;
     memcpy(digest, shard->digest, sizeof(digest));
     hps_lock_release(&space->lock);
     hps_status status =
-        hps_redis_script_begin(&batch->bytes, HPS_REDIS_RESET, shard->keys, n_keys_of(space), 2);
-    status = status == HPS_OK
-                 ? hps_redis_put_arg(&batch->bytes, digest, missing ? 0 : sizeof(digest))
-                 : status;
-    status = status == HPS_OK ? hps_redis_put_arg(&batch->bytes, positions->data, positions->size)
-                              : status;
-    if (status == HPS_OK) {
-        redis_batch_end(batch, space, at, 0);
-    }
-    return status;
+        hps_redis_script_begin(bytes, HPS_REDIS_RESET, shard->keys, n_keys_of(space), 2);
+    status =
+        status == HPS_OK ? hps_redis_put_arg(bytes, digest, missing ? 0 : sizeof(digest)) : status;
+    return status == HPS_OK ? hps_redis_put_arg(bytes, positions->data, positions->size) : status;
 }
 
 hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadline_us)
 {
-    struct redis_batch batch;
-    struct hps_buf positions;
+    struct redis_batch batch = {0};
+    struct resetting resetting = {.space = space, .which = which};
     HPS_ASSERT(!space->redis->options.authoritative); /* it would be the only copy that goes */
-    hps_buf_init(&positions, (size_t)HPS_REDIS_POSITION_BYTES << 20);
-    hps_status status = redis_batch_init(&batch, space->n_shards);
-    hps_lock_acquire(&space->lock);
-    status = status == HPS_OK ? hps_redis_positions_encode(&space->at, &positions) : status;
-    hps_lock_release(&space->lock);
-    for (uint32_t i = 0; i < space->n_shards && status == HPS_OK; i++) {
-        status = which[i] != 0 ? put_reset(&batch, space, i, &positions) : HPS_OK;
-        which[i] = 0;
-    }
+    hps_status status = redis_positions_put(space, &resetting.positions);
     if (status == HPS_OK) {
-        redis_batch_run(space->redis, &batch, HPS_REDIS_RESET, deadline_us);
+        status =
+            redis_shards_call(space, HPS_REDIS_RESET, put_reset, &resetting, deadline_us, &batch);
     }
+    memset(which, 0, space->n_shards);
     for (uint32_t i = 0; i < batch.n && status == HPS_OK; i++) {
         const struct hps_redis_values *values = &batch.values[i];
         uint32_t shard = batch.shards[i];
@@ -369,7 +364,7 @@ hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadl
         atomic_fetch_add_explicit(&space->redis->n_reset, done == 1, memory_order_relaxed);
     }
     redis_batch_fini(&batch);
-    hps_buf_fini(&positions);
+    hps_buf_fini(&resetting.positions);
     return status;
 }
 
