@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backends/store_durable.h"
+#include "base/assert.h"
 #include "base/heap.h"
 #include "hps/v1/catalog.pb-c.h"
 
@@ -20,14 +21,18 @@ enum { RECORD_KEY_BYTES_MAX = 192 };
 static size_t version_key(char *key, const char *model, int64_t number)
 {
     int size = snprintf(key, RECORD_KEY_BYTES_MAX, VERSION_PREFIX "%s/%" PRId64, model, number);
+    HPS_ASSERT(size > 0);
+    HPS_ASSERT(size < RECORD_KEY_BYTES_MAX); /* names of models are bounded */
     return (size_t)size;
 }
 
 /* Two of one number may have had other rows. */
 static size_t unused_key(char *key, const struct hps_version *version)
 {
-    return (size_t)snprintf(key, RECORD_KEY_BYTES_MAX, UNUSED_PREFIX "%s/%" PRId64 "/%s",
-                            version->model, version->number, version->load_id);
+    HPS_ASSERT(version->load_id != NULL);
+    int size = snprintf(key, RECORD_KEY_BYTES_MAX, UNUSED_PREFIX "%s/%" PRId64 "/%s",
+                        version->model, version->number, version->load_id);
+    return (size_t)size;
 }
 
 static size_t model_key(char *key, const char *model)
@@ -43,7 +48,8 @@ static hps_status put_message(struct hps_store *store, const char *key, size_t k
     if (bytes == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a catalog record");
     }
-    protobuf_c_message_pack(message, bytes);
+    size_t packed = protobuf_c_message_pack(message, bytes);
+    HPS_ASSERT(packed == size);
     hps_status status = store->ops->durable->record_put(store, key, key_size, bytes, size, err);
     hps_free(bytes);
     return status;
@@ -256,6 +262,7 @@ static hps_status read_unused(void *ctx, const void *key, size_t key_size, const
                               size_t value_size)
 {
     struct hps_unused_list *list = ctx;
+    HPS_ASSERT(list->n <= HPS_UNUSED_MAX);
     (void)key;
     (void)key_size;
     Hps__V1__VersionRecord *record = hps__v1__version_record__unpack(NULL, value_size, value);

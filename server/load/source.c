@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 
@@ -87,6 +88,7 @@ static hps_status order_by_manifest(struct hps_source *source, struct hps_error 
 static hps_status source_from_dir(struct hps_source *source, struct hps_model_dir *dir,
                                   const struct hps_config_model *model, struct hps_error *err)
 {
+    HPS_ASSERT(source->n_tables == 0);
     source->text = hps_strdup(dir->path);
     source->dir = hps_strdup(dir->path);
     source->tables = hps_calloc(dir->n_tables, sizeof(*source->tables));
@@ -137,6 +139,7 @@ static hps_status source_add(struct hps_source *source, const char *name, const 
                              const struct hps_config_table *known, struct hps_error *err)
 {
     struct hps_source_table *to = &source->tables[source->n_tables];
+    HPS_ASSERT(to->files.name == NULL); /* zeroed: the caller has made room for it */
     hps_status status = hps_model_table_open(name, path, &to->files, err);
     if (status != HPS_OK) {
         return hps_error_prefix(err, status, "table \"%s\"", name);
@@ -154,6 +157,7 @@ static hps_status source_add(struct hps_source *source, const char *name, const 
 static hps_status source_finish(struct hps_source *source, hps_status status,
                                 struct hps_source *out_source, struct hps_error *err)
 {
+    HPS_ASSERT(status != HPS_OK || source->n_tables > 0);
     if (status == HPS_OK) {
         status = source_print(source, err);
     }
@@ -308,4 +312,7 @@ void hps_source_sort(struct hps_source *source, const struct hps_table_order *or
         source->tables[i].place = place != UINT32_MAX ? place : (uint64_t)UINT32_MAX + i;
     }
     qsort(source->tables, source->n_tables, sizeof(*source->tables), by_place);
+    for (uint32_t i = 1; i < source->n_tables; i++) {
+        HPS_DEBUG_ASSERT(source->tables[i - 1].place < source->tables[i].place);
+    }
 }

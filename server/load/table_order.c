@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 void hps_table_order_free(struct hps_table_order *order)
@@ -16,6 +17,17 @@ void hps_table_order_free(struct hps_table_order *order)
     hps_free(order->names);
     hps_free(order->by_name);
     memset(order, 0, sizeof(*order));
+}
+
+/* Places are sorted by name, and each name has one. */
+static bool is_sane(const struct hps_table_order *order)
+{
+    for (uint32_t i = 1; i < order->n; i++) {
+        if (strcmp(order->names[order->by_name[i - 1]], order->names[order->by_name[i]]) >= 0) {
+            return false;
+        }
+    }
+    return order->n <= order->room;
 }
 
 /* Where in by_name the table is, or would be. */
@@ -78,16 +90,20 @@ hps_status hps_table_order_add(struct hps_table_order *order, const char *name)
         hps_free(copy);
         return HPS_NO_MEMORY;
     }
+    HPS_ASSERT(at <= order->n);
+    HPS_ASSERT(order->n < order->room);
     memmove(order->by_name + at + 1, order->by_name + at,
             (order->n - at) * sizeof(*order->by_name));
     order->by_name[at] = order->n;
     order->names[order->n++] = copy;
+    HPS_DEBUG_ASSERT(is_sane(order));
     return HPS_OK;
 }
 
 hps_status hps_table_order_copy(const struct hps_table_order *from, struct hps_table_order *to)
 {
     hps_status status = HPS_OK;
+    HPS_ASSERT(to->n == 0);
     for (uint32_t i = 0; status == HPS_OK && i < from->n; i++) {
         status = hps_table_order_add(to, from->names[i]);
     }
@@ -110,6 +126,7 @@ hps_status hps_table_order_apply(struct hps_table_order *order, struct hps_versi
     }
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
         places[i] = hps_table_order_find(order, version->tables[i].name);
+        HPS_ASSERT(places[i] < order->n);
     }
     if (status == HPS_OK) {
         status = hps_version_set_places(version, places, order->n);

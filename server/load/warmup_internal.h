@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of warm-ups share: warmup.c (which keys are hot, and their records) and
- * warmup_run.c (their rows into memory).
+ * What the files of warm-ups share: warmup.c (which keys are hot, and their records), warmup_run.c
+ * (their rows into memory) and whole.c (all rows of a table onto a device).
  */
 #ifndef HPS_SERVER_LOAD_WARMUP_INTERNAL_H
 #define HPS_SERVER_LOAD_WARMUP_INTERNAL_H
@@ -9,6 +9,20 @@
 #include "base/lock.h"
 #include "cache/lookup/hot.h"
 #include "server/load/warmup.h"
+
+enum {
+    WARMUP_BATCH_KEYS_MAX = 1024, /* read and inserted together, */
+    WARMUP_BATCH_BYTES_MAX = 1 << 20,
+    WARMUP_POLL_NS = 1000 * 1000 /* while a device has yet to make its caches */
+};
+
+/* Keys of one batch of a table: at least one. */
+static inline uint32_t warmup_batch_keys(const struct hps_table *table)
+{
+    uint32_t n = WARMUP_BATCH_BYTES_MAX / table->row_bytes;
+
+    return n < 1 ? 1 : n < WARMUP_BATCH_KEYS_MAX ? n : WARMUP_BATCH_KEYS_MAX;
+}
 
 struct warm_table {
     struct warm_table *next;

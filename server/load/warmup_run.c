@@ -13,12 +13,7 @@
 #include "cache/lookup/tiers.h"
 #include "server/load/warmup_internal.h"
 
-enum {
-    BATCH_KEYS_MAX = 1024,
-    BATCH_BYTES_MAX = 1 << 20,
-    PAUSE_US_MAX = 50 * 1000,
-    COMING_POLL_NS = 1000 * 1000
-};
+enum { PAUSE_US_MAX = 50 * 1000 };
 
 const char *hps_warmup_end_text(enum hps_warmup_end end)
 {
@@ -46,17 +41,11 @@ struct run {
     struct hps_warmup_report *report;
     struct hps_metric *rows_metric;
     struct queue *queues; /* [n_tables] */
-    hps_key *keys;        /* [BATCH_KEYS_MAX] */
-    uint32_t *slots;      /* [BATCH_KEYS_MAX] */
+    hps_key *keys;        /* [WARMUP_BATCH_KEYS_MAX] */
+    uint32_t *slots;      /* [WARMUP_BATCH_KEYS_MAX] */
     uint8_t *rows;        /* of a batch of any table */
     bool full;            /* some table took no more */
 };
-
-static uint32_t batch_keys(const struct hps_table *table)
-{
-    uint32_t n = BATCH_BYTES_MAX / table->row_bytes;
-    return n < 1 ? 1 : n < BATCH_KEYS_MAX ? n : BATCH_KEYS_MAX;
-}
 
 static bool host_useful(const struct hps_warmup *warmup, const struct hps_version *version)
 {
@@ -98,7 +87,7 @@ static hps_status open_queues(struct hps_warmup *warmup, struct run *run)
     size_t row_bytes = 0;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
         const struct hps_table *table = &version->tables[i];
-        size_t bytes = (size_t)batch_keys(table) * table->row_bytes;
+        size_t bytes = (size_t)warmup_batch_keys(table) * table->row_bytes;
         struct queue *queue = &run->queues[i];
         queue->table = table;
         row_bytes = bytes > row_bytes ? bytes : row_bytes;
@@ -119,8 +108,8 @@ static hps_status open_queues(struct hps_warmup *warmup, struct run *run)
     for (uint32_t i = 0; i < version->n_tables; i++) {
         run->report->n_keys_all += queue_end(&run->queues[i]);
     }
-    run->keys = hps_calloc(BATCH_KEYS_MAX, sizeof(*run->keys));
-    run->slots = hps_calloc(BATCH_KEYS_MAX, sizeof(*run->slots));
+    run->keys = hps_calloc(WARMUP_BATCH_KEYS_MAX, sizeof(*run->keys));
+    run->slots = hps_calloc(WARMUP_BATCH_KEYS_MAX, sizeof(*run->slots));
     run->rows = hps_alloc(row_bytes);
     if (run->keys == NULL || run->slots == NULL || run->rows == NULL) {
         return HPS_NO_MEMORY;
@@ -152,7 +141,7 @@ static hps_status walk_batch(struct run *run, struct queue *queue, uint32_t n,
     struct hps_walk_call call = {.purpose = HPS_WALK_WARM}; /* one that has begun is finished */
     struct hps_error err;
 
-    HPS_ASSERT(n > 0 && n <= BATCH_KEYS_MAX);
+    HPS_ASSERT(n > 0 && n <= WARMUP_BATCH_KEYS_MAX);
     HPS_ASSERT(n <= queue_end(queue) - queue->at);
     for (uint32_t i = 0; i < n; i++) {
         HPS_DEBUG_ASSERT(i == 0 ||
@@ -206,7 +195,7 @@ static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t room_b
 {
     HPS_ASSERT(queue->at < queue_end(queue));
     uint64_t n_room = room_bytes / warmup_host_row_bytes(queue->table);
-    uint32_t n = batch_keys(queue->table);
+    uint32_t n = warmup_batch_keys(queue->table);
     if (queue->at < queue->n_host && n_room == 0) {
         end_host(run, queue);
     }
@@ -260,7 +249,7 @@ static bool run_some(struct run *run)
         return false;
     }
     if (!settle_gpu(run, queue)) {
-        const struct timespec pause = {0, COMING_POLL_NS};
+        const struct timespec pause = {0, WARMUP_POLL_NS};
         nanosleep(&pause, NULL);
         return true;
     }

@@ -10,15 +10,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "cache/gpu/tier.h"
 #include "cache/lookup/tiers.h"
+#include "server/load/warmup_internal.h"
 
 enum {
-    BATCH_KEYS_MAX = 1024,
-    BATCH_BYTES_MAX = 1 << 20,
-    COMING_POLL_NS = 1000 * 1000,
     TRIES = 8 /* for a row that is updated each time it is read; then it comes as it is asked for */
 };
 
@@ -28,8 +27,8 @@ struct whole {
     struct hps_warmup_report *report;
     const struct hps_table *table;
     uint64_t since;  /* rows of the scan were read since then */
-    hps_key *keys;   /* [BATCH_KEYS_MAX] to be read again */
-    uint32_t *slots; /* [BATCH_KEYS_MAX] */
+    hps_key *keys;   /* [WARMUP_BATCH_KEYS_MAX] to be read again */
+    uint32_t *slots; /* [WARMUP_BATCH_KEYS_MAX] */
     uint8_t *rows;   /* of a batch of this table */
     bool left_out;   /* not all rows of this table were taken */
 };
@@ -92,6 +91,7 @@ static uint32_t insert(struct whole *whole, const hps_key *keys, const uint32_t 
                                                 .waits = true};
     struct hps_insert_report inserted;
     uint32_t n_changed = 0;
+    HPS_ASSERT(n <= warmup_batch_keys(whole->table));
     hps_gpu_insert(whole->version->gpu, &insertion, &inserted);
     whole->report->n_gpu_rows += inserted.n_inserted;
     whole->left_out = whole->left_out || inserted.n_no_room > 0 ||
@@ -140,6 +140,7 @@ static hps_status take_batch(struct whole *whole, const hps_key *keys, const uin
 {
     uint64_t start_us = hps_clock_us();
     uint32_t n_again = n;
+    HPS_ASSERT(n > 0);
     if (!goes_on(whole)) {
         return HPS_CANCELLED;
     }
@@ -157,16 +158,10 @@ static hps_status take_batch(struct whole *whole, const hps_key *keys, const uin
     return status;
 }
 
-static uint32_t batch_keys(const struct hps_table *table)
-{
-    uint32_t n = BATCH_BYTES_MAX / table->row_bytes;
-    return n < 1 ? 1 : n < BATCH_KEYS_MAX ? n : BATCH_KEYS_MAX;
-}
-
 static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     struct whole *whole = ctx;
-    uint32_t n_max = batch_keys(whole->table);
+    uint32_t n_max = warmup_batch_keys(whole->table);
     hps_status status = HPS_OK;
     for (uint32_t at = 0; at < n && status == HPS_OK; at += n_max) {
         status = take_batch(whole, keys + at, rows + (size_t)at * whole->table->row_bytes,
@@ -181,7 +176,8 @@ static hps_status scan(struct whole *whole, struct hps_error *err)
 {
     struct hps_space *space = lowest(whole);
     hps_status status = HPS_NO_MEMORY;
-    whole->rows = hps_alloc((size_t)batch_keys(whole->table) * whole->table->row_bytes);
+    HPS_ASSERT(whole->version->gpu != NULL);
+    whole->rows = hps_alloc((size_t)warmup_batch_keys(whole->table) * whole->table->row_bytes);
     if (whole->rows != NULL) {
         whole->left_out = false;
         hps_gpu_space_fill_begin(whole->version->gpu, whole->table->id);
@@ -198,7 +194,7 @@ static hps_status scan(struct whole *whole, struct hps_error *err)
 /* A version that has just taken over gets its caches a little later. */
 static bool await_cache(struct whole *whole, uint32_t table)
 {
-    const struct timespec pause = {0, COMING_POLL_NS};
+    const struct timespec pause = {0, WARMUP_POLL_NS};
     while (!hps_gpu_space_caches(whole->version->gpu, table) &&
            hps_gpu_space_coming(whole->version->gpu) && goes_on(whole)) {
         nanosleep(&pause, NULL);
@@ -229,8 +225,8 @@ void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limit
     struct whole whole = {.version = version,
                           .limits = limits,
                           .report = &report,
-                          .keys = hps_calloc(BATCH_KEYS_MAX, sizeof(*whole.keys)),
-                          .slots = hps_calloc(BATCH_KEYS_MAX, sizeof(*whole.slots))};
+                          .keys = hps_calloc(WARMUP_BATCH_KEYS_MAX, sizeof(*whole.keys)),
+                          .slots = hps_calloc(WARMUP_BATCH_KEYS_MAX, sizeof(*whole.slots))};
     uint64_t start_us = hps_clock_us();
     for (uint32_t i = 0; i < version->n_tables; i++) {
         report.n_keys_all += is_whole(version, i) ? version->tables[i].n_rows : 0;
