@@ -303,7 +303,7 @@ static void unpublish(struct hps_load *load)
     hps_lock_release(&catalog->lock);
     catalog_gpu_close(version);
     for (uint32_t i = 0; i < version->n_tiers; i++) {
-        hps_load_give_up(&catalog->options.env, version->tiers[i]);
+        hps_load_drop_space(&catalog->options.env, version->tiers[i]);
     }
 }
 

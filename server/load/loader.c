@@ -134,7 +134,7 @@ static hps_status commit_stores(struct loader_run *run, struct hps_error *err)
     return HPS_OK;
 }
 
-void hps_load_give_up(const struct hps_load_env *env, struct hps_space *space)
+void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space)
 {
     if (space == NULL) {
         return;
@@ -153,7 +153,7 @@ static void undo(struct loader_run *run)
         abort_load(&run->targets[role]);
     }
     for (unsigned role = HPS_ROLE_COUNT; role-- > 0;) {
-        hps_load_give_up(run->env, run->targets[role].space);
+        hps_load_drop_space(run->env, run->targets[role].space);
     }
 }
 

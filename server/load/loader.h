@@ -32,7 +32,7 @@ struct hps_space_id hps_load_space_id(const struct hps_version *version);
 /* takes the space of a load that came to nothing (NULL is legal): its rows are deleted, unless the
  * store is a shared one with the only copy. What is there may be of earlier loads, with updates
  * that no file has. */
-void hps_load_give_up(const struct hps_load_env *env, struct hps_space *space);
+void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space);
 
 /* Open the spaces of a version whose rows are in its stores already; or some of them, as err says.
  */
@@ -74,9 +74,9 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
                          struct hps_load_plan *out_plan, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Load. On success version->tiers hold open spaces, load_id and duplicates are set; on failure
- * nothing is left in any store but one that hps_load_give_up spares. Without room in the host map,
- * rows come into it as they are asked for; that needs a store below it, else EXHAUSTED. A shared
- * store may have the rows from elsewhere; above a persistent one it may be away. */
+ * nothing is left in any store but one that hps_load_drop_space spares. Without room in the host
+ * map, rows come into it as they are asked for; that needs a store below it, else EXHAUSTED. A
+ * shared store may have the rows from elsewhere; above a persistent one it may be away. */
 hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source *source,
                         const struct hps_load_plan *plan, struct hps_version *version,
                         struct hps_load_progress *progress, struct hps_error *err) HPS_MUST_CHECK;

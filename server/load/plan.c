@@ -10,8 +10,8 @@
 #include "base/heap.h"
 #include "server/load/loader_internal.h"
 
-static hps_status fill_default_row(const struct hps_source_table *source, struct hps_table *table,
-                                   struct hps_error *err)
+static hps_status set_default_row(const struct hps_source_table *source, struct hps_table *table,
+                                  struct hps_error *err)
 {
     uint32_t n = source->n_default_values;
     if (n > 1 && n != table->dim) {
@@ -81,7 +81,7 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
     if (!desc.sorted_unique && spilled > env->memory_bytes && spilled > plan->disk_bytes_needed) {
         plan->disk_bytes_needed = spilled; /* the largest sort: they run one after the other */
     }
-    return fill_default_row(from, table, err);
+    return set_default_row(from, table, err);
 }
 
 static bool host_is_lowest(const struct hps_load_env *env)
@@ -151,9 +151,9 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
         plan.n_rows_dropped += rows_dropped(env, &version->tables[i]);
     }
     if (hps_stores_host(&env->stores) != NULL) {
-        bool filled = durable != NULL || shared == NULL; /* by a load, that is */
+        bool loaded = durable != NULL || shared == NULL; /* by a load, that is */
         plan.host_bytes_needed =
-            filled ? hps_load_host_bytes(env, version->tables, version->n_tables) : 0;
+            loaded ? hps_load_host_bytes(env, version->tables, version->n_tables) : 0;
         plan.host_bytes_available =
             env->host_bytes_max > host_used_bytes ? env->host_bytes_max - host_used_bytes : 0;
     }

@@ -139,7 +139,7 @@ static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
 }
 
 /* Rows of other versions, and those that look-ups missed meanwhile, may have taken the room of rows
- * that the fill had put. */
+ * that the refill had put. */
 static hps_status check_complete(const struct refill *refill, struct hps_error *err)
 {
     if (refill->n_stale > 0) {

@@ -203,7 +203,7 @@ static bool await_cache(struct whole *whole, uint32_t table)
 }
 
 /* false: told to stop. A table that cannot be read fails alone. */
-static bool fill_table(struct whole *whole, uint32_t i)
+static bool cache_table(struct whole *whole, uint32_t i)
 {
     struct hps_warmup_report *report = whole->report;
     struct hps_error err = {0};
@@ -232,9 +232,10 @@ void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limit
         report.n_keys_all += is_whole(version, i) ? version->tables[i].n_rows : 0;
     }
     if (whole.keys == NULL || whole.slots == NULL) {
-        hps_ignore(hps_error_set(&report.error, HPS_NO_MEMORY, "no memory to fill its caches"));
+        hps_ignore(hps_error_set(&report.error, HPS_NO_MEMORY,
+                                 "no memory to warm the embedding caches up"));
     } else if (version->n_tiers > 0 && (lowest(&whole)->store->ops->caps & HPS_STORE_SCANS) != 0) {
-        for (uint32_t i = 0; i < version->n_tables && fill_table(&whole, i); i++) {
+        for (uint32_t i = 0; i < version->n_tables && cache_table(&whole, i); i++) {
         }
     }
     hps_free(whole.keys);
