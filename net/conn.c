@@ -82,7 +82,7 @@ static void phase_set(struct hps_conn *conn, enum phase to)
 
 static void conn_sane(const struct hps_conn *conn)
 {
-    HPS_ASSERT(!conn->loop || hps_loop_is_mine(conn->loop));
+    HPS_DEBUG_ASSERT(!conn->loop || hps_loop_is_mine(conn->loop));
     HPS_ASSERT(conn->fd >= 0 && conn->phase > PHASE_NEW);
     HPS_ASSERT(conn->phase == PHASE_CONNECTING || !conn->connecting);
     HPS_ASSERT(conn->phase != PHASE_HANDSHAKE || conn->session);

@@ -23,8 +23,8 @@ static void set_grace(struct hps_grpc_call *call)
                            hps_loop_now_us(call->loop) + DEADLINE_GRACE_US);
 }
 
-/* A reply that is under way is reset a moment after its deadline, so that the client's own clock
- * speaks first: a reset before it would read as "cancelled". */
+/* A reply that is under way is reset a moment after its deadline, so that the client sees its
+ * own time-out first: an earlier reset would read as "cancelled". */
 static void on_deadline(void *ctx)
 {
     struct hps_grpc_call *call = ctx;
@@ -53,7 +53,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http2_str
 {
     struct hps_grpc_call *call = hps_calloc(1, sizeof *call);
 
-    HPS_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
     if (call == NULL) {
         return NULL;
     }

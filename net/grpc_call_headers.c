@@ -11,12 +11,6 @@
 
 static const char health_prefix[] = "/grpc.health.v1.Health/";
 
-static bool is(const char *name, size_t name_size, const char *literal, size_t literal_size)
-{
-    return name_size == literal_size && memcmp(name, literal, literal_size) == 0;
-}
-#define IS(name, size, literal) is((name), (size), (literal), sizeof(literal) - 1)
-
 static void read_content_type(struct hps_grpc_call *call, const char *value, size_t size)
 {
     static const char type[] = "application/grpc";
@@ -26,7 +20,8 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
         return;
     }
     call->headers.content_ok = size == n || value[n] == '+' || value[n] == ';';
-    call->headers.codec_ok = size == n || value[n] == ';' || IS(value + n, size - n, "+proto") ||
+    call->headers.codec_ok = size == n || value[n] == ';' ||
+                             HPS_HTTP2_IS(value + n, size - n, "+proto") ||
                              (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
 }
 
@@ -83,7 +78,7 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
     if (call->request.phase != GRPC_REQUEST_HEADERS) {
         return; /* request trailers say nothing in gRPC; nor does the rest of a call that is over */
     }
-    if (IS(name, name_size, ":path")) {
+    if (HPS_HTTP2_IS(name, name_size, ":path")) {
         call->entry =
             grpc_server_find(call->grpc_loop->server, value, value_size, call->conn->listener_mask);
         if (call->entry == NULL) {
@@ -93,26 +88,26 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
             memcmp(value, health_prefix, sizeof health_prefix - 1) == 0) {
             call->headers.authorized = true;
         }
-    } else if (IS(name, name_size, ":method")) {
-        call->headers.post = IS(value, value_size, "POST");
-    } else if (IS(name, name_size, "content-type")) {
+    } else if (HPS_HTTP2_IS(name, name_size, ":method")) {
+        call->headers.post = HPS_HTTP2_IS(value, value_size, "POST");
+    } else if (HPS_HTTP2_IS(name, name_size, "content-type")) {
         read_content_type(call, value, value_size);
-    } else if (IS(name, name_size, "grpc-timeout")) {
+    } else if (HPS_HTTP2_IS(name, name_size, "grpc-timeout")) {
         uint64_t us;
         if (hps_grpc_timeout_parse(value, value_size, &us)) {
             call->deadline.at_us = call->start_us + us;
         } else {
             call->headers.bad_timeout = true;
         }
-    } else if (IS(name, name_size, "grpc-encoding")) {
-        call->headers.encoding = IS(value, value_size, "identity") ? GRPC_IDENTITY
-                                 : IS(value, value_size, "gzip")   ? GRPC_GZIP
-                                                                   : GRPC_UNKNOWN_ENCODING;
+    } else if (HPS_HTTP2_IS(name, name_size, "grpc-encoding")) {
+        call->headers.encoding = HPS_HTTP2_IS(value, value_size, "identity") ? GRPC_IDENTITY
+                                 : HPS_HTTP2_IS(value, value_size, "gzip")   ? GRPC_GZIP
+                                                                           : GRPC_UNKNOWN_ENCODING;
         keep_header(call, name, name_size, value, value_size);
-    } else if (IS(name, name_size, "authorization") && call->conn->has_token) {
+    } else if (HPS_HTTP2_IS(name, name_size, "authorization") && call->conn->has_token) {
         read_authorization(call, value, value_size);
-    } else if (name[0] != ':' && !IS(name, name_size, "te") &&
-               !IS(name, name_size, "grpc-accept-encoding")) {
+    } else if (name[0] != ':' && !HPS_HTTP2_IS(name, name_size, "te") &&
+               !HPS_HTTP2_IS(name, name_size, "grpc-accept-encoding")) {
         keep_header(call, name, name_size, value, value_size);
     }
 }
@@ -157,5 +152,4 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
             grpc_call_deadline_set(call, GRPC_DEADLINE_ARMED, call->deadline.at_us);
         }
     }
-    grpc_call_sane(call);
 }

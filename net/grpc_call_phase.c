@@ -225,7 +225,7 @@ void grpc_call_sane(const struct hps_grpc_call *call)
         HPS_ASSERT(call->request.counted == 0 && call->request.unconsumed == 0);
         return;
     }
-    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(call->prev != NULL || conn->calls == call);
     HPS_ASSERT(call->request.counted <= conn->request_bytes);
     HPS_ASSERT(call->request.unconsumed == 0 || conn->withheld);
@@ -251,7 +251,7 @@ static bool calls_add_up(const struct grpc_conn *conn)
 
 void grpc_conn_sane(const struct grpc_conn *conn)
 {
-    HPS_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
     HPS_ASSERT(conn->prev != NULL || conn->grpc_loop->conns == conn);
     HPS_ASSERT((conn->held_head == NULL) == (conn->held_tail == NULL));
     HPS_ASSERT(conn->held_tail == NULL || conn->held_tail->held_next == NULL);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The messages of a server call: put together, inflated and delivered to the service. What is under
- * way is counted; a client that asks on without reading the answers waits, and so does a whole
- * request while the bytes of other replies are still to go. Loop thread of the connection.
+ * way is counted; a client that sends more messages without reading the answers has to wait, and so
+ * does a whole request while replies of its connection fill the send queue. Loop thread of the
+ * connection.
  */
 #include "net/grpc_internal.h"
 
@@ -112,7 +113,7 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
     }
 }
 
-/* A client that asks on while it does not read the answers has to wait with its messages. */
+/* A client that does not read its answers: its further messages have to wait. */
 static bool must_wait(const struct hps_grpc_call *call)
 {
     return call->entry->method->client_streaming && !grpc_call_is_finished(call) &&
@@ -199,8 +200,8 @@ void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
     if (grpc_call_is_finished(call)) {
         hps_http2_consume(call->stream, size);
     } else if (call->request.stash.size == 0) {
-        if (take_in(call, data, size)) {
-            grpc_call_sane(call);
+        if (take_in(call, data, size) && call->request.phase != GRPC_REQUEST_WHOLE) {
+            grpc_call_sane(call); /* WHOLE: as soon as it is dispatched, nearly always at once */
         }
     } else if (hps_buf_append(&call->request.stash, data, size) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");

@@ -13,9 +13,6 @@
 #include "base/block.h"
 #include "base/clock.h"
 
-#define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
-#define FIELD_LITERAL(n, v) FIELD(n, v, sizeof(v) - 1)
-
 /* ---- the status ------------------------------------------------------------------------------ */
 
 /* grpc-status, grpc-message and the service's trailers. */
@@ -24,10 +21,10 @@ static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct h
     unsigned n = 0;
     int code_size = snprintf(code, 4, "%d", call->reply.code);
 
-    out[n++] = FIELD("grpc-status", code, (size_t)code_size);
+    out[n++] = HPS_HTTP2_FIELD("grpc-status", code, (size_t)code_size);
     if (call->reply.status_text.size > 0) {
-        out[n++] = FIELD("grpc-message", (const char *)call->reply.status_text.data,
-                         call->reply.status_text.size);
+        out[n++] = HPS_HTTP2_FIELD("grpc-message", (const char *)call->reply.status_text.data,
+                                   call->reply.status_text.size);
     }
     return n + grpc_fields_list(&call->reply.trailers, out + n, GRPC_FIELDS_MAX);
 }
@@ -36,10 +33,10 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http2_field 
 {
     unsigned n = 0;
 
-    out[n++] = FIELD_LITERAL(":status", "200");
-    out[n++] = FIELD_LITERAL("content-type", "application/grpc");
+    out[n++] = HPS_HTTP2_FIELD_LITERAL(":status", "200");
+    out[n++] = HPS_HTTP2_FIELD_LITERAL("content-type", "application/grpc");
     if (call->reply.offer_encodings) {
-        out[n++] = FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
+        out[n++] = HPS_HTTP2_FIELD_LITERAL("grpc-accept-encoding", "identity,gzip");
     }
     return n + grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
 }
@@ -127,7 +124,8 @@ void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char 
 
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status)
 {
-    struct hps_http2_field fields[] = {FIELD(":status", http_status, strlen(http_status))};
+    struct hps_http2_field fields[] = {
+        HPS_HTTP2_FIELD(":status", http_status, strlen(http_status))};
 
     HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE);
     call->reply.code = hps_status_grpc_code(status);

@@ -66,7 +66,7 @@ void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *b
 
 /* ---- calls that wait ------------------------------------------------------------------------- */
 
-/* One that waits for a connection and was made before `number`; NULL: none. */
+/* A call that waits for a connection and was made before `number`; NULL: none. */
 static struct hps_grpc_client_call *find_waiting(const struct hps_grpc_channel *channel,
                                                  uint64_t number)
 {
@@ -78,8 +78,8 @@ static struct hps_grpc_client_call *find_waiting(const struct hps_grpc_channel *
     return call;
 }
 
-/* No connection can be made: everything that waits for one fails. A call that is made when one is
- * told so has a connection of its own to come: it may be made in answer to the failure. */
+/* No connection can be made: every call that waits for one fails. Not those that on_done makes
+ * meanwhile, in answer to the failure: they get a connection of their own. */
 static void fail_waiting(struct hps_grpc_channel *channel, int code, const char *message)
 {
     uint64_t number = channel->n_made;
@@ -93,7 +93,7 @@ static void fail_waiting(struct hps_grpc_channel *channel, int code, const char 
     grpc_channel_leave(channel);
 }
 
-/* Oldest first; new ones are put in front. */
+/* Send what waits, oldest first; new calls are put in front of the list. */
 static void start_waiting(struct hps_grpc_channel *channel)
 {
     struct hps_grpc_client_call *call = channel->calls;

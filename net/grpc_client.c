@@ -14,9 +14,6 @@
 
 enum { MESSAGE_BYTES_MAX = 4096 };
 
-#define FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
-#define FIELD_LITERAL(n, v) FIELD(n, v, sizeof(v) - 1)
-
 /* ---- the end --------------------------------------------------------------------------------- */
 
 void grpc_client_done(struct hps_grpc_client_call *call, int code, const char *message)
@@ -71,12 +68,6 @@ void hps_grpc_client_cancel(struct hps_grpc_client_call *call)
 
 /* ---- a stream's events ----------------------------------------------------------------------- */
 
-static bool is(const char *name, size_t name_size, const char *literal, size_t literal_size)
-{
-    return name_size == literal_size && memcmp(name, literal, literal_size) == 0;
-}
-#define IS(name, size, literal) is((name), (size), (literal), sizeof(literal) - 1)
-
 void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *name,
                         size_t name_size, const char *value, size_t value_size)
 {
@@ -90,15 +81,15 @@ void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *
     if (call->phase == CLIENT_SENT) {
         grpc_client_phase_set(call, CLIENT_ANSWERED);
     }
-    if (IS(name, name_size, ":status")) {
+    if (HPS_HTTP2_IS(name, name_size, ":status")) {
         call->http_status = (unsigned)strtoul(value, NULL, 10);
-    } else if (IS(name, name_size, "content-type")) {
+    } else if (HPS_HTTP2_IS(name, name_size, "content-type")) {
         call->grpc_type =
             value_size >= sizeof type - 1 && memcmp(value, type, sizeof type - 1) == 0;
-    } else if (IS(name, name_size, "grpc-status")) {
+    } else if (HPS_HTTP2_IS(name, name_size, "grpc-status")) {
         unsigned long code = strtoul(value, NULL, 10);
         call->code = value_size > 0 && code <= 16 ? (int)code : 2;
-    } else if (IS(name, name_size, "grpc-message")) {
+    } else if (HPS_HTTP2_IS(name, name_size, "grpc-message")) {
         hps_buf_clear(&call->text);
         if (hps_grpc_message_decode(&call->text, value, value_size) != HPS_OK) {
             hps_buf_clear(&call->text); /* too long or no memory: the code still comes */
@@ -230,26 +221,26 @@ static hps_status start_stream(struct hps_grpc_client_call *call, const char *pa
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
     unsigned n = 0;
 
-    fields[n++] = FIELD_LITERAL(":method", "POST");
+    fields[n++] = HPS_HTTP2_FIELD_LITERAL(":method", "POST");
     if (channel->tls != NULL) {
-        fields[n++] = FIELD_LITERAL(":scheme", "https");
+        fields[n++] = HPS_HTTP2_FIELD_LITERAL(":scheme", "https");
     } else {
-        fields[n++] = FIELD_LITERAL(":scheme", "http");
+        fields[n++] = HPS_HTTP2_FIELD_LITERAL(":scheme", "http");
     }
-    fields[n++] = FIELD(":path", path, strlen(path));
-    fields[n++] = FIELD(":authority", channel->authority, strlen(channel->authority));
-    fields[n++] = FIELD_LITERAL("te", "trailers");
-    fields[n++] = FIELD_LITERAL("content-type", "application/grpc");
-    fields[n++] = FIELD_LITERAL("user-agent", "hps-c");
+    fields[n++] = HPS_HTTP2_FIELD(":path", path, strlen(path));
+    fields[n++] = HPS_HTTP2_FIELD(":authority", channel->authority, strlen(channel->authority));
+    fields[n++] = HPS_HTTP2_FIELD_LITERAL("te", "trailers");
+    fields[n++] = HPS_HTTP2_FIELD_LITERAL("content-type", "application/grpc");
+    fields[n++] = HPS_HTTP2_FIELD_LITERAL("user-agent", "hps-c");
     if (call->deadline_us != 0) {
         uint64_t now_us = hps_clock_us();
         hps_grpc_timeout_format(call->deadline_us > now_us ? call->deadline_us - now_us : 0,
                                 timeout);
-        fields[n++] = FIELD("grpc-timeout", timeout, strlen(timeout));
+        fields[n++] = HPS_HTTP2_FIELD("grpc-timeout", timeout, strlen(timeout));
     }
     if (channel->authorization != NULL) {
-        fields[n++] =
-            FIELD("authorization", channel->authorization, strlen(channel->authorization));
+        fields[n++] = HPS_HTTP2_FIELD("authorization", channel->authorization,
+                                      strlen(channel->authorization));
     }
     struct hps_http2_stream *stream;
     hps_status status = hps_http2_request(channel->current->h2, fields, n, call, &stream);

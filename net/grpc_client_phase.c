@@ -59,7 +59,7 @@ static bool is_ours(const struct hps_grpc_channel *channel, const struct client_
 
 void grpc_channel_sane(const struct hps_grpc_channel *channel)
 {
-    HPS_ASSERT(hps_loop_is_mine(channel->loop));
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(channel->loop));
     HPS_ASSERT(channel->busy > 0 && channel->n_spares <= GRPC_SPARES_MAX);
     HPS_ASSERT((channel->n_spares == 0) == (channel->spare_bytes == 0));
     HPS_ASSERT(channel->spare_bytes <= GRPC_SPARE_BYTES_MAX);

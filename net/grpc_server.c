@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/heap.h"
 #include "base/log.h"
 
@@ -353,7 +354,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
 
 static void adopt(struct hps_task *task)
 {
-    struct adoption *adoption = (struct adoption *)task;
+    struct adoption *adoption = HPS_CONTAINER_OF(task, struct adoption, task);
     struct hps_grpc_loop *grpc_loop = adoption->grpc_loop;
 
     if (grpc_loop->phase != GRPC_LOOP_SERVING) {

@@ -337,8 +337,8 @@ static void on_ready(void *ctx, unsigned events)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* When all places are taken the oldest peer that owes us its request, or its goodbye, makes room:
- * connections that say nothing must not keep probes out. */
+/* At connections_max the oldest one that has not sent its request, or has had its answer, is
+ * closed: connections that send nothing must not keep probes out. */
 static bool make_room(struct hps_http1 *http)
 {
     struct exchange *oldest = NULL;

@@ -103,7 +103,6 @@ void hps_http2_free(struct hps_http2 *h2)
     if (h2 == NULL || h2->phase == HTTP2_FREED) {
         return;
     }
-    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop));
     http2_phase_set(h2, HTTP2_FREED);
     if (h2->busy == 0) {
         destroy(h2);

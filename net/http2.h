@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "net/conn.h"
@@ -38,6 +39,13 @@ struct hps_http2_field {
     const char *value;
     size_t value_size;
 };
+
+/* A field whose name is a literal; _LITERAL: its value, too. */
+#define HPS_HTTP2_FIELD(n, v, size)   ((struct hps_http2_field){(n), sizeof(n) - 1, (v), (size)})
+#define HPS_HTTP2_FIELD_LITERAL(n, v) HPS_HTTP2_FIELD(n, v, sizeof(v) - 1)
+/* Are these `size` bytes that literal? */
+#define HPS_HTTP2_IS(text, size, literal) \
+    ((size) == sizeof(literal) - 1 && memcmp((text), (literal), sizeof(literal) - 1) == 0)
 
 /* All but on_closed may be NULL. They may call anything here, hps_http2_free included. */
 struct hps_http2_events {
@@ -91,8 +99,9 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
 void hps_http2_free(struct hps_http2 *h2);
 /* Tell the peer `error` (GOAWAY) as far as it still reads, then close; on_closed follows. */
 void hps_http2_abort(struct hps_http2 *h2, uint32_t error, const char *why);
-/* Server: announce the end, refuse streams after a round trip (or hps_http2_drain_now), close when
- * the last stream is done. Client: close when the last stream is done. */
+/* After on_ready. Server: announce the end, refuse streams after a round trip (or
+ * hps_http2_drain_now), close when the last stream is done. Client: close when the last stream is
+ * done. */
 void hps_http2_drain(struct hps_http2 *h2);
 void hps_http2_drain_now(struct hps_http2 *h2);
 void hps_http2_ping(struct hps_http2 *h2);

@@ -76,7 +76,7 @@ void http2_sane(const struct hps_http2 *h2)
 {
     bool shaking = h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_ABANDONED;
 
-    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop));
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
     HPS_ASSERT(h2->conn != NULL && h2->session != NULL);
     HPS_ASSERT(!http2_is_dead(h2));
     /* An abort has its turn still to come; nothing else would end it. */

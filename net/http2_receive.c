@@ -337,7 +337,7 @@ void hps_http2_consume(struct hps_http2_stream *stream, size_t size)
     if (http2_is_dead(h2) || size == 0) {
         return;
     }
-    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop));
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
     HPS_ASSERT(size <= stream->unconsumed);
     stream->unconsumed -= size;
     if (nghttp2_session_consume(h2->session, stream->id, size) != 0) {

@@ -16,7 +16,8 @@ struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2)
 {
     struct hps_http2_stream *stream = hps_calloc(1, sizeof *stream);
 
-    HPS_ASSERT(hps_loop_is_mine(h2->shared->loop) && !http2_is_dead(h2));
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
+    HPS_ASSERT(!http2_is_dead(h2));
     if (stream != NULL) {
         stream->h2 = h2;
         stream->send = h2->options.server ? HTTP2_SEND_HEADERS : HTTP2_SEND_OPEN;
@@ -128,7 +129,8 @@ hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http2_field 
 {
     nghttp2_nv nv[HPS_HTTP2_FIELDS_MAX];
 
-    HPS_ASSERT(!h2->options.server && hps_loop_is_mine(h2->shared->loop));
+    HPS_ASSERT(!h2->options.server);
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
     if (!hps_http2_can_request(h2)) {
         return HPS_UNAVAILABLE;
     }

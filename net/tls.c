@@ -329,7 +329,7 @@ static bool print_san(X509 *cert, char *text, size_t capacity)
         }
         const unsigned char *data = ASN1_STRING_get0_data(value);
         size_t size = (size_t)ASN1_STRING_length(value);
-        /* Names with NUL inside, or too long to be told apart once cut, are nobody's. */
+        /* A name with NUL inside, or one that would have to be cut, could pass for another. */
         if (size > 0 && size < capacity && !memchr(data, 0, size)) {
             memcpy(text, data, size);
             text[size] = '\0';

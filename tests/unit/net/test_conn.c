@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "net/sock.h"
 #include "net/tls.h"
@@ -467,6 +468,45 @@ static void test_handshake_when_refused_then_unavailable_naming_the_address(void
     rig_close(&rig);
 }
 
+static void hook(const char *expr, const char *file, int line)
+{
+    mock_assert(0, expr, file, line);
+}
+
+static void expect_unusable(struct hps_conn *conn)
+{
+    char byte;
+    size_t size;
+    struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+
+    hps_assert_hook(hook);
+    expect_assert_failure(hps_ignore(hps_conn_want(conn, HPS_LOOP_READ)));
+    expect_assert_failure(hps_ignore(hps_conn_readv(conn, &iov, 1, &size)));
+    expect_assert_failure(hps_ignore(hps_conn_writev(conn, &iov, 1, &size)));
+    hps_assert_hook(NULL);
+}
+
+static void test_conn_when_not_open_or_failed_then_its_use_asserts(void **state)
+{
+    (void)state;
+    struct rig rig;
+    char text[HPS_ADDR_TEXT_MAX];
+    rig_refuse(&rig);
+    assert_int_equal(hps_conn_connect(hps_addr_print(&rig.addr, text, sizeof(text)), NULL,
+                                      &rig.client.conn, NULL),
+                     HPS_OK);
+    attach(&rig, &rig.client, 0, on_ready);
+    if (rig.client.handshake == HPS_AGAIN) {
+        expect_unusable(rig.client.conn); /* connecting */
+    }
+    while (rig.client.handshake == HPS_AGAIN) {
+        hps_loop_turn(rig.loop, 1000000);
+    }
+    assert_int_equal(rig.client.handshake, HPS_UNAVAILABLE);
+    expect_unusable(rig.client.conn); /* failed */
+    rig_close(&rig);
+}
+
 /* Nobody listens at the first address of the name. */
 static void test_handshake_when_an_address_refuses_then_the_next_one_is_tried(void **state)
 {
@@ -646,6 +686,7 @@ int main(void)
         cmocka_unit_test(test_free_when_inside_on_ready_then_legal),
         cmocka_unit_test(test_want_when_bytes_are_decrypted_already_then_ready_without_the_socket),
         cmocka_unit_test(test_handshake_when_refused_then_unavailable_naming_the_address),
+        cmocka_unit_test(test_conn_when_not_open_or_failed_then_its_use_asserts),
         cmocka_unit_test(test_handshake_when_an_address_refuses_then_the_next_one_is_tried),
         cmocka_unit_test(test_handshake_when_all_addresses_refuse_then_unavailable_naming_the_name),
         cmocka_unit_test(test_handshake_when_peer_is_silent_then_deadline),
