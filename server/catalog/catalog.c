@@ -100,9 +100,22 @@ struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number)
     return NULL;
 }
 
+void catalog_model_sane(struct catalog_model *model)
+{
+    const struct catalog_entry *active = catalog_entry(model, model->active);
+    HPS_ASSERT(model->active == 0 || (active != NULL && active->state == ENTRY_RESIDENT));
+    HPS_ASSERT(model->previous == 0 || model->previous != model->active);
+    for (const struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
+        HPS_ASSERT(entry->model == model);
+        HPS_ASSERT(entry->next == NULL || entry->version->number < entry->next->version->number);
+        HPS_ASSERT(entry->unload == NULL || entry->state == ENTRY_UNLOADING);
+    }
+}
+
 struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
                                         struct hps_version *version, enum entry_state state)
 {
+    HPS_ASSERT(catalog_entry(model, version->number) == NULL);
     struct catalog_entry *entry = hps_calloc(1, sizeof(*entry));
     if (entry == NULL) {
         hps_version_free(version);
@@ -124,7 +137,9 @@ struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct cata
 void catalog_model_free(struct hps_catalog *catalog, struct catalog_model *model)
 {
     struct catalog_model **at = &catalog->models;
+    HPS_ASSERT(model->entries == NULL);
     while (*at != model) {
+        HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
     }
     *at = model->next;
@@ -138,7 +153,10 @@ void catalog_entry_remove(struct hps_catalog *catalog, struct catalog_model *mod
                           struct catalog_entry *entry)
 {
     struct catalog_entry **at = &model->entries;
+    HPS_ASSERT(entry->model == model);
+    HPS_ASSERT(entry->n_switching == 0); /* who switches to it has a pin */
     while (*at != entry) {
+        HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
     }
     *at = entry->next;
@@ -163,7 +181,9 @@ void catalog_entry_spaces(struct catalog_entry *entry)
                                                         [HPS_ROLE_DURABLE] = &entry->durable};
     for (uint32_t i = 0; i < entry->version->n_tiers; i++) {
         struct hps_space *space = entry->version->tiers[i];
-        *by_role[hps_store_role(space->store)] = space;
+        struct hps_space **at = by_role[hps_store_role(space->store)];
+        HPS_ASSERT(*at == NULL || *at == space);
+        *at = space;
     }
 }
 
@@ -185,6 +205,7 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version)
 {
     struct catalog_model *model = catalog_model(catalog, version->model, false);
+    HPS_ASSERT(model != NULL && catalog_entry(model, version->number) != NULL);
     bool last = model->entries->version == version && model->entries->next == NULL;
     char number[32];
     snprintf(number, sizeof(number), "%" PRId64, version->number);
@@ -397,6 +418,8 @@ void hps_catalog_close(struct hps_catalog *catalog)
     hps_catalog_stop(catalog);
     catalog_reap(catalog);
     HPS_ASSERT(catalog->unloading == NULL);
+    HPS_ASSERT(catalog->loads == NULL);
+    HPS_ASSERT(catalog->warm_ups == NULL);
     while (catalog->models != NULL) {
         struct catalog_model *model = catalog->models;
         model->config = NULL;

@@ -54,6 +54,7 @@ static void list_device(struct hps_devices *devices, int index)
     }
     if (at == devices->n) {
         struct device *device = &devices->items[devices->n++];
+        HPS_ASSERT(device->tier == NULL);
         device->index = index;
         snprintf(device->node, sizeof(device->node), "%d", index);
     }
@@ -250,6 +251,7 @@ void hps_devices_view(const struct hps_devices *devices, unsigned i,
         view.name = hps_gpu_tier_info(device->tier)->name;
         view.tier = device->tier;
         view.up = !hps_gpu_tier_lost(device->tier);
+        HPS_ASSERT(usage.free_bytes <= usage.arena_bytes);
         view.used_bytes = usage.arena_bytes - usage.free_bytes;
         view.capacity_bytes = usage.arena_bytes;
     }

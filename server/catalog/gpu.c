@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/catalog/internal.h"
@@ -78,6 +79,7 @@ void catalog_gpu_open(struct hps_catalog *catalog, struct catalog_entry *entry)
     if (space == NULL) {
         return;
     }
+    HPS_ASSERT(version->gpu == NULL && entry->gpu == NULL);
     version->gpu = space;
     hps_lock_acquire(&catalog->lock);
     entry->gpu = space;
@@ -153,6 +155,7 @@ void catalog_gpu_view(struct hps_catalog *catalog, struct catalog_entry *entry,
 {
     const struct hps_version *version = entry->version;
     struct hps_embed_range_usage now;
+    HPS_ASSERT(entry->gpu == NULL || entry->gpu_usages != NULL);
     out_view->gpu = entry->gpu;
     note_missing(entry, out_view->gpu_note, sizeof(out_view->gpu_note));
     if (entry->gpu == NULL) {

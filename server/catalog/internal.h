@@ -134,6 +134,8 @@ static inline struct hps_store *catalog_durable(const struct hps_catalog *catalo
 /* The model, made if `make`; NULL: not there (or no memory). Lock held. */
 struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make);
 struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
+/* What holds of a model between two switches or unloads; asserted at the end of each. Lock held. */
+void catalog_model_sane(struct catalog_model *model);
 /* Take `version` (also on failure, NULL) into the list. Lock held. */
 struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
                                         struct hps_version *version, enum entry_state state);

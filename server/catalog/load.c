@@ -43,8 +43,7 @@ static hps_status check_text(const char *field, const char *text, struct hps_err
     return HPS_OK;
 }
 
-static hps_status check_request(const struct hps_catalog *catalog,
-                                const struct hps_load_request *request, struct hps_error *err)
+static hps_status check_request(const struct hps_load_request *request, struct hps_error *err)
 {
     if (!hps_model_name_valid(request->model)) {
         return hps_error_set(err, HPS_INVALID,
@@ -60,13 +59,7 @@ static hps_status check_request(const struct hps_catalog *catalog,
     if (status == HPS_OK) {
         status = check_text("lineage", request->lineage, err);
     }
-    if (status != HPS_OK) {
-        return status;
-    }
-    if (hps_stores_lowest(&catalog->options.env.stores) == NULL) {
-        return hps_error_set(err, HPS_PRECONDITION, "no store is configured");
-    }
-    return HPS_OK;
+    return status;
 }
 
 /* The version with the highest number, loading ones included. Lock held. */
@@ -131,7 +124,9 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
 
 void hps_load_unref(struct hps_load *load)
 {
-    if (load == NULL || atomic_fetch_sub(&load->refs, 1) != 1) {
+    unsigned n_before = load != NULL ? atomic_fetch_sub(&load->refs, 1) : 0;
+    HPS_ASSERT(load == NULL || n_before > 0);
+    if (n_before != 1) {
         return;
     }
     hps_source_close(&load->source);
@@ -143,6 +138,7 @@ static void load_unlink(struct hps_load *load)
 {
     struct hps_load **at = &load->catalog->loads;
     while (*at != load) {
+        HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
     }
     *at = load->next;
@@ -188,6 +184,7 @@ static hps_status place_tables(struct hps_load *load, struct hps_error *err)
 
 static void add_gone(struct hps_versions_gone *to, const struct hps_versions_gone *from)
 {
+    HPS_ASSERT(from->n <= HPS_VERSIONS_GONE_MAX);
     for (uint32_t i = 0; i < from->n && to->n < HPS_VERSIONS_GONE_MAX; i++) {
         to->numbers[to->n++] = from->numbers[i];
     }
@@ -222,6 +219,8 @@ static hps_status publish(struct hps_load *load, struct hps_error *err)
     struct catalog_entry *entry = load->entry;
     struct hps_store *durable = catalog_durable(catalog);
     const struct hps_config_model *config = entry->model->config;
+    HPS_ASSERT(entry->state == ENTRY_LOADING && !load->published);
+    HPS_ASSERT(entry->version->n_tiers > 0);
     entry->version->row_versions = config != NULL && config->row_versions;
     hps_status status = place_tables(load, err);
     if (status == HPS_OK) {
@@ -291,6 +290,7 @@ static void unpublish(struct hps_load *load)
     if (load->published) {
         return; /* loaded, only the activation failed: it stays for another try */
     }
+    HPS_ASSERT(load->entry->state == ENTRY_LOADING);
     if (catalog_durable(catalog) != NULL) {
         hps_ignore(hps_records_delete_version(catalog_durable(catalog), version->model,
                                               version->number, &err)); /* if it got there at all */
@@ -334,6 +334,7 @@ static bool catches_up(struct hps_load *load, hps_status *out_status, struct hps
 {
     const struct timespec pause = {0, CATCH_UP_POLL_NS};
     struct hps_catalog *catalog = load->catalog;
+    HPS_ASSERT(load->waiting != NULL);
     atomic_store(&load->progress.stage, "catch-up");
     *out_status = catalog_check_lag(catalog, load->model_name, load->number, err);
     if (*out_status == HPS_OK || hps_clock_us() >= load->waiting_until_us ||
@@ -350,6 +351,7 @@ static hps_status activate_fresh(struct hps_load *load, hps_status status, struc
     struct hps_catalog *catalog = load->catalog;
     struct catalog_entry *entry = load->waiting;
     struct hps_switched switched;
+    HPS_ASSERT(load->published);
     if (status == HPS_OK) {
         status = hps_catalog_activate(catalog, load->model_name, load->number, load->force,
                                       &switched, err);
@@ -362,6 +364,7 @@ static hps_status activate_fresh(struct hps_load *load, hps_status status, struc
     load->activated = status == HPS_OK;
     atomic_store(&load->progress.stage, "done");
     hps_lock_acquire(&catalog->lock);
+    HPS_ASSERT(entry->n_switching > 0);
     entry->n_switching--;
     hps_lock_release(&catalog->lock);
     hps_version_unpin(entry->version);
@@ -425,6 +428,7 @@ static void run_load(struct hps_task *task)
     if (load->awaited != NULL) {
         catalog_await_end(catalog, load->awaited);
     }
+    HPS_ASSERT(!load->done);
     load->entry = NULL;
     load->model = NULL;
     load->error = err;
@@ -450,6 +454,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
         status = hps_error_set(err, HPS_EXISTS, "model \"%s\" has a version", model->name);
         goto out;
     }
+    HPS_ASSERT(load->entry == NULL);
     hps_source_sort(source, &model->order);
     status = name_version(model, request, source, &version, err);
     if (status != HPS_OK) {
@@ -564,7 +569,7 @@ hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_r
                             struct hps_load **out_load, struct hps_error *err)
 {
     struct hps_source source;
-    hps_status status = check_request(catalog, request, err);
+    hps_status status = check_request(request, err);
     if (status == HPS_OK) {
         status = catalog_source_open(catalog, request, &source, err);
     }
@@ -613,7 +618,7 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     struct hps_source source;
     struct hps_version *version = NULL;
     struct catalog_model unknown = {.name = (char *)request->model};
-    hps_status status = check_request(catalog, request, err);
+    hps_status status = check_request(request, err);
     if (status == HPS_OK) {
         status = catalog_source_open(catalog, request, &source, err);
     }
@@ -650,6 +655,7 @@ void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
     struct hps_load_state state = {0};
     struct hps_load_progress *progress = &load->progress;
     state.stage = atomic_load(&progress->stage);
+    HPS_ASSERT(state.stage != NULL);
     state.rows_done = atomic_load(&progress->rows_done);
     state.rows_total = atomic_load(&progress->rows_total);
     state.bytes_done = atomic_load(&progress->bytes_done);

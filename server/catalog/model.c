@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/catalog/internal.h"
@@ -19,6 +20,7 @@ void catalog_note_active(struct catalog_model *model, struct catalog_entry *acti
     for (const struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
         last = entry->last_active > last ? entry->last_active : last;
     }
+    HPS_ASSERT(active->model == model);
     active->last_active = last + 1;
 }
 
@@ -33,6 +35,7 @@ static hps_status past_versions(const struct catalog_model *model, int64_t activ
                                 int64_t **out_numbers, uint32_t *out_n)
 {
     uint32_t n_entries = 0, n_past = 0;
+    HPS_ASSERT(active != without || active == 0);
     for (const struct catalog_entry *entry = model->entries; entry != NULL; entry = entry->next) {
         n_entries++;
     }
@@ -50,6 +53,7 @@ static hps_status past_versions(const struct catalog_model *model, int64_t activ
             past[n_past++] = entry;
         }
     }
+    HPS_ASSERT(n_past <= n_entries);
     qsort(past, n_past, sizeof(struct catalog_entry *), latest_first);
     numbers[0] = active;
     for (uint32_t i = 0; i < n_past; i++) {
@@ -70,6 +74,7 @@ hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *
 {
     int64_t *past = NULL;
     uint32_t n_past = 0;
+    HPS_ASSERT(catalog_durable(catalog) != NULL);
     hps_lock_acquire(&catalog->lock);
     hps_status status = past_versions(model, change->active, change->without, &past, &n_past);
     hps_lock_release(&catalog->lock);
@@ -203,6 +208,7 @@ hps_status catalog_settle_order(struct catalog_model *model)
              entry != NULL; entry = entry->next) {
             first = entry;
         }
+        HPS_ASSERT(first != NULL);
         hps_table_order_free(&model->order);
         status = hps_table_order_apply(&model->order, first->version);
     }

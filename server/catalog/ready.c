@@ -227,6 +227,7 @@ static void ensure_model(struct hps_catalog *catalog, const struct hps_config_mo
     struct hps_error err = {0};
     hps_lock_acquire(&catalog->lock);
     const struct catalog_model *model = catalog_model(catalog, config->name, false);
+    HPS_ASSERT(model != NULL);
     bool waiting = model->waiting;
     bool there = model->entries != NULL;
     bool awaits = model->awaits;

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -84,6 +85,7 @@ static void drop_orphan(struct hps_store *store, const struct orphan *orphan)
 static hps_status drop_orphans(struct hps_catalog *catalog, struct hps_error *err)
 {
     struct hps_store *store = catalog_durable(catalog);
+    HPS_ASSERT(store != NULL);
     struct orphans orphans = {catalog, err, NULL};
     hps_status status = store->ops->durable->space_list(store, find_orphan, &orphans, err);
     while (orphans.list != NULL) {
@@ -101,6 +103,7 @@ static hps_status open_spaces(struct hps_catalog *catalog, struct catalog_entry 
                               struct hps_error *err)
 {
     struct hps_version *version = entry->version;
+    HPS_ASSERT(entry->state == ENTRY_LOADING && version->n_tiers == 0);
     hps_status status = hps_load_open_spaces(&catalog->options.env, version, err);
     if (status != HPS_OK) {
         return status;

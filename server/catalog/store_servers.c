@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backends/store_servers.h"
+#include "base/assert.h"
 #include "base/heap.h"
 
 struct hps_store_servers {
@@ -113,6 +114,7 @@ void hps_store_servers_refresh(struct hps_store_servers *servers)
 {
     const struct hps_store_ops *ops = servers->store->ops;
     uint32_t n = ops->servers->list(servers->store, servers->now, HPS_STORE_SERVERS_MAX);
+    HPS_ASSERT(n <= HPS_STORE_SERVERS_MAX);
     for (uint32_t i = 0; i < servers->n_shown; i++) {
         const char *address = servers->shown[i].address;
         if (!is_among(servers->now, n, address)) {
@@ -137,6 +139,7 @@ bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t si
         return true;
     }
     store->ops->servers->stats(store, &stats);
+    HPS_ASSERT(stats.n_slots_up <= stats.n_slots);
     if (stats.n_slots_up >= stats.n_slots) {
         return true;
     }

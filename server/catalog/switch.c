@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "backends/store_limits.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/catalog/internal.h"
@@ -75,7 +76,9 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
     int64_t previous = model->active != number ? model->active : model->previous;
     hps_status status = HPS_OK;
     hps_lock_acquire(&catalog->lock);
-    status = catalog_diff(model, catalog_entry(model, number)->version, &switched->diff);
+    const struct catalog_entry *entry = catalog_entry(model, number);
+    HPS_ASSERT(entry != NULL && entry->state == ENTRY_RESIDENT);
+    status = catalog_diff(model, entry->version, &switched->diff);
     hps_lock_release(&catalog->lock);
     if (status != HPS_OK) {
         return hps_error_set(err, status, "no memory to compare versions");
@@ -104,6 +107,7 @@ static hps_status make_active(struct hps_catalog *catalog, struct catalog_model 
     model->previous = previous;
     model->drift = false;
     catalog_share_memory(model);
+    catalog_model_sane(model);
     hps_lock_release(&catalog->lock);
     return HPS_OK;
 }
@@ -122,6 +126,8 @@ hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_m
     struct catalog_entry *entry = catalog_entry(model, number);
     struct catalog_entry *last =
         switched.previous != number ? catalog_entry(model, switched.previous) : NULL;
+    HPS_ASSERT(entry != NULL && model->active == number);
+    HPS_ASSERT(last != entry);
     hps_lock_release(&catalog->lock);
     catalog_gpu_active(last, false);
     catalog_gpu_active(entry, true);
@@ -166,6 +172,7 @@ hps_status catalog_check_active(struct hps_catalog *catalog, struct catalog_mode
                                 const struct catalog_entry *entry, struct hps_error *err)
 {
     struct hps_version_diff diff = {0};
+    HPS_ASSERT(entry->model == model);
     hps_lock_acquire(&catalog->lock);
     hps_status status = catalog_diff(model, entry->version, &diff);
     status = status != HPS_OK

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <time.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/log.h"
@@ -74,6 +75,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
 {
     struct catalog_model *model = entry->model;
     int64_t number = entry->version->number;
+    HPS_ASSERT(entry->state == ENTRY_RESIDENT && entry->unload == NULL);
     hps_status status = forget(catalog, entry, err);
     if (status != HPS_OK) {
         return status;
@@ -91,6 +93,7 @@ static hps_status unpublish(struct hps_catalog *catalog, struct catalog_entry *e
     entry->unload = unload;
     model->active = model->active == number ? 0 : model->active;
     model->previous = model->previous == number ? 0 : model->previous;
+    catalog_model_sane(model);
     struct catalog_entry **at = &catalog->unloading;
     while (*at != NULL) {
         at = &(*at)->next_unloading;
@@ -144,6 +147,7 @@ hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *name, int
 
 static void note_gone(struct hps_versions_gone *gone, int64_t number)
 {
+    HPS_ASSERT(number > 0);
     if (gone->n < HPS_VERSIONS_GONE_MAX) {
         gone->numbers[gone->n++] = number;
     }
@@ -239,6 +243,7 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
                      bool activate, bool replace, struct hps_versions_gone *out_gone)
 {
     struct catalog_entry *entry;
+    HPS_ASSERT(catalog->keep_versions > 0);
     while (replace && out_gone->n < HPS_VERSIONS_GONE_MAX &&
            (entry = replaceable(model, 0, out_gone)) != NULL) {
         note_gone(out_gone, entry->version->number);
@@ -256,6 +261,8 @@ void catalog_foresee(const struct hps_catalog *catalog, const struct catalog_mod
 static hps_status drop_shared(struct hps_catalog *catalog, struct hps_version *version,
                               struct hps_space *space)
 {
+    HPS_ASSERT(catalog_durable(catalog) != NULL);
+    HPS_ASSERT(hps_store_role(space->store) == HPS_ROLE_SHARED);
     const struct hps_store *shared = space->store; /* the space is gone after this */
     struct hps_error err = {0};
     hps_status status = shared->ops->space_drop(space, &err);
@@ -355,6 +362,7 @@ static struct catalog_entry *take_idle(struct hps_catalog *catalog)
     }
     struct catalog_entry *entry = *at;
     if (entry != NULL) {
+        HPS_ASSERT(entry->state == ENTRY_UNLOADING);
         *at = entry->next_unloading;
         entry->host = NULL;
         entry->shared = NULL;
@@ -369,6 +377,7 @@ static void finish(struct hps_catalog *catalog, struct catalog_entry *entry)
 {
     struct hps_version *version = entry->version;
     struct hps_error err = {0};
+    HPS_ASSERT(hps_version_idle(version));
     hps_table_metrics_evictions(version);
     catalog_gpu_close(version);
     err.status = drop_spaces(catalog, version, &err);
@@ -439,6 +448,7 @@ static void *reaper_main(void *arg)
 
 hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *err)
 {
+    HPS_ASSERT(!catalog->reaper_started);
     if (hps_thread_start(REAPER_STACK_BYTES, reaper_main, catalog, &catalog->reaper) != HPS_OK) {
         return hps_error_set(err, HPS_EXHAUSTED, "the reaper thread cannot be started");
     }

@@ -7,6 +7,7 @@
  * (behind a switch) and the switch thread (before one; saves), so that no admin thread waits for
  * it, and what is bounded never waits for what is not.
  */
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/heap.h"
@@ -107,6 +108,7 @@ static void warm_up_unlink(struct warm_up *ctx)
     hps_lock_acquire(&ctx->catalog->lock);
     struct warm_up **at = &ctx->catalog->warm_ups;
     while (*at != ctx) {
+        HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
     }
     *at = ctx->next;
@@ -232,6 +234,7 @@ static hps_status refill_host(struct hps_catalog *catalog, struct hps_version *v
                               struct hps_error *err)
 {
     const struct hps_load_env *env = &catalog->options.env;
+    HPS_ASSERT(hps_store_role(version->tiers[0]->store) == HPS_ROLE_HOST);
     uint64_t needed = hps_load_host_bytes(env, version->tables, version->n_tables);
     hps_lock_acquire(&catalog->lock);
     uint64_t used = catalog_host_used(catalog);
@@ -314,6 +317,7 @@ static void activate_now(struct hps_catalog *catalog, const char *model, int64_t
 static void hold(struct warm_task *task, struct catalog_entry *entry)
 {
     hps_lock_acquire(&task->catalog->lock);
+    HPS_ASSERT(task->entry == NULL && entry->version == task->version);
     task->entry = entry;
     entry->n_switching++;
     hps_lock_release(&task->catalog->lock);
@@ -322,6 +326,7 @@ static void hold(struct warm_task *task, struct catalog_entry *entry)
 static void let_go(struct warm_task *task)
 {
     hps_lock_acquire(&task->catalog->lock);
+    HPS_ASSERT(task->entry->n_switching > 0);
     task->entry->n_switching--;
     hps_lock_release(&task->catalog->lock);
     task_free(task);
@@ -333,6 +338,7 @@ static void run_switch(struct hps_task *base)
     struct hps_catalog *catalog = task->catalog;
     struct hps_version *version = task->version;
     struct hps_error err = {0};
+    HPS_ASSERT(task->waiter != NULL && task->entry != NULL);
     warm_up(catalog, version, task->deadline_us, &catalog->closing);
     if (atomic_load(&catalog->closing)) {
         hps_ignore(hps_error_set(&err, HPS_UNAVAILABLE, "the server stops"));
@@ -418,7 +424,8 @@ void catalog_warm_stop(struct hps_catalog *catalog)
     if (catalog->warmer == NULL) {
         return;
     }
-    hps_pool_free(catalog->switcher); /* a switch posts to the other */
+    HPS_ASSERT(catalog->loader == NULL); /* it posts to these */
+    hps_pool_free(catalog->switcher);    /* a switch posts to the other */
     hps_pool_free(catalog->warmer);
     catalog->switcher = NULL;
     catalog->warmer = NULL;
