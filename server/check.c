@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "server/load/loader.h"
@@ -17,23 +18,24 @@ struct checking {
     unsigned n_errors;
 };
 
-static void tell(struct checking *checking, bool is_error, const struct hps_error *err,
-                 const char *advice)
+static void report(struct checking *checking, bool is_error, const struct hps_error *err,
+                   const char *advice)
 {
     char text[1024];
+    HPS_ASSERT(err->status != HPS_OK);
     snprintf(text, sizeof(text), "%s: models[%s]: %s; %s", checking->check->config->file,
              checking->model->name, err->text, advice);
     checking->n_errors += is_error;
     checking->check->tell(checking->check->ctx, is_error, text);
 }
 
-static void tell_unloadable(struct checking *checking, const struct hps_error *err)
+static void report_unloadable(struct checking *checking, const struct hps_error *err)
 {
     if (err->status == HPS_NOT_FOUND && checking->check->stored) {
-        tell(checking, false, err,
-             "a version in the store is served without its files, a first start needs them");
+        report(checking, false, err,
+               "a version in the store is served without its files, a first start needs them");
     } else {
-        tell(checking, true, err, "hpsd would start, but not be ready: the model is not loaded");
+        report(checking, true, err, "hpsd would start, but not be ready: the model is not loaded");
     }
 }
 
@@ -86,10 +88,10 @@ static void check_manifest(struct checking *checking, const struct hps_model_tab
         }
         if (status != HPS_OK) {
             hps_ignore(hps_error_prefix(&err, status, "table \"%s\"", table->name));
-            tell(checking, true, &err, "the files are not those that their manifest.json names");
+            report(checking, true, &err, "the files are not those that their manifest.json names");
         }
     } else if (status != HPS_NOT_FOUND) {
-        tell(checking, false, &err, "models[] is loaded without it, `hpsctl load --from` is not");
+        report(checking, false, &err, "models[] is loaded without it, `hpsctl load --from` is not");
     }
     hps_manifest_close(&manifest);
     hps_free(path);
@@ -121,7 +123,7 @@ static void check_table(struct checking *checking, struct hps_config_table *tabl
     if (status == HPS_OK) {
         check_manifest(checking, &source.tables[0].files, &version->tables[0]);
     } else {
-        tell_unloadable(checking, &err);
+        report_unloadable(checking, &err);
     }
     hps_version_free(version);
     hps_source_close(&source);
@@ -130,6 +132,7 @@ static void check_table(struct checking *checking, struct hps_config_table *tabl
 unsigned hps_check_models(const struct hps_check *check)
 {
     struct checking checking = {.check = check};
+    HPS_ASSERT(check->config != NULL && check->tell != NULL);
     for (size_t i = 0; i < check->config->n_models; i++) {
         checking.model = &check->config->models[i];
         for (size_t k = 0; k < checking.model->n_tables; k++) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/breaker.h"
+#include "base/assert.h"
 #include "base/build_info.h"
 #include "base/clock.h"
 #include "base/heap.h"
@@ -56,6 +57,7 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
         return no_memory(err);
     }
     const struct hps_stores *stores = &daemon->options.env.stores;
+    HPS_ASSERT(stores->n > 0);
     struct hps_store *durable = hps_stores_durable(stores);
     struct hps_store *shared = hps_stores_shared(stores);
     if (durable != NULL) {
@@ -64,6 +66,7 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
         if (daemon->durable_breaker == NULL) {
             return no_memory(err);
         }
+        HPS_ASSERT(daemon->options.env.durable_breaker == NULL);
         daemon->options.env.durable_breaker = daemon->durable_breaker;
     }
     if (shared != NULL && shared->ops->servers != NULL) {
@@ -112,6 +115,7 @@ static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
 static hps_status make_insertion(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
+    HPS_ASSERT(daemon->io != NULL);
     uint32_t jobs_max = config->io_threads / 4;
     jobs_max = jobs_max == 0 ? 1 : jobs_max > INSERTION_JOBS_MAX ? INSERTION_JOBS_MAX : jobs_max;
     const struct hps_insertion_options options = {.io = daemon->io,
@@ -124,6 +128,7 @@ static hps_status make_insertion(struct hps_daemon *daemon, struct hps_error *er
 /* Before anything takes a block: the devices write into a slab of them. */
 static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
 {
+    HPS_ASSERT(daemon->blocks != NULL && daemon->lookup == NULL);
     return hps_devices_open(daemon->options.config, daemon->options.devices, daemon->blocks,
                             &daemon->devices, err);
 }
@@ -149,6 +154,7 @@ static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config *config = daemon->options.config;
     const struct hps_config_update_source *source = &config->update_source;
+    HPS_ASSERT(daemon->updater == NULL);
     if (daemon->options.update_log == NULL) {
         return HPS_OK;
     }
@@ -197,6 +203,7 @@ static hps_status open_catalog(struct hps_daemon *daemon, struct hps_error *err)
                                                 .devices = daemon->devices,
                                                 .updater = daemon->updater,
                                                 .env = daemon->options.env};
+    HPS_ASSERT(daemon->models != NULL && daemon->insertion != NULL);
     return hps_catalog_open(&options, &daemon->catalog, err);
 }
 
@@ -231,6 +238,7 @@ hps_status daemon_read_token(const struct hps_config_server *config, char **out_
         hps_free(sha256);
         return no_memory(err);
     }
+    HPS_ASSERT(size < sizeof(token));
     for (unsigned i = 0; i < 32; i++) {
         snprintf(sha256 + 2 * (size_t)i, 3, "%02x", digest[i]);
     }
@@ -299,6 +307,7 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
         .slowlog = daemon->slowlog,
         .metrics = &daemon->series,
         .path = (enum hps_lookup_path)daemon->options.config->server.lookup_path};
+    HPS_ASSERT(daemon->catalog != NULL);
     daemon_lookup_limits(&daemon->options.config->server, &lookup.limits);
     daemon->health = hps_health_service_new(service_names, N_NAMES);
     const struct hps_readiness_parts readiness = {
@@ -362,6 +371,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
 {
     struct hps_grpc_limits limits;
     daemon_grpc_limits(&daemon->options.config->server, &limits);
+    HPS_ASSERT(daemon->lookup != NULL && daemon->admin != NULL && daemon->readiness != NULL);
     const struct hps_grpc_observer observer = {daemon, on_call_end, on_connection};
     daemon->server = hps_grpc_server_new(&limits, &observer);
     if (daemon->server == NULL) {
@@ -401,6 +411,7 @@ static void *loop_main(void *arg)
 
 static hps_status make_loops(struct hps_daemon *daemon, struct hps_error *err)
 {
+    HPS_ASSERT(daemon->server != NULL && daemon->threads == NULL);
     hps_status status = hps_loop_new(&daemon->loop, err);
     daemon->threads =
         hps_calloc(daemon->options.config->server.loop_threads, sizeof(*daemon->threads));
@@ -425,6 +436,7 @@ static hps_status start_loops(struct hps_daemon *daemon, struct hps_error *err)
 {
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         struct loop_thread *thread = &daemon->threads[i];
+        HPS_ASSERT(!thread->started && thread->grpc != NULL);
         if (hps_thread_start(0, loop_main, thread, &thread->thread) != HPS_OK) {
             return hps_error_set(err, HPS_EXHAUSTED, "a loop thread cannot be started");
         }
@@ -516,6 +528,7 @@ hps_status hps_daemon_open(const struct hps_daemon_options *options, struct hps_
         return status;
     }
     for (unsigned i = 0; i < daemon->listeners.n; i++) {
+        HPS_ASSERT(daemon->n_grpc_addresses < HPS_LISTENERS_MAX);
         const char *address = hps_listeners_address(&daemon->listeners, HPS_LISTENER_GRPC, i);
         if (address[0] != '\0') {
             daemon->grpc_addresses[daemon->n_grpc_addresses++] = address;

@@ -41,6 +41,9 @@ struct loop_thread {
 
 enum daemon_phase { PHASE_SERVING, PHASE_UNREADY, PHASE_DRAINING, PHASE_STOPPED };
 
+/* A field for each part of the program, in the order in which they are made; no part knows this
+ * struct but through what it is given of it, so that groups of them would be of no use to anybody.
+ */
 struct hps_daemon {
     struct hps_daemon_options options;
     /* Over the reloadable options of `options.config`: the main thread changes them and need not

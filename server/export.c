@@ -13,13 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/rows/fileio.h"
 #include "base/rows/rowfile.h"
 
-#define TELL_US (UINT64_C(10) * 1000 * 1000) /* between two lines of the log */
+#define NOTE_US (UINT64_C(10) * 1000 * 1000) /* between two lines of the log */
 
 struct export
 {
@@ -29,7 +30,7 @@ struct export
     struct hps_row_writer *writer;
     uint64_t n_rows; /* of the table */
     uint64_t started_us;
-    uint64_t told_us;
+    uint64_t noted_us;
     struct hps_error *err;
 };
 
@@ -38,13 +39,14 @@ struct export
 static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     struct export *export = ctx;
+    HPS_ASSERT(export->writer != NULL && export->table != NULL);
     if (export->options->stops != NULL && export->options->stops()) {
         return hps_error_set(export->err, HPS_CANCELLED, "stopped by a signal");
     }
     hps_status status = hps_row_writer_append(export->writer, keys, rows, n, export->err);
     export->n_rows += n;
-    if (status == HPS_OK && hps_clock_us() - export->told_us >= TELL_US) {
-        export->told_us = hps_clock_us();
+    if (status == HPS_OK && hps_clock_us() - export->noted_us >= NOTE_US) {
+        export->noted_us = hps_clock_us();
         HPS_LOG(INFO, "export", "rows so far", HPS_STR("model", export->model),
                 HPS_STR("table", export->table->name), HPS_U64("rows", export->n_rows));
     }
@@ -58,7 +60,7 @@ static hps_status write_rows(struct export *export, struct hps_space *space, con
     const struct hps_row_writer_options options = {
         .form = HPS_ROW_FORM_HUGECTR, .dim = table->dim, .dtype = table->dtype};
     export->n_rows = 0;
-    export->started_us = export->told_us = hps_clock_us();
+    export->started_us = export->noted_us = hps_clock_us();
     hps_status status = hps_row_writer_open(path, &options, &export->writer, export->err);
     if (status != HPS_OK) {
         return status;
@@ -102,6 +104,7 @@ static hps_status write_tables(struct export *export, struct hps_space *space,
     for (size_t i = 0; i < model->n_tables && status == HPS_OK; i++) {
         char *path = hps_file_path("%s/%s", dir, tables[i].name);
         export->table = &tables[i];
+        HPS_ASSERT(export->table->id == i);
         status = path != NULL ? write_rows(export, space, path)
                               : hps_error_set(export->err, HPS_NO_MEMORY, "no memory for a path");
         if (status == HPS_OK) {
@@ -118,6 +121,7 @@ static hps_status write_model(struct export *export, struct hps_config_model *mo
                               const char *dir)
 {
     struct hps_store *store = export->options->store;
+    HPS_ASSERT((store->ops->caps & HPS_STORE_SCANS) != 0);
     struct hps_space *space = NULL;
     struct hps_table *tables = hps_calloc(model->n_tables, sizeof(*tables));
     char *own_dir = hps_file_path("%s/%s", dir, model->name);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "net/sock.h"
 
 static const char *const kind_names[] = {"grpc", "http", "admin"};
@@ -15,6 +16,8 @@ static hps_status add(struct hps_listeners *listeners, enum hps_listener_kind ki
                       bool tls, bool inherited, struct hps_error *err)
 {
     struct hps_addr addr;
+    HPS_ASSERT(fd >= 0);
+    HPS_ASSERT((size_t)kind < sizeof(kind_names) / sizeof(kind_names[0]));
     if (listeners->n == HPS_LISTENERS_MAX || hps_sock_local(fd, &addr) != HPS_OK) {
         close(fd);
         return hps_error_set(err, HPS_INVALID, "listener %s: more than %d, or not a socket",
@@ -26,6 +29,7 @@ static hps_status add(struct hps_listeners *listeners, enum hps_listener_kind ki
                                 .tls = tls && !addr.is_unix,
                                 .inherited = inherited,
                                 .is_unix = addr.is_unix};
+    HPS_ASSERT(!to->tls || !to->is_unix);
     hps_addr_print(&addr, to->address, sizeof(to->address));
     return HPS_OK;
 }
@@ -109,6 +113,7 @@ static hps_status adopt(const struct hps_config_server *config, struct hps_liste
     if (status != HPS_OK) {
         return status;
     }
+    HPS_ASSERT(listeners->n > 0);
     struct hps_listener *listener = &listeners->items[listeners->n - 1];
     have[kind] = true;
     if (second_http) {

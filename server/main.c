@@ -15,6 +15,7 @@
 #include "backends/redis/redis.h"
 #include "backends/rocksdb/dir.h"
 #include "backends/rocksdb/rocksdb.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -247,6 +248,7 @@ static hps_status open_stores(const struct hps_config *config, const char *membe
 {
     hps_status status = HPS_OK;
     struct hps_store *store = NULL;
+    HPS_ASSERT(env->stores.n == 0);
     warn_limited(config);
     if (config->persistent_db.type == HPS_CONFIG_PERSISTENT_ROCKS_DB) {
         status = open_rocksdb(config, &store, err);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backends/store_servers.h"
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "server/daemon_internal.h"
@@ -203,6 +204,7 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     hps_free(daemon->admin_token_sha256);
     daemon->admin_token_sha256 = prepared->admin_token_sha256;
     prepared->admin_token_sha256 = NULL;
+    HPS_ASSERT(prepared->tls == NULL || daemon->tls != NULL);
     if (prepared->tls != NULL) {
         hps_tls_renew(daemon->tls, prepared->tls);
         prepared->tls = NULL;
@@ -265,9 +267,10 @@ static hps_status take_over(struct hps_daemon *daemon, struct hps_config *next,
 }
 
 /* The lines are seen under the old level or under the new one. */
-static void tell(const struct hps_daemon *daemon, const struct report *report,
-                 const struct hps_notes *notes)
+static void log_outcome(const struct hps_daemon *daemon, const struct report *report,
+                        const struct hps_notes *notes)
 {
+    HPS_ASSERT(report->status == HPS_OK);
     enum hps_log_level level = (enum hps_log_level)daemon->options.config->server.log_level;
     if (level < hps_log_level_get()) {
         hps_log_level_set(level);
@@ -289,7 +292,7 @@ static hps_status reload(struct hps_daemon *daemon, struct hps_error *err)
         status = take_over(daemon, next, &report, err);
     }
     if (status == HPS_OK) {
-        tell(daemon, &report, &notes);
+        log_outcome(daemon, &report, &notes);
     }
     hps_config_free(next);
     hps_notes_fini(&notes);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backends/breaker.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/heap.h"
@@ -99,6 +100,7 @@ static hps_status start_acceptors(struct hps_daemon *daemon, struct hps_error *e
         }
         bool admin = listener->kind == HPS_LISTENER_ADMIN;
         int fd = listener->fd;
+        HPS_ASSERT(fd >= 0);
         listener->fd = -1;
         status = hps_acceptor_add(admin ? daemon->admin_acceptor : daemon->acceptor, fd,
                                   listener->tls ? daemon->tls : NULL,
@@ -271,6 +273,7 @@ static void run_echo(struct hps_task *task)
 static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
 {
     bool alive = true;
+    HPS_ASSERT(daemon->watchdog_us != 0);
     for (unsigned i = 0; i < daemon->n_threads; i++) {
         struct loop_thread *thread = &daemon->threads[i];
         /* A loop may have answered since this turn began, which is when now_us was read. */
@@ -286,6 +289,24 @@ static void feed_watchdog(struct hps_daemon *daemon, uint64_t now_us)
     }
 }
 
+/* What goes with each phase. Main thread, at the end of a turn. */
+static void daemon_sane(const struct hps_daemon *daemon)
+{
+    bool draining = atomic_load(&daemon->draining);
+    HPS_ASSERT(daemon->n_draining <= daemon->n_threads);
+    HPS_ASSERT(daemon->phase == PHASE_SERVING || daemon->phase == PHASE_STOPPED || draining);
+    HPS_ASSERT(daemon->phase >= PHASE_DRAINING || daemon->n_draining == 0);
+    HPS_ASSERT(!daemon->failed || daemon->phase != PHASE_SERVING);
+}
+
+/* Phases follow one another, and some are left out: none comes again. */
+static void phase_set(struct hps_daemon *daemon, enum daemon_phase to)
+{
+    HPS_ASSERT(to > daemon->phase || (to == PHASE_STOPPED && daemon->phase == PHASE_STOPPED));
+    daemon->phase = to;
+    daemon_sane(daemon);
+}
+
 static void begin_drain(struct hps_daemon *daemon);
 
 /* What comes behind the line that tells of the loss. */
@@ -296,10 +317,10 @@ static void check_devices(struct hps_daemon *daemon)
     }
     hps_catalog_device_lost(daemon->catalog);
     if (daemon->options.config->server.on_device_loss == HPS_CONFIG_DEVICE_LOSS_DEGRADE) {
-        HPS_LOG(WARN, "gpu",
-                "serving degraded: a device is lost, and rows come from the stores; restart hpsd "
-                "once it "
-                "is repaired");
+        HPS_LOG(
+            WARN, "gpu",
+            "serving degraded: a device is lost, and rows come from the stores; repair it, then "
+            "restart hpsd");
         return;
     }
     HPS_LOG(ERROR, "gpu", "draining: a device is lost, and server.on_device_loss is exit");
@@ -321,6 +342,7 @@ static void on_tick(void *ctx)
     if (daemon->watchdog_us != 0) {
         feed_watchdog(daemon, hps_loop_now_us(daemon->loop));
     }
+    daemon_sane(daemon);
     hps_timer_set_after(daemon->loop, &daemon->tick, TICK_US);
 }
 
@@ -328,7 +350,7 @@ static void on_tick(void *ctx)
 
 static void stop_now(struct hps_daemon *daemon)
 {
-    daemon->phase = PHASE_STOPPED;
+    phase_set(daemon, PHASE_STOPPED);
     hps_loop_stop(daemon->loop);
 }
 
@@ -342,6 +364,7 @@ static void run_loop_drained(struct hps_task *task)
     struct drained_notice *notice = (struct drained_notice *)task;
     struct hps_daemon *daemon = notice->daemon;
     hps_free(notice);
+    HPS_ASSERT(daemon->n_draining > 0);
     if (--daemon->n_draining == 0 && daemon->phase == PHASE_DRAINING) {
         HPS_LOG(INFO, "daemon", "drained");
         stop_now(daemon);
@@ -376,7 +399,10 @@ static void on_phase_timer(void *ctx)
         stop_now(daemon);
         return;
     }
-    daemon->phase = PHASE_DRAINING;
+    if (daemon->phase == PHASE_STOPPED) {
+        return; /* the loop ends with this turn */
+    }
+    phase_set(daemon, PHASE_DRAINING);
     hps_acceptor_stop(daemon->acceptor);
     hps_acceptor_stop(daemon->admin_acceptor);
     hps_health_service_close(daemon->health);
@@ -392,8 +418,9 @@ static void on_phase_timer(void *ctx)
 static void begin_drain(struct hps_daemon *daemon)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    daemon->phase = PHASE_UNREADY;
+    HPS_ASSERT(daemon->phase == PHASE_SERVING);
     atomic_store(&daemon->draining, true);
+    phase_set(daemon, PHASE_UNREADY);
     hps_notify_stopping();
     hps_readiness_drain(daemon->readiness);
     HPS_LOG(INFO, "daemon", "draining: told to stop; a second signal stops at once",
@@ -471,6 +498,7 @@ static void on_signal(void *ctx, int number)
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1};
+    HPS_ASSERT(daemon->loop != NULL && daemon->phase == PHASE_SERVING);
     hps_timer_init(&daemon->tick, on_tick, daemon);
     hps_timer_init(&daemon->phase_timer, on_phase_timer, daemon);
     hps_metrics_on_print(daemon->metrics, refresh_gauges, daemon);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 static hps_status from_errno(const char *what, const char *path, struct hps_error *err)
@@ -106,6 +107,7 @@ static hps_status take_instance(const char *dir, char instance[HPS_INSTANCE_CHAR
         good = ftruncate(fd, 0) == 0 &&
                pwrite(fd, instance, HPS_INSTANCE_CHARS, 0) == HPS_INSTANCE_CHARS && fsync(fd) == 0;
     }
+    HPS_ASSERT(!good || is_instance(instance, HPS_INSTANCE_CHARS));
     hps_status status = good ? HPS_OK : from_errno("cannot write", path, err);
     close(fd);
     return status;
@@ -115,6 +117,7 @@ hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
                               struct hps_error *err)
 {
     struct hps_state_dir state = {.lock_fd = -1};
+    HPS_ASSERT(dir[0] != '\0');
     size_t size = strlen(dir) + sizeof("/tmp");
     state.spill = hps_alloc(size);
     if (state.spill == NULL) {
@@ -135,6 +138,7 @@ hps_status hps_state_dir_open(const char *dir, struct hps_state_dir *out_state,
         hps_state_dir_close(&state);
         return status;
     }
+    HPS_ASSERT(state.lock_fd >= 0 && state.spill != NULL);
     *out_state = state;
     return HPS_OK;
 }
