@@ -18,7 +18,8 @@ struct hps_store *hps_fake_shared_new(bool alone);
 void hps_fake_shared_away(struct hps_store *store, uint32_t shard, bool away);
 /* The shard forgets rows and positions. */
 void hps_fake_shared_lose(struct hps_store *store, uint32_t shard);
-/* Its position in a partition becomes this one, as an older state, or another daemon, has it. */
+/* The shard's position in a partition becomes this one, as an older state, or another daemon, has
+ * it. */
 void hps_fake_shared_move(struct hps_store *store, uint32_t shard, uint64_t partition,
                           int64_t offset);
 /* -1: it does not name the partition; -2: it is not there. */
