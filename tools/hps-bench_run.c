@@ -304,8 +304,8 @@ static void run_load(struct bench_worker *worker)
          plan->rate > 0 && worker->end_us != 0 && due_us(worker, n) < worker->end_us; n++) {
         worker->counts.n_unsent++;
     }
-    uint64_t give_up_us = now_us + DRAIN_US;
-    while (worker->n_idle < worker->n_slots && hps_clock_us() < give_up_us) {
+    uint64_t drain_end_us = now_us + DRAIN_US;
+    while (worker->n_idle < worker->n_slots && hps_clock_us() < drain_end_us) {
         hps_loop_turn(worker->loop, TURN_US);
     }
 }

@@ -228,7 +228,7 @@ static int print_changed(struct hpsctl *ctl, const void *reply)
 }
 
 /* A seek does not resume what an operator has paused: say how much of it that is. */
-static int tell_paused(struct hpsctl *ctl)
+static int print_paused(struct hpsctl *ctl)
 {
     Hps__V1__GetUpdatesResponse *now = NULL;
     struct hps_error err = {0};
@@ -340,7 +340,7 @@ static int control(struct hpsctl *ctl, Hps__V1__UpdateAction action)
     code = hpsctl_call_print(ctl, "ControlUpdates", &request.base,
                              &hps__v1__control_updates_response__descriptor, print_changed);
     return code == TOOL_OK && action == HPS__V1__UPDATE_ACTION__UPDATE_ACTION_SEEK
-               ? tell_paused(ctl)
+               ? print_paused(ctl)
                : code;
 }
 
@@ -401,8 +401,8 @@ static bool read_position(const char *text, struct position *out)
 }
 
 /* What became of it, on stdout and stderr. */
-static int tell_waited(struct hpsctl *ctl, hps_status status, const char *refused,
-                       const struct hps_error *err)
+static int print_waited(struct hpsctl *ctl, hps_status status, const char *refused,
+                        const struct hps_error *err)
 {
     HPS_ASSERT(status == HPS_OK || err->status != HPS_OK);
     struct hps_buf buf;
@@ -486,7 +486,7 @@ int hpsctl_wait_for(struct hpsctl *ctl)
         return hpsctl_no_memory();
     }
     hps_status status = hps_update_wait_run(wait, ctl->client, ctl->timeout_us, NULL, &err);
-    code = tell_waited(ctl, status, hps_update_wait_refused(wait), &err);
+    code = print_waited(ctl, status, hps_update_wait_refused(wait), &err);
     hps_update_wait_free(wait);
     return code;
 }
