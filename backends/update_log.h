@@ -73,15 +73,21 @@ struct hps_consumer_position {
 /* A partition that is watched. Owned by its consumer, until that is closed. */
 struct hps_watch;
 
+/* A leader whose answers are further apart than this was silent between them. */
+enum { HPS_LEADER_SILENT_US = 2 * 1000 * 1000 };
+
 /* What the leader of a partition has said. */
 struct hps_leader_word {
     uint64_t asked_us; /* hps_clock_us, as the newest question that was answered was sent; 0: none
                           was answered yet */
     int64_t asked_unix_ms; /* the same moment, on the wall clock */
-    int64_t high;          /* the answer: one past the last record, be it of an open transaction */
-    hps_status status;     /* of the newest question that has ended: OK, or why it has no answer
-                              (UNAVAILABLE, PERMISSION, NOT_FOUND, …) */
-    char text[160];        /* ... for a person; "" with OK */
+    uint64_t since_us; /* of the questions that were answered one after the other, up to that one,
+                          without a silence in between, the first; hps_clock_us. Does not depend on
+                          how often who hears it looks */
+    int64_t high;      /* the answer: one past the last record, be it of an open transaction */
+    hps_status status; /* of the newest question that has ended: OK, or why it has no answer
+                          (UNAVAILABLE, PERMISSION, NOT_FOUND, …) */
+    char text[160];    /* ... for a person; "" with OK */
 };
 
 /* What is at an offset now. */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backends/kafka/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/lock.h"
@@ -149,6 +150,7 @@ static bool is_stopping(struct group *group)
  * comes after all, as after an outage. */
 static rd_kafka_resp_err_t commit(struct group *group, rd_kafka_topic_partition_list_t *positions)
 {
+    HPS_ASSERT(group->rk != NULL && positions->cnt > 0);
     uint64_t end_us = hps_clock_us() + ANSWER_US;
     rd_kafka_resp_err_t code =
         rd_kafka_commit_queue(group->rk, positions, group->answers, NULL, NULL);
@@ -174,6 +176,7 @@ static rd_kafka_resp_err_t commit(struct group *group, rd_kafka_topic_partition_
 static void pending_set(struct group *group, const char *topic, int32_t partition, int64_t offset,
                         bool newer)
 {
+    HPS_ASSERT(partition >= 0 && offset >= 0);
     if (group->pending == NULL) {
         group->pending = rd_kafka_topic_partition_list_new(8);
     }
@@ -188,6 +191,7 @@ static void pending_set(struct group *group, const char *topic, int32_t partitio
 
 static void tell(struct group *group, hps_status status, const char *why)
 {
+    HPS_ASSERT(why != NULL);
     if (status == group->status) {
         return;
     }
@@ -228,6 +232,7 @@ static bool commit_pending(struct group *group)
 {
     struct hps_error err = {0};
     rd_kafka_topic_partition_list_t *positions = group->pending;
+    HPS_ASSERT(positions != NULL);
     group->pending = NULL;
     hps_lock_release(&group->of->lock);
     hps_status status = connect_group(group, &err);
@@ -304,6 +309,7 @@ void hps_kafka_commits_free(struct hps_kafka_commits *of)
             rd_kafka_topic_partition_list_destroy(group->pending);
         }
         hps_cond_fini(&group->changed);
+        HPS_ASSERT(group->rk == NULL);
         hps_free(group->name);
         hps_free(group);
     }

@@ -24,33 +24,106 @@ enum {
     DOWN_WAIT_MS = 200, /* between looks whether the cluster is back */
 };
 
+/* ---- the link -------------------------------------------------------------------------------- */
+
+#define TO(phase) (1U << (phase))
+
+static const unsigned LINK_STEPS[HPS_KAFKA_LINK_PHASES] = {
+    [HPS_KAFKA_UP] = TO(HPS_KAFKA_FALLING) | TO(HPS_KAFKA_FATAL),
+    [HPS_KAFKA_FALLING] = TO(HPS_KAFKA_UP) | TO(HPS_KAFKA_DOWN) | TO(HPS_KAFKA_FATAL),
+    [HPS_KAFKA_DOWN] = TO(HPS_KAFKA_CHANGED) | TO(HPS_KAFKA_RISING) | TO(HPS_KAFKA_FATAL),
+    [HPS_KAFKA_CHANGED] = TO(HPS_KAFKA_DOWN) | TO(HPS_KAFKA_RISING) | TO(HPS_KAFKA_FATAL),
+    [HPS_KAFKA_RISING] = TO(HPS_KAFKA_UP) | TO(HPS_KAFKA_CHANGED) | TO(HPS_KAFKA_FATAL),
+    [HPS_KAFKA_FATAL] = TO(HPS_KAFKA_FATAL),
+};
+
+void hps_kafka_link_set(struct hps_kafka_consumer *c, enum hps_kafka_link_phase to)
+{
+    HPS_ASSERT(c->link.phase < HPS_KAFKA_LINK_PHASES);
+    HPS_ASSERT((LINK_STEPS[c->link.phase] & TO(to)) != 0);
+    c->link.phase = to;
+}
+
+/* ---- what holds ------------------------------------------------------------------------------ */
+
+static void partition_sane(const struct hps_kafka_partition *partition)
+{
+    HPS_ASSERT(partition->topic != NULL);
+    HPS_ASSERT(partition->phase < HPS_KAFKA_PHASES);
+    HPS_ASSERT(partition->phase != HPS_KAFKA_LEFT);
+    HPS_ASSERT(partition->next >= 0);
+    HPS_ASSERT(!partition->bad || partition->search.from <= partition->next);
+    if (partition->phase == HPS_KAFKA_SEARCHES) {
+        const struct hps_kafka_search *search = &partition->search;
+        HPS_ASSERT(!partition->caught_up && !partition->bad);
+        HPS_ASSERT(search->base <= search->from && search->from <= search->in);
+        HPS_ASSERT(search->out < 0 || search->in < search->out);
+        HPS_ASSERT(search->in < search->at);
+    }
+}
+
+void hps_kafka_consumer_sane(const struct hps_kafka_consumer *c)
+{
+    uint32_t n_searching = 0;
+    HPS_ASSERT(c->n_partitions <= c->partitions_capacity);
+    HPS_ASSERT(c->held.from <= c->held.to && c->held.to <= HPS_KAFKA_HELD_MAX);
+    HPS_ASSERT(c->held.message_bytes > 0);
+    for (uint32_t i = 0; i < c->n_partitions; i++) {
+        const struct hps_kafka_partition *partition = &c->partitions[i];
+        partition_sane(partition);
+        n_searching += partition->phase == HPS_KAFKA_SEARCHES;
+        HPS_ASSERT(c->has_news || (partition->phase != HPS_KAFKA_STOPPED && !partition->caught_up &&
+                                   !partition->bad));
+        if (i > 0) {
+            HPS_DEBUG_ASSERT((uintptr_t)partition[-1].topic < (uintptr_t)partition->topic ||
+                             (partition[-1].topic == partition->topic &&
+                              partition[-1].number < partition->number));
+        }
+    }
+    HPS_ASSERT(n_searching == c->n_searching);
+}
+
 /* ---- what librdkafka says -------------------------------------------------------------------- */
+
+static void all_brokers_down(struct hps_kafka_consumer *c)
+{
+    if (c->link.phase == HPS_KAFKA_UP) {
+        hps_kafka_link_set(c, HPS_KAFKA_FALLING);
+    } else if (c->link.phase == HPS_KAFKA_RISING) { /* who was told DOWN was not told UP yet */
+        hps_kafka_link_set(c, HPS_KAFKA_CHANGED);
+    }
+}
 
 /* In a call of the consumer's thread that serves its queue. */
 static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 {
     struct hps_kafka_consumer *c = opaque;
     hps_status status = hps_kafka_status((rd_kafka_resp_err_t)code);
-    HPS_LOG(DEBUG, "kafka", "error", HPS_STR("code", rd_kafka_err2name(code)),
-            HPS_STR("error", reason));
+    HPS_LOG(DEBUG, "kafka", "librdkafka error: see code and error",
+            HPS_STR("code", rd_kafka_err2name(code)), HPS_STR("error", reason));
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
         char text[HPS_KAFKA_TEXT_BYTES];
         rd_kafka_fatal_error(rk, text, sizeof(text));
-        hps_kafka_text_set(c->down_text, text);
-        c->fatal = true;
+        hps_kafka_text_set(c->link.text, text);
+        hps_kafka_link_set(c, HPS_KAFKA_FATAL);
     } else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
-        if (c->down_text[0] == '\0') {
-            hps_kafka_text_set(c->down_text, reason);
+        if (c->link.text[0] == '\0') {
+            hps_kafka_text_set(c->link.text, reason);
         }
-        c->down = true;
+        all_brokers_down(c);
     } else if (status == HPS_NOT_FOUND) {
-        hps_kafka_part_gone(c, reason);
-    } else if (!c->down || (status == HPS_UNAUTHENTICATED && c->down_status != status)) {
+        hps_kafka_partition_gone(c, reason);
+    } else if (c->link.phase == HPS_KAFKA_FATAL) {
+        ; /* that is the reason */
+    } else if (!hps_kafka_is_down(c) ||
+               (status == HPS_UNAUTHENTICATED && c->link.status != status)) {
         /* Of one broker: the reason, should it be the last one. That we are refused is told even
          * later. */
-        c->down_status = status == HPS_UNAUTHENTICATED ? status : HPS_UNAVAILABLE;
-        hps_kafka_text_set(c->down_text, reason);
-        c->down_told = false;
+        c->link.status = status == HPS_UNAUTHENTICATED ? status : HPS_UNAVAILABLE;
+        hps_kafka_text_set(c->link.text, reason);
+        if (c->link.phase == HPS_KAFKA_DOWN) {
+            hps_kafka_link_set(c, HPS_KAFKA_CHANGED);
+        }
     }
     /* Told now, not when the wait is over. */
     rd_kafka_queue_yield(c->queue);
@@ -58,10 +131,15 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 
 void hps_kafka_answered(struct hps_kafka_consumer *c)
 {
-    c->down = false;
-    c->down_told = false; /* of the next time */
-    c->down_status = HPS_UNAVAILABLE;
-    c->down_text[0] = '\0';
+    if (c->link.phase == HPS_KAFKA_FALLING) { /* nobody has been told */
+        hps_kafka_link_set(c, HPS_KAFKA_UP);
+    } else if (hps_kafka_is_down(c)) {
+        hps_kafka_link_set(c, HPS_KAFKA_RISING);
+    }
+    if (c->link.phase != HPS_KAFKA_FATAL) {
+        c->link.status = HPS_UNAVAILABLE;
+        c->link.text[0] = '\0';
+    }
 }
 
 /* ---- polling --------------------------------------------------------------------------------- */
@@ -78,15 +156,16 @@ static enum hps_record_time time_of(rd_kafka_timestamp_type_t type)
     }
 }
 
-static void record_add(struct hps_kafka_consumer *c, uint32_t n, struct hps_kafka_part *part,
-                       const rd_kafka_message_t *message)
+static void record_add(struct hps_kafka_consumer *c, uint32_t n,
+                       struct hps_kafka_partition *partition, const rd_kafka_message_t *message)
 {
     rd_kafka_timestamp_type_t type = RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
     int64_t time_ms = rd_kafka_message_timestamp(message, &type);
+    HPS_ASSERT(n < HPS_KAFKA_HELD_MAX && message->offset >= partition->next);
     c->records[n] = (struct hps_consumer_record){
-        .tag = part->tag,
-        .partition = part->number,
-        .topic = rd_kafka_topic_name(part->topic),
+        .tag = partition->tag,
+        .partition = partition->number,
+        .topic = rd_kafka_topic_name(partition->topic),
         .offset = message->offset,
         .time_unix_ms = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE ? 0 : time_ms,
         .time_of = time_of(type),
@@ -96,42 +175,44 @@ static void record_add(struct hps_kafka_consumer *c, uint32_t n, struct hps_kafk
         .value_size = message->payload == NULL ? 0 : message->len,
         .handle = message,
     };
-    part->next = message->offset + 1;
+    partition->next = message->offset + 1;
 }
 
 /* Records out of what is held, up to the bounds. Messages of a partition come in runs. */
 static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_max,
                                uint64_t bytes_max)
 {
-    struct hps_kafka_part *part = NULL;
+    struct hps_kafka_partition *partition = NULL;
     uint32_t n = 0;
     uint64_t bytes = 0;
-    while (c->held_from < c->held_to) {
-        const rd_kafka_message_t *message = c->held[c->held_from];
+    while (c->held.from < c->held.to) {
+        const rd_kafka_message_t *message = c->held.messages[c->held.from];
         bool is_record = message->err == RD_KAFKA_RESP_ERR_NO_ERROR;
         uint64_t more = is_record ? message->len + message->key_len : 0;
         if (is_record && (n == records_max || (n > 0 && bytes + more > bytes_max))) {
             break;
         }
-        c->held_from++;
+        c->held.from++;
         if (message->rkt == NULL) {
             continue; /* of the group, in which we are not */
         }
-        if (part == NULL || part->topic != message->rkt || part->number != message->partition) {
-            part = hps_kafka_part_find(c, message->rkt, message->partition);
+        if (partition == NULL || partition->topic != message->rkt ||
+            partition->number != message->partition) {
+            partition = hps_kafka_partition_find(c, message->rkt, message->partition);
         }
-        if (part == NULL || !part->assigned) {
+        if (partition == NULL || !hps_kafka_is_assigned(partition)) {
             continue;
         }
         if (!is_record) {
-            hps_kafka_part_failed(c, part, message);
-        } else if (message->offset >= part->next && hps_kafka_part_takes(c, part, message)) {
-            record_add(c, n++, part, message);
+            hps_kafka_partition_failed(c, partition, message);
+        } else if (message->offset >= partition->next &&
+                   hps_kafka_partition_takes(c, partition, message)) {
+            record_add(c, n++, partition, message);
             bytes += more;
         }
     }
     if (n > 0) {
-        c->message_bytes = (7 * c->message_bytes + bytes / n) / 8 + 1;
+        c->held.message_bytes = (7 * c->held.message_bytes + bytes / n) / 8 + 1;
     }
     return n;
 }
@@ -153,21 +234,25 @@ static void look_whether_up(struct hps_kafka_consumer *c)
  * to wait for one only. */
 static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_max)
 {
-    ssize_t n = rd_kafka_consume_batch_queue(c->queue, 0, c->held, n_max);
-    bool quiet = n <= 0 && !c->parts_changed && !c->fatal && c->down == c->away_told;
+    HPS_ASSERT(c->held.to == 0 && n_max > 0 && n_max <= HPS_KAFKA_HELD_MAX);
+    ssize_t n = rd_kafka_consume_batch_queue(c->queue, 0, c->held.messages, n_max);
+    bool told = c->link.phase == HPS_KAFKA_UP || c->link.phase == HPS_KAFKA_DOWN ||
+                c->link.phase == HPS_KAFKA_CHANGED;
+    bool quiet = n <= 0 && !c->has_news && told;
     if (quiet && !atomic_exchange(&c->awake, false) && timeout_ms > 0) {
         uint32_t wait_ms = timeout_ms > INT32_MAX ? INT32_MAX : timeout_ms;
-        if (c->down && wait_ms > DOWN_WAIT_MS) {
+        if (hps_kafka_is_down(c) && wait_ms > DOWN_WAIT_MS) {
             wait_ms = DOWN_WAIT_MS;
         }
-        n = rd_kafka_consume_batch_queue(c->queue, (int)wait_ms, c->held, 1);
+        n = rd_kafka_consume_batch_queue(c->queue, (int)wait_ms, c->held.messages, 1);
         if (n == 1 && n_max > 1) {
-            ssize_t more = rd_kafka_consume_batch_queue(c->queue, 0, c->held + 1, n_max - 1);
+            ssize_t more =
+                rd_kafka_consume_batch_queue(c->queue, 0, c->held.messages + 1, n_max - 1);
             n += more > 0 ? more : 0;
         }
     }
-    c->held_to = n > 0 ? (uint32_t)n : 0;
-    if (c->down && n <= 0) {
+    c->held.to = n > 0 ? (uint32_t)n : 0;
+    if (hps_kafka_is_down(c) && n <= 0) {
         look_whether_up(c);
     }
 }
@@ -192,61 +277,64 @@ static struct hps_consumer_event *event_add(struct hps_kafka_consumer *c, uint32
 static void events_of_log(struct hps_kafka_consumer *c, uint32_t *n)
 {
     hps_status status = HPS_OK;
-    if (c->down && !c->down_told) {
-        event_add(c, n, HPS_CONSUMER_DOWN, c->down_status, c->down_text);
-        c->down_told = true;
-        c->away_told = true;
-    } else if (!c->down && c->away_told) {
+    if (c->link.phase == HPS_KAFKA_FALLING || c->link.phase == HPS_KAFKA_CHANGED) {
+        event_add(c, n, HPS_CONSUMER_DOWN, c->link.status, c->link.text);
+        hps_kafka_link_set(c, HPS_KAFKA_DOWN);
+    } else if (c->link.phase == HPS_KAFKA_RISING) {
         event_add(c, n, HPS_CONSUMER_UP, HPS_OK, "the cluster answers again");
-        c->away_told = false;
+        hps_kafka_link_set(c, HPS_KAFKA_UP);
     }
-    if (c->group != NULL && hps_kafka_commits_news(c->log->commits, c->group, &c->commits_seen,
-                                                   &status, c->commits_text)) {
-        if (status != HPS_OK || c->commits_fail) {
+    struct hps_kafka_commits_seen *commits = &c->commits;
+    if (c->group != NULL && hps_kafka_commits_news(c->log->commits, c->group, &commits->n_changes,
+                                                   &status, commits->text)) {
+        if (status != HPS_OK || commits->fail) {
             event_add(c, n, HPS_CONSUMER_COMMITS, status,
-                      status != HPS_OK ? c->commits_text : "commits work again");
+                      status != HPS_OK ? commits->text : "commits work again");
         }
-        c->commits_fail = status != HPS_OK;
+        commits->fail = status != HPS_OK;
     }
 }
 
-static void events_of_part(struct hps_kafka_consumer *c, struct hps_kafka_part *part, uint32_t *n)
+static void events_of_part(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+                           uint32_t *n)
 {
     struct hps_consumer_event *event;
-    if (part->bad) {
-        event = event_add(c, n, HPS_CONSUMER_BAD, part->search.status, part->search.text);
-        event->tag = part->tag;
-        event->offset = part->search.from;
-        event->high = part->next;
-        part->bad = false;
+    if (partition->bad) {
+        event = event_add(c, n, HPS_CONSUMER_BAD, partition->search.status, partition->search.text);
+        event->tag = partition->tag;
+        event->offset = partition->search.from;
+        event->high = partition->next;
+        partition->bad = false;
     }
-    if (part->caught_up) {
+    if (partition->caught_up) {
         event = event_add(c, n, HPS_CONSUMER_CAUGHT_UP, HPS_OK, "caught up");
-        event->tag = part->tag;
-        event->offset = part->next;
-        event->high = part->next;
-        part->caught_up = false;
+        event->tag = partition->tag;
+        event->offset = partition->next;
+        event->high = partition->next;
+        partition->caught_up = false;
     }
-    if (part->stopped) {
-        event = event_add(c, n, part->stop, part->status, part->text);
-        event->tag = part->tag;
-        event->offset = part->next;
-        event->low = part->low;
-        event->high = part->high;
-        part->told = true;
-        c->any_told = true;
+    if (partition->phase == HPS_KAFKA_STOPPED) {
+        const struct hps_kafka_stop *stop = &partition->stop;
+        event = event_add(c, n, stop->kind, stop->status, stop->text);
+        event->tag = partition->tag;
+        event->offset = partition->next;
+        event->low = stop->low;
+        event->high = stop->high;
+        hps_kafka_phase_set(c, partition, HPS_KAFKA_TOLD);
     }
 }
 
-/* All events that there are to tell; there is room for three of each part and two of the log. */
+/* All events that there are to tell; there is room for three of each partition and two of the log.
+ */
 static uint32_t events_gather(struct hps_kafka_consumer *c)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_parts && c->parts_changed; i++) {
-        events_of_part(c, &c->parts[i], &n);
+    for (uint32_t i = 0; i < c->n_partitions && c->has_news; i++) {
+        events_of_part(c, &c->partitions[i], &n);
     }
-    c->parts_changed = false;
+    c->has_news = false;
     events_of_log(c, &n);
+    HPS_ASSERT(n <= 3 * (size_t)c->partitions_capacity + 2);
     return n;
 }
 
@@ -257,24 +345,25 @@ static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uin
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     HPS_ASSERT(records_max > 0);
     hps_kafka_held_release(c);
-    hps_kafka_parts_sweep(c);
-    hps_kafka_parts_check_late(c);
+    hps_kafka_partitions_sweep(c);
+    hps_kafka_partitions_check_late(c);
     uint32_t n_max = records_max < HPS_KAFKA_HELD_MAX ? records_max : HPS_KAFKA_HELD_MAX;
-    if (c->held_to == 0) {
-        uint64_t fit = bytes_max / c->message_bytes + 1;
+    if (c->held.to == 0) {
+        uint64_t fit = bytes_max / c->held.message_bytes + 1;
         fetch(c, timeout_ms, fit < n_max ? (uint32_t)fit : n_max);
     }
-    if (c->fatal) {
-        return hps_error_set(err, HPS_INTERNAL, "Kafka consumer: %s", c->down_text);
+    if (c->link.phase == HPS_KAFKA_FATAL) {
+        return hps_error_set(err, HPS_INTERNAL, "Kafka consumer: %s", c->link.text);
     }
     uint32_t n_records = records_gather(c, n_max, bytes_max);
-    hps_kafka_parts_search(c);
+    hps_kafka_partitions_search(c);
     *out_poll = (struct hps_consumer_poll){
         .records = c->records,
         .n_records = n_records,
         .events = c->events,
         .n_events = events_gather(c),
     };
+    hps_kafka_consumer_sane(c);
     return HPS_OK;
 }
 
@@ -299,13 +388,13 @@ static bool kafka_header(const struct hps_consumer_record *record, const char *n
 static void consumer_close(struct hps_consumer *base)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    hps_kafka_letters_close(c);
+    hps_kafka_dead_letters_close(c);
     hps_kafka_watches_free(c);
-    if (c->held != NULL) {
+    if (c->held.messages != NULL) {
         hps_kafka_held_drop_all(c);
     }
-    for (uint32_t i = 0; i < c->n_parts; i++) {
-        rd_kafka_topic_destroy(c->parts[i].topic);
+    for (uint32_t i = 0; i < c->n_partitions; i++) {
+        rd_kafka_topic_destroy(c->partitions[i].topic);
     }
     if (c->answers != NULL) {
         rd_kafka_queue_destroy(c->answers);
@@ -314,13 +403,13 @@ static void consumer_close(struct hps_consumer *base)
         rd_kafka_queue_destroy(c->queue);
     }
     hps_kafka_handle_close(c->rk);
-    hps_kafka_topics_free(c->topics, c->n_topics);
+    hps_kafka_topics_free(c->list.topics, c->list.n);
     hps_topic_filters_free(c->filters);
-    hps_free(c->cluster_id);
+    hps_free(c->list.cluster_id);
     hps_free(c->events);
     hps_free(c->records);
-    hps_free(c->held);
-    hps_free(c->parts);
+    hps_free(c->held.messages);
+    hps_free(c->partitions);
     hps_free(c->group);
     hps_free(c->model);
     hps_free(c);
@@ -378,15 +467,16 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
     }
     c->base.ops = &CONSUMER_OPS;
     c->log = (struct hps_kafka *)base;
-    c->message_bytes = 1024;
-    c->down_status = HPS_UNAVAILABLE;
+    c->held.message_bytes = 1024;
+    c->link.status = HPS_UNAVAILABLE;
     c->model = hps_strdup(options->model);
     c->group = options->group == NULL ? NULL : hps_strdup(options->group);
-    c->held = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->held[0]));
+    c->held.messages = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->held.messages[0]));
     c->records = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->records[0]));
     hps_status status = HPS_OK;
-    if (c->model == NULL || (options->group != NULL && c->group == NULL) || c->held == NULL ||
-        c->records == NULL || hps_kafka_parts_reserve(c) != HPS_OK) {
+    if (c->model == NULL || (options->group != NULL && c->group == NULL) ||
+        c->held.messages == NULL || c->records == NULL ||
+        hps_kafka_partitions_reserve(c) != HPS_OK) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
         goto fail;
     }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of the Kafka client share:
+ * What the files of the Kafka client share:
  *
- *     kafka.c           the log: its settings, librdkafka's handles, what its errors mean
- *     consumer.c  a consumer: polling, events
- *     parts.c     the partitions that it reads, and what ends that
- *     topics.c    which topics there are, and how they are set
- *     offsets.c   questions for offsets, leader by leader
- *     letters.c   dead letters
- *     leaders.c   what the leaders of watched partitions say; of the log, for all consumers
- *     recall.c    what is at an offset now; of the log
- *     commits.c   committing positions; of the log
+ *     kafka.c         the log: its settings, librdkafka's handles, what its errors mean
+ *     consumer.c      a consumer: polling, events
+ *     partitions.c    the partitions that it reads, and what ends that
+ *     topics.c        which topics there are, and how they are set
+ *     offsets.c       questions for offsets, leader by leader
+ *     dead_letters.c  copies of rejected records, on their way to the dead-letter topic
+ *     leaders.c       what the leaders of watched partitions say; of the log, for all consumers
+ *     recall.c        what is at an offset now; of the log
+ *     commits.c       committing positions; of the log
  *
  * A consumer belongs to one thread, and so does all of `struct hps_kafka_consumer`. What is of the
  * log has threads and locks of its own, so that nothing there holds up reading.
@@ -69,9 +69,19 @@ void hps_kafka_handle_close(rd_kafka_t *rk);
 
 /* ---- the consumer ---------------------------------------------------------------------------- */
 
-/* How the search for the end of what cannot be read stands: see parts.c. */
+/* What a consumer does with a partition. */
+enum hps_kafka_phase {
+    HPS_KAFKA_LEFT,     /* nothing: it is being moved, or was just made */
+    HPS_KAFKA_READS,    /* it is assigned; its records are delivered */
+    HPS_KAFKA_SEARCHES, /* it is assigned; the end of what cannot be read is searched: partitions.c
+                         */
+    HPS_KAFKA_STOPPED,  /* it has come to an end, which the next poll tells */
+    HPS_KAFKA_TOLD,     /* ... has told: the one after that forgets it */
+    HPS_KAFKA_PHASES
+};
+
+/* How the search for the end of what cannot be read stands: see partitions.c. */
 struct hps_kafka_search {
-    bool going;
     int64_t from; /* the first that is left out */
     int64_t base; /* of the batch: by this it is known again */
     int64_t in;   /* the last offset that is known to be in it */
@@ -84,31 +94,86 @@ struct hps_kafka_search {
     char text[HPS_KAFKA_TEXT_BYTES];
 };
 
+/* What ended a partition. */
+struct hps_kafka_stop {
+    enum hps_consumer_event_kind kind;
+    hps_status status;
+    int64_t low; /* -1: not known, as the next one */
+    int64_t high;
+    char text[HPS_KAFKA_TEXT_BYTES];
+};
+
 /* A partition that is read, or that has an end to be told. In order of (topic, number). */
-struct hps_kafka_part {
+struct hps_kafka_partition {
     rd_kafka_topic_t *topic; /* a reference */
     int32_t number;
     uint32_t tag;
-    int64_t next; /* to be delivered; those before it never are */
-    bool assigned;
+    enum hps_kafka_phase phase;
+    int64_t next;     /* to be delivered; those before it never are */
     bool caught_up;   /* to be told in this poll */
     bool bad;         /* to be told in this poll: search.from to `next` */
     bool asked_again; /* after an error that may not be of where it is read now */
-    bool stopped;     /* to be told, then forgotten */
-    bool told;
-    enum hps_consumer_event_kind stop;
-    hps_status status;
-    int64_t low;
-    int64_t high;
-    char text[HPS_KAFKA_TEXT_BYTES];
+    struct hps_kafka_stop stop;
     struct hps_kafka_search search;
     const struct hps_watch *watch; /* NULL: none is known */
 };
+
+/* librdkafka has it assigned. */
+static inline bool hps_kafka_is_assigned(const struct hps_kafka_partition *partition)
+{
+    return partition->phase == HPS_KAFKA_READS || partition->phase == HPS_KAFKA_SEARCHES;
+}
 
 /* An answer of the admin API that is awaited. */
 struct hps_kafka_ask {
     bool asked;
     bool late; /* was waited for in vain: not waited for again */
+};
+
+/* The cluster, as this consumer reaches it, and what of that was told. */
+enum hps_kafka_link_phase {
+    HPS_KAFKA_UP,
+    HPS_KAFKA_FALLING, /* no broker answers: DOWN is to be told */
+    HPS_KAFKA_DOWN,    /* ... was told */
+    HPS_KAFKA_CHANGED, /* ... was told with another reason: to be told again */
+    HPS_KAFKA_RISING,  /* it answers again: UP is to be told */
+    HPS_KAFKA_FATAL,   /* the handle is of no more use */
+    HPS_KAFKA_LINK_PHASES
+};
+
+struct hps_kafka_link {
+    enum hps_kafka_link_phase phase;
+    hps_status status; /* why not, of the last broker that had a reason */
+    char text[HPS_KAFKA_TEXT_BYTES];
+};
+
+/* Messages taken from librdkafka. */
+struct hps_kafka_held {
+    rd_kafka_message_t **messages; /* [HPS_KAFKA_HELD_MAX] */
+    uint32_t from;                 /* those before were delivered by the last poll */
+    uint32_t to;
+    uint64_t message_bytes; /* of one, about, lately */
+};
+
+/* What was told of commits. */
+struct hps_kafka_commits_seen {
+    uint64_t n_changes;
+    bool fail;
+    char text[HPS_KAFKA_TEXT_BYTES];
+};
+
+struct hps_kafka_topic_list {
+    char *cluster_id;
+    struct hps_consumer_topic *topics; /* [n] names and ids owned */
+    uint32_t n;
+    struct hps_kafka_ask configs; /* how topics are set */
+    struct hps_kafka_ask ids;     /* of topics */
+};
+
+struct hps_kafka_dead_letters {
+    rd_kafka_t *producer; /* made when there is one to send */
+    hps_status status;    /* the first failure since the last flush */
+    char text[HPS_KAFKA_TEXT_BYTES];
 };
 
 struct hps_kafka_consumer {
@@ -122,43 +187,36 @@ struct hps_kafka_consumer {
     rd_kafka_queue_t *answers; /* of the admin API */
     atomic_bool awake;
 
-    struct hps_kafka_part *parts; /* [n_parts] */
-    uint32_t n_parts;
-    uint32_t parts_capacity;
-    uint32_t n_searching;      /* parts whose search is going on */
-    rd_kafka_message_t **held; /* [HPS_KAFKA_HELD_MAX] */
-    uint32_t held_from;        /* those before were delivered by the last poll */
-    uint32_t held_to;
-    uint64_t message_bytes;              /* of one, about, lately */
+    struct hps_kafka_partition *partitions; /* [n_partitions] */
+    uint32_t n_partitions;
+    uint32_t partitions_capacity;
+    uint32_t n_searching; /* partitions that SEARCH */
+    bool has_news;        /* some partition has something to tell */
+    uint64_t check_us;    /* when to look whether what was assigned is there; 0: it was */
+
+    struct hps_kafka_link link;
+    struct hps_kafka_held held;
     struct hps_consumer_record *records; /* [HPS_KAFKA_HELD_MAX] */
-    struct hps_consumer_event *events;   /* [3 * parts_capacity + 2] */
-
-    bool parts_changed; /* some part has something to tell */
-    bool any_told;      /* some part is to be forgotten */
-    uint64_t check_us;  /* when to look whether what was assigned is there; 0: it was */
-    bool fatal;
-    bool down;
-    bool down_told;         /* DOWN with this reason */
-    bool away_told;         /* DOWN, and not UP since */
-    hps_status down_status; /* why, of the last broker that had a reason */
-    char down_text[HPS_KAFKA_TEXT_BYTES];
-
-    uint64_t commits_seen; /* how often what became of commits has changed */
-    bool commits_fail;     /* told */
-    char commits_text[HPS_KAFKA_TEXT_BYTES];
-
-    char *cluster_id;
-    struct hps_consumer_topic *topics; /* [n_topics] names and ids owned */
-    uint32_t n_topics;
-    struct hps_kafka_ask configs; /* how topics are set */
-    struct hps_kafka_ask ids;     /* of topics */
-
+    struct hps_consumer_event *events;   /* [3 * partitions_capacity + 2] */
+    struct hps_kafka_commits_seen commits;
+    struct hps_kafka_topic_list list;
     struct hps_watch *watches;
-
-    rd_kafka_t *producer; /* of dead letters; made when there is one */
-    hps_status letter_status;
-    char letter_text[HPS_KAFKA_TEXT_BYTES];
+    struct hps_kafka_dead_letters dead_letters;
 };
+
+/* No broker answers. */
+static inline bool hps_kafka_is_down(const struct hps_kafka_consumer *c)
+{
+    return c->link.phase == HPS_KAFKA_FALLING || c->link.phase == HPS_KAFKA_DOWN ||
+           c->link.phase == HPS_KAFKA_CHANGED;
+}
+
+/* Each asserts that `to` may follow, and goes there. */
+void hps_kafka_link_set(struct hps_kafka_consumer *c, enum hps_kafka_link_phase to);
+void hps_kafka_phase_set(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+                         enum hps_kafka_phase to);
+/* Assert all that holds between two calls of the consumer's thread. */
+void hps_kafka_consumer_sane(const struct hps_kafka_consumer *c);
 
 hps_status hps_kafka_consumer_open(struct hps_update_log *base,
                                    const struct hps_consumer_options *options,
@@ -166,29 +224,29 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
 /* The cluster has answered. */
 void hps_kafka_answered(struct hps_kafka_consumer *c);
 
-/* ---- parts.c --------------------------------------------------------------------------------- */
+/* ---- partitions.c ---------------------------------------------------------------------------- */
 
-hps_status hps_kafka_parts_reserve(struct hps_kafka_consumer *c) HPS_MUST_CHECK; /* one more */
+hps_status hps_kafka_partitions_reserve(struct hps_kafka_consumer *c) HPS_MUST_CHECK; /* one more */
 /* NULL: it is not read. */
-struct hps_kafka_part *hps_kafka_part_find(struct hps_kafka_consumer *c,
-                                           const rd_kafka_topic_t *topic, int32_t number);
+struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_consumer *c,
+                                                     const rd_kafka_topic_t *topic, int32_t number);
 /* "hps_et.m.t [3]: topic does not exist (…)": what librdkafka says of a partition that is gone. */
-void hps_kafka_part_gone(struct hps_kafka_consumer *c, const char *reason);
+void hps_kafka_partition_gone(struct hps_kafka_consumer *c, const char *reason);
 /* A message that is none: something happened to a partition. */
-void hps_kafka_part_failed(struct hps_kafka_consumer *c, struct hps_kafka_part *part,
-                           const rd_kafka_message_t *message);
+void hps_kafka_partition_failed(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+                                const rd_kafka_message_t *message);
 /* Is the record to be delivered? Not while the end of what cannot be read is searched. */
-bool hps_kafka_part_takes(struct hps_kafka_consumer *c, struct hps_kafka_part *part,
-                          const rd_kafka_message_t *message);
+bool hps_kafka_partition_takes(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+                               const rd_kafka_message_t *message);
 /* Searches that have waited long enough. Not while records are gathered: what was found is told
  * before anything that comes behind it. */
-void hps_kafka_parts_search(struct hps_kafka_consumer *c);
+void hps_kafka_partitions_search(struct hps_kafka_consumer *c);
 /* Tell of those that are read and are not there any more, by a list of all topics. */
-void hps_kafka_parts_check(struct hps_kafka_consumer *c, const struct rd_kafka_metadata *all);
+void hps_kafka_partitions_check(struct hps_kafka_consumer *c, const struct rd_kafka_metadata *all);
 /* librdkafka does not always say that what was assigned is not there: look once. */
-void hps_kafka_parts_check_late(struct hps_kafka_consumer *c);
+void hps_kafka_partitions_check_late(struct hps_kafka_consumer *c);
 /* Forget those whose end was told by the last poll. */
-void hps_kafka_parts_sweep(struct hps_kafka_consumer *c);
+void hps_kafka_partitions_sweep(struct hps_kafka_consumer *c);
 /* Messages that the last poll delivered are no longer borrowed. */
 void hps_kafka_held_release(struct hps_kafka_consumer *c);
 /* Drop all of them. */
@@ -214,8 +272,8 @@ const struct rd_kafka_metadata_topic *hps_kafka_topic_in(const struct rd_kafka_m
 
 /* ---- offsets.c ------------------------------------------------------------------------------- */
 
-hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offsets *parts,
-                             uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err);
+hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offsets *partitions,
+                             uint32_t n_partitions, uint32_t timeout_ms, struct hps_error *err);
 /* No answer, rather than one that says no. */
 bool hps_kafka_is_silence(rd_kafka_resp_err_t code);
 /* Ask the leader of all of them for offsets, as rd_kafka_offsets_for_times does, which has no
@@ -225,14 +283,14 @@ void hps_kafka_offsets_ask(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list
 void hps_kafka_bounds_ask(struct hps_kafka_consumer *c, const char *topic, int32_t number,
                           int64_t *out_low, int64_t *out_high);
 
-/* ---- letters.c ------------------------------------------------------------------------------- */
+/* ---- dead_letters.c -------------------------------------------------------------------------- */
 
 hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
                                  const struct hps_consumer_record *record, const char *reason,
                                  struct hps_error *err);
 hps_status hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
                                        struct hps_error *err);
-void hps_kafka_letters_close(struct hps_kafka_consumer *c);
+void hps_kafka_dead_letters_close(struct hps_kafka_consumer *c);
 
 /* ---- leaders.c ------------------------------------------------------------------------------- */
 

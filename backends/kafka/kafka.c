@@ -20,6 +20,7 @@
 #include <time.h>
 
 #include "backends/kafka/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
@@ -189,6 +190,7 @@ hps_status hps_kafka_conf(const struct hps_kafka *log, const struct hps_kafka_pr
                           size_t n_own, rd_kafka_conf_t **out_conf, struct hps_error *err)
 {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    HPS_ASSERT(log->brokers != NULL && (own != NULL || n_own == 0));
     const struct hps_kafka_property brokers = {"bootstrap.servers", log->brokers};
     hps_status status = set(conf, &brokers, err);
     if (status == HPS_OK) {
@@ -238,6 +240,7 @@ hps_status hps_kafka_handle_open(const struct hps_kafka *log, rd_kafka_type_t ty
 {
     char id[256];
     char text[256];
+    HPS_ASSERT(conf != NULL && name != NULL && what != NULL);
     snprintf(id, sizeof(id), "%s-%s", log->client_id, name);
     const struct hps_kafka_property client_id = {"client.id", id};
     hps_status status = set(conf, &client_id, err);
@@ -274,8 +277,11 @@ void hps_kafka_handle_close(rd_kafka_t *rk)
     until.tv_sec += CLOSE_S;
     if (pthread_timedjoin_np(thread, NULL, &until) != 0) {
         pthread_detach(thread);
-        HPS_LOG(WARN, "kafka", "a consumer does not end, its threads are left behind",
-                HPS_I64("waited_s", CLOSE_S));
+        HPS_LOG(
+            WARN, "kafka",
+            "consumer leaked: librdkafka does not end it; its threads are left behind until the "
+            "daemon ends",
+            HPS_I64("waited_s", CLOSE_S));
     }
 }
 
@@ -334,6 +340,7 @@ static hps_status properties_copy(struct hps_kafka *log, const struct hps_kafka_
             continue;
         }
         struct hps_kafka_property *to = &log->properties[log->n_properties++];
+        HPS_ASSERT(log->n_properties <= options->n_properties);
         to->name = hps_strdup(from->name);
         to->value = hps_strdup(from->value);
         if (to->name == NULL || to->value == NULL) {

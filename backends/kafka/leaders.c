@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "backends/kafka/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/lock.h"
@@ -99,14 +100,17 @@ struct hps_kafka_leaders {
 
 static void watched_release(struct hps_kafka_leaders *of, struct hps_kafka_watched *watched)
 {
+    HPS_ASSERT(watched->n_refs > 0);
     if (--watched->n_refs > 0) {
         return;
     }
     struct hps_kafka_watched **at = &of->watched;
     while (*at != watched) {
+        HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
     }
     *at = watched->next;
+    HPS_ASSERT(of->n_watched > 0);
     of->n_watched--;
     rd_kafka_topic_destroy(watched->in_handle);
     hps_free(watched->topic);
@@ -154,6 +158,7 @@ static hps_status watched_make(struct hps_kafka_leaders *of, const char *topic, 
 static void word_none(struct hps_kafka_watched *watched, uint64_t sent_us, hps_status status,
                       const char *text)
 {
+    HPS_ASSERT(status != HPS_OK);
     if (sent_us < watched->ended_us) {
         return; /* a newer one has ended before */
     }
@@ -165,16 +170,21 @@ static void word_none(struct hps_kafka_watched *watched, uint64_t sent_us, hps_s
 static void word_take(struct hps_kafka_watched *watched, uint64_t sent_us, int64_t sent_unix_ms,
                       int64_t high)
 {
-    if (sent_us > watched->word.asked_us) {
-        watched->word.asked_us = sent_us;
-        watched->word.asked_unix_ms = sent_unix_ms;
-        watched->word.high = high;
+    struct hps_leader_word *word = &watched->word;
+    if (sent_us > word->asked_us) {
+        if (word->asked_us == 0 || sent_us > word->asked_us + HPS_LEADER_SILENT_US) {
+            word->since_us = sent_us;
+        }
+        word->asked_us = sent_us;
+        word->asked_unix_ms = sent_unix_ms;
+        word->high = high;
     }
     if (sent_us >= watched->ended_us) {
         watched->ended_us = sent_us;
-        watched->word.status = HPS_OK;
-        watched->word.text[0] = '\0';
+        word->status = HPS_OK;
+        word->text[0] = '\0';
     }
+    HPS_ASSERT(word->since_us > 0 && word->since_us <= word->asked_us);
 }
 
 /* ---- a leader -------------------------------------------------------------------------------- */
@@ -197,6 +207,7 @@ static void leader_gather(struct leader *leader, bool failed)
          watched = watched->next) {
         if (watched->broker == leader->broker && (watched->ask_us != 0) == failed &&
             watched->ask_us <= now_us) {
+            HPS_ASSERT(leader->n_asked < leader->capacity);
             watched->n_refs++;
             leader->asked[leader->n_asked++] = watched;
         }
@@ -251,6 +262,7 @@ static void leader_ask(struct leader *leader)
     hps_kafka_offsets_ask(of->rk, list, sent_us + UINT64_C(1000) * ASK_MS);
     hps_lock_acquire(&of->lock);
     bool news = false; /* for the router, or for who waits for a first word */
+    HPS_ASSERT(list->cnt == n);
     for (int i = 0; i < n; i++) {
         struct hps_kafka_watched *watched = leader->asked[i];
         const rd_kafka_topic_partition_t *answer = &list->elems[i];
@@ -314,6 +326,7 @@ static void *leader_run(void *arg)
 /* The thread that asks this broker, started if there is none. NULL: it cannot be. Lock held. */
 static struct leader *leader_of(struct hps_kafka_leaders *of, int32_t broker)
 {
+    HPS_ASSERT(broker >= 0);
     struct leader *leader = of->leaders;
     while (leader != NULL && leader->broker != broker) {
         leader = leader->next;
@@ -632,6 +645,7 @@ hps_status hps_kafka_watch_leader(const struct hps_watch *watch, uint64_t end_us
         status = HPS_UNAVAILABLE;
     } else {
         *out_broker = watched->broker;
+        HPS_ASSERT(watched->word.asked_us > 0);
     }
     hps_lock_release(&of->lock);
     return status;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backends/kafka/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 
@@ -39,15 +40,16 @@ bool hps_kafka_is_silence(rd_kafka_resp_err_t code)
 }
 
 /* Some of list's, from `from` on. */
-static rd_kafka_topic_partition_list_t *part_of(const rd_kafka_topic_partition_list_t *list,
+static rd_kafka_topic_partition_list_t *some_of(const rd_kafka_topic_partition_list_t *list,
                                                 int from, int n)
 {
-    rd_kafka_topic_partition_list_t *part = rd_kafka_topic_partition_list_new(n);
+    HPS_ASSERT(from >= 0 && n > 0 && from + n <= list->cnt);
+    rd_kafka_topic_partition_list_t *some = rd_kafka_topic_partition_list_new(n);
     for (int i = from; i < from + n; i++) {
         const rd_kafka_topic_partition_t *at = &list->elems[i];
-        rd_kafka_topic_partition_list_add(part, at->topic, at->partition)->offset = at->offset;
+        rd_kafka_topic_partition_list_add(some, at->topic, at->partition)->offset = at->offset;
     }
-    return part;
+    return some;
 }
 
 void hps_kafka_offsets_ask(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, uint64_t end_us)
@@ -63,15 +65,16 @@ void hps_kafka_offsets_ask(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list
         return;
     }
     int halves[3] = {0, list->cnt / 2, list->cnt};
+    HPS_ASSERT(list->cnt > 1); /* each half is smaller than the whole */
     for (int half = 0; half < 2; half++) {
         int from = halves[half];
-        rd_kafka_topic_partition_list_t *part = part_of(list, from, halves[half + 1] - from);
-        hps_kafka_offsets_ask(rk, part, end_us); /* no deeper than the logarithm of them */
-        for (int i = 0; i < part->cnt; i++) {
-            list->elems[from + i].offset = part->elems[i].offset;
-            list->elems[from + i].err = part->elems[i].err;
+        rd_kafka_topic_partition_list_t *some = some_of(list, from, halves[half + 1] - from);
+        hps_kafka_offsets_ask(rk, some, end_us); /* no deeper than the logarithm of them */
+        for (int i = 0; i < some->cnt; i++) {
+            list->elems[from + i].offset = some->elems[i].offset;
+            list->elems[from + i].err = some->elems[i].err;
         }
-        rd_kafka_topic_partition_list_destroy(part);
+        rd_kafka_topic_partition_list_destroy(some);
     }
 }
 
@@ -100,9 +103,9 @@ void hps_kafka_bounds_ask(struct hps_kafka_consumer *c, const char *topic, int32
 /* What is asked for: of each, and the answers by now. */
 struct inquiry {
     struct hps_kafka_consumer *c;
-    struct hps_consumer_offsets *parts; /* [n_parts] */
-    int32_t *brokers;                   /* [n_parts] who is to be asked; NOBODY: it is settled */
-    uint32_t n_parts;
+    struct hps_consumer_offsets *partitions; /* [n_partitions] */
+    int32_t *brokers; /* [n_partitions] who is to be asked; NOBODY: it is settled */
+    uint32_t n_partitions;
     uint32_t n_answered;
     uint64_t end_us;
 };
@@ -113,15 +116,16 @@ struct inquiry {
 static rd_kafka_topic_partition_list_t *ask(const struct inquiry *of, int32_t broker, int64_t what,
                                             uint64_t end_us)
 {
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new((int)of->n_parts);
-    for (uint32_t i = 0; i < of->n_parts; i++) {
-        const struct hps_consumer_offsets *part = &of->parts[i];
-        bool wanted = of->brokers[i] == broker && part->status == HPS_OK &&
-                      (what != 0 || part->time_unix_ms >= 0);
-        if (wanted &&
-            rd_kafka_topic_partition_list_find(list, part->topic, part->partition) == NULL) {
-            rd_kafka_topic_partition_list_add(list, part->topic, part->partition)->offset =
-                what != 0 ? what : part->time_unix_ms;
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new((int)of->n_partitions);
+    for (uint32_t i = 0; i < of->n_partitions; i++) {
+        const struct hps_consumer_offsets *partition = &of->partitions[i];
+        bool wanted = of->brokers[i] == broker && partition->status == HPS_OK &&
+                      (what != 0 || partition->time_unix_ms >= 0);
+        if (wanted && rd_kafka_topic_partition_list_find(list, partition->topic,
+                                                         partition->partition) == NULL) {
+            rd_kafka_topic_partition_list_add(list, partition->topic, partition->partition)
+                ->offset = what != 0 ? what : partition->time_unix_ms;
         }
     }
     if (list->cnt > 0) {
@@ -131,16 +135,17 @@ static rd_kafka_topic_partition_list_t *ask(const struct inquiry *of, int32_t br
 }
 
 /* The answer for one; -1: none. */
-static int64_t offset_in(rd_kafka_topic_partition_list_t *list, struct hps_consumer_offsets *part)
+static int64_t offset_in(rd_kafka_topic_partition_list_t *list,
+                         struct hps_consumer_offsets *partition)
 {
     const rd_kafka_topic_partition_t *place =
-        rd_kafka_topic_partition_list_find(list, part->topic, part->partition);
+        rd_kafka_topic_partition_list_find(list, partition->topic, partition->partition);
     if (place == NULL) {
         return -1;
     }
     if (place->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
         hps_status status = hps_kafka_status(place->err);
-        part->status = status == HPS_DEADLINE ? HPS_UNAVAILABLE : status;
+        partition->status = status == HPS_DEADLINE ? HPS_UNAVAILABLE : status;
         return -1;
     }
     return place->offset;
@@ -150,16 +155,16 @@ static void take_bounds(const struct inquiry *of, int32_t broker,
                         rd_kafka_topic_partition_list_t *lows,
                         rd_kafka_topic_partition_list_t *highs)
 {
-    for (uint32_t i = 0; i < of->n_parts; i++) {
-        struct hps_consumer_offsets *part = &of->parts[i];
-        if (of->brokers[i] != broker || part->status != HPS_OK) {
+    for (uint32_t i = 0; i < of->n_partitions; i++) {
+        struct hps_consumer_offsets *partition = &of->partitions[i];
+        if (of->brokers[i] != broker || partition->status != HPS_OK) {
             continue;
         }
-        part->low = offset_in(lows, part);
-        part->high = offset_in(highs, part);
-        part->at_time = part->high;
-        if (part->status == HPS_OK && (part->low < 0 || part->high < 0)) {
-            part->status = HPS_UNAVAILABLE;
+        partition->low = offset_in(lows, partition);
+        partition->high = offset_in(highs, partition);
+        partition->at_time = partition->high;
+        if (partition->status == HPS_OK && (partition->low < 0 || partition->high < 0)) {
+            partition->status = HPS_UNAVAILABLE;
         }
     }
 }
@@ -167,22 +172,24 @@ static void take_bounds(const struct inquiry *of, int32_t broker,
 static void take_times(const struct inquiry *of, int32_t broker,
                        rd_kafka_topic_partition_list_t *times)
 {
-    for (uint32_t i = 0; i < of->n_parts; i++) {
-        struct hps_consumer_offsets *part = &of->parts[i];
-        if (of->brokers[i] != broker || part->status != HPS_OK || part->time_unix_ms < 0) {
+    for (uint32_t i = 0; i < of->n_partitions; i++) {
+        struct hps_consumer_offsets *partition = &of->partitions[i];
+        if (of->brokers[i] != broker || partition->status != HPS_OK ||
+            partition->time_unix_ms < 0) {
             continue;
         }
-        int64_t at = offset_in(times, part);
-        if (at == part->time_unix_ms && at > part->high) {
-            part->status = HPS_UNAVAILABLE; /* the question, not an answer */
-        } else if (at >= part->low && at < part->high) {
-            part->at_time = at;
+        int64_t at = offset_in(times, partition);
+        if (at == partition->time_unix_ms && at > partition->high) {
+            partition->status = HPS_UNAVAILABLE; /* the question, not an answer */
+        } else if (at >= partition->low && at < partition->high) {
+            partition->at_time = at;
         }
     }
 }
 
 static void ask_leader(struct inquiry *of, int32_t broker)
 {
+    HPS_ASSERT(broker != NOBODY);
     uint64_t end_us = hps_clock_us() + UINT64_C(1000) * LEADER_MS;
     end_us = end_us < of->end_us ? end_us : of->end_us;
     rd_kafka_topic_partition_list_t *lows = ask(of, broker, RD_KAFKA_OFFSET_BEGINNING, end_us);
@@ -193,9 +200,9 @@ static void ask_leader(struct inquiry *of, int32_t broker)
     rd_kafka_topic_partition_list_destroy(lows);
     rd_kafka_topic_partition_list_destroy(highs);
     rd_kafka_topic_partition_list_destroy(times);
-    for (uint32_t i = 0; i < of->n_parts; i++) {
+    for (uint32_t i = 0; i < of->n_partitions; i++) {
         if (of->brokers[i] == broker) {
-            of->n_answered += of->parts[i].status != HPS_UNAVAILABLE;
+            of->n_answered += of->partitions[i].status != HPS_UNAVAILABLE;
             of->brokers[i] = NOBODY;
         }
     }
@@ -204,13 +211,13 @@ static void ask_leader(struct inquiry *of, int32_t broker)
 /* Of one that is not watched: who leads it, by the list of all topics. */
 static void find_leader(struct inquiry *of, uint32_t i, const struct rd_kafka_metadata *all)
 {
-    struct hps_consumer_offsets *part = &of->parts[i];
-    const struct rd_kafka_metadata_topic *topic = hps_kafka_topic_in(all, part->topic);
-    part->status = HPS_NOT_FOUND;
+    struct hps_consumer_offsets *partition = &of->partitions[i];
+    const struct rd_kafka_metadata_topic *topic = hps_kafka_topic_in(all, partition->topic);
+    partition->status = HPS_NOT_FOUND;
     for (int k = 0; topic != NULL && k < topic->partition_cnt; k++) {
-        if (topic->partitions[k].id == part->partition) {
+        if (topic->partitions[k].id == partition->partition) {
             of->brokers[i] = topic->partitions[k].leader;
-            part->status = of->brokers[i] >= 0 ? HPS_OK : HPS_UNAVAILABLE;
+            partition->status = of->brokers[i] >= 0 ? HPS_OK : HPS_UNAVAILABLE;
         }
     }
 }
@@ -221,16 +228,17 @@ static hps_status find_leaders(struct inquiry *of, struct hps_error *err)
 {
     const struct rd_kafka_metadata *all = NULL;
     hps_status status = HPS_OK;
-    for (uint32_t i = 0; i < of->n_parts; i++) {
-        struct hps_consumer_offsets *part = &of->parts[i];
-        const struct hps_watch *watch = hps_kafka_watch_find(of->c, part->topic, part->partition);
-        part->low = -1;
-        part->high = -1;
-        part->at_time = -1;
-        part->status = HPS_OK;
+    for (uint32_t i = 0; i < of->n_partitions; i++) {
+        struct hps_consumer_offsets *partition = &of->partitions[i];
+        const struct hps_watch *watch =
+            hps_kafka_watch_find(of->c, partition->topic, partition->partition);
+        partition->low = -1;
+        partition->high = -1;
+        partition->at_time = -1;
+        partition->status = HPS_OK;
         of->brokers[i] = NOBODY;
         if (watch != NULL) {
-            part->status = hps_kafka_watch_leader(watch, of->end_us, &of->brokers[i]);
+            partition->status = hps_kafka_watch_leader(watch, of->end_us, &of->brokers[i]);
             continue;
         }
         rd_kafka_t *rk = NULL;
@@ -248,15 +256,15 @@ static hps_status find_leaders(struct inquiry *of, struct hps_error *err)
     return HPS_OK;
 }
 
-hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offsets *parts,
-                             uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err)
+hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offsets *partitions,
+                             uint32_t n_partitions, uint32_t timeout_ms, struct hps_error *err)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     struct inquiry of = {
         .c = c,
-        .parts = parts,
-        .brokers = hps_calloc((size_t)n_parts + 1, sizeof(of.brokers[0])),
-        .n_parts = n_parts,
+        .partitions = partitions,
+        .brokers = hps_calloc((size_t)n_partitions + 1, sizeof(of.brokers[0])),
+        .n_partitions = n_partitions,
         .end_us = hps_clock_us() + UINT64_C(1000) * timeout_ms,
     };
     if (of.brokers == NULL) {
@@ -264,7 +272,7 @@ hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offs
     }
     hps_status status = find_leaders(&of, err);
     bool any = false;
-    for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
+    for (uint32_t i = 0; i < n_partitions && status == HPS_OK; i++) {
         if (of.brokers[i] != NOBODY) {
             any = true;
             ask_leader(&of, of.brokers[i]);
@@ -272,9 +280,9 @@ hps_status hps_kafka_offsets(struct hps_consumer *base, struct hps_consumer_offs
     }
     if (status == HPS_OK && of.n_answered > 0) {
         hps_kafka_answered(c);
-    } else if (status == HPS_OK && any && c->down) {
-        status = hps_error_set(err, c->down_status, "no answer to which offsets there are: %s",
-                               c->down_text);
+    } else if (status == HPS_OK && any && hps_kafka_is_down(c)) {
+        status = hps_error_set(err, c->link.status, "no answer to which offsets there are: %s",
+                               c->link.text);
     }
     hps_free(of.brokers);
     return status;

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "backends/kafka/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/lock.h"
@@ -82,6 +83,7 @@ struct hps_kafka_recalls {
 
 static void waiting_add(struct hps_kafka_recalls *of, struct hps_watch *watch, uint64_t due_us)
 {
+    HPS_ASSERT(watch->recall != HPS_KAFKA_RECALL_ANSWERED);
     struct hps_watch **at = &of->waiting;
     while (*at != NULL) {
         at = &(*at)->next_waiting;
@@ -207,6 +209,7 @@ static bool begin(struct hps_kafka_recalls *of, struct hps_watch *watch, int32_t
         return false;
     }
     watch->recall = HPS_KAFKA_RECALL_ASKED;
+    HPS_ASSERT(of->n_asked < PLACES);
     reader->n_asked++;
     of->asked[of->n_asked++] = question;
     return true;
@@ -230,7 +233,9 @@ static uint64_t ask(struct hps_kafka_recalls *of)
  * waited for. */
 static void end(struct hps_kafka_recalls *of, uint32_t i)
 {
+    HPS_ASSERT(i < of->n_asked);
     struct question question = of->asked[i];
+    HPS_ASSERT(question.reader->n_asked > 0);
     of->asked[i] = of->asked[--of->n_asked];
     question.reader->n_asked--;
     hps_lock_release(&of->lock);
@@ -288,6 +293,7 @@ static void take(struct hps_kafka_recalls *of, const rd_kafka_message_t *message
         if (answer(&of->asked[i], message, &recalled)) {
             if (watch != NULL) {
                 watch->recalled = recalled;
+                HPS_ASSERT(watch->recall == HPS_KAFKA_RECALL_ASKED);
                 watch->recall = HPS_KAFKA_RECALL_ANSWERED;
             }
             end(of, i);
@@ -327,6 +333,7 @@ static void serve(struct hps_kafka_recalls *of, struct reader *reader, int timeo
     if (reader->n_asked == 0) {
         return;
     }
+    HPS_ASSERT(reader->rk != NULL && reader->queue != NULL);
     do {
         hps_lock_release(&of->lock);
         rd_kafka_poll(reader->rk, 0); /* callbacks: tokens of OAuth */
@@ -393,6 +400,7 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
     }
     for (int i = 0; i < N_READERS; i++) {
         if (of->readers[i].queue != NULL) {
+            HPS_ASSERT(of->readers[i].n_asked == 0);
             rd_kafka_queue_destroy(of->readers[i].queue);
         }
         hps_kafka_handle_close(of->readers[i].rk);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backends/kafka/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 
@@ -53,8 +54,8 @@ hps_status hps_kafka_list(struct hps_kafka_consumer *c, uint64_t end_us, rd_kafk
         rd_kafka_t *other = hps_kafka_leaders_handle(c->log->leaders);
         rk = rk == c->rk && other != NULL ? other : c->rk;
     } while (hps_kafka_remaining_ms(end_us) > 0);
-    if (c->down) {
-        return hps_error_set(err, c->down_status, "no list of topics: %s", c->down_text);
+    if (hps_kafka_is_down(c)) {
+        return hps_error_set(err, c->link.status, "no list of topics: %s", c->link.text);
     }
     return hps_kafka_fail(err, code, "no list of topics");
 }
@@ -86,7 +87,7 @@ static hps_status topic_make(struct hps_kafka_consumer *c,
                              const struct rd_kafka_metadata_topic *listed,
                              struct hps_consumer_topic *out_topic)
 {
-    const struct hps_consumer_topic *known = topic_named(c->topics, c->n_topics, listed->topic);
+    const struct hps_consumer_topic *known = topic_named(c->list.topics, c->list.n, listed->topic);
     *out_topic = (struct hps_consumer_topic){.delete_retention_ms = -1};
     if (known != NULL) {
         *out_topic = *known;
@@ -182,6 +183,7 @@ static bool has_controller(rd_kafka_t *rk, const struct rd_kafka_metadata *all)
 static rd_kafka_AdminOptions_t *ask_options(struct hps_kafka_consumer *c, rd_kafka_admin_op_t op,
                                             struct hps_kafka_ask *ask)
 {
+    HPS_ASSERT(!ask->asked); /* one question of a kind at a time */
     rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(c->rk, op);
     rd_kafka_AdminOptions_set_request_timeout(options, SETTINGS_MS, NULL, 0);
     ask->asked = true;
@@ -199,7 +201,7 @@ static void ask_configs(struct hps_kafka_consumer *c, const struct hps_consumer_
         asked[i] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topics[i].name);
     }
     rd_kafka_AdminOptions_t *options =
-        ask_options(c, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, &c->configs);
+        ask_options(c, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, &c->list.configs);
     rd_kafka_DescribeConfigs(c->rk, asked, n, options, c->answers);
     rd_kafka_AdminOptions_destroy(options);
     rd_kafka_ConfigResource_destroy_array(asked, n);
@@ -245,7 +247,8 @@ static void ask_ids(struct hps_kafka_consumer *c, const struct hps_consumer_topi
     for (uint32_t i = 0; i < n; i++) {
         names[i] = topics[i].name;
     }
-    rd_kafka_AdminOptions_t *options = ask_options(c, RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, &c->ids);
+    rd_kafka_AdminOptions_t *options =
+        ask_options(c, RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, &c->list.ids);
     rd_kafka_TopicCollection_t *all = rd_kafka_TopicCollection_of_topic_names(names, n);
     rd_kafka_DescribeTopics(c->rk, all, options, c->answers);
     rd_kafka_TopicCollection_destroy(all);
@@ -274,14 +277,14 @@ static void take_answer(struct hps_kafka_consumer *c, rd_kafka_event_t *event, b
     bool answered = rd_kafka_event_error(event) == RD_KAFKA_RESP_ERR_NO_ERROR;
     struct hps_kafka_ask *ask = NULL;
     if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT) {
-        ask = &c->configs;
+        ask = &c->list.configs;
         if (answered) {
             take_configs(event, topics, n);
         }
     }
 #if RD_KAFKA_VERSION >= 0x020300ff
     if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBETOPICS_RESULT) {
-        ask = &c->ids;
+        ask = &c->list.ids;
         if (answered && fresh) {
             take_ids(event, topics, n);
         }
@@ -304,14 +307,14 @@ static void take_answers(struct hps_kafka_consumer *c, bool fresh,
 {
     rd_kafka_event_t *event = NULL;
     do {
-        bool wait = waited_for(&c->configs) || waited_for(&c->ids);
+        bool wait = waited_for(&c->list.configs) || waited_for(&c->list.ids);
         event = rd_kafka_queue_poll(c->answers, wait ? hps_kafka_remaining_ms(end_us) : 0);
         if (event != NULL) {
             take_answer(c, event, fresh, topics, n);
         }
     } while (event != NULL);
-    c->configs.late = c->configs.asked || c->configs.late;
-    c->ids.late = c->ids.asked || c->ids.late;
+    c->list.configs.late = c->list.configs.asked || c->list.configs.late;
+    c->list.ids.late = c->list.ids.asked || c->list.ids.late;
 }
 
 static bool any_unknown(const struct hps_consumer_topic *topics, uint32_t n)
@@ -328,14 +331,15 @@ static bool any_unknown(const struct hps_consumer_topic *topics, uint32_t n)
 static void topics_ask(struct hps_kafka_consumer *c, bool controlled,
                        struct hps_consumer_topic *topics, uint32_t n, uint64_t end_us)
 {
+    HPS_ASSERT(topics != c->list.topics);
     take_answers(c, false, topics, n, 0);
     if (n == 0) {
         return;
     }
-    if (!c->configs.asked && controlled) {
+    if (!c->list.configs.asked && controlled) {
         ask_configs(c, topics, n);
     }
-    bool fresh = !c->ids.asked;
+    bool fresh = !c->list.ids.asked;
     if (fresh) {
         ask_ids(c, topics, n);
     }
@@ -370,7 +374,7 @@ hps_status hps_kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
     if (status != HPS_OK) {
         return status;
     }
-    hps_kafka_parts_check(c, all);
+    hps_kafka_partitions_check(c, all);
     status = topics_pick(c, all, &topics, &n);
     bool controlled = has_controller(rk, all);
     rd_kafka_metadata_destroy(all);
@@ -382,11 +386,11 @@ hps_status hps_kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
         return hps_error_set(err, status, "no memory for topics");
     }
     topics_ask(c, controlled, topics, n, end_us);
-    hps_kafka_topics_free(c->topics, c->n_topics);
-    hps_free(c->cluster_id);
-    c->topics = topics;
-    c->n_topics = n;
-    c->cluster_id = cluster_id;
+    hps_kafka_topics_free(c->list.topics, c->list.n);
+    hps_free(c->list.cluster_id);
+    c->list.topics = topics;
+    c->list.n = n;
+    c->list.cluster_id = cluster_id;
     *out_topics = (struct hps_consumer_topics){cluster_id, topics, n};
     return HPS_OK;
 }

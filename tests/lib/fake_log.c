@@ -70,7 +70,10 @@ struct hps_watch {
     char *topic;
     int32_t partition;
     struct hps_leader_word word;
-    int64_t recall; /* -1: nothing was asked */
+    uint64_t refused_us; /* since then its leader gives no word; 0: it does */
+    bool broke;          /* it gave none for as long as silence takes, and does again */
+    int64_t recall;      /* -1: nothing was asked */
+    uint64_t recall_us;  /* when its answer comes */
     struct hps_watch *next;
 };
 
@@ -122,8 +125,10 @@ struct fake_log {
     uint64_t n_polls;
     bool with_ids;
     hps_status lists;          /* of who asks for topics */
+    uint64_t lists_take_us;    /* by the fake clock */
     hps_status recall_refused; /* OK: it is not */
     bool recall_mute;
+    uint64_t recalls_take_us; /* by the fake clock */
     unsigned n_topics_made;
 };
 
@@ -301,11 +306,36 @@ void hps_fake_log_topic_fail(struct hps_update_log *base, const char *topic, hps
     unlock(log);
 }
 
+static hps_status leader_status(const struct fake_log *log, const struct topic *topic,
+                                int32_t partition);
+
+/* Whether its leader gives its word, now that the script has changed something. Lock held. */
+static void note_leader(struct fake_log *log, struct hps_watch *watch)
+{
+    uint64_t now_us = hps_clock_us();
+    if (leader_status(log, find_topic(log, watch->topic), watch->partition) != HPS_OK) {
+        watch->refused_us = watch->refused_us > 0 ? watch->refused_us : now_us;
+    } else if (watch->refused_us > 0) {
+        watch->broke = watch->broke || now_us > watch->refused_us + HPS_LEADER_SILENT_US;
+        watch->refused_us = 0;
+    }
+}
+
+static void note_leaders(struct fake_log *log)
+{
+    for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
+        for (struct hps_watch *watch = c->watches; watch != NULL; watch = watch->next) {
+            note_leader(log, watch);
+        }
+    }
+}
+
 void hps_fake_log_topic_offsets(struct hps_update_log *base, const char *topic, hps_status status)
 {
     struct fake_log *log = (struct fake_log *)base;
     lock(log);
     ((struct topic *)must(find_topic(log, topic)))->offsets = status;
+    note_leaders(log);
     unlock(log);
 }
 
@@ -317,6 +347,7 @@ void hps_fake_log_leader(struct hps_update_log *base, const char *topic, int32_t
     struct partition *of = must(find_partition(log, topic, partition));
     of->delivered = of->leader == HPS_OK ? of->high : of->delivered;
     of->leader = status;
+    note_leaders(log);
     unlock(log);
 }
 
@@ -460,6 +491,22 @@ void hps_fake_log_lists(struct hps_update_log *base, hps_status status)
     unlock(log);
 }
 
+void hps_fake_log_lists_take(struct hps_update_log *base, uint64_t us)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->lists_take_us = us;
+    unlock(log);
+}
+
+void hps_fake_log_recalls_take(struct hps_update_log *base, uint64_t us)
+{
+    struct fake_log *log = (struct fake_log *)base;
+    lock(log);
+    log->recalls_take_us = us;
+    unlock(log);
+}
+
 void hps_fake_log_recall_refuse(struct hps_update_log *base, hps_status status)
 {
     struct fake_log *log = (struct fake_log *)base;
@@ -481,6 +528,7 @@ void hps_fake_log_away(struct hps_update_log *base, hps_status status)
     struct fake_log *log = (struct fake_log *)base;
     lock(log);
     log->away = status;
+    note_leaders(log);
     unlock(log);
 }
 
@@ -786,6 +834,9 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
         status = away(log, err);
         goto done;
     }
+    if (log->lists_take_us > 0) {
+        hps_clock_advance(log->lists_take_us);
+    }
     if (log->lists != HPS_OK) {
         status = hps_error_set(err, log->lists, "no list of topics");
         goto done;
@@ -982,9 +1033,13 @@ static void fake_heard(const struct hps_watch *of, struct hps_leader_word *out_w
     struct hps_leader_word *word = &watch->word;
     word->status = leader_status(log, topic, watch->partition);
     word->text[0] = '\0';
+    note_leader(log, watch);
     if (word->status == HPS_OK) {
         uint64_t now_us = hps_clock_us();
+        bool begins = word->asked_us == 0 || watch->broke;
         word->asked_us = now_us > word->asked_us ? now_us : word->asked_us + 1;
+        word->since_us = begins ? word->asked_us : word->since_us;
+        watch->broke = false;
         word->asked_unix_ms = (int64_t)hps_clock_wall_ms();
         word->high = topic->partitions[watch->partition].high;
     } else {
@@ -999,6 +1054,7 @@ static void fake_recall(struct hps_watch *watch, int64_t offset)
 {
     lock(watch->consumer->log);
     watch->recall = offset;
+    watch->recall_us = hps_clock_us() + watch->consumer->log->recalls_take_us;
     unlock(watch->consumer->log);
 }
 
@@ -1027,7 +1083,7 @@ static bool fake_recalled(const struct hps_watch *watch, struct hps_recalled *ou
     struct fake_log *log = watch->consumer->log;
     lock(log);
     const struct topic *topic = find_topic(log, watch->topic);
-    bool answered = watch->recall >= 0 && !log->recall_mute &&
+    bool answered = watch->recall >= 0 && hps_clock_us() >= watch->recall_us && !log->recall_mute &&
                     leader_status(log, topic, watch->partition) == HPS_OK;
     if (answered) {
         *out_recalled = recall_now(&topic->partitions[watch->partition], watch->recall);

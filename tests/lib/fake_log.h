@@ -74,6 +74,10 @@ void hps_fake_log_recall_end(struct hps_update_log *log, const char *topic, int3
                              int64_t offset);
 /* UNAVAILABLE: nobody gets a list of topics, as of brokers that hang; OK: again. */
 void hps_fake_log_lists(struct hps_update_log *log, hps_status status);
+/* Each list, answered or not, takes so long by the fake clock; leaders answer meanwhile. */
+void hps_fake_log_lists_take(struct hps_update_log *log, uint64_t us);
+/* What is at an offset is told so long after it was asked, by the fake clock; at first at once. */
+void hps_fake_log_recalls_take(struct hps_update_log *log, uint64_t us);
 /* Who recalls is refused with this status; OK: again not. */
 void hps_fake_log_recall_refuse(struct hps_update_log *log, hps_status status);
 /* Nobody is told what is at an offset, though leaders give their word; false: again. */

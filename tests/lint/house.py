@@ -163,7 +163,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "backends/host/share.c": "test_memory.c and test_versions.c: who gives way when memory is short",
     "backends/host/space.c": "test_map.c and test_store_host_map.c",
     "backends/kafka/consumer.c": "test_kafka.c",
-    "backends/kafka/letters.c": "log_contract.c, and test_kafka_log.py with a broker",
+    "backends/kafka/dead_letters.c": "log_contract.c, and test_kafka_log.py with a broker",
     "backends/kafka/offsets.c": "log_contract.c and test_leaders.c",
     "backends/kafka/recall.c": "log_contract.c and test_leaders.c",
     "backends/kafka/topics.c": "log_contract.c and test_leaders.c, and test_kafka_log.py with a broker",

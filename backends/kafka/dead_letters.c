@@ -7,10 +7,11 @@
 #include <stdio.h>
 
 #include "backends/kafka/internal.h"
+#include "base/assert.h"
 #include "base/clock.h"
 
 enum {
-    ROOM_MS = 10000, /* for room among the letters that are on their way */
+    ROOM_MS = 10000, /* for room among those that are on their way */
     SERVE_MS = 100,
     PURGE_MS = 1000,
 };
@@ -25,9 +26,10 @@ static bool is_refused(hps_status status)
  * know of now. */
 static void producer_renew(struct hps_kafka_consumer *c, hps_status status)
 {
-    if (is_refused(status) && rd_kafka_outq_len(c->producer) == 0) {
-        rd_kafka_destroy(c->producer);
-        c->producer = NULL;
+    HPS_ASSERT(c->dead_letters.producer != NULL);
+    if (is_refused(status) && rd_kafka_outq_len(c->dead_letters.producer) == 0) {
+        rd_kafka_destroy(c->dead_letters.producer);
+        c->dead_letters.producer = NULL;
     }
 }
 
@@ -37,17 +39,17 @@ static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void 
     struct hps_kafka_consumer *c = opaque;
     (void)rk;
     hps_status status = hps_kafka_status(message->err);
-    if (status != HPS_OK &&
-        (c->letter_status == HPS_OK || (is_refused(c->letter_status) && !is_refused(status)))) {
-        c->letter_status = status;
-        hps_kafka_text_set(c->letter_text, rd_kafka_err2str(message->err));
+    if (status != HPS_OK && (c->dead_letters.status == HPS_OK ||
+                             (is_refused(c->dead_letters.status) && !is_refused(status)))) {
+        c->dead_letters.status = status;
+        hps_kafka_text_set(c->dead_letters.text, rd_kafka_err2str(message->err));
     }
 }
 
 static hps_status producer_open(struct hps_kafka_consumer *c, struct hps_error *err)
 {
     rd_kafka_conf_t *conf = NULL;
-    if (c->producer != NULL) {
+    if (c->dead_letters.producer != NULL) {
         return HPS_OK;
     }
     hps_status status = hps_kafka_conf(c->log, NULL, 0, &conf, err);
@@ -56,8 +58,8 @@ static hps_status producer_open(struct hps_kafka_consumer *c, struct hps_error *
     }
     rd_kafka_conf_set_opaque(conf, c);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
-    return hps_kafka_handle_open(c->log, RD_KAFKA_PRODUCER, conf, "letters",
-                                 "producer of dead letters", &c->producer, err);
+    return hps_kafka_handle_open(c->log, RD_KAFKA_PRODUCER, conf, "dead-letters",
+                                 "producer of dead letters", &c->dead_letters.producer, err);
 }
 
 /* The record's own headers, and where it is from. */
@@ -87,18 +89,20 @@ hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ROOM_MS;
+    HPS_ASSERT(topic != NULL && reason != NULL && record->handle != NULL);
     hps_status status = producer_open(c, err);
     if (status != HPS_OK) {
         return status;
     }
     rd_kafka_headers_t *headers = make_headers(record, reason);
     for (;;) {
-        rd_kafka_resp_err_t code = rd_kafka_producev(
-            c->producer, RD_KAFKA_V_TOPIC(topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-            RD_KAFKA_V_KEY((void *)record->key, record->key_size),
-            RD_KAFKA_V_VALUE((void *)record->value, record->value_size),
-            RD_KAFKA_V_TIMESTAMP(record->time_unix_ms), RD_KAFKA_V_HEADERS(headers),
-            RD_KAFKA_V_END);
+        rd_kafka_resp_err_t code =
+            rd_kafka_producev(c->dead_letters.producer, RD_KAFKA_V_TOPIC(topic),
+                              RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                              RD_KAFKA_V_KEY((void *)record->key, record->key_size),
+                              RD_KAFKA_V_VALUE((void *)record->value, record->value_size),
+                              RD_KAFKA_V_TIMESTAMP(record->time_unix_ms),
+                              RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_END);
         if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
             return HPS_OK; /* which took the headers */
         }
@@ -107,7 +111,7 @@ hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
             producer_renew(c, hps_kafka_status(code));
             return hps_kafka_fail(err, code, "dead letter");
         }
-        rd_kafka_poll(c->producer, SERVE_MS);
+        rd_kafka_poll(c->dead_letters.producer, SERVE_MS);
     }
 }
 
@@ -115,31 +119,33 @@ hps_status hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeo
                                        struct hps_error *err)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    if (c->producer == NULL) {
+    if (c->dead_letters.producer == NULL) {
         return HPS_OK;
     }
-    rd_kafka_resp_err_t code =
-        rd_kafka_flush(c->producer, timeout_ms > INT32_MAX ? INT32_MAX : (int)timeout_ms);
+    rd_kafka_resp_err_t code = rd_kafka_flush(c->dead_letters.producer,
+                                              timeout_ms > INT32_MAX ? INT32_MAX : (int)timeout_ms);
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
         /* They will be sent again: let go of those that are still here. */
-        rd_kafka_purge(c->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
-        rd_kafka_flush(c->producer, PURGE_MS);
-        c->letter_status = HPS_OK;
+        rd_kafka_purge(c->dead_letters.producer,
+                       RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+        rd_kafka_flush(c->dead_letters.producer, PURGE_MS);
+        c->dead_letters.status = HPS_OK;
         return hps_kafka_fail(err, code, "dead letters");
     }
-    hps_status status = c->letter_status;
-    c->letter_status = HPS_OK;
+    hps_status status = c->dead_letters.status;
+    c->dead_letters.status = HPS_OK;
     if (status != HPS_OK) {
         producer_renew(c, status);
-        return hps_error_set(err, status, "dead letters: %s", c->letter_text);
+        return hps_error_set(err, status, "dead letters: %s", c->dead_letters.text);
     }
     return HPS_OK;
 }
 
-void hps_kafka_letters_close(struct hps_kafka_consumer *c)
+void hps_kafka_dead_letters_close(struct hps_kafka_consumer *c)
 {
-    if (c->producer != NULL) {
-        rd_kafka_purge(c->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
-        rd_kafka_destroy(c->producer);
+    if (c->dead_letters.producer != NULL) {
+        rd_kafka_purge(c->dead_letters.producer,
+                       RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+        rd_kafka_destroy(c->dead_letters.producer);
     }
 }
